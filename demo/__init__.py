@@ -1,0 +1,1 @@
+"""The main job end to end: harvest twice, index, serve, look up, report."""

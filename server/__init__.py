@@ -1,0 +1,1 @@
+"""The HTTP server: a Flask application over the library, which never needs it."""
