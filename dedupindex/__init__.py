@@ -1,3 +1,3 @@
-"""One deduplication index for every crawler of a web archive, and for the archive it already has."""
+"""One deduplication index for every crawler of a web archive, and for its archive."""
 
 __version__ = "0.1.0"
