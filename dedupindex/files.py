@@ -1,0 +1,49 @@
+"""Files that appear whole or not at all, and one writer at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from dedupindex.errors import IndexBusy
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write `data` beside `path`, force it to disk, then rename: a reader sees old or new."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(beside, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(beside, path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Force the names in a directory to disk (a rename is durable only after this)."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def exclusive(path: Path, what: str) -> Iterator[None]:
+    """Hold the lock file `path`; `IndexBusy` at once if another process holds it.
+
+    The kernel lets go of the lock when its holder dies, so a killed writer blocks nobody.
+    """
+    with open(path, "a+b") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise IndexBusy(f"another process is writing to {what}; try again later") from error
+        yield

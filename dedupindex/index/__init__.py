@@ -1,0 +1,1 @@
+"""The index: which captures are originals, found by digest, URL and urlkey."""

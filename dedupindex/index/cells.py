@@ -1,0 +1,258 @@
+"""Keys and entries of an index as bytes. No I/O; every engine stores what is drawn here.
+
+    key    algorithm | digest  | urlkey hash | URL hash        canonical and exact URLs indexed
+           1 byte    | 16..64  | 4           | 5
+           algorithm | digest  | URL hash (8)                  without canonical URLs
+           algorithm | digest                                  digest only
+
+One ordered keyspace answers every strategy: all of a digest is one range, all of its captures
+with one urlkey a range in that, an exact URL one key. Hashes only find: the URL in the entry
+decides, and a cell (the value under a key) holds every entry whose key is the same.
+
+    cell   entry, or 0x80 followed by (u16 length, entry) for each of several
+    entry  0      flags: bits 0-1 evidence, 2-3 covers, 4 UUID follows, 5 size is of the record,
+                  6 extras follow
+           1      spelling of the digest; bit 7: under another digest of the same payload (ALSO);
+                  bit 3: the entry was in the index before (only while entries are merged)
+           2-7    date, its 14 digits as a number; a fraction is in the extras
+           8-11   size        0xFFFFFFFF unknown, 0xFFFFFFFE in the extras
+           12-16  offset      all ones unknown
+           17-20  container   number of its name, 0 unknown
+           21     mime        index into MIMES, 0 unknown, 255 in the extras
+           ..     record id   16 bytes, if it is a UUID
+           ..     extras      u16 length of all, then (u8 tag, u16 length, bytes) each
+           ..     URL         packed, to the end
+    An entry of a revisit ends after the date: it only says from when on the digest of this URL
+    was seen as a revisit, so that no original is made of it.
+
+Numbers are big-endian. The format has a version (`identity.FORMAT`).
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from xxhash import xxh3_64_digest
+
+from dedupindex.capture import Capture, Covers, Evidence
+from dedupindex.digest import SIZES, Digest, Spelling
+from dedupindex.index.mimes import MIME_CODES, MIMES
+from dedupindex.index.urlpack import pack, unpack
+from dedupindex.timestamps import date_of_digits, digits_of_date
+from dedupindex.urlkey import urlkey
+
+ALGORITHMS = ("", "md5", "sha1", "sha256", "sha512", "blake3")  # the place is the code
+ALSO, BEFORE, SEVERAL = 0x80, 0x08, 0x80
+UNKNOWN_SIZE, SIZE_IN_EXTRAS = 0xFFFFFFFF, 0xFFFFFFFE
+UNKNOWN_OFFSET = 0xFFFFFFFFFF
+
+_CODES = {name: bytes([code]) for code, name in enumerate(ALGORITHMS)}
+_HEAD = struct.Struct(">BBHIIBIIB")  # date and offset are split: struct has no 48 or 40 bits
+_MARK = struct.Struct(">BBHI")
+_ITEM = struct.Struct(">BH")
+_SHORT = struct.Struct(">H")
+_UUID = re.compile(rb"urn:uuid:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_STATUS, _FRACTION, _RECORD_ID, _MIME, _SIZE, _ETAG, _MODIFIED, _OWN = range(1, 9)  # extras
+
+DIGEST_KEY = [0] + [1 + SIZES[name] for name in ALGORITHMS[1:]]  # algorithm code -> bytes
+
+
+class Keys(NamedTuple):
+    """How an index makes keys: with URLs, and with their canonical form, or without."""
+
+    url: bool = True
+    canonical: bool = True
+
+    def of(self, digest: Digest, url: bytes) -> bytes:
+        """The key of a capture."""
+        prefix = _CODES[digest.algorithm] + digest.raw
+        if self.canonical:
+            return prefix + xxh3_64_digest(urlkey(url))[:4] + xxh3_64_digest(url)[:5]
+        return prefix + xxh3_64_digest(url) if self.url else prefix
+
+    def lengths(self) -> list[int]:
+        """Algorithm code -> bytes of a whole key."""
+        tail = 9 if self.canonical else 8 if self.url else 0
+        return [length + tail for length in DIGEST_KEY]
+
+
+def digest_prefix(digest: Digest) -> bytes:
+    """What all keys of a digest begin with."""
+    return _CODES[digest.algorithm] + digest.raw
+
+
+def canonical_prefix(digest: Digest, key: bytes) -> bytes:
+    """What the keys of a digest and a urlkey begin with."""
+    return _CODES[digest.algorithm] + digest.raw + xxh3_64_digest(key)[:4]
+
+
+def digest_of_key(key: bytes) -> Digest:
+    """The digest a key begins with."""
+    return Digest(ALGORITHMS[key[0]], key[1 : DIGEST_KEY[key[0]]])
+
+
+def encode(capture: Capture, container: int, *, etag: bool = False, also: bool = False) -> bytes:
+    """An entry; `container` is the number of the capture's container, `etag` keeps validators.
+
+    With `also` the entry is for one of `capture.also`, and carries the capture's own digest.
+    """
+    evidence, covers = capture.evidence, capture.covers
+    date = capture.date
+    spelling = capture.spelling[0] << 4 | capture.spelling[1]
+    moment = int(digits_of_date(date))
+    if evidence == 3:
+        return _MARK.pack(3, spelling | (ALSO if also else 0), moment >> 32, moment & UNKNOWN_SIZE)
+    size, offset, record_id = capture.size, capture.offset, capture.record_id
+    extras = b""
+    flags = evidence | covers << 2
+    if capture.size_of_record:
+        flags |= 32
+    mime = MIME_CODES.get(capture.mime, 255)
+    uuid = b""
+    if _UUID.fullmatch(record_id):
+        flags |= 16
+        uuid = bytes.fromhex(record_id[9:].replace(b"-", b"").decode())
+        record_id = b""
+    if (
+        capture.status != 200
+        or record_id
+        or mime == 255
+        or len(date) != 20
+        or size >= SIZE_IN_EXTRAS
+        or etag
+        or also
+    ):
+        extras = _extras(capture, record_id, mime, etag, also)
+        flags |= 64 if extras else 0
+    if size < 0:
+        size = UNKNOWN_SIZE
+    elif size >= SIZE_IN_EXTRAS:
+        size = SIZE_IN_EXTRAS
+    if not 0 <= offset < UNKNOWN_OFFSET:
+        offset = UNKNOWN_OFFSET
+    return (
+        _HEAD.pack(
+            flags,
+            spelling | (ALSO if also else 0),
+            moment >> 32,
+            moment & UNKNOWN_SIZE,
+            size,
+            offset >> 32,
+            offset & UNKNOWN_SIZE,
+            container,
+            mime,
+        )
+        + uuid
+        + extras
+        + pack(capture.url)
+    )
+
+
+def _extras(capture: Capture, record_id: bytes, mime: int, etag: bool, also: bool) -> bytes:
+    items = []
+    if capture.status != 200:
+        items.append((_STATUS, _SHORT.pack(capture.status & 0xFFFF)))
+    if len(capture.date) != 20:
+        items.append((_FRACTION, capture.date[20:-1]))
+    if record_id:
+        items.append((_RECORD_ID, record_id[:2048]))
+    if mime == 255:
+        items.append((_MIME, capture.mime[:255]))
+    if capture.size >= SIZE_IN_EXTRAS:
+        items.append((_SIZE, capture.size.to_bytes(8, "big")))
+    if etag and capture.etag:
+        items.append((_ETAG, capture.etag[:1024]))
+    if etag and capture.last_modified:
+        items.append((_MODIFIED, capture.last_modified[:128]))
+    if also:
+        items.append((_OWN, digest_prefix(capture.digest)))
+    if not items:
+        return b""
+    body = b"".join([_ITEM.pack(tag, len(value)) + value for tag, value in items])
+    return _SHORT.pack(len(body)) + body
+
+
+def decode(key: bytes, entry: bytes, name_of: Callable[[int], str]) -> Capture:
+    """The capture of an entry under `key`; `name_of` turns a container number into its name."""
+    flags, spelling, high, low, size, far, near, container, mime = _HEAD.unpack_from(entry)
+    date = date_of_digits(b"%014d" % (high << 32 | low))
+    at = 22
+    record_id = b""
+    if flags & 16:
+        text = entry[22:38].hex()
+        record_id = f"urn:uuid:{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}".encode()
+        at = 38
+    extras: dict[int, bytes] = {}
+    if flags & 64:
+        extras, at = _read_extras(entry, at)
+        if _FRACTION in extras:
+            date = date[:-1] + b"." + extras[_FRACTION] + b"Z"
+        record_id = extras.get(_RECORD_ID, record_id)
+    if size == SIZE_IN_EXTRAS:
+        size = int.from_bytes(extras[_SIZE], "big")
+    offset = far << 32 | near
+    own = extras.get(_OWN)
+    status = extras.get(_STATUS)
+    return Capture(
+        digest=digest_of_key(own or key),
+        spelling=Spelling(spelling >> 4 & 7, spelling & 7),
+        url=unpack(entry[at:]),
+        date=date,
+        evidence=Evidence(flags & 3),
+        covers=Covers(flags >> 2 & 3),
+        status=200 if status is None else int.from_bytes(status, "big"),
+        mime=MIMES[mime] if mime != 255 else extras[_MIME],
+        size=-1 if size == UNKNOWN_SIZE else size,
+        size_of_record=bool(flags & 32),
+        record_id=record_id,
+        container=name_of(container) if container else "",
+        offset=-1 if offset == UNKNOWN_OFFSET else offset,
+        etag=extras.get(_ETAG, b""),
+        last_modified=extras.get(_MODIFIED, b""),
+    )
+
+
+def _read_extras(entry: bytes, at: int) -> tuple[dict[int, bytes], int]:
+    end = at + 2 + _SHORT.unpack_from(entry, at)[0]
+    at += 2
+    extras = {}
+    while at < end:
+        tag, length = _ITEM.unpack_from(entry, at)
+        extras[tag] = entry[at + 3 : at + 3 + length]
+        at += 3 + length
+    return extras, end
+
+
+def url_of(entry: bytes) -> bytes:
+    """The exact URL of an entry that is not a revisit's."""
+    return unpack(packed_url(entry))
+
+
+def packed_url(entry: bytes) -> bytes:
+    """The URL of an entry as packed; equal exactly when the URLs are."""
+    at = 38 if entry[0] & 16 else 22
+    if entry[0] & 64:
+        at += 2 + _SHORT.unpack_from(entry, at)[0]
+    return entry[at:]
+
+
+def entries_of(cell: bytes) -> Iterator[bytes]:
+    """The entries of a cell, one nearly always."""
+    if cell[0] != SEVERAL:
+        yield cell
+        return
+    at = 1
+    while at < len(cell):
+        end = at + 2 + _SHORT.unpack_from(cell, at)[0]
+        yield cell[at + 2 : end]
+        at = end
+
+
+def cell_of(entries: list[bytes]) -> bytes:
+    """The cell that holds `entries` (at least one)."""
+    if len(entries) == 1:
+        return entries[0]
+    return b"\x80" + b"".join([_SHORT.pack(len(entry)) + entry for entry in entries])

@@ -1,0 +1,64 @@
+"""URLs in fewer bytes: most of what an index stores is URLs.
+
+Four out of five characters of real URLs are lower-case letters, digits and a few marks. Those
+take six bits each instead of eight; a capital takes two sixes (a shift, then its letter). The
+common beginnings take no room at all. What does not get smaller so is kept as it is.
+
+    packed URL = code byte, rest
+    code byte  = beginning (bits 0-2, index into BEGINNINGS) | 8 if the rest is sixes
+"""
+
+from __future__ import annotations
+
+import re
+from binascii import a2b_base64, b2a_base64
+
+BEGINNINGS = (b"", b"http://", b"https://", b"http://www.", b"https://www.")
+
+_SHIFT, _FILL = b"^", b"\0"
+_SIXES = b"abcdefghijklmnopqrstuvwxyz0123456789/.-_?=&%:+,~()!@;#*$'[]|^<>\0"
+_BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+_TO_BASE64 = bytes.maketrans(_SIXES, _BASE64)
+_FROM_BASE64 = bytes.maketrans(_BASE64, _SIXES)
+_CAPITAL = re.compile(rb"[A-Z]")
+_SHIFTED = re.compile(rb"\^(.)", re.DOTALL)
+_PACKABLE = re.compile(rb"[a-z0-9/.\-_?=&%:+,~()!@;#*$'\[\]|<>]*")
+"""Everything in `_SIXES` but the shift and the fill."""
+
+
+def pack(url: bytes) -> bytes:
+    """The shorter form; `unpack` gives back the same bytes, whatever they are."""
+    if url.startswith(b"http://"):
+        beginning = 3 if url.startswith(b"www.", 7) else 1
+    elif url.startswith(b"https://"):
+        beginning = 4 if url.startswith(b"www.", 8) else 2
+    else:
+        beginning = 0
+    rest = url[len(BEGINNINGS[beginning]) :]
+    if _PACKABLE.fullmatch(rest) is None:
+        shifted = _CAPITAL.sub(lambda match: _SHIFT + match[0].lower(), rest)
+        if len(shifted) * 3 >= len(rest) * 4 or b"^" in rest:
+            return _CODE[beginning] + rest
+        if _PACKABLE.fullmatch(shifted.replace(_SHIFT, b"")) is None:
+            return _CODE[beginning] + rest
+        rest = shifted
+    over = len(rest) & 3
+    packed = a2b_base64((rest + _PADDING[over]).translate(_TO_BASE64))
+    return _CODE[beginning | 8] + (packed[: _SPARE[over]] if over else packed)
+
+
+def unpack(packed: bytes) -> bytes:
+    """The exact URL that `pack` was given."""
+    code = packed[0]
+    if not code & 8:
+        return BEGINNINGS[code] + packed[1:]
+    sixes = packed[1:] + b"\xff\xff"[: -(len(packed) - 1) % 3]
+    rest = b2a_base64(sixes, newline=False).translate(_FROM_BASE64).rstrip(_FILL)
+    if _SHIFT in rest:
+        rest = _SHIFTED.sub(lambda match: match[1].upper(), rest)
+    return BEGINNINGS[code & 7] + rest
+
+
+_CODE = [bytes([code]) for code in range(16)]
+_PADDING = (b"", _FILL * 3, _FILL * 2, _FILL)  # up to four sixes, which are three bytes
+_SPARE = (None, -2, -1, None)  # bytes of the padding that need not be kept

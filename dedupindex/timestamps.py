@@ -1,0 +1,95 @@
+"""Times as archives write them, kept as written.
+
+A date is the exact WARC-Date string, because revisits must repeat it to the letter and replay
+tools look captures up by it (WARC 1.1 section 5.4: W3C-DTF in UTC, up to nine fraction digits).
+CDX writes the same instant as 14 digits, crawl logs as 17. This module checks and converts; it
+never rounds or clamps: an impossible date is a `BadDate`.
+"""
+
+from __future__ import annotations
+
+import re
+from calendar import timegm
+from datetime import date as calendar_date
+
+from dedupindex.errors import BadDate
+
+_DATE = re.compile(
+    rb"(\d{4})-(\d\d)-(\d\d)T(?:[01]\d|2[0-3]):[0-5]\d:(?:[0-5]\d|60)(?:\.\d{1,9})?Z", re.ASCII
+)
+_DIGITS = re.compile(rb"\d{8}(?:[01]\d|2[0-3])[0-5]\d(?:[0-5]\d|60)")
+_KNOWN_DAYS: set[bytes] = set()  # days already found to be in the calendar; at most 3.6 million
+
+
+def check_date(text: bytes) -> bytes:
+    """Return `text` if it is a full WARC-Date; raises `BadDate`."""
+    match = _DATE.fullmatch(text)
+    if match is None:
+        raise BadDate(f"not a WARC-Date (yyyy-mm-ddThh:mm:ssZ): {_show(text)}")
+    day = b"%b%b%b" % match.groups()
+    if day not in _KNOWN_DAYS:
+        _check_day(day, text)
+    return text
+
+
+def check_digits(text: bytes) -> bytes:
+    """Return the first 14 digits of a 14- or 17-digit time; raises `BadDate`."""
+    if len(text) != 14 and not (len(text) == 17 and text.isdigit()):
+        raise BadDate(f"not a time of 14 digits: {_show(text)}")
+    digits = text[:14]
+    if _DIGITS.fullmatch(digits) is None:
+        raise BadDate(f"not a time of 14 digits: {_show(text)}")
+    if digits[:8] not in _KNOWN_DAYS:
+        _check_day(digits[:8], text)
+    return digits
+
+
+def date_of_digits(digits: bytes) -> bytes:
+    """WARC-Date of 14 digits that were checked: ``b"2026-11-20T09:14:17Z"``."""
+    return b"%b-%b-%bT%b:%b:%bZ" % (
+        digits[:4],
+        digits[4:6],
+        digits[6:8],
+        digits[8:10],
+        digits[10:12],
+        digits[12:14],
+    )
+
+
+def digits_of_date(date: bytes) -> bytes:
+    """The 14 digits of a checked WARC-Date, its fraction cut off."""
+    return date[:4] + date[5:7] + date[8:10] + date[11:13] + date[14:16] + date[17:19]
+
+
+def seconds(date: bytes) -> int:
+    """Seconds since 1970 of a checked WARC-Date, its fraction cut off."""
+    return timegm(
+        (
+            int(date[:4]),
+            int(date[5:7]),
+            int(date[8:10]),
+            int(date[11:13]),
+            int(date[14:16]),
+            int(date[17:19]),
+        )
+    )
+
+
+def sort_key(date: bytes) -> bytes:
+    """Orders checked WARC-Dates of any precision by time."""
+    return date[:-1]
+
+
+def _check_day(day: bytes, text: bytes) -> None:
+    try:
+        calendar_date(int(day[:4]), int(day[4:6]), int(day[6:8]))
+    except ValueError as error:
+        raise BadDate(f"{error} in date {_show(text)}") from error
+    if b"0001" < day[:4] < b"9999":  # the two placeholders that broken clocks write
+        _KNOWN_DAYS.add(day)
+        return
+    raise BadDate(f"no crawl was made in year {day[:4].decode()}: {_show(text)}")
+
+
+def _show(text: bytes) -> str:
+    return repr(text[:64].decode("utf-8", "backslashreplace"))

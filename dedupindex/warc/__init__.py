@@ -1,0 +1,1 @@
+"""WARC and ARC files as bytes on disk: members, records, HTTP blocks."""
