@@ -19,7 +19,9 @@ from dedupindex.errors import BadDigest
 SIZES = {"md5": 16, "sha1": 20, "sha256": 32, "sha512": 64, "blake3": 32}  # algorithm -> bytes
 
 _UNPADDED = {name: -(-8 * size // 5) for name, size in SIZES.items()}
-_BASE32 = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", b"0123456789ABCDEFGHIJKLMNOPQRSTUV")
+_FROM, _TO = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", b"0123456789ABCDEFGHIJKLMNOPQRSTUV"
+# Every other byte becomes one that `int` refuses, so that decoding is the check as well.
+_BASE32 = bytes(_TO[_FROM.index(byte)] if byte in _FROM else 0x7E for byte in range(256))
 
 
 class Hash(Protocol):
@@ -142,12 +144,8 @@ def sha1_of_base32(value: bytes) -> bytes:
 
     `ValueError` for anything else. Ten times the speed of `base64.b32decode`.
     """
-    if len(value) != 32 or not value.isalnum():
+    if len(value) != 32:
         raise ValueError("not 32 base32 characters")
-    if not value.isupper() or not value.isascii() or b"0" in value or b"1" in value:
-        raise ValueError("not upper-case base32")
-    if b"8" in value or b"9" in value:
-        raise ValueError("not upper-case base32")
     return int(value.translate(_BASE32), 32).to_bytes(20, "big")
 
 

@@ -8,7 +8,7 @@
     - BadQuery                             a lookup or search that cannot be understood
   + SettingsConflict    exit 5, HTTP 409   the index was built with other settings
     - StrategyUnavailable                  the index does not hold what this strategy needs
-    - ContainerChanged                     a file was indexed before under this name with other bytes
+    - ContainerChanged                     a file of this name was indexed before with other bytes
     - IndexExists                          the target already holds something
   + IndexUnavailable    exit 6, HTTP 503   the answer is unknown, which is not the same as "new"
     - IndexBusy                            another process is writing to this index

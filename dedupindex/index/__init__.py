@@ -1,1 +1,32 @@
-"""The index: which captures are originals, found by digest, URL and urlkey."""
+"""The index: which captures are originals, found by digest, URL and urlkey.
+
+`open_index` is the door: everything above this package speaks to the `protocol` only.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dedupindex.errors import BadInput
+from dedupindex.index.identity import read_identity
+from dedupindex.index.protocol import Engine
+
+ENGINES = ("lmdb", "whoosh")
+
+
+def open_index(index: Path, *, write: bool = False) -> Engine:
+    """Open the index in a directory with the engine that it names.
+
+    Raises `IndexUnavailable` when there is none or it cannot be read, `FormatFromFuture`,
+    `Damaged`. Writers must hold the index's lock.
+    """
+    engine = read_identity(index).engine
+    if engine == "lmdb":
+        from dedupindex.index.lmdb_engine import LmdbEngine
+
+        return LmdbEngine(index, write=write)
+    if engine == "whoosh":
+        from dedupindex.index.whoosh_engine import WhooshEngine
+
+        return WhooshEngine(index, write=write)
+    raise BadInput(f"the index at {index} is on engine {engine!r}; this version has {ENGINES}")

@@ -9,7 +9,7 @@ One ordered keyspace answers every strategy: all of a digest is one range, all o
 with one urlkey a range in that, an exact URL one key. Hashes only find: the URL in the entry
 decides, and a cell (the value under a key) holds every entry whose key is the same.
 
-    cell   entry, or 0x80 followed by (u16 length, entry) for each of several
+    cell   entry, or 0x80 followed by (u32 length, entry) for each of several
     entry  0      flags: bits 0-1 evidence, 2-3 covers, 4 UUID follows, 5 size is of the record,
                   6 extras follow
            1      spelling of the digest; bit 7: under another digest of the same payload (ALSO);
@@ -54,8 +54,13 @@ _HEAD = struct.Struct(">BBHIIBIIB")  # date and offset are split: struct has no 
 _MARK = struct.Struct(">BBHI")
 _ITEM = struct.Struct(">BH")
 _SHORT = struct.Struct(">H")
+_LONG = struct.Struct(">I")
 _UUID = re.compile(rb"urn:uuid:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _STATUS, _FRACTION, _RECORD_ID, _MIME, _SIZE, _ETAG, _MODIFIED, _OWN = range(1, 9)  # extras
+
+_SPELLINGS = [Spelling.from_code(code) for code in range(128)]
+_EVIDENCE, _COVERS = list(Evidence), list(Covers)
+_LONGEST = 4096  # bytes of one extra
 
 DIGEST_KEY = [0] + [1 + SIZES[name] for name in ALGORITHMS[1:]]  # algorithm code -> bytes
 
@@ -158,20 +163,22 @@ def _extras(capture: Capture, record_id: bytes, mime: int, etag: bool, also: boo
     if len(capture.date) != 20:
         items.append((_FRACTION, capture.date[20:-1]))
     if record_id:
-        items.append((_RECORD_ID, record_id[:2048]))
+        items.append((_RECORD_ID, record_id))
     if mime == 255:
-        items.append((_MIME, capture.mime[:255]))
+        items.append((_MIME, capture.mime))
     if capture.size >= SIZE_IN_EXTRAS:
         items.append((_SIZE, capture.size.to_bytes(8, "big")))
     if etag and capture.etag:
-        items.append((_ETAG, capture.etag[:1024]))
+        items.append((_ETAG, capture.etag))
     if etag and capture.last_modified:
-        items.append((_MODIFIED, capture.last_modified[:128]))
+        items.append((_MODIFIED, capture.last_modified))
     if also:
         items.append((_OWN, digest_prefix(capture.digest)))
     if not items:
         return b""
-    body = b"".join([_ITEM.pack(tag, len(value)) + value for tag, value in items])
+    # What does not fit is left out whole: half an identifier would name something else.
+    fitting = [(tag, value) for tag, value in items if len(value) <= _LONGEST]
+    body = b"".join([_ITEM.pack(tag, len(value)) + value for tag, value in fitting])
     return _SHORT.pack(len(body)) + body
 
 
@@ -183,7 +190,9 @@ def decode(key: bytes, entry: bytes, name_of: Callable[[int], str]) -> Capture:
     record_id = b""
     if flags & 16:
         text = entry[22:38].hex()
-        record_id = f"urn:uuid:{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}".encode()
+        record_id = (
+            f"urn:uuid:{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}".encode()
+        )
         at = 38
     extras: dict[int, bytes] = {}
     if flags & 64:
@@ -198,13 +207,13 @@ def decode(key: bytes, entry: bytes, name_of: Callable[[int], str]) -> Capture:
     status = extras.get(_STATUS)
     return Capture(
         digest=digest_of_key(own or key),
-        spelling=Spelling(spelling >> 4 & 7, spelling & 7),
+        spelling=_SPELLINGS[spelling & 0x77],
         url=unpack(entry[at:]),
         date=date,
-        evidence=Evidence(flags & 3),
-        covers=Covers(flags >> 2 & 3),
+        evidence=_EVIDENCE[flags & 3],
+        covers=_COVERS[flags >> 2 & 3],
         status=200 if status is None else int.from_bytes(status, "big"),
-        mime=MIMES[mime] if mime != 255 else extras[_MIME],
+        mime=MIMES[mime] if mime != 255 else extras.get(_MIME, b""),
         size=-1 if size == UNKNOWN_SIZE else size,
         size_of_record=bool(flags & 32),
         record_id=record_id,
@@ -246,8 +255,8 @@ def entries_of(cell: bytes) -> Iterator[bytes]:
         return
     at = 1
     while at < len(cell):
-        end = at + 2 + _SHORT.unpack_from(cell, at)[0]
-        yield cell[at + 2 : end]
+        end = at + 4 + _LONG.unpack_from(cell, at)[0]
+        yield cell[at + 4 : end]
         at = end
 
 
@@ -255,4 +264,4 @@ def cell_of(entries: list[bytes]) -> bytes:
     """The cell that holds `entries` (at least one)."""
     if len(entries) == 1:
         return entries[0]
-    return b"\x80" + b"".join([_SHORT.pack(len(entry)) + entry for entry in entries])
+    return b"\x80" + b"".join([_LONG.pack(len(entry)) + entry for entry in entries])

@@ -1,0 +1,1 @@
+"""Sources into an index: plan the containers, stage their captures, load the index once."""

@@ -1,0 +1,235 @@
+"""A whole build: lock, plan, stage in one or several processes, load, account for every record."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from multiprocessing import get_context
+from multiprocessing.sharedctypes import Synchronized
+from pathlib import Path
+from typing import Any
+
+from dedupindex.build.plan import Plan, make_plan
+from dedupindex.build.stage import Staged, Task, run_task
+from dedupindex.capture import Problem
+from dedupindex.errors import IndexExists, IndexUnavailable
+from dedupindex.files import exclusive
+from dedupindex.index import open_index
+from dedupindex.index.identity import FILE, Identity, Settings, read_identity
+from dedupindex.index.protocol import Load
+from dedupindex.index.settle import CHAINED, Outcome
+from dedupindex.index.staging import Staging
+from dedupindex.sources import SourceOptions
+from dedupindex.tally import BuildTally
+
+
+@dataclass(frozen=True)
+class Build:
+    """What to build; every field is an option of ``bin/index``."""
+
+    sources: list[str]
+    index: Path
+    settings: Settings = field(default_factory=Settings)
+    engine: str = "lmdb"
+    kind: str | None = None
+    options: SourceOptions = field(default_factory=SourceOptions)
+    add: bool = False
+    replace: bool = False
+    resume: bool = False
+    jobs: int = 1
+    crawl: str = ""
+
+    def signature(self) -> dict[str, Any]:
+        """What makes two builds the same: run again, the second has nothing left to do."""
+        return {
+            "sources": [os.path.abspath(source) for source in self.sources if source != "-"],
+            "settings": asdict(self.settings),
+            "engine": self.engine,
+            "kind": self.kind,
+            "crawl": self.crawl,
+        }
+
+
+@dataclass
+class Built:
+    """How a build went."""
+
+    tally: BuildTally
+    problems: list[Problem]
+    skipped: int  # files found in directories that are no source
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How far a build is."""
+
+    phase: str  # "reading" or "loading"
+    bytes: int
+    of: int
+    records: int
+
+
+OnProgress = Callable[[Seen], None]
+
+
+def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
+    """Build an index, or add to one.
+
+    Killed at any moment and run again, it ends in the same index as one undisturbed run.
+    Raises `DedupError`; nothing of the index has then changed.
+    """
+    start = time.monotonic()
+    job.index.mkdir(parents=True, exist_ok=True)
+    with exclusive(job.index / "lock", f"the index at {job.index}"):
+        _prepare(job)
+        staging = Staging(job.index, job.signature(), resume=job.resume)
+        done = [Staged.from_json(task) for task in staging.done]
+        plan = _plan(job, done)
+        for staged in _stage_all(job, plan, staging, on_progress):
+            staging.finish(staged.as_json())
+            done.append(staged)
+        on_progress(Seen("loading", 0, 0, sum(staged.admitted for staged in done)))
+        outcome = _load(job, plan, staging, done)
+        staging.clear()
+    tally = _account(done, outcome)
+    tally.known = plan.known
+    tally.seconds = time.monotonic() - start
+    problems = [problem for staged in done for problem in staged.problems]
+    return Built(tally, problems, plan.skipped)
+
+
+def _prepare(job: Build) -> None:
+    """Make sure that the target is an index that this build may write to."""
+    try:
+        identity = read_identity(job.index)
+    except IndexUnavailable:
+        if (job.index / FILE).exists():
+            raise
+        others = {path.name for path in job.index.iterdir()} - {"lock", "staging"}
+        if others:
+            raise IndexExists(
+                f"{job.index} is not empty and not an index (it holds {min(others)}); "
+                "name a new or empty directory"
+            ) from None
+        identity = Identity(job.engine, job.settings)
+        identity.write(job.index)
+    if not identity.generation:
+        Identity(job.engine, job.settings).write(job.index)
+        return
+    with closing(open_index(job.index)) as engine:
+        if not job.add and not job.replace and engine.note() != job.signature():
+            raise IndexExists(
+                f"there is an index at {job.index}; give --add to add to it, "
+                "or name another directory"
+            )
+    identity.agree(job.engine, job.settings)
+
+
+def _plan(job: Build, done: list[Staged]) -> Plan:
+    names = frozenset(container.name for staged in done for container in staged.containers)
+    with closing(open_index(job.index)) as engine:
+        if not engine.identity.generation:
+            return make_plan(job.sources, None, replace=False, jobs=job.jobs, done=names)
+        with engine.view() as view:
+            return make_plan(job.sources, view, replace=job.replace, jobs=job.jobs, done=names)
+
+
+def _stage_all(
+    job: Build, plan: Plan, staging: Staging, on_progress: OnProgress
+) -> Iterator[Staged]:
+    first = len(staging.done)
+    tasks = [
+        Task(
+            first + number,
+            inputs,
+            job.index,
+            staging.directory,
+            job.settings,
+            job.kind,
+            job.options,
+            job.crawl,
+        )
+        for number, inputs in enumerate(plan.tasks)
+    ]
+    total = sum(item.size for task in tasks for item in task.inputs)
+    if job.jobs <= 1 or len(tasks) <= 1:
+        seen = [0, 0]
+
+        def progress(length: int, records: int) -> None:
+            seen[0] += length
+            seen[1] += records
+            on_progress(Seen("reading", seen[0], total, seen[1]))
+
+        for task in tasks:
+            yield run_task(task, progress)
+    else:
+        yield from _stage_in_processes(tasks, job.jobs, total, on_progress)
+
+
+def _stage_in_processes(
+    tasks: list[Task], jobs: int, total: int, on_progress: OnProgress
+) -> Iterator[Staged]:
+    context = get_context("fork")  # starts in milliseconds; nothing here has threads or files open
+    counters = (context.Value("q", 0), context.Value("q", 0))
+    with ProcessPoolExecutor(
+        min(jobs, len(tasks)), mp_context=context, initializer=_share, initargs=counters
+    ) as pool:
+        pending: set[Future[Staged]] = {pool.submit(_run_shared, task) for task in tasks}
+        try:
+            while pending:
+                finished, pending = wait(pending, 0.2, return_when=FIRST_COMPLETED)
+                read, records = counters[0].value, counters[1].value
+                on_progress(Seen("reading", read, total, records))
+                for future in finished:
+                    yield future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+_counters: list[Synchronized[int]] = []  # of a worker process
+
+
+def _share(*counters: Synchronized[int]) -> None:
+    _counters[:] = counters
+
+
+def _run_shared(task: Task) -> Staged:
+    return run_task(task, _count)
+
+
+def _count(length: int, records: int) -> None:
+    for counter, amount in zip(_counters, (length, records), strict=True):
+        with counter.get_lock():
+            counter.value += amount
+
+
+def _load(job: Build, plan: Plan, staging: Staging, done: list[Staged]) -> Outcome:
+    containers = [container for staged in done for container in staged.containers]
+    with closing(open_index(job.index, write=True)) as engine:
+        if engine.identity.generation and not containers:
+            return Outcome()
+        load = Load(
+            staging.runs(),
+            list(staging.names()),
+            containers,
+            frozenset(plan.dropped),
+            job.signature(),
+        )
+        return engine.load(load)
+
+
+def _account(done: list[Staged], outcome: Outcome) -> BuildTally:
+    tally = BuildTally()
+    for staged in done:
+        tally.add(staged.tally)
+    tally.added, tally.replaced = outcome.added, outcome.replaced
+    tally.unchanged = outcome.unchanged
+    if outcome.chained:
+        tally.refused[CHAINED] += outcome.chained
+    tally.check()
+    return tally

@@ -1,0 +1,106 @@
+"""Which containers a build reads, which it knows already, and how they are parted into tasks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from blake3 import blake3
+
+from dedupindex.errors import BadSource, ContainerChanged
+from dedupindex.index.protocol import View
+from dedupindex.sources import expand
+
+TASK_BYTES = 1 << 30  # of containers; what a task has done is kept when a build is killed
+
+
+@dataclass(frozen=True)
+class Input:
+    """One container to read: its absolute path, or ``-`` for standard input."""
+
+    path: str
+    size: int  # bytes, 0 for standard input
+
+
+@dataclass
+class Plan:
+    """What a build has to do."""
+
+    tasks: list[list[Input]] = field(default_factory=list)
+    known: int = 0  # containers indexed before, unchanged
+    dropped: set[str] = field(default_factory=set)  # changed ones, whose captures go first
+    skipped: int = 0  # files in directories that are no source
+
+
+def make_plan(
+    sources: Iterable[str], view: View | None, *, replace: bool, jobs: int, done: frozenset[str]
+) -> Plan:
+    """Part the containers of `sources` into tasks; `done` ones were staged before.
+
+    Raises `BadSource`, or `ContainerChanged` before anything is read.
+    """
+    plan = Plan()
+    inputs = []
+    expanded = expand(list(sources))
+    plan.skipped = expanded.skipped
+    for path in expanded.paths:
+        if path == "-":
+            inputs.append(Input("-", 0))
+            continue
+        name = os.path.abspath(path)
+        if name in done:
+            continue
+        try:
+            size = os.stat(name).st_size
+        except OSError as error:
+            raise BadSource(f"{name} cannot be read: {error.strerror}") from error
+        if view is not None and _known(name, size, view, plan, replace=replace):
+            plan.known += 1
+        else:
+            inputs.append(Input(name, size))
+    plan.tasks = _tasks(inputs, jobs)
+    return plan
+
+
+def _known(name: str, size: int, view: View, plan: Plan, *, replace: bool) -> bool:
+    before = view.container(name)
+    if before is None:
+        return False
+    if before.size == size and before.content_hash == hash_file(Path(name)):
+        return True
+    if not replace:
+        raise ContainerChanged(
+            f"{name} was indexed before with other content ({before.size} bytes then, {size} now); "
+            "give --replace to put its captures in place of the old ones, or rename it"
+        )
+    plan.dropped.add(name)
+    return False
+
+
+def _tasks(inputs: list[Input], jobs: int) -> list[list[Input]]:
+    """Largest first, small ones together, enough tasks to keep all jobs at work to the end."""
+    inputs = sorted(inputs, key=lambda item: (-item.size, item.path))
+    total = sum(item.size for item in inputs)
+    target = min(TASK_BYTES, total // (jobs * 4) if jobs > 1 else TASK_BYTES)
+    tasks: list[list[Input]] = []
+    weight = 0
+    for item in inputs:
+        if tasks and weight + item.size <= target:
+            tasks[-1].append(item)
+            weight += item.size
+        else:
+            tasks.append([item])
+            weight = item.size
+    return tasks
+
+
+def hash_file(path: Path) -> str:
+    """BLAKE3 of a file's bytes in hex: what a container is known by."""
+    hasher = blake3()
+    try:
+        hasher.update_mmap(path)
+    except OSError as error:
+        raise BadSource(f"{path} cannot be read: {error.strerror}") from error
+    return hasher.hexdigest()

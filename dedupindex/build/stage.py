@@ -1,0 +1,191 @@
+"""One task: read containers to their ends, admit captures, write runs. Runs in any process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dedupindex.admission import Judge, make_judge, named_original
+from dedupindex.build.plan import Input
+from dedupindex.capture import Capture, Evidence, Item, Problem, Refusal, Revisit
+from dedupindex.index import open_index
+from dedupindex.index.cells import encode
+from dedupindex.index.identity import Settings
+from dedupindex.index.protocol import Container
+from dedupindex.index.runs import RunWriter
+from dedupindex.index.staging import Numbers
+from dedupindex.sources import Source, SourceOptions, open_source
+from dedupindex.tally import BuildTally
+
+PROBLEMS_KEPT = 100  # of one container; the rest are only counted
+_BATCH = 4096  # records between two signs of life
+
+Progress = Callable[[int, int], None]  # bytes and records read since the last call
+
+
+@dataclass(frozen=True)
+class Task:
+    """Everything a process needs to know."""
+
+    number: int
+    inputs: list[Input]
+    index: Path
+    staging: Path
+    settings: Settings
+    kind: str | None
+    options: SourceOptions
+    crawl: str
+
+
+@dataclass
+class Staged:
+    """What a task did: its admitted records are in its runs, and not yet added or replaced."""
+
+    tally: BuildTally = field(default_factory=BuildTally)
+    admitted: int = 0
+    problems: list[Problem] = field(default_factory=list)
+    containers: list[Container] = field(default_factory=list)
+    runs: list[str] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        """For the journal; `from_json` reads it."""
+        return {
+            "tally": self.tally.as_json(),
+            "admitted": self.admitted,
+            "problems": [list(problem) for problem in self.problems],
+            "containers": [container._asdict() for container in self.containers],
+            "runs": self.runs,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Staged:
+        counts = data["tally"]
+        tally = BuildTally(containers=counts["containers"], records=counts["records"])
+        tally.refused.update(counts["refused"])
+        return cls(
+            tally,
+            data["admitted"],
+            [Problem(*problem) for problem in data["problems"]],
+            [Container(**container) for container in data["containers"]],
+            data["runs"],
+        )
+
+
+def run_task(task: Task, progress: Progress) -> Staged:
+    """Stage the containers of a task; what it returns is on disk."""
+    staged = Staged()
+    engine = open_index(task.index)
+    numbers = Numbers(task.staging, engine.number_of, engine.next_number())
+    writer = RunWriter(task.staging, f"{task.number:06d}")
+    judge = _judge(task.settings)
+    for item in task.inputs:
+        with open_source(item.path, task.kind, task.options) as source:
+            stager = _Stager(task.settings, judge, numbers, staged)
+            for batch in stager.read(source, progress):
+                writer.extend(batch)
+            staged.containers.append(
+                Container(
+                    source.name,
+                    source.size,
+                    source.content_hash,
+                    stager.records,
+                    task.crawl,
+                    stager.problems > 0,
+                )
+            )
+    writer.flush()
+    numbers.close()
+    engine.close()
+    staged.tally.containers = len(task.inputs)
+    staged.runs = [path.name for path in writer.paths]
+    return staged
+
+
+def _judge(settings: Settings) -> Judge:
+    return make_judge(
+        mime=settings.mime,
+        whitelist=settings.whitelist,
+        status=settings.status,
+        min_size=settings.min_size,
+    )
+
+
+class _Stager:
+    """Turns the items of one source into staged entries and counts."""
+
+    def __init__(self, settings: Settings, judge: Judge, numbers: Numbers, staged: Staged) -> None:
+        self._keys, self._etag = settings.keys(), settings.etag
+        self._judge, self._numbers, self._staged = judge, numbers, staged
+        self.records = 0
+        self.problems = 0
+
+    def read(self, source: Source, progress: Progress) -> Iterator[list[bytes]]:
+        """Batches of staged entries, until the source ends."""
+        staged: list[bytes] = []
+        judge, numbers, key_of, etag = self._judge, self._numbers, self._keys.of, self._etag
+        refused = self._staged.tally.refused
+        records = admitted = reported = 0
+        position = 0
+        for item in source.items():
+            records += 1
+            if item.__class__ is Capture:
+                capture: Capture = item  # type: ignore[assignment]  # told by its class, for speed
+                reason = judge(capture)
+                if reason:
+                    refused[reason] += 1
+                else:
+                    admitted += 1
+                    key = key_of(capture.digest, capture.url)
+                    staged.append(key + encode(capture, numbers(capture.container), etag=etag))
+                    if capture.also:
+                        staged += self._also(capture)
+            elif not self._other(item, staged):
+                records -= 1
+            if not records % _BATCH and records != reported:
+                progress(source.position - position, records - reported)
+                position, reported = source.position, records
+                yield staged
+                staged = []
+        self._staged.admitted += admitted
+        self._staged.tally.records += records
+        self.records = records
+        progress(source.position - position, records - reported)
+        yield staged
+
+    def _also(self, capture: Capture) -> list[bytes]:
+        number = self._numbers(capture.container)
+        entry = encode(capture, number, etag=self._etag, also=True)
+        return [self._keys.of(digest, capture.url) + entry for digest in capture.also]
+
+    def _other(self, item: Item, staged: list[bytes]) -> bool:
+        """Count what is no capture; whether it was a record."""
+        refused = self._staged.tally.refused
+        if isinstance(item, Refusal):
+            refused[item.reason] += 1
+        elif isinstance(item, Revisit):
+            self._revisit(item, staged)
+        elif isinstance(item, Problem):
+            self.problems += 1
+            if self.problems <= PROBLEMS_KEPT:
+                self._staged.problems.append(item)
+            return False
+        return True
+
+    def _revisit(self, revisit: Revisit, staged: list[bytes]) -> None:
+        """A revisit is remembered as such, and what it names becomes an original."""
+        itself = revisit.capture
+        if itself.evidence == Evidence.REVISIT:
+            staged.append(self._keys.of(itself.digest, itself.url) + encode(itself, 0))
+        original = named_original(revisit)
+        if original is None:
+            self._staged.tally.refused["unresolved-revisit"] += 1
+            return
+        reason = self._judge(original)
+        if reason:
+            self._staged.tally.refused[reason] += 1
+            return
+        self._staged.admitted += 1
+        entry = encode(original, 0, etag=self._etag)
+        staged.append(self._keys.of(original.digest, original.url) + entry)

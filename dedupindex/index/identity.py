@@ -1,0 +1,118 @@
+"""What an index says of itself: format, engine, canonicaliser, and the settings it was built with.
+
+``INDEX/index.json`` is read first and written last, in one rename: it is what makes a directory
+an index, and the point at which a new generation of its data takes the place of the old.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from dedupindex.errors import Damaged, FormatFromFuture, IndexUnavailable, SettingsConflict
+from dedupindex.files import write_whole
+from dedupindex.index.cells import Keys
+from dedupindex.urlkey import CANONICALISER
+
+FORMAT = 1  # of cells, runs and this file; raised when an older reader would misread
+FILE = "index.json"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What every run that adds to an index must agree on."""
+
+    url_index: bool = True
+    canonical: bool = True
+    etag: bool = False
+    mime: str = "^text/.*"
+    whitelist: bool = False
+    status: str = "200"
+    min_size: int = 0
+    also_digest: str = ""
+    keep: str = "earliest"
+
+    def keys(self) -> Keys:
+        return Keys(self.url_index, self.url_index and self.canonical)
+
+
+OPTIONS = {  # setting -> how the command line says it
+    "url_index": "--no-url-index",
+    "canonical": "--no-canonicalized",
+    "etag": "--etag",
+    "mime": "--mime",
+    "whitelist": "--whitelist",
+    "status": "--status",
+    "min_size": "--min-size",
+    "also_digest": "--also-digest",
+    "keep": "--keep",
+}
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The content of ``index.json``."""
+
+    engine: str
+    settings: Settings
+    canonicaliser: str = CANONICALISER
+    generation: int = 0  # raised when data files are replaced; 0 before the first load
+
+    def write(self, index: Path) -> None:
+        """Make `index` an index with this identity, at once and durably."""
+        content = {"format": FORMAT, **asdict(self)}
+        write_whole(index / FILE, json.dumps(content, indent=2).encode() + b"\n")
+
+    def next_generation(self) -> Identity:
+        return replace(self, generation=self.generation + 1)
+
+    def agree(self, engine: str, settings: Settings) -> None:
+        """Raise `SettingsConflict`, naming the setting, unless a build with these may add here."""
+        if engine != self.engine:
+            raise SettingsConflict(
+                f"the index is on engine {self.engine}, not {engine}; "
+                f"give --engine {self.engine} to add to it"
+            )
+        if self.canonicaliser != CANONICALISER:
+            raise SettingsConflict(
+                f"the index has urlkeys of {self.canonicaliser}, this version makes those of "
+                f"{CANONICALISER}; build the index again from its sources"
+            )
+        for name, option in OPTIONS.items():
+            mine, theirs = getattr(self.settings, name), getattr(settings, name)
+            if mine != theirs:
+                raise SettingsConflict(
+                    f"the index was built with {name} = {json.dumps(mine)} and cannot be added to "
+                    f"with {json.dumps(theirs)} (option {option}); use the same settings"
+                )
+
+
+def read_identity(index: Path) -> Identity:
+    """What the index in a directory says of itself.
+
+    Raises `IndexUnavailable` if there is none, `FormatFromFuture`, or `Damaged`.
+    """
+    try:
+        content: dict[str, Any] = json.loads((index / FILE).read_bytes())
+        version = content.pop("format")
+    except FileNotFoundError as error:
+        raise IndexUnavailable(f"there is no index at {index}; make one with bin/index") from error
+    except OSError as error:
+        raise IndexUnavailable(f"the index at {index} cannot be read: {error}") from error
+    except (ValueError, KeyError, AttributeError) as error:
+        raise Damaged(f"{index / FILE} is damaged; restore it from a copy") from error
+    if version != FORMAT:
+        raise FormatFromFuture(
+            f"the index at {index} has format {version}, this version reads format {FORMAT}; "
+            "use the dedupindex that wrote it, or a newer one"
+        )
+    known = {field.name for field in fields(Settings)}
+    settings = content.pop("settings", None)
+    if not isinstance(settings, dict) or set(settings) != known:
+        raise Damaged(f"{index / FILE} is damaged: its settings are not those of format {FORMAT}")
+    try:
+        return Identity(settings=Settings(**settings), **content)
+    except TypeError as error:
+        raise Damaged(f"{index / FILE} is damaged: {error}") from error

@@ -1,0 +1,253 @@
+"""The embedded engine: one memory-mapped B+ tree file, many reading processes, one writer.
+
+``INDEX/data-<generation>.mdb`` holds four trees: captures (key -> cell), containers (name ->
+registration), names (number -> name and back) and meta. A small load goes into the tree in one
+transaction; a large one is merged with what is there into a new file, whose pages are full, and
+the identity then names the new generation. Readers keep the old file until they look again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import lmdb
+
+from dedupindex.errors import IndexUnavailable
+from dedupindex.files import sync_directory
+from dedupindex.index.cells import DIGEST_KEY, entries_of
+from dedupindex.index.identity import read_identity
+from dedupindex.index.lmdb_view import LmdbView, Trees
+from dedupindex.index.protocol import Load
+from dedupindex.index.runs import merge, merge_files
+from dedupindex.index.settle import REVISIT, Outcome, Rule, mark_before, settled, staged_again
+
+MAP_SIZE = 1 << 40  # address space, not disk: the largest an index may grow
+REBUILD = 4  # a load of more than a quarter of the index is merged into a new file
+
+
+class LmdbEngine:
+    """An open LMDB index; `write` asks for the right to load."""
+
+    def __init__(self, index: Path, *, write: bool = False) -> None:
+        self.index = index
+        self._write = write
+        self.identity = read_identity(index)
+        self._env: lmdb.Environment | None = None
+        self._trees: Trees | None = None
+        self._names: dict[int, str] = {}
+        if self.identity.generation:
+            self._open()
+
+    def _open(self) -> None:
+        for attempt in range(3):
+            path = self.path
+            try:
+                self._env = _environment(path, write=self._write)
+                self._trees = Trees.open(self._env, create=False)
+                return
+            except lmdb.Error as error:
+                self.close()
+                self.identity = read_identity(self.index)
+                if self.path == path or attempt == 2:
+                    raise IndexUnavailable(f"{path} cannot be opened: {error}") from error
+
+    @property
+    def path(self) -> Path:
+        """The data file of the current generation."""
+        return self.index / f"data-{self.identity.generation}.mdb"
+
+    def view(self) -> LmdbView:
+        """A read transaction; see `protocol.View`."""
+        if self._env is None or self._trees is None:
+            raise IndexUnavailable(f"the index at {self.index} is closed or was never loaded")
+        return LmdbView(self._env, self._trees, self.identity.settings.keys(), self._names)
+
+    def number_of(self, name: str) -> int:
+        if self._env is None or self._trees is None:
+            return 0
+        with self.view() as view:
+            return view.number_of(name)
+
+    def next_number(self) -> int:
+        if self._env is None or self._trees is None:
+            return 1
+        with self._env.begin() as txn:
+            return int(self._trees.get(txn, "next_number") or 1)
+
+    def note(self) -> dict[str, Any]:
+        if self._env is None or self._trees is None:
+            return {}
+        with self._env.begin() as txn:
+            return dict(self._trees.get(txn, "note") or {})
+
+    def load(self, load: Load) -> Outcome:
+        """Take in a load; see `protocol.Engine.load`."""
+        incoming = sum(path.stat().st_size for path in load.runs)
+        try:
+            if self._env is None or load.dropped or incoming * REBUILD > self.path.stat().st_size:
+                return self._rebuild(load)
+            return self._put(load)
+        except lmdb.Error as error:
+            raise IndexUnavailable(f"{self.path}: {error}; nothing was changed") from error
+
+    def compact(self) -> None:
+        """Write the captures anew, pages full, as a new generation; readers go on meanwhile."""
+        self._rebuild(Load([], (), []))
+
+    def _rule(self, load: Load) -> Rule:
+        fresh = dict(load.names)
+        settings = self.identity.settings
+
+        def name_of(number: int) -> str:
+            return fresh.get(number) or self._name(number)
+
+        return Rule(settings.keys(), settings.keep == "latest", name_of)
+
+    def _name(self, number: int) -> str:
+        with self.view() as view:
+            return view.name_of(number)
+
+    def _put(self, load: Load) -> Outcome:
+        """A small load, in one transaction."""
+        assert self._env is not None and self._trees is not None
+        rule, outcome, trees = self._rule(load), Outcome(), self._trees
+        lengths = rule.keys.lengths()
+        scratch = load.runs[0].parent if load.runs else self.index
+        with self._env.begin(db=trees.captures, write=True) as txn:
+            for batch in merge_files(load.runs, scratch):
+                for staged in batch:
+                    length = lengths[staged[0]]
+                    _put_one(txn, rule, staged[:length], staged[length:], outcome)
+            trees.register(txn, load, outcome)
+        return outcome
+
+    def _rebuild(self, load: Load) -> Outcome:
+        """What is there and the load, merged in order into a file of the next generation."""
+        identity = self.identity.next_generation()
+        path = self.index / f"data-{identity.generation}.mdb"
+        _remove(path)
+        outcome, rule = Outcome(), self._rule(load)
+        scratch = load.runs[0].parent if load.runs else self.index
+        sources = [merge_files(load.runs, scratch)] if load.runs else []
+        if self._env is not None:
+            sources.append(self._staged(load.dropped))
+        env = _environment(path, write=True, bulk=True)
+        try:
+            trees = Trees.open(env, create=True)
+            for cells in settled(merge(sources), rule, outcome):
+                with env.begin(db=trees.captures, write=True) as txn, txn.cursor() as cursor:
+                    cursor.putmulti(cells, append=True)
+            with env.begin(write=True) as txn:
+                if self._env is not None and self._trees is not None:
+                    with self._env.begin() as old:
+                        trees.inherit(txn, self._trees, old, load.dropped)
+                trees.register(txn, load, outcome, absolute=True)
+            env.sync(True)
+        except BaseException:
+            env.close()
+            _remove(path)
+            raise
+        env.close()
+        sync_directory(self.index)
+        before = self.path if self._env is not None else None
+        self.close()
+        identity.write(self.index)
+        self.identity = identity
+        self._open()
+        if before is not None:
+            _remove(before)
+        return outcome
+
+    def _staged(self, dropped: frozenset[str]) -> Iterator[list[bytes]]:
+        """What the index holds, as sorted chunks of staged entries marked as from before."""
+        with self.view() as view:
+            gone = {view.number_of(name) for name in dropped} - {0}
+            yield from staged_again(view.cells(), gone)
+
+    def check(self) -> list[str]:
+        """Read everything back; see `protocol.Engine.check`."""
+        with self.view() as view:
+            return view.check()
+
+    def copy(self, target: Path) -> None:
+        """A compact copy of one consistent state, made while others read and write."""
+        if self._env is None:
+            raise IndexUnavailable(f"the index at {self.index} was never loaded")
+        try:
+            with open(target / self.path.name, "xb") as stream:
+                self._env.copyfd(stream.fileno(), compact=True)
+        except (lmdb.Error, OSError) as error:
+            raise IndexUnavailable(f"copying to {target} failed: {error}") from error
+        sync_directory(target)
+        self.identity.write(target)
+
+    def close(self) -> None:
+        if self._env is not None:
+            self._env.close()
+            self._env = None
+            self._names.clear()
+
+    def clear_leftovers(self) -> None:
+        """Remove data files that a killed build left behind (the caller holds the write lock)."""
+        for path in self.index.glob("data-*.mdb"):
+            if path != self.path or not self.identity.generation:
+                _remove(path)
+
+
+def _put_one(txn: lmdb.Transaction, rule: Rule, key: bytes, entry: bytes, outcome: Outcome) -> None:
+    """Settle one entry with what is under its key, and keep the counts right."""
+    cell = cast(bytes | None, txn.get(key))
+    entries = mark_before(cell) if cell else []
+    held = sum(before[0] & 3 != REVISIT for before in entries)
+    outcome.captures -= held
+    others = 0 if held else _holds(txn, key)
+    holds = outcome.captures
+    settled_cell = rule.settle(key, [*entries, entry], outcome)
+    holds = outcome.captures - holds
+    if settled_cell is None:
+        if cell:
+            txn.delete(key)
+    elif settled_cell != cell:
+        txn.put(key, settled_cell)
+    if holds and not held:
+        outcome.digests += not others
+    elif held and not holds:
+        outcome.digests -= not _holds(txn, key)
+
+
+def _holds(txn: lmdb.Transaction, key: bytes) -> bool:
+    """Whether the digest of `key` has a capture in the index."""
+    digest = key[: DIGEST_KEY[key[0]]]
+    with txn.cursor() as cursor:
+        if cursor.set_range(digest):
+            for other, cell in cast(Iterable[tuple[bytes, bytes]], cursor):
+                if not other.startswith(digest):
+                    return False
+                if any(entry[0] & 3 != REVISIT for entry in entries_of(cell)):
+                    return True
+    return False
+
+
+def _environment(path: Path, *, write: bool, bulk: bool = False) -> lmdb.Environment:
+    return lmdb.open(
+        str(path),
+        subdir=False,
+        map_size=MAP_SIZE if write else 0,
+        readonly=not write,
+        create=bulk,
+        max_dbs=4,
+        max_readers=1024,
+        max_spare_txns=32,
+        readahead=bulk,  # lookups are random: reading ahead would only evict what is hot
+        sync=not bulk,
+        metasync=not bulk,
+    )
+
+
+def _remove(path: Path) -> None:
+    for name in (path, path.with_name(path.name + "-lock")):
+        with suppress(FileNotFoundError):
+            name.unlink()

@@ -1,0 +1,231 @@
+"""Reading an LMDB index: its trees, and one read transaction over them."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from hashlib import sha256
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import lmdb
+
+from dedupindex.capture import Capture
+from dedupindex.digest import Digest
+from dedupindex.errors import Damaged, IndexUnavailable
+from dedupindex.index.cells import (
+    Keys,
+    canonical_prefix,
+    decode,
+    digest_of_key,
+    digest_prefix,
+    entries_of,
+)
+from dedupindex.index.protocol import Container, Counts, Load
+from dedupindex.index.settle import REVISIT, Outcome
+from dedupindex.urlkey import urlkey
+
+_NAMES_KEPT = 100_000
+_BROKEN = (struct.error, IndexError, KeyError, ValueError)  # what decoding flipped bits raises
+
+
+class Trees(NamedTuple):
+    """The trees of a data file."""
+
+    captures: Any
+    containers: Any
+    names: Any
+    meta: Any
+
+    @classmethod
+    def open(cls, env: lmdb.Environment, *, create: bool) -> Trees:
+        return cls(*(env.open_db(name.encode(), create=create) for name in cls._fields))
+
+    def get(self, txn: lmdb.Transaction, name: str) -> Any:
+        """A value of meta, None if it is not set."""
+        value = txn.get(name.encode(), db=self.meta)
+        return None if value is None else json.loads(bytes(value))
+
+    def put(self, txn: lmdb.Transaction, name: str, value: Any) -> None:
+        txn.put(name.encode(), json.dumps(value).encode(), db=self.meta)
+
+    def register(
+        self, txn: lmdb.Transaction, load: Load, outcome: Outcome, *, absolute: bool = False
+    ) -> None:
+        """Write what a load says beside its captures; counts are changes unless `absolute`."""
+        next_number = self.get(txn, "next_number") or 1
+        for number, name in load.names:
+            next_number = max(next_number, number + 1)
+            self._name(txn, number.to_bytes(4, "big"), name)
+        self.put(txn, "next_number", next_number)
+        for container in load.containers:
+            text = json.dumps(container._asdict()).encode()
+            txn.put(_short(container.name), text, db=self.containers)
+        before = (0, 0) if absolute else (self.get(txn, "captures"), self.get(txn, "digests"))
+        self.put(txn, "captures", (before[0] or 0) + outcome.captures)
+        self.put(txn, "digests", (before[1] or 0) + outcome.digests)
+        if load.note:
+            self.put(txn, "note", load.note)
+
+    def _name(self, txn: lmdb.Transaction, number: bytes, name: str) -> None:
+        txn.put(b"=" + _short(name), number, db=self.names)
+        txn.put(b"#" + number, name.encode("utf-8", "surrogateescape"), db=self.names)
+
+    def inherit(
+        self, txn: lmdb.Transaction, old: Trees, old_txn: lmdb.Transaction, dropped: frozenset[str]
+    ) -> None:
+        """Copy everything but captures from the data file of the generation before."""
+        gone = {_short(name) for name in dropped}
+        for source, target in ((old.containers, self.containers), (old.names, self.names)):
+            for key, value in old_txn.cursor(db=source):
+                if source is not old.containers or key not in gone:
+                    txn.put(key, value, db=target)
+        for name in ("next_number", "note"):
+            self.put(txn, name, old.get(old_txn, name))
+
+
+def _short(name: str) -> bytes:
+    """A container's name as a key: LMDB keys end at 511 bytes, so long names by their hash too."""
+    key = name.encode("utf-8", "surrogateescape")
+    if len(key) <= 480:
+        return key
+    return key[:400] + sha256(key).hexdigest().encode()
+
+
+class LmdbView:
+    """A read transaction; see `protocol.View`. Enter it with ``with``."""
+
+    __slots__ = ("_env", "_keys", "_names", "_trees", "_txn")
+
+    def __init__(
+        self, env: lmdb.Environment, trees: Trees, keys: Keys, names: dict[int, str]
+    ) -> None:
+        self._env, self._trees, self._keys, self._names = env, trees, keys, names
+
+    def __enter__(self) -> LmdbView:
+        try:
+            self._txn = self._env.begin(db=self._trees.captures)
+        except lmdb.Error as error:
+            raise IndexUnavailable(f"the index cannot be read: {error}") from error
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._txn.abort()
+
+    def exact(self, digest: Digest, url: bytes) -> list[Capture]:
+        key = self._keys.of(digest, url)
+        try:
+            cell = self._txn.get(key)
+        except lmdb.Error as error:
+            raise IndexUnavailable(f"the index cannot be read: {error}") from error
+        if cell is None:
+            return []
+        return [capture for capture in self._decoded(key, cell) if capture.url == url]
+
+    def canonical(self, digest: Digest, key: bytes, limit: int) -> list[Capture]:
+        found = self._range(canonical_prefix(digest, key), limit)
+        return [capture for capture in found if urlkey(capture.url) == key]
+
+    def any(self, digest: Digest, limit: int) -> list[Capture]:
+        return self._range(digest_prefix(digest), limit)
+
+    def _range(self, prefix: bytes, limit: int) -> list[Capture]:
+        found: list[Capture] = []
+        try:
+            with self._txn.cursor() as cursor:
+                if not cursor.set_range(prefix):
+                    return found
+                for key, cell in cursor:
+                    if limit <= 0 or not key.startswith(prefix):
+                        break
+                    limit -= 1
+                    found += self._decoded(key, cell)
+        except lmdb.Error as error:
+            raise IndexUnavailable(f"the index cannot be read: {error}") from error
+        return found
+
+    def _decoded(self, key: bytes, cell: bytes) -> list[Capture]:
+        try:
+            return [
+                decode(key, entry, self.name_of)
+                for entry in entries_of(cell)
+                if entry[0] & 3 != REVISIT
+            ]
+        except _BROKEN as error:
+            raise Damaged(f"the entry under {key.hex()} is damaged: {error!r}") from error
+
+    def name_of(self, number: int) -> str:
+        """The name that a container number stands for."""
+        name = self._names.get(number)
+        if name is None:
+            value = self._txn.get(b"#" + number.to_bytes(4, "big"), db=self._trees.names)
+            if value is None:
+                raise KeyError(f"container number {number} has no name")
+            name = value.decode("utf-8", "surrogateescape")
+            if len(self._names) >= _NAMES_KEPT:
+                self._names.clear()
+            self._names[number] = name
+        return name
+
+    def number_of(self, name: str) -> int:
+        """The number of a container's name, 0 if it has none."""
+        key = b"=" + _short(name)
+        return int.from_bytes(self._txn.get(key, db=self._trees.names) or b"", "big")
+
+    def cells(self) -> Iterator[tuple[bytes, bytes]]:
+        """Every key and cell, in order."""
+        yield from self._txn.cursor()
+
+    def captures(self) -> Iterator[tuple[Digest, Capture]]:
+        for key, cell in self._txn.cursor():
+            for capture in self._decoded(key, cell):
+                yield digest_of_key(key), capture
+
+    def containers(self) -> Iterator[Container]:
+        for _, value in self._txn.cursor(db=self._trees.containers):
+            yield Container(**json.loads(value))
+
+    def container(self, name: str) -> Container | None:
+        value = self._txn.get(_short(name), db=self._trees.containers)
+        return None if value is None else Container(**json.loads(value))
+
+    def counts(self) -> Counts:
+        return Counts(
+            self._trees.get(self._txn, "captures") or 0,
+            self._trees.get(self._txn, "digests") or 0,
+            self._txn.stat(self._trees.containers)["entries"],
+        )
+
+    def check(self) -> list[str]:
+        """What is wrong, in sentences: order, keys, entries, names and counts are all read back."""
+        wrong: list[str] = []
+        last, captures, digests, prefix = b"", 0, 0, b""
+        for key, cell in self._txn.cursor():
+            if key <= last:
+                wrong.append(f"keys are out of order at {key.hex()}")
+            last = key
+            try:
+                found = self._decoded(key, cell)
+                digest = digest_prefix(digest_of_key(key))
+                for capture in found:
+                    if self._keys.of(digest_of_key(key), capture.url) != key:
+                        wrong.append(f"the entry under {key.hex()} belongs under another key")
+            except (Damaged, *_BROKEN) as error:
+                wrong.append(f"the entry under {key.hex()} is damaged: {error}")
+                continue
+            captures += len(found)
+            digests += bool(found) and digest != prefix
+            prefix = digest if found else prefix
+        counted = self.counts()
+        if (captures, digests) != (counted.captures, counted.digests):
+            wrong.append(
+                f"{captures} captures of {digests} digests are there, "
+                f"{counted.captures} of {counted.digests} were counted"
+            )
+        return wrong

@@ -1,0 +1,101 @@
+"""What every engine can do, at the level of captures and whole digests.
+
+An engine holds cells (`cells`), loads staged runs (`runs`) by the rule of `settle`, and answers
+from a `View`, a consistent state. It knows nothing of strategies, sources or HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from dedupindex.capture import Capture
+from dedupindex.digest import Digest
+from dedupindex.index.identity import Identity
+from dedupindex.index.settle import Outcome
+
+
+class Container(NamedTuple):
+    """A file that was indexed: by its absolute name, size in bytes and BLAKE3 of its content."""
+
+    name: str
+    size: int
+    content_hash: str
+    records: int
+    crawl: str = ""
+    damaged: bool = False
+
+
+class Counts(NamedTuple):
+    """How much an index holds."""
+
+    captures: int  # originals, under all digests
+    digests: int  # distinct, all algorithms
+    containers: int
+
+
+class View(Protocol):
+    """One consistent state of an index. Only originals come out of it, never revisits."""
+
+    def exact(self, digest: Digest, url: bytes) -> list[Capture]:
+        """The captures of this digest and exactly this URL (at most one but for `also`)."""
+
+    def canonical(self, digest: Digest, urlkey: bytes, limit: int) -> list[Capture]:
+        """Captures of this digest whose urlkey is `urlkey`; looks at no more than `limit`."""
+
+    def any(self, digest: Digest, limit: int) -> list[Capture]:
+        """Captures of this digest; looks at no more than `limit`."""
+
+    def captures(self) -> Iterator[tuple[Digest, Capture]]:
+        """Every capture with the digest it stands under, in the order of digests."""
+
+    def containers(self) -> Iterator[Container]:
+        """Every registered container, by name."""
+
+    def container(self, name: str) -> Container | None:
+        """One registered container."""
+
+    def counts(self) -> Counts:
+        """How much is held."""
+
+
+class Load(NamedTuple):
+    """What one commit brings: staged runs, and the registrations that become true with them."""
+
+    runs: list[Path]
+    names: Iterable[tuple[int, str]]  # container numbers that the runs use
+    containers: list[Container]
+    dropped: frozenset[str] = frozenset()  # containers whose captures are to go first
+    note: dict[str, Any] = {}  # kept with the index: which command made it
+
+
+class Engine(Protocol):
+    """An open index. Raises `IndexUnavailable` when it cannot tell."""
+
+    identity: Identity
+
+    def view(self) -> AbstractContextManager[View]:
+        """A consistent state to read from; cheap, one per lookup or batch."""
+
+    def load(self, load: Load) -> Outcome:
+        """Take in a load, all of it durably or nothing of it."""
+
+    def number_of(self, name: str) -> int:
+        """The number of a container's name, 0 if the index does not know it."""
+
+    def next_number(self) -> int:
+        """The first number above all in use."""
+
+    def note(self) -> dict[str, Any]:
+        """The note of the last load."""
+
+    def check(self) -> list[str]:
+        """What is wrong with the stored data, in sentences; empty if nothing is."""
+
+    def copy(self, target: Path) -> None:
+        """Write a compact copy of the whole index to a directory, while it may be in use."""
+
+    def close(self) -> None:
+        """Let go of files."""

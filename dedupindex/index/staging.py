@@ -1,0 +1,133 @@
+"""What a build has done so far, on disk: runs, container numbers and a journal of whole tasks.
+
+A task (some containers, read to their ends) counts once its line is in the journal. Whatever
+else a killed build left is not in the journal, and is removed when the next one starts.
+
+    INDEX/staging/journal.jsonl   first line: what is built; then one line for every task done
+    INDEX/staging/numbers.mdb     container name -> number, shared by all processes of the build
+    INDEX/staging/<task>-<n>.run  see `runs`
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import lmdb
+
+from dedupindex.errors import Damaged
+
+_NUMBERS_KEPT = 100_000
+
+
+class Staging:
+    """The staging directory of an index; the caller holds the index's write lock."""
+
+    def __init__(self, index: Path, what: dict[str, Any], *, resume: bool) -> None:
+        self.directory = index / "staging"
+        self._journal = self.directory / "journal.jsonl"
+        self.done: list[dict[str, Any]] = []
+        if not (resume and self._take_up(what)):
+            self.clear()
+            self.directory.mkdir()
+            self._append(what)
+
+    def _take_up(self, what: dict[str, Any]) -> bool:
+        """Read the journal of an earlier build of the same; whether there is one."""
+        try:
+            lines = self._journal.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return False
+        entries = []
+        for line in lines[:-1]:  # a line that was cut has no end: its task is done again
+            try:
+                entries.append(json.loads(line))
+            except ValueError as error:
+                raise Damaged(f"{self._journal} is damaged; build without --resume") from error
+        if not entries or entries[0] != what:
+            return False
+        self.done = entries[1:]
+        kept = {name for task in self.done for name in task["runs"]}
+        for path in self.directory.iterdir():
+            if path.suffix in (".run", ".part") and path.name not in kept:
+                path.unlink()
+        return True
+
+    def finish(self, task: dict[str, Any]) -> None:
+        """Note a task as done: its runs are on disk, its containers were read to the end."""
+        self._append(task)
+        self.done.append(task)
+
+    def _append(self, entry: dict[str, Any]) -> None:
+        with open(self._journal, "ab") as stream:
+            stream.write(json.dumps(entry).encode() + b"\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+
+    def runs(self) -> list[Path]:
+        """The runs of all tasks done."""
+        return [self.directory / name for task in self.done for name in task["runs"]]
+
+    def names(self) -> Iterator[tuple[int, str]]:
+        """Every container number that was given out in this build."""
+        path = self.directory / "numbers.mdb"
+        if not path.exists():
+            return
+        with lmdb.open(str(path), subdir=False, readonly=True, max_dbs=2) as env:
+            names = env.open_db(b"names", create=False)
+            with env.begin(db=names) as txn:
+                for key, value in txn.cursor():
+                    yield int.from_bytes(key, "big"), value.decode("utf-8", "surrogateescape")
+
+    def clear(self) -> None:
+        """Remove everything; the build is over, or starts anew."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class Numbers:
+    """Gives container names their numbers, the same in every process of a build.
+
+    `known` looks a name up in the index (0 for unknown), `first` is the first free number there.
+    The file is a temporary one: only its locking matters, so nothing is forced to disk but when
+    a task ends.
+    """
+
+    def __init__(self, directory: Path, known: Callable[[str], int], first: int) -> None:
+        path = str(directory / "numbers.mdb")
+        self._env = lmdb.open(path, subdir=False, map_size=1 << 36, max_dbs=2, sync=False)
+        self._numbers = self._env.open_db(b"numbers")  # hash of a name -> number
+        self._names = self._env.open_db(b"names")
+        self._known, self._first = known, first
+        self._kept: dict[str, int] = {"": 0}
+
+    def __call__(self, name: str) -> int:
+        number = self._kept.get(name)
+        if number is None:
+            number = self._known(name) or self._give(name)
+            if len(self._kept) >= _NUMBERS_KEPT:
+                self._kept.clear()
+                self._kept[""] = 0
+            self._kept[name] = number
+        return number
+
+    def _give(self, name: str) -> int:
+        text = name.encode("utf-8", "surrogateescape")
+        key = blake2b(text, digest_size=16).digest()
+        with self._env.begin(write=True) as txn:
+            value = txn.get(key, db=self._numbers)
+            if value is None:
+                number = self._first + txn.stat(self._numbers)["entries"]
+                value = number.to_bytes(4, "big")
+                txn.put(key, value, db=self._numbers)
+                txn.put(value, text, db=self._names)
+        return int.from_bytes(value, "big")
+
+    def close(self) -> None:
+        """Force what was given out to disk: runs that are done refer to it."""
+        self._env.sync(True)
+        self._env.close()

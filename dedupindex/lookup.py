@@ -1,0 +1,271 @@
+"""The decision of a lookup: an original, or none, or an error that says "cannot tell".
+
+Strategies, as in the DeDuplicator's manual: DIGEST_ANY finds any original with the digest and
+prefers one of the same exact URL, then of the same canonical URL; EXACT_URL and CANONICAL_URL find
+nothing else. The match class that comes with an answer is calculated from the two URLs, so it is
+right even if the index holds no URLs.
+
+Work is bounded: of a digest with millions of URLs at most `LIMIT` captures are looked at beyond
+the exact URL, in the order of keys, and the earliest of them that passes is the answer.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple
+
+from dedupindex.capture import Capture, Evidence
+from dedupindex.digest import EMPTY, Digest
+from dedupindex.errors import BadInput, BadQuery, StrategyUnavailable
+from dedupindex.index.identity import Settings
+from dedupindex.index.protocol import View
+from dedupindex.timestamps import check_date, check_digits, date_of_digits, seconds, sort_key
+from dedupindex.urlkey import urlkey
+
+LIMIT = 100  # captures of one digest that a lookup looks at
+
+
+class Strategy(Enum):
+    """Which captures may answer."""
+
+    DIGEST_ANY = "DIGEST_ANY"
+    EXACT_URL = "EXACT_URL"
+    CANONICAL_URL = "CANONICAL_URL"
+
+    @classmethod
+    def parse(cls, name: str) -> Strategy:
+        """The strategy of a name of the manual, or of the newer code's."""
+        try:
+            return cls[_NEWER_NAMES.get(name.upper(), name.upper())]
+        except KeyError:
+            names = ", ".join([*cls.__members__, *_NEWER_NAMES])
+            raise BadQuery(f"no strategy {name!r}; there are {names}") from None
+
+
+_NEWER_NAMES = {
+    "URL_EXACT": "EXACT_URL",
+    "URL_CANONICAL": "CANONICAL_URL",
+    "DIGEST_URL_PREFERRED": "DIGEST_ANY",
+}
+
+
+class Match(Enum):
+    """How an original relates to what was asked, best first."""
+
+    EXACT_URL = "exact_url"
+    CANONICAL_URL = "canonical_url"
+    DIGEST = "digest"
+
+
+@dataclass(frozen=True)
+class Query:
+    """What is asked. Conditions that an original's unknown size or date cannot meet fail."""
+
+    digest: Digest
+    url: bytes = b""  # empty: not given
+    strategy: Strategy = Strategy.DIGEST_ANY
+    max_age: int | None = None  # seconds between the original and `as_of`, or now
+    as_of: bytes = b""  # WARC-Date: only originals captured then or before
+    min_size: int = 0  # bytes of payload
+    not_record: bytes = b""  # record id of the asking record
+    not_date: bytes = b""  # WARC-Date of the asking record, which has `url`
+
+
+class Answer(NamedTuple):
+    """An original and how it matches."""
+
+    match: Match
+    original: Capture
+
+
+class Considered(NamedTuple):
+    """One capture that a lookup looked at, and what was decided."""
+
+    match: Match
+    capture: Capture
+    verdict: str
+
+
+def require(settings: Settings, query: Query) -> None:
+    """Raise `StrategyUnavailable` or `BadQuery` if the index cannot answer such a query."""
+    strategy = query.strategy
+    if strategy is Strategy.DIGEST_ANY:
+        return
+    if not settings.url_index:
+        raise StrategyUnavailable(
+            f"{strategy.value} needs URLs, and this index was built with --no-url-index"
+        )
+    if strategy is Strategy.CANONICAL_URL and not settings.canonical:
+        raise StrategyUnavailable(
+            "CANONICAL_URL needs canonical URLs, and this index was built with --no-canonicalized"
+        )
+    if not query.url:
+        raise BadQuery(f"{strategy.value} needs a url")
+
+
+def find(view: View, settings: Settings, query: Query) -> Answer | None:
+    """The best original for a query, or None when there is none.
+
+    Raises `StrategyUnavailable`, `BadQuery`, `IndexUnavailable` or `Damaged`.
+    """
+    require(settings, query)
+    if query.digest in EMPTY:
+        return None
+    now = None
+    for captures in _candidates(view, settings, query):
+        best: Capture | None = None
+        for capture in captures:
+            if now is None:
+                now = _moment(query)
+            if _objection(query, capture, now):
+                continue
+            if best is None or _preferred(settings, capture, best):
+                best = capture
+        if best is not None:
+            return Answer(match_of(query.url, best.url), best)
+    return None
+
+
+def explain(view: View, settings: Settings, query: Query) -> list[Considered]:
+    """Every capture that `find` would look at, and why each was refused or chosen."""
+    require(settings, query)
+    if query.digest in EMPTY:
+        return []
+    answer = find(view, settings, query)
+    considered: dict[tuple[bytes, bytes], Considered] = {}
+    now = _moment(query)
+    for captures in _candidates(view, settings, query):
+        for capture in captures:
+            verdict = _objection(query, capture, now)
+            if not verdict:
+                chosen = answer is not None and capture == answer.original
+                verdict = "chosen" if chosen else "not preferred"
+            match = match_of(query.url, capture.url)
+            considered.setdefault((capture.url, capture.date), Considered(match, capture, verdict))
+    return list(considered.values())
+
+
+def match_of(url: bytes, original: bytes) -> Match:
+    """How an original's URL relates to the one that was asked for."""
+    if not url:
+        return Match.DIGEST
+    if url == original:
+        return Match.EXACT_URL
+    return Match.CANONICAL_URL if urlkey(url) == urlkey(original) else Match.DIGEST
+
+
+def _candidates(view: View, settings: Settings, query: Query) -> Iterator[list[Capture]]:
+    """Captures in order of preference, read only as far as they are asked for."""
+    digest, url, strategy = query.digest, query.url, query.strategy
+    if url and settings.url_index:
+        yield view.exact(digest, url)
+        if settings.canonical and strategy is not Strategy.EXACT_URL:
+            yield view.canonical(digest, urlkey(url), LIMIT)
+    if strategy is Strategy.DIGEST_ANY:
+        yield view.any(digest, LIMIT)
+
+
+def _preferred(settings: Settings, capture: Capture, other: Capture) -> bool:
+    mine, theirs = sort_key(capture.date), sort_key(other.date)
+    if mine != theirs:
+        return (mine < theirs) is (settings.keep == "earliest")
+    return capture.url < other.url
+
+
+def _moment(query: Query) -> int:
+    return seconds(query.as_of) if query.as_of else int(time.time())
+
+
+def _objection(query: Query, capture: Capture, now: int) -> str:
+    """Why a capture may not answer a query, "" if it may."""
+    if query.as_of and sort_key(capture.date) > sort_key(query.as_of):
+        return f"captured after as_of {query.as_of.decode()}"
+    if query.max_age is not None and now - seconds(capture.date) > query.max_age:
+        return f"older than max_age {query.max_age} s"
+    if query.min_size and (capture.size_of_record or capture.size < query.min_size):
+        known = capture.size >= 0 and not capture.size_of_record
+        return f"smaller than min_size {query.min_size}" if known else "payload size not known"
+    if query.not_record and capture.record_id == query.not_record:
+        return "is the asking record"
+    if query.not_date and capture.date == query.not_date and capture.url == query.url:
+        return "is the asking record"
+    return ""
+
+
+_AGE = re.compile(r"(\d{1,12})([smhdy]?)")
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "y": 31_557_600}
+
+
+def parse_age(text: str) -> int:
+    """Seconds of ``90``, ``90s``, ``15m``, ``12h``, ``30d`` or ``2y``; raises `BadQuery`."""
+    match = _AGE.fullmatch(text)
+    if match is None:
+        raise BadQuery(f"max_age takes a number and one of s m h d y, not {text[:64]!r}")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def parse_moment(text: str) -> bytes:
+    """A WARC-Date from a WARC-Date, a day or 14 digits; raises `BadQuery`."""
+    value = text.encode("utf-8", "surrogateescape")
+    try:
+        if value.isdigit():
+            return date_of_digits(check_digits(value))
+        return check_date(value if b"T" in value else value + b"T23:59:59Z")
+    except BadInput as error:
+        raise BadQuery(f"no date: {error}") from error
+
+
+def parse_record_id(text: str) -> bytes:
+    """A record id with or without its angle brackets."""
+    return text.encode("utf-8", "surrogateescape").removeprefix(b"<").removesuffix(b">")
+
+
+def as_json(answer: Answer | None) -> dict[str, Any]:
+    """The object of ``GET /lookup``, of ``bin/lookup --json`` and of every line of a batch."""
+    if answer is None:
+        return {"duplicate": False}
+    return {
+        "duplicate": True,
+        "match": answer.match.value,
+        "original": original_as_json(answer.original),
+    }
+
+
+def original_as_json(capture: Capture) -> dict[str, Any]:
+    """A capture as answers carry it; what is not known is null."""
+    size = capture.size if capture.size >= 0 else None
+    return {
+        "url": capture.url.decode(),
+        "date": capture.date.decode(),
+        "record_id": capture.record_id.decode("latin-1") or None,
+        "digest": capture.digest.spelled(capture.spelling),
+        "size": None if capture.size_of_record else size,
+        "record_size": size if capture.size_of_record else None,
+        "mime": capture.mime.decode("latin-1") or None,
+        "status": capture.status or None,
+        "container": capture.container or None,
+        "offset": capture.offset if capture.offset >= 0 else None,
+        "evidence": _EVIDENCE[capture.evidence],
+    }
+
+
+_EVIDENCE = {Evidence.RECORD: "record", Evidence.ROW: "row", Evidence.NAMED: "revisit"}
+
+
+def header_lines(capture: Capture) -> bytes:
+    """The WARC-Refers-To header lines of a revisit of `capture` (WARC 1.1 section 6.7.2), CRLF."""
+    lines = b""
+    if capture.record_id:
+        lines += b"WARC-Refers-To: <" + capture.record_id + b">\r\n"
+    return (
+        lines
+        + b"WARC-Refers-To-Target-URI: "
+        + capture.url
+        + b"\r\nWARC-Refers-To-Date: "
+        + capture.date
+        + b"\r\n"
+    )
