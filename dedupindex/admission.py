@@ -31,7 +31,7 @@ def make_judge(*, mime: str, whitelist: bool, status: str, min_size: int) -> Jud
     """
     matches = _compile(mime).match
     refused_mimes: dict[bytes, bool] = {}
-    allowed = _statuses(status)
+    allowed = statuses(status)
 
     def judge(capture: Capture) -> str:
         named = capture.evidence == Evidence.NAMED
@@ -93,7 +93,8 @@ def _compile(mime: str) -> re.Pattern[str]:
         raise BadInput(f"--mime {mime!r} is not a regular expression: {error}") from error
 
 
-def _statuses(text: str) -> frozenset[int]:
+def statuses(text: str) -> frozenset[int]:
+    """HTTP codes of ``200,203`` or ``2xx``; raises `BadInput`."""
     allowed: set[int] = set()
     for part in text.split(","):
         part = part.strip().lower()

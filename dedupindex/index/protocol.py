@@ -97,5 +97,11 @@ class Engine(Protocol):
     def copy(self, target: Path) -> None:
         """Write a compact copy of the whole index to a directory, while it may be in use."""
 
+    def compact(self) -> None:
+        """Write the data anew, packed, as a new generation, while others read."""
+
+    def clear_leftovers(self) -> None:
+        """Remove what a killed writer left behind (the caller holds the write lock)."""
+
     def close(self) -> None:
         """Let go of files."""

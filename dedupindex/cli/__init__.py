@@ -1,0 +1,71 @@
+"""The command line: ``dedupindex COMMAND``, and ``bin/COMMAND`` for each.
+
+Answers go to stdout, talk to stderr. Every failure we can explain is one sentence and the exit
+status of its class (`errors`); commands are imported when they are called.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+
+from dedupindex import __version__
+from dedupindex.errors import DedupError
+
+COMMANDS = {  # in the order of the work
+    "index": "Build an index of originals, or add to one.",
+    "serve": "Answer lookups over HTTP.",
+    "lookup": "Look digests up.",
+    "report": "Say what a crawl would have saved.",
+    "search": "Search an index as a person would.",
+}
+
+
+class _Commands(click.Group):
+    """Imports a command's module when it is wanted: ``lookup`` must not wait for ``serve``."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"dedupindex.cli.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.command(
+    cls=_Commands,
+    context_settings={"auto_envvar_prefix": "DEDUPINDEX", "help_option_names": ["-h", "--help"]},
+)
+@click.version_option(__version__, message="dedupindex %(version)s")
+def group() -> None:
+    """One deduplication index for every crawler of a web archive."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns its exit status."""
+    try:
+        status = group.main(argv, prog_name="dedupindex", standalone_mode=False)
+    except DedupError as error:
+        click.echo(f"dedupindex: {error}", err=True)
+        return error.exit_status
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("dedupindex: interrupted", err=True)
+        return 130
+    except BrokenPipeError:
+        # Whoever read our answers has seen enough; a second complaint at exit helps nobody.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return status if isinstance(status, int) else 0

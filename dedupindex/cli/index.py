@@ -1,0 +1,176 @@
+"""``bin/index``: build an index, add to one, look after one."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dedupindex.build.builder import Build, Built, build
+from dedupindex.cli.common import Command, print_json, say
+from dedupindex.cli.progress import shown
+from dedupindex.cli.upkeep import check, compact, copy, stats
+from dedupindex.digest import SIZES
+from dedupindex.errors import BadInput, Damaged
+from dedupindex.index import ENGINES
+from dedupindex.index.identity import Settings
+from dedupindex.sources import KINDS, SourceOptions
+
+EXAMPLES = """
+bin/index ~/warcs my-index                     all but text, of every WARC below ~/warcs
+bin/index -w -m '.*' ~/warcs my-index          everything
+bin/index --add -w -m '.*' new.warc.gz my-index
+bin/index -i crawllog crawl.log my-index
+bin/index --stats my-index
+"""
+
+
+@click.command(cls=Command, examples=EXAMPLES)
+@click.argument("sources", nargs=-1, metavar="SOURCE...")
+@click.argument("index", type=click.Path(path_type=Path))
+@click.option("-a", "--add", is_flag=True, help="Add to an existing index.")
+@click.option("-e", "--etag", is_flag=True, help="Keep ETag and Last-Modified.")
+@click.option(
+    "-i",
+    "--iterator",
+    default=None,
+    metavar="KIND",
+    help=f"Force the kind of source: {', '.join(KINDS)} (or a class name of the DeDuplicator). "
+    "By default the content tells.",
+)
+@click.option(
+    "-m", "--mime", default="^text/.*", show_default=True, help="Leave these media types out."
+)
+@click.option("-w", "--whitelist", is_flag=True, help="Take only the media types of --mime.")
+@click.option("-s", "--no-canonicalized", is_flag=True, help="Do not index canonical URLs.")
+@click.option("-u", "--no-url-index", is_flag=True, help="Do not index URLs: digests only.")
+@click.option("-v", "--verbose", is_flag=True, help="Progress every second, and all settings.")
+@click.option(
+    "--engine", type=click.Choice(ENGINES), default="lmdb", show_default=True, help="Kind of store."
+)
+@click.option("--status", default="200", show_default=True, help="HTTP codes: 200,203 or 2xx.")
+@click.option(
+    "--min-size", type=click.IntRange(0), default=0, show_default=True, help="Bytes of payload."
+)
+@click.option(
+    "--also-digest", default="", metavar="NAMES", help="Compute these digests too: sha256,blake3."
+)
+@click.option(
+    "--keep",
+    type=click.Choice(["earliest", "latest"]),
+    default="earliest",
+    show_default=True,
+    help="Which capture of a URL and digest stays.",
+)
+@click.option("--crawl", default="", metavar="NAME", help="Remember that a crawl made these files.")
+@click.option(
+    "--jobs",
+    type=click.IntRange(0),
+    default=0,
+    show_default="number of cores",
+    help="Processes that read containers side by side.",
+)
+@click.option("--replace", is_flag=True, help="Take changed files in place of what they were.")
+@click.option("--resume", is_flag=True, help="Go on where a killed build of the same stopped.")
+@click.option(
+    "--revisit-annotation",
+    default="",
+    metavar="REGEX",
+    help="crawl.log: further annotations that mark duplicates.",
+)
+@click.option("--check", "mode", flag_value="check", help="Read the whole index back, verify it.")
+@click.option("--stats", "mode", flag_value="stats", help="Say what the index holds.")
+@click.option("--compact", "mode", flag_value="compact", help="Write the index anew, packed.")
+@click.option(
+    "--copy", "copy_to", type=click.Path(path_type=Path), help="Copy the index, even in use."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def command(
+    sources: tuple[str, ...],
+    index: Path,
+    mode: str | None,
+    copy_to: Path | None,
+    as_json: bool,
+    verbose: bool,
+    **options: Any,
+) -> int:
+    """Build an index of originals from SOURCEs, or look after the one in INDEX.
+
+    A SOURCE is a WARC, ARC, WACZ, CDX, CDXJ or Heritrix crawl.log, a directory of them, a glob, or
+    - for standard input.
+    """
+    if mode or copy_to:
+        if sources:
+            raise click.UsageError("--check, --stats, --compact and --copy take an INDEX only")
+        if copy_to:
+            return copy(index, copy_to, as_json=as_json)
+        return {"check": check, "stats": stats, "compact": compact}[mode or ""](index, as_json)
+    if not sources:
+        raise click.UsageError("Missing argument 'SOURCE...'.")
+    job = _job(sources, index, options)
+    if verbose:
+        say(f"settings: {job.settings}")
+    with shown(verbose=verbose) as progress:
+        built = build(job, progress)
+    return _tell(built, index, as_json)
+
+
+def _job(sources: tuple[str, ...], index: Path, options: dict[str, Any]) -> Build:
+    also = tuple(filter(None, options["also_digest"].replace("-", "").lower().split(",")))
+    for name in also:
+        if name not in SIZES:
+            raise BadInput(f"--also-digest knows {', '.join(SIZES)}; not {name!r}")
+    try:
+        annotation = re.compile(options["revisit_annotation"].encode())
+    except re.error as error:
+        raise BadInput(f"--revisit-annotation is not a regular expression: {error}") from error
+    return Build(
+        sources=list(sources),
+        index=index,
+        settings=Settings(
+            url_index=not options["no_url_index"],
+            canonical=not (options["no_canonicalized"] or options["no_url_index"]),
+            etag=options["etag"],
+            mime=options["mime"],
+            whitelist=options["whitelist"],
+            status=options["status"],
+            min_size=options["min_size"],
+            also_digest=",".join(sorted(also)),
+            keep=options["keep"],
+        ),
+        engine=options["engine"],
+        kind=options["iterator"],
+        options=SourceOptions(
+            also=tuple(sorted(also)),
+            etag=options["etag"],
+            revisit_annotation=annotation if options["revisit_annotation"] else None,
+        ),
+        add=options["add"],
+        replace=options["replace"],
+        resume=options["resume"],
+        jobs=options["jobs"] or len(os.sched_getaffinity(0)),
+        crawl=options["crawl"],
+    )
+
+
+def _tell(built: Built, index: Path, as_json: bool) -> int:
+    """Print what a build did; returns the exit status."""
+    for problem in built.problems:
+        say(f"warning: {problem.container} at {problem.offset}: {problem.message}")
+    tally = built.tally
+    if as_json:
+        print_json({**tally.as_json(), "problems": len(built.problems), "skipped": built.skipped})
+    else:
+        click.echo(
+            f"{tally.containers:,} containers read, {tally.known:,} known before; "
+            f"{tally.records:,} records in {tally.seconds:.1f} s"
+        )
+        for name in ("added", "replaced", "unchanged"):
+            click.echo(f"  {name:<22}{getattr(tally, name):>14,}")
+        for reason, count in sorted(tally.refused.items()):
+            click.echo(f"  refused: {reason:<22}{count:>5,}".rstrip())
+        click.echo(f"next: bin/serve {index}    or: bin/index --stats {index}")
+    return Damaged.exit_status if built.problems else 0

@@ -1,0 +1,127 @@
+"""Looking after an index: ``bin/index --check``, ``--stats``, ``--compact`` and ``--copy``."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dedupindex.cli.common import amount, print_json, printable, say
+from dedupindex.errors import Damaged, IndexExists
+from dedupindex.files import exclusive
+from dedupindex.index import open_index
+from dedupindex.index.protocol import Engine
+from dedupindex.spill import Sums
+from dedupindex.urls import host_of
+
+_HOSTS_SHOWN = 20
+
+
+def check(index: Path, as_json: bool) -> int:
+    """Read everything back; the exit status is that of damage if anything is wrong."""
+    with closing(open_index(index)) as engine:
+        wrong = engine.check()
+        with engine.view() as view:
+            counts = view.counts()
+    if as_json:
+        print_json({"ok": not wrong, "problems": wrong, **counts._asdict()})
+    else:
+        for problem in wrong:
+            click.echo(printable(problem))
+        said = f"{len(wrong)} problems" if wrong else "no problem found"
+        click.echo(f"{index}: {counts.captures:,} captures checked, {said}")
+    return Damaged.exit_status if wrong else 0
+
+
+def stats(index: Path, as_json: bool) -> int:
+    """Say what the index holds; reads all of it once, for the hosts."""
+    with closing(open_index(index)) as engine:
+        content = _stats(engine, index)
+    if as_json:
+        print_json(content)
+        return 0
+    for name in ("captures", "digests", "containers", "bytes"):
+        click.echo(f"{name:<22}{content[name]:>16,}")
+    click.echo(f"{'bytes per capture':<22}{content['bytes_per_capture']:>16}")
+    click.echo(f"{'payload bytes':<22}{content['payload_bytes']:>16,}  (of known size)")
+    click.echo(f"engine {content['engine']}, format {content['format']}, urlkeys of ", nl=False)
+    click.echo(content["canonicaliser"])
+    settings = ", ".join(f"{name} = {value!r}" for name, value in content["settings"].items())
+    click.echo(f"settings: {settings}")
+    click.echo(f"hosts: {content['hosts']:,}; the largest:")
+    for row in content["largest_hosts"]:
+        size = amount(row["payload_bytes"])
+        click.echo(f"  {row['captures']:>12,}  {size:>10}  {printable(row['host'])}")
+    return 0
+
+
+def _stats(engine: Engine, index: Path) -> dict[str, Any]:
+    from dedupindex.index.identity import FORMAT
+
+    hosts = Sums(2)
+    payload = 0
+    with engine.view() as view:
+        counts = view.counts()
+        for _, capture in view.captures():
+            size = 0 if capture.size_of_record else max(capture.size, 0)
+            payload += size
+            hosts.add(host_of(capture.url), 1, size)
+    size = sum(path.stat().st_size for path in index.rglob("*") if path.is_file())
+    largest = hosts.largest(_HOSTS_SHOWN, 0)
+    return {
+        **counts._asdict(),
+        "bytes": size,
+        "bytes_per_capture": round(size / counts.captures, 1) if counts.captures else 0,
+        "payload_bytes": payload,
+        "engine": engine.identity.engine,
+        "format": FORMAT,
+        "canonicaliser": engine.identity.canonicaliser,
+        "generation": engine.identity.generation,
+        "settings": asdict(engine.identity.settings),
+        "hosts": sum(1 for _ in hosts.items()),
+        "largest_hosts": [
+            {
+                "host": host.decode("utf-8", "backslashreplace"),
+                "captures": sums[0],
+                "payload_bytes": sums[1],
+            }
+            for host, sums in largest
+        ],
+    }
+
+
+def compact(index: Path, as_json: bool) -> int:
+    """Write the index anew with full pages; servers go on and take the new file by themselves."""
+    with (
+        exclusive(index / "lock", f"the index at {index}"),
+        closing(open_index(index, write=True)) as engine,
+    ):
+        before = _size(index)
+        engine.compact()
+    after = _size(index)
+    if as_json:
+        print_json({"bytes_before": before, "bytes_after": after})
+    else:
+        click.echo(f"{index}: {amount(before)} before, {amount(after)} now")
+    return 0
+
+
+def copy(index: Path, target: Path, *, as_json: bool) -> int:
+    """Copy one consistent state to a new directory, while the index is read and written."""
+    if target.exists() and any(target.iterdir()):
+        raise IndexExists(f"{target} is not empty; name a new directory")
+    target.mkdir(parents=True, exist_ok=True)
+    with closing(open_index(index)) as engine:
+        engine.copy(target)
+    if as_json:
+        print_json({"copy": str(target), "bytes": _size(target)})
+    else:
+        say(f"copied {index} to {target} ({amount(_size(target))})")
+    return 0
+
+
+def _size(index: Path) -> int:
+    return sum(path.stat().st_size for path in index.rglob("*") if path.is_file())

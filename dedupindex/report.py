@@ -1,0 +1,195 @@
+"""What a crawl would have saved against an index: captures and bytes, by match class.
+
+A capture of the crawl is looked up as a crawler would have: any original with its digest that was
+captured before it, and is not it. The class of the best original says which strategies would have
+found it (exact: all three; canonical: CANONICAL_URL and DIGEST_ANY; digest: DIGEST_ANY only), so
+one pass tells the saving of every strategy. Media type filters and minimum sizes are tried side
+by side. Fields are those of the DeDuplicator's report, and their sums add up to what was read.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from dedupindex.capture import Capture, Item, Problem, Refusal
+from dedupindex.digest import EMPTY
+from dedupindex.errors import BadInput
+from dedupindex.index.identity import Settings
+from dedupindex.index.protocol import View
+from dedupindex.lookup import Match, Query, Strategy, find
+from dedupindex.spill import Row, Sums
+from dedupindex.urls import host_of
+
+CLASSES = (Match.EXACT_URL, Match.CANONICAL_URL, Match.DIGEST)
+COLUMNS = (
+    "handled",
+    "handled_bytes",
+    *(f"{match.value}{unit}" for match in CLASSES for unit in ("", "_bytes")),
+)
+STRATEGIES = {  # strategy -> how many classes, best first, it finds
+    Strategy.EXACT_URL: 1,
+    Strategy.CANONICAL_URL: 2,
+    Strategy.DIGEST_ANY: 3,
+}
+
+Group = Callable[[Capture], bytes]
+GROUPS: dict[str, Group] = {
+    "host": lambda capture: host_of(capture.url),
+    "mime": lambda capture: capture.mime or b"unknown",
+    "status": lambda capture: b"%d" % capture.status if capture.status else b"unknown",
+    "year": lambda capture: capture.date[:4],
+}
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which captures a crawler would have looked up."""
+
+    mime: str = ""  # captures whose media type matches are left out; "" leaves none out
+    min_size: int = 0  # bytes
+
+    def compiled(self) -> re.Pattern[str] | None:
+        try:
+            return re.compile(self.mime, re.IGNORECASE) if self.mime else None
+        except re.error as error:
+            raise BadInput(f"{self.mime!r} is not a regular expression: {error}") from error
+
+
+@dataclass
+class Report:
+    """Sums over a crawl; `rows` of the first filter are kept by group, on disk if need be."""
+
+    filters: list[Filter]
+    by: str = "host"
+    status: frozenset[int] = frozenset({200})
+    records: int = 0
+    refused: Counter[str] = field(default_factory=Counter)  # not looked up, by reason
+    revisits: int = 0  # the crawl had found these duplicates itself
+    lookups: int = 0
+    lookup_seconds: float = 0.0
+    last_lookup_seconds: float = 0.0
+    problems: list[Problem] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.totals = {chosen: [0] * len(COLUMNS) for chosen in self.filters}
+        self.rows = Sums(len(COLUMNS))
+        self._patterns = [(chosen, chosen.compiled()) for chosen in self.filters]
+
+    def take(self, items: Iterable[Item], view: View, settings: Settings) -> None:
+        """Look every capture of a source up and count it."""
+        for item in items:
+            if isinstance(item, Problem):
+                self.problems.append(item)
+                continue
+            self.records += 1
+            if isinstance(item, Refusal):
+                self.refused[item.reason] += 1
+            elif not isinstance(item, Capture):
+                self.revisits += 1
+            elif item.status not in self.status:
+                self.refused["status"] += 1
+            elif item.digest in EMPTY or not item.size:
+                self.refused["empty"] += 1
+            else:
+                self._count(item, self._ask(item, view, settings))
+
+    def _ask(self, capture: Capture, view: View, settings: Settings) -> Match | None:
+        query = Query(
+            digest=capture.digest,
+            url=capture.url,
+            as_of=capture.date,
+            not_record=capture.record_id,
+            not_date=capture.date,
+        )
+        start = time.perf_counter()
+        answer = find(view, settings, query)
+        self.last_lookup_seconds = time.perf_counter() - start
+        self.lookup_seconds += self.last_lookup_seconds
+        self.lookups += 1
+        return None if answer is None else answer.match
+
+    def _count(self, capture: Capture, match: Match | None) -> None:
+        size = max(capture.size, 0)
+        amounts = [1, size] + [0] * (len(COLUMNS) - 2)
+        if match is not None:
+            at = 2 + 2 * CLASSES.index(match)
+            amounts[at : at + 2] = 1, size
+        mime = capture.mime.decode("latin-1")
+        for number, (chosen, pattern) in enumerate(self._patterns):
+            if size < chosen.min_size or (pattern is not None and pattern.match(mime)):
+                continue
+            total = self.totals[chosen]
+            for column, amount in enumerate(amounts):
+                total[column] += amount
+            if number == 0:
+                self.rows.add(GROUPS[self.by](capture), *amounts)
+
+    def as_json(self, settings: Settings, captures: int, largest: int = 0) -> dict[str, Any]:
+        """The whole report as one object; `largest` limits the groups, 0 gives all."""
+        first = self.totals[self.filters[0]]
+        return {
+            "records": self.records,
+            "not_handled": dict(sorted(self.refused.items())),
+            "already_revisits": self.revisits,
+            **summary(first),
+            "filters": [
+                {"mime": chosen.mime, "min_size": chosen.min_size, "strategies": saved(total)}
+                for chosen, total in self.totals.items()
+            ],
+            "by": self.by,
+            "groups": [
+                {self.by: key.decode("utf-8", "backslashreplace"), **summary(list(sums))}
+                for key, sums in self.largest_rows(largest)
+            ],
+            "lookups": self.lookups,
+            "average_lookup_ms": round(1000 * self.lookup_seconds / (self.lookups or 1), 4),
+            "last_lookup_ms": round(1000 * self.last_lookup_seconds, 4),
+            "index": {
+                "url_indexed": settings.url_index,
+                "digest_indexed": True,
+                "canonical_url_available": settings.canonical,
+                "digest_includes_algorithm": True,
+                "records_in_index": captures,
+            },
+        }
+
+    def largest_rows(self, count: int) -> list[Row]:
+        """The groups with the most bytes handled, largest first; 0 for all of them."""
+        return self.rows.largest(count, 1)
+
+
+def summary(sums: list[int]) -> dict[str, Any]:
+    """The columns of a total or group by name, and what follows from them."""
+    columns = dict(zip(COLUMNS, sums, strict=True))
+    duplicates = sum(columns[match.value] for match in CLASSES)
+    duplicate_bytes = sum(columns[f"{match.value}_bytes"] for match in CLASSES)
+    return {
+        **columns,
+        "duplicates": duplicates,
+        "duplicate_bytes": duplicate_bytes,
+        "duplicates_percent": _percent(duplicates, columns["handled"]),
+        "duplicate_bytes_percent": _percent(duplicate_bytes, columns["handled_bytes"]),
+        "new": columns["handled"] - duplicates,
+        "new_bytes": columns["handled_bytes"] - duplicate_bytes,
+    }
+
+
+def saved(sums: list[int]) -> dict[str, dict[str, int | float]]:
+    """What each strategy would have saved."""
+    return {
+        strategy.value: {
+            "captures": sum(sums[2 : 2 + 2 * classes : 2]),
+            "bytes": sum(sums[3 : 3 + 2 * classes : 2]),
+            "percent": _percent(sum(sums[3 : 3 + 2 * classes : 2]), sums[1]),
+        }
+        for strategy, classes in STRATEGIES.items()
+    }
+
+
+def _percent(part: int, whole: int) -> float:
+    return round(100 * part / whole, 2) if whole else 0.0
