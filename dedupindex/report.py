@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from dedupindex.capture import Capture, Item, Problem, Refusal
+from dedupindex.capture import Capture, Item, Problem, Refusal, Revisit
 from dedupindex.digest import EMPTY
 from dedupindex.errors import BadInput
 from dedupindex.index.identity import Settings
 from dedupindex.index.protocol import View
-from dedupindex.lookup import Match, Query, Strategy, find
+from dedupindex.lookup import Answer, Match, Query, Strategy, find
 from dedupindex.spill import Row, Sums
 from dedupindex.urls import host_of
 
@@ -69,7 +69,8 @@ class Report:
     status: frozenset[int] = frozenset({200})
     records: int = 0
     refused: Counter[str] = field(default_factory=Counter)  # not looked up, by reason
-    revisits: int = 0  # the crawl had found these duplicates itself
+    revisits: int = 0  # of the duplicates: those that the crawl has written as revisits
+    revisit_bytes: int = 0
     lookups: int = 0
     lookup_seconds: float = 0.0
     last_lookup_seconds: float = 0.0
@@ -89,35 +90,48 @@ class Report:
             self.records += 1
             if isinstance(item, Refusal):
                 self.refused[item.reason] += 1
-            elif not isinstance(item, Capture):
-                self.revisits += 1
-            elif item.status not in self.status:
-                self.refused["status"] += 1
-            elif item.digest in EMPTY or not item.size:
-                self.refused["empty"] += 1
+            elif isinstance(item, Revisit):
+                self._take(item.capture, view, settings, revisit=True)
             else:
-                self._count(item, self._ask(item, view, settings))
+                self._take(item, view, settings, revisit=False)
 
-    def _ask(self, capture: Capture, view: View, settings: Settings) -> Match | None:
+    def _take(self, capture: Capture, view: View, settings: Settings, *, revisit: bool) -> None:
+        if capture.status not in self.status and not (revisit and not capture.status):
+            self.refused["status"] += 1
+            return
+        if capture.digest in EMPTY or not capture.size:
+            self.refused["empty"] += 1
+            return
+        answer = self._ask(capture, view, settings)
+        if not revisit:
+            self._count(capture, answer, max(capture.size, 0))
+        elif answer is None:
+            self.refused["revisit-of-unknown"] += 1
+        else:  # the payload is not here: how long it is, its original knows
+            size = max(answer.original.size, 0)
+            self.revisits += 1
+            self.revisit_bytes += size
+            self._count(capture, answer, size)
+
+    def _ask(self, capture: Capture, view: View, settings: Settings) -> Answer | None:
         query = Query(
             digest=capture.digest,
             url=capture.url,
             as_of=capture.date,
             not_record=capture.record_id,
-            not_date=capture.date,
+            not_date=b"" if capture.record_id else capture.date,
         )
         start = time.perf_counter()
         answer = find(view, settings, query)
         self.last_lookup_seconds = time.perf_counter() - start
         self.lookup_seconds += self.last_lookup_seconds
         self.lookups += 1
-        return None if answer is None else answer.match
+        return answer
 
-    def _count(self, capture: Capture, match: Match | None) -> None:
-        size = max(capture.size, 0)
+    def _count(self, capture: Capture, answer: Answer | None, size: int) -> None:
         amounts = [1, size] + [0] * (len(COLUMNS) - 2)
-        if match is not None:
-            at = 2 + 2 * CLASSES.index(match)
+        if answer is not None:
+            at = 2 + 2 * CLASSES.index(answer.match)
             amounts[at : at + 2] = 1, size
         mime = capture.mime.decode("latin-1")
         for number, (chosen, pattern) in enumerate(self._patterns):
@@ -136,6 +150,7 @@ class Report:
             "records": self.records,
             "not_handled": dict(sorted(self.refused.items())),
             "already_revisits": self.revisits,
+            "already_revisits_bytes": self.revisit_bytes,
             **summary(first),
             "filters": [
                 {"mime": chosen.mime, "min_size": chosen.min_size, "strategies": saved(total)}

@@ -121,12 +121,13 @@ def as_text(content: dict[str, Any]) -> str:
     lines = [
         f"Records read:         {content['records']:,}",
         *(f"  not handled: {name:<18}{count:,}" for name, count in content["not_handled"].items()),
-        f"  already revisits:   {content['already_revisits']:,}",
         f"Total handled:        {content['handled']:,}",
         f"Duplicates found:     {content['duplicates']:,} ({content['duplicates_percent']} %)",
         f"Bytes total:          {content['handled_bytes']:,} ({amount(content['handled_bytes'])})",
         f"Bytes duplicate:      {content['duplicate_bytes']:,} "
         f"({content['duplicate_bytes_percent']} %)",
+        f"  of these stored as revisits: {content['already_revisits']:,}, "
+        f"bytes: {content['already_revisits_bytes']:,}",
         f"New (no hits):        {content['new']:,}, bytes: {content['new_bytes']:,}",
     ]
     for name, label in _LABELS.items():

@@ -1,0 +1,125 @@
+"""The main job end to end on real records; ``bin/demo`` runs it. Exits 1 if its numbers are wrong.
+
+First harvest → bin/index → bin/serve → the second harvest asks the server while it runs and writes
+revisits → bin/report. Everything but the site and the crawler is the product's own commands.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from demo.harvest import harvest
+from demo.site import HOSTS, edition, served
+
+EXPECTED = {"handled": 12, "exact_url": 8, "canonical_url": 1, "digest": 1, "new": 2}
+PER_HOST = {"news.test": 6, "museum.test": 3, "mirror.test": 3}  # captures looked up
+
+
+def main() -> int:
+    """Run the demo; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="bin/demo", description=__doc__)
+    parser.add_argument("--out", type=Path, help="directory for its files (default: a new one)")
+    arguments = parser.parse_args()
+    out = arguments.out or Path(tempfile.mkdtemp(prefix="dedupindex-demo-"))
+    out.mkdir(parents=True, exist_ok=True)
+    first, second, index = out / "first.warc.gz", out / "second.warc.gz", out / "index"
+
+    _step(f"1. Harvest a small site ({len(edition(1))} pages on {len(HOSTS)} hosts) into a WARC")
+    with served(1) as port:
+        harvest(edition(1), port, first)
+    print(f"   {first}: {first.stat().st_size:,} bytes")
+
+    _step(f"2. bin/index --whitelist --mime '.*' {first} {index}")
+    built = json.loads(_command("index", "--whitelist", "--mime", ".*", "--json", first, index))
+    print(f"   {built['records']} records read, {built['added']} originals in the index")
+
+    _step(f"3. bin/serve {index}, and harvest again: the crawler asks before it stores")
+    with _server(index) as address, served(2) as port:
+        outcome = harvest(edition(2), port, second, server=address)
+        asked = f"{address}/lookup?digest=…&url=…"
+    print(f"   it asked {asked}")
+    print(f"   {outcome['revisit']} revisits and {outcome['response']} responses written")
+    print(f"   {second}: {second.stat().st_size:,} bytes")
+
+    _step(f"4. bin/report {index} --against {second}")
+    print(_command("report", index, "--against", second), end="")
+    report = json.loads(_command("report", index, "--against", second, "--json"))
+    wrong = _wrong(built, outcome, report)
+    for sentence in wrong:
+        print(f"WRONG: {sentence}", file=sys.stderr)
+    if not wrong:
+        _step(f"All numbers are as they must be. The files are in {out}. Next:")
+        url = "http://news.test/logo.png"
+        print(f"   bin/index --stats {index}")
+        print(f"   bin/serve {index}          then: curl 'http://127.0.0.1:8484/stats'")
+        print(f"   bin/report {index} --against {second} --by mime --format csv   ({url} …)")
+        print("   bin/index --whitelist --mime '.*' DIRECTORY-OF-YOUR-WARCS my-index")
+    return 1 if wrong else 0
+
+
+def _step(text: str) -> None:
+    print(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n{text}", flush=True)
+
+
+def _command(*words: object) -> str:
+    """What one of our commands says on stdout; its failure is ours."""
+    line = [sys.executable, "-m", "dedupindex", *map(str, words)]
+    return subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+@contextmanager
+def _server(index: Path) -> Iterator[str]:
+    """A running server; gives its address."""
+    line = [sys.executable, "-m", "dedupindex", "serve", str(index), "--port", "0", "--json"]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as it:
+        assert it.stdout is not None
+        ready = it.stdout.readline()
+        if not ready:
+            raise SystemExit(f"bin/serve {index} did not start; try it by hand")
+        try:
+            yield json.loads(ready)["url"]
+        finally:
+            it.terminate()
+
+
+def _wrong(built: dict[str, Any], outcome: Counter[str], report: dict[str, Any]) -> list[str]:
+    """What is not as it must be, in sentences."""
+    found = {name: report[name] for name in EXPECTED}
+    hosts = {group["host"]: group["handled"] for group in report["groups"]}
+    revisits = sum(EXPECTED[name] for name in ("exact_url", "canonical_url", "digest"))
+    saved = sum(
+        len(_sent(page.body, chunked=page.chunked))
+        for url, page in edition(2).items()
+        if page.body and url not in ("http://news.test/today", "http://news.test/new")
+    )
+    checks = {
+        "originals indexed": (built["added"], len(edition(1))),
+        "the report's classes": (found, EXPECTED),
+        "captures by host": (hosts, PER_HOST),
+        "revisits written": (outcome["revisit"], revisits),
+        "revisits that the report sees": (report["already_revisits"], revisits),
+        "bytes saved": (report["duplicate_bytes"], saved),
+        "lookups that failed": (outcome["not-looked-up"], 0),
+    }
+    return [f"{what}: {got}, not {must}" for what, (got, must) in checks.items() if got != must]
+
+
+def _sent(body: bytes, *, chunked: bool) -> bytes:
+    """A body as it goes over the wire, which is how it is stored."""
+    if not chunked:
+        return body
+    pieces = [body[at : at + 1000] for at in range(0, len(body), 1000)]
+    return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""Fixtures are builders: each test makes the files and indexes that it needs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from dedupindex.capture import Capture
+from dedupindex.index import open_index
+from dedupindex.index.cells import encode
+from dedupindex.index.identity import Identity, Settings
+from dedupindex.index.protocol import Load
+from dedupindex.index.runs import RunWriter
+
+settings.register_profile(
+    "ours", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+settings.load_profile("ours")
+
+MakeIndex = Callable[..., Path]
+
+
+def need(command: str, *, found: bool) -> None:
+    """Skip in one plain sentence where a program is missing; in CI that is a failure."""
+    if found:
+        return
+    sentence = f"{command} is not installed here, so what needs it was not tested"
+    if os.environ.get("CI") == "true":
+        pytest.fail(sentence)
+    pytest.skip(sentence)
+
+
+@pytest.fixture
+def make_index(tmp_path: Path) -> MakeIndex:
+    """Builds an index straight from captures: ``make_index(captures, settings, engine)``."""
+    count = iter(range(1000))
+
+    def make(
+        captures: Iterable[Capture] = (),
+        chosen: Settings | None = None,
+        engine: str = "lmdb",
+    ) -> Path:
+        chosen = chosen or Settings()
+        index = tmp_path / f"index-{next(count)}"
+        index.mkdir()
+        Identity(engine, chosen).write(index)
+        names: dict[str, int] = {}
+        staged = []
+        for capture in captures:
+            number = names.setdefault(capture.container, len(names) + 1) if capture.container else 0
+            key = chosen.keys().of(capture.digest, capture.url)
+            staged.append(key + encode(capture, number, etag=chosen.etag))
+        writer = RunWriter(tmp_path, index.name)
+        writer.extend(staged)
+        writer.flush()
+        with closing(open_index(index, write=True)) as opened:
+            opened.load(Load(writer.paths, [(n, name) for name, n in names.items()], []))
+        return index
+
+    return make
