@@ -196,7 +196,7 @@ def _objection(query: Query, capture: Capture, now: int) -> str:
     return ""
 
 
-_AGE = re.compile(r"(\d{1,12})([smhdy]?)")
+_AGE = re.compile(r"([0-9]{1,12})([smhdy]?)")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "y": 31_557_600}
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -173,7 +173,7 @@ class Report:
             },
         }
 
-    def largest_rows(self, count: int) -> list[Row]:
+    def largest_rows(self, count: int) -> Iterator[Row]:
         """The groups with the most bytes handled, largest first; 0 for all of them."""
         return self.rows.largest(count, 1)
 

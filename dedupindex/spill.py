@@ -1,28 +1,34 @@
-"""Sums by key in bounded memory: a web archive has more hosts than a report may hold."""
+"""Sums by key in bounded memory: a web archive has more hosts than a report may hold.
+
+A dictionary takes what comes; when it is full, SQLite's own temporary database (on disk, deleted
+with the connection) takes the sums over.
+"""
 
 from __future__ import annotations
 
-import heapq
-import marshal
-import tempfile
+import sqlite3
 from collections.abc import Iterator
-from itertools import groupby
-from operator import add, itemgetter
-from typing import IO
 
 KEYS_IN_MEMORY = 200_000  # about 60 MB
-_CHUNK = 4096
 
 Row = tuple[bytes, tuple[int, ...]]
 
 
 class Sums:
-    """Adds tuples of whole numbers by key; what does not fit waits in sorted temporary files."""
+    """Adds tuples of whole numbers by key."""
 
     def __init__(self, width: int, *, keys_in_memory: int = KEYS_IN_MEMORY) -> None:
         self._sums: dict[bytes, list[int]] = {}
         self._width, self._limit = width, keys_in_memory
-        self._spilled: list[IO[bytes]] = []
+        self._database = sqlite3.connect("")
+        columns = [f"c{number}" for number in range(width)]
+        self._database.execute(f"CREATE TABLE sums (key BLOB PRIMARY KEY, {', '.join(columns)})")
+        marks = ", ".join("?" * (width + 1))
+        added = ", ".join(f"{column} = {column} + excluded.{column}" for column in columns)
+        self._upsert = f"INSERT INTO sums VALUES ({marks}) ON CONFLICT (key) DO UPDATE SET {added}"
+
+    def __del__(self) -> None:
+        self._database.close()
 
     def add(self, key: bytes, *amounts: int) -> None:
         """Add `amounts`, one for each column, to the sums of `key`."""
@@ -34,38 +40,25 @@ class Sums:
         for column, amount in enumerate(amounts):
             sums[column] += amount
 
+    def __len__(self) -> int:
+        """How many keys there are."""
+        self._spill()
+        return int(self._database.execute("SELECT count(*) FROM sums").fetchone()[0])
+
     def items(self) -> Iterator[Row]:
         """Every key with its sums, in the order of keys."""
-        parts = [iter(self._sorted()), *map(_read, self._spilled)]
-        for key, rows in groupby(heapq.merge(*parts), key=itemgetter(0)):
-            total = (0,) * self._width
-            for _, sums in rows:
-                total = tuple(map(add, total, sums))
-            yield key, total
+        return self._rows("ORDER BY key")
 
-    def largest(self, count: int, column: int) -> list[Row]:
+    def largest(self, count: int, column: int) -> Iterator[Row]:
         """The `count` keys with the largest sums in a column, largest first; 0 for all of them."""
-        if not count:
-            return sorted(self.items(), key=lambda row: (-row[1][column], row[0]))
-        return heapq.nsmallest(count, self.items(), key=lambda row: (-row[1][column], row[0]))
+        return self._rows(f"ORDER BY c{column} DESC, key LIMIT {count or -1}")
 
-    def _sorted(self) -> list[Row]:
-        return sorted((key, tuple(sums)) for key, sums in self._sums.items())
+    def _rows(self, order: str) -> Iterator[Row]:
+        self._spill()
+        for key, *sums in self._database.execute(f"SELECT * FROM sums {order}"):
+            yield key, tuple(sums)
 
     def _spill(self) -> None:
-        stream = tempfile.TemporaryFile(prefix="dedupindex-sums-")  # noqa: SIM115  closed by items' end or exit
-        rows = self._sorted()
-        for at in range(0, len(rows), _CHUNK):
-            marshal.dump(rows[at : at + _CHUNK], stream)
-        self._spilled.append(stream)
+        rows = [(key, *sums) for key, sums in self._sums.items()]
+        self._database.executemany(self._upsert, rows)
         self._sums = {}
-
-
-def _read(stream: IO[bytes]) -> Iterator[Row]:
-    stream.seek(0)
-    while True:
-        try:
-            rows: list[Row] = marshal.load(stream)
-        except EOFError:
-            return
-        yield from rows

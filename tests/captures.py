@@ -41,14 +41,18 @@ def digests(draw: st.DrawFn) -> Digest:
 
 dates = st.builds(
     lambda moment, fraction: (
-        moment.strftime("%Y-%m-%dT%H:%M:%S").encode() + (b"." + fraction if fraction else b"") + b"Z"
+        moment.strftime("%Y-%m-%dT%H:%M:%S").encode()
+        + (b"." + fraction if fraction else b"")
+        + b"Z"
     ),
     st.datetimes(datetime(1990, 1, 1), datetime(2090, 1, 1)),
     st.sampled_from([b"", b"", b"1", b"123", b"000000001"]),
 )
 
 urls = st.one_of(
-    st.from_regex(rb"https?://(www\.)?[a-z]{1,8}\.(com|org)(/[a-zA-Z0-9._~%-]{0,8}){0,3}", fullmatch=True),
+    st.from_regex(
+        rb"https?://(www\.)?[a-z]{1,8}\.(com|org)(/[a-zA-Z0-9._~%-]{0,8}){0,3}", fullmatch=True
+    ),
     st.binary(min_size=1, max_size=40),
 )
 

@@ -40,7 +40,9 @@ def test_every_spelling_is_the_same_digest(digest: Digest) -> None:
 
 
 @given(digests(), st.integers(0, 4), st.integers(0, 5))
-def test_a_spelling_is_written_back_to_the_letter(digest: Digest, label: int, encoding: int) -> None:
+def test_a_spelling_is_written_back_to_the_letter(
+    digest: Digest, label: int, encoding: int
+) -> None:
     text = digest.spelled(Spelling(label, encoding))
     again, spelling = parse_spelled(text, unlabelled=digest.algorithm)
     assert again == digest
@@ -58,7 +60,16 @@ def test_any_text_parses_or_is_refused_by_name(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "-", "sha1:", "crc32:AAAA", "sha1:FKXGYNOJ", "FKXGYNOJ", "sha1:ERROR", "sha256:" + "a" * 63],
+    [
+        "",
+        "-",
+        "sha1:",
+        "crc32:AAAA",
+        "sha1:FKXGYNOJ",
+        "FKXGYNOJ",
+        "sha1:ERROR",
+        "sha256:" + "a" * 63,
+    ],
 )
 def test_refused(text: str) -> None:
     with pytest.raises(BadDigest):

@@ -11,7 +11,7 @@ from dedupindex.admission import Judge, make_judge, named_original
 from dedupindex.build.plan import Input
 from dedupindex.capture import Capture, Evidence, Item, Problem, Refusal, Revisit
 from dedupindex.index import open_index
-from dedupindex.index.cells import encode
+from dedupindex.index.cells import encode, encode_revisit
 from dedupindex.index.identity import Settings
 from dedupindex.index.protocol import Container
 from dedupindex.index.runs import RunWriter
@@ -177,7 +177,7 @@ class _Stager:
         """A revisit is remembered as such, and what it names becomes an original."""
         itself = revisit.capture
         if itself.evidence == Evidence.REVISIT:
-            staged.append(self._keys.of(itself.digest, itself.url) + encode(itself, 0))
+            staged.append(self._keys.of(itself.digest, itself.url) + encode_revisit(itself))
         original = named_original(revisit)
         if original is None:
             self._staged.tally.refused["unresolved-revisit"] += 1

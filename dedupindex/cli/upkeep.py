@@ -81,7 +81,7 @@ def _stats(engine: Engine, index: Path) -> dict[str, Any]:
         "canonicaliser": engine.identity.canonicaliser,
         "generation": engine.identity.generation,
         "settings": asdict(engine.identity.settings),
-        "hosts": sum(1 for _ in hosts.items()),
+        "hosts": len(hosts),
         "largest_hosts": [
             {
                 "host": host.decode("utf-8", "backslashreplace"),

@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import re
 import struct
+from binascii import a2b_hex
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -48,6 +49,7 @@ ALGORITHMS = ("", "md5", "sha1", "sha256", "sha512", "blake3")  # the place is t
 ALSO, BEFORE, SEVERAL = 0x80, 0x08, 0x80
 UNKNOWN_SIZE, SIZE_IN_EXTRAS = 0xFFFFFFFF, 0xFFFFFFFE
 UNKNOWN_OFFSET = 0xFFFFFFFFFF
+_LOW = 0xFFFFFFFF
 
 _CODES = {name: bytes([code]) for code, name in enumerate(ALGORITHMS)}
 _HEAD = struct.Struct(">BBHIIBIIB")  # date and offset are split: struct has no 48 or 40 bits
@@ -99,61 +101,45 @@ def digest_of_key(key: bytes) -> Digest:
     return Digest(ALGORITHMS[key[0]], key[1 : DIGEST_KEY[key[0]]])
 
 
-def encode(capture: Capture, container: int, *, etag: bool = False, also: bool = False) -> bytes:
-    """An entry; `container` is the number of the capture's container, `etag` keeps validators.
+def encode_revisit(capture: Capture) -> bytes:
+    """The entry of a revisit: from when on its digest was seen as one at its URL."""
+    moment = int(digits_of_date(capture.date))
+    return _MARK.pack(3, capture.spelling.code, moment >> 32, moment & _LOW)
 
-    With `also` the entry is for one of `capture.also`, and carries the capture's own digest.
+
+def encode(capture: Capture, container: int, *, etag: bool = False, also: bool = False) -> bytes:
+    """The entry of an original; `container` is the number of its container's name.
+
+    `etag` keeps ETag and Last-Modified. With `also` the entry is to stand under one of
+    `capture.also`, and carries the capture's own digest.
     """
-    evidence, covers = capture.evidence, capture.covers
-    date = capture.date
-    spelling = capture.spelling[0] << 4 | capture.spelling[1]
-    moment = int(digits_of_date(date))
-    if evidence == 3:
-        return _MARK.pack(3, spelling | (ALSO if also else 0), moment >> 32, moment & UNKNOWN_SIZE)
-    size, offset, record_id = capture.size, capture.offset, capture.record_id
-    extras = b""
-    flags = evidence | covers << 2
-    if capture.size_of_record:
-        flags |= 32
+    date, size, offset, record_id = capture.date, capture.size, capture.offset, capture.record_id
+    moment = int(date[:4] + date[5:7] + date[8:10] + date[11:13] + date[14:16] + date[17:19])
+    flags = capture.evidence | capture.covers << 2 | (32 if capture.size_of_record else 0)
     mime = MIME_CODES.get(capture.mime, 255)
-    uuid = b""
-    if _UUID.fullmatch(record_id):
+    uuid = extras = b""
+    if record_id and _UUID.fullmatch(record_id):
         flags |= 16
-        uuid = bytes.fromhex(record_id[9:].replace(b"-", b"").decode())
+        uuid = a2b_hex(record_id[9:].replace(b"-", b""))
         record_id = b""
-    if (
-        capture.status != 200
-        or record_id
-        or mime == 255
-        or len(date) != 20
-        or size >= SIZE_IN_EXTRAS
-        or etag
-        or also
-    ):
+    plain = capture.status == 200 and not record_id and mime != 255 and len(date) == 20
+    if not plain or size >= SIZE_IN_EXTRAS or etag or also:
         extras = _extras(capture, record_id, mime, etag, also)
         flags |= 64 if extras else 0
-    if size < 0:
-        size = UNKNOWN_SIZE
-    elif size >= SIZE_IN_EXTRAS:
-        size = SIZE_IN_EXTRAS
     if not 0 <= offset < UNKNOWN_OFFSET:
         offset = UNKNOWN_OFFSET
-    return (
-        _HEAD.pack(
-            flags,
-            spelling | (ALSO if also else 0),
-            moment >> 32,
-            moment & UNKNOWN_SIZE,
-            size,
-            offset >> 32,
-            offset & UNKNOWN_SIZE,
-            container,
-            mime,
-        )
-        + uuid
-        + extras
-        + pack(capture.url)
+    head = _HEAD.pack(
+        flags,
+        capture.spelling.code | (ALSO if also else 0),
+        moment >> 32,
+        moment & _LOW,
+        UNKNOWN_SIZE if size < 0 else min(size, SIZE_IN_EXTRAS),
+        offset >> 32,
+        offset & _LOW,
+        container,
+        mime,
     )
+    return head + uuid + extras + pack(capture.url)
 
 
 def _extras(capture: Capture, record_id: bytes, mime: int, etag: bool, also: bool) -> bytes:

@@ -1,0 +1,36 @@
+"""`dedupindex.spill`: sums are right however often they leave memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dedupindex.spill import Sums
+
+rows = st.lists(st.tuples(st.binary(max_size=2), st.integers(-5, 100)))
+
+
+@given(rows, st.integers(1, 5))
+def test_sums_equal_a_plain_counter(added: list[tuple[bytes, int]], in_memory: int) -> None:
+    sums, ones, amounts = Sums(2, keys_in_memory=in_memory), Counter[bytes](), Counter[bytes]()
+    for key, amount in added:
+        sums.add(key, 1, amount)
+        ones[key] += 1
+        amounts[key] += amount
+    expected = [(key, (ones[key], amounts[key])) for key in sorted(ones)]
+    assert list(sums.items()) == expected
+    assert list(sums.items()) == expected  # reading changes nothing
+    largest = sorted(expected, key=lambda row: (-row[1][1], row[0]))
+    assert list(sums.largest(0, 1)) == largest
+    assert list(sums.largest(2, 1)) == largest[:2]
+    assert len(sums) == len(expected)
+
+
+def test_memory_holds_no_more_keys_than_it_may() -> None:
+    sums = Sums(1, keys_in_memory=100)
+    for number in range(1050):
+        sums.add(b"%d" % number, 1)
+        assert len(sums._sums) <= 100
+    assert sum(count for _, (count,) in sums.items()) == 1050
