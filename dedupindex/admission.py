@@ -14,7 +14,9 @@ from dedupindex.capture import Capture, Evidence, Revisit
 from dedupindex.digest import EMPTY
 from dedupindex.errors import BadInput
 
-_MIMES_KEPT = 10_000
+_VERDICTS_KEPT = 10_000
+_EMPTY = frozenset(digest.raw for digest in EMPTY)
+_PLAIN = bytes(range(0x20, 0x7F))  # what any URL may hold
 _ODD = re.compile(rb"[\x00-\x1f\x7f-\xff]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -30,26 +32,35 @@ def make_judge(*, mime: str, whitelist: bool, status: str, min_size: int) -> Jud
     A status or media type that is not known passes only where a revisit names the original.
     """
     matches = _compile(mime).match
-    refused_mimes: dict[bytes, bool] = {}
     allowed = statuses(status)
+    verdicts: dict[tuple[int, bytes], str] = {}
 
-    def judge(capture: Capture) -> str:
+    def verdict(capture: Capture) -> str:
+        """The verdict on status and media type, which few captures differ in."""
         named = capture.evidence == Evidence.NAMED
         if capture.status not in allowed and not (named and not capture.status):
             return "status"
-        refused = refused_mimes.get(capture.mime)
-        if refused is None:
-            if len(refused_mimes) >= _MIMES_KEPT:
-                refused_mimes.clear()
-            found = matches(capture.mime.decode("latin-1")) is not None
-            refused = refused_mimes[capture.mime] = found is not whitelist
-        if refused and not (named and not capture.mime):
+        found = matches(capture.mime.decode("latin-1")) is not None
+        if found is not whitelist and not (named and not capture.mime):
             return "mime"
-        if _unspeakable(capture.url):
+        if not named:
+            if len(verdicts) >= _VERDICTS_KEPT:
+                verdicts.clear()
+            verdicts[capture.status, capture.mime] = ""
+        return ""
+
+    def judge(capture: Capture) -> str:
+        reason = verdicts.get((capture.status, capture.mime))
+        if reason is None:
+            reason = verdict(capture)
+        if reason:
+            return reason
+        if capture.url.translate(None, _PLAIN) and _unspeakable(capture.url):
             return "bad-url"
-        if capture.digest in EMPTY or not capture.size:
+        size = capture.size
+        if not size or capture.digest.raw in _EMPTY:
             return "empty"
-        if 0 <= capture.size < min_size and not capture.size_of_record:
+        if 0 <= size < min_size and not capture.size_of_record:
             return "too-small"
         return ""
 

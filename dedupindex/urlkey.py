@@ -2,8 +2,8 @@
 
 `surt` 0.3.1 is the reference: pywb and cdxj-indexer use it, so our keys equal those of the CDX
 files around us. It takes 14 microseconds a URL, more than all else that indexing a line costs;
-the plain majority of URLs is canonicalised here by one match, to the same key (a property test
-holds the two together), and everything else is left to `surt`.
+the plain majority of URLs is canonicalised here in one, to the same key (a property test holds
+the two together), and everything else is left to `surt`.
 
 A urlkey only finds: it maps http and https, ``www`` and none, upper and lower case to one key and
 can map different pages together. It is never proof that two URLs are the same.
@@ -19,20 +19,16 @@ import surt
 CANONICALISER = "surt-0.3.1"
 """Name and version of the rules; an index remembers it and refuses to be mixed."""
 
-# Group 1 the host without www, 2 the path, 3 the query. No %, no //, no dot segment, no port, no
-# userinfo, no fragment, and nothing that looks like an IP address or a session id.
-_PLAIN = re.compile(
-    rb"https?://(?:www\d*\.)?+"
-    rb"((?:[a-z0-9-]+\.)+[a-z][a-z0-9-]*)"
-    rb"(/(?:[a-z0-9_~!$'()*+,:=@-][a-z0-9._~!$'()*+,:;=@-]*(?:/|$|(?=\?)))*)?"
-    rb"(?:\?([a-z0-9._~!$'()*+,:;=@/&-]+))?",
-    re.IGNORECASE,
+_CHAR = rb"a-z0-9_~!$'()*+,:;=@&-"  # and the dot, where it does not begin a segment
+_PLAIN = re.compile(  # scheme and host, path without its last slash, query
+    rb"(https?://[a-z0-9.-]++)((?:/[%b][%b.]*+)*+)/?+(?:\?([%b./]++))?+" % (_CHAR, _CHAR, _CHAR)
 )
+_SITE = re.compile(rb"https?://(?:www\d*\.)?+((?:[a-z0-9-]+\.)+[a-z][a-z0-9-]*)")
+_SESSION = re.compile(rb"sid=|sessionid|cfid=")  # what surt strips from queries contains one
 _DIGITS_ONLY = re.compile(rb"[0-9.]+")
 _AUTHORITY = re.compile(rb"[^:]*://([^/?#]*)")
-_SESSIONS = (b"sid=", b"sessionid", b"cfid=")  # what surt strips from queries contains one
-_HOSTS_KEPT = 65536
-_hosts: dict[bytes, bytes] = {}
+_SITES_KEPT = 65536
+_sites: dict[bytes, bytes] = {}  # scheme and host -> the host's part of the key
 
 
 def urlkey(url: bytes) -> bytes:
@@ -40,39 +36,47 @@ def urlkey(url: bytes) -> bytes:
 
     Never fails and never touches the network: what `surt` cannot take keeps its own spelling.
     """
-    match = _PLAIN.fullmatch(url)
+    return plain_urlkey(url) or _by_surt(url)
+
+
+def plain_urlkey(url: bytes) -> bytes | None:
+    """The key of a URL that has nothing to be resolved, unescaped or stripped; else None.
+
+    That is: a host name without port or user, no escape, no fragment, no empty or dot segment,
+    and nothing that looks like a session id.
+    """
+    match = _PLAIN.fullmatch(url.lower())
     if match is None:
-        return _by_surt(url)
-    host, path, query = match.groups()
-    key = _hosts.get(host) or _surt_host(host)
-    if path is None or path == b"/":
-        key += b"/"
-    else:
-        path = path.lower()
-        if b"(" in path and b".aspx" in path:  # may hold a session id of ASP.NET
-            return _by_surt(url)
-        key += path[:-1] if path[-1] == 47 else path
+        return None
+    site, path, query = match.groups()
+    key = _sites.get(site) or _surt_site(site)
+    if key is None:
+        return None
+    if path.find(b"(") >= 0 and path.find(b".aspx") >= 0:  # may hold a session id of ASP.NET
+        return None
     if query is None:
-        return key
-    query = query.lower()
-    if path is None or any([mark in query for mark in _SESSIONS]):
-        return _by_surt(url)
-    return key + b"?" + _ordered(query)
+        return key + (path or b"/")
+    if query.find(b"id") >= 0 and _SESSION.search(query):
+        return None
+    if query.find(b"&") >= 0:
+        query = _ordered(query)
+    return key + (path or b"/") + b"?" + query
 
 
-def _surt_host(host: bytes) -> bytes:
-    if len(_hosts) >= _HOSTS_KEPT:
-        _hosts.clear()
-    parts = host.lower().split(b".")
+def _surt_site(site: bytes) -> bytes | None:
+    match = _SITE.fullmatch(site)
+    if match is None:
+        return None
+    if len(_sites) >= _SITES_KEPT:
+        _sites.clear()
+    parts = match[1].split(b".")
     parts.reverse()
-    key = _hosts[host] = b",".join(parts) + b")"
+    key = _sites[site] = b",".join(parts) + b")"
     return key
 
 
 def _ordered(query: bytes) -> bytes:
     """Arguments sorted by name, then value, as surt does."""
-    if b"&" not in query:
-        return query
     arguments = [tuple(argument.split(b"=", 1)) for argument in query.split(b"&")]
     arguments.sort()
     return b"&".join([b"=".join(argument) for argument in arguments])

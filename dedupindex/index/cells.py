@@ -75,10 +75,11 @@ class Keys(NamedTuple):
 
     def of(self, digest: Digest, url: bytes) -> bytes:
         """The key of a capture."""
-        prefix = _CODES[digest.algorithm] + digest.raw
+        algorithm, raw = digest
         if self.canonical:
-            return prefix + xxh3_64_digest(urlkey(url))[:4] + xxh3_64_digest(url)[:5]
-        return prefix + xxh3_64_digest(url) if self.url else prefix
+            found = xxh3_64_digest(urlkey(url))[:4] + xxh3_64_digest(url)[:5]
+            return _CODES[algorithm] + raw + found
+        return _CODES[algorithm] + raw + (xxh3_64_digest(url) if self.url else b"")
 
     def lengths(self) -> list[int]:
         """Algorithm code -> bytes of a whole key."""
@@ -114,7 +115,7 @@ def encode(capture: Capture, container: int, *, etag: bool = False, also: bool =
     `capture.also`, and carries the capture's own digest.
     """
     date, size, offset, record_id = capture.date, capture.size, capture.offset, capture.record_id
-    moment = int(date[:4] + date[5:7] + date[8:10] + date[11:13] + date[14:16] + date[17:19])
+    moment = int(date[:19].translate(None, b"-T:"))
     flags = capture.evidence | capture.covers << 2 | (32 if capture.size_of_record else 0)
     mime = MIME_CODES.get(capture.mime, 255)
     uuid = extras = b""

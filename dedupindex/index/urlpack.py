@@ -22,8 +22,7 @@ _TO_BASE64 = bytes.maketrans(_SIXES, _BASE64)
 _FROM_BASE64 = bytes.maketrans(_BASE64, _SIXES)
 _CAPITAL = re.compile(rb"[A-Z]")
 _SHIFTED = re.compile(rb"\^(.)", re.DOTALL)
-_PACKABLE = re.compile(rb"[a-z0-9/.\-_?=&%:+,~()!@;#*$'\[\]|<>]*")
-"""Everything in `_SIXES` but the shift and the fill."""
+_PACKABLE = _SIXES[:-1].replace(_SHIFT, b"")
 
 
 def pack(url: bytes) -> bytes:
@@ -35,11 +34,11 @@ def pack(url: bytes) -> bytes:
     else:
         beginning = 0
     rest = url[len(BEGINNINGS[beginning]) :]
-    if _PACKABLE.fullmatch(rest) is None:
+    if rest.translate(None, _PACKABLE):
         shifted = _CAPITAL.sub(lambda match: _SHIFT + match[0].lower(), rest)
         if len(shifted) * 3 >= len(rest) * 4 or b"^" in rest:
             return _CODE[beginning] + rest
-        if _PACKABLE.fullmatch(shifted.replace(_SHIFT, b"")) is None:
+        if shifted.translate(None, _PACKABLE + _SHIFT):
             return _CODE[beginning] + rest
         rest = shifted
     over = len(rest) & 3
