@@ -187,7 +187,9 @@ def decode(key: bytes, entry: bytes, name_of: Callable[[int], str]) -> Capture:
         if _FRACTION in extras:
             date = date[:-1] + b"." + extras[_FRACTION] + b"Z"
         record_id = extras.get(_RECORD_ID, record_id)
-    if size == SIZE_IN_EXTRAS:
+    if size == UNKNOWN_SIZE:
+        size = -1
+    elif size == SIZE_IN_EXTRAS:
         size = int.from_bytes(extras[_SIZE], "big")
     offset = far << 32 | near
     own = extras.get(_OWN)
@@ -201,7 +203,7 @@ def decode(key: bytes, entry: bytes, name_of: Callable[[int], str]) -> Capture:
         covers=_COVERS[flags >> 2 & 3],
         status=200 if status is None else int.from_bytes(status, "big"),
         mime=MIMES[mime] if mime != 255 else extras.get(_MIME, b""),
-        size=-1 if size == UNKNOWN_SIZE else size,
+        size=size,
         size_of_record=bool(flags & 32),
         record_id=record_id,
         container=name_of(container) if container else "",

@@ -85,10 +85,10 @@ def write_run(path: Path, chunks: Iterable[list[bytes]]) -> None:
 def read_run(path: Path) -> Iterator[list[bytes]]:
     """The chunks of a run; `Damaged` if a bit has changed since it was written."""
     with open(path, "rb") as stream:
+        if os.fstat(stream.fileno()).st_size < _TRAILER.size:
+            raise Damaged(f"{path} is cut; run the same command again without --resume")
         view = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
     with view:
-        if len(view) < _TRAILER.size:
-            raise Damaged(f"{path} is cut; run the same command again without --resume")
         at, checksum, magic = _TRAILER.unpack(view[-_TRAILER.size :])
         directory = view[at : -_TRAILER.size]
         if magic != _MAGIC or zlib.crc32(directory) != checksum:
