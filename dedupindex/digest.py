@@ -20,8 +20,9 @@ SIZES = {"md5": 16, "sha1": 20, "sha256": 32, "sha512": 64, "blake3": 32}  # alg
 
 _UNPADDED = {name: -(-8 * size // 5) for name, size in SIZES.items()}
 _FROM, _TO = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", b"0123456789ABCDEFGHIJKLMNOPQRSTUV"
-# Every other byte becomes one that `int` refuses, so that decoding is the check as well.
-_BASE32 = bytes(_TO[_FROM.index(byte)] if byte in _FROM else 0x7E for byte in range(256))
+# Base32 to what `int` reads in base 32. All other bytes become one that it refuses, so that
+# decoding 32 characters checks them as well.
+FROM_BASE32 = bytes(_TO[_FROM.index(byte)] if byte in _FROM else 0x7E for byte in range(256))
 
 
 class Hash(Protocol):
@@ -146,7 +147,7 @@ def sha1_of_base32(value: bytes) -> bytes:
     """
     if len(value) != 32:
         raise ValueError("not 32 base32 characters")
-    return int(value.translate(_BASE32), 32).to_bytes(20, "big")
+    return int(value.translate(FROM_BASE32), 32).to_bytes(20, "big")
 
 
 def new_hash(algorithm: str) -> Hash:

@@ -1,0 +1,75 @@
+"""CDXJ files: ``urlkey timestamp {json}``, as pywb, cdxj-indexer, jwarc and OutbackCDX write them.
+
+They differ in what the JSON holds: numbers as strings or as numbers, digests with or without
+``sha1:``, absent values left out or "-", a status on revisits or none. Lines that begin with ``!``
+are about the file, not of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+import orjson
+
+from dedupindex.capture import Item, Refusal
+from dedupindex.sources.protocol import SourceOptions
+from dedupindex.sources.rows import Fields, RowReader, other_method
+from dedupindex.sources.text import BLOCK, TextSource
+
+_KEYS = ("mime", "status", "digest", "length", "offset", "filename")  # as in `Fields`, from mime
+
+
+class CdxjSource(TextSource):
+    """Captures of a CDXJ file."""
+
+    def __init__(
+        self,
+        name: str,
+        stream: BinaryIO,
+        *,
+        size: int = -1,
+        options: SourceOptions | None = None,
+        block: int = BLOCK,
+    ) -> None:
+        super().__init__(name, stream, size=size, options=options, block=block)
+        self._rows = RowReader(name, self.options.digest_algorithm)
+
+    def _parse(self, number: int, block: bytes) -> Iterator[Item]:
+        for line_number, line in enumerate(block.split(b"\n"), number):
+            if not line.strip() or line.startswith(b"!"):
+                continue
+            if line.startswith(b"@alias "):
+                yield Refusal("alias")
+                continue
+            try:
+                yield self._item(line)
+            except (ValueError, TypeError) as error:
+                yield from self._bad_line(line_number, str(error), line)
+
+    def _item(self, line: bytes) -> Item:
+        """What a line says; `ValueError` or `TypeError` if it is none."""
+        parts = line.split(b" ", 2)
+        if len(parts) != 3:
+            raise ValueError("not 'urlkey timestamp {json}'")
+        urlkey, digits, text = parts
+        row = orjson.loads(text)
+        if not isinstance(row, dict):
+            raise ValueError("the third part is no JSON object")
+        if other_method(urlkey) or str(row.get("method", "GET")).upper() != "GET":
+            return Refusal("method")
+        url = _bytes(row.get("url"))
+        if not url:
+            raise ValueError("no url in the JSON")
+        return self._rows.item(Fields(url, digits, *[_bytes(row.get(key)) for key in _KEYS]))
+
+
+def _bytes(value: Any) -> bytes:
+    """A value of the JSON as the column of a CDX would hold it."""
+    if value is None:
+        return b""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, int) and not isinstance(value, bool):
+        return b"%d" % value
+    raise TypeError(f"{value!r} is neither text nor a whole number")

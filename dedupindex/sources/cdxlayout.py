@@ -1,0 +1,128 @@
+"""Which column of a CDX line holds what: told by a header line, or guessed.
+
+A header is a line of a delimiter, ``CDX``, and one letter per column. These letters speak to us
+(the CDX file format of archive.org; ``u`` is wget's), all others are skipped:
+
+    a  original URL    b  date, 14 or 17 digits    m  mime          s  status    k  digest
+    S  record size     V  offset                   g  file name     u  record id
+
+Without a header the number of columns tells the layout, and columns must hold what they should:
+wget writes 11 columns too, but others, and read as the usual 11 every offset would be a file name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+from operator import itemgetter
+from typing import NamedTuple
+
+from dedupindex.sources.rows import METHOD_MARK, Fields
+
+NO_HEADER = (
+    "not a CDX line of a layout that can be told without a header line; if another tool wrote the "
+    "file, put its header in front (for wget: ' CDX a b a m s k r M V g u')"
+)
+_BY_WIDTH = {  # columns -> their letters
+    7: "N b a m s k S",  # what public CDX servers answer
+    9: "N b a m s k r V g",
+    10: "N b a m s k r M V g",
+    11: "N b a m s k r M S V g",
+    14: "N b a m s k r M S V g - - -",  # 11 and size, offset, file of a revisit's original
+}
+_LETTERS = "abmskSVgu"  # in the order of `Fields`
+_HEADER = re.compile(rb"([^A-Za-z0-9]?)CDX([^A-Za-z0-9])(.+)")
+_DATE = re.compile(rb"\d{14}(?:\d{3})?")
+_PATTERNS = {  # letter -> what the column looks like on a line without surprises
+    "a": rb"(https?://%b++)",
+    "b": rb"(.{8})(.{4})(..)",  # day, hour and minute, second: `rows.Memory` knows which are good
+    "k": rb"(.{32})",  # decoding will check it
+    "S": rb"(\d{1,18}+)",
+    "V": rb"(\d{1,18}+)",
+}
+
+Row = tuple[bytes, ...]  # url, day, minute, second, mime, status, digest, size, offset, file, id
+
+
+class Layout(NamedTuple):
+    """The columns of a line."""
+
+    delimiter: bytes
+    letters: tuple[str, ...]
+
+    def fields(self, columns: Sequence[bytes]) -> Fields:
+        """Pick what we know from the columns of a line; a letter used twice means the last."""
+        named = dict(zip(self.letters, columns, strict=True))
+        return Fields(*[named.get(letter, b"") for letter in _LETTERS])
+
+    def finder(self) -> Callable[[bytes], list[Row]]:
+        """A function that takes a whole block of lines apart at once, by one regular expression.
+
+        It gives a row for every line end, all empty where the line is not the plain kind. A row
+        may swallow a malformed line before it: then there are fewer rows than line ends.
+        """
+        return _finder(self)
+
+
+@cache
+def _finder(layout: Layout) -> Callable[[bytes], list[Row]]:
+    not_delimiter = b"[^%b]" % re.escape(layout.delimiter)
+    not_end = b"[^%b\\n]" % re.escape(layout.delimiter)
+    used = {letter: column for column, letter in enumerate(layout.letters) if letter in _LETTERS}
+    patterns, groups = [], []
+    for column, letter in enumerate(layout.letters):
+        some = not_end if column == len(layout.letters) - 1 else not_delimiter
+        if used.get(letter) != column:
+            patterns.append(some + b"++")
+            continue
+        pattern = _PATTERNS.get(letter, rb"(%b++)")
+        if letter == "g" and some is not_end:
+            pattern = rb"(.++)"  # safe, for no known name has a delimiter in it, and faster
+        patterns.append(pattern.replace(b"%b", some))
+        groups += [letter + str(part) for part in range(3)] if letter == "b" else [letter]
+    absent = [letter for letter in _LETTERS if letter not in used]
+    line = re.escape(layout.delimiter).join(patterns) + b"()" * len(absent) + rb"\n"
+    find_plain = re.compile(line + rb"|[^\n]*+\n").findall
+    find_get = re.compile(rb"(?!.*%b)%b|[^\n]*+\n" % (METHOD_MARK, line)).findall
+    wanted = ["a", "b0", "b1", "b2", *_LETTERS[2:]]
+    groups += absent
+    reorder = itemgetter(*[groups.index(group) for group in wanted])
+
+    def find(block: bytes) -> list[Row]:
+        rows = (find_get if METHOD_MARK in block else find_plain)(block)
+        return rows if groups == wanted else list(map(reorder, rows))
+
+    return find
+
+
+def layout_of(delimiter: bytes, letters: Sequence[str]) -> Layout | None:
+    """The layout that a header states; None if it lacks URL, date or digest."""
+    return Layout(delimiter, tuple(letters)) if {"a", "b", "k"} <= set(letters) else None
+
+
+def header(line: bytes) -> tuple[bytes, list[str]] | None:
+    """Delimiter and letters, if the line is a header."""
+    match = _HEADER.fullmatch(line)
+    if match is None or match[1] not in (b"", match[2]):
+        return None
+    letters = match[3].decode("latin-1").split(match[2].decode("latin-1"))
+    return match[2], [letter[:1] for letter in letters if letter]
+
+
+def guess(line: bytes) -> Layout | None:
+    """The layout of a line in a file without header, if its columns hold what they should."""
+    columns = line.split(b" ")
+    letters = _BY_WIDTH.get(len(columns))
+    if letters is None:
+        return None
+    layout = Layout(b" ", tuple(letters.split()))
+    fields = layout.fields(columns)
+    numbers = (fields.size, fields.offset, fields.status)
+    fits = all(text in (b"-", b"") or text.isdigit() for text in numbers)
+    return layout if fits and _DATE.fullmatch(fields.date) else None
+
+
+def recognise(lines: Sequence[bytes]) -> bool:
+    """Whether the first lines of a file are those of a CDX that can be read."""
+    return any(header(line) or guess(line) for line in lines)

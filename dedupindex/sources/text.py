@@ -1,0 +1,175 @@
+"""Text containers: large blocks in, whole lines out, hashed on the way.
+
+CDX, CDXJ and crawl logs are all lines; they come plain, as one gzip member or as many (the blocks
+of a zipnum CDXJ). A format is handed a block of many whole lines at a time, small enough to stay in
+the processor's cache while it is taken apart. Lines are numbered from 1, as editors do.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import BinaryIO, Self
+
+import blake3
+
+from dedupindex.capture import Item, Problem, Refusal
+from dedupindex.errors import BadSource
+from dedupindex.sources.protocol import SourceOptions
+
+BLOCK = 1 << 18
+GZIP = b"\x1f\x8b"
+_LONGEST_LINE = 16 << 20  # bytes; no URL is that long, but a file without line ends may be
+_OVERLONG = b"\0"  # what is handed on in place of such a line: no format can read it
+_PROBLEMS_SHOWN = 100  # of lines, per container; the rest is one number
+_INFLATE_STEP = 1 << 16  # bytes in: what follows a member is copied, so not too many
+_INFLATE_MOST = 1 << 20  # bytes out at a time, so that a bomb stays small
+
+
+class TextSource:
+    """The part that all text formats share; a format adds `_parse`."""
+
+    def __init__(
+        self,
+        name: str,
+        stream: BinaryIO,
+        *,
+        size: int = -1,
+        options: SourceOptions | None = None,
+        block: int = BLOCK,
+    ) -> None:
+        self.name = name
+        self.size = size
+        self.position = 0
+        self.content_hash = ""
+        self.options = options or SourceOptions()
+        self._stream = stream
+        self._block = block
+        self._bad_lines = 0
+
+    def items(self) -> Iterator[Item]:
+        """See `Source.items`."""
+        number = 1
+        damage = ""
+        raw = self._raw()
+        try:
+            for block in _whole_lines(_inflated(raw)):
+                if block.endswith(b"\n"):
+                    yield from self._parse(number, block)
+                    number += block.count(b"\n")
+                else:
+                    yield from self._parse_cut(number, block)
+        except zlib.error as error:
+            damage = str(error)
+        for _ in raw:  # what lies behind damage is hashed all the same
+            pass
+        if damage:
+            yield Problem(self.name, number, f"gzip data is damaged behind line {number}: {damage}")
+        if self._bad_lines > _PROBLEMS_SHOWN:
+            more = self._bad_lines - _PROBLEMS_SHOWN
+            yield Problem(self.name, number, f"{more:,} more lines could not be read")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stream.close()
+
+    def _parse(self, number: int, block: bytes) -> Iterator[Item]:
+        """Items of whole lines with their ends, `number` being that of the first."""
+        raise NotImplementedError
+
+    def _parse_cut(self, number: int, line: bytes) -> Iterator[Item]:
+        """Items of a last line that has no end."""
+        return self._parse(number, line + b"\n")
+
+    def _bad_line(self, number: int, why: str, line: bytes = b"") -> Iterator[Item]:
+        """The items of a line that cannot be read: named, but not a million times."""
+        self._bad_lines += 1
+        if self._bad_lines <= _PROBLEMS_SHOWN:
+            start = f": {line[:80].decode('utf-8', 'backslashreplace')!r}" if line else ""
+            yield Problem(self.name, number, f"line {number}: {why}{start}")
+        yield Refusal("bad-line")
+
+    def _raw(self) -> Iterator[bytes]:
+        """The container's bytes as on disk, hashed."""
+        running = blake3.blake3()
+        try:
+            while data := self._stream.read(self._block):
+                running.update(data)
+                self.position += len(data)
+                yield data
+        except OSError as error:
+            raise BadSource(f"{self.name} cannot be read: {error}") from error
+        self.content_hash = running.hexdigest()
+
+
+def _inflated(raw: Iterator[bytes]) -> Iterator[bytes]:
+    """The blocks themselves, or what is in them if they are gzip."""
+    start = b""
+    for data in raw:
+        start += data
+        if len(start) >= len(GZIP):
+            break
+    blocks = chain([start] if start else [], raw)
+    return gunzip(blocks) if start.startswith(GZIP) else blocks
+
+
+def gunzip(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """Inflate any number of gzip members; `zlib.error` when they are cut or damaged.
+
+    What was good before the damage has been yielded by then. Zeros after a member are padding.
+    """
+    inflater = None
+    for block in blocks:
+        for start in range(0, len(block), _INFLATE_STEP):
+            data = block[start : start + _INFLATE_STEP]
+            while data:
+                if inflater is None:
+                    data = data.lstrip(b"\0")
+                    if not data:
+                        break
+                    inflater = zlib.decompressobj(31)
+                yield inflater.decompress(data, _INFLATE_MOST)
+                data = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
+                if inflater.eof:
+                    inflater = None
+    if inflater is not None:
+        yield inflater.flush()
+        if not inflater.eof:
+            raise zlib.error("the last member is cut short")
+
+
+def _whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    """The same text cut after line ends, so that no line is in two blocks.
+
+    Only a last line without an end comes alone and without one.
+    """
+    tail = b""
+    overlong = False
+    first = True
+    for block in blocks:
+        if overlong:
+            end = block.find(b"\n")
+            if end < 0:
+                continue
+            block, overlong = _OVERLONG + block[end:], False
+        cut = block.rfind(b"\n") + 1
+        if not cut:
+            tail += block
+            if len(tail) > _LONGEST_LINE:
+                tail, overlong = b"", True
+            continue
+        whole, tail = tail + block[:cut], block[cut:]
+        yield _plain(whole, first=first)
+        first = False
+    if overlong or tail:
+        yield _OVERLONG if overlong else _plain(tail, first=first)
+
+
+def _plain(text: bytes, *, first: bool) -> bytes:
+    """Without a byte order mark, and with Unix line ends."""
+    if first:
+        text = text.removeprefix(b"\xef\xbb\xbf")
+    return text.replace(b"\r\n", b"\n") if b"\r" in text else text
