@@ -1,0 +1,209 @@
+"""Where WARC records begin and end in a stream: header, block, two line ends.
+
+A record is believed only if something that may follow a record follows it: another one, or the
+end. A wrong Content-Length so cannot shift the frame unnoticed (WARC 1.1 sections 4 and 6.1).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar, Protocol
+
+from dedupindex.warc.cursor import Cursor
+from dedupindex.warc.heads import (
+    BLANK_LINE,
+    LONGEST,
+    BadHead,
+    Form,
+    Head,
+    NoRecord,
+    Values,
+    form_of,
+    parse,
+)
+from dedupindex.warc.members import SHORT
+from dedupindex.warc.record import CUT, BrokenRecord, Record
+from dedupindex.warc.window import Window
+
+_LINE_ENDS = re.compile(rb"[\r\n]*")
+_FORMS_TRIED = 8
+_OVERLAP = 16  # bytes; no match of `Framing.candidates` is longer
+UNCLOSED = "a record is not followed by two line ends where its Content-Length says it stops"
+ASTRAY = "a record is followed by something that is no record"
+
+
+class Framing(Protocol):
+    """What tells the records of a kind of file apart."""
+
+    candidates: ClassVar[re.Pattern[bytes]]
+    """Matches end where a record may begin in a plain file."""
+
+    def record(self, cursor: Cursor, offset: int) -> Record:
+        """The record at the cursor; raises `BadHead` or `BrokenRecord`."""
+
+    def after(self, window: Window, offset: int) -> int:
+        """Where the next record begins if one stands in full at `offset`, else -1."""
+
+    def reaches_end(self, window: Window, offset: int) -> bool:
+        """Whether the record at `offset`, broken as it is, ends exactly where the file does."""
+
+    def form(self, data: bytes, at: int = 0) -> tuple[Form, re.Match[bytes]] | None:
+        """A form that the record at `at` has, if records of this kind have forms."""
+
+
+class WarcFraming:
+    """WARC 0.17 to 1.2."""
+
+    candidates: ClassVar[re.Pattern[bytes]] = re.compile(rb"\r\n\r\n(?=WARC/[0-9])")
+
+    def __init__(self) -> None:
+        self._forms: list[Form] = []  # the last used first
+
+    def record(self, cursor: Cursor, offset: int) -> Record:
+        """See `Framing.record`."""
+        found = self.form(cursor.buffer, cursor.at)
+        if found is not None:
+            form, match = found
+            values = match.group(*form.groups)
+            record = _new_record(offset, form, values, match.end() - cursor.at)
+            return _complete(cursor, record, b"\r\n")
+        head, size = _read_head(cursor)
+        form_or_none = form_of(head, cursor.buffer[cursor.at : cursor.at + size])
+        if form_or_none is not None and form_or_none not in self._forms:
+            self._forms.insert(0, form_or_none)
+            del self._forms[_FORMS_TRIED:]
+        record = _new_record(offset, head, head.values, size)
+        return _complete(cursor, record, b"\r\n" if head.crlf else b"\n")
+
+    def form(self, data: bytes, at: int = 0) -> tuple[Form, re.Match[bytes]] | None:
+        """See `Framing.form`."""
+        for index, form in enumerate(self._forms):
+            match = form.match(data, at)
+            if match is not None:
+                if index:
+                    self._forms.insert(0, self._forms.pop(index))
+                return form, match
+        return None
+
+    def after(self, window: Window, offset: int) -> int:
+        """See `Framing.after`."""
+        try:
+            head, size = _head_at(window, offset)
+        except BadHead:
+            return -1
+        end = offset + size + head.length
+        closing = window.read(end, 4)
+        if closing != b"\r\n\r\n":
+            if head.crlf or not closing.startswith(b"\n\n"):
+                return -1
+            end -= 2
+        return skip_line_ends(window, end + 4)
+
+    def reaches_end(self, window: Window, offset: int) -> bool:
+        """See `Framing.reaches_end`."""
+        try:
+            head, size = _head_at(window, offset)
+        except BadHead:
+            return False
+        end = offset + size + head.length
+        return end <= window.size and b"\r\n\r\n".startswith(window.read(end, 5))
+
+
+def _head_at(window: Window, offset: int) -> tuple[Head, int]:
+    def piece() -> bytes:
+        nonlocal offset
+        data = window.read(offset, 1 << 14)
+        offset += len(data)
+        return data
+
+    return _read_head(Cursor(piece))
+
+
+def _new_record(offset: int, head: Form | Head, values: Values, size: int) -> Record:
+    return Record(offset, 0, head.type, values, head.special, None, size, int(values[-1]))
+
+
+def _complete(cursor: Cursor, record: Record, line_end: bytes) -> Record:
+    """Hold a short record in full, leave a long one to be streamed."""
+    whole = record.start + record.length
+    if whole > SHORT:
+        text = cursor.buffer[cursor.at : cursor.at + record.start]
+        cursor.at += record.start
+        record.stream(text, cursor, lambda record: close(cursor, record, line_end))
+        return record
+    if not cursor.hold(whole):
+        raise BrokenRecord(CUT)
+    record.data = cursor.buffer[cursor.at : cursor.at + whole]
+    cursor.at += whole
+    if wrong := close(cursor, record, line_end):
+        raise BrokenRecord(wrong)
+    return record
+
+
+def _read_head(cursor: Cursor) -> tuple[Head, int]:
+    """The header at the cursor, and its size with the blank line; raises `BadHead`."""
+    if not cursor.hold(5) or cursor.buffer[cursor.at : cursor.at + 5].upper() != b"WARC/":
+        raise NoRecord("no record begins where one should")
+    while (blank := BLANK_LINE.search(cursor.buffer, cursor.at)) is None:
+        if cursor.held > LONGEST:
+            break
+        if not cursor.hold(cursor.held + 1):
+            raise BadHead("a record's header has no end")
+    if blank is None or blank.end() - cursor.at > LONGEST:
+        raise BadHead("a record's header is longer than a mebibyte")
+    return parse(cursor.buffer[cursor.at : blank.start()]), blank.end() - cursor.at
+
+
+def close(cursor: Cursor, record: Record, line_end: bytes) -> str:
+    """Pass over what closes a record, and line ends that are too many; returns what is wrong."""
+    closing = b"\r\n\r\n"
+    if not (cursor.hold(4) and cursor.buffer.startswith(closing, cursor.at)):
+        closing = line_end * 2
+        if not (cursor.hold(len(closing)) and cursor.buffer.startswith(closing, cursor.at)):
+            return UNCLOSED
+    cursor.at += len(closing)
+    record.end = cursor.position
+    record.exact = len(closing) == 4 and not cursor.skip_line_ends()
+    if not cursor.hold(1):
+        return "" if cursor.sound() else CUT
+    cursor.hold(5)
+    start = cursor.buffer[cursor.at : cursor.at + 5].upper()
+    return "" if start == b"WARC/" or start[:1] in b"\0\x1f" else ASTRAY
+
+
+def skip_line_ends(window: Window, offset: int) -> int:
+    """Where the line ends that may stand at `offset` stop."""
+    while feed := window.read(offset, 64):
+        match = _LINE_ENDS.match(feed)
+        assert match is not None
+        offset += match.end()
+        if match.end() < len(feed):
+            break
+    return offset
+
+
+def next_framed(window: Window, framing: Framing, offset: int) -> int:
+    """The first position from `offset` on from which records run to the end of a plain file.
+
+    The size of the file if there is none; see `recovery.next_sound`, which is alike.
+    """
+    while (candidate := _find(window, framing, offset)) < window.size:
+        last = following = candidate
+        while 0 <= following < window.size:
+            last, following = following, framing.after(window, following)
+        if following >= window.size:
+            return candidate
+        offset = max(last, candidate + 1)
+    return window.size
+
+
+def _find(window: Window, framing: Framing, offset: int) -> int:
+    base = max(offset - _OVERLAP, 0)
+    while feed := window.read(base, 1 << 20):
+        for match in framing.candidates.finditer(feed):
+            if base + match.end() >= offset:
+                return base + match.end()
+        if base + len(feed) >= window.size:
+            break
+        base += len(feed) - _OVERLAP
+    return window.size

@@ -1,0 +1,186 @@
+"""WARC headers: strict about what a record is, lenient about how its header is spelled.
+
+Within one file thousands of headers have the same fields in the same order. A `Form` is such an
+order as one compiled expression: it takes a header apart in 0.7 µs where a loop over its lines
+takes 4, and because it names every field once, what it matches repeats none. Whatever no form
+matches is parsed line by line, with the same outcome (WARC 1.1 section 4).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+VERSIONS = frozenset(b"WARC/" + number for number in (b"0.17", b"0.18", b"1.0", b"1.1", b"1.2"))
+LONGEST = 1 << 20  # bytes of a header; a longer one is not read
+
+TYPE, LENGTH, CONCURRENT = b"WARC-Type", b"Content-Length", b"WARC-Concurrent-To"
+COMMON = (
+    b"WARC-Target-URI",
+    b"WARC-Date",
+    b"WARC-Record-ID",
+    b"Content-Type",
+    b"WARC-Payload-Digest",
+    CONCURRENT,
+    LENGTH,
+)
+"""The fields that `Head.values` holds, in this order; empty where the record has none."""
+
+_SPECIAL = frozenset((b"WARC-Segment-Number", b"WARC-Truncated"))
+_KNOWN = {
+    name.lower(): name
+    for name in (
+        *COMMON,
+        *_SPECIAL,
+        TYPE,
+        b"WARC-Block-Digest",
+        b"WARC-Profile",
+        b"WARC-Refers-To",
+        b"WARC-Refers-To-Target-URI",
+        b"WARC-Refers-To-Date",
+    )
+}
+_SINGLE = frozenset(_KNOWN.values()) - {CONCURRENT}
+
+BLANK_LINE = re.compile(rb"\r?\n\r?\n")
+_NUMBER = re.compile(rb"[0-9]{1,18}")
+_VERSION = re.compile(rb"WARC/[0-9]+\.[0-9]+", re.IGNORECASE)
+_TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_WORTH_A_FORM = 4  # headers alike: compiling a form costs as much as parsing 200 headers
+_MOST_FORMS = 1024  # remembered
+
+Values = tuple[bytes, ...]
+
+
+class BadHead(Exception):
+    """Bytes that are no WARC header, or one that does not say where its record ends."""
+
+
+class NoRecord(BadHead):
+    """Bytes that are not even the beginning of a record."""
+
+
+class Head(NamedTuple):
+    """A parsed header. Names are spelled as the standard does, values have no outer space."""
+
+    version: bytes
+    type: bytes
+    fields: dict[bytes, bytes]  # a repeated WARC-Concurrent-To is joined by spaces
+    repeated: tuple[bytes, ...]  # single-valued fields that stand there more than once
+    length: int  # Content-Length
+    crlf: bool  # False: some line ends with a bare line feed
+    pairs: list[tuple[bytes, bytes]]  # all fields as they come
+
+    @property
+    def values(self) -> Values:
+        return tuple([self.fields.get(name, b"") for name in COMMON])
+
+    @property
+    def special(self) -> bool:
+        """Whether there is more to the record than the common fields tell."""
+        return (
+            bool(self.repeated)
+            or self.version not in VERSIONS
+            or not _SPECIAL.isdisjoint(self.fields)
+        )
+
+
+def parse(text: bytes) -> Head:
+    """Take a header apart, version line first, without the blank line; raises `BadHead`."""
+    first, _, rest = text.partition(b"\n")
+    version = first.rstrip()
+    if _VERSION.fullmatch(version) is None:
+        raise BadHead("does not begin with a WARC version line")
+    pairs = _pairs(rest)
+    fields: dict[bytes, bytes] = {}
+    repeated = []
+    for name, value in pairs:
+        name = _KNOWN.get(name.lower(), name)
+        if name not in fields:
+            fields[name] = value
+        elif name == CONCURRENT:
+            fields[name] += b" " + value
+        elif name in _SINGLE:
+            repeated.append(name)
+    length = fields.get(LENGTH)
+    if length is None or LENGTH in repeated or _NUMBER.fullmatch(length) is None:
+        how = "has no" if length is None else "has not one whole number as"
+        raise BadHead(f"{how} Content-Length")
+    return Head(
+        version.upper(),
+        fields.get(TYPE, b"").lower(),
+        fields,
+        tuple(repeated),
+        int(length),
+        text.count(b"\n") == text.count(b"\r\n"),
+        pairs,
+    )
+
+
+def _pairs(text: bytes) -> list[tuple[bytes, bytes]]:
+    """Names and values, folded lines joined by one space; a line without a colon says nothing."""
+    pairs: list[tuple[bytes, bytes]] = []
+    for line in text.split(b"\n"):
+        if line[:1] in (b" ", b"\t"):
+            if pairs:
+                name, value = pairs[-1]
+                pairs[-1] = name, (value + b" " + line.strip()).strip()
+            continue
+        name, colon, value = line.partition(b":")
+        if colon:
+            pairs.append((name.strip(), value.strip()))
+    return pairs
+
+
+class Form:
+    """One order of fields; `match` gives `COMMON` as the groups named by `groups`."""
+
+    __slots__ = ("groups", "match", "next", "special", "type")
+
+    def __init__(self, head: Head) -> None:
+        self.type = head.type
+        self.special = head.special
+        self.next = self  # the form that followed this one last time
+        groups: dict[bytes, int] = {}
+        parts = [re.escape(head.version) + rb"\r\n"]
+        for name, value in head.pairs:
+            parts.append(re.escape(name + b": "))
+            if name in COMMON:
+                groups[name] = len(groups) + 1
+                parts.append(rb"(\d{1,18})" if name == LENGTH else rb"(?![ \t])(.*)(?<![ \t\r])")
+            else:
+                parts.append(re.escape(value) if name == TYPE else rb".*")
+            parts.append(rb"\r\n(?![ \t])")
+        parts.append(rb"\r\n()")
+        pattern = re.compile(b"".join(parts))
+        self.match: Callable[..., re.Match[bytes] | None] = pattern.match
+        self.groups = tuple([groups.get(name, len(groups) + 1) for name in COMMON])
+
+
+NO_FORM = Form(Head(b"", b"", {}, (), 0, True, [(b"", b"")]))
+"""Matches nothing that is a record; where a reader starts from."""
+
+_forms: dict[tuple[bytes, ...], Form | int | None] = {}
+
+
+def form_of(head: Head, text: bytes) -> Form | None:
+    """The form of a header whose text, with its blank line, is `text`; None if it has none yet."""
+    key = (head.version, head.type, *[name for name, _ in head.pairs])
+    form = _forms.get(key, 0)
+    if isinstance(form, int):
+        if len(_forms) >= _MOST_FORMS:
+            _forms.clear()
+        form = _forms[key] = form + 1 if form < _WORTH_A_FORM else _new_form(head)
+    if isinstance(form, Form) and form.match(text) is not None:
+        return form
+    return None
+
+
+def _new_form(head: Head) -> Form | None:
+    """None if some field is repeated or spelled in an odd way."""
+    names = {name.lower(): name for name, _ in head.pairs}
+    regular = len(names) == len(head.pairs) and all(
+        _TOKEN.fullmatch(name) and _KNOWN.get(lower, name) == name for lower, name in names.items()
+    )
+    return Form(head) if regular else None

@@ -1,0 +1,165 @@
+"""HTTP responses as archives store them: as little of the header as an index needs.
+
+The header is searched, never parsed into fields and never normalised: archived headers fold, end
+in bare line feeds, repeat and contain anything. Where a field stands twice the first counts.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+LONGEST = 1 << 20  # bytes of a header
+_STATUS = re.compile(rb"HTTP/[0-9.]+[ \t]+([0-9]{3})(?![0-9])")
+_MEDIA_TYPE = re.compile(rb"[ \t]*([^\s;,\"]+)")
+_CHUNK = re.compile(rb"[ \t]*([0-9a-fA-F]{1,15})[ \t]*(?:;[^\n]*)?")
+_LONGEST_LINE = 1 << 16  # bytes of a chunk header or trailer line
+
+
+class Response(NamedTuple):
+    """What the header of a stored response says."""
+
+    body: int  # where the body begins
+    status: int  # 0 if there is no such number
+    mime: bytes  # media type without parameters, lower case
+    coding: bytes  # Transfer-Encoding, lower case; empty for none
+    partial: bool  # it says Content-Range
+    head: bytes  # status line, fields and blank line as they stand
+
+
+def header_end(data: bytes | bytearray, start: int, stop: int) -> int:
+    """Where the blank line that ends the header stops; -1 if there is none before `stop`.
+
+    CRLF and bare LF end lines equally, and may be mixed (RFC 9112 section 2.2).
+    """
+    end = data.find(b"\n\r\n", start, stop)
+    bare = data.find(b"\n\n", start, end if end >= 0 else stop)
+    if bare >= 0:
+        return bare + 2
+    return end + 3 if end >= 0 else -1
+
+
+def parse(data: bytes, start: int, stop: int) -> Response | None:
+    """Read the response that begins at `start`; None if its header does not end by `stop`."""
+    body = header_end(data, start, stop)
+    if body < 0:
+        return None
+    head = data[start:body]
+    status = _statuses.get(head[:13], -1)
+    low = head.lower()
+    coding = b""
+    if b"\ntransfer-encoding:" in low:
+        coding = field(low, b"transfer-encoding")
+        coding = b"" if coding == b"identity" else coding
+    return Response(
+        body,
+        status if status >= 0 else _status(head),
+        _mime(low),
+        coding,
+        b"\ncontent-range:" in low,
+        head,
+    )
+
+
+_statuses: dict[bytes, int] = {}
+
+
+def _status(head: bytes) -> int:
+    match = _STATUS.match(head)
+    if match is None:
+        return 0
+    if match.end() <= 12 and len(_statuses) < 4096:
+        _statuses[head[:13]] = int(match[1])
+    return int(match[1])
+
+
+_mimes: dict[bytes, bytes] = {}
+
+
+def _mime(low: bytes) -> bytes:
+    at = low.find(b"\ncontent-type:")
+    if at < 0:
+        return b""
+    line = low[at + 14 : low.find(b"\n", at + 14)]
+    mime = _mimes.get(line)
+    if mime is None:
+        if len(_mimes) >= 4096:
+            _mimes.clear()
+        match = _MEDIA_TYPE.match(line)
+        mime = _mimes[line] = match[1] if match else b""
+    return mime
+
+
+def field(head: bytes, name: bytes) -> bytes:
+    """The value of the first field called `name` (lower case), folded lines left out."""
+    at = head.lower().find(b"\n%b:" % name)
+    if at < 0:
+        return b""
+    at += len(name) + 2
+    return head[at : head.find(b"\n", at)].strip()
+
+
+class Dechunker:
+    """Removes the chunked transfer coding, piece by piece (RFC 9112 section 7.1).
+
+    Extensions are ignored and trailers dropped. `state` says how it went: the entity is defined
+    only if the last chunk and the end of the trailers have come and nothing follows them.
+    """
+
+    def __init__(self) -> None:
+        self.bad = False
+        self._done = False
+        self._left = 0  # bytes of the chunk still to come
+        self._line = b""  # of a chunk header, line end or trailer, so far
+        self._expect = self._size
+
+    @property
+    def complete(self) -> bool:
+        return self._done and not self.bad
+
+    def feed(self, data: bytes | memoryview) -> list[memoryview]:
+        """The pieces of the entity that `data` holds."""
+        view = memoryview(data)
+        raw = bytes(data)
+        pieces = []
+        at = 0
+        while at < len(raw) and not self.bad:
+            if self._done:
+                self.bad = True
+            elif self._left:
+                piece = view[at : at + self._left]
+                pieces.append(piece)
+                self._left -= len(piece)
+                at += len(piece)
+            else:
+                end = raw.find(b"\n", at)
+                self._line += raw[at : end if end >= 0 else len(raw)]
+                self.bad = len(self._line) > _LONGEST_LINE
+                if end < 0:
+                    break
+                at = end + 1
+                line, self._line = self._line.removesuffix(b"\r"), b""
+                self._expect(line)
+        return pieces
+
+    def _size(self, line: bytes) -> None:
+        match = _CHUNK.fullmatch(line)
+        if match is None:
+            self.bad = True
+            return
+        self._left = int(match[1], 16)
+        self._expect = self._end_of_chunk if self._left else self._trailer
+
+    def _end_of_chunk(self, line: bytes) -> None:
+        self.bad = bool(line)
+        self._expect = self._size
+
+    def _trailer(self, line: bytes) -> None:
+        self._done = not line
+
+
+def entity(body: memoryview) -> list[memoryview] | None:
+    """The pieces of a whole chunked body; None if it is not properly chunked."""
+    dechunker = Dechunker()
+    pieces = dechunker.feed(body)
+    return pieces if dechunker.complete else None

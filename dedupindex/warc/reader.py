@@ -1,0 +1,180 @@
+"""Records of a WARC or ARC file, gzipped member by member or plain, told by its first bytes.
+
+What the reader yields accounts for the file to the byte: the `stored` of all events add up to its
+size. Bytes that hold no record are a `Filler`; what cannot be read as it should be is a `Damage`,
+and the records before and behind it are kept where that is certain.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Generator, Iterator
+
+from dedupindex.warc.arc import ArcFraming
+from dedupindex.warc.cursor import Cursor
+from dedupindex.warc.framing import Framing, WarcFraming, next_framed, skip_line_ends
+from dedupindex.warc.heads import NO_FORM, BadHead, NoRecord
+from dedupindex.warc.members import Damage, Filler, LongMember, Member, members
+from dedupindex.warc.record import BrokenRecord, Record
+from dedupindex.warc.recovery import MAGIC, zeros_end
+from dedupindex.warc.window import Window
+
+Event = Record | Filler | Damage
+_END = b"\r\n\r\n"
+_ZSTD = b"\x28\xb5\x2f\xfd"
+_ZSTD_SKIPPABLE = b"\x2a\x4d\x18"  # behind a first byte of 0x50 to 0x5f
+
+
+def read(window: Window) -> Iterator[Event]:
+    """All records in the order of the file, what stands between them, and what is damaged."""
+    start = window.read(0, 1 << 16)
+    if start.startswith(_ZSTD) or (start[1:4] == _ZSTD_SKIPPABLE and 0x50 <= start[0] <= 0x5F):
+        message = "is compressed with zstd, which cannot be read; decompress it first"
+        return iter((Damage(0, window.size, message, False),))
+    if start.lstrip(b"\0").startswith(MAGIC):
+        return _read_gzip(window, _framing(_inflated(start.lstrip(b"\0"))))
+    return _read_plain(window, _framing(start))
+
+
+def _inflated(start: bytes) -> bytes:
+    """The first bytes of the first members, as far as they can be inflated."""
+    inflated = b""
+    try:
+        while start and not inflated.strip():
+            inflater = zlib.decompressobj(31)
+            inflated += inflater.decompress(start, 1 << 16)
+            start = inflater.unused_data
+    except zlib.error:
+        pass
+    return inflated
+
+
+def _framing(start: bytes) -> Framing:
+    start = start.lstrip(b"\r\n\0")
+    if start[:5].upper() != b"WARC/" and ArcFraming.begins(start):
+        return ArcFraming()
+    return WarcFraming()
+
+
+def _read_gzip(window: Window, framing: Framing) -> Iterator[Event]:
+    form = NO_FORM
+    for member in members(window):
+        if isinstance(member, Member):
+            offset, stored, data = member
+            match = form.next.match(data)
+            if match is None:
+                found = framing.form(data)
+                if found is not None:
+                    form.next, match = found
+            if match is not None:
+                form = form.next
+                values = match.group(*form.groups)
+                start, length = match.end(), int(values[-1])
+                if start + length + 4 == len(data) and data.endswith(_END):
+                    yield Record(
+                        offset, stored, form.type, values, form.special, data, start, length
+                    )
+                    continue
+            yield from _in_member(member, framing)
+        elif isinstance(member, LongMember):
+            yield from _in_member(member, framing)
+        else:
+            yield member
+
+
+def _in_member(member: Member | LongMember, framing: Framing) -> Iterator[Event]:
+    """The records of a member that is long, or does not hold exactly one record to the letter."""
+    if isinstance(member, Member):
+        cursor = Cursor(bytes, member.data)
+    else:
+        cursor = Cursor(member.piece, member.start, sound=lambda: not member.broken)
+    first: Record | None = None
+    wrong: Exception | None = None
+    cursor.skip_line_ends()
+    try:
+        while cursor.hold(1):
+            record = framing.record(cursor, member.offset)
+            record.shared = first is not None
+            record.exact &= first is None and not cursor.held
+            if first is None and isinstance(member, Member):
+                record.stored = member.stored
+            yield record
+            record.finish()
+            first = first or record
+    except (BadHead, BrokenRecord) as error:
+        wrong = error
+    if isinstance(member, LongMember):
+        while member.piece():
+            pass
+        if member.broken:
+            return  # the walk over the members says what became of it
+    if first is not None:
+        first.stored = member.stored
+    elif wrong is None:
+        yield Filler(member.offset, member.stored)
+    if wrong is not None:
+        stored = 0 if first else member.stored
+        yield Damage(member.offset, stored, str(wrong), not isinstance(wrong, NoRecord))
+
+
+def _read_plain(window: Window, framing: Framing) -> Generator[Event, None, None]:
+    position = 0
+    while position < window.size:
+        padding = zeros_end(window, position)
+        if padding == position:
+            padding = skip_line_ends(window, position)
+        if padding > position:
+            yield Filler(position, padding - position)
+            position = padding
+            continue
+        cursor = Cursor(_chunks(window, position), position=position)
+        position = yield from _run(window, cursor, framing)
+
+
+def _chunks(window: Window, position: int) -> Callable[[], bytes]:
+    """The file from `position` on, through the window so that it is hashed."""
+
+    def piece() -> bytes:
+        nonlocal position
+        if position >= window.size:
+            return b""
+        window.load(position)
+        position += window.filled
+        return bytes(window.view[: window.filled])
+
+    return piece
+
+
+def _run(window: Window, cursor: Cursor, framing: Framing) -> Generator[Event, None, int]:
+    """Records that follow each other; returns where something else stands."""
+    while cursor.hold(1) and cursor.buffer[cursor.at] not in b"\0":
+        offset = cursor.position
+        try:
+            record = framing.record(cursor, offset)
+            record.stored = record.end - offset
+            yield record
+            record.finish()
+            record.stored = record.end - offset
+        except (BadHead, BrokenRecord) as error:
+            cursor.hold(3)
+            return (yield from _plain_damage(window, framing, offset, error))
+        if cursor.position > record.end:
+            yield Filler(record.end, cursor.position - record.end)
+    return cursor.position
+
+
+def _plain_damage(
+    window: Window, framing: Framing, offset: int, error: Exception
+) -> Generator[Event, None, int]:
+    """Say what is wrong at `offset`; returns where it is certain that a record begins again."""
+    message = str(error)
+    if window.read(offset, len(MAGIC)) == MAGIC:
+        message = "a gzip member stands between uncompressed records"
+    position = window.size
+    if not framing.reaches_end(window, offset):
+        position = next_framed(window, framing, offset + 1)
+    stored = position - offset
+    behind = "to the end of the file" if position == window.size else "up to the next sound record"
+    message = f"{message}: {stored:,} bytes {behind} were not read"
+    yield Damage(offset, stored, message, not isinstance(error, NoRecord))
+    return position

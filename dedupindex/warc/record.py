@@ -1,0 +1,117 @@
+"""One record of a container, and the ways in which its bytes can be had."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from dedupindex.warc.cursor import Cursor
+from dedupindex.warc.heads import Head, Values, parse
+
+PIECE = 1 << 18  # bytes of a block handed out at a time
+CUT = "a record ends before its Content-Length says so"
+
+
+class BrokenRecord(Exception):
+    """The record does not go on to its end; the reader accounts for it as `Damage`."""
+
+
+class Record:
+    """A record as it stands in its container.
+
+    `data` holds the whole record if it is short; its block begins at `start`. A long one is
+    streamed, once: `pieces` raises `BrokenRecord` when it turns out to be damaged, and so does
+    `finish`, which whoever does not read it to the end must call before believing in it.
+    """
+
+    __slots__ = (
+        "_broken", "_close", "_cursor", "_left", "_text", "data", "end", "exact", "length",
+        "offset", "shared", "special", "start", "stored", "type", "values",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        offset: int,
+        stored: int,
+        kind: bytes,
+        values: Values,
+        special: bool,
+        data: bytes | None,
+        start: int,
+        length: int,
+    ) -> None:
+        self.offset = offset  # of the member, or of the record in a plain file
+        self.stored = stored  # bytes of the file that it accounts for, once it has ended
+        self.type = kind  # lower case
+        self.values = values  # see `heads.COMMON`
+        self.special = special  # see `Head.special`
+        self.data = data
+        self.start = start
+        self.length = length  # bytes of the block
+        self.end = -1  # of the record in its plain file or inflated member, once it was read
+        self.exact = True  # framed to the letter, alone in its member
+        self.shared = False  # not the first of its member: no offset leads to it
+        self._text = b""
+
+        self._close: Close | None = None
+
+    def stream(self, text: bytes, cursor: Cursor, close: Close) -> None:
+        """Make this a long record, whose block is the next thing in `cursor`.
+
+        `close` reads what must stand behind the block and says what is wrong with it.
+        """
+        self._text = text
+        self._cursor = cursor
+        self._close = close
+        self._left = self.length
+        self._broken = ""
+
+    @property
+    def text(self) -> bytes:
+        """The header, with its blank line."""
+        return self._text if self.data is None else self.data[: self.start]
+
+    @property
+    def head(self) -> Head:
+        """The header, with all its fields."""
+        return parse(self.text.rstrip(b"\r\n"))
+
+    @property
+    def block(self) -> memoryview:
+        """The block of a short record."""
+        assert self.data is not None
+        return memoryview(self.data)[self.start : self.start + self.length]
+
+    def begins_with(self, start: bytes) -> bool:
+        """Whether the block does."""
+        if self.data is not None:
+            return self.data.startswith(start, self.start, self.start + self.length)
+        self._cursor.hold(len(start))
+        return self._cursor.buffer.startswith(start, self._cursor.at)
+
+    def pieces(self) -> Iterator[bytes | memoryview]:
+        """The block, bit by bit; raises `BrokenRecord` in place of its end if it has none."""
+        if self.data is not None:
+            yield self.block
+            return
+        while self._left and not self._broken:
+            data = self._cursor.take(min(self._left, PIECE))
+            self._left -= len(data)
+            if data:
+                yield data
+            else:
+                self._broken = CUT
+        if self._close is not None and not self._broken:
+            self._broken = self._close(self)
+            self._close = None
+        if self._broken:
+            raise BrokenRecord(self._broken)
+
+    def finish(self) -> None:
+        """Read to the end; raises `BrokenRecord` if it is not where it should be."""
+        if self.data is not None:
+            return
+        for _ in self.pieces():
+            pass
+
+
+Close = Callable[[Record], str]

@@ -1,0 +1,129 @@
+"""The bytes of one container: read in order through one buffer, hashed on the way, re-read at will.
+
+Records are found in a buffer of a mebibyte that walks through the file, because searching and
+slicing memory that stays in the processor's cache is what makes reading fast; a memory map would
+also kill the process if the file shrank under it. Damage is judged by re-reading, so a pipe is
+first spooled to an unnamed file in the directory for temporary files.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+from typing import BinaryIO
+
+import blake3
+
+from dedupindex.errors import BadSource
+
+CHUNK = 1 << 20  # bytes held at a time
+
+
+class Window:
+    """A range of an open file, all of it by default; offsets count from the start of the range.
+
+    `buffer` holds the bytes from `start` on, `filled` of them. Every operation that finds the
+    file unreadable raises `BadSource`.
+    """
+
+    def __init__(
+        self, file: BinaryIO, name: str, *, base: int = 0, size: int = -1, path: Path | None = None
+    ) -> None:
+        self._file = file
+        self._descriptor = file.fileno()
+        self._name = name
+        self._path = path
+        self._base = base
+        self._before = os.fstat(self._descriptor)
+        self.size = max(self._before.st_size - base, 0) if size < 0 else size
+        self.buffer = bytearray(min(CHUNK, self.size))
+        self.view = memoryview(self.buffer)
+        self.start = 0
+        self.filled = 0
+        self.hashed = 0  # bytes from the beginning that the hash has seen
+        self._hash = blake3.blake3()
+
+    def load(self, position: int) -> None:
+        """Fill the buffer with what stands at `position`."""
+        if position > self.hashed:
+            self._hash_to(position)
+        wanted = min(len(self.buffer), self.size - position)
+        filled = 0
+        try:
+            while filled < wanted:
+                into = self.view[filled:wanted]
+                count = os.preadv(self._descriptor, [into], self._base + position + filled)
+                if not count:  # the file has shrunk; `changed` will say so
+                    self.size = position + filled
+                    break
+                filled += count
+        except OSError as error:
+            raise BadSource(f"{self._name} cannot be read: {error}") from error
+        self.start, self.filled = position, filled
+        fresh = position + filled - self.hashed
+        if fresh > 0:
+            self._hash.update(self.view[filled - fresh : filled])
+            self.hashed += fresh
+
+    def read(self, position: int, count: int) -> bytes:
+        """Up to `count` bytes from `position`, past the buffer; fewer only at the end."""
+        try:
+            return os.pread(
+                self._descriptor, max(min(count, self.size - position), 0), self._base + position
+            )
+        except OSError as error:
+            raise BadSource(f"{self._name} cannot be read: {error}") from error
+
+    def content_hash(self) -> str:
+        """BLAKE3 in hex of the whole range, whatever of it was read before."""
+        self._hash_to(self.size)
+        return self._hash.hexdigest()
+
+    def changed(self) -> bool:
+        """Whether the file is no longer what it was when reading began."""
+        try:
+            now = [os.fstat(self._descriptor)]
+            if self._path is not None:
+                now.append(os.stat(self._path))
+        except OSError:
+            return True
+        return any(_identity(status) != _identity(self._before) for status in now)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _hash_to(self, position: int) -> None:
+        while self.hashed < min(position, self.size):
+            self.load(self.hashed)
+
+
+def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def open_window(name: str, source: BinaryIO | str | os.PathLike[str]) -> Window:
+    """Open a path, or take over a binary stream; raises `BadSource`.
+
+    Only regular files are opened by path: a device or a pipe may never end.
+    """
+    try:
+        if not isinstance(source, str | os.PathLike):
+            return Window(_spooled(source), name)
+        path = Path(source)
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise BadSource(f"{name} is not a regular file")
+        return Window(open(path, "rb", buffering=0), name, path=path)
+    except (OSError, ValueError) as error:
+        raise BadSource(f"{name} cannot be read: {error}") from error
+
+
+def _spooled(stream: BinaryIO) -> BinaryIO:
+    """A file with the rest of the stream in it."""
+    spool = tempfile.TemporaryFile()  # noqa: SIM115 (the window closes it)
+    with stream:
+        shutil.copyfileobj(stream, spool, CHUNK)
+    spool.flush()
+    return spool
