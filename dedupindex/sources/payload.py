@@ -1,0 +1,71 @@
+"""Payload digests of stored bodies: which bytes a stated digest covers, if any.
+
+Half of all tools hash the body as stored, chunk framing included, the other half the entity. So
+both are computed where they differ, in one pass, and the value decides (RFC 9112 section 7.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dedupindex.capture import Covers
+from dedupindex.digest import EMPTY, Digest, Hash, new_hash
+from dedupindex.warc.http import Dechunker
+
+
+class Hashes:
+    """Running hashes of one body in several algorithms."""
+
+    def __init__(self, algorithms: Iterable[str]) -> None:
+        self.length = 0
+        self._running: dict[str, Hash] = {name: new_hash(name) for name in algorithms}
+
+    def update(self, data: bytes | memoryview) -> None:
+        self.length += len(data)
+        for running in self._running.values():
+            running.update(data)
+
+    def digests(self) -> list[Digest]:
+        return [Digest(name, running.digest()) for name, running in self._running.items()]
+
+
+class Payload:
+    """The digests of one stored body, fed piece by piece.
+
+    `coding` is its Transfer-Encoding in lower case. Only ``chunked`` can be undone here; of a body
+    with any other coding the entity is unknown.
+    """
+
+    def __init__(self, algorithm: str, also: Iterable[str], coding: bytes) -> None:
+        algorithms = (algorithm, *[name for name in also if name != algorithm])
+        self.stored = Hashes(algorithms)
+        self._coded = bool(coding)
+        self._entity = Hashes(algorithms) if coding == b"chunked" else None
+        self._dechunker = Dechunker()
+
+    def update(self, data: bytes | memoryview) -> None:
+        self.stored.update(data)
+        if self._entity is not None:
+            for piece in self._dechunker.feed(data):
+                self._entity.update(piece)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing in it, be it nothing in chunks."""
+        entity = self._entity
+        chunks_of_nothing = entity is not None and not entity.length and self._dechunker.complete
+        return not self.stored.length or chunks_of_nothing
+
+    def judge(self, stated: Digest | None) -> tuple[Covers, list[Digest]] | None:
+        """What `stated` covers, with the digests of those bytes, its own first.
+
+        Without a stated digest the body answers for itself. None if the digest is of other bytes.
+        """
+        digests = self.stored.digests()
+        if stated is None or digests[0] == stated:
+            return Covers.STORED if self._coded else Covers.BOTH, digests
+        if self._entity is not None and self._dechunker.complete:
+            digests = self._entity.digests()
+            if digests[0] == stated and stated not in EMPTY:
+                return Covers.ENTITY, digests
+        return None

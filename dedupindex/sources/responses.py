@@ -1,0 +1,277 @@
+"""Response and revisit records to captures, or to the reason why they are none.
+
+The order of the questions is that of their cost; the last, the payload digest, reads the body.
+A capture's digest is always recomputed: half of its use is that it can be trusted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from hashlib import sha1
+from itertools import chain, islice
+
+from dedupindex.capture import Capture, Covers, Evidence, RefersTo, Revisit
+from dedupindex.digest import (
+    CANONICAL,
+    EMPTY,
+    Digest,
+    Hash,
+    Spelling,
+    new_hash,
+    parse_spelled,
+    sha1_of_base32,
+)
+from dedupindex.errors import BadDate, BadDigest
+from dedupindex.sources.payload import Payload
+from dedupindex.timestamps import check_date
+from dedupindex.warc import http
+from dedupindex.warc.arc import DOCUMENT
+from dedupindex.warc.heads import VERSIONS
+from dedupindex.warc.record import Record
+
+_HTTP_TYPE = re.compile(rb"application/http\s*(?:;.*)?", re.IGNORECASE | re.DOTALL)
+_HTTP_URL = re.compile(rb"https?://", re.IGNORECASE)
+_IDENTICAL = re.compile(
+    rb"<?https?://netpreserve\.org/warc/(?:0\.18|1\.[0-2])/revisit/identical-payload-digest>?"
+)
+
+
+class Refused(Exception):
+    """The record is no capture, for a `reason` that is counted; `problem` is told to the user."""
+
+    def __init__(self, reason: str, problem: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.problem = problem
+
+
+class Responses:
+    """Judges the records of one container."""
+
+    def __init__(
+        self, container: str, *, also: tuple[str, ...], etag: bool, verify_block: bool
+    ) -> None:
+        self._container = container
+        self._also = also
+        self._etag = etag
+        self._verify_block = verify_block
+        self._thorough = bool(also) or etag or verify_block
+        self._last_date = b""
+        self._types: set[bytes] = set()  # values of Content-Type known to say HTTP
+
+    def response(self, record: Record) -> Capture:
+        """The capture that a response record is; raises `Refused` or `BrokenRecord`.
+
+        The usual case is all here: SHA-1 in base32, of a short body that is not chunked.
+        """
+        url, date, record_id, content_type, stated, _, _ = record.values
+        if content_type not in self._types:
+            self._check_type(content_type)
+        if url[:7] != b"http://" and url[:8] != b"https://":
+            url = _http_url(url)
+        if date != self._last_date:
+            self._last_date = _checked(date)
+        record_id = _bare(record_id)
+        data = record.data
+        if data is None:
+            return self._long(record, url, record_id)
+        start = record.start
+        stop = start + record.length
+        if not data.startswith(b"HTTP/", start):
+            raise Refused("not-http")
+        answer = http.parse(data, start, stop)
+        if answer is None:
+            raise Refused("no-end-of-headers")
+        at, status, mime, coding, partial, _ = answer
+        if status == 206 or partial:
+            raise Refused("partial")
+        if at == stop:
+            raise Refused("empty")
+        body = memoryview(data)[at:stop]
+        if not coding and not self._thorough and len(stated) == 37 and stated[:5] == b"sha1:":
+            raw = sha1(body, usedforsecurity=False).digest()
+            if raw == _sha1(stated) and record_id:
+                return Capture(
+                    Digest("sha1", raw), CANONICAL, url, date, Evidence.RECORD, Covers.BOTH,
+                    status, mime, stop - at, False, record_id, self._container, record.offset,
+                )  # fmt: skip
+        return self._judged(record, url, record_id, answer, [body])
+
+    def _long(self, record: Record, url: bytes, record_id: bytes) -> Capture:
+        """A response that is streamed."""
+        pieces = record.pieces()
+        held = b""
+        for piece in pieces:
+            held += piece
+            if not held.startswith(b"HTTP/"[: len(held)]):
+                raise Refused("not-http")
+            answer = http.parse(held, 0, len(held))
+            if answer is not None:
+                if answer.status == 206 or answer.partial:
+                    raise Refused("partial")
+                body = chain([held[answer.body :]], pieces)
+                return self._judged(record, url, record_id, answer, body)
+            if len(held) > http.LONGEST:
+                break
+        raise Refused("no-end-of-headers")
+
+    def _judged(
+        self,
+        record: Record,
+        url: bytes,
+        record_id: bytes,
+        answer: http.Response,
+        body: Iterable[bytes | memoryview],
+    ) -> Capture:
+        """The capture of any response, its body read here once."""
+        if not record_id and record.type != DOCUMENT:
+            raise Refused("no-record-id")
+        stated, spelling = _stated(record.values[4])
+        if stated is None and answer.coding:
+            raise Refused("chunked-without-digest")
+        algorithm = "sha1" if stated is None else stated.algorithm
+        payload = Payload(algorithm, self._also, answer.coding)
+        block = self._block_check(record, answer, stated)
+        for piece in body:
+            payload.update(piece)
+            if block is not None:
+                block[1].update(piece)
+        if payload.empty:
+            raise Refused("empty")
+        verdict = payload.judge(stated)
+        if verdict is None or (block is not None and block[0].raw != block[1].digest()):
+            what = "WARC-Payload-Digest" if verdict is None else "WARC-Block-Digest"
+            raise Refused("digest-mismatch", f"{what} is not that of the bytes it stands for")
+        covers, digests = verdict
+        etag = modified = b""
+        if self._etag:
+            etag = http.field(answer.head, b"etag")
+            modified = http.field(answer.head, b"last-modified")
+        return Capture(
+            digests[0], spelling, url, record.values[1], Evidence.RECORD, covers,
+            answer.status, answer.mime, payload.stored.length, False, record_id,
+            self._container, record.offset, etag, modified, tuple(digests[1:]),
+        )  # fmt: skip
+
+    def _block_check(
+        self, record: Record, answer: http.Response, stated: Digest | None
+    ) -> tuple[Digest, Hash] | None:
+        """The stated digest of the block and a running one that has seen its HTTP header.
+
+        It would cost a second hash over every byte to learn what the payload digest has told
+        already, but for the header. So it is checked where there is no payload digest, or on wish.
+        """
+        if record.type == DOCUMENT or (stated is not None and not self._verify_block):
+            return None
+        block = _stated(record.head.fields.get(b"WARC-Block-Digest", b""))[0]
+        if block is None:
+            return None
+        running = new_hash(block.algorithm)
+        running.update(answer.head)
+        return block, running
+
+    def revisit(self, record: Record) -> Revisit:
+        """What a revisit record says; raises `Refused` or `BrokenRecord`."""
+        head = record.head
+        url, date, record_id, content_type, text, _, _ = record.values
+        url = _http_url(url)
+        try:
+            stated, spelling = _stated(text)
+            check_date(date)
+        except (Refused, BadDate):
+            stated = None
+        if stated is None:
+            raise Refused("unresolved-revisit")
+        refers_to = None
+        if _IDENTICAL.fullmatch(head.fields.get(b"WARC-Profile", b"")) and stated not in EMPTY:
+            refers_to = _refers_to(head.fields)
+        if refers_to is not None and (refers_to.url, refers_to.date) == (url, date):
+            refers_to = None
+        status, mime, etag, modified = self._revisited(record)
+        capture = Capture(
+            stated, spelling, url, date, Evidence.REVISIT, Covers.UNKNOWN,
+            status, mime, -1, False, _bare(record_id),
+            self._container, record.offset, etag, modified,
+        )  # fmt: skip
+        return Revisit(capture, refers_to)
+
+    def _revisited(self, record: Record) -> tuple[int, bytes, bytes, bytes]:
+        """Status, media type, ETag and Last-Modified in the block of a revisit, if it has them."""
+        block = b"".join(islice(record.pieces(), 2))
+        if not block.startswith(b"HTTP/"):
+            return 0, b"", b"", b""
+        answer = http.parse(block + b"\r\n\r\n", 0, len(block) + 4)
+        assert answer is not None
+        if not self._etag:
+            return answer.status, answer.mime, b"", b""
+        etag, modified = (http.field(answer.head, name) for name in (b"etag", b"last-modified"))
+        return answer.status, answer.mime, etag, modified
+
+    def _check_type(self, content_type: bytes) -> None:
+        if _HTTP_TYPE.fullmatch(content_type) is None:
+            raise Refused("not-http")
+        if len(self._types) < 1000:
+            self._types.add(content_type)
+
+
+def special(record: Record) -> str:
+    """Why a record with `Record.special` is no capture; empty if that is no reason."""
+    head = record.head
+    if head.repeated:
+        return "repeated-field"
+    if head.version not in VERSIONS:
+        return "unknown-version"
+    if b"WARC-Segment-Number" in head.fields:
+        return "segmented"
+    return "truncated" if record.type == b"response" else ""
+
+
+def _http_url(url: bytes) -> bytes:
+    """The URL without the brackets that wget writes; raises `Refused` if it is not HTTP."""
+    if url[:1] == b"<" and url[-1:] == b">":
+        url = url[1:-1]
+    if not url:
+        raise Refused("no-url")
+    if _HTTP_URL.match(url) is None:
+        raise Refused("not-http")
+    return url
+
+
+def _bare(record_id: bytes) -> bytes:
+    return record_id[1:-1] if record_id[:1] == b"<" and record_id[-1:] == b">" else record_id
+
+
+def _checked(date: bytes) -> bytes:
+    try:
+        return check_date(date)
+    except BadDate as error:
+        raise Refused("bad-date") from error
+
+
+def _sha1(stated: bytes) -> bytes:
+    """The value of a digest spelled ``sha1:`` and 32 characters; empty if it is misspelled."""
+    try:
+        return sha1_of_base32(stated[5:])
+    except ValueError:
+        return b""
+
+
+def _stated(text: bytes) -> tuple[Digest | None, Spelling]:
+    """The digest that a header states, None if it states none; raises `Refused`."""
+    if not text:
+        return None, CANONICAL
+    try:
+        return parse_spelled(text.decode("ascii"))
+    except (BadDigest, UnicodeDecodeError) as error:
+        raise Refused("bad-digest") from error
+
+
+def _refers_to(fields: dict[bytes, bytes]) -> RefersTo | None:
+    """What the fields of a revisit name as its original; None unless by URL and date."""
+    try:
+        url = _http_url(fields.get(b"WARC-Refers-To-Target-URI", b""))
+        date = _checked(fields.get(b"WARC-Refers-To-Date", b""))
+    except Refused:
+        return None
+    return RefersTo(url, date, _bare(fields.get(b"WARC-Refers-To", b"")))

@@ -1,0 +1,73 @@
+"""Responses to other methods than GET, found by the request records around them.
+
+What a POST was answered may differ for every body that was posted, so such a response is never an
+original for a URL. Only its request record knows the method, and stands before or after it,
+nearly always next to it; either record may name the other (WARC 1.1 section 5.7,
+WARC-Concurrent-To is bidirectional).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from dedupindex.capture import Capture, Item, Refusal, Revisit
+from dedupindex.warc.heads import COMMON
+from dedupindex.warc.record import Record
+
+NEAR = 64  # records between a request and its response, at most
+_RECORD_ID, _CONCURRENT = (
+    COMMON.index(name) for name in (b"WARC-Record-ID", b"WARC-Concurrent-To")
+)
+_METHOD = Refusal("method")
+_Request = tuple[frozenset[bytes], frozenset[bytes]]  # its own id, and those it was made with
+
+
+class Vicinity:
+    """Holds the last items back until no request can change them any more."""
+
+    def __init__(self) -> None:
+        self._items: list[Item] = []
+        self._related: list[bytes] = []  # WARC-Concurrent-To of each
+        self._others: deque[_Request] = deque(maxlen=NEAR)
+
+    def add(self, item: Item, concurrent: bytes = b"") -> None:
+        """Take the item of the next record; `concurrent` are the ids of records made with it."""
+        if self._others and any(_belongs(item, concurrent, other) for other in self._others):
+            item = _METHOD
+        self._items.append(item)
+        self._related.append(concurrent)
+
+    def request(self, record: Record) -> None:
+        """Look at a request record; other methods than GET concern the responses around it."""
+        if record.begins_with(b"GET "):
+            return
+        other = _ids(record.values[_RECORD_ID]), _ids(record.values[_CONCURRENT])
+        self._others.append(other)
+        for index, item in enumerate(self._items):
+            if _belongs(item, self._related[index], other):
+                self._items[index] = _METHOD
+
+    @property
+    def full(self) -> bool:
+        return len(self._items) >= 2 * NEAR
+
+    def leave(self, *, everything: bool = False) -> list[Item]:
+        """The items that are settled."""
+        count = len(self._items) if everything else len(self._items) - NEAR
+        settled = self._items[:count]
+        del self._items[:count], self._related[:count]
+        return settled
+
+
+def _ids(text: bytes) -> frozenset[bytes]:
+    return frozenset([part.strip(b"<>") for part in text.split()])
+
+
+def _belongs(item: Item, concurrent: bytes, other: _Request) -> bool:
+    """Whether `item` is what that request was answered, by either's word."""
+    if isinstance(item, Revisit):
+        item = item.capture
+    if not isinstance(item, Capture):
+        return False
+    own, named = other
+    return (item.record_id in named) or not own.isdisjoint(_ids(concurrent))

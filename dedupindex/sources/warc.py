@@ -1,0 +1,144 @@
+"""WARC and ARC files as a source of captures.
+
+Each record is answered once: as a `Capture`, as a `Revisit`, or as a `Refusal` that says why it is
+neither. Bytes that could not be read as records are a `Problem`, and a `Refusal` if a record was
+lost with them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from dedupindex.capture import Item, Problem, Refusal
+from dedupindex.sources.responses import Refused, Responses, special
+from dedupindex.sources.vicinity import Vicinity
+from dedupindex.warc.arc import DOCUMENT, HEADER
+from dedupindex.warc.heads import COMMON
+from dedupindex.warc.members import Filler
+from dedupindex.warc.reader import read
+from dedupindex.warc.record import BrokenRecord, Record
+from dedupindex.warc.window import open_window
+
+_REASONS = {
+    b"request": "request-record",
+    b"warcinfo": "warcinfo-record",
+    b"metadata": "metadata-record",
+    b"resource": "resource-record",
+    b"conversion": "conversion-record",
+    b"continuation": "segmented",
+    HEADER: "warcinfo-record",
+}
+_REFUSALS = {kind: Refusal(reason) for kind, reason in _REASONS.items()}
+_UNKNOWN = Refusal("unknown-record-type")
+_CONCURRENT = COMMON.index(b"WARC-Concurrent-To")
+_GROWING = "is still being written; index it when it is complete"
+
+
+class WarcSource:
+    """A WARC or ARC file, plain or gzipped; see `sources.protocol.Source`.
+
+    When `items` has ended, `changed` says whether the file was still being written: then what was
+    yielded must be dropped, and the last item is a `Problem` that says so. A name that ends in
+    ``.open``, as crawlers write it, is not read at all.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: BinaryIO | str | os.PathLike[str],
+        *,
+        also: tuple[str, ...] = (),
+        etag: bool = False,
+        verify_block: bool = False,
+    ) -> None:
+        """Open the file, or spool the stream; raises `BadSource`.
+
+        `also` names digest algorithms to compute besides the stated one. `etag` keeps ETag and
+        Last-Modified. `verify_block` checks WARC-Block-Digest too, a second hash over all bytes.
+        """
+        self.name = name
+        self.changed = False
+        self.content_hash = ""
+        self.filler = 0  # bytes that hold no record and do no harm
+        self._window = open_window(name, source)
+        self.size = self._window.size
+        self._responses = Responses(name, also=also, etag=etag, verify_block=verify_block)
+        self._vicinity = Vicinity()
+        self._shared = False  # whether a problem has told of members with several records
+
+    @property
+    def position(self) -> int:
+        """Bytes of the file read so far."""
+        return self._window.hashed
+
+    def items(self) -> Iterator[Item]:
+        """See `Source.items`."""
+        window = self._window
+        if self.name.endswith(".open"):
+            self.changed = True
+            yield Problem(self.name, 0, _GROWING)
+            return
+        if not self.size:
+            yield Problem(self.name, 0, "is empty: it holds no record")
+        vicinity = self._vicinity
+        for event in read(window):
+            if isinstance(event, Record):
+                self._answer(event)
+            elif isinstance(event, Filler):
+                self.filler += event.stored
+            else:
+                vicinity.add(Problem(self.name, event.offset, event.message))
+                if event.record:
+                    vicinity.add(Refusal("damaged"))
+            if vicinity.full:
+                yield from vicinity.leave()
+        yield from vicinity.leave(everything=True)
+        self.content_hash = window.content_hash()
+        self.changed = window.changed()
+        window.close()
+        if self.changed:
+            yield Problem(self.name, self.size, _GROWING)
+
+    def _answer(self, record: Record) -> None:
+        """Add the one item that a record is worth, unless it turns out to be broken."""
+        try:
+            try:
+                item = self._judged(record)
+            except Refused as refused:
+                item = Refusal(refused.reason)
+                if refused.problem:
+                    record.finish()
+                    self._vicinity.add(Problem(self.name, record.offset, refused.problem))
+            if record.data is None:
+                record.finish()
+        except BrokenRecord:
+            return  # the reader accounts for it next, as damage
+        self._vicinity.add(item, record.values[_CONCURRENT])
+
+    def _judged(self, record: Record) -> Item:
+        kind = record.type
+        if kind == b"request":
+            self._vicinity.request(record)
+        if record.shared:
+            return self._unreachable(record)
+        if record.special:
+            reason = "ambiguous-line" if kind == DOCUMENT else special(record)
+            if reason:
+                return Refusal(reason)
+        if kind == b"response" or kind == DOCUMENT:
+            return self._responses.response(record)
+        if kind == b"revisit":
+            return self._responses.revisit(record)
+        return _REFUSALS.get(kind, _UNKNOWN)
+
+    def _unreachable(self, record: Record) -> Refusal:
+        if not self._shared:
+            self._shared = True
+            message = (
+                "several records share one gzip member, so that replay tools find only the first: "
+                "recompress the file record by record"
+            )
+            self._vicinity.add(Problem(self.name, record.offset, message))
+        return Refusal("shared-member")
