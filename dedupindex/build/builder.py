@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
 from multiprocessing.sharedctypes import Synchronized
@@ -84,7 +84,7 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
     """
     start = time.monotonic()
     job.index.mkdir(parents=True, exist_ok=True)
-    with exclusive(job.index / "lock", f"the index at {job.index}"):
+    with exclusive(job.index / "lock", f"the index at {job.index}"), _explained(job.index):
         _prepare(job)
         staging = Staging(job.index, job.signature(), resume=job.resume)
         done = [Staged.from_json(task) for task in staging.done]
@@ -98,12 +98,26 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
     tally = _account(done, outcome)
     tally.known = plan.known
     tally.seconds = time.monotonic() - start
-    problems = [problem for staged in done for problem in staged.problems]
+    problems = [*plan.problems, *(problem for staged in done for problem in staged.problems)]
     return Built(tally, problems, plan.skipped)
+
+
+@contextmanager
+def _explained(index: Path) -> Iterator[None]:
+    """A full disk and its like, said in a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise IndexUnavailable(
+            f"building {index} failed: {error}; the index is as it was, "
+            "run the same command again when there is room"
+        ) from error
 
 
 def _prepare(job: Build) -> None:
     """Make sure that the target is an index that this build may write to."""
+    for leftover in job.index.glob(f".{FILE}.*.part"):  # of a killed build
+        leftover.unlink()
     try:
         identity = read_identity(job.index)
     except IndexUnavailable:
@@ -131,11 +145,12 @@ def _prepare(job: Build) -> None:
 
 def _plan(job: Build, done: list[Staged]) -> Plan:
     names = frozenset(container.name for staged in done for container in staged.containers)
+    chosen: Any = {"replace": job.replace, "jobs": job.jobs, "done": names}
     with closing(open_index(job.index)) as engine:
         if not engine.identity.generation:
-            return make_plan(job.sources, None, replace=False, jobs=job.jobs, done=names)
+            return make_plan(job.sources, job.kind, None, **chosen)
         with engine.view() as view:
-            return make_plan(job.sources, view, replace=job.replace, jobs=job.jobs, done=names)
+            return make_plan(job.sources, job.kind, view, **chosen)
 
 
 def _stage_all(
@@ -213,6 +228,7 @@ def _load(job: Build, plan: Plan, staging: Staging, done: list[Staged]) -> Outco
     with closing(open_index(job.index, write=True)) as engine:
         if engine.identity.generation and not containers:
             return Outcome()
+        engine.clear_leftovers()
         load = Load(
             staging.runs(),
             list(staging.names()),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
+from dedupindex.capture import Problem
 from dedupindex.errors import BadSource, ContainerChanged
 from dedupindex.index.protocol import View
 from dedupindex.sources import expand
@@ -32,10 +33,17 @@ class Plan:
     known: int = 0  # containers indexed before, unchanged
     dropped: set[str] = field(default_factory=set)  # changed ones, whose captures go first
     skipped: int = 0  # files in directories that are no source
+    problems: list[Problem] = field(default_factory=list)  # files that may be one
 
 
 def make_plan(
-    sources: Iterable[str], view: View | None, *, replace: bool, jobs: int, done: frozenset[str]
+    sources: Iterable[str],
+    kind: str | None,
+    view: View | None,
+    *,
+    replace: bool,
+    jobs: int,
+    done: frozenset[str],
 ) -> Plan:
     """Part the containers of `sources` into tasks; `done` ones were staged before.
 
@@ -43,8 +51,8 @@ def make_plan(
     """
     plan = Plan()
     inputs = []
-    expanded = expand(list(sources))
-    plan.skipped = expanded.skipped
+    expanded = expand(list(sources), kind)
+    plan.skipped, plan.problems = expanded.skipped, expanded.problems
     for path in expanded.paths:
         if path == "-":
             inputs.append(Input("-", 0))

@@ -81,26 +81,24 @@ def run_task(task: Task, progress: Progress) -> Staged:
     writer = RunWriter(task.staging, f"{task.number:06d}")
     judge = _judge(task.settings)
     for item in task.inputs:
+        stager = _Stager(task.settings, judge, numbers, staged)
         with open_source(item.path, task.kind, task.options) as source:
-            stager = _Stager(task.settings, judge, numbers, staged)
             for batch in stager.read(source, progress):
                 writer.extend(batch)
-            staged.containers.append(
-                Container(
-                    source.name,
-                    source.size,
-                    source.content_hash,
-                    stager.records,
-                    task.crawl,
-                    stager.problems > 0,
-                )
-            )
+        staged.containers.append(_container(source, stager, task.crawl))
     writer.flush()
     numbers.close()
     engine.close()
     staged.tally.containers = len(task.inputs)
     staged.runs = [path.name for path in writer.paths]
     return staged
+
+
+def _container(source: Source, stager: _Stager, crawl: str) -> Container:
+    """How a container that was read is registered; a pipe is known by its content only."""
+    name = source.name if source.size >= 0 else f"-:{source.content_hash}"
+    damaged = stager.problems > 0
+    return Container(name, source.size, source.content_hash, stager.records, crawl, damaged)
 
 
 def _judge(settings: Settings) -> Judge:
@@ -131,7 +129,7 @@ class _Stager:
         for item in source.items():
             records += 1
             if item.__class__ is Capture:
-                capture: Capture = item  # type: ignore[assignment]  # told by its class, for speed
+                capture: Capture = item  # told by its class, for speed
                 reason = judge(capture)
                 if reason:
                     refused[reason] += 1

@@ -61,11 +61,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("dedupindex: interrupted", err=True)
-        return 130
     except BrokenPipeError:
         # Whoever read our answers has seen enough; a second complaint at exit helps nobody.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:
+        click.echo(f"dedupindex: {error}", err=True)
+        return DedupError.exit_status
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("dedupindex: interrupted", err=True)
+        return 130
     return status if isinstance(status, int) else 0

@@ -51,11 +51,11 @@ def _configure(ctx: click.Context, option: click.Parameter, path: str | None) ->
     if path is None:
         return
     content = read_config(Path(path))
-    section = content.get(ctx.command.name or "", {})
+    section = content.get(ctx.info_name or "", {})
     names = {param.name for param in ctx.command.params if param.param_type_name == "option"}
     values = {name.replace("-", "_"): value for name, value in section.items()}
     if unknown := sorted(set(values) - {name for name in names if name}):
-        raise BadInput(f"{path}: [{ctx.command.name}] has no setting {unknown[0]!r}")
+        raise BadInput(f"{path}: [{ctx.info_name}] has no setting {unknown[0]!r}")
     ctx.default_map = {**(ctx.default_map or {}), **values}
 
 

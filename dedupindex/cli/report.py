@@ -85,7 +85,9 @@ def command(
     report = Report(filters, by=by, status=statuses(status))
     with closing(open_index(index)) as engine, engine.view() as view:
         settings = engine.identity.settings
-        for path in expand([*against, *more]).paths:
+        expanded = expand([*against, *more], iterator)
+        report.problems += expanded.problems
+        for path in expanded.paths:
             with open_source(path, iterator, SourceOptions()) as source:
                 report.take(source.items(), view, settings)
         content = report.as_json(settings, view.counts().captures, limit)

@@ -102,13 +102,17 @@ class Rule:
             return entry[0] & 3 < other[0] & 3
         return self._order(key, entry) < self._order(key, other)
 
-    def _order(self, key: bytes, entry: bytes) -> tuple[bytes, str, int, bool, bytes]:
-        """Decides within a second: by fraction, place, and last by bytes (before wins a tie)."""
+    def _order(self, key: bytes, entry: bytes) -> tuple[bytes, str, int, bytes, bool]:
+        """Decides within a second: by fraction, place, content; what is there already wins a tie.
+
+        The container's number is no content: it depends on the order in which names came.
+        """
         capture = decode(key, _unmarked(entry), self.name_of)
         place = capture.offset if capture.offset >= 0 else 1 << 62
-        fresh = not entry[1] & BEFORE
         body = _unmarked(entry)
-        return capture.date[:-1], capture.container or "\U0010ffff", place, fresh, body
+        body = body[:17] + body[21:]
+        fresh = not entry[1] & BEFORE
+        return capture.date[:-1], capture.container or "\U0010ffff", place, body, fresh
 
 
 def mark_before(cell: bytes) -> list[bytes]:

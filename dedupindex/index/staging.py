@@ -14,13 +14,14 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import lmdb
 
-from dedupindex.errors import Damaged
+from dedupindex.errors import Damaged, IndexUnavailable
 
 _NUMBERS_KEPT = 100_000
 
@@ -98,10 +99,13 @@ class Numbers:
     """
 
     def __init__(self, directory: Path, known: Callable[[str], int], first: int) -> None:
-        path = str(directory / "numbers.mdb")
-        self._env = lmdb.open(path, subdir=False, map_size=1 << 36, max_dbs=2, sync=False)
-        self._numbers = self._env.open_db(b"numbers")  # hash of a name -> number
-        self._names = self._env.open_db(b"names")
+        self._path = directory / "numbers.mdb"
+        with self._explained():
+            self._env = lmdb.open(
+                str(self._path), subdir=False, map_size=1 << 36, max_dbs=2, sync=False
+            )
+            self._numbers = self._env.open_db(b"numbers")  # hash of a name -> number
+            self._names = self._env.open_db(b"names")
         self._known, self._first = known, first
         self._kept: dict[str, int] = {"": 0}
 
@@ -118,7 +122,7 @@ class Numbers:
     def _give(self, name: str) -> int:
         text = name.encode("utf-8", "surrogateescape")
         key = blake2b(text, digest_size=16).digest()
-        with self._env.begin(write=True) as txn:
+        with self._explained(), self._env.begin(write=True) as txn:
             value = txn.get(key, db=self._numbers)
             if value is None:
                 number = self._first + txn.stat(self._numbers)["entries"]
@@ -129,5 +133,13 @@ class Numbers:
 
     def close(self) -> None:
         """Force what was given out to disk: runs that are done refer to it."""
-        self._env.sync(True)
+        with self._explained():
+            self._env.sync(True)
         self._env.close()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except lmdb.Error as error:
+            raise IndexUnavailable(f"{self._path} cannot be written: {error}") from error

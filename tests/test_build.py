@@ -1,0 +1,277 @@
+"""`dedupindex.build`: any order, any number of processes, any interruption: the same index."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from dedupindex.build.builder import Build, Built, build
+from dedupindex.capture import Capture
+from dedupindex.digest import Digest, Spelling
+from dedupindex.errors import ContainerChanged, IndexBusy, IndexExists, SettingsConflict
+from dedupindex.files import exclusive
+from dedupindex.index import open_index
+from dedupindex.index.identity import Settings
+from tests.captures import sha1
+
+EVERYTHING = Settings(mime=".*", whitelist=True)
+HEADER = " CDX N b a m s k r M S V g\n"
+
+
+def cdx_line(number: int, digest: int, day: int, url: str = "", mime: str = "image/png") -> str:
+    url = url or f"http://h{number % 7}.example/p{number}"
+    spelled = sha1(digest).spelled(Spelling(0, 0))
+    return f"- 202611{day:02d}091417 {url} {mime} 200 {spelled} - - 500 {number * 600} d{day}.warc.gz\n"
+
+
+@pytest.fixture
+def crawls(tmp_path: Path) -> Path:
+    """Six files of lines that repeat and contradict one another, and some that are refused."""
+    rnd = random.Random(5)
+    folder = tmp_path / "crawls"
+    folder.mkdir()
+    for name in "abcdef":
+        lines = [HEADER]
+        for _ in range(400):
+            number = rnd.randrange(300)
+            mime = rnd.choice(["image/png", "image/png", "text/html", "warc/revisit"])
+            lines.append(cdx_line(number, 1 + number // 2, rnd.randint(1, 28), mime=mime))
+        lines.append("this is no CDX line\n")
+        (folder / f"{name}.cdx").write_text("".join(lines))
+    return folder
+
+
+def content(index: Path) -> list[tuple[Digest, Capture]]:
+    with closing(open_index(index)) as engine, engine.view() as view:
+        assert engine.check() == []
+        return list(view.captures())
+
+
+def run(index: Path, *sources: Path, **fields: object) -> Built:
+    chosen = {"settings": EVERYTHING, **fields}
+    return build(Build([str(source) for source in sources], index, **chosen))  # type: ignore[arg-type]
+
+
+def test_every_record_is_accounted_for(crawls: Path, tmp_path: Path) -> None:
+    built = run(tmp_path / "index", crawls)
+    tally = built.tally
+    assert tally.containers == 6
+    assert tally.records == 6 * 401
+    assert tally.refused["bad-line"] == 6
+    assert len(built.problems) == 6
+    assert tally.refused["unresolved-revisit"] > 0
+    assert tally.added == len(content(tmp_path / "index"))
+    assert tally.added + tally.replaced + tally.unchanged + tally.refused.total() == tally.records
+
+
+@pytest.mark.parametrize("keep", ["earliest", "latest"])
+def test_any_order_and_any_processes_give_the_same_index(
+    crawls: Path, tmp_path: Path, keep: str
+) -> None:
+    chosen = Settings(mime=".*", whitelist=True, keep=keep)
+    files = sorted(crawls.glob("*.cdx"))
+    run(tmp_path / "one", crawls, settings=chosen)
+    expected = content(tmp_path / "one")
+    run(tmp_path / "two", crawls, settings=chosen, jobs=2)
+    assert content(tmp_path / "two") == expected
+    random.Random(1).shuffle(files)
+    for file in files:
+        run(tmp_path / "three", file, settings=chosen, add=True)
+    assert content(tmp_path / "three") == expected
+
+
+def test_keep_chooses_the_end_of_time(tmp_path: Path) -> None:
+    for day in (5, 2, 9):
+        (tmp_path / f"{day}.cdx").write_text(HEADER + cdx_line(1, 1, day))
+    for keep, kept in (("earliest", b"2026-11-02"), ("latest", b"2026-11-09")):
+        index = tmp_path / keep
+        chosen = Settings(keep=keep)
+        built = run(index, tmp_path / "5.cdx", settings=chosen)
+        assert (built.tally.added, built.tally.replaced) == (1, 0)
+        run(index, tmp_path / "2.cdx", tmp_path / "9.cdx", settings=chosen, add=True)
+        assert [capture.date[:10] for _, capture in content(index)] == [kept]
+
+
+def test_the_same_command_again_finds_nothing_to_do(crawls: Path, tmp_path: Path) -> None:
+    run(tmp_path / "index", crawls)
+    before = content(tmp_path / "index")
+    again = run(tmp_path / "index", crawls)
+    assert (again.tally.containers, again.tally.known, again.tally.records) == (0, 6, 0)
+    assert content(tmp_path / "index") == before
+
+
+def test_another_command_must_say_add(crawls: Path, tmp_path: Path) -> None:
+    run(tmp_path / "index", crawls / "a.cdx")
+    with pytest.raises(IndexExists, match="--add"):
+        run(tmp_path / "index", crawls / "b.cdx")
+    run(tmp_path / "index", crawls / "b.cdx", add=True)
+
+
+def test_a_directory_of_something_else_is_left_alone(crawls: Path, tmp_path: Path) -> None:
+    with pytest.raises(IndexExists, match="not empty"):
+        run(crawls, crawls / "a.cdx")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "name"),
+    [
+        (Settings(url_index=False, canonical=False, mime=".*", whitelist=True), "url_index"),
+        (Settings(canonical=False, mime=".*", whitelist=True), "canonical"),
+        (Settings(mime="^image/", whitelist=True), "mime"),
+        (Settings(mime=".*", whitelist=True, keep="latest"), "keep"),
+        (Settings(mime=".*", whitelist=True, also_digest="sha256"), "also_digest"),
+        (Settings(mime=".*", whitelist=True, etag=True), "etag"),
+    ],
+)
+def test_a_mixed_add_is_refused_by_name(
+    crawls: Path, tmp_path: Path, chosen: Settings, name: str
+) -> None:
+    run(tmp_path / "index", crawls / "a.cdx")
+    before = content(tmp_path / "index")
+    with pytest.raises(SettingsConflict, match=name):
+        run(tmp_path / "index", crawls / "b.cdx", settings=chosen, add=True)
+    assert content(tmp_path / "index") == before
+
+
+def test_a_changed_container_is_an_error_until_replaced(tmp_path: Path) -> None:
+    file, index = tmp_path / "x.cdx", tmp_path / "index"
+    file.write_text(HEADER + cdx_line(1, 1, 5))
+    run(index, file)
+    file.write_text(HEADER + cdx_line(2, 2, 6))
+    with pytest.raises(ContainerChanged, match="--replace"):
+        run(index, file, add=True)
+    built = run(index, file, replace=True)
+    assert built.tally.added == 1
+    with closing(open_index(index)) as engine, engine.view() as view:
+        container = view.container(str(file))
+        assert container is not None
+        assert container.records == 1
+    assert run(index, file, add=True).tally.known == 1
+
+
+def test_one_writer_at_a_time(crawls: Path, tmp_path: Path) -> None:
+    index = tmp_path / "index"
+    index.mkdir()
+    with exclusive(index / "lock", "it"), pytest.raises(IndexBusy):
+        run(index, crawls)
+    run(index, crawls)
+
+
+def command(index: Path, crawls: Path, *more: str) -> list[str]:
+    return [
+        *(sys.executable, "-m", "dedupindex", "index", "--whitelist", "--mime", ".*"),
+        *("--jobs", "2", *more, str(crawls), str(index)),
+    ]
+
+
+@pytest.mark.parametrize("more", [[], ["--resume"]])
+def test_killed_at_any_moment_and_run_again(crawls: Path, tmp_path: Path, more: list[str]) -> None:
+    """Kill -9 of the whole process group, at moments spread over the run."""
+    start = time.monotonic()
+    subprocess.run(command(tmp_path / "whole", crawls), check=False, capture_output=True)
+    whole = time.monotonic() - start
+    expected = content(tmp_path / "whole")
+    index = tmp_path / "index"
+    for part in range(1, 9):
+        process = subprocess.Popen(
+            command(index, crawls, *more),
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            process.wait(whole * part / 8)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    done = subprocess.run(command(index, crawls, *more), capture_output=True, text=True)
+    assert done.returncode in (0, 7), done.stderr  # 7: the six bad lines, if it was read now
+    assert content(index) == expected
+    left = {path.name for path in index.iterdir()}
+    assert left == {path.name for path in (tmp_path / "whole").iterdir()}
+
+
+@pytest.mark.parametrize("step", ["stage", "load", "commit"])
+def test_killed_at_the_worst_steps(crawls: Path, tmp_path: Path, step: str) -> None:
+    """Dies in the middle of a task, just before the load commits, and just after it."""
+    moments = {
+        "stage": "import dedupindex.build.stage as m; f = m.RunWriter.flush; "
+        "m.RunWriter.flush = lambda self: (f(self), die())",
+        "load": "import dedupindex.index.identity as m; f = m.Identity.write; "
+        "m.Identity.write = lambda self, index: (die() if self.generation else None, "
+        "f(self, index))[1]",
+        "commit": "import dedupindex.index.staging as m; "
+        "m.Staging.finish.__globals__['done'] = 1; f = m.Staging.clear; "
+        "m.Staging.clear = lambda self: die() if self.done else f(self)",
+    }
+    script = (
+        "import os, signal, sys\n"
+        "def die(): os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"{moments[step]}\n"
+        "from dedupindex.cli import main\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    index = tmp_path / "index"
+    line = command(index, crawls)
+    line[line.index("--jobs") + 1] = "1"
+    killed = subprocess.run([sys.executable, "-c", script, *line[3:]], capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    for more in (["--resume"], []):
+        again = subprocess.run(command(index, crawls, *more), capture_output=True, text=True)
+        assert again.returncode in (0, 7), again.stderr
+        run(tmp_path / "whole", crawls)
+        assert content(index) == content(tmp_path / "whole")
+
+
+def test_resume_does_not_read_again_what_was_done(crawls: Path, tmp_path: Path) -> None:
+    from dedupindex.build import builder
+
+    index = tmp_path / "index"
+    seen: list[str] = []
+
+    def failing(job: builder.Build, *rest: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(builder, "_load", failing)
+        with pytest.raises(KeyboardInterrupt):
+            run(index, crawls)
+    with pytest.MonkeyPatch.context() as patch:
+        real = builder.run_task
+        patch.setattr(
+            builder, "run_task", lambda task, on: (seen.append(str(task)), real(task, on))[1]
+        )
+        built = run(index, crawls, resume=True)
+    assert seen == []
+    assert built.tally.containers == 6
+    run(tmp_path / "whole", crawls)
+    assert content(index) == content(tmp_path / "whole")
+
+
+def test_a_full_disk_leaves_the_index_as_it_was(crawls: Path, tmp_path: Path) -> None:
+    index = tmp_path / "index"
+    run(index, crawls / "a.cdx")
+    before = content(index)
+
+    def small_files() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+    failed = subprocess.run(
+        command(index, crawls, "--add"), preexec_fn=small_files, capture_output=True, text=True
+    )
+    assert failed.returncode not in (0, 7)
+    assert "Traceback" not in failed.stderr
+    assert content(index) == before
+    run(index, crawls, add=True)
+    run(tmp_path / "whole", crawls)
+    assert content(index) == content(tmp_path / "whole")
