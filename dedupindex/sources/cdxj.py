@@ -53,7 +53,10 @@ class CdxjSource(TextSource):
         if len(parts) != 3:
             raise ValueError("not 'urlkey timestamp {json}'")
         urlkey, digits, text = parts
-        row = orjson.loads(text)
+        try:
+            row = orjson.loads(text)
+        except orjson.JSONDecodeError as error:
+            raise ValueError(f"bad JSON at its character {error.pos}: {error.msg}") from error
         if not isinstance(row, dict):
             raise ValueError("the third part is no JSON object")
         if other_method(urlkey) or str(row.get("method", "GET")).upper() != "GET":

@@ -20,7 +20,6 @@ from typing import Any, BinaryIO
 import orjson
 
 from dedupindex.capture import Capture, Covers, Evidence, Item, RefersTo, Refusal, Revisit
-from dedupindex.digest import CANONICAL, Digest, sha1_of_base32
 from dedupindex.errors import BadDate, BadDigest
 from dedupindex.sources.protocol import SourceOptions
 from dedupindex.sources.rows import Memory, is_http, read_digest
@@ -111,12 +110,7 @@ class CrawlLogSource(TextSource):
         text = fields[9]
         if text.startswith(b"SHA1:"):  # HTTPContentDigest: of stripped text, not of the payload
             raise BadDigest("a digest of the processor HTTPContentDigest")
-        try:
-            digest, spelling = Digest("sha1", sha1_of_base32(text[5:])), CANONICAL
-            if not text.startswith(b"sha1:"):
-                raise ValueError
-        except ValueError:
-            digest, spelling = read_digest(text, self.options.digest_algorithm)
+        digest, spelling = read_digest(text, self.options.digest_algorithm)
         name, offset = extra.get("warcFilename"), extra.get("warcFileOffset")
         mime = b"" if fields[6] == b"no-type" else memory.mime(fields[6])
         return Capture(

@@ -18,6 +18,7 @@ from dedupindex.sources.finding import STDIN, regular
 from dedupindex.sources.kinds import HEAD, KINDS, NO_ZSTD, ZIP, ZSTD, kind_named, kind_of
 from dedupindex.sources.protocol import Source, SourceOptions
 from dedupindex.sources.text import TextSource
+from dedupindex.sources.warc import WarcSource
 
 _TEXT: dict[str, type[TextSource]] = {
     "cdx": CdxSource,
@@ -93,14 +94,16 @@ def _open_binary(
     kind: str, name: str, stream: BinaryIO, head: bytes, size: int, options: SourceOptions
 ) -> Source:
     """WARC, ARC and WACZ find their way in the file by themselves; a pipe they spool."""
-    from dedupindex.sources.wacz import WaczSource
-    from dedupindex.sources.warc import WarcSource
+    if kind == "wacz":
+        stream.close()
+        from dedupindex.sources.wacz import WaczSource
 
-    reader = WaczSource if kind == "wacz" else WarcSource
+        return WaczSource(name, name, also=options.also, etag=options.etag)
     if size < 0:
-        return reader(name, _again(stream, head, size), also=options.also)
+        pipe = _again(stream, head, size)
+        return WarcSource(name, pipe, also=options.also, etag=options.etag)
     stream.close()
-    return reader(name, name, also=options.also)
+    return WarcSource(name, name, also=options.also, etag=options.etag)
 
 
 def _again(stream: BinaryIO, head: bytes, size: int) -> BinaryIO:

@@ -183,20 +183,15 @@ def read_digest(text: bytes, algorithm: str) -> tuple[Digest, Spelling]:
     """A digest as rows and logs write it; raises `BadDigest`.
 
     Without a label it is of `algorithm` if its length allows that, else SHA-256 when it has the
-    64 hex digits of one. 32 characters that are all hex digits are an MD5, never a SHA-1: of all
-    SHA-1 in base32 one in 10^13 looks like that.
+    64 hex digits of one. 32 lower-case hex digits are an MD5 even if they could be base32.
     """
     value = text.removeprefix(b"sha1:")
-    if len(value) == 32 and (value is not text or algorithm == "sha1"):
+    labelled = len(value) < len(text)
+    if labelled or algorithm == "sha1":
         try:
-            digest = Digest("sha1", sha1_of_base32(value))
+            return Digest("sha1", sha1_of_base32(value)), CANONICAL if labelled else BARE
         except ValueError:
-            pass
-        else:
-            if value is not text:
-                return digest, CANONICAL
-            if not _HEX.fullmatch(value):
-                return digest, BARE
+            pass  # in another spelling, or none at all
     unlabelled = algorithm
     if b":" not in text and _HEX.fullmatch(text):
         if len(text) == 32 and algorithm != "md5":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 from dedupindex.capture import Item, Problem, Refusal
 from dedupindex.sources.responses import Refused, Responses, special
@@ -72,6 +72,12 @@ class WarcSource:
     def position(self) -> int:
         """Bytes of the file read so far."""
         return self._window.hashed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._window.close()
 
     def items(self) -> Iterator[Item]:
         """See `Source.items`."""
