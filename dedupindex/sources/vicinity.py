@@ -15,6 +15,7 @@ from dedupindex.warc.heads import COMMON
 from dedupindex.warc.record import Record
 
 NEAR = 64  # records between a request and its response, at most
+FULL = 4 * NEAR
 _RECORD_ID, _CONCURRENT = (
     COMMON.index(name) for name in (b"WARC-Record-ID", b"WARC-Concurrent-To")
 )
@@ -26,7 +27,7 @@ class Vicinity:
     """Holds the last items back until no request can change them any more."""
 
     def __init__(self) -> None:
-        self._items: list[Item] = []
+        self.items: list[Item] = []  # to be left to `leave` when there are `FULL` of them
         self._related: list[bytes] = []  # WARC-Concurrent-To of each
         self._others: deque[_Request] = deque(maxlen=NEAR)
 
@@ -34,8 +35,13 @@ class Vicinity:
         """Take the item of the next record; `concurrent` are the ids of records made with it."""
         if self._others and any(_belongs(item, concurrent, other) for other in self._others):
             item = _METHOD
-        self._items.append(item)
+        self.items.append(item)
         self._related.append(concurrent)
+
+    def add_refused(self, item: Refusal) -> None:
+        """Take the item of a record that no request has to do with."""
+        self.items.append(item)
+        self._related.append(b"")
 
     def request(self, record: Record) -> None:
         """Look at a request record; other methods than GET concern the responses around it."""
@@ -43,19 +49,15 @@ class Vicinity:
             return
         other = _ids(record.values[_RECORD_ID]), _ids(record.values[_CONCURRENT])
         self._others.append(other)
-        for index, item in enumerate(self._items):
+        for index, item in enumerate(self.items):
             if _belongs(item, self._related[index], other):
-                self._items[index] = _METHOD
-
-    @property
-    def full(self) -> bool:
-        return len(self._items) >= 2 * NEAR
+                self.items[index] = _METHOD
 
     def leave(self, *, everything: bool = False) -> list[Item]:
         """The items that are settled."""
-        count = len(self._items) if everything else len(self._items) - NEAR
-        settled = self._items[:count]
-        del self._items[:count], self._related[:count]
+        count = len(self.items) if everything else len(self.items) - NEAR
+        settled = self.items[:count]
+        del self.items[:count], self._related[:count]
         return settled
 
 

@@ -41,9 +41,11 @@ def header_end(data: bytes | bytearray, start: int, stop: int) -> int:
 
 def parse(data: bytes, start: int, stop: int) -> Response | None:
     """Read the response that begins at `start`; None if its header does not end by `stop`."""
-    body = header_end(data, start, stop)
-    if body < 0:
-        return None
+    body = data.find(b"\n\r\n", start, stop) + 3
+    if body < 3 or data.find(b"\n\n", start, body) >= 0:
+        body = header_end(data, start, stop)
+        if body < 0:
+            return None
     head = data[start:body]
     status = _statuses.get(head[:13], -1)
     low = head.lower()

@@ -13,7 +13,7 @@ import shutil
 import stat
 import tempfile
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 import blake3
 
@@ -32,11 +32,12 @@ class Window:
     def __init__(
         self, file: BinaryIO, name: str, *, base: int = 0, size: int = -1, path: Path | None = None
     ) -> None:
-        self._file = file
+        self.file = file
         self._descriptor = file.fileno()
         self._name = name
         self._path = path
         self._base = base
+        self._whole = size < 0
         self._before = os.fstat(self._descriptor)
         self.size = max(self._before.st_size - base, 0) if size < 0 else size
         self.buffer = bytearray(min(CHUNK, self.size))
@@ -93,7 +94,9 @@ class Window:
         return any(_identity(status) != _identity(self._before) for status in now)
 
     def close(self) -> None:
-        self._file.close()
+        """Close the file, unless this is but a part of it, which another window may be of too."""
+        if self._whole:
+            self.file.close()
 
     def _hash_to(self, position: int) -> None:
         while self.hashed < min(position, self.size):
@@ -104,14 +107,19 @@ def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def open_window(name: str, source: BinaryIO | str | os.PathLike[str]) -> Window:
+Openable = BinaryIO | str | os.PathLike[str] | Window
+
+
+def open_window(name: str, source: Openable) -> Window:
     """Open a path, or take over a binary stream; raises `BadSource`.
 
     Only regular files are opened by path: a device or a pipe may never end.
     """
     try:
+        if isinstance(source, Window):
+            return source
         if not isinstance(source, str | os.PathLike):
-            return Window(_spooled(source), name)
+            return Window(spool(source), name)
         path = Path(source)
         if not stat.S_ISREG(path.stat().st_mode):
             raise BadSource(f"{name} is not a regular file")
@@ -120,10 +128,10 @@ def open_window(name: str, source: BinaryIO | str | os.PathLike[str]) -> Window:
         raise BadSource(f"{name} cannot be read: {error}") from error
 
 
-def _spooled(stream: BinaryIO) -> BinaryIO:
-    """A file with the rest of the stream in it."""
-    spool = tempfile.TemporaryFile()  # noqa: SIM115 (the window closes it)
+def spool(stream: IO[bytes]) -> BinaryIO:
+    """An unnamed file with the rest of the stream in it, which is closed."""
+    file = tempfile.TemporaryFile()  # noqa: SIM115 (the window closes it)
     with stream:
-        shutil.copyfileobj(stream, spool, CHUNK)
-    spool.flush()
-    return spool
+        shutil.copyfileobj(stream, file, CHUNK)
+    file.flush()
+    return file
