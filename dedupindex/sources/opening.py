@@ -18,6 +18,7 @@ from dedupindex.sources.finding import STDIN, regular
 from dedupindex.sources.kinds import HEAD, KINDS, NO_ZSTD, ZIP, ZSTD, kind_named, kind_of
 from dedupindex.sources.protocol import Source, SourceOptions
 from dedupindex.sources.text import TextSource
+from dedupindex.sources.wacz import WaczSource
 from dedupindex.sources.warc import WarcSource
 
 _TEXT: dict[str, type[TextSource]] = {
@@ -96,8 +97,6 @@ def _open_binary(
     """WARC, ARC and WACZ find their way in the file by themselves; a pipe they spool."""
     if kind == "wacz":
         stream.close()
-        from dedupindex.sources.wacz import WaczSource
-
         return WaczSource(name, name, also=options.also, etag=options.etag)
     if size < 0:
         pipe = _again(stream, head, size)
