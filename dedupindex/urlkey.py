@@ -35,29 +35,22 @@ def urlkey(url: bytes) -> bytes:
     """The canonical SURT key of `url`; of a URL that has none, the URL itself.
 
     Never fails and never touches the network: what `surt` cannot take keeps its own spelling.
-    """
-    return plain_urlkey(url) or _by_surt(url)
-
-
-def plain_urlkey(url: bytes) -> bytes | None:
-    """The key of a URL that has nothing to be resolved, unescaped or stripped; else None.
-
-    That is: a host name without port or user, no escape, no fragment, no empty or dot segment,
-    and nothing that looks like a session id.
+    What is decided here has nothing to be resolved, unescaped or stripped: a host name without
+    port or user, no escape, no fragment, no empty or dot segment, nothing like a session id.
     """
     match = _PLAIN.fullmatch(url.lower())
     if match is None:
-        return None
+        return _by_surt(url)
     site, path, query = match.groups()
     key = _sites.get(site) or _surt_site(site)
     if key is None:
-        return None
+        return _by_surt(url)
     if path.find(b"(") >= 0 and path.find(b".aspx") >= 0:  # may hold a session id of ASP.NET
-        return None
+        return _by_surt(url)
     if query is None:
         return key + (path or b"/")
     if query.find(b"id") >= 0 and _SESSION.search(query):
-        return None
+        return _by_surt(url)
     if query.find(b"&") >= 0:
         query = _ordered(query)
     return key + (path or b"/") + b"?" + query
@@ -95,6 +88,7 @@ def _needs_resolver(url: bytes) -> bool:
     """Whether surt would ask the system's resolver: a numeric host that is no IPv4 address."""
     authority = _AUTHORITY.match(url)
     host = authority[1].rpartition(b"@")[2].partition(b":")[0] if authority else b""
+    host = host.replace(b"..", b".").strip(b".")  # as surt does before it asks
     if _DIGITS_ONLY.fullmatch(host) is None or b"." not in host:
         return False
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from dedupindex.sources import Source, SourceOptions, open_source
 from dedupindex.tally import BuildTally
 
 PROBLEMS_KEPT = 100  # of one container; the rest are only counted
-_BATCH = 4096  # records between two signs of life
+_AT_ONCE = 64  # items held at a time: so few stay in the processor's cache
+_BATCHES = 32  # of them, between two signs of life
 
 Progress = Callable[[int, int], None]  # bytes and records read since the last call
 
@@ -121,36 +123,42 @@ class _Stager:
 
     def read(self, source: Source, progress: Progress) -> Iterator[list[bytes]]:
         """Batches of staged entries, until the source ends."""
-        staged: list[bytes] = []
+        items, position, before = source.items(), 0, self._staged.tally.records
+        batch = list(islice(items, _AT_ONCE))
+        while batch:
+            staged: list[bytes] = []
+            for _ in range(_BATCHES):
+                self._take(batch, staged)
+                batch = list(islice(items, _AT_ONCE))
+            records = self._staged.tally.records - before - self.records
+            self.records += records
+            progress(source.position - position, records)
+            position = source.position
+            yield staged
+
+    def _take(self, batch: list[Item], staged: list[bytes]) -> None:
+        """The inner loop of a build: what is done here is done for every record."""
         judge, numbers, key_of, etag = self._judge, self._numbers, self._keys.of, self._etag
         refused = self._staged.tally.refused
-        records = admitted = reported = 0
-        position = 0
-        for item in source.items():
-            records += 1
+        records, put_aside = len(batch), 0
+        for item in batch:
             if item.__class__ is Capture:
                 capture: Capture = item  # told by its class, for speed
                 reason = judge(capture)
                 if reason:
                     refused[reason] += 1
-                else:
-                    admitted += 1
-                    key = key_of(capture.digest, capture.url)
-                    staged.append(key + encode(capture, numbers(capture.container), etag=etag))
-                    if capture.also:
-                        staged += self._also(capture)
-            elif not self._other(item, staged):
-                records -= 1
-            if not records % _BATCH and records != reported:
-                progress(source.position - position, records - reported)
-                position, reported = source.position, records
-                yield staged
-                staged = []
-        self._staged.admitted += admitted
+                    put_aside += 1
+                    continue
+                entry = encode(capture, numbers(capture.container), etag=etag)
+                staged.append(key_of(capture.digest, capture.url) + entry)
+                if capture.also:
+                    staged += self._also(capture)
+            else:
+                put_aside += 1
+                if not self._other(item, staged):
+                    records -= 1
+        self._staged.admitted += len(batch) - put_aside
         self._staged.tally.records += records
-        self.records = records
-        progress(source.position - position, records - reported)
-        yield staged
 
     def _also(self, capture: Capture) -> list[bytes]:
         number = self._numbers(capture.container)

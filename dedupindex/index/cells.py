@@ -11,7 +11,7 @@ decides, and a cell (the value under a key) holds every entry whose key is the s
 
     cell   entry, or 0x80 followed by (u32 length, entry) for each of several
     entry  0      flags: bits 0-1 evidence, 2-3 covers, 4 UUID follows, 5 size is of the record,
-                  6 extras follow
+                  6 extras follow, 7 in reserve behind the one before it, and no answer (SPARE)
            1      spelling of the digest; bit 7: under another digest of the same payload (ALSO);
                   bit 3: the entry was in the index before (only while entries are merged)
            2-7    date, its 14 digits as a number; a fraction is in the extras
@@ -46,7 +46,7 @@ from dedupindex.timestamps import date_of_digits, digits_of_date
 from dedupindex.urlkey import urlkey
 
 ALGORITHMS = ("", "md5", "sha1", "sha256", "sha512", "blake3")  # the place is the code
-ALSO, BEFORE, SEVERAL = 0x80, 0x08, 0x80
+ALSO, BEFORE, SEVERAL, SPARE = 0x80, 0x08, 0x80, 0x80
 UNKNOWN_SIZE, SIZE_IN_EXTRAS = 0xFFFFFFFF, 0xFFFFFFFE
 UNKNOWN_OFFSET = 0xFFFFFFFFFF
 _LOW = 0xFFFFFFFF
@@ -222,6 +222,11 @@ def _read_extras(entry: bytes, at: int) -> tuple[dict[int, bytes], int]:
         extras[tag] = entry[at + 3 : at + 3 + length]
         at += 3 + length
     return extras, end
+
+
+def answers(entry: bytes) -> bool:
+    """Whether a stored entry is an original that may be answered: no revisit, not in reserve."""
+    return entry[0] & (SPARE | 3) < 3
 
 
 def url_of(entry: bytes) -> bytes:

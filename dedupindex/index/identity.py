@@ -101,18 +101,23 @@ def read_identity(index: Path) -> Identity:
         raise IndexUnavailable(f"there is no index at {index}; make one with bin/index") from error
     except OSError as error:
         raise IndexUnavailable(f"the index at {index} cannot be read: {error}") from error
-    except (ValueError, KeyError, AttributeError) as error:
+    except (ValueError, LookupError, AttributeError, TypeError) as error:
         raise Damaged(f"{index / FILE} is damaged; restore it from a copy") from error
     if version != FORMAT:
         raise FormatFromFuture(
             f"the index at {index} has format {version}, this version reads format {FORMAT}; "
             "use the dedupindex that wrote it, or a newer one"
         )
-    known = {field.name for field in fields(Settings)}
     settings = content.pop("settings", None)
-    if not isinstance(settings, dict) or set(settings) != known:
+    known = {field.name: type(field.default) for field in fields(Settings)}
+    if not isinstance(settings, dict) or _types(settings) != known:
         raise Damaged(f"{index / FILE} is damaged: its settings are not those of format {FORMAT}")
-    try:
-        return Identity(settings=Settings(**settings), **content)
-    except TypeError as error:
-        raise Damaged(f"{index / FILE} is damaged: {error}") from error
+    if _types(content) != {"engine": str, "canonicaliser": str, "generation": int}:
+        raise Damaged(f"{index / FILE} is damaged: it does not say what format {FORMAT} says")
+    if content["generation"] < 0:
+        raise Damaged(f"{index / FILE} is damaged: there is no generation below 0")
+    return Identity(settings=Settings(**settings), **content)
+
+
+def _types(values: dict[str, Any]) -> dict[str, type]:
+    return {name: type(value) for name, value in values.items()}

@@ -17,12 +17,12 @@ import lmdb
 
 from dedupindex.errors import IndexUnavailable
 from dedupindex.files import sync_directory
-from dedupindex.index.cells import DIGEST_KEY, entries_of
+from dedupindex.index.cells import DIGEST_KEY, answers, entries_of
 from dedupindex.index.identity import read_identity
 from dedupindex.index.lmdb_view import LmdbView, Trees
 from dedupindex.index.protocol import Load
 from dedupindex.index.runs import merge, merge_files
-from dedupindex.index.settle import REVISIT, Outcome, Rule, mark_before, settled, staged_again
+from dedupindex.index.settle import Outcome, Rule, mark_before, settled, staged_again
 
 MAP_SIZE = 1 << 40  # address space, not disk: the largest an index may grow
 REBUILD = 4  # a load of more than a quarter of the index is merged into a new file
@@ -201,7 +201,7 @@ def _put_one(txn: lmdb.Transaction, rule: Rule, key: bytes, entry: bytes, outcom
     """Settle one entry with what is under its key, and keep the counts right."""
     cell = cast(bytes | None, txn.get(key))
     entries = mark_before(cell) if cell else []
-    held = sum(before[0] & 3 != REVISIT for before in entries)
+    held = sum(map(answers, entries_of(cell))) if cell else 0
     outcome.captures -= held
     others = 0 if held else _holds(txn, key)
     holds = outcome.captures
@@ -226,7 +226,7 @@ def _holds(txn: lmdb.Transaction, key: bytes) -> bool:
             for other, cell in cast(Iterable[tuple[bytes, bytes]], cursor):
                 if not other.startswith(digest):
                     return False
-                if any(entry[0] & 3 != REVISIT for entry in entries_of(cell)):
+                if any(map(answers, entries_of(cell))):
                     return True
     return False
 

@@ -14,8 +14,10 @@ import lmdb
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
 from dedupindex.errors import Damaged, IndexUnavailable
+from dedupindex.index.answer_bytes import Asked, Writer
 from dedupindex.index.cells import (
     Keys,
+    answers,
     canonical_prefix,
     decode,
     digest_of_key,
@@ -23,7 +25,7 @@ from dedupindex.index.cells import (
     entries_of,
 )
 from dedupindex.index.protocol import Container, Counts, Load
-from dedupindex.index.settle import REVISIT, Outcome
+from dedupindex.index.settle import Outcome
 from dedupindex.urlkey import urlkey
 
 _NAMES_KEPT = 100_000
@@ -96,7 +98,7 @@ def _short(name: str) -> bytes:
 class LmdbView:
     """A read transaction; see `protocol.View`. Enter it with ``with``."""
 
-    __slots__ = ("_env", "_keys", "_names", "_trees", "_txn")
+    __slots__ = ("_cursor", "_env", "_keys", "_names", "_trees", "_txn")
 
     def __init__(
         self, env: lmdb.Environment, trees: Trees, keys: Keys, names: dict[int, str]
@@ -108,6 +110,7 @@ class LmdbView:
             self._txn = self._env.begin(db=self._trees.captures)
         except lmdb.Error as error:
             raise IndexUnavailable(f"the index cannot be read: {error}") from error
+        self._cursor: Any = None
         return self
 
     def __exit__(
@@ -135,6 +138,18 @@ class LmdbView:
     def any(self, digest: Digest, limit: int) -> list[Capture]:
         return self._range(digest_prefix(digest), limit)
 
+    def answer_bytes(self, writer: Writer, asked: Asked, url: bytes) -> bytes | None:
+        """The JSON of a plain answer, None if the question is not plain; see `answer_bytes`."""
+        cursor = self._cursor
+        if cursor is None:
+            cursor = self._cursor = self._txn.cursor()
+        try:
+            return writer.answer(cursor, 5 if self._keys.canonical else 8, asked, url, self.name_of)
+        except lmdb.Error as error:
+            raise IndexUnavailable(f"the index cannot be read: {error}") from error
+        except _BROKEN:
+            return None  # asked the plain way, it will say what is damaged
+
     def _range(self, prefix: bytes, limit: int) -> list[Capture]:
         found: list[Capture] = []
         try:
@@ -153,9 +168,7 @@ class LmdbView:
     def _decoded(self, key: bytes, cell: bytes) -> list[Capture]:
         try:
             return [
-                decode(key, entry, self.name_of)
-                for entry in entries_of(cell)
-                if entry[0] & 3 != REVISIT
+                decode(key, entry, self.name_of) for entry in entries_of(cell) if answers(entry)
             ]
         except _BROKEN as error:
             raise Damaged(f"the entry under {key.hex()} is damaged: {error!r}") from error

@@ -6,7 +6,8 @@ then the exact date, the container's name and the offset decide, so that any ord
 processes ends in the same index.
 
 A digest of a URL that was once seen as a revisit is remembered from that second on: what another
-revisit names from then on is a revisit itself (a chain), and is never made an original.
+revisit names from then on is a revisit itself (a chain), and is never made an original. Because
+the revisit may be seen last, a claim keeps what it beats in reserve: the best of what was read.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dedupindex.index.cells import (
     BEFORE,
     DIGEST_KEY,
     SEVERAL,
+    SPARE,
     Keys,
     cell_of,
     decode,
@@ -65,15 +67,13 @@ class Rule:
         if revisits:
             kept.append(_unmarked(min(revisits, key=lambda entry: (entry[2:8], _unmarked(entry)))))
         for _, rivals in sorted(groups.items()):
-            winner = self._winner(key, rivals, since, outcome)
-            if winner is not None:
-                outcome.captures += 1
-                kept.append(_unmarked(winner))
+            kept += self._winner(key, rivals, since, outcome)
         return cell_of(kept) if kept else None
 
     def _winner(
         self, key: bytes, group: list[bytes], since: bytes | None, outcome: Outcome
-    ) -> bytes | None:
+    ) -> list[bytes]:
+        """The entry of a URL that answers, and one in reserve if that is a claim."""
         alive = []
         for entry in group:
             if since is not None and entry[0] & 3 == NAMED and entry[2:8] >= since:
@@ -81,11 +81,8 @@ class Rule:
             else:
                 alive.append(entry)
         if not alive:
-            return None
-        winner = alive[0]
-        for entry in alive[1:]:
-            if self._better(key, entry, winner):
-                winner = entry
+            return []
+        winner = self._best(key, alive)
         before = any(entry[1] & BEFORE for entry in alive)
         incoming = sum(_counts(entry) for entry in alive)
         if _counts(winner):
@@ -93,7 +90,19 @@ class Rule:
             outcome.replaced += before
             outcome.added += not before
         outcome.unchanged += incoming
-        return winner
+        outcome.captures += 1
+        seen = [entry for entry in alive if entry[0] & 3 != NAMED]
+        if winner[0] & 3 != NAMED or not seen:
+            return [_unmarked(winner)]
+        spare = _unmarked(self._best(key, seen))
+        return [_unmarked(winner), b"%c%b" % (spare[0] | SPARE, spare[1:])]
+
+    def _best(self, key: bytes, entries: list[bytes]) -> bytes:
+        best = entries[0]
+        for entry in entries[1:]:
+            if self._better(key, entry, best):
+                best = entry
+        return best
 
     def _better(self, key: bytes, entry: bytes, other: bytes) -> bool:
         if entry[2:8] != other[2:8]:
@@ -119,7 +128,9 @@ def mark_before(cell: bytes) -> list[bytes]:
     """The entries of a cell that is in the index, marked so."""
     if cell[0] != SEVERAL:
         return [b"%c%c%b" % (cell[0], cell[1] | BEFORE, cell[2:])]
-    return [b"%c%c%b" % (entry[0], entry[1] | BEFORE, entry[2:]) for entry in entries_of(cell)]
+    return [
+        b"%c%c%b" % (entry[0] & ~SPARE, entry[1] | BEFORE, entry[2:]) for entry in entries_of(cell)
+    ]
 
 
 def _unmarked(entry: bytes) -> bytes:
