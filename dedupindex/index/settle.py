@@ -109,7 +109,11 @@ class Rule:
             return (entry[2:8] < other[2:8]) is not self.latest
         if entry[0] & 3 != other[0] & 3:
             return entry[0] & 3 < other[0] & 3
-        return self._order(key, entry) < self._order(key, other)
+        date, *order = self._order(key, entry)
+        other_date, *other_order = self._order(key, other)
+        if date != other_date:
+            return (date < other_date) is not self.latest
+        return order < other_order
 
     def _order(self, key: bytes, entry: bytes) -> tuple[bytes, str, int, bytes, bool]:
         """Decides within a second: by fraction, place, content; what is there already wins a tie.

@@ -1,0 +1,114 @@
+"""An index says what it is, and what it cannot be read as is refused by name."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from dedupindex.errors import Damaged, FormatFromFuture, IndexUnavailable, SettingsConflict
+from dedupindex.index.identity import FILE, OPTIONS, Identity, Settings, read_identity
+from dedupindex.urlkey import CANONICALISER
+
+OTHER = Settings(
+    url_index=False,
+    canonical=False,
+    etag=True,
+    mime="^image/.*",
+    whitelist=True,
+    status="2..",
+    min_size=7,
+    also_digest="sha256",
+    keep="latest",
+)
+
+
+def test_an_identity_comes_back(tmp_path: Path) -> None:
+    identity = Identity("whoosh", OTHER, generation=3)
+    identity.write(tmp_path)
+    assert read_identity(tmp_path) == identity
+    assert read_identity(tmp_path).next_generation().generation == 4
+    assert [path.name for path in tmp_path.iterdir()] == [FILE]
+
+
+def test_no_index_is_an_outage_and_not_an_empty_index(tmp_path: Path) -> None:
+    with pytest.raises(IndexUnavailable, match=f"no index at {tmp_path}/none"):
+        read_identity(tmp_path / "none")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(IndexUnavailable):
+        read_identity(tmp_path / "file")
+
+
+def test_a_future_format_is_refused_by_name(tmp_path: Path) -> None:
+    Identity("lmdb", Settings()).write(tmp_path)
+    content = json.loads((tmp_path / FILE).read_text())
+    (tmp_path / FILE).write_text(json.dumps({**content, "format": 2, "settings": {"new": 1}}))
+    with pytest.raises(FormatFromFuture, match=r"format 2, this version reads format 1"):
+        read_identity(tmp_path)
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Settings)])
+def test_every_setting_is_refused_by_its_name_and_option(name: str) -> None:
+    other = replace(Settings(), **{name: getattr(OTHER, name)})
+    with pytest.raises(SettingsConflict, match=rf"with {name} = .* \(option {OPTIONS[name]}\)"):
+        Identity("lmdb", Settings()).agree("lmdb", other)
+
+
+def test_engine_and_canonicaliser_are_refused_by_name() -> None:
+    identity = Identity("lmdb", Settings())
+    identity.agree("lmdb", Settings())
+    with pytest.raises(SettingsConflict, match="engine lmdb, not whoosh"):
+        identity.agree("whoosh", Settings())
+    other = replace(identity, canonicaliser="surt-0.2")
+    with pytest.raises(SettingsConflict, match=f"of surt-0.2, .* those of {CANONICALISER}"):
+        other.agree("lmdb", Settings())
+
+
+def test_without_urls_there_are_no_canonical_ones() -> None:
+    assert not Settings(url_index=False).keys().canonical
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        "[1]",
+        "null",
+        "7",
+        '"format"',
+        "{}",
+        '{"format": 1}',
+        '{"format": 1, "settings": []}',
+        '{"format": 1, "engine": "lmdb", "settings": {"url_index": true}}',
+    ],
+)
+def test_damage_is_told_from_absence(content: str, tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text(content)
+    with pytest.raises(Damaged, match=FILE):
+        read_identity(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("engine", 5), ("generation", "x"), ("generation", -1), ("canonicaliser", None), ("more", 1)],
+)
+def test_values_of_wrong_types_are_damage(name: str, value: object, tmp_path: Path) -> None:
+    Identity("lmdb", Settings()).write(tmp_path)
+    content = json.loads((tmp_path / FILE).read_text())
+    (tmp_path / FILE).write_text(json.dumps({**content, name: value}))
+    with pytest.raises(Damaged, match=FILE):
+        read_identity(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "value"), [("keep", 1), ("url_index", "yes"), ("min_size", None)])
+def test_settings_of_wrong_types_are_damage(name: str, value: object, tmp_path: Path) -> None:
+    Identity("lmdb", Settings()).write(tmp_path)
+    content = json.loads((tmp_path / FILE).read_text())
+    content["settings"][name] = value
+    (tmp_path / FILE).write_text(json.dumps(content))
+    with pytest.raises(Damaged, match=FILE):
+        read_identity(tmp_path)

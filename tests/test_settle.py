@@ -1,0 +1,215 @@
+"""The rule against a model that keeps everything and thinks last."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dedupindex.capture import Capture, Evidence
+from dedupindex.digest import CANONICAL, Digest
+from dedupindex.index.cells import (
+    Keys,
+    answers,
+    decode,
+    digest_of_key,
+    encode,
+    encode_revisit,
+    entries_of,
+)
+from dedupindex.index.runs import merge
+from dedupindex.index.settle import Outcome, Rule, settled, staged_again
+from dedupindex.timestamps import digits_of_date
+from tests.captures import capture
+
+NAMES = {1: "a", 2: "b"}
+NUMBERS = {"": 0, "a": 1, "b": 2}
+DATES = [
+    b"2026-11-20T09:14:17Z",
+    b"2026-11-20T09:14:17.2Z",
+    b"2026-11-20T09:14:17.25Z",
+    b"2026-11-20T09:14:18Z",
+    b"2026-11-20T09:14:19Z",
+]
+KEYS = [Keys(), Keys(canonical=False), Keys(url=False, canonical=False)]
+
+conflicting = st.builds(
+    Capture,
+    digest=st.sampled_from([Digest("sha1", bytes(20)), Digest("md5", b"\2" * 16)]),
+    spelling=st.just(CANONICAL),
+    url=st.sampled_from([b"http://a.org/", b"http://www.a.org/", b"http://b.org/"]),
+    date=st.sampled_from(DATES),
+    evidence=st.sampled_from(list(Evidence)),
+    status=st.just(200),
+    mime=st.just(b""),
+    size=st.sampled_from([-1, 5]),
+    record_id=st.just(b""),
+    container=st.sampled_from(["", "a", "b"]),
+    offset=st.sampled_from([-1, 0, 7]),
+    etag=st.just(b""),
+    last_modified=st.just(b""),
+    also=st.just(()),
+)
+
+Cells = list[tuple[bytes, bytes]]
+Held = list[tuple[Digest, Capture]]
+
+
+def rule_of(keys: Keys, keep: str = "earliest") -> Rule:
+    return Rule(keys, keep == "latest", NAMES.__getitem__)
+
+
+def stage(captures: Iterable[Capture], keys: Keys) -> list[bytes]:
+    staged = []
+    for item in captures:
+        marker = item.evidence == Evidence.REVISIT
+        entry = encode_revisit(item) if marker else encode(item, NUMBERS[item.container])
+        staged.append(keys.of(item.digest, item.url) + entry)
+    return sorted(staged)
+
+
+def load(cells: Cells, captures: Iterable[Capture], rule: Rule) -> tuple[Cells, Outcome]:
+    """One load: what is there and what comes, settled."""
+    outcome = Outcome()
+    sources = [iter([stage(captures, rule.keys)]), staged_again(cells, set())]
+    batches = settled(merge(sources), rule, outcome)
+    return [cell for batch in batches for cell in batch], outcome
+
+
+def held(cells: Cells) -> Held:
+    """What an index of these cells would answer with."""
+    return [
+        (digest_of_key(key), decode(key, entry, NAMES.__getitem__))
+        for key, cell in cells
+        for entry in entries_of(cell)
+        if answers(entry)
+    ]
+
+
+def second(item: Capture) -> bytes:
+    return digits_of_date(item.date)
+
+
+def model(captures: Iterable[Capture], keys: Keys, keep: str) -> Held:
+    """The captures that should stay, by the words of `settle`."""
+    groups: dict[tuple[bytes, bytes], list[Capture]] = defaultdict(list)
+    since: dict[bytes, bytes] = {}
+    for item in captures:
+        key = keys.of(item.digest, item.url)
+        if item.evidence == Evidence.REVISIT:
+            since[key] = min(since.get(key, b"9"), second(item))
+        else:
+            groups[key, item.url if keys.url else b""].append(item)
+    found = []
+    for (key, _), rivals in groups.items():
+        alive = [
+            item
+            for item in rivals
+            if item.evidence != Evidence.NAMED or second(item) < since.get(key, b"9")
+        ]
+        if alive:
+            end = max if keep == "latest" else min
+            moment = end(map(second, alive))
+            alive = [item for item in alive if second(item) == moment]
+            best = min(item.evidence for item in alive)
+            alive = [item for item in alive if item.evidence == best]
+            date = end(item.date[:-1] for item in alive)
+            alive = [item for item in alive if item.date[:-1] == date]
+            found.append(min(alive, key=lambda item: _last(item, key)))
+    return [(item.digest, item) for item in found]
+
+
+def _last(item: Capture, key: bytes) -> tuple[str, float, bytes]:
+    entry = encode(item, NUMBERS[item.container])
+    return item.container or "~", item.offset if item.offset >= 0 else float("inf"), entry
+
+
+def same(one: Held, other: Held) -> bool:
+    return sorted(one) == sorted(other)
+
+
+@pytest.mark.parametrize("keep", ["earliest", "latest"])
+@given(st.lists(conflicting, max_size=12), st.sampled_from(KEYS))
+def test_one_load_leaves_what_the_model_leaves(
+    keep: str, captures: list[Capture], keys: Keys
+) -> None:
+    cells, outcome = load([], captures, rule_of(keys, keep))
+    expected = model(captures, keys, keep)
+    assert same(held(cells), expected)
+    assert outcome.captures == len(expected)
+    assert outcome.digests == len({digest for digest, _ in expected})
+    originals = sum(item.evidence != Evidence.REVISIT for item in captures)
+    counted = outcome.added + outcome.replaced + outcome.unchanged + outcome.chained
+    assert (counted, outcome.added, outcome.replaced) == (originals, len(expected), 0)
+
+
+@given(
+    st.lists(conflicting, max_size=12),
+    st.sampled_from(KEYS),
+    st.lists(st.integers(0, 12), max_size=4),
+)
+def test_any_splitting_into_loads_leaves_what_the_model_leaves(
+    captures: list[Capture], keys: Keys, cuts: list[int]
+) -> None:
+    cells: Cells = []
+    places = [0, *sorted(cuts), len(captures)]
+    for start, end in zip(places, places[1:], strict=False):
+        part = captures[start:end]
+        cells, outcome = load(cells, part, rule_of(keys))
+        counted = outcome.added + outcome.replaced + outcome.unchanged + outcome.chained
+        assert counted == sum(item.evidence != Evidence.REVISIT for item in part)
+        assert outcome.captures == len(held(cells))
+    assert same(held(cells), model(captures, keys, "earliest"))
+    again, outcome = load(cells, captures, rule_of(keys))
+    assert again == cells
+    assert (outcome.added, outcome.replaced) == (0, 0)
+
+
+without_claims = conflicting.filter(lambda item: item.evidence < Evidence.NAMED)
+
+
+@given(st.lists(without_claims, max_size=12), st.sampled_from(KEYS), st.integers(0, 12))
+def test_the_latest_stays_in_any_splitting_too(
+    captures: list[Capture], keys: Keys, cut: int
+) -> None:
+    rule = rule_of(keys, "latest")
+    cells, _ = load([], captures[:cut], rule)
+    cells, _ = load(cells, captures[cut:], rule)
+    assert same(held(cells), model(captures, keys, "latest"))
+
+
+def test_a_claim_that_turns_out_to_be_a_chain_gives_way_to_what_was_read() -> None:
+    """The row lost to an earlier claim; when that falls, the row must still be there."""
+    rule = rule_of(Keys())
+    claim = capture(day=2, evidence=Evidence.NAMED, container="")
+    row = capture(day=3, evidence=Evidence.ROW, container="a")
+    marker = capture(day=1, evidence=Evidence.REVISIT)
+    cells, outcome = load([], [claim, row], rule)
+    assert [item.date for _, item in held(cells)] == [claim.date]
+    assert outcome.captures == 1
+    cells, outcome = load(cells, [marker], rule)
+    assert [item.date for _, item in held(cells)] == [row.date]
+    assert outcome.captures == 1
+
+
+def test_a_further_digest_counts_as_held_but_not_as_added() -> None:
+    keys = Keys()
+    item = capture(container="a", also=(Digest("sha256", bytes(32)),))
+    staged = [keys.of(item.also[0], item.url) + encode(item, 1, also=True)]
+    outcome = Outcome()
+    cells = sum(settled(iter([staged]), rule_of(keys), outcome), [])
+    assert (outcome.added, outcome.captures, outcome.digests) == (0, 1, 1)
+    assert held(cells) == [(item.also[0], item._replace(also=()))]
+
+
+def test_entries_of_dropped_containers_go_and_marks_stay() -> None:
+    keys = Keys()
+    marker = capture(3, evidence=Evidence.REVISIT)
+    captures = [capture(1, container="a"), capture(2, container="b"), marker]
+    cells, _ = load([], captures, rule_of(keys))
+    left = sum(settled(staged_again(cells, {1}), rule_of(keys), Outcome()), [])
+    assert [item.container for _, item in held(left)] == ["b"]
+    assert len(left) == 2
