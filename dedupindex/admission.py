@@ -31,7 +31,7 @@ def make_judge(*, mime: str, whitelist: bool, status: str, min_size: int) -> Jud
     (``200,203`` or ``2xx``). `min_size` counts payload bytes; a size that is not known passes.
     A status or media type that is not known passes only where a revisit names the original.
     """
-    matches = _compile(mime).match
+    matches = _compile(mime or "(?!)").match  # no expression matches nothing
     allowed = statuses(status)
     verdicts: dict[tuple[int, bytes], str] = {}
 

@@ -123,7 +123,7 @@ def _prepare(job: Build) -> None:
     except IndexUnavailable:
         if (job.index / FILE).exists():
             raise
-        others = {path.name for path in job.index.iterdir()} - {"lock", "staging"}
+        others = {path.name for path in job.index.iterdir()} - {"lock", "staging", "staging.gone"}
         if others:
             raise IndexExists(
                 f"{job.index} is not empty and not an index (it holds {min(others)}); "

@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ class Staging:
 
     def __init__(self, index: Path, what: dict[str, Any], *, resume: bool) -> None:
         self.directory = index / "staging"
+        self._gone = index / "staging.gone"
         self._journal = self.directory / "journal.jsonl"
         self.done: list[dict[str, Any]] = []
         if not (resume and self._take_up(what)):
@@ -86,8 +87,14 @@ class Staging:
                     yield int.from_bytes(key, "big"), value.decode("utf-8", "surrogateescape")
 
     def clear(self) -> None:
-        """Remove everything; the build is over, or starts anew."""
-        shutil.rmtree(self.directory, ignore_errors=True)
+        """Remove everything; the build is over, or starts anew.
+
+        It goes all at once: a journal that outlived its container numbers would be believed.
+        """
+        shutil.rmtree(self._gone, ignore_errors=True)
+        with suppress(FileNotFoundError):
+            self.directory.rename(self._gone)
+        shutil.rmtree(self._gone, ignore_errors=True)
 
 
 class Numbers:
