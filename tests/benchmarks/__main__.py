@@ -1,0 +1,98 @@
+"""``bin/bench``: run jobs, print a line for each figure."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from tests.benchmarks import building
+from tests.benchmarks.measure import Failed
+from tests.benchmarks.peers import Missing
+from tests.benchmarks.suite import HEADING, SIZES, Bench, Line
+
+Job = Callable[[Bench], Iterator[Line]]
+JOBS: dict[str, Job] = {
+    "warc": building.warc,
+    "warc-two": building.warc_two,
+    "cdx": building.cdx,
+    "crawl-log": building.crawl_log,
+    "warc-deduplicator": building.warc_deduplicator,
+    "size": building.size,
+    "scale": building.scale,
+    "add": building.add,
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bin/bench",
+        description="Measure speed and size beside the peers in one run, interleaved and pinned "
+        "to cores. Figures of different runs or machines cannot be compared; ratios can.",
+        epilog="Exit status: 0 done, 1 a target was missed at full size, 2 wrong usage, "
+        "3 a measured command failed.",
+    )
+    add = parser.add_argument
+    add("jobs", nargs="*", metavar="JOB", help="which jobs (default: all, see --list)")
+    add("--list", action="store_true", help="say what there is and stop")
+    add("--size", choices=SIZES, default="full", help="tiny only shows that all works")
+    add("--runs", type=int, default=3, metavar="N", help="of which the median counts")
+    add("--captures", type=int, metavar="N", help="of the large build of the job scale")
+    add("--peers", type=Path, metavar="DIR", help="holds outbackcdx.jar, deduplicator.tar.gz")
+    add("--dir", type=Path, metavar="DIR", help="where inputs are kept and indexes are made")
+    add("--json", action="store_true", help="one JSON object a line")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the suite; returns the exit status."""
+    options = parser().parse_args(argv)
+    if options.list:
+        for name, job in JOBS.items():
+            print(f"{name:<20}{' '.join((job.__doc__ or '').split())}")
+        return 0
+    if unknown := sorted(set(options.jobs) - set(JOBS)):
+        parser().error(f"no job {unknown[0]!r}; there are {', '.join(JOBS)}")
+    if not options.peers and os.environ.get("DEDUPINDEX_PEERS"):
+        options.peers = Path(os.environ["DEDUPINDEX_PEERS"])
+    directory = options.dir or Path(tempfile.gettempdir()) / "dedupindex-bench"
+    bench = Bench(
+        SIZES[options.size],
+        directory.absolute(),
+        options.peers,
+        runs=max(options.runs, 1),
+        captures=options.captures,
+        say=lambda text: print(f"bin/bench: {text}", file=sys.stderr, flush=True),
+    )
+    missed = failed = False
+    if not options.json:
+        print(HEADING, flush=True)
+    for name in options.jobs or JOBS:
+        try:
+            for line in JOBS[name](bench):
+                missed |= line.verdict == "MISSED"
+                _show(line, as_json=options.json)
+        except Missing as missing:
+            bench.say(f"{name} was not run: {missing}")
+        except Failed as failure:
+            failed = True
+            bench.say(f"{name} failed: {failure}")
+    if failed:
+        return 3
+    return 1 if missed and options.size == "full" else 0
+
+
+def _show(line: Line, *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps({**asdict(line), "verdict": line.verdict}), flush=True)
+    else:
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,219 @@
+"""What jobs share: how large they are, where their inputs lie, and the lines they give."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.benchmarks import harvest
+from tests.benchmarks.captures import (
+    CDX_HEADER,
+    CDX_WITH_IDS,
+    Captures,
+    cdx,
+    cdx_with_ids,
+    crawl_log,
+)
+from tests.benchmarks.measure import ROOT, Cores, median
+from tests.benchmarks.peers import Peers
+
+INDEX, SERVE = ROOT / "bin" / "index", ROOT / "bin" / "serve"
+EVERYTHING = ("--whitelist", "--mime", ".*")
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much a run does."""
+
+    responses: int  # of the harvest
+    files: int  # it lies in
+    lines: int  # of CDX and crawl.log
+    served: int  # captures in the index that is asked
+    outback: int  # captures in OutbackCDX when it is asked
+    scale: tuple[int, int]  # captures of the two builds whose rates are compared
+    seconds: int  # that a load lasts
+
+
+SIZES = {
+    "tiny": Size(24, 2, 2_000, 2_000, 2_000, (1_000, 3_000), 1),
+    "small": Size(600, 4, 50_000, 200_000, 100_000, (50_000, 200_000), 2),
+    "full": Size(13_000, 8, 1_000_000, 10_000_000, 1_000_000, (1_000_000, 10_000_000), 8),
+}
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a figure must reach."""
+
+    value: float
+    of: str = "ratio"  # or "ours"
+    most: bool = False  # the figure must not be above it
+    goal: float | None = None  # what we would like
+
+    def met(self, line: Line) -> bool | None:
+        """Whether a line reaches it; None if it cannot be told."""
+        figure = line.ratio if self.of == "ratio" else line.ours
+        if figure is None:
+            return None
+        return figure <= self.value if self.most else figure >= self.value
+
+    def __str__(self) -> str:
+        words = f"{'at most' if self.most else 'at least'} {self.value:,g}"
+        return f"{words} (goal {self.goal:,g})" if self.goal else words
+
+
+@dataclass
+class Line:
+    """One measured figure, beside its reference if there is one."""
+
+    job: str
+    unit: str
+    ours: float
+    beside: str = ""  # what the reference is
+    reference: float | None = None
+    ratio: float | None = None  # above 1: we are the better
+    target: Target | None = None
+    note: str = ""
+    spread: tuple[float, float] | None = None  # smallest and largest of the runs
+
+    @property
+    def verdict(self) -> str:
+        """What to make of it, in a word or two."""
+        if self.target is None:
+            return ""
+        met = self.target.met(self)
+        if met is None:
+            return "no reference"
+        return "met" if met else "MISSED"
+
+    def __str__(self) -> str:
+        reference = (
+            f"{_figure(self.reference)} {self.beside}" if self.reference is not None else "-"
+        )
+        ratio = f"{self.ratio:.2f}" if self.ratio is not None else "-"
+        columns = (
+            f"{self.job:<22}",
+            f"{_figure(self.ours):>11} {self.unit:<12}",
+            f"{reference:<36}",
+            f"{ratio:>6}",
+            f"{str(self.target or ''):<24}",
+            f"{self.verdict:<8}",
+            self.note,
+        )
+        return "  ".join(columns).rstrip()
+
+
+HEADING = (
+    f"{'job':<22}  {'ours':>11} {'':<12}  {'reference':<36}  {'ratio':>6}  {'target':<24}  verdict"
+)
+
+
+def _figure(value: float) -> str:
+    if value >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 100 else f"{value:.3g}"
+
+
+class Bench:
+    """One run of the suite: its size, its inputs (made once, kept), its scratch space."""
+
+    def __init__(
+        self,
+        size: Size,
+        directory: Path,
+        peers: Path | None,
+        *,
+        runs: int = 3,
+        captures: int | None = None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.size, self.runs, self.say = size, runs, say
+        self.captures = captures or size.scale[1]
+        self.cores = Cores.here()
+        self.inputs = Inputs(directory / "inputs", say)
+        self.scratch = directory / "scratch"
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        self.scratch.mkdir(parents=True)
+        self.peers = Peers(peers, self.scratch)
+        self.kept: dict[str, Path] = {}  # indexes that several jobs use, by what they hold
+
+    def fresh(self, name: str) -> Path:
+        """A path in the scratch space where nothing is."""
+        path = self.scratch / name
+        shutil.rmtree(path, ignore_errors=True)
+        return path
+
+
+class Inputs:
+    """The files that jobs read, made when they are first wanted and then kept."""
+
+    def __init__(self, directory: Path, say: Callable[[str], None]) -> None:
+        self._directory, self._say = directory, say
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def _made(self, name: str, make: Callable[[Path], None]) -> Path:
+        path = self._directory / name
+        if not path.exists():
+            self._say(f"making {path}")
+            beside = path.with_name(f"{name}.part")
+            shutil.rmtree(beside, ignore_errors=True)
+            make(beside)
+            beside.rename(path)
+        return path
+
+    def harvest(self, size: Size) -> Path:
+        """A directory of WARC files."""
+
+        def make(path: Path) -> None:
+            path.mkdir()
+            harvest.write(path, responses=size.responses, files=size.files)
+
+        return self._made(f"harvest-{size.responses}-{size.files}", make)
+
+    def cdx(self, count: int) -> Path:
+        """A CDX file of 11 columns."""
+        return self._lines(f"cdx-{count}.cdx", CDX_HEADER, cdx(Captures(), 0, count))
+
+    def more_cdx(self, after: int, count: int) -> Path:
+        """The captures that follow the first so many."""
+        lines = cdx(Captures(), after, after + count)
+        return self._lines(f"more-{after}-{count}.cdx", CDX_HEADER, lines)
+
+    def cdx_with_ids(self, count: int) -> Path:
+        """A CDX file with record ids, its URLs of 70 characters in the mean."""
+        lines = cdx_with_ids(Captures(url_length=70), 0, count)
+        return self._lines(f"ids-{count}.cdx", CDX_WITH_IDS, lines)
+
+    def crawl_log(self, count: int) -> Path:
+        """The captures of `cdx` as a crawl.log."""
+        return self._lines(f"crawl-{count}.log", "", crawl_log(Captures(), 0, count))
+
+    def _lines(self, name: str, header: str, lines: Iterator[bytes]) -> Path:
+        def make(path: Path) -> None:
+            with open(path, "wb") as stream:
+                stream.write(header.encode())
+                stream.writelines(lines)
+
+        return self._made(name, make)
+
+
+def compare(
+    job: str,
+    unit: str,
+    amount: float,
+    ours: list[float],
+    theirs: list[float] | None,
+    beside: str,
+    target: Target | None,
+    note: str = "",
+) -> Line:
+    """A line of rates from seconds: `amount` done in each of the runs."""
+    rates = [amount / seconds for seconds in ours]
+    line = Line(job, unit, amount / median(ours), beside, target=target, note=note)
+    line.spread = (min(rates), max(rates))
+    if theirs:
+        line.reference = amount / median(theirs)
+        line.ratio = line.ours / line.reference
+    return line
