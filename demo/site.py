@@ -30,7 +30,7 @@ class Page:
 
 def _text(seed: str, words: int) -> bytes:
     rnd = random.Random(seed)
-    vocabulary = "harvest archive payload digest capture record original revisit crawl page".split()
+    vocabulary = ("harvest", "archive", "payload", "digest", "capture", "record", "original")
     body = " ".join(rnd.choice(vocabulary) for _ in range(words))
     return f"<!doctype html><title>{seed}</title><p>{body}".encode()
 
@@ -80,7 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
     pages: dict[str, Page]
 
     def do_GET(self) -> None:
-        page = self.pages.get(f"http://{self.headers['Host']}{self.path}")
+        page = self.pages.get(f"http://{self.headers['Host']}{self.path.partition('?')[0]}")
         if page is None:
             self.send_error(404)
             return
@@ -105,10 +105,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def served(number: int) -> Iterator[int]:
-    """Serve an edition on loopback; gives the port."""
+def served(number: int, port: int = 0) -> Iterator[int]:
+    """Serve an edition on loopback, at a free port or the one given; gives the port."""
     handler = type("Handler", (_Handler,), {"pages": edition(number)})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server = ThreadingHTTPServer(("127.0.0.1", port), handler)
     thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:

@@ -1,0 +1,1 @@
+"""Real crawlers and readers judge what we read and write."""
