@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,8 @@ HEADER = " CDX N b a m s k r M S V g\n"
 def cdx_line(number: int, digest: int, day: int, url: str = "", mime: str = "image/png") -> str:
     url = url or f"http://h{number % 7}.example/p{number}"
     spelled = sha1(digest).spelled(Spelling(0, 0))
-    return f"- 202611{day:02d}091417 {url} {mime} 200 {spelled} - - 500 {number * 600} d{day}.warc.gz\n"
+    when, place = f"202611{day:02d}091417", f"500 {number * 600} d{day}.warc.gz"
+    return f"- {when} {url} {mime} 200 {spelled} - - {place}\n"
 
 
 @pytest.fixture
@@ -273,5 +275,37 @@ def test_a_full_disk_leaves_the_index_as_it_was(crawls: Path, tmp_path: Path) ->
     assert "Traceback" not in failed.stderr
     assert content(index) == before
     run(index, crawls, add=True)
+    run(tmp_path / "whole", crawls)
+    assert content(index) == content(tmp_path / "whole")
+
+
+def test_a_file_that_grows_while_it_is_read_is_left_for_the_next_time(
+    crawls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dedupindex.build import stage
+
+    growing, index = crawls / "b.cdx", tmp_path / "index"
+    real = stage.open_source
+
+    def grown(path: str, *rest: object) -> object:
+        source = real(path, *rest)  # type: ignore[arg-type]
+        if path == str(growing):
+            with open(path, "a") as stream:
+                stream.write(cdx_line(1, 1, 1))
+        return source
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stage, "open_source", grown)
+        patch.setattr(stage, "RunWriter", partial(stage.RunWriter, run_bytes=20_000))
+        built = run(index, crawls)
+    assert [p.container for p in built.problems if "still being written" in p.message] == [
+        str(growing)
+    ]
+    with closing(open_index(index)) as engine, engine.view() as view:
+        assert view.container(str(growing)) is None
+    others = [path for path in sorted(crawls.glob("*.cdx")) if path != growing]
+    run(tmp_path / "others", *others)
+    assert content(index) == content(tmp_path / "others")
+    assert run(index, crawls).tally.containers == 1
     run(tmp_path / "whole", crawls)
     assert content(index) == content(tmp_path / "whole")

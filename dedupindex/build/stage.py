@@ -83,15 +83,22 @@ def run_task(task: Task, progress: Progress) -> Staged:
     writer = RunWriter(task.staging, f"{task.number:06d}")
     judge = _judge(task.settings)
     for item in task.inputs:
-        stager = _Stager(task.settings, judge, numbers, staged)
+        stager = _Stager(task.settings, judge, numbers)
+        writer.begin()
         with open_source(item.path, task.kind, task.options) as source:
             for batch in stager.read(source, progress):
                 writer.extend(batch)
+        staged.problems += stager.problems
+        staged.tally.containers += 1
+        if source.changed:
+            writer.roll_back()
+            continue
+        staged.tally.add(stager.tally)
+        staged.admitted += stager.admitted
         staged.containers.append(_container(source, stager, task.crawl))
     writer.flush()
     numbers.close()
     engine.close()
-    staged.tally.containers = len(task.inputs)
     staged.runs = [path.name for path in writer.paths]
     return staged
 
@@ -99,8 +106,8 @@ def run_task(task: Task, progress: Progress) -> Staged:
 def _container(source: Source, stager: _Stager, crawl: str) -> Container:
     """How a container that was read is registered; a pipe is known by its content only."""
     name = source.name if source.size >= 0 else f"-:{source.content_hash}"
-    damaged = stager.problems > 0
-    return Container(name, source.size, source.content_hash, stager.records, crawl, damaged)
+    records, damaged = stager.tally.records, stager.damages > 0
+    return Container(name, source.size, source.content_hash, records, crawl, damaged)
 
 
 def _judge(settings: Settings) -> Judge:
@@ -115,31 +122,31 @@ def _judge(settings: Settings) -> Judge:
 class _Stager:
     """Turns the items of one source into staged entries and counts."""
 
-    def __init__(self, settings: Settings, judge: Judge, numbers: Numbers, staged: Staged) -> None:
+    def __init__(self, settings: Settings, judge: Judge, numbers: Numbers) -> None:
         self._keys, self._etag = settings.keys(), settings.etag
-        self._judge, self._numbers, self._staged = judge, numbers, staged
-        self.records = 0
-        self.problems = 0
+        self._judge, self._numbers = judge, numbers
+        self.tally = BuildTally()
+        self.admitted = 0
+        self.problems: list[Problem] = []
+        self.damages = 0  # all problems; only the first are kept
 
     def read(self, source: Source, progress: Progress) -> Iterator[list[bytes]]:
         """Batches of staged entries, until the source ends."""
-        items, position, before = source.items(), 0, self._staged.tally.records
+        items, position, records = source.items(), 0, 0
         batch = list(islice(items, _AT_ONCE))
         while batch:
             staged: list[bytes] = []
             for _ in range(_BATCHES):
                 self._take(batch, staged)
                 batch = list(islice(items, _AT_ONCE))
-            records = self._staged.tally.records - before - self.records
-            self.records += records
-            progress(source.position - position, records)
-            position = source.position
+            progress(source.position - position, self.tally.records - records)
+            position, records = source.position, self.tally.records
             yield staged
 
     def _take(self, batch: list[Item], staged: list[bytes]) -> None:
         """The inner loop of a build: what is done here is done for every record."""
         judge, numbers, key_of, etag = self._judge, self._numbers, self._keys.of, self._etag
-        refused = self._staged.tally.refused
+        refused = self.tally.refused
         records, put_aside = len(batch), 0
         for item in batch:
             if item.__class__ is Capture:
@@ -157,8 +164,8 @@ class _Stager:
                 put_aside += 1
                 if not self._other(item, staged):
                     records -= 1
-        self._staged.admitted += len(batch) - put_aside
-        self._staged.tally.records += records
+        self.admitted += len(batch) - put_aside
+        self.tally.records += records
 
     def _also(self, capture: Capture) -> list[bytes]:
         number = self._numbers(capture.container)
@@ -167,15 +174,15 @@ class _Stager:
 
     def _other(self, item: Item, staged: list[bytes]) -> bool:
         """Count what is no capture; whether it was a record."""
-        refused = self._staged.tally.refused
+        refused = self.tally.refused
         if isinstance(item, Refusal):
             refused[item.reason] += 1
         elif isinstance(item, Revisit):
             self._revisit(item, staged)
         elif isinstance(item, Problem):
-            self.problems += 1
-            if self.problems <= PROBLEMS_KEPT:
-                self._staged.problems.append(item)
+            self.damages += 1
+            if self.damages <= PROBLEMS_KEPT:
+                self.problems.append(item)
             return False
         return True
 
@@ -186,12 +193,12 @@ class _Stager:
             staged.append(self._keys.of(itself.digest, itself.url) + encode_revisit(itself))
         original = named_original(revisit)
         if original is None:
-            self._staged.tally.refused["unresolved-revisit"] += 1
+            self.tally.refused["unresolved-revisit"] += 1
             return
         reason = self._judge(original)
         if reason:
-            self._staged.tally.refused[reason] += 1
+            self.tally.refused[reason] += 1
             return
-        self._staged.admitted += 1
+        self.admitted += 1
         entry = encode(original, 0, etag=self._etag)
         staged.append(self._keys.of(original.digest, original.url) + entry)

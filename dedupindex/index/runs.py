@@ -42,6 +42,7 @@ class RunWriter:
         self._directory, self._name, self._limit = directory, name, run_bytes
         self._staged: list[bytes] = []
         self._bytes = 0
+        self._sure = 0, 0  # runs and staged entries that no `roll_back` takes away
         self.paths: list[Path] = []
 
     def extend(self, staged: list[bytes]) -> None:
@@ -51,17 +52,31 @@ class RunWriter:
         if self._bytes >= self._limit:
             self.flush()
 
+    def begin(self) -> None:
+        """From here on entries may be taken back."""
+        self._sure = len(self.paths), len(self._staged)
+
+    def roll_back(self) -> None:
+        """Drop all entries since `begin`."""
+        runs, staged = self._sure
+        for path in self.paths[runs:]:
+            path.unlink()
+        del self.paths[runs:], self._staged[staged:]
+
     def flush(self) -> None:
-        """Write what is left; the run is on disk when this returns."""
-        if not self._staged:
-            return
-        self._staged.sort()
-        path = self._directory / f"{self._name}-{len(self.paths)}.run"
-        write_run(
-            path, (self._staged[at : at + CHUNK] for at in range(0, len(self._staged), CHUNK))
-        )
-        self.paths.append(path)
+        """Write what is left; the runs are on disk when this returns."""
+        runs, sure = self._sure
+        for entries in (self._staged[:sure], self._staged[sure:]) if sure else (self._staged,):
+            if entries:
+                self._write(entries)
+        self._sure = runs + bool(sure), 0
         self._staged, self._bytes = [], 0
+
+    def _write(self, entries: list[bytes]) -> None:
+        entries.sort()
+        path = self._directory / f"{self._name}-{len(self.paths)}.run"
+        write_run(path, (entries[at : at + CHUNK] for at in range(0, len(entries), CHUNK)))
+        self.paths.append(path)
 
 
 def write_run(path: Path, chunks: Iterable[list[bytes]]) -> None:

@@ -9,6 +9,8 @@ from typing import Protocol, Self
 
 from dedupindex.capture import Item
 
+GROWING = "is still being written; index it when it is complete"
+
 
 class Source(Protocol):
     """One container being read, once, from its beginning to its end; a context that closes it.
@@ -31,6 +33,13 @@ class Source(Protocol):
     @property
     def content_hash(self) -> str:
         """BLAKE3 in hex of all bytes as on disk; empty until `items` is exhausted."""
+
+    @property
+    def changed(self) -> bool:
+        """Whether the container was still being written: then what `items` gave must be dropped.
+
+        Known when `items` is exhausted; its last item is then a problem that says so.
+        """
 
     def items(self) -> Iterator[Item]:
         """One capture, revisit or refusal for every record or line, problems between them.

@@ -16,7 +16,7 @@ import blake3
 
 from dedupindex.capture import Item, Problem, Refusal
 from dedupindex.errors import BadSource
-from dedupindex.sources.protocol import SourceOptions
+from dedupindex.sources.protocol import GROWING, SourceOptions
 
 BLOCK = 1 << 18
 GZIP = b"\x1f\x8b"
@@ -43,6 +43,7 @@ class TextSource:
         self.size = size
         self.position = 0
         self.content_hash = ""
+        self.changed = False
         self.options = options or SourceOptions()
         self._stream = stream
         self._block = block
@@ -66,6 +67,9 @@ class TextSource:
             pass
         if damage:
             yield Problem(self.name, number, f"gzip data is damaged behind line {number}: {damage}")
+        if self.size >= 0 and self.position != self.size:
+            self.changed = True
+            yield Problem(self.name, number, GROWING)
         if self._bad_lines > _PROBLEMS_SHOWN:
             more = self._bad_lines - _PROBLEMS_SHOWN
             yield Problem(self.name, number, f"{more:,} more lines could not be read")

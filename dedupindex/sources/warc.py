@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Self
 
 from dedupindex.capture import Item, Problem, Refusal
+from dedupindex.sources.protocol import GROWING
 from dedupindex.sources.responses import Refused, Responses, special
 from dedupindex.sources.vicinity import FULL, Vicinity
 from dedupindex.warc.arc import DOCUMENT, HEADER
@@ -33,7 +34,6 @@ _REFUSALS = {kind: Refusal(reason) for kind, reason in _REASONS.items()}
 _REQUEST = _REFUSALS[b"request"]
 _UNKNOWN = Refusal("unknown-record-type")
 _CONCURRENT = COMMON.index(b"WARC-Concurrent-To")
-GROWING = "is still being written; index it when it is complete"
 
 
 class WarcSource:
