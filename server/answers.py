@@ -1,0 +1,192 @@
+"""What a request for lookups is answered: one lookup here, many of them in `batches`.
+
+Nothing here knows Flask: the hot layer and the Flask routes call the same functions with the WSGI
+environment, so that they cannot differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from threading import BoundedSemaphore
+from time import perf_counter_ns
+from typing import Any, BinaryIO, cast
+from urllib.parse import unquote_to_bytes
+
+import orjson
+from werkzeug.datastructures import MIMEAccept
+from werkzeug.http import parse_accept_header
+
+from dedupindex import lookup
+from dedupindex.errors import BadQuery, DedupError
+from dedupindex.index.answer_bytes import NONE, Asked, PlainView, read
+from dedupindex.lookup import Strategy
+from server.batches import UNKNOWN, Batch, considered, read_body
+from server.config import MAX_QUERY, MAX_STREAMS, Config
+from server.live import LiveIndex, Opened
+from server.logs import report
+from server.metrics import HIT, MISS, Metrics, cell_of
+from server.parameters import NAMES, NEWER_NAMES, UnknownAlgorithm, of_query_string, query_of
+from server.replies import (
+    ERRORS,
+    JSON,
+    LINES,
+    OK,
+    TEXT,
+    Reply,
+    RequestError,
+    code_of,
+    error_reply,
+    failure,
+)
+
+_LINES_TYPES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
+_BASES = {
+    f"strategy={name}": cell_of(Strategy.parse(name).value, "exact_url")
+    for name in NAMES + NEWER_NAMES
+}
+_ACCEPTS_KEPT = 1000
+
+Environ = dict[str, Any]
+
+
+class Lookups:
+    """Answers requests for lookups, in any number of threads."""
+
+    def __init__(self, live: LiveIndex, metrics: Metrics, config: Config) -> None:
+        self._live, self._metrics, self._config = live, metrics, config
+        self._bodies = BoundedSemaphore(MAX_STREAMS)
+        self._accepts: dict[str, bool] = {"*/*": False, "application/json": False}
+
+    def respond(self, environ: Environ) -> Reply:
+        """The answer to GET or POST /lookup; never raises."""
+        try:
+            if environ["REQUEST_METHOD"] == "POST":
+                return self._post(environ)
+            return self._get(environ)
+        except DedupError as error:
+            self._metrics.error(code_of(error))
+            return failure(error)
+        except Exception as error:
+            report(error, environ)
+            self._metrics.error("internal")
+            return error_reply("internal", ERRORS["internal"][1])
+
+    def _get(self, environ: Environ) -> Reply:
+        started = perf_counter_ns()
+        opened = self._live.opened()
+        text: str = environ["QUERY_STRING"]
+        accept = environ.get("HTTP_ACCEPT")
+        as_text = accept is not None and self._wants_text(accept)
+        if opened.plain and not as_text:
+            question = _plain_question(text)
+            if question is not None:
+                base, asked, url = question
+                with opened.engine.view() as view:
+                    body = cast(PlainView, view).answer_bytes(opened.writer, asked, url)
+                if body is not None:
+                    self._metrics.lookup(base + (MISS if body is NONE else HIT), started)
+                    return Reply(OK, JSON, body)
+        if len(text) > MAX_QUERY:
+            raise RequestError("uri_too_long", f"a query string has at most {MAX_QUERY} bytes")
+        return self._one(opened, text, as_text, started)
+
+    def _one(self, opened: Opened, text: str, as_text: bool, started: int) -> Reply:
+        strategy = Strategy.DIGEST_ANY.value
+        try:
+            query, explain = query_of(of_query_string(text))
+        except UnknownAlgorithm:
+            self._metrics.lookup(cell_of(strategy, "unknown_algorithm"), started)
+            return Reply("204 No Content", [], b"") if as_text else Reply(OK, JSON, UNKNOWN)
+        if as_text and explain:
+            raise BadQuery("an explanation is JSON: ask for it with Accept: application/json")
+        settings = opened.engine.identity.settings
+        with opened.engine.view() as view:
+            answer = lookup.find(view, settings, query)
+            match = answer.match.value if answer else "none"
+            cell = cell_of(query.strategy.value, match)
+            if not as_text:
+                content = lookup.as_json(answer)
+                if explain:
+                    content["considered"] = considered(view, settings, query)
+                reply = Reply(OK, JSON, orjson.dumps(content))
+            elif answer is None:
+                reply = Reply("204 No Content", [], b"")
+            else:
+                reply = Reply(OK, TEXT, lookup.header_lines(answer.original))
+        self._metrics.lookup(cell, started)
+        return reply
+
+    def _wants_text(self, accept: str) -> bool:
+        wanted = self._accepts.get(accept)
+        if wanted is None:
+            types = parse_accept_header(accept, MIMEAccept)
+            wanted = types.quality("text/plain") > types.quality("application/json")
+            if len(self._accepts) < _ACCEPTS_KEPT:
+                self._accepts[accept] = wanted
+        return wanted
+
+    def _post(self, environ: Environ) -> Reply:
+        kind = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
+        lines = kind in _LINES_TYPES
+        if not lines and kind != "application/json":
+            raise RequestError(
+                "unsupported_media_type", "POST application/json or application/x-ndjson"
+            )
+        text: str = environ["QUERY_STRING"]
+        if len(text) > MAX_QUERY:
+            raise RequestError("uri_too_long", f"a query string has at most {MAX_QUERY} bytes")
+        defaults = of_query_string(text)
+        if not self._bodies.acquire(blocking=False):
+            raise RequestError("overloaded", f"{MAX_STREAMS} bodies are being received; try again")
+        stream = cast(BinaryIO, environ["wsgi.input"])
+        batch = Batch(self._live, self._metrics, self._config)
+        if lines:
+            answers = self._released(batch.lines(stream, defaults), environ)
+            return Reply(OK, LINES, answers)
+        try:
+            body = read_body(stream, environ.get("CONTENT_LENGTH", ""), self._config.max_body)
+        finally:
+            self._bodies.release()
+        return Reply(OK, JSON, batch.json(body, defaults))
+
+    def _released(self, answers: Iterator[bytes], environ: Environ) -> Iterator[bytes]:
+        """A stream that lets the next body in when it has ended, however it ended."""
+        try:
+            yield from answers
+        except OSError:
+            return  # the client went away
+        except Exception as error:
+            report(error, environ)
+            self._metrics.error("internal")
+            raise
+        finally:
+            self._bodies.release()
+
+
+def _plain_question(text: str) -> tuple[int, Asked, bytes] | None:
+    """Cell, digest and URL of a query string that asks nothing else; None for any other."""
+    parts = text.split("&")
+    base: int | None = 0
+    if len(parts) == 3:
+        base = _BASES.get(parts.pop())
+    if len(parts) != 2 or base is None:
+        return None
+    digest, url = parts
+    if digest[:4] == "url=":
+        digest, url = url, digest
+    if digest[:7] != "digest=" or url[:4] != "url=" or "+" in url:
+        return None
+    asked = read(digest[7:].replace("%3A", ":"))
+    if asked is None:
+        return None
+    value = url[4:]
+    if "%" in value:
+        # Nearly always these two are all; no escape can arise from replacing them.
+        plain = value.replace("%3A", ":").replace("%2F", "/")
+        sure = "%" not in plain
+        raw = plain.encode("latin-1") if sure else unquote_to_bytes(value.encode("latin-1"))
+    else:
+        raw = value.encode("latin-1")
+    if not raw or raw[0] == 60 or raw[-1] == 62:  # empty, or in angle brackets
+        return None
+    return base, asked, raw

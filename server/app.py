@@ -1,0 +1,114 @@
+"""The Flask application."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import orjson
+from flask import Flask, Response, request
+from werkzeug.exceptions import HTTPException
+
+from dedupindex.errors import DedupError
+from dedupindex.index.identity import FORMAT
+from server import metrics as counting
+from server.answers import Lookups
+from server.config import Config
+from server.hot import HotRoutes
+from server.live import LiveIndex
+from server.logs import report
+from server.metrics import Metrics
+from server.openapi import document
+from server.replies import ERRORS, Headers, Reply, code_of, error_reply, failure
+from server.routes import ROUTES
+
+_PLACES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
+
+
+def create_app(
+    config: Config, live: LiveIndex, metrics: Metrics | None = None, *, hot: bool = True
+) -> Flask:
+    """The application over an open index; without `hot` every request goes through Flask."""
+    metrics = metrics or Metrics()
+    lookups = Lookups(live, metrics, config)
+    app = Flask("server", static_folder=None)
+    views = _Views(lookups, live, metrics)
+    for route in ROUTES:
+        view = getattr(views, route.name)
+        app.add_url_rule(route.path, route.name, view, methods=[route.method])
+    app.register_error_handler(HTTPException, views.refused)
+    app.register_error_handler(DedupError, views.failed)
+    app.register_error_handler(Exception, views.broken)
+    if hot:
+        app.wsgi_app = HotRoutes(app.wsgi_app, lookups)  # type: ignore[assignment,method-assign]
+    return app
+
+
+class _Views:
+    def __init__(self, lookups: Lookups, live: LiveIndex, metrics: Metrics) -> None:
+        self._lookups, self._live, self._metrics = lookups, live, metrics
+
+    def lookup(self) -> Response:
+        return _response(self._lookups.respond(request.environ))
+
+    def lookup_batch(self) -> Response:
+        return self.lookup()
+
+    def healthz(self) -> Response:
+        return _json({"status": "alive"})
+
+    def readyz(self) -> Response:
+        with self._live.opened().engine.view() as view:
+            view.counts()
+        return _json({"status": "ready"})
+
+    def stats(self) -> Response:
+        engine = self._live.opened().engine
+        identity = engine.identity
+        with engine.view() as view:
+            counts = view.counts()._asdict()
+        return _json(
+            {
+                **counts,
+                "engine": identity.engine,
+                "generation": identity.generation,
+                "format": FORMAT,
+                "canonicaliser": identity.canonicaliser,
+                "settings": asdict(identity.settings),
+            }
+        )
+
+    def metrics(self) -> Response:
+        text = counting.exposition(self._metrics, self._live)
+        return Response(text, content_type="text/plain; version=0.0.4; charset=utf-8")
+
+    def openapi(self) -> Response:
+        return _json(document())
+
+    def refused(self, error: HTTPException) -> Response:
+        """What Flask refuses: unknown paths, wrong methods."""
+        code = _PLACES.get(error.code or 500, "internal")
+        allow: Headers = []
+        for name, value in error.get_headers():
+            if name == "Allow":
+                allow.append((name, value))
+        return self._error(error_reply(code, ERRORS[code][1], allow), code)
+
+    def failed(self, error: DedupError) -> Response:
+        return self._error(failure(error), code_of(error))
+
+    def broken(self, error: Exception) -> Response:
+        report(error, request.environ)
+        return self._error(error_reply("internal", ERRORS["internal"][1]), "internal")
+
+    def _error(self, reply: Reply, code: str) -> Response:
+        self._metrics.error(code)
+        return _response(reply)
+
+
+def _response(reply: Reply) -> Response:
+    return Response(reply.body, status=reply.status, headers=reply.headers)
+
+
+def _json(content: dict[str, Any]) -> Response:
+    return Response(orjson.dumps(content), content_type="application/json")

@@ -1,0 +1,201 @@
+"""Many lookups in one request: a JSON batch in one read transaction, or a stream of JSON lines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from time import perf_counter_ns
+from typing import Any, BinaryIO, cast
+
+import orjson
+
+from dedupindex import lookup
+from dedupindex.errors import BadQuery, DedupError
+from dedupindex.index.answer_bytes import NONE, PlainView, read
+from dedupindex.index.identity import Settings
+from dedupindex.index.protocol import View
+from dedupindex.lookup import Query, Strategy
+from server.config import Config
+from server.live import LiveIndex, Opened
+from server.metrics import HIT, MISS, Metrics, cell_of, error_cell
+from server.parameters import PARAMETERS, UnknownAlgorithm, of_json, query_of
+from server.replies import RequestError, code_of, error_object
+
+UNKNOWN = orjson.dumps({"duplicate": False, "reason": "unknown_algorithm"})
+"""The answer to a digest of an algorithm that we do not know: not found, and no error."""
+
+_READ = 1 << 16  # bytes of a body that are taken at once
+_STRETCH = 1000  # lines that are answered in one read transaction
+
+Given = dict[str, bytes]
+
+
+def read_body(stream: BinaryIO, length: str, limit: int) -> bytes:
+    """A whole body; raises `RequestError` as soon as it is known to be over `limit` bytes."""
+    if length.isdigit() and int(length) > limit:
+        raise RequestError("too_large", f"a body has at most {limit} bytes; send JSON lines")
+    pieces, size = [], 0
+    while piece := stream.read(_READ):
+        size += len(piece)
+        if size > limit:
+            raise RequestError("too_large", f"a body has at most {limit} bytes; send JSON lines")
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def considered(view: View, settings: Settings, query: Query) -> list[dict[str, Any]]:
+    """The explanation of an answer: every capture that was looked at, and the verdict."""
+    return [
+        {
+            "match": match.value,
+            "verdict": verdict,
+            "original": lookup.original_as_json(capture),
+        }
+        for match, capture, verdict in lookup.explain(view, settings, query)
+    ]
+
+
+class Batch:
+    """Answers one request with many lookups."""
+
+    def __init__(self, live: LiveIndex, metrics: Metrics, config: Config) -> None:
+        self._live, self._metrics, self._config = live, metrics, config
+
+    def json(self, body: bytes, defaults: Given) -> bytes:
+        """``{"answers": [...]}`` to ``{"lookups": [...], ...}``, all of one state of the index."""
+        started = perf_counter_ns()
+        try:
+            content = orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise RequestError("bad_request", f"the body is not JSON: {error}") from error
+        if not isinstance(content, dict) or not isinstance(content.get("lookups"), list):
+            raise RequestError("bad_request", 'the body must be an object with a list "lookups"')
+        lookups = content.pop("lookups")
+        limit = self._config.max_batch
+        if len(lookups) > limit:
+            raise RequestError("too_large", f"a batch has at most {limit} lookups")
+        opened = self._live.opened()
+        answers = _Answers(opened, {**defaults, **of_json(content)})
+        with opened.engine.view() as view:
+            joined = b",".join(answers.of(view, lookups))
+        self._metrics.batch("batch", answers.cells, started)
+        return b'{"answers":[' + joined + b"]}"
+
+    def lines(self, stream: BinaryIO, defaults: Given) -> Iterator[bytes]:
+        """A line for each line, while they come; blank lines are passed over."""
+        _Answers(self._live.opened(), defaults)  # says at once what no line could be answered for
+        return self._lines(stream, defaults)
+
+    def _lines(self, stream: BinaryIO, defaults: Given) -> Iterator[bytes]:
+        for lines in _stretches(stream, self._config.max_line):
+            started = perf_counter_ns()
+            lookups = [_loaded(line) for line in lines]
+            try:
+                opened = self._live.opened()
+                answers = _Answers(opened, defaults)
+                with opened.engine.view() as view:
+                    found = answers.of(view, lookups)
+                cells = answers.cells
+            except DedupError as error:  # the index went away: no line may pass for "not found"
+                code = code_of(error)
+                found = [orjson.dumps(error_object(code, str(error)))] * len(lookups)
+                cells = Counter({error_cell(code): len(lookups)})
+            self._metrics.batch("lines", cells, started)
+            found.append(b"")
+            yield b"\n".join(found)
+
+
+class _Answers:
+    """Answers lookups with common defaults, and counts what it answered."""
+
+    def __init__(self, opened: Opened, defaults: Given) -> None:
+        """Raises what makes the defaults unfit for any lookup."""
+        self._opened, self._defaults = opened, defaults
+        self._settings = opened.engine.identity.settings
+        read_values = {name: PARAMETERS[name].read(text) for name, text in defaults.items() if text}
+        strategy = read_values.get("strategy", Strategy.DIGEST_ANY)
+        lookup.require_strategy(self._settings, strategy)
+        self._base = cell_of(strategy.value, "exact_url")
+        self._plain = opened.plain and defaults.keys() <= {"strategy"}
+        self.cells: Counter[int] = Counter()
+
+    def of(self, view: View, lookups: list[Any]) -> list[bytes]:
+        """The answer to each, in order."""
+        if not self._plain:
+            return [self._one(view, asked) for asked in lookups]
+        quick, writer = cast(PlainView, view).answer_bytes, self._opened.writer
+        found: list[bytes] = []
+        misses = hits = 0
+        for item in lookups:
+            if type(item) is dict and len(item) == 2:
+                text, url = item.get("digest"), item.get("url")
+                # What is in angle brackets or not a string is no plain question.
+                if type(text) is str and type(url) is str and url[:1] not in "<" and url[-1] != ">":
+                    asked = read(text)
+                    if asked is not None:
+                        body = quick(writer, asked, url.encode())
+                        if body is NONE:
+                            misses += 1
+                            found.append(body)
+                            continue
+                        if body is not None:
+                            hits += 1
+                            found.append(body)
+                            continue
+            found.append(self._one(view, item))
+        self.cells[self._base + HIT] += hits
+        self.cells[self._base + MISS] += misses
+        return found
+
+    def _one(self, view: View, asked: Any) -> bytes:
+        try:
+            if isinstance(asked, DedupError):
+                raise asked
+            if not isinstance(asked, dict):
+                raise BadQuery("a lookup is a JSON object")
+            query, explain = query_of({**self._defaults, **of_json(asked)})
+            answer = lookup.find(view, self._settings, query)
+            content = lookup.as_json(answer)
+            if explain:
+                content["considered"] = considered(view, self._settings, query)
+            match = answer.match.value if answer else "none"
+            self.cells[cell_of(query.strategy.value, match)] += 1
+            return orjson.dumps(content)
+        except UnknownAlgorithm:
+            self.cells[cell_of(Strategy.DIGEST_ANY.value, "unknown_algorithm")] += 1
+            return UNKNOWN
+        except DedupError as error:
+            code = code_of(error)
+            self.cells[error_cell(code)] += 1
+            return orjson.dumps(error_object(code, str(error)))
+
+
+def _loaded(line: bytes | RequestError) -> Any:
+    """What a line says; what is wrong with it takes its place."""
+    if isinstance(line, RequestError):
+        return line
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        return RequestError("bad_request", f"not JSON: {error}")
+
+
+def _stretches(stream: BinaryIO, limit: int) -> Iterator[list[bytes | RequestError]]:
+    """The lines of a stream, in lists of no more than `_STRETCH`; an error for one too long."""
+    rest, skipping = b"", False
+    while True:
+        piece = stream.read(_READ)
+        *complete, rest = (rest + piece if piece else rest + b"\n").split(b"\n")
+        found: list[bytes | RequestError] = []
+        for line in complete:
+            if skipping or len(line) > limit:
+                found.append(RequestError("too_large", f"a line has at most {limit} bytes"))
+                skipping = False
+            elif line and not line.isspace():
+                found.append(line)
+        if len(rest) > limit:
+            rest, skipping = b"", True
+        for at in range(0, len(found), _STRETCH):
+            yield found[at : at + _STRETCH]
+        if not piece:
+            return

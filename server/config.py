@@ -1,0 +1,38 @@
+"""What a server can be told: every setting once, with its default and what it is for."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+def default_workers() -> int:
+    """A process for each core, four at most: a crawler rarely asks more than two can answer."""
+    return max(1, min(4, os.cpu_count() or 1))
+
+
+@dataclass(frozen=True)
+class Config:
+    """The settings of a server. Sizes are bytes, times are seconds."""
+
+    index: Path
+    host: str = "127.0.0.1"
+    port: int = 8484  # 0: any free one
+    workers: int = field(default_factory=default_workers)
+    access_log: bool = False
+    max_body: int = 16 << 20  # of a JSON batch; JSON lines may be of any length
+    max_batch: int = 100_000  # lookups in one JSON batch
+    max_line: int = 1 << 20  # of one JSON line
+    max_connections: int = 4096  # of one worker, idle ones included; more wait to be accepted
+    stop_timeout: int = 30  # to finish requests when stopping
+
+
+MAX_QUERY = 60_000  # bytes of a query string; the HTTP layer below ends at 65,534
+MAX_STREAMS = 96  # requests with a body at one time and worker: slow senders hold no more threads
+THREADS = 128  # of one worker
+HEADER_TIMEOUT = 30  # seconds in which the head of a request must have come
+RELOAD_EVERY = 0.25  # seconds between two looks at whether the index was replaced
+RELOAD_GRACE = 2.0  # seconds an index may be missing (it is being replaced) before it is an error
+DRAIN = 0.3  # seconds in which answers ask clients to close, before the workers stop
+RETRY_AFTER = 5  # seconds, said with every 503

@@ -1,0 +1,103 @@
+"""The index that is being served, which others may replace at any moment.
+
+A worker looks a few times a second whether the files it opened are still the ones that stand
+there: a build may have named a new generation, or the whole directory may have been swapped. It
+then opens the new ones and lets go of the old. Requests that are under way finish on what they
+began with: the old files are closed when the last of them lets go.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from dedupindex.errors import DedupError, IndexUnavailable
+from dedupindex.index import open_index
+from dedupindex.index.answer_bytes import Writer
+from dedupindex.index.identity import Identity, read_identity
+from dedupindex.index.protocol import Engine
+from server.config import RELOAD_EVERY, RELOAD_GRACE
+
+_Stamp = tuple[Identity, list[tuple[str, int]]]
+
+
+class Opened(NamedTuple):
+    """An open index, and what is worth keeping as long as it is open."""
+
+    engine: Engine
+    writer: Writer
+    plain: bool  # whether its views answer plain questions in bytes
+
+
+class LiveIndex:
+    """The open index, for as long as there is one. Threads may ask while another reloads."""
+
+    def __init__(self, index: Path) -> None:
+        self.index = index
+        self.reloads = 0
+        self._opened: Opened | None = None
+        self._error: DedupError = IndexUnavailable(f"the index at {index} is not open yet")
+        self._stamp: _Stamp | None = None
+        self._failing_since: float | None = None
+        self._busy = threading.Lock()
+
+    def opened(self) -> Opened:
+        """The open index; raises what keeps it from being open."""
+        opened = self._opened
+        if opened is None:
+            raise type(self._error)(str(self._error))
+        return opened
+
+    def refresh(self) -> None:
+        """Open what stands there now, if it is not what is open."""
+        with self._busy:
+            try:
+                stamp = _stamp(self.index)
+                if stamp != self._stamp or self._opened is None:
+                    self._open()
+                    self._stamp = stamp
+                self._failing_since = None
+            except DedupError as error:
+                self._error = error
+                now = time.monotonic()
+                self._failing_since = self._failing_since or now
+                # While an index is being swapped there is none for a moment: what is open still
+                # answers rightly. Longer than that, nobody knows whether it does.
+                if now - self._failing_since >= RELOAD_GRACE:
+                    self._opened = None
+
+    def _open(self) -> None:
+        engine = open_index(self.index)
+        with engine.view() as view:
+            view.counts()
+            plain = hasattr(view, "answer_bytes")
+        if self._opened is not None:
+            self.reloads += 1
+        self._opened = Opened(engine, Writer(), plain)
+
+    def watch(self) -> None:
+        """Refresh for as long as the process lives, in a thread of its own."""
+        threading.Thread(target=self._watch, name="reload", daemon=True).start()
+
+    def _watch(self) -> None:
+        pause = threading.Event()
+        while not pause.wait(RELOAD_EVERY):
+            self.refresh()
+
+
+def _stamp(index: Path) -> _Stamp:
+    """What changes when the index or its data is replaced, but not when it is added to."""
+    identity = read_identity(index)
+    data = f"data-{identity.generation}"
+    try:
+        files = sorted(
+            (entry.name, entry.inode())
+            for entry in os.scandir(index)
+            if entry.name.startswith(data) and not entry.name.endswith("-lock")
+        )
+    except OSError as error:
+        raise IndexUnavailable(f"the index at {index} cannot be read: {error}") from error
+    return identity, files

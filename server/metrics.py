@@ -1,0 +1,159 @@
+"""Counts of all workers, in memory that they share: exact at every scrape, cheap to raise.
+
+Each worker has a block of 64-bit cells in a shared mapping and writes only there. A scrape, in
+whichever worker it arrives, reads all blocks. A worker that is started anew takes over the block
+of its predecessor, so counts never fall.
+"""
+
+from __future__ import annotations
+
+import mmap
+from bisect import bisect_left
+from collections.abc import Iterator
+from threading import Lock
+from time import perf_counter_ns
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import CollectorRegistry
+
+from dedupindex.errors import DedupError
+from server.live import LiveIndex
+from server.parameters import NAMES
+from server.replies import ERRORS
+
+MATCHES = ("exact_url", "canonical_url", "digest", "none", "unknown_algorithm")
+KINDS = ("single", "batch", "lines")
+BOUNDS = (25e-6, 5e-5, 1e-4, 25e-5, 5e-4, 1e-3, 25e-4, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
+
+_BOUNDS_NS = [int(bound * 1e9) for bound in BOUNDS]
+_PER_KIND = len(BOUNDS) + 2  # buckets with the unbounded one, and the sum in nanoseconds
+_ERRORS_AT = len(NAMES) * len(MATCHES)
+_TIMES_AT = _ERRORS_AT + len(ERRORS)
+CELLS = _TIMES_AT + len(KINDS) * _PER_KIND
+"""Cells of a block: lookups by strategy and match, errors by code, times by kind of request."""
+
+_ERROR_CELLS = {code: _ERRORS_AT + place for place, code in enumerate(ERRORS)}
+_MATCH = {name: place for place, name in enumerate(MATCHES)}
+_STRATEGY = {name: place * len(MATCHES) for place, name in enumerate(NAMES)}
+HIT, MISS = _MATCH["exact_url"], _MATCH["none"]
+
+
+def block_size(workers: int) -> int:
+    """Bytes of the memory that `workers` share."""
+    return CELLS * 8 * workers
+
+
+class Metrics:
+    """The block of one worker, and a view of all."""
+
+    def __init__(self, shared: mmap.mmap | None = None, workers: int = 1, worker: int = 0) -> None:
+        """`shared` is memory of `block_size` zeros; None counts for this process alone."""
+        memory = bytearray(block_size(workers)) if shared is None else shared
+        self._all = memoryview(memory).cast("Q")
+        self._mine = self._all[worker * CELLS : (worker + 1) * CELLS]
+        self._lock = Lock()  # adding is two steps, and a worker has several threads
+
+    def lookup(self, cell: int, started: int) -> None:
+        """One lookup, of `cell_of`, that began at `started` (perf_counter_ns)."""
+        taken = perf_counter_ns() - started
+        bucket = _TIMES_AT + bisect_left(_BOUNDS_NS, taken)
+        mine = self._mine
+        with self._lock:
+            mine[cell] += 1
+            mine[bucket] += 1
+            mine[_TIMES_AT + _PER_KIND - 1] += taken
+
+    def batch(self, kind: str, cells: dict[int, int], started: int) -> None:
+        """Many lookups at once: how often each cell."""
+        taken = perf_counter_ns() - started
+        base = _TIMES_AT + KINDS.index(kind) * _PER_KIND
+        mine = self._mine
+        with self._lock:
+            for cell, count in cells.items():
+                mine[cell] += count
+            mine[base + bisect_left(_BOUNDS_NS, taken)] += 1
+            mine[base + _PER_KIND - 1] += taken
+
+    def error(self, code: str) -> None:
+        """One error that was answered."""
+        with self._lock:
+            self._mine[_ERROR_CELLS[code]] += 1
+
+    def totals(self) -> list[int]:
+        """The cells of all workers, added up."""
+        return [sum(self._all[cell::CELLS]) for cell in range(CELLS)]
+
+
+def cell_of(strategy: str, match: str) -> int:
+    """The cell that counts lookups of a strategy with a match class."""
+    return _STRATEGY[strategy] + _MATCH[match]
+
+
+def error_cell(code: str) -> int:
+    """The cell that counts errors of a code, for `Metrics.batch`."""
+    return _ERROR_CELLS[code]
+
+
+class _Collector:
+    def __init__(self, metrics: Metrics, live: LiveIndex) -> None:
+        self._metrics, self._live = metrics, live
+
+    def collect(self) -> Iterator[Metric]:
+        cells = self._metrics.totals()
+        lookups = CounterMetricFamily(
+            "dedupindex_lookups", "Lookups answered.", labels=["strategy", "match"]
+        )
+        for strategy in NAMES:
+            for match in MATCHES:
+                lookups.add_metric([strategy, match], cells[cell_of(strategy, match)])
+        yield lookups
+        errors = CounterMetricFamily(
+            "dedupindex_errors", "Errors answered, alone or within a batch.", labels=["code"]
+        )
+        for code, cell in _ERROR_CELLS.items():
+            errors.add_metric([code], cells[cell])
+        yield errors
+        yield self._times(cells)
+        yield from self._index()
+
+    def _times(self, cells: list[int]) -> Metric:
+        times = HistogramMetricFamily(
+            "dedupindex_request_seconds",
+            "Time to answer: one lookup, a batch, or a stretch of JSON lines.",
+            labels=["kind"],
+        )
+        for place, kind in enumerate(KINDS):
+            base = _TIMES_AT + place * _PER_KIND
+            buckets, seen = [], 0
+            for bound, count in zip((*BOUNDS, "+Inf"), cells[base:], strict=False):
+                seen += count
+                buckets.append((str(bound), float(seen)))
+            times.add_metric([kind], buckets, cells[base + _PER_KIND - 1] / 1e9)
+        return times
+
+    def _index(self) -> Iterator[Metric]:
+        ready = 1
+        try:
+            opened = self._live.opened()
+            with opened.engine.view() as view:
+                counts = view.counts()
+            for name, count in counts._asdict().items():
+                yield GaugeMetricFamily(
+                    f"dedupindex_index_{name}", f"How many {name} the index holds.", count
+                )
+            generation = opened.engine.identity.generation
+            yield GaugeMetricFamily(
+                "dedupindex_index_generation", "Generation of the data that is served.", generation
+            )
+        except DedupError:
+            ready = 0
+        yield GaugeMetricFamily("dedupindex_ready", "Whether the index can answer.", ready)
+
+
+def exposition(metrics: Metrics, live: LiveIndex) -> bytes:
+    """All counts in the text format of Prometheus."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(metrics, live))
+    return generate_latest(registry)

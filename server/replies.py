@@ -1,0 +1,98 @@
+"""What goes back over HTTP: one shape for errors, one table of all their codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from http import HTTPStatus
+from typing import NamedTuple
+
+import orjson
+
+from dedupindex import errors
+from dedupindex.errors import Damaged, DedupError
+from server.config import RETRY_AFTER
+
+Headers = list[tuple[str, str]]
+
+JSON: Headers = [("Content-Type", "application/json")]
+LINES: Headers = [("Content-Type", "application/x-ndjson")]
+TEXT: Headers = [("Content-Type", "text/plain; charset=utf-8")]
+
+
+class Reply(NamedTuple):
+    """A whole answer, or one that is made while it is sent."""
+
+    status: str  # "200 OK"
+    headers: Headers
+    body: bytes | Iterator[bytes]
+
+
+OK = "200 OK"
+
+
+class RequestError(DedupError):
+    """A request that is refused before any lookup is made."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = code
+
+
+ERRORS: dict[str, tuple[int, str]] = {
+    "bad_query": (400, "a parameter is unknown, given twice, missing or cannot be read"),
+    "bad_digest": (400, "the digest is no digest at all"),
+    "bad_request": (400, "the body is not what its content type says"),
+    "not_found": (404, "there is no such path"),
+    "method_not_allowed": (405, "the path does not take this method; `Allow` says which"),
+    "strategy_unavailable": (409, "the index does not hold what the strategy needs"),
+    "too_large": (413, "the body, a line of it, or the number of lookups is over the limit"),
+    "uri_too_long": (414, "the query string is too long; POST the lookup"),
+    "unsupported_media_type": (415, "the body is neither JSON nor JSON lines"),
+    "internal": (500, "a defect of the server; its log says more"),
+    "index_unavailable": (503, "there is no index, or it cannot be read now"),
+    "format_from_future": (503, "the index was written by a newer version"),
+    "damaged": (503, "what is stored for this question is damaged"),
+    "overloaded": (503, "too many bodies are being received at this moment"),
+}
+"""Code -> HTTP status and meaning; docs/http.md has the same table."""
+
+_FOR_500 = "internal"
+
+
+def code_of(error: DedupError) -> str:
+    """The code under which the API reports a failure."""
+    if isinstance(error, RequestError):
+        return error.reason
+    if error.code in ERRORS:
+        return error.code
+    if isinstance(error, errors.BadInput):
+        return "bad_query"
+    if isinstance(error, errors.IndexUnavailable):
+        return "index_unavailable"
+    return "damaged" if isinstance(error, Damaged) else _FOR_500
+
+
+def status_line(status: int) -> str:
+    """``"404 Not Found"``."""
+    return f"{status} {HTTPStatus(status).phrase}"
+
+
+def error_object(code: str, message: str) -> dict[str, dict[str, str]]:
+    """The shape of every error, alone or in the place of an answer in a batch."""
+    # Messages quote what was sent: bytes that are no text are shown escaped, and not all of it.
+    shown = message[:500].encode("utf-8", "backslashreplace").decode()
+    return {"error": {"code": code, "message": shown}}
+
+
+def error_reply(code: str, message: str, headers: Headers | None = None) -> Reply:
+    """An error as an answer."""
+    status = ERRORS[code][0]
+    headers = [*JSON, *(headers or [])]
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        headers.append(("Retry-After", str(RETRY_AFTER)))
+    return Reply(status_line(status), headers, orjson.dumps(error_object(code, message)))
+
+
+def failure(error: DedupError) -> Reply:
+    """The answer to a request that ended with an error of ours."""
+    return error_reply(code_of(error), str(error))

@@ -1,0 +1,196 @@
+"""Running the application: Granian, several worker processes, and a stop that drops nothing.
+
+Every worker accepts on a socket of its own for the same port, so that the kernel shares out
+connections among them. This process holds all of these sockets open: a connection that waits when
+a worker ends is not reset, but taken up by the worker's successor or, in the end, told to go.
+"""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import multiprocessing
+import os
+import resource
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from functools import partial
+from typing import Any, NamedTuple
+
+from granian._granian import SocketHolder
+from granian.constants import Interfaces
+from granian.http import HTTP1Settings
+from granian.log import LogLevels
+from granian.server.mp import MPServer, WorkerProcess
+
+from dedupindex.errors import DedupError
+from dedupindex.index import open_index
+from dedupindex.index.protocol import Counts
+from server import logs
+from server.app import create_app
+from server.config import DRAIN, HEADER_TIMEOUT, RETRY_AFTER, THREADS, Config
+from server.hot import AccessLog, HotRoutes
+from server.live import LiveIndex
+from server.metrics import Metrics, block_size
+
+_BACKLOG = 1024
+_PARENT_EVERY = 1.0  # seconds between two looks at whether the main process is still there
+_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
+_STOPPING = b'{"error":{"code":"index_unavailable","message":"the server is stopping"}}'
+_GO = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
+    b"Retry-After: %d\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
+) % (RETRY_AFTER, len(_STOPPING), _STOPPING)
+
+
+class CannotListen(DedupError):
+    """The address cannot be had."""
+
+    code = "cannot_listen"
+
+
+class Started(NamedTuple):
+    """A server that answers."""
+
+    url: str
+    workers: int
+    counts: Counts
+
+
+def serve(config: Config, ready: Callable[[Started], None]) -> None:
+    """Serve until SIGTERM or SIGINT; `ready` is called once requests are answered.
+
+    Raises `CannotListen`, and what keeps the index from being opened. Must be called in the main
+    thread, because it takes over the signals.
+    """
+    logs.configure()
+    with closing(open_index(config.index)) as engine, engine.view() as view:
+        counts = view.counts()
+    sockets = _listen(config)
+    port = sockets[0].getsockname()[1]
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    started = Started(f"http://{host}:{port}", config.workers, counts)
+    with suppress(ValueError, OSError):  # as many connections as the system lets us have
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    multiprocessing.set_start_method("fork", force=True)  # workers inherit sockets and counts
+    server = _Server(config, port, sockets, lambda: ready(started))
+    server.serve(target_loader=server.load, wrap_loader=False)
+
+
+def _listen(config: Config) -> list[socket.socket]:
+    """A listening socket for each worker, all on one port."""
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    where, port, sockets = config.host, config.port, []
+    try:
+        # Sockets that share a port also share it with those of a server that runs already; one
+        # that does not share finds that out.
+        with socket.create_server((where, port), family=family) as alone:
+            port = alone.getsockname()[1]
+        for _ in range(config.workers):
+            address = (where, port)
+            sockets.append(
+                socket.create_server(address, family=family, reuse_port=True, backlog=_BACKLOG)
+            )
+    except (OSError, OverflowError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise CannotListen(f"cannot listen on {where}, port {port}: {reason}") from error
+    return sockets
+
+
+class _Server(MPServer):
+    """Granian's server with our sockets, and with a way to wait for workers and to part softly."""
+
+    def __init__(
+        self, config: Config, port: int, sockets: list[socket.socket], ready: Callable[[], None]
+    ) -> None:
+        super().__init__(
+            "dedupindex",
+            address=config.host,
+            port=port,
+            interface=Interfaces.WSGI,
+            workers=config.workers,
+            blocking_threads=THREADS,
+            backlog=_BACKLOG,
+            backpressure=config.max_connections,
+            http1_settings=HTTP1Settings(header_read_timeout=HEADER_TIMEOUT * 1000),
+            log_level=LogLevels.error,
+            log_dictconfig=logs.granian_config(),
+            respawn_failed_workers=True,
+            workers_kill_timeout=config.stop_timeout,
+        )
+        self._config, self._sockets, self._ready = config, sockets, ready
+        self._counts = mmap.mmap(-1, block_size(config.workers))
+        self._loaded, self._loading = os.pipe()
+        self._shd: Any = None
+        self._sso: Any = None
+        self._main = os.getpid()
+
+    def _init_shared_socket(self) -> None:
+        """There is one for each worker."""
+
+    def _spawn_worker(self, idx: int, target: Any, callback_loader: Any) -> WorkerProcess:  # type: ignore[override]
+        holder: Any = SocketHolder
+        self._shd = holder(self._sockets[idx].fileno(), False, _BACKLOG)
+        return super()._spawn_worker(idx, target, partial(callback_loader, idx))
+
+    def _spawn_workers(self, spawn_target: Any, target_loader: Any) -> None:
+        super()._spawn_workers(spawn_target, target_loader)  # type: ignore[no-untyped-call]
+        threading.Thread(target=self._wait, daemon=True).start()
+
+    def _wait(self) -> None:
+        for _ in range(self.workers):
+            os.read(self._loaded, 1)
+        self._ready()
+
+    def _stop_workers(self) -> None:
+        for worker in self.wrks:
+            with suppress(ProcessLookupError):
+                os.kill(worker.inner.pid, signal.SIGUSR1)
+        time.sleep(DRAIN)
+        super()._stop_workers()  # type: ignore[no-untyped-call]
+        for listener in self._sockets:
+            _turn_away(listener)
+
+    def load(self, worker: int) -> Any:
+        """The application of a worker, made in its process."""
+        os.setpgid(0, 0)  # an interrupt from the terminal is for the main process alone
+        # Granian lays the environment of the process under that of each request, where a variable
+        # called HTTP_ACCEPT would pass for a header.
+        for name in os.environ.keys() - set(_KEPT):
+            del os.environ[name]
+        live = LiveIndex(self._config.index)
+        live.refresh()
+        live.watch()
+        metrics = Metrics(self._counts, self._config.workers, worker)
+        app = create_app(self._config, live, metrics)
+        hot = app.wsgi_app
+        assert isinstance(hot, HotRoutes)
+        signal.signal(signal.SIGUSR1, lambda number, frame: hot.stop())
+        threading.Thread(target=self._outlive, daemon=True).start()
+        gc.collect()
+        gc.freeze()
+        os.write(self._loading, b".")
+        return AccessLog(hot) if self._config.access_log else hot
+
+    def _outlive(self) -> None:
+        """End this worker when the main process was killed: nobody else would."""
+        while os.getppid() == self._main:
+            time.sleep(_PARENT_EVERY)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _turn_away(listener: socket.socket) -> None:
+    """Answer those who still wait to be accepted, then close."""
+    listener.setblocking(False)
+    with listener, suppress(BlockingIOError):
+        while True:
+            waiting, _ = listener.accept()
+            with waiting, suppress(OSError):
+                waiting.settimeout(0.2)
+                waiting.recv(65536)
+                waiting.sendall(_GO)
