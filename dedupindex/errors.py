@@ -13,7 +13,7 @@
   + IndexUnavailable    exit 6, HTTP 503   the answer is unknown, which is not the same as "new"
     - IndexBusy                            another process is writing to this index
     - FormatFromFuture                     the index was written by a newer version
-  + Damaged             exit 7, HTTP 500   bytes on disk are not what they must be
+  + Damaged             exit 7, HTTP 503   bytes on disk are not what they must be
 
 Exit statuses 1 and 2 stay what Python and the command line parser make them: crash, usage.
 A command that did its work but had to leave damaged input out also ends with 7.
@@ -114,4 +114,5 @@ class Damaged(DedupError):
     """Bytes on disk are not what they must be."""
 
     exit_status = 7
+    http_status = 503  # of a lookup that meets them: it cannot tell, and so must not say "new"
     code = "damaged"
