@@ -94,7 +94,13 @@ class Considered(NamedTuple):
 
 def require(settings: Settings, query: Query) -> None:
     """Raise `StrategyUnavailable` or `BadQuery` if the index cannot answer such a query."""
-    strategy = query.strategy
+    require_strategy(settings, query.strategy)
+    if query.strategy is not Strategy.DIGEST_ANY and not query.url:
+        raise BadQuery(f"{query.strategy.value} needs a url")
+
+
+def require_strategy(settings: Settings, strategy: Strategy) -> None:
+    """Raise `StrategyUnavailable` if the index can answer no query of a strategy."""
     if strategy is Strategy.DIGEST_ANY:
         return
     if not settings.url_index:
@@ -105,8 +111,6 @@ def require(settings: Settings, query: Query) -> None:
         raise StrategyUnavailable(
             "CANONICAL_URL needs canonical URLs, and this index was built with --no-canonicalized"
         )
-    if not query.url:
-        raise BadQuery(f"{strategy.value} needs a url")
 
 
 def find(view: View, settings: Settings, query: Query) -> Answer | None:

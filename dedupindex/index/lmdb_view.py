@@ -25,7 +25,7 @@ from dedupindex.index.cells import (
     entries_of,
 )
 from dedupindex.index.protocol import Container, Counts, Load
-from dedupindex.index.settle import Outcome
+from dedupindex.index.settle import Outcome, checksum
 from dedupindex.urlkey import urlkey
 
 _NAMES_KEPT = 100_000
@@ -64,9 +64,9 @@ class Trees(NamedTuple):
         for container in load.containers:
             text = json.dumps(container._asdict()).encode()
             txn.put(_short(container.name), text, db=self.containers)
-        before = (0, 0) if absolute else (self.get(txn, "captures"), self.get(txn, "digests"))
-        self.put(txn, "captures", (before[0] or 0) + outcome.captures)
-        self.put(txn, "digests", (before[1] or 0) + outcome.digests)
+        for name in ("captures", "digests", "checksum"):
+            before = 0 if absolute else self.get(txn, name) or 0
+            self.put(txn, name, (before + getattr(outcome, name)) % (1 << 64))
         if load.note:
             self.put(txn, "note", load.note)
 
@@ -140,11 +140,13 @@ class LmdbView:
 
     def answer_bytes(self, writer: Writer, asked: Asked, url: bytes) -> bytes | None:
         """The JSON of a plain answer, None if the question is not plain; see `answer_bytes`."""
+        if not self._keys.canonical:
+            return None
         cursor = self._cursor
         if cursor is None:
             cursor = self._cursor = self._txn.cursor()
         try:
-            return writer.answer(cursor, 5 if self._keys.canonical else 8, asked, url, self.name_of)
+            return writer.answer(cursor, asked, url, self.name_of)
         except lmdb.Error as error:
             raise IndexUnavailable(f"the index cannot be read: {error}") from error
         except _BROKEN:
@@ -218,8 +220,20 @@ class LmdbView:
     def check(self) -> list[str]:
         """What is wrong, in sentences: order, keys, entries, names and counts are all read back."""
         wrong: list[str] = []
-        last, captures, digests, prefix = b"", 0, 0, b""
+        try:
+            self._check_captures(wrong)
+            list(self.containers())
+            for key, number in self._txn.cursor(db=self._trees.names):
+                if key[:1] == b"=" and b"=" + _short(self.name_of(int.from_bytes(number))) != key:
+                    wrong.append(f"container number {int.from_bytes(number)} has another name")
+        except (lmdb.Error, *_BROKEN, TypeError) as error:
+            wrong.append(f"the index cannot be read to its end: {error!r}")
+        return wrong
+
+    def _check_captures(self, wrong: list[str]) -> None:
+        last, captures, digests, prefix, total = b"", 0, 0, b"", 0
         for key, cell in self._txn.cursor():
+            total += checksum([(key, cell)])
             if key <= last:
                 wrong.append(f"keys are out of order at {key.hex()}")
             last = key
@@ -241,4 +255,5 @@ class LmdbView:
                 f"{captures} captures of {digests} digests are there, "
                 f"{counted.captures} of {counted.digests} were counted"
             )
-        return wrong
+        if total % (1 << 64) != self._trees.get(self._txn, "checksum"):
+            wrong.append("what is stored is not what was written (its checksum is another)")
