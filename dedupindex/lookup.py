@@ -11,20 +11,19 @@ the exact URL, in the order of keys, and the earliest of them that passes is the
 
 from __future__ import annotations
 
-import codecs
 import re
 import time
-from base64 import b64encode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
-from dedupindex.capture import Capture, Evidence
+from dedupindex.capture import Capture
 from dedupindex.digest import EMPTY, Digest
-from dedupindex.errors import BadInput, BadQuery, Damaged, StrategyUnavailable
+from dedupindex.errors import BadInput, BadQuery, StrategyUnavailable
 from dedupindex.index.identity import Settings
 from dedupindex.index.protocol import View
+from dedupindex.original import original_as_json
 from dedupindex.timestamps import check_date, check_digits, date_of_digits, seconds, sort_key
 from dedupindex.urlkey import urlkey
 
@@ -239,68 +238,3 @@ def as_json(answer: Answer | None) -> dict[str, Any]:
         "match": answer.match.value,
         "original": original_as_json(answer.original),
     }
-
-
-def original_as_json(capture: Capture) -> dict[str, Any]:
-    """A capture as answers carry it; what is not known is null."""
-    size = capture.size if capture.size >= 0 else None
-    try:
-        url, exact = capture.url.decode(), {}
-    except UnicodeDecodeError:  # JSON has no bytes: escaped for people, and exact for programs
-        url = capture.url.decode("utf-8", "dedupindex.percent")
-        exact = {"url_base64": b64encode(capture.url).decode()}
-    return {
-        "url": url,
-        "date": capture.date.decode(),
-        "record_id": capture.record_id.decode("latin-1") or None,
-        "digest": capture.digest.spelled(capture.spelling),
-        "size": None if capture.size_of_record else size,
-        "record_size": size if capture.size_of_record else None,
-        "mime": capture.mime.decode("latin-1") or None,
-        "status": capture.status or None,
-        "container": _shown(capture.container) or None,
-        "offset": capture.offset if capture.offset >= 0 else None,
-        "evidence": _EVIDENCE[capture.evidence],
-        **exact,
-    }
-
-
-_EVIDENCE = {Evidence.RECORD: "record", Evidence.ROW: "row", Evidence.NAMED: "revisit"}
-
-
-def _shown(name: str) -> str:
-    """A file's name as JSON can carry it: bytes that are no UTF-8 become ``\\xff``."""
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-
-
-def _percent(error: UnicodeError) -> tuple[str, int]:
-    assert isinstance(error, UnicodeDecodeError)
-    wrong = error.object[error.start : error.end]
-    return "".join(f"%{byte:02X}" for byte in wrong), error.end
-
-
-codecs.register_error("dedupindex.percent", _percent)
-
-_UNWRITABLE = re.compile(rb"[\x00-\x1f\x7f]")
-
-
-def header_lines(capture: Capture) -> bytes:
-    """The WARC-Refers-To header lines of a revisit of `capture` (WARC 1.1 section 6.7.2), CRLF.
-
-    Raises `Damaged` if a stored value holds a control character: written down, it would end its
-    line and begin another of the sender's choice.
-    """
-    for value in (capture.record_id, capture.url, capture.date):
-        if _UNWRITABLE.search(value):
-            raise Damaged(f"no header line can carry the stored value {value[:200]!r}")
-    lines = b""
-    if capture.record_id:
-        lines += b"WARC-Refers-To: <" + capture.record_id + b">\r\n"
-    return (
-        lines
-        + b"WARC-Refers-To-Target-URI: "
-        + capture.url
-        + b"\r\nWARC-Refers-To-Date: "
-        + capture.date
-        + b"\r\n"
-    )

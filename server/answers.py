@@ -20,6 +20,7 @@ from dedupindex import lookup
 from dedupindex.errors import BadQuery, DedupError
 from dedupindex.index.answer_bytes import NONE, Asked, PlainView, read
 from dedupindex.lookup import Strategy
+from dedupindex.original import header_lines
 from server.batches import UNKNOWN, Batch, considered, read_body
 from server.config import MAX_QUERY, MAX_STREAMS, Config
 from server.live import LiveIndex, Opened
@@ -112,7 +113,7 @@ class Lookups:
             elif answer is None:
                 reply = Reply("204 No Content", [], b"")
             else:
-                reply = Reply(OK, TEXT, lookup.header_lines(answer.original))
+                reply = Reply(OK, TEXT, header_lines(answer.original))
         self._metrics.lookup(cell, started)
         return reply
 

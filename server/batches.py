@@ -15,6 +15,7 @@ from dedupindex.index.answer_bytes import NONE, PlainView, read
 from dedupindex.index.identity import Settings
 from dedupindex.index.protocol import View
 from dedupindex.lookup import Query, Strategy
+from dedupindex.original import original_as_json
 from server.config import Config
 from server.live import LiveIndex, Opened
 from server.metrics import HIT, MISS, Metrics, cell_of, error_cell
@@ -49,7 +50,7 @@ def considered(view: View, settings: Settings, query: Query) -> list[dict[str, A
         {
             "match": match.value,
             "verdict": verdict,
-            "original": lookup.original_as_json(capture),
+            "original": original_as_json(capture),
         }
         for match, capture, verdict in lookup.explain(view, settings, query)
     ]

@@ -23,10 +23,10 @@ from dedupindex.lookup import (
     as_json,
     explain,
     find,
-    header_lines,
     parse_age,
     parse_moment,
 )
+from dedupindex.original import header_lines
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 

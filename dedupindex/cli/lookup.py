@@ -19,6 +19,7 @@ from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
 from dedupindex.index.protocol import View
 from dedupindex.lookup import Query, Strategy
+from dedupindex.original import original_as_json
 
 EXAMPLES = """
 bin/lookup my-index --digest sha1:FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN
@@ -113,7 +114,7 @@ def _considered(view: View, settings: Settings, query: Query) -> Iterator[dict[s
         yield {
             "match": match.value,
             "verdict": verdict,
-            "original": lookup.original_as_json(capture),
+            "original": original_as_json(capture),
         }
 
 

@@ -124,7 +124,7 @@ class Writer:
     def _container(self, number: int, name_of: Callable[[int], str]) -> str:
         if len(self._containers) >= _CONTAINERS_KEPT:
             self._containers = {0: "null"}
-        shown = name_of(number).encode("utf-8", "surrogateescape")  # as `lookup.original_as_json`
+        shown = name_of(number).encode("utf-8", "surrogateescape")  # as `original` does
         name = orjson.dumps(shown.decode("utf-8", "backslashreplace")).decode()
         self._containers[number] = name
         return name
