@@ -1,0 +1,100 @@
+"""The documentation says what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dedupindex import errors
+from dedupindex.cli import COMMANDS
+from dedupindex.errors import DedupError
+
+ROOT = Path(__file__).parent.parent
+DOCS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+
+
+def reasons_in_code() -> set[str]:
+    """Every name under which a record is refused, as the code spells it."""
+    patterns = (
+        r'Refusal\("([a-z-]+)"',
+        r'Refused\("([a-z-]+)"',
+        r'refused\["([a-z-]+)"\]',
+        r'CHAINED = "([a-z-]+)"',
+        r': "([a-z]+-record|segmented)"',
+        r'reason = "([a-z-]+)"',
+    )
+    found: set[str] = set()
+    for path in (ROOT / "dedupindex").rglob("*.py"):
+        for pattern in patterns:
+            found.update(re.findall(pattern, path.read_text()))
+    for name in ("admission", "sources/responses", "sources/rows", "sources/crawllog"):
+        text = (ROOT / "dedupindex" / f"{name}.py").read_text()
+        found.update(re.findall(r'return "([a-z-]+)"', text))
+        found.update(re.findall(r'return "([a-z-]+)" if', text))
+    return found - {"warc", "cdx", "cdxj", "crawllog", "wacz"}
+
+
+def test_every_reason_of_refusal_is_documented() -> None:
+    text = (ROOT / "docs" / "formats.md").read_text()
+    table = set(re.findall(r"^\| `([a-z-]+)` \|", text, re.MULTILINE))
+    code = reasons_in_code()
+    assert code - table - {"revisit-of-unknown"} == set()
+    assert "`revisit-of-unknown`" in text
+
+
+def all_errors() -> list[type[DedupError]]:
+    return [
+        value
+        for value in vars(errors).values()
+        if isinstance(value, type) and issubclass(value, DedupError)
+    ]
+
+
+def test_the_error_tree_is_drawn_as_it_is() -> None:
+    drawing = errors.__doc__ or ""
+    for error in all_errors():
+        line = next(
+            line for line in drawing.splitlines() if re.search(rf"\b{error.__name__}\b", line)
+        )
+        if "exit" in line:
+            assert f"exit {error.exit_status}," in line
+            assert f"HTTP {error.http_status}" in line
+    assert len({error.code for error in all_errors()}) == len(all_errors())
+
+
+def test_every_exit_status_is_documented() -> None:
+    operations = (ROOT / "docs" / "operations.md").read_text()
+    for status in {error.exit_status for error in all_errors()} | {0, 1, 2, 130, 141}:
+        assert re.search(rf"^\| {status} \|", operations, re.MULTILINE)
+
+
+def test_every_http_error_code_is_documented() -> None:
+    http = (ROOT / "docs" / "http.md").read_text()
+    for error in all_errors():
+        assert f"`{error.code}`" in http, error.code
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[)#]", path.read_text()):
+        if not target.startswith("http"):
+            assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
+def test_commands_of_the_readme_exist() -> None:
+    for path in DOCS:
+        for name in re.findall(r"\bbin/([a-z]+)", path.read_text()):
+            assert (ROOT / "bin" / name).exists(), f"{path.name} names bin/{name}"
+    for name in COMMANDS:
+        assert f"bin/{name}" in (ROOT / "README.md").read_text() or name == "search"
+
+
+def test_options_of_the_docs_exist() -> None:
+    pages = "".join(path.read_text() for path in (ROOT / "dedupindex" / "cli").glob("*.py"))
+    pages += (ROOT / "bin" / "setup").read_text() + (ROOT / "bin" / "lock").read_text()
+    benchmarks = "".join(path.read_text() for path in (ROOT / "tests/benchmarks").glob("*.py"))
+    for path in DOCS:
+        for option in re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", path.read_text()):
+            assert option in pages + benchmarks or option == "--help", f"{path.name}: {option}"
