@@ -18,9 +18,13 @@ def open_index(index: Path, *, write: bool = False) -> Engine:
     """Open the index in a directory with the engine that it names.
 
     Raises `IndexUnavailable` when there is none or it cannot be read, `FormatFromFuture`,
-    `Damaged`. Writers must hold the index's lock.
+    `Damaged`, and `SettingsConflict` if its keys are made of other urlkeys than this version's:
+    all captures would be missed. Writers must hold the index's lock.
     """
-    engine = read_identity(index).engine
+    identity = read_identity(index)
+    if identity.settings.keys().canonical:
+        identity.agree_on_urlkeys()
+    engine = identity.engine
     if engine == "lmdb":
         from dedupindex.index.lmdb_engine import LmdbEngine
 

@@ -68,6 +68,14 @@ class Identity:
     def next_generation(self) -> Identity:
         return replace(self, generation=self.generation + 1)
 
+    def agree_on_urlkeys(self) -> None:
+        """Raise `SettingsConflict` if the index has urlkeys that this version does not make."""
+        if self.canonicaliser != CANONICALISER:
+            raise SettingsConflict(
+                f"the index has urlkeys of {self.canonicaliser}, this version makes those of "
+                f"{CANONICALISER}; build the index again from its sources"
+            )
+
     def agree(self, engine: str, settings: Settings) -> None:
         """Raise `SettingsConflict`, naming the setting, unless a build with these may add here."""
         if engine != self.engine:
@@ -75,11 +83,7 @@ class Identity:
                 f"the index is on engine {self.engine}, not {engine}; "
                 f"give --engine {self.engine} to add to it"
             )
-        if self.canonicaliser != CANONICALISER:
-            raise SettingsConflict(
-                f"the index has urlkeys of {self.canonicaliser}, this version makes those of "
-                f"{CANONICALISER}; build the index again from its sources"
-            )
+        self.agree_on_urlkeys()
         for name, option in OPTIONS.items():
             mine, theirs = getattr(self.settings, name), getattr(settings, name)
             if mine != theirs:

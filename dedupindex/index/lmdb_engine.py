@@ -8,6 +8,7 @@ the identity then names the new generation. Readers keep the old file until they
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,14 +16,21 @@ from typing import Any, cast
 
 import lmdb
 
-from dedupindex.errors import IndexUnavailable
+from dedupindex.errors import Damaged, IndexUnavailable
 from dedupindex.files import sync_directory
 from dedupindex.index.cells import DIGEST_KEY, answers, entries_of
 from dedupindex.index.identity import read_identity
 from dedupindex.index.lmdb_view import LmdbView, Trees
 from dedupindex.index.protocol import Load
 from dedupindex.index.runs import merge, merge_files
-from dedupindex.index.settle import Outcome, Rule, mark_before, settled, staged_again
+from dedupindex.index.settle import (
+    Outcome,
+    Rule,
+    checksum,
+    mark_before,
+    settled,
+    staged_again,
+)
 
 MAP_SIZE = 1 << 40  # address space, not disk: the largest an index may grow
 REBUILD = 4  # a load of more than a quarter of the index is merged into a new file
@@ -46,9 +54,12 @@ class LmdbEngine:
             path = self.path
             try:
                 self._env = _environment(path, write=self._write)
+                if path.stat().st_size < _length(self._env):
+                    self.close()
+                    raise Damaged(f"{path} is cut; restore it from a copy, or build it again")
                 self._trees = Trees.open(self._env, create=False)
                 return
-            except lmdb.Error as error:
+            except (lmdb.Error, OSError) as error:
                 self.close()
                 self.identity = read_identity(self.index)
                 if self.path == path or attempt == 2:
@@ -85,12 +96,13 @@ class LmdbEngine:
 
     def load(self, load: Load) -> Outcome:
         """Take in a load; see `protocol.Engine.load`."""
+        load = load._replace(names=list(load.names))  # it is read twice
         incoming = sum(path.stat().st_size for path in load.runs)
         try:
             if self._env is None or load.dropped or incoming * REBUILD > self.path.stat().st_size:
                 return self._rebuild(load)
             return self._put(load)
-        except lmdb.Error as error:
+        except (lmdb.Error, OSError) as error:
             raise IndexUnavailable(f"{self.path}: {error}; nothing was changed") from error
 
     def compact(self) -> None:
@@ -122,6 +134,9 @@ class LmdbEngine:
                     length = lengths[staged[0]]
                     _put_one(txn, rule, staged[:length], staged[length:], outcome)
             trees.register(txn, load, outcome)
+        length = _length(self._env)
+        if self.path.stat().st_size < length:  # its last pages were allocated, but not needed
+            os.truncate(self.path, length)
         return outcome
 
     def _rebuild(self, load: Load) -> Outcome:
@@ -153,8 +168,8 @@ class LmdbEngine:
         env.close()
         sync_directory(self.index)
         before = self.path if self._env is not None else None
+        identity.write(self.index)  # if this fails, either file may be the named one: both stay
         self.close()
-        identity.write(self.index)
         self.identity = identity
         self._open()
         if before is not None:
@@ -212,6 +227,10 @@ def _put_one(txn: lmdb.Transaction, rule: Rule, key: bytes, entry: bytes, outcom
             txn.delete(key)
     elif settled_cell != cell:
         txn.put(key, settled_cell)
+    if cell:
+        outcome.checksum -= checksum([(key, cell)])
+    if settled_cell:
+        outcome.checksum += checksum([(key, settled_cell)])
     if holds and not held:
         outcome.digests += not others
     elif held and not holds:
@@ -245,6 +264,11 @@ def _environment(path: Path, *, write: bool, bulk: bool = False) -> lmdb.Environ
         sync=not bulk,
         metasync=not bulk,
     )
+
+
+def _length(env: lmdb.Environment) -> int:
+    """Bytes that a data file must have; reading beyond a file's end would kill the process."""
+    return int((env.info()["last_pgno"] + 1) * env.stat()["psize"])
 
 
 def _remove(path: Path) -> None:

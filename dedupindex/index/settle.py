@@ -16,6 +16,8 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from xxhash import xxh3_64_intdigest
+
 from dedupindex.index.cells import (
     ALSO,
     BEFORE,
@@ -44,6 +46,7 @@ class Outcome:
     chained: int = 0
     captures: int = field(default=0, compare=False)  # originals kept, all digests
     digests: int = field(default=0, compare=False)  # distinct, all algorithms
+    checksum: int = field(default=0, compare=False)  # see `checksum`
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,14 @@ def _counts(entry: bytes) -> int:
 Cells = list[tuple[bytes, bytes]]
 
 
+def checksum(cells: Iterable[tuple[bytes, bytes]]) -> int:
+    """The sum of the cells' hashes: it follows every change, and any order gives the same.
+
+    Kept modulo 2**64 with an index, it proves that what is read back is what was stored.
+    """
+    return sum(map(xxh3_64_intdigest, map(b"".join, cells)))
+
+
 def settled(batches: Iterable[list[bytes]], rule: Rule, outcome: Outcome) -> Iterator[Cells]:
     """Keys and cells, in order, of all staged entries, which come in order.
 
@@ -167,10 +178,12 @@ def settled(batches: Iterable[list[bytes]], rule: Rule, outcome: Outcome) -> Ite
             if group:
                 digest = _close(key, group, digest, rule, outcome, cells)
             key, group = staged[:length], [staged[length:]]
+        outcome.checksum += checksum(cells)
         yield cells
     if group:
         cells = []
         _close(key, group, digest, rule, outcome, cells)
+        outcome.checksum += checksum(cells)
         yield cells
 
 

@@ -1,0 +1,473 @@
+"""What every engine must do. A further engine is one more name in `ENGINES`."""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dedupindex.capture import Capture, Evidence
+from dedupindex.digest import Digest
+from dedupindex.errors import Damaged, FormatFromFuture, IndexUnavailable, SettingsConflict
+from dedupindex.index import cells, open_index
+from dedupindex.index.identity import FILE, Settings, read_identity
+from dedupindex.index.protocol import Container
+from dedupindex.lookup import Match, Query, Strategy, find
+from dedupindex.urlkey import urlkey
+from tests.captures import capture, sha1
+from tests.engine_bench import Bench
+from tests.test_settle import conflicting, model, same
+
+ENGINES = ["lmdb"]
+A, WWW, B = b"http://example.com/a", b"https://www.example.com/a", b"http://other.org/b"
+
+Make = Callable[..., Bench]
+
+
+@pytest.fixture(params=ENGINES)
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+    count = iter(range(100))
+
+    def make(settings: Settings | None = None) -> Bench:
+        return Bench(tmp_path / f"bench-{next(count)}", request.param, settings)
+
+    return make
+
+
+@pytest.fixture
+def bench(make: Make) -> Bench:
+    return make()
+
+
+def some(first: int, last: int, day: int = 1) -> list[Capture]:
+    """Captures of numbers `first` to `last`, each of a digest and a URL of its own."""
+    return [
+        capture(number, b"http://h%d.example.com/p/%d" % (number % 7, number), day)
+        for number in range(first, last)
+    ]
+
+
+# --- what is found -------------------------------------------------------------------------------
+
+
+def test_exact_canonical_and_any(bench: Bench) -> None:
+    items = [capture(1, A), capture(1, WWW, 2), capture(1, B, 3), capture(2, A)]
+    outcome = bench.load(items)
+    assert (outcome.added, outcome.captures, outcome.digests) == (4, 4, 2)
+    with bench.view() as view:
+        assert view.exact(sha1(1), WWW) == [items[1]]
+        assert view.exact(sha1(1), b"http://example.com/A") == []
+        assert sorted(view.canonical(sha1(1), urlkey(A), 10)) == sorted(items[:2])
+        assert len(view.canonical(sha1(1), urlkey(A), 1)) == 1
+        assert sorted(view.any(sha1(1), 10)) == sorted(items[:3])
+        assert len(view.any(sha1(1), 2)) == 2
+        assert view.any(sha1(1), 0) == view.any(sha1(3), 10) == view.exact(sha1(3), A) == []
+        assert view.canonical(sha1(2), urlkey(B), 10) == []
+        assert view.counts()[:2] == (4, 2)
+
+
+def test_lookups_find_by_every_strategy(bench: Bench) -> None:
+    bench.load([capture(1, A), capture(2, B)])
+    settings = bench.settings
+    with bench.view() as view:
+        for url, match in ((A, Match.EXACT_URL), (WWW, Match.CANONICAL_URL), (B, Match.DIGEST)):
+            answer = find(view, settings, Query(sha1(1), url))
+            assert answer is not None
+            assert (answer.match, answer.original) == (match, capture(1, A))
+        assert find(view, settings, Query(sha1(1), WWW, Strategy.EXACT_URL)) is None
+        assert find(view, settings, Query(sha1(1), B, Strategy.CANONICAL_URL)) is None
+        assert find(view, settings, Query(sha1(3), A)) is None
+
+
+def test_digests_that_are_prefixes_of_others_stay_apart(bench: Bench) -> None:
+    long, short = Digest("blake3", bytes(32)), Digest("md5", bytes(16))
+    digests = [Digest("sha256", bytes(32)), long, short, Digest("sha512", bytes(64))]
+    items = [capture(1, A)._replace(digest=digest) for digest in digests]
+    bench.load(items)
+    with bench.view() as view:
+        for item in items:
+            assert view.any(item.digest, 10) == [item]
+        assert view.counts()[:2] == (4, 4)
+        assert [digest for digest, _ in view.captures()] == [
+            short,
+            digests[0],
+            digests[3],
+            long,
+        ]
+
+
+def test_every_field_is_kept(make: Make) -> None:
+    bench = make(Settings(etag=True))
+    item = capture(
+        1,
+        b"http://example.com/caf\xc3\xa9?q=\xff",
+        date=b"2026-11-20T09:14:17.123456789Z",
+        evidence=Evidence.ROW,
+        status=404,
+        mime=b"x-odd/type",
+        size=1 << 40,
+        record_id=b"odd:id",
+        etag=b'"e"',
+        last_modified=b"yesterday",
+    )
+    bench.load([item])
+    assert bench.held() == [(item.digest, item)]
+    with bench.view() as view:
+        assert view.exact(item.digest, item.url) == [item]
+
+
+def test_captures_come_in_the_order_of_digests(bench: Bench) -> None:
+    items = some(0, 60)
+    bench.load(items[20:])
+    bench.load(items[:20])
+    assert [digest for digest, _ in bench.held()] == sorted(item.digest for item in items)
+
+
+# --- which captures stay -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@settings(max_examples=20)
+@given(
+    st.lists(conflicting, min_size=1, max_size=12).flatmap(st.permutations),
+    st.lists(st.integers(0, 12), max_size=2),
+)
+def test_any_order_and_splitting_ends_in_the_same_index(
+    engine: str, items: list[Capture], cuts: list[int]
+) -> None:
+    places = [0, *sorted(cuts), len(items)]
+    with tempfile.TemporaryDirectory() as directory:
+        bench = Bench(Path(directory), engine)
+        for start, end in zip(places, places[1:], strict=False):
+            bench.load(items[start:end])
+            held, counts = bench.held(), bench.counts()
+            assert counts.captures == len(held)
+            assert counts.digests == len({digest for digest, _ in held})
+        assert same(held, model(items, bench.settings.keys(), "earliest"))
+        with bench.open() as engine_:
+            assert engine_.check() == []
+
+
+def test_the_earliest_stays_in_either_order(make: Make) -> None:
+    for days in ((2, 1, 3), (1, 3, 2), (3, 2, 1)):
+        bench = make()
+        outcomes = [bench.load([capture(1, A, day)]) for day in days]
+        assert bench.held() == [(sha1(1), capture(1, A, 1))]
+        assert sum(outcome.captures for outcome in outcomes) == 1
+        assert sum(outcome.added for outcome in outcomes) == 1
+
+
+def test_keep_latest(make: Make) -> None:
+    for days in ((2, 1, 3), (1, 3, 2), (3, 2, 1)):
+        bench = make(Settings(keep="latest"))
+        for day in days:
+            bench.load([capture(1, A, day)])
+        assert bench.held() == [(sha1(1), capture(1, A, 3))]
+
+
+@pytest.mark.parametrize(
+    ("winner", "loser"),
+    [
+        ({"evidence": Evidence.RECORD, "container": "z"}, {"evidence": Evidence.ROW}),
+        ({"evidence": Evidence.ROW, "container": "z"}, {"evidence": Evidence.NAMED}),
+        ({"container": "z"}, {"date": b"2026-11-01T09:14:17.1Z"}),
+        ({"date": b"2026-11-01T09:14:17.12Z"}, {"date": b"2026-11-01T09:14:17.2Z"}),
+        ({"container": "a", "offset": 9}, {"container": "b", "offset": 1}),
+        ({"container": "a"}, {"container": ""}),
+        ({"offset": 1}, {"offset": 9}),
+        ({"offset": 9}, {"offset": -1}),
+    ],
+)
+def test_ties_within_a_second(
+    winner: dict[str, object], loser: dict[str, object], make: Make
+) -> None:
+    better, worse = capture(1, A, **winner), capture(1, A, **loser)  # type: ignore[arg-type]
+    for items in ([[better, worse]], [[better], [worse]], [[worse], [better]]):
+        bench = make()
+        for part in items:
+            bench.load([capture(2, B, container="b"), *part])
+        assert (sha1(1), better) in bench.held()
+        assert bench.counts()[:2] == (2, 2)
+
+
+@pytest.mark.parametrize("marker_first", [True, False])
+@pytest.mark.parametrize(("claimed", "stays"), [(1, True), (2, False), (3, False)])
+def test_a_claim_of_what_was_a_revisit_itself_is_no_original(
+    marker_first: bool, claimed: int, stays: bool, make: Make
+) -> None:
+    marker = capture(1, A, 2, evidence=Evidence.REVISIT)
+    claim = capture(1, A, claimed, evidence=Evidence.NAMED, container="")
+    together, apart = make(), make()
+    together.load([marker, claim])
+    for item in (marker, claim) if marker_first else (claim, marker):
+        apart.load([item])
+    expected = [(claim.digest, claim)] if stays else []
+    assert together.held() == apart.held() == expected
+    assert together.counts()[:2] == apart.counts()[:2] == (len(expected), len(expected))
+    with apart.view() as view:
+        assert [item for item in view.any(sha1(1), 10)] == [item for _, item in expected]
+        assert view.exact(sha1(1), A) == view.canonical(sha1(1), urlkey(A), 10)
+
+
+def test_what_a_fallen_claim_had_beaten_comes_back(bench: Bench) -> None:
+    claim = capture(1, A, 2, evidence=Evidence.NAMED, container="")
+    row = capture(1, A, 3, evidence=Evidence.ROW)
+    bench.load([row])
+    bench.load([claim])
+    assert bench.held() == [(sha1(1), claim)]
+    assert bench.counts()[:2] == (1, 1)
+    bench.load([capture(1, A, 1, evidence=Evidence.REVISIT)])
+    assert bench.held() == [(sha1(1), row)]
+    assert bench.counts()[:2] == (1, 1)
+
+
+def test_a_mark_keeps_no_digest_in_the_count(bench: Bench) -> None:
+    bench.load([capture(1, A, 5, evidence=Evidence.REVISIT), capture(2, B)])
+    assert bench.counts()[:2] == (1, 1)
+    bench.load([capture(1, WWW)])
+    assert bench.counts()[:2] == (2, 2)
+
+
+def test_an_index_without_urls_holds_one_capture_a_digest(make: Make) -> None:
+    bench = make(Settings(url_index=False))
+    first, second = capture(1, A, 1), capture(1, B, 2)
+    bench.load([second])
+    bench.load([first, capture(2, A)])
+    with bench.view() as view:
+        assert view.any(sha1(1), 10) == [first]
+        assert view.counts()[:2] == (2, 2)
+        answer = find(view, bench.settings, Query(sha1(1), A))
+        assert answer is not None and answer.match is Match.EXACT_URL
+
+
+def test_an_index_without_canonical_urls(make: Make) -> None:
+    bench = make(Settings(canonical=False))
+    bench.load([capture(1, A), capture(1, WWW, 2)])
+    with bench.view() as view:
+        assert view.exact(sha1(1), A) == [capture(1, A)]
+        assert len(view.any(sha1(1), 10)) == 2
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_urls_with_one_hash_stay_apart(
+    apart: bool, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cells, "xxh3_64_digest", lambda data: b"same-hash")
+    items = [capture(1, A, 1), capture(1, WWW, 2), capture(1, B, 3)]
+    for part in [[item] for item in items] if apart else [items]:
+        bench.load(part)
+    with bench.view() as view:
+        for item in items:
+            assert view.exact(sha1(1), item.url) == [item]
+        assert sorted(view.canonical(sha1(1), urlkey(A), 10)) == sorted(items[:2])
+        assert sorted(view.any(sha1(1), 10)) == sorted(items)
+        assert view.counts()[:2] == (3, 1)
+    bench.load([capture(1, WWW, 1)])
+    assert bench.counts()[:2] == (3, 1)
+    assert (sha1(1), capture(1, WWW, 1)) in bench.held()
+
+
+def test_further_digests_find_the_same_capture(make: Make) -> None:
+    bench = make(Settings(also_digest="sha256"))
+    other = Digest("sha256", b"\1" * 32)
+    item = capture(1, A)
+    outcome = bench.load([item._replace(also=(other,))])
+    assert (outcome.added, outcome.captures, outcome.digests) == (1, 2, 2)
+    with bench.view() as view:
+        assert view.exact(other, A) == view.exact(sha1(1), A) == [item]
+        assert view.counts()[:2] == (2, 2)
+
+
+def test_loading_again_changes_nothing(bench: Bench) -> None:
+    items = [*some(0, 40), capture(3, A, evidence=Evidence.NAMED, container="")]
+    items.append(capture(9, B, evidence=Evidence.REVISIT))
+    bench.load(items)
+    held, counts = bench.held(), bench.counts()
+    outcome = bench.load(items)
+    assert (outcome.added, outcome.replaced, outcome.unchanged) == (0, 0, 41)
+    assert (bench.held(), bench.counts()) == (held, counts)
+
+
+def test_small_and_large_loads_end_alike(make: Make) -> None:
+    """Engines may take a small load in another way than a large one."""
+    items = [*some(0, 300), *some(50, 80, 2), *some(290, 330, 2)]
+    random.Random(1).shuffle(items)
+    small, large = make(), make()
+    large.load(items)
+    small.load(items[:250])
+    for start in range(250, len(items), 30):
+        small.load(items[start : start + 30])
+    assert small.held() == large.held()
+    assert small.counts() == large.counts()
+
+
+# --- what else an index keeps --------------------------------------------------------------------
+
+
+def test_dropped_containers_take_their_captures_along(bench: Bench) -> None:
+    old = [Container("/warcs/1.warc.gz", 1, "aa", 2), Container("/warcs/2.warc.gz", 2, "bb", 1)]
+    bench.load([capture(1, A), capture(2, A), capture(3, B, 2)], old)
+    new = Container("/warcs/1.warc.gz", 9, "cc", 1)
+    outcome = bench.load([capture(2, A)], [new], ["/warcs/1.warc.gz"])
+    assert outcome.added == 1
+    left = [(sha1(2), capture(2, A)), (sha1(3), capture(3, B, 2))]
+    assert sorted(bench.held()) == sorted(left)
+    with bench.view() as view:
+        assert list(view.containers()) == [new, old[1]]
+        assert view.counts() == (2, 2, 2)
+    bench.load([], [], ["/warcs/1.warc.gz", "/no/such"])
+    assert bench.counts() == (1, 1, 1)
+
+
+NAMES = [
+    "plain.warc.gz",
+    "/tmp/\udcff\udc80.warc",
+    "https://example.org/a b?c=\N{SNOWMAN}",
+    "/" + "long/" * 300 + "a",
+    "/" + "long/" * 300 + "b",
+    "x" * 480,
+    "x" * 481,
+]
+
+
+def test_containers_of_any_name(bench: Bench) -> None:
+    containers = [
+        Container(name, number, "ff", number, "crawl", number == 3)
+        for number, name in enumerate(NAMES)
+    ]
+    items = [capture(number, A, container=name) for number, name in enumerate(NAMES)]
+    bench.load(items[:4], containers[:4])
+    bench.load(items[4:], containers[4:])
+    with bench.view() as view:
+        assert sorted(view.containers()) == sorted(containers)
+        assert [view.container(name) for name in NAMES] == containers
+        assert view.container("x" * 479) is None
+        assert view.counts().containers == len(NAMES)
+        assert sorted(item.container for _, item in view.captures()) == sorted(NAMES)
+    with bench.open() as engine:
+        assert [engine.number_of(name) for name in NAMES] == list(range(1, len(NAMES) + 1))
+        assert engine.number_of("x" * 479) == 0
+        assert engine.next_number() == len(NAMES) + 1
+
+
+def test_containers_come_by_name(bench: Bench) -> None:
+    names = ["b", "a/2", "c", "a/10"]
+    bench.load([], [Container(name, 1, "", 0) for name in names])
+    with bench.view() as view:
+        assert [container.name for container in view.containers()] == sorted(names)
+
+
+def test_the_note_of_the_last_load_that_had_one(bench: Bench) -> None:
+    with bench.open() as engine:
+        assert (engine.note(), engine.next_number(), engine.number_of("a")) == ({}, 1, 0)
+    bench.load([capture()], note={"sources": ["a"]})
+    bench.load([capture(2)])
+    with bench.open() as engine:
+        assert engine.note() == {"sources": ["a"]}
+
+
+# --- what an index refuses -----------------------------------------------------------------------
+
+
+def test_before_the_first_load_there_is_no_answer(bench: Bench) -> None:
+    with bench.open() as engine:
+        assert engine.identity.generation == 0
+        with pytest.raises(IndexUnavailable, match="never loaded"), engine.view():
+            pass
+    bench.load([])
+    assert bench.counts() == (0, 0, 0)
+    with bench.open() as engine:
+        assert engine.identity.generation >= 1
+
+
+def test_what_cannot_be_read_is_an_outage(bench: Bench) -> None:
+    bench.load([capture()])
+    content = json.loads((bench.index / FILE).read_text())
+    (bench.index / FILE).write_text(json.dumps({**content, "format": 99}))
+    with pytest.raises(FormatFromFuture, match="format 99"):
+        open_index(bench.index)
+    (bench.index / FILE).write_text("{")
+    with pytest.raises(Damaged):
+        open_index(bench.index)
+    (bench.index / FILE).unlink()
+    with pytest.raises(IndexUnavailable, match="there is no index"):
+        open_index(bench.index)
+
+
+def test_keys_of_another_canonicaliser_are_not_searched(bench: Bench) -> None:
+    """Its captures would be missed, and a miss says "novel"."""
+    bench.load([capture()])
+    identity = read_identity(bench.index)
+    replace(identity, canonicaliser="surt-9").write(bench.index)
+    with pytest.raises(SettingsConflict, match="urlkeys of surt-9"):
+        open_index(bench.index)
+
+
+def data_files(bench: Bench) -> list[Path]:
+    other = (FILE, "lock", "LOCK")
+    return [
+        path
+        for path in sorted(bench.index.rglob("*"))
+        if path.is_file() and not path.name.endswith(other)
+    ]
+
+
+def test_missing_data_is_an_outage(bench: Bench) -> None:
+    bench.load([capture()])
+    for path in data_files(bench):
+        path.unlink()
+    with pytest.raises(IndexUnavailable), bench.view():
+        pass
+
+
+def test_data_cut_short_is_told(bench: Bench) -> None:
+    bench.load(some(0, 2000))
+    for path in data_files(bench):
+        data = path.read_bytes()
+        for length in (0, len(data) // 2):
+            path.write_bytes(data[:length])
+            with pytest.raises((IndexUnavailable, Damaged)), bench.view() as view:
+                list(view.captures())
+        path.write_bytes(data)
+    assert bench.counts().captures == 2000
+
+
+def test_check_finds_every_flipped_byte(bench: Bench) -> None:
+    victim = capture(7, b"http://example.com/victim?q=1", mime=b"x-odd/type", status=404)
+    bench.load([*some(0, 5), victim, *some(8, 20)])
+    with bench.open() as engine:
+        assert engine.check() == []
+    entry = cells.encode(victim, bench.numbers[victim.container])
+    path = next(path for path in data_files(bench) if entry in path.read_bytes())
+    data = path.read_bytes()
+    for number in range(len(entry)):
+        changed = bytearray(entry)
+        changed[number] ^= 1 << number % 8
+        path.write_bytes(data.replace(entry, changed))  # pages out of use may hold it too
+        with bench.open() as engine:
+            assert engine.check(), f"byte {number} of {entry.hex()}"
+    path.write_bytes(data)
+
+
+def test_check_never_raises(bench: Bench) -> None:
+    bench.load([*some(0, 30), capture(40, A, evidence=Evidence.REVISIT)])
+    generator = random.Random(3)
+    for path in data_files(bench):
+        data = path.read_bytes()
+        for _ in range(25):
+            at = generator.randrange(len(data))
+            path.write_bytes(data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :])
+            try:
+                engine = open_index(bench.index)
+            except (IndexUnavailable, Damaged):
+                continue
+            assert isinstance(engine.check(), list)
+            engine.close()
+        path.write_bytes(data)
