@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import resource
 import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from dedupindex.digest import Digest
 from dedupindex.errors import Damaged, FormatFromFuture, IndexUnavailable, SettingsConflict
 from dedupindex.index import cells, open_index
 from dedupindex.index.identity import FILE, Settings, read_identity
-from dedupindex.index.protocol import Container
+from dedupindex.index.protocol import Container, Load
 from dedupindex.lookup import Match, Query, Strategy, find
 from dedupindex.urlkey import urlkey
 from tests.captures import capture, sha1
@@ -471,3 +473,156 @@ def test_check_never_raises(bench: Bench) -> None:
             assert isinstance(engine.check(), list)
             engine.close()
         path.write_bytes(data)
+
+
+# --- while others read and write, and when things fail -------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 2000])
+def test_a_view_keeps_its_state(count: int, bench: Bench) -> None:
+    bench.load(some(0, 500))
+    with bench.open() as engine, engine.view() as view:
+        captures = view.captures()
+        first = next(captures)
+        assert bench.load_elsewhere(some(500, 500 + count), ["/no/such"] * (count > 1))
+        assert len([first, *captures]) == 500
+        assert view.counts()[:2] == (500, 500)
+        assert view.any(sha1(500), 10) == []
+        assert len(view.any(sha1(499), 10)) == 1
+    assert bench.counts()[:2] == (500 + count, 500 + count)
+
+
+def test_a_copy_is_an_index_of_one_state(bench: Bench, tmp_path: Path) -> None:
+    bench.load([*some(0, 300), capture(1, A, 2)], [Container("c", 1, "aa", 1)], note={"a": 1})
+    held = bench.held()
+    target = tmp_path / "copy"
+    target.mkdir()
+    with bench.open() as engine, engine.view():
+        engine.copy(target)
+    bench.load(some(300, 310))
+    with closing(open_index(target)) as engine, engine.view() as view:
+        assert list(view.captures()) == held
+        assert view.counts() == (301, 300, 1)
+        assert (engine.note(), engine.next_number()) == ({"a": 1}, 3)
+        assert engine.identity.settings == bench.settings
+        assert engine.check() == []
+    bench.index.rename(tmp_path / "gone")
+    copied = Bench(tmp_path / "more", "none")
+    copied.index, copied.numbers = target, bench.numbers
+    copied.load(some(300, 310))
+    assert copied.counts().captures == 311
+
+
+def test_compacting_keeps_the_content(bench: Bench) -> None:
+    marks = [capture(n, A, evidence=Evidence.REVISIT) for n in range(3)]
+    bench.load([*some(0, 200), *marks], [Container("c", 1, "aa", 1)], note={"a": 1})
+    for number in range(200, 230, 10):
+        bench.load(some(number, number + 10))
+    held, counts = bench.held(), bench.counts()
+    with bench.open(write=True) as engine:
+        engine.compact()
+        assert engine.check() == []
+        with engine.view() as view:
+            assert list(view.captures()) == held
+    assert (bench.held(), bench.counts()) == (held, counts)
+    assert bench.load(marks).captures == 0
+
+
+def test_a_writer_goes_on_after_its_load(bench: Bench) -> None:
+    """One engine loads again and again, and reads what it loaded."""
+    runs = [bench.stage(some(start, start + 20)) for start in range(0, 60, 20)]
+    names = [(number, name) for name, number in bench.numbers.items()]
+    with bench.open(write=True) as engine:
+        for number, paths in enumerate(runs, 1):
+            engine.load(Load(paths, iter(names), []))
+            with engine.view() as view:
+                assert view.counts().captures == 20 * number
+                assert len(list(view.captures())) == 20 * number
+        assert engine.number_of("/warcs/1.warc.gz") == 1
+        assert engine.check() == []
+
+
+def test_a_closed_engine_does_not_answer(bench: Bench) -> None:
+    bench.load([capture()])
+    engine = open_index(bench.index)
+    engine.close()
+    engine.close()
+    with pytest.raises(IndexUnavailable), engine.view():
+        pass
+
+
+def leftovers(bench: Bench) -> list[Path]:
+    with bench.open(write=True) as engine:
+        engine.clear_leftovers()
+    return data_files(bench)
+
+
+@pytest.mark.parametrize("large", [True, False])
+def test_killed_at_any_moment_and_loaded_again(large: bool, make: Make) -> None:
+    first = some(0, 400 if large else 3000)
+    second = [*some(100, 2500, 2), *some(0, 50, 0)] if large else some(2900, 3100, 2)
+    undisturbed = make()
+    undisturbed.load(first)
+    seconds = undisturbed.seconds_of(second)
+    files = len(leftovers(undisturbed))
+    for share in (0.1, 0.5, 0.9, 1.0):
+        bench = make()
+        bench.load(first)
+        before = bench.held()
+        ended = bench.load_elsewhere(second, delay=seconds * share)
+        assert bench.held() in (before, undisturbed.held())
+        assert not ended or bench.held() == undisturbed.held()
+        assert len(leftovers(bench)) <= files or bench.held() == before
+        bench.load(second)
+        assert bench.held() == undisturbed.held()
+        assert bench.counts()[:2] == undisturbed.counts()[:2]
+        with bench.open() as engine:
+            assert engine.check() == []
+        assert len(leftovers(bench)) == files
+
+
+@pytest.mark.parametrize("share", [0.3, 0.95])
+def test_a_full_disk_leaves_the_old_state(share: float, make: Make) -> None:
+    more = some(500, 4000)
+    whole = make()
+    whole.load(some(0, 500), note={"n": 1})
+    whole.load(more)
+    largest = max(path.stat().st_size for path in data_files(whole))
+    bench = make()
+    bench.load(some(0, 500), note={"n": 1})
+    held = bench.held()
+    runs = bench.stage(more)
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    with bench.open(write=True) as engine:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(largest * share), hard))
+        try:
+            with pytest.raises(IndexUnavailable, match="nothing was changed"):
+                engine.load(Load(runs, [(1, "/warcs/1.warc.gz")], [], note={"n": 2}))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        with engine.view() as view:
+            assert list(view.captures()) == held
+    assert bench.held() == held
+    with bench.open() as engine:
+        assert engine.note() == {"n": 1}
+        assert engine.check() == []
+    bench.load(more)
+    assert bench.held() == whole.held()
+
+
+def test_a_damaged_run_leaves_the_old_state(bench: Bench) -> None:
+    bench.load(some(0, 10))
+    held = bench.held()
+    for count in (1, 300):
+        runs = bench.stage(some(10, 10 + count))
+        data = runs[0].read_bytes()
+        runs[0].write_bytes(data[:20] + b"\0" + data[21:])
+        with bench.open(write=True) as engine:
+            with pytest.raises(Damaged, match="without --resume"):
+                engine.load(Load(runs, [(1, "/warcs/1.warc.gz")], []))
+            with engine.view() as view:
+                assert list(view.captures()) == held
+        runs[0].unlink()
+        with bench.open(write=True) as engine, pytest.raises(IndexUnavailable):
+            engine.load(Load(runs, [(1, "/warcs/1.warc.gz")], []))
+    assert bench.held() == held

@@ -97,8 +97,8 @@ class LmdbEngine:
     def load(self, load: Load) -> Outcome:
         """Take in a load; see `protocol.Engine.load`."""
         load = load._replace(names=list(load.names))  # it is read twice
-        incoming = sum(path.stat().st_size for path in load.runs)
         try:
+            incoming = sum(path.stat().st_size for path in load.runs)
             if self._env is None or load.dropped or incoming * REBUILD > self.path.stat().st_size:
                 return self._rebuild(load)
             return self._put(load)
