@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.benchmarks import building
+from tests.benchmarks import asking, building
 from tests.benchmarks.measure import Failed
 from tests.benchmarks.peers import Missing
 from tests.benchmarks.suite import HEADING, SIZES, Bench, Line
@@ -26,6 +26,10 @@ JOBS: dict[str, Job] = {
     "size": building.size,
     "scale": building.scale,
     "add": building.add,
+    "lookup": asking.lookup,
+    "batch": asking.batch,
+    "latency": asking.latency,
+    "weight": asking.weight,
 }
 
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import statistics
 import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
-T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _POLL = 0.05  # seconds between two looks at memory
@@ -53,6 +51,7 @@ class Cores:
 def environment(**more: str) -> dict[str, str]:
     """Ours, without the settings of dedupindex that somebody may have made."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith("DEDUPINDEX_")}
+    kept.pop("PYTHONDONTWRITEBYTECODE", None)  # would make every start compile our modules
     return {**kept, "PYTHONPATH": str(ROOT), **more}
 
 
@@ -161,20 +160,3 @@ def memory(session: int) -> tuple[int, int]:
         rss += int(resident) * _PAGE
         private += (int(resident) - int(shared)) * _PAGE
     return rss, private
-
-
-def interleaved(
-    contenders: Mapping[str, Callable[[], T]], runs: int, *, warm: bool = True
-) -> dict[str, list[T]]:
-    """Run all in turn, so that a noisy moment hits all alike; a first round only warms up."""
-    results: dict[str, list[T]] = {name: [] for name in contenders}
-    for number in range(runs + warm):
-        for name, contend in contenders.items():
-            result = contend()
-            if number >= warm:
-                results[name].append(result)
-    return results
-
-
-def median(values: Sequence[float]) -> float:
-    return statistics.median(values)

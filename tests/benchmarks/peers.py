@@ -85,8 +85,8 @@ class DeDuplicator:
 class OutbackCDX:
     """A running OutbackCDX."""
 
-    def __init__(self, port: int) -> None:
-        self.port = port
+    def __init__(self, port: int, data: Path) -> None:
+        self.port, self._data = port, data
         self._collections = 0
 
     def post(self, path: Path) -> float:
@@ -107,6 +107,19 @@ class OutbackCDX:
             raise Failed(f"OutbackCDX answered {answer.status}: {text[:200]!r}")
         return seconds
 
+    def compact(self, patience: float = 120) -> None:
+        """Have the last collection compacted, and wait until its files stay the same."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection.request("POST", f"/{self.collection}/compact", b"")
+        connection.getresponse().read()
+        connection.close()
+        end, before, quiet = time.monotonic() + patience, -1, 0
+        while quiet < 4 and time.monotonic() < end:
+            size = sum(path.stat().st_size for path in self._data.rglob("*") if path.is_file())
+            quiet = quiet + 1 if size == before else 0
+            before = size
+            time.sleep(0.5)
+
     @property
     def collection(self) -> str:
         """The name of the collection that was filled last."""
@@ -122,7 +135,7 @@ def outbackcdx(jar: Path, data: Path, cores: frozenset[int]) -> Iterator[Outback
     command = ["java", _HEAP, "-jar", jar, "-b", "127.0.0.1", "-p", str(port), "-d", data]
     with running(command, cores):
         wait_for(port, "OutbackCDX")
-        yield OutbackCDX(port)
+        yield OutbackCDX(port, data)
     shutil.rmtree(data, ignore_errors=True)
 
 

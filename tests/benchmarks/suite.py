@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
+from typing import TypeVar
 
 from tests.benchmarks import harvest
 from tests.benchmarks.captures import (
@@ -16,9 +18,10 @@ from tests.benchmarks.captures import (
     cdx_with_ids,
     crawl_log,
 )
-from tests.benchmarks.measure import ROOT, Cores, median
+from tests.benchmarks.measure import ROOT, Cores
 from tests.benchmarks.peers import Peers
 
+T = TypeVar("T")
 INDEX, SERVE = ROOT / "bin" / "index", ROOT / "bin" / "serve"
 EVERYTHING = ("--whitelist", "--mime", ".*")
 
@@ -34,10 +37,11 @@ class Size:
     outback: int  # captures in OutbackCDX when it is asked
     scale: tuple[int, int]  # captures of the two builds whose rates are compared
     seconds: int  # that a load lasts
+    warm: bool = True  # whether a round comes first that does not count
 
 
 SIZES = {
-    "tiny": Size(24, 2, 2_000, 2_000, 2_000, (1_000, 3_000), 1),
+    "tiny": Size(24, 2, 2_000, 2_000, 2_000, (1_000, 3_000), 1, warm=False),
     "small": Size(600, 4, 50_000, 200_000, 100_000, (50_000, 200_000), 2),
     "full": Size(13_000, 8, 1_000_000, 10_000_000, 1_000_000, (1_000_000, 10_000_000), 8),
 }
@@ -138,6 +142,16 @@ class Bench:
         self.scratch.mkdir(parents=True)
         self.peers = Peers(peers, self.scratch)
         self.kept: dict[str, Path] = {}  # indexes that several jobs use, by what they hold
+
+    def interleaved(self, contenders: Mapping[str, Callable[[], T]]) -> dict[str, list[T]]:
+        """Run all in turn, so that a noisy moment hits all alike; a first round only warms up."""
+        results: dict[str, list[T]] = {name: [] for name in contenders}
+        for number in range(self.runs + self.size.warm):
+            for name, contend in contenders.items():
+                result = contend()
+                if number >= self.size.warm:
+                    results[name].append(result)
+        return results
 
     def fresh(self, name: str) -> Path:
         """A path in the scratch space where nothing is."""

@@ -1,0 +1,99 @@
+"""Asking a server as hard as it can bear, or half as hard: wrk, on a core of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import PIPE
+from urllib.parse import quote
+
+from tests.benchmarks.captures import Row
+from tests.benchmarks.measure import Failed, memory, run, running
+from tests.benchmarks.peers import free_port, need, wait_for
+from tests.benchmarks.suite import SERVE, Bench
+
+CLIENTS = 16
+_SCRIPT = Path(__file__).with_name("wrk.lua")
+
+
+@dataclass(frozen=True)
+class Load:
+    """What wrk saw."""
+
+    rate: float  # requests a second
+    p50: float  # milliseconds
+    p99: float
+
+
+def ask(
+    bench: Bench, address: str, requests: Path, *, clients: int = CLIENTS, pause: float = 0
+) -> Load:
+    """Load a server for some seconds; raises `Failed` if one answer was no success."""
+    wrk = need("wrk", "wrk")
+    line = [wrk, "-t1", f"-c{clients}", f"-d{bench.size.seconds}s", "-s", _SCRIPT, address]
+    spent = run([*line, "--", requests, f"{pause:.3f}"], bench.cores.other)
+    words = spent.out.rpartition("RESULT ")[2].split()
+    count, lasted, errors, p50, p99 = map(int, words)
+    if errors or not count:
+        raise Failed(f"{errors} of {count} requests to {address} failed")
+    return Load(count / lasted * 1e6, p50 / 1000, p99 / 1000)
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server of ours."""
+
+    address: str
+    session: int
+
+    def private(self) -> int:
+        """Bytes of memory of its own, all its processes together."""
+        return memory(self.session)[1]
+
+
+@contextmanager
+def serving(bench: Bench, index: Path) -> Iterator[Server]:
+    """``bin/serve`` on one core, one worker."""
+    command = [SERVE, index, "--port", "0", "--workers", "1", "--json"]
+    with running(command, bench.cores.one, stdout=PIPE) as process:
+        assert process.stdout is not None
+        ready = process.stdout.readline()
+        if not ready:
+            raise Failed("bin/serve did not start")
+        yield Server(json.loads(ready)["url"], process.pid)
+
+
+@contextmanager
+def listening(bench: Bench, command: Sequence[object], what: str) -> Iterator[str]:
+    """Another server on the same core; the word PORT of its command is replaced by its port."""
+    port = free_port()
+    words = [port if word == "PORT" else word for word in command]
+    with running(words, bench.cores.one):
+        wait_for(port, what)
+        yield f"http://127.0.0.1:{port}"
+
+
+def paths(rows: Iterable[Row], collection: str = "") -> Iterator[str]:
+    """What to GET for rows: our lookups, or those of a collection in OutbackCDX."""
+    for row in rows:
+        url = quote(row.url, safe="")
+        if collection:
+            yield f"/{collection}?limit=5&url={url}"
+        else:
+            yield f"/lookup?digest=sha1:{row.digest}&url={url}"
+
+
+def batches(rows: Sequence[Row], each: int) -> Iterator[str]:
+    """JSON bodies of so many lookups."""
+    for at in range(0, len(rows) - each + 1, each):
+        asked = [{"digest": f"sha1:{row.digest}", "url": row.url} for row in rows[at : at + each]]
+        yield json.dumps({"lookups": asked}, separators=(",", ":"))
+
+
+def written(path: Path, lines: Iterable[str]) -> Path:
+    """A file of lines."""
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path

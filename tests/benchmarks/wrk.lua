@@ -1,0 +1,36 @@
+-- Requests for wrk: one for each line of a file, in turn, round and round.
+--   wrk -s wrk.lua URL -- FILE PAUSE
+-- FILE holds paths to GET, or JSON bodies to POST to /lookup. PAUSE is the share of requests
+-- before which a client rests a millisecond; 0 is full load.
+local requests, at = {}, 0
+
+function init(args)
+  for line in io.lines(args[1]) do
+    if line:sub(1, 1) == "{" then
+      local headers = {["Content-Type"] = "application/json"}
+      requests[#requests + 1] = wrk.format("POST", "/lookup", headers, line)
+    else
+      requests[#requests + 1] = wrk.format("GET", line)
+    end
+  end
+  local pause = tonumber(args[2])
+  if pause > 0 then
+    math.randomseed(7)
+    function delay()
+      return math.random() < pause and 1 or 0
+    end
+  end
+end
+
+function request()
+  at = at % #requests + 1
+  return requests[at]
+end
+
+function done(summary, latency, requests)
+  local errors = summary.errors
+  io.write(string.format(
+    "\nRESULT %d %d %d %.0f %.0f\n", summary.requests, summary.duration,
+    errors.connect + errors.read + errors.write + errors.status + errors.timeout,
+    latency:percentile(50), latency:percentile(99)))
+end

@@ -1,0 +1,96 @@
+"""The benchmarks run: every job at a tiny size, without peers. Their figures mean nothing here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dedupindex.capture import Capture
+from dedupindex.sources import SourceOptions, open_source
+from tests.benchmarks.__main__ import JOBS
+from tests.benchmarks.captures import (
+    CDX_HEADER,
+    CDX_WITH_IDS,
+    Captures,
+    cdx,
+    cdx_with_ids,
+    crawl_log,
+)
+from tests.benchmarks.measure import ROOT
+from tests.benchmarks.suite import Line, Target
+
+Form = Callable[[Captures, int, int], Iterator[bytes]]
+
+NEED_WRK = {"lookup", "batch", "latency", "weight"}
+LINES = {"weight": ["start", "server-memory"]}
+
+
+def bench(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.benchmarks", *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+def test_every_job_gives_its_lines(tmp_path: Path) -> None:
+    done = bench("--size", "tiny", "--runs", "1", "--json", "--dir", tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    for job in JOBS:
+        if f"{job} was not run: " in done.stderr:
+            assert job == "warc-two" or job in NEED_WRK
+        else:
+            assert [line["ours"] for line in lines if line["job"] in LINES.get(job, [job])], job
+    assert all(line["ours"] > 0 for line in lines)
+
+
+def test_a_job_that_is_not_there_is_wrong_usage() -> None:
+    assert bench("speed").returncode == 2
+
+
+def test_the_list_names_every_job() -> None:
+    assert [line.split()[0] for line in bench("--list").stdout.splitlines()] == list(JOBS)
+
+
+def line(ours: float, ratio: float | None, target: Target) -> Line:
+    return Line("job", "/s", ours, ratio=ratio, target=target)
+
+
+def test_verdicts() -> None:
+    assert line(5, 1.2, Target(1.2)).verdict == "met"
+    assert line(5, 1.1, Target(1.2)).verdict == "MISSED"
+    assert line(5, None, Target(1.2)).verdict == "no reference"
+    assert line(130, None, Target(130, of="ours", most=True)).verdict == "met"
+    assert line(131, None, Target(130, of="ours", most=True)).verdict == "MISSED"
+
+
+def test_made_up_captures_are_the_same_wherever_they_begin() -> None:
+    captures = Captures()
+    whole = b"".join(cdx(captures, 0, 20_500)).splitlines()
+    assert len(whole) == 20_500
+    assert b"".join(cdx(captures, 9_990, 10_010)).splitlines() == whole[9_990:10_010]
+    assert len({row.url for row in captures.rows(0, 20_500)}) == 20_500
+    row = captures.sample(20_500, 7)[3]
+    assert f" {row.url} {row.mime} 200 {row.digest} ".encode() in whole[row.number]
+
+
+@pytest.mark.parametrize("length", [53, 70])
+def test_made_up_urls_have_the_mean_length(length: int) -> None:
+    rows = list(Captures(url_length=length).rows(1_000_000, 1_020_000))
+    assert abs(sum(len(row.url) for row in rows) / len(rows) - length) < 2
+
+
+@pytest.mark.parametrize("form", [cdx, cdx_with_ids, crawl_log])
+def test_made_up_captures_are_what_our_sources_read(form: Form, tmp_path: Path) -> None:
+    captures, path = Captures(), tmp_path / "made-up"
+    headers: dict[Form, str] = {cdx: CDX_HEADER, cdx_with_ids: CDX_WITH_IDS}
+    path.write_bytes(headers.get(form, "").encode() + b"".join(form(captures, 0, 50)))
+    with open_source(str(path), None, SourceOptions()) as source:
+        items = list(source.items())
+    assert all(isinstance(item, Capture) for item in items)
+    assert [item.url.decode() for item in items] == [  # type: ignore[union-attr]
+        row.url for row in captures.rows(0, 50)
+    ]
