@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from hashlib import sha1
-from itertools import chain, islice
+from itertools import chain
 
 from dedupindex.capture import Capture, Covers, Evidence, RefersTo, Revisit
 from dedupindex.digest import (
@@ -57,7 +57,7 @@ class Responses:
         self._etag = etag
         self._verify_block = verify_block
         self._thorough = bool(also) or etag or verify_block
-        self._last_date = b""
+        self._last_date = b"-"  # the last that was checked
         self._types: set[bytes] = set()  # values of Content-Type known to say HTTP
 
     def response(self, record: Record) -> Capture:
@@ -114,7 +114,7 @@ class Responses:
                 return self._judged(record, url, record_id, answer, body)
             if len(held) > http.LONGEST:
                 break
-        raise Refused("no-end-of-headers")
+        raise Refused("no-end-of-headers" if held.startswith(b"HTTP/") else "not-http")
 
     def _judged(
         self,
@@ -198,7 +198,11 @@ class Responses:
 
     def _revisited(self, record: Record) -> tuple[int, bytes, bytes, bytes]:
         """Status, media type, ETag and Last-Modified in the block of a revisit, if it has them."""
-        block = b"".join(islice(record.pieces(), 2))
+        block = b""
+        for piece in record.pieces():
+            block += piece
+            if len(block) > http.LONGEST or http.header_end(block, 0, len(block)) >= 0:
+                break
         if not block.startswith(b"HTTP/"):
             return 0, b"", b"", b""
         answer = http.parse(block + b"\r\n\r\n", 0, len(block) + 4)

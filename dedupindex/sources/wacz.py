@@ -16,7 +16,8 @@ from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 import orjson
 
 from dedupindex.capture import Item, Problem
-from dedupindex.sources.warc import GROWING, WarcSource
+from dedupindex.sources.protocol import GROWING
+from dedupindex.sources.warc import WarcSource
 from dedupindex.warc.window import Openable, Window, open_window, spool
 
 _ARCHIVED = re.compile(r"archive/.+\.(?:w?arc)(?:\.gz)?", re.IGNORECASE)
@@ -137,7 +138,8 @@ def _why_nothing(container: ZipFile) -> str:
         with container.open("datapackage.json") as stream:
             package = orjson.loads(stream.read(_MOST_JSON))
         resources = package.get("resources") if isinstance(package, dict) else None
-        named = [str(part.get("path", "")) for part in resources or () if isinstance(part, dict)]
+        resources = resources if isinstance(resources, list) else []
+        named = [str(part.get("path", "")) for part in resources if isinstance(part, dict)]
         nested = [path for path in named if path.lower().endswith(".wacz")]
     if nested:
         return f"only names other WACZ files ({nested[0]}, …): give those instead"

@@ -68,6 +68,7 @@ class ArcFraming:
     def record(self, cursor: Cursor, offset: int) -> Record:
         """See `Framing.record`."""
         cursor.skip_line_ends()
+        led = cursor.position > 0  # the line end that separates documents may stand before them
         if _starts_with(cursor, b"filedesc:"):
             return self._header(cursor, offset)
         line = self._line(cursor)
@@ -77,13 +78,13 @@ class ArcFraming:
         if whole > SHORT:
             text = cursor.buffer[cursor.at : cursor.at + line.size]
             cursor.at += line.size
-            record.stream(text, cursor, lambda record: _close(cursor, record))
+            record.stream(text, cursor, lambda record: _close(cursor, record, led))
             return record
         if not cursor.hold(whole):
             raise BrokenRecord(CUT)
         record.data = cursor.buffer[cursor.at : cursor.at + whole]
         cursor.at += whole
-        if wrong := _close(cursor, record):
+        if wrong := _close(cursor, record, led):
             raise BrokenRecord(wrong)
         return record
 
@@ -106,13 +107,14 @@ class ArcFraming:
         closing = window.read(end, 1)
         return -1 if closing not in (b"", b"\n") else end + len(closing)
 
-    def reaches_end(self, window: Window, offset: int) -> bool:
-        """See `Framing.reaches_end`."""
+    def stated_end(self, window: Window, offset: int) -> int:
+        """See `Framing.stated_end`."""
         try:
             line = self._line(_cursor_at(window, offset))
         except BadHead:
-            return False
-        return offset + line.size + line.length == window.size
+            return -1
+        end = offset + line.size + line.length
+        return end if end == window.size else -1
 
     def _header(self, cursor: Cursor, offset: int) -> Record:
         """The version block; raises `BadHead` or `BrokenRecord`.
@@ -156,7 +158,8 @@ class ArcFraming:
         except BadDate:
             date = digits
         values = (url, date, b"", b"application/http", b"", b"", length)
-        ambiguous = len(_ANCHOR.findall(line)) > 1
+        before = line.rsplit(b" ", self._at_end + 1)[0] + b" "
+        ambiguous = len(_ANCHOR.findall(before)) > 1
         return _Line(values, ambiguous, len(text), int(length))
 
 
@@ -186,12 +189,14 @@ def _peek_line(cursor: Cursor, ahead: int) -> bytes:
     return cursor.buffer[cursor.at + ahead : end + 1]
 
 
-def _close(cursor: Cursor, record: Record) -> str:
+def _close(cursor: Cursor, record: Record, led: bool) -> str:
     """Pass over the line end behind a document; returns what is wrong with it."""
     if cursor.hold(1):
         if cursor.buffer[cursor.at] != 10:
             return UNCLOSED_DOCUMENT
         cursor.at += 1
+    elif not led:
+        return UNCLOSED_DOCUMENT
     record.end = cursor.position
     return _astray(cursor)
 

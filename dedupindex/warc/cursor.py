@@ -34,7 +34,7 @@ class Cursor:
 
     def hold(self, count: int) -> bool:
         """Have the next `count` bytes in the buffer; False if the stream ends before."""
-        if self.held >= count:
+        if len(self.buffer) - self.at >= count:
             return True
         pieces = [self.buffer[self.at :]]
         held = len(pieces[0])

@@ -23,6 +23,7 @@ from dedupindex.warc.heads import (
 )
 from dedupindex.warc.members import SHORT
 from dedupindex.warc.record import CUT, BrokenRecord, Record
+from dedupindex.warc.recovery import zeros_end
 from dedupindex.warc.window import Window
 
 _LINE_ENDS = re.compile(rb"[\r\n]*")
@@ -42,10 +43,13 @@ class Framing(Protocol):
         """The record at the cursor; raises `BadHead` or `BrokenRecord`."""
 
     def after(self, window: Window, offset: int) -> int:
-        """Where the next record begins if one stands in full at `offset`, else -1."""
+        """Where the next record begins if one stands in full at `offset`, else -1.
 
-    def reaches_end(self, window: Window, offset: int) -> bool:
-        """Whether the record at `offset`, broken as it is, ends exactly where the file does."""
+        Nothing is tolerated here: this decides what is believed behind damage.
+        """
+
+    def stated_end(self, window: Window, offset: int) -> int:
+        """Where the record at `offset`, broken as it is, says it ends; -1 if it does not say."""
 
     def form(self, data: bytes, at: int = 0) -> tuple[Form, re.Match[bytes]] | None:
         """A form that the record at `at` has, if records of this kind have forms."""
@@ -93,20 +97,22 @@ class WarcFraming:
             return -1
         end = offset + size + head.length
         closing = window.read(end, 4)
-        if closing != b"\r\n\r\n":
-            if head.crlf or not closing.startswith(b"\n\n"):
-                return -1
-            end -= 2
-        return skip_line_ends(window, end + 4)
+        if closing == b"\r\n\r\n":
+            end += 4
+        elif not head.crlf and closing.startswith(b"\n\n"):
+            end += 2
+        else:
+            return -1
+        return window.size if zeros_end(window, end) == window.size else end
 
-    def reaches_end(self, window: Window, offset: int) -> bool:
-        """See `Framing.reaches_end`."""
+    def stated_end(self, window: Window, offset: int) -> int:
+        """See `Framing.stated_end`."""
         try:
             head, size = _head_at(window, offset)
         except BadHead:
-            return False
+            return -1
         end = offset + size + head.length
-        return end <= window.size and b"\r\n\r\n".startswith(window.read(end, 5))
+        return skip_line_ends(window, end) if end <= window.size else -1
 
 
 def _head_at(window: Window, offset: int) -> tuple[Head, int]:
@@ -156,6 +162,10 @@ def _read_head(cursor: Cursor) -> tuple[Head, int]:
 
 def close(cursor: Cursor, record: Record, line_end: bytes) -> str:
     """Pass over what closes a record, and line ends that are too many; returns what is wrong."""
+    if cursor.buffer.startswith(b"\r\n\r\nWARC/", cursor.at):  # as nearly always
+        cursor.at += 4
+        record.end = cursor.position
+        return ""
     closing = b"\r\n\r\n"
     if not (cursor.hold(4) and cursor.buffer.startswith(closing, cursor.at)):
         closing = line_end * 2
@@ -182,19 +192,34 @@ def skip_line_ends(window: Window, offset: int) -> int:
     return offset
 
 
-def next_framed(window: Window, framing: Framing, offset: int) -> int:
-    """The first position from `offset` on from which records run to the end of a plain file.
+def next_framed(window: Window, framing: Framing, broken: int) -> int:
+    """The first position behind the record at `broken` from which records run to the end.
 
-    The size of the file if there is none; see `recovery.next_sound`, which is alike.
+    The size of the file if there is none; see `recovery.next_sound`, which is alike. What a broken
+    record itself states as its end is tried first: if the file ends there too, nothing in it can
+    be a record. A WARC file that is its payload does not pass for records, because it has its own
+    line ends before those of the record that holds it.
     """
+    stated = framing.stated_end(window, broken)
+    if stated >= 0 and _break_of_chain(window, framing, stated) >= window.size:
+        return stated
+    offset = broken + 1
     while (candidate := _find(window, framing, offset)) < window.size:
-        last = following = candidate
-        while 0 <= following < window.size:
-            last, following = following, framing.after(window, following)
-        if following >= window.size:
+        end = _break_of_chain(window, framing, candidate)
+        if end >= window.size:
             return candidate
-        offset = max(last, candidate + 1)
+        offset = max(end, candidate + 1)
     return window.size
+
+
+def _break_of_chain(window: Window, framing: Framing, offset: int) -> int:
+    """Where the records that begin at `offset` break off; the size of the file if they do not."""
+    while offset < window.size:
+        following = framing.after(window, offset)
+        if following < 0:
+            break
+        offset = following
+    return offset
 
 
 def _find(window: Window, framing: Framing, offset: int) -> int:

@@ -44,6 +44,7 @@ _KNOWN = {
 _SINGLE = frozenset(_KNOWN.values()) - {CONCURRENT}
 
 BLANK_LINE = re.compile(rb"\r?\n\r?\n")
+_SPACE = b" \t\r"
 _NUMBER = re.compile(rb"[0-9]{1,18}")
 _VERSION = re.compile(rb"WARC/[0-9]+\.[0-9]+", re.IGNORECASE)
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -89,7 +90,7 @@ class Head(NamedTuple):
 def parse(text: bytes) -> Head:
     """Take a header apart, version line first, without the blank line; raises `BadHead`."""
     first, _, rest = text.partition(b"\n")
-    version = first.rstrip()
+    version = first.rstrip(_SPACE)
     if _VERSION.fullmatch(version) is None:
         raise BadHead("does not begin with a WARC version line")
     pairs = _pairs(rest)
@@ -125,11 +126,11 @@ def _pairs(text: bytes) -> list[tuple[bytes, bytes]]:
         if line[:1] in (b" ", b"\t"):
             if pairs:
                 name, value = pairs[-1]
-                pairs[-1] = name, (value + b" " + line.strip()).strip()
+                pairs[-1] = name, (value + b" " + line.strip(_SPACE)).strip(_SPACE)
             continue
         name, colon, value = line.partition(b":")
         if colon:
-            pairs.append((name.strip(), value.strip()))
+            pairs.append((name.strip(_SPACE), value.strip(_SPACE)))
     return pairs
 
 

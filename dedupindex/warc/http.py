@@ -33,7 +33,7 @@ def header_end(data: bytes | bytearray, start: int, stop: int) -> int:
     CRLF and bare LF end lines equally, and may be mixed (RFC 9112 section 2.2).
     """
     end = data.find(b"\n\r\n", start, stop)
-    bare = data.find(b"\n\n", start, end if end >= 0 else stop)
+    bare = data.find(b"\n\n", start, end + 1 if end >= 0 else stop)
     if bare >= 0:
         return bare + 2
     return end + 3 if end >= 0 else -1

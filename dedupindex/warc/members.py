@@ -21,6 +21,7 @@ from isal.isal_zlib import decompressobj
 
 from dedupindex.warc.recovery import (
     MAGIC,
+    RESERVED,
     IsalError,
     Verdict,
     begins_cleanly,
@@ -133,7 +134,10 @@ def members(window: Window) -> Iterator[Member | LongMember | Filler | Damage]:
         inflater = decompressobj(31)
         try:
             data = inflater.decompress(view[index:stop])
+            reserved = room > 3 and buffer[index + 3] & RESERVED
         except IsalError:
+            reserved = True
+        if reserved:  # flags that zlib, and with it every other reader, does not accept
             position = yield from _odd(window, position)
             continue
         if inflater.eof:

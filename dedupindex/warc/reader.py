@@ -138,9 +138,9 @@ def _chunks(window: Window, position: int) -> Callable[[], bytes]:
         nonlocal position
         if position >= window.size:
             return b""
-        window.load(position)
-        position += window.filled
-        return bytes(window.view[: window.filled])
+        data = window.take(position)
+        position += len(data)
+        return data
 
     return piece
 
@@ -170,9 +170,7 @@ def _plain_damage(
     message = str(error)
     if window.read(offset, len(MAGIC)) == MAGIC:
         message = "a gzip member stands between uncompressed records"
-    position = window.size
-    if not framing.reaches_end(window, offset):
-        position = next_framed(window, framing, offset + 1)
+    position = next_framed(window, framing, offset)
     stored = position - offset
     behind = "to the end of the file" if position == window.size else "up to the next sound record"
     message = f"{message}: {stored:,} bytes {behind} were not read"

@@ -16,6 +16,7 @@ from dedupindex.warc.window import Window
 
 IsalError: type[Exception] = isal_zlib.IsalError  # type: ignore[assignment]  # of its stub
 MAGIC = b"\x1f\x8b\x08"
+RESERVED = 0xE0  # bits of the flags in a gzip header
 _FEED = 1 << 16
 _TRAILER = 8  # bytes: CRC-32 and length
 _FEXTRA, _FNAME, _FCOMMENT, _FHCRC = 4, 8, 16, 2
@@ -58,7 +59,7 @@ def judge(window: Window, offset: int) -> Verdict:
 
 def _header_length(start: bytes) -> int:
     """Bytes of the gzip header that `start` begins with; -1 if it is none."""
-    if not start.startswith(MAGIC) or len(start) < 10 or start[3] & 0xE0:
+    if not start.startswith(MAGIC) or len(start) < 10 or start[3] & RESERVED:
         return -1
     flags, at = start[3], 10
     if flags & _FEXTRA:

@@ -20,6 +20,7 @@ import blake3
 from dedupindex.errors import BadSource
 
 CHUNK = 1 << 20  # bytes held at a time
+_PIECE = 1 << 18
 
 
 class Window:
@@ -64,9 +65,25 @@ class Window:
         except OSError as error:
             raise BadSource(f"{self._name} cannot be read: {error}") from error
         self.start, self.filled = position, filled
-        fresh = position + filled - self.hashed
+        self._take_hash(position, self.view[:filled])
+
+    def take(self, position: int) -> bytes:
+        """A piece of the file that begins at `position`, past the buffer but hashed all the same.
+
+        For plain files, whose records are cut from the pieces: one copy less of every byte.
+        """
+        if position > self.hashed:
+            self._hash_to(position)
+        data = self.read(position, _PIECE)
+        if not data:
+            self.size = min(self.size, position)
+        self._take_hash(position, memoryview(data))
+        return data
+
+    def _take_hash(self, position: int, data: memoryview) -> None:
+        fresh = position + len(data) - self.hashed
         if fresh > 0:
-            self._hash.update(self.view[filled - fresh : filled])
+            self._hash.update(data[len(data) - fresh :])
             self.hashed += fresh
 
     def read(self, position: int, count: int) -> bytes:
@@ -131,7 +148,11 @@ def open_window(name: str, source: Openable) -> Window:
 def spool(stream: IO[bytes]) -> BinaryIO:
     """An unnamed file with the rest of the stream in it, which is closed."""
     file = tempfile.TemporaryFile()  # noqa: SIM115 (the window closes it)
-    with stream:
-        shutil.copyfileobj(stream, file, CHUNK)
-    file.flush()
+    try:
+        with stream:
+            shutil.copyfileobj(stream, file, CHUNK)
+        file.flush()
+    except BaseException:
+        file.close()
+        raise
     return file
