@@ -14,8 +14,6 @@ from __future__ import annotations
 import re
 import socket
 
-import surt
-
 CANONICALISER = "surt-0.3.1"
 """Name and version of the rules; an index remembers it and refuses to be mixed."""
 
@@ -76,10 +74,12 @@ def _ordered(query: bytes) -> bytes:
 
 
 def _by_surt(url: bytes) -> bytes:
+    from surt import surt  # here, because it loads an HTTP client that plain URLs never need
+
     if _needs_resolver(url):
         return url
     try:
-        return bytes(surt.surt(url))
+        return bytes(surt(url))
     except Exception:  # surt raises whatever its helpers raise, on URLs that no rule covers
         return url
 

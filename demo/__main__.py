@@ -58,10 +58,9 @@ def main() -> int:
         print(f"WRONG: {sentence}", file=sys.stderr)
     if not wrong:
         _step(f"All numbers are as they must be. The files are in {out}. Next:")
-        url = "http://news.test/logo.png"
         print(f"   bin/index --stats {index}")
         print(f"   bin/serve {index}          then: curl 'http://127.0.0.1:8484/stats'")
-        print(f"   bin/report {index} --against {second} --by mime --format csv   ({url} …)")
+        print(f"   bin/report {index} --against {second} --by mime --format csv")
         print("   bin/index --whitelist --mime '.*' DIRECTORY-OF-YOUR-WARCS my-index")
     return 1 if wrong else 0
 

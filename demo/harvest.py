@@ -102,7 +102,7 @@ def _write(
         ]
     record_id = writer._make_warc_id()
     fields += [("WARC-Date", date), ("WARC-Record-ID", record_id), ("WARC-Target-URI", url)]
-    headers = StatusAndHeaders("WARC/1.1", [("WARC-Type", kind), *fields], protocol="WARC/1.1")
+    headers = StatusAndHeaders("", [("WARC-Type", kind), *fields], protocol="WARC/1.1")
     record = writer.create_warc_record(
         url,
         kind,

@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
-from multiprocessing import get_context
-from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any
 
@@ -182,45 +179,13 @@ def _stage_all(
         for task in tasks:
             yield run_task(task, progress)
     else:
-        yield from _stage_in_processes(tasks, job.jobs, total, on_progress)
+        from dedupindex.build.processes import run_tasks  # pools are slow to import
 
-
-def _stage_in_processes(
-    tasks: list[Task], jobs: int, total: int, on_progress: OnProgress
-) -> Iterator[Staged]:
-    context = get_context("fork")  # starts in milliseconds; nothing here has threads or files open
-    counters = (context.Value("q", 0), context.Value("q", 0))
-    with ProcessPoolExecutor(
-        min(jobs, len(tasks)), mp_context=context, initializer=_share, initargs=counters
-    ) as pool:
-        pending: set[Future[Staged]] = {pool.submit(_run_shared, task) for task in tasks}
-        try:
-            while pending:
-                finished, pending = wait(pending, 0.2, return_when=FIRST_COMPLETED)
-                read, records = counters[0].value, counters[1].value
-                on_progress(Seen("reading", read, total, records))
-                for future in finished:
-                    yield future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-_counters: list[Synchronized[int]] = []  # of a worker process
-
-
-def _share(*counters: Synchronized[int]) -> None:
-    _counters[:] = counters
-
-
-def _run_shared(task: Task) -> Staged:
-    return run_task(task, _count)
-
-
-def _count(length: int, records: int) -> None:
-    for counter, amount in zip(_counters, (length, records), strict=True):
-        with counter.get_lock():
-            counter.value += amount
+        yield from run_tasks(
+            tasks,
+            job.jobs,
+            lambda length, records: on_progress(Seen("reading", length, total, records)),
+        )
 
 
 def _load(job: Build, plan: Plan, staging: Staging, done: list[Staged]) -> Outcome:
