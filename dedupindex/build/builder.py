@@ -153,7 +153,7 @@ def _plan(job: Build, done: list[Staged]) -> Plan:
 def _stage_all(
     job: Build, plan: Plan, staging: Staging, on_progress: OnProgress
 ) -> Iterator[Staged]:
-    first = len(staging.done)
+    first = staging.next_task()
     tasks = [
         Task(
             first + number,

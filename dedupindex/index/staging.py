@@ -75,6 +75,10 @@ class Staging:
         """The runs of all tasks done."""
         return [self.directory / name for task in self.done for name in task["runs"]]
 
+    def next_task(self) -> int:
+        """The first task number whose run files are not there: tasks end in any order."""
+        return 1 + max([int(path.name.split("-")[0]) for path in self.runs()], default=-1)
+
     def names(self) -> Iterator[tuple[int, str]]:
         """Every container number that was given out in this build."""
         path = self.directory / "numbers.mdb"
