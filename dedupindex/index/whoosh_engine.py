@@ -1,0 +1,299 @@
+"""The engine in pure Python that people can search: documents in Whoosh, a commit for every load.
+
+``INDEX/whoosh`` is a Whoosh index. Its table of contents appears by rename when all it names is
+on disk, so that a load is there whole or not at all; counts, names and registrations are documents
+of the same commit. Beside each segment stands the CRC-32 of its file. A value column of Whoosh
+ends at 2 GB, so an index does at about 20 million captures; LMDB is the engine for more.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zlib
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from weakref import WeakSet
+
+from whoosh.codec.whoosh3 import W3Codec
+from whoosh.filedb.filestore import FileStorage
+from whoosh.index import TOC, FileIndex
+
+from dedupindex.errors import DedupError, IndexUnavailable
+from dedupindex.files import sync_directory, write_whole
+from dedupindex.index.identity import read_identity
+from dedupindex.index.protocol import Load
+from dedupindex.index.runs import merge_files
+from dedupindex.index.settle import Outcome, Rule
+from dedupindex.index.whoosh_load import Loader, register
+from dedupindex.index.whoosh_schema import SCHEMA
+from dedupindex.index.whoosh_view import Snapshot, WhooshView, reading
+
+NAME = "MAIN"
+MEMORY = 64  # MB of postings before a sorted run of them goes to disk
+SNAPSHOTS_KEPT = 8  # open readers that wait for a view
+COPIES_TRIED = 10
+
+
+class _Storage(FileStorage):  # type: ignore[misc]  # Whoosh has no types
+    """Files of an index; a table of contents appears when all it names is on disk.
+
+    Whoosh leaves files open when writing them fails: those written are remembered, and closed.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self._written: WeakSet[Any] = WeakSet()
+
+    def create_file(self, name: str, **options: Any) -> Any:
+        stream = super().create_file(name, **options)
+        self._written.add(stream)
+        return stream
+
+    def temp_storage(self, name: str | None = None) -> Any:
+        storage = _Storage(super().temp_storage(name).folder)
+        storage._written = self._written
+        return storage
+
+    def close_written(self) -> None:
+        for stream in list(self._written):
+            if not stream.is_closed:
+                with suppress(OSError):
+                    stream.close()
+
+    def rename_file(self, oldname: str, newname: str, safe: bool = False) -> None:
+        directory = Path(self.folder)
+        if newname.endswith(".toc"):
+            for segment in directory.glob("*.seg"):
+                if not segment.with_suffix(".crc").exists():
+                    _sync(segment)
+                    write_whole(segment.with_suffix(".crc"), b"%d" % _crc(segment))
+            _sync(directory / oldname)
+        super().rename_file(oldname, newname, safe)
+        sync_directory(directory)
+
+
+class WhooshEngine:
+    """An open Whoosh index; `write` asks for the right to load."""
+
+    def __init__(self, index: Path, *, write: bool = False) -> None:
+        self.index, self.directory = index, index / "whoosh"
+        self.identity = read_identity(index)
+        self._names: dict[int, str] = {}
+        self._idle: deque[Snapshot] = deque()
+        self._index: Any = None
+        if self.identity.generation:
+            with reading(f"the index at {index}"):
+                self._index = FileIndex(_Storage(str(self.directory)), SCHEMA, NAME)
+
+    def view(self) -> WhooshView:
+        """The state of the last commit; see `protocol.View`."""
+        if self._index is None:
+            raise IndexUnavailable(f"the index at {self.index} is closed or was never loaded")
+        return WhooshView(self._borrow, self._give_back, self._names)
+
+    def _borrow(self) -> Snapshot:
+        """A snapshot of the last commit: opening one takes a millisecond, so they are kept."""
+        if self._index is None:
+            raise IndexUnavailable(f"the index at {self.index} is closed")
+        with reading(f"the index at {self.index}"):
+            latest = self._index.latest_generation()
+            while self._idle:
+                with suppress(IndexError):  # another thread was faster
+                    snapshot = self._idle.pop()
+                    if snapshot.generation == latest:
+                        return snapshot
+                    snapshot.close()
+            return Snapshot(self._index.reader(), self.identity.settings.keys())
+
+    def _give_back(self, snapshot: Snapshot) -> None:
+        if self._index is None or len(self._idle) >= SNAPSHOTS_KEPT:
+            snapshot.close()
+        else:
+            self._idle.append(snapshot)
+
+    def number_of(self, name: str) -> int:
+        if self._index is None:
+            return 0
+        with self.view() as view:
+            return view.number_of(name)
+
+    def next_number(self) -> int:
+        return int(self._meta().get("next_number", 1))
+
+    def note(self) -> dict[str, Any]:
+        return dict(self._meta().get("note", {}))
+
+    def _meta(self) -> dict[str, Any]:
+        if self._index is None:
+            return {}
+        with self.view() as view, reading("the index"):
+            return view.snapshot.meta()
+
+    def load(self, load: Load) -> Outcome:
+        """Take in a load; see `protocol.Engine.load`."""
+        load = load._replace(names=list(load.names))  # it is read twice
+        with self._writing() as writer, self._before() as before:
+            gone: set[int] = set()
+            if before is not None:
+                gone = {before.number_of(name) for name in load.dropped} - {0}
+            state = before.snapshot if before is not None else None
+            loader = Loader(writer, state, self._rule(load, before), gone)
+            scratch = load.runs[0].parent if load.runs else self.index
+            outcome = loader.run(merge_files(load.runs, scratch))
+            register(writer, state, load, outcome)
+            writer.commit()
+        if not self.identity.generation:
+            identity = self.identity.next_generation()
+            identity.write(self.index)
+            self.identity = identity
+        return outcome
+
+    def _rule(self, load: Load, before: WhooshView | None) -> Rule:
+        fresh = dict(load.names)
+        settings = self.identity.settings
+
+        def name_of(number: int) -> str:
+            name = fresh.get(number)
+            if name is None:
+                if before is None:
+                    raise KeyError(f"container number {number} has no name")
+                name = before.name_of(number)
+            return name
+
+        return Rule(settings.keys(), settings.keep == "latest", name_of)
+
+    @contextmanager
+    def _before(self) -> Iterator[WhooshView | None]:
+        """The state that a load adds to, None if it is the first."""
+        if not self.identity.generation:
+            yield None
+            return
+        with self.view() as view:
+            yield view
+
+    @contextmanager
+    def _writing(self) -> Iterator[Any]:
+        """A writer of Whoosh, which the body commits; on any failure nothing has changed."""
+        writer = None
+        try:
+            if not self.identity.generation:
+                shutil.rmtree(self.directory, ignore_errors=True)
+                self.directory.mkdir()
+                self._index = FileIndex.create(_Storage(str(self.directory)), SCHEMA, NAME)
+            # The index's own lock is held already: that of Whoosh would be a second one.
+            writer = self._index.writer(limitmb=MEMORY, _lk=False, codec=_codec())
+            yield writer
+        except BaseException as error:
+            if writer is not None:
+                with suppress(Exception):  # it fails as its files did; what it leaves is removed
+                    writer.cancel()
+                self._index.storage.close_written()
+            if not self.identity.generation:
+                self._index = None
+            self.clear_leftovers()
+            if isinstance(error, DedupError) or not isinstance(error, Exception):
+                raise
+            raise IndexUnavailable(f"{self.directory}: {error!r}; nothing was changed") from error
+
+    def compact(self) -> None:
+        """Merge all segments into one, leaving out what was deleted; readers go on meanwhile."""
+        if self._index is None:
+            self.load(Load([], (), []))
+            return
+        with self._writing() as writer:
+            writer.commit(optimize=True)
+
+    def check(self) -> list[str]:
+        """Read everything back; see `protocol.Engine.check`."""
+        wrong: list[str] = []
+        try:
+            for segment in self._segments():
+                path = self.directory / segment
+                if path.suffix == ".seg" and _crc(path) != int(
+                    path.with_suffix(".crc").read_text()
+                ):
+                    wrong.append(f"{path} is not what was written (its CRC is another)")
+            with self.view() as view:
+                wrong += view.check()
+        except (DedupError, OSError) as error:
+            wrong.append(str(error))
+        except Exception as error:  # see `reading`
+            wrong.append(f"the index cannot be read to its end: {error!r}")
+        return wrong
+
+    def _segments(self) -> list[str]:
+        """Names of the files of the last commit."""
+        with reading(f"the index at {self.index}"):
+            toc = TOC.read(self._index.storage, NAME, schema=SCHEMA)
+            files = [TOC._filename(NAME, toc.generation)]
+            for segment in toc.segments:
+                files += [f"{segment.segment_id()}.seg", f"{segment.segment_id()}.crc"]
+            return files
+
+    def copy(self, target: Path) -> None:
+        """A copy of one consistent state, made while others read and write."""
+        if self._index is None:
+            raise IndexUnavailable(f"the index at {self.index} was never loaded")
+        directory = target / "whoosh"
+        for _ in range(COPIES_TRIED):
+            try:
+                shutil.rmtree(directory, ignore_errors=True)
+                directory.mkdir()
+                for name in self._segments():
+                    shutil.copyfile(self.directory / name, directory / name)
+                    _sync(directory / name)
+                break
+            except FileNotFoundError:  # a commit came between: copy its state instead
+                continue
+            except OSError as error:
+                raise IndexUnavailable(f"copying to {target} failed: {error}") from error
+        else:
+            raise IndexUnavailable(f"copying {self.index} failed: it changes all the time")
+        sync_directory(directory)
+        self.identity.write(target)
+
+    def close(self) -> None:
+        self._index = None
+        self._names.clear()
+        while self._idle:
+            self._idle.pop().close()
+
+    def clear_leftovers(self) -> None:
+        """Remove files that a killed load left behind (the caller holds the write lock)."""
+        if not self.identity.generation:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            return
+        if self._index is None:
+            return
+        used = set(self._segments())
+        for path in self.directory.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name not in used:
+                path.unlink(missing_ok=True)
+
+
+def _codec() -> Any:
+    """How segments are written: without lengths of fields, which only scoring needs."""
+    codec = W3Codec(compression=0)
+    codec.length_stats = False  # asking for them takes a stat() for every posting
+    return codec
+
+
+def _crc(path: Path) -> int:
+    """CRC-32 of a file."""
+    crc = 0
+    with open(path, "rb") as stream:
+        while block := stream.read(1 << 20):
+            crc = zlib.crc32(block, crc)
+    return crc
+
+
+def _sync(path: Path) -> None:
+    """Force a file to disk."""
+    with open(path, "rb") as stream:
+        os.fsync(stream.fileno())

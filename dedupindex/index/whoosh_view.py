@@ -1,0 +1,251 @@
+"""Reading a Whoosh index: snapshots, which are open readers of one commit, and views of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from whoosh.index import EmptyIndexError
+from whoosh.reading import TermNotFound
+
+from dedupindex.capture import Capture
+from dedupindex.digest import Digest
+from dedupindex.errors import Damaged, DedupError, IndexUnavailable
+from dedupindex.index.cells import (
+    Keys,
+    answers,
+    canonical_prefix,
+    decode,
+    digest_of_key,
+    digest_prefix,
+)
+from dedupindex.index.protocol import Container, Counts
+from dedupindex.index.settle import checksum
+from dedupindex.index.whoosh_schema import (
+    META,
+    NO_CAPTURE,
+    container_key,
+    name_key,
+    number_key,
+)
+from dedupindex.urlkey import urlkey
+
+_NAMES_KEPT = 100_000
+
+
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Failures of Whoosh in our words: missing files are an outage, the rest is damage.
+
+    Whoosh unpickles and trusts what it reads, so damage shows as any exception at all.
+    """
+    try:
+        yield
+    except (DedupError, GeneratorExit):
+        raise
+    except (OSError, EmptyIndexError) as error:
+        raise IndexUnavailable(f"{what} cannot be read: {error}") from error
+    except Exception as error:
+        raise Damaged(f"{what} is damaged: {error!r}; restore it from a copy") from error
+
+
+class _Leaf(NamedTuple):
+    """A segment: its reader, its first document's number, its column of contents."""
+
+    reader: Any
+    base: int
+    content: Any
+
+
+class Snapshot:
+    """An open reader of one commit; for one thread at a time."""
+
+    def __init__(self, reader: Any, keys: Keys) -> None:
+        self.reader, self.keys = reader, keys
+        self.lengths = keys.lengths()
+        self.generation = reader.generation()
+        self.leaves: list[_Leaf] = []
+        for leaf, base in reader.leaf_readers():
+            if leaf.doc_count_all():
+                column = leaf.column_reader("content", translate=False)
+                self.leaves.append(_Leaf(leaf, base, column))
+
+    def documents(self, field: str, term: bytes) -> Iterator[tuple[int, bytes]]:
+        """Numbers and contents of the documents with a term, those deleted left out."""
+        for leaf, base, content in self.leaves:
+            try:
+                matcher = leaf.postings(field, term)
+            except TermNotFound:
+                continue
+            for number in matcher.all_ids():
+                yield base + number, content[number]
+
+    def keys_from(self, prefix: bytes) -> Iterator[bytes]:
+        """Keys that begin with `prefix`, in order; some may have no document any more."""
+        if not self.leaves:
+            return
+        with suppress(TermNotFound):
+            for field, key in self.reader.terms_from("key", prefix):
+                if field != "key" or not key.startswith(prefix):
+                    return
+                yield key
+
+    def contents(self) -> Iterator[tuple[int, bytes]]:
+        """Every document that is not deleted, in no order that means anything."""
+        for leaf, base, content in self.leaves:
+            deleted = leaf.deleted_docs_set
+            for number in range(leaf.doc_count_all()):
+                if number not in deleted:
+                    yield base + number, content[number]
+
+    def entry(self, content: bytes) -> bytes:
+        """The entry in the content of a capture's document."""
+        return content[self.lengths[content[0]] :]
+
+    def about(self, term: bytes) -> tuple[int, Any] | None:
+        """The document that is about something, and what it says."""
+        for number, content in self.documents("about", term):
+            return number, json.loads(content[1:])
+        return None
+
+    def meta(self) -> dict[str, Any]:
+        """Counts, checksum, note and the next number."""
+        found = self.about(META)
+        if found is None:
+            raise KeyError("there are no counts")
+        return dict(found[1])
+
+    def close(self) -> None:
+        self.reader.close()
+
+
+class WhooshView:
+    """A snapshot that is borrowed; see `protocol.View`. Enter it with ``with``."""
+
+    __slots__ = ("_borrow", "_give_back", "_names", "snapshot")
+
+    def __init__(
+        self,
+        borrow: Callable[[], Snapshot],
+        give_back: Callable[[Snapshot], None],
+        names: dict[int, str],
+    ) -> None:
+        self._borrow, self._give_back, self._names = borrow, give_back, names
+
+    def __enter__(self) -> WhooshView:
+        self.snapshot = self._borrow()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._give_back(self.snapshot)
+
+    def exact(self, digest: Digest, url: bytes) -> list[Capture]:
+        found = self._under(self.snapshot.keys.of(digest, url))
+        return [capture for capture in found if capture.url == url]
+
+    def canonical(self, digest: Digest, key: bytes, limit: int) -> list[Capture]:
+        found = self._range(canonical_prefix(digest, key), limit)
+        return [capture for capture in found if urlkey(capture.url) == key]
+
+    def any(self, digest: Digest, limit: int) -> list[Capture]:
+        return self._range(digest_prefix(digest), limit)
+
+    def _range(self, prefix: bytes, limit: int) -> list[Capture]:
+        found: list[Capture] = []
+        with reading("the index"):
+            for key in self.snapshot.keys_from(prefix):
+                if limit <= 0:
+                    break
+                limit -= 1
+                found += self._under(key)
+        return found
+
+    def _under(self, key: bytes) -> list[Capture]:
+        with reading(f"the entry under {key.hex()}"):
+            found = []
+            for _, content in self.snapshot.documents("key", key):
+                if content[: len(key)] != key:
+                    raise Damaged(f"the document under {key.hex()} belongs under another key")
+                if answers(content[len(key) :]):
+                    found.append(self.decoded(content))
+            return found
+
+    def decoded(self, content: bytes) -> Capture:
+        """The capture in a document's content."""
+        length = self.snapshot.lengths[content[0]]
+        return decode(content[:length], content[length:], self.name_of)
+
+    def name_of(self, number: int) -> str:
+        """The name that a container number stands for."""
+        name = self._names.get(number)
+        if name is None:
+            found = self.snapshot.about(number_key(number))
+            if found is None:
+                raise KeyError(f"container number {number} has no name")
+            if len(self._names) >= _NAMES_KEPT:
+                self._names.clear()
+            name = self._names[number] = str(found[1][1])
+        return name
+
+    def number_of(self, name: str) -> int:
+        """The number of a container's name, 0 if it has none."""
+        with reading("the index"):
+            found = self.snapshot.about(name_key(name))
+        return int(found[1][0]) if found else 0
+
+    def captures(self) -> Iterator[tuple[Digest, Capture]]:
+        with reading("the index"):
+            for key in self.snapshot.keys_from(b""):
+                for capture in self._under(key):
+                    yield digest_of_key(key), capture
+
+    def containers(self) -> Iterator[Container]:
+        with reading("the index"):
+            yield from sorted(
+                Container(**json.loads(content[1:])["container"])
+                for _, content in self.snapshot.contents()
+                if content.startswith(NO_CAPTURE + b'{"container"')
+            )
+
+    def container(self, name: str) -> Container | None:
+        with reading("the index"):
+            found = self.snapshot.about(container_key(name))
+            return Container(**found[1]["container"]) if found else None
+
+    def counts(self) -> Counts:
+        with reading("the index"):
+            meta = self.snapshot.meta()
+            return Counts(meta["captures"], meta["digests"], meta["containers"])
+
+    def check(self) -> list[str]:
+        """What is wrong with the documents, in sentences; files are checked by the engine."""
+        wrong: list[str] = []
+        keys, captures, total, digests, last = self.snapshot.keys, 0, 0, 0, b""
+        for key in self.snapshot.keys_from(b""):
+            digest = digest_prefix(digest_of_key(key))
+            for _, content in self.snapshot.documents("key", key):
+                total += checksum([(content, b"")])
+                if not answers(self.snapshot.entry(content)):
+                    continue
+                capture = self.decoded(content)
+                if keys.of(digest_of_key(key), capture.url) != key:
+                    wrong.append(f"the entry under {key.hex()} belongs under another key")
+                captures += 1
+                digests += digest != last
+                last = digest
+        meta, containers = self.snapshot.meta(), sum(1 for _ in self.containers())
+        found = {"captures": captures, "digests": digests, "containers": containers}
+        for name, count in found.items():
+            if count != meta[name]:
+                wrong.append(f"{count} {name} are there, {meta[name]} were counted")
+        if total % (1 << 64) != meta["checksum"]:
+            wrong.append("what is stored is not what was written (its checksum is another)")
+        return wrong
