@@ -162,7 +162,9 @@ class _Stager:
                     staged += self._also(capture)
             else:
                 put_aside += 1
-                if not self._other(item, staged):
+                if item.__class__ is Refusal:
+                    refused[item.reason] += 1
+                elif not self._other(item, staged):
                     records -= 1
         self.admitted += len(batch) - put_aside
         self.tally.records += records
@@ -173,18 +175,15 @@ class _Stager:
         return [self._keys.of(digest, capture.url) + entry for digest in capture.also]
 
     def _other(self, item: Item, staged: list[bytes]) -> bool:
-        """Count what is no capture; whether it was a record."""
-        refused = self.tally.refused
-        if isinstance(item, Refusal):
-            refused[item.reason] += 1
-        elif isinstance(item, Revisit):
+        """Take what is neither a capture nor a refusal; whether it was a record."""
+        if isinstance(item, Revisit):
             self._revisit(item, staged)
-        elif isinstance(item, Problem):
+            return True
+        if isinstance(item, Problem):
             self.damages += 1
             if self.damages <= PROBLEMS_KEPT:
                 self.problems.append(item)
-            return False
-        return True
+        return False
 
     def _revisit(self, revisit: Revisit, staged: list[bytes]) -> None:
         """A revisit is remembered as such, and what it names becomes an original."""

@@ -35,7 +35,7 @@ def pack(url: bytes) -> bytes:
         beginning = 0
     rest = url[len(BEGINNINGS[beginning]) :]
     if rest.translate(None, _PACKABLE):
-        shifted = _CAPITAL.sub(lambda match: _SHIFT + match[0].lower(), rest)
+        shifted = _CAPITAL.sub(rb"^\g<0>", rest).lower()
         if len(shifted) * 3 >= len(rest) * 4 or b"^" in rest:
             return _CODE[beginning] + rest
         if shifted.translate(None, _PACKABLE + _SHIFT):
