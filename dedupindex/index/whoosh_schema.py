@@ -29,7 +29,7 @@ META = b"meta"
 NO_CAPTURE = b"\0"  # no algorithm has this code
 LONGEST = 1000  # bytes of a term; longer ones are cut, there and in queries
 
-_WORD = re.compile(r"\w+")
+_WORD = re.compile(r"[^\W_]+")
 _HOST = re.compile(rb"[^:/?#]*://(?:[^/?#@]*@)?(\[[^\]/?#]*\]|[^/?#:]*)")
 
 
@@ -45,6 +45,13 @@ class Terms(fields.FieldType):  # type: ignore[misc]  # Whoosh has no types
     def to_bytes(self, value: str | bytes) -> bytes:
         return value if isinstance(value, bytes) else value.encode("utf-8", "surrogateescape")
 
+    def from_bytes(self, bs: bytes) -> str | bytes:
+        return bs.decode("utf-8", "surrogateescape")
+
+
+class Keys(Terms):
+    """Terms that are no text."""
+
     def from_bytes(self, bs: bytes) -> bytes:
         return bs
 
@@ -52,7 +59,7 @@ class Terms(fields.FieldType):  # type: ignore[misc]  # Whoosh has no types
 SEARCHED = ("url", "word", "host", "mime", "status", "date", "size", "container")
 
 SCHEMA = fields.Schema(
-    content=fields.COLUMN(), **{name: Terms() for name in ("key", "about", *SEARCHED)}
+    content=fields.COLUMN(), key=Keys(), about=Keys(), **{name: Terms() for name in SEARCHED}
 )
 
 

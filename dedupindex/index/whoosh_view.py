@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
@@ -10,11 +11,13 @@ from typing import Any, NamedTuple
 
 from whoosh.index import EmptyIndexError
 from whoosh.reading import TermNotFound
+from whoosh.searching import Searcher
 
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
 from dedupindex.errors import Damaged, DedupError, IndexUnavailable
 from dedupindex.index.cells import (
+    ALSO,
     Keys,
     answers,
     canonical_prefix,
@@ -92,6 +95,11 @@ class Snapshot:
                 if field != "key" or not key.startswith(prefix):
                     return
                 yield key
+
+    def content(self, number: int) -> bytes:
+        """The content of the document with a number."""
+        leaf = self.leaves[bisect_right(self.leaves, number, key=lambda leaf: leaf.base) - 1]
+        return bytes(leaf.content[number - leaf.base])
 
     def contents(self) -> Iterator[tuple[int, bytes]]:
         """Every document that is not deleted, in no order that means anything."""
@@ -200,6 +208,20 @@ class WhooshView:
         with reading("the index"):
             found = self.snapshot.about(name_key(name))
         return int(found[1][0]) if found else 0
+
+    def matching(self, query: Any, further: bool) -> Iterator[tuple[bytes, bytes]]:
+        """Date (6 bytes) and content of each capture that matches a query of Whoosh.
+
+        A capture stands under its own digest and maybe under `further` ones: only for those who
+        ask for digests is that more than one capture.
+        """
+        snapshot = self.snapshot
+        for number in Searcher(snapshot.reader).docs_for_query(query):
+            content = snapshot.content(number)
+            if content[0]:
+                entry = snapshot.entry(content)
+                if answers(entry) and (further or not entry[1] & ALSO):
+                    yield entry[2:8], content
 
     def captures(self) -> Iterator[tuple[Digest, Capture]]:
         with reading("the index"):

@@ -1,0 +1,66 @@
+"""``bin/search``: search a Whoosh index as a person would."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+import orjson
+
+from dedupindex.capture import Capture
+from dedupindex.cli.common import Command, amount, printable, say
+from dedupindex.index.search import LIMIT, search
+from dedupindex.original import original_as_json
+
+EXAMPLES = """
+bin/search my-index annual report host:example.org
+bin/search my-index 'mime:image/* date:[2026-10-01 TO 2026-11]'
+bin/search my-index --limit 0 --json digest:sha1:FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN
+bin/search my-index 'http://www.example.org/docs/*'
+"""
+
+
+@click.command(cls=Command, examples=EXAMPLES)
+@click.argument("index", type=click.Path(path_type=Path))
+@click.argument("query", nargs=-1, required=True)
+@click.option(
+    "--limit",
+    type=click.IntRange(0),
+    default=LIMIT,
+    show_default=True,
+    help="Captures to show, the earliest first; 0 for all.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a capture on stdout.")
+def command(index: Path, query: tuple[str, ...], limit: int, as_json: bool) -> int:
+    """Search INDEX, built with --engine whoosh, for captures that match QUERY.
+
+    Words are searched for in URLs. Fields: host, url, mime, status, date, size, digest, container;
+    AND, OR, NOT, brackets, [a TO b] and * as in docs/search.md. Several arguments are one query.
+    """
+    found = search(index, " ".join(query), limit)
+    for capture in found.captures:
+        if as_json:
+            sys.stdout.buffer.write(orjson.dumps(original_as_json(capture)) + b"\n")
+        else:
+            click.echo(line_of(capture))
+    shown = len(found.captures)
+    more = f", the earliest {shown:,} are shown" if shown < found.total else ""
+    matched = "1 capture matches" if found.total == 1 else f"{found.total:,} captures match"
+    say(f"{matched}{more}")
+    return 0
+
+
+def line_of(capture: Capture) -> str:
+    """A capture for people: date, status, mime, size, digest, URL, container."""
+    size = amount(capture.size) if capture.size >= 0 and not capture.size_of_record else "-"
+    texts = (
+        f"{capture.date.decode():<20}",
+        f"{capture.status or '-':>3}",
+        f"{capture.mime.decode('latin-1') or '-':<24}",
+        f"{size:>8}",
+        capture.digest.spelled(capture.spelling),
+        capture.url.decode("utf-8", "backslashreplace"),
+        capture.container or "-",
+    )
+    return printable("  ".join(texts))
