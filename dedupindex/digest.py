@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b32decode, b32encode, b64decode, b64encode
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import blake3
@@ -80,7 +81,7 @@ class Spelling(NamedTuple):
 
 CANONICAL = Spelling(1, 0)
 
-_ENCODERS = (
+_ENCODERS: tuple[Callable[[bytes], str], ...] = (
     lambda raw: b32encode(raw).decode().rstrip("="),
     lambda raw: b32encode(raw).decode().rstrip("=").lower(),
     lambda raw: raw.hex(),
@@ -94,7 +95,7 @@ def _hyphenated(algorithm: str) -> str:
     return algorithm.replace("sha", "sha-", 1)
 
 
-_LABELS = (
+_LABELS: tuple[Callable[[str], str], ...] = (
     lambda algorithm: "",
     lambda algorithm: algorithm,
     lambda algorithm: algorithm.upper(),

@@ -225,9 +225,8 @@ def test_report_formats_agree(make_index: MakeIndex, tmp_path: Path) -> None:
     )
     out, _ = dedupindex("report", index, "--against", crawl, "--format", "json")
     content = json.loads(out)
-    assert [content[name] for name in ("handled", "exact_url", "canonical_url", "digest", "new")] == [
-        4, 1, 1, 1, 1,
-    ]  # fmt: skip
+    names = ("handled", "exact_url", "canonical_url", "digest", "new")
+    assert [content[name] for name in names] == [4, 1, 1, 1, 1]
     assert content["not_handled"] == {"status": 1}
     strategies = content["filters"][0]["strategies"]
     assert [strategies[name]["captures"] for name in strategies] == [1, 2, 3]

@@ -18,11 +18,41 @@ with warnings.catch_warnings():
     from surt import surt
 
 MATRIX = Path(__file__).parent / "data" / "url-canonicalisation-matrix.txt"
-PIECES = (
-    "http:// https:// HTTP:// www. WWW2. example . com a B / // .. ./ ? & = sid= jsessionid= x ; %41 "
-    "( ) ~ 1 12.5 :80 : #f - _ + @ cfid=1&cftoken=2 .aspx ! , * ' $ é %C3%A9 "
-    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa S(aaaaaaaaaaaaaaaaaaaaaaaa)"
-).split()
+PIECES = [
+    *(
+        "http://",
+        "https://",
+        "HTTP://",
+        "www.",
+        "WWW2.",
+        "example",
+        ".",
+        "com",
+        "a",
+        "B",
+        "/",
+        "//",
+    ),
+    *(
+        "..",
+        "./",
+        "?",
+        "&",
+        "=",
+        "sid=",
+        "jsessionid=",
+        "x",
+        ";",
+        "%41",
+        "(",
+        ")",
+        "~",
+        "1",
+        "12.5",
+    ),
+    *(":80", ":", "#f", "-", "_", "+", "@", "cfid=1&cftoken=2", ".aspx", "!", ",", "*", "'", "$"),
+    *("é", "%C3%A9", "a" * 32, "S(" + "a" * 24 + ")"),
+]
 HOSTS = ["e.com", "www.e.com", "w.e", "www1.com", "a.b.c1", "E.Com", "1.2.3.4", "x-y.example.org"]
 
 composed = st.builds(
