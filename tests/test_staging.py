@@ -1,0 +1,81 @@
+"""`dedupindex.index.staging`: what a killed build leaves is believed only as far as it is whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dedupindex.errors import Damaged
+from dedupindex.index.staging import Numbers, Staging
+
+WHAT = {"sources": ["x"]}
+
+
+def task(*runs: str) -> dict[str, Any]:
+    return {"runs": list(runs)}
+
+
+def test_tasks_end_in_any_order_and_numbers_are_not_given_twice(tmp_path: Path) -> None:
+    staging = Staging(tmp_path, WHAT, resume=False)
+    assert staging.next_task() == 0
+    for name in ("000001-0.run", "000003-0.run"):
+        (staging.directory / name).touch()
+        staging.finish(task(name))
+    assert Staging(tmp_path, WHAT, resume=True).next_task() == 4
+
+
+def test_what_the_journal_does_not_name_is_removed(tmp_path: Path) -> None:
+    staging = Staging(tmp_path, WHAT, resume=False)
+    for name in ("000000-0.run", "000001-0.run", "000002-0.part"):
+        (staging.directory / name).touch()
+    staging.finish(task("000000-0.run"))
+    again = Staging(tmp_path, WHAT, resume=True)
+    assert {path.name for path in again.directory.glob("0*")} == {"000000-0.run"}
+    assert again.runs() == [again.directory / "000000-0.run"]
+
+
+def test_a_cut_line_is_a_task_that_was_not_done(tmp_path: Path) -> None:
+    staging = Staging(tmp_path, WHAT, resume=False)
+    staging.finish(task("000000-0.run"))
+    with open(staging.directory / "journal.jsonl", "ab") as stream:
+        stream.write(b'{"runs": ["0000')
+    assert Staging(tmp_path, WHAT, resume=True).done == [task("000000-0.run")]
+
+
+def test_a_damaged_journal_is_not_believed(tmp_path: Path) -> None:
+    staging = Staging(tmp_path, WHAT, resume=False)
+    with open(staging.directory / "journal.jsonl", "ab") as stream:
+        stream.write(b"\x00\x01\n")
+    with pytest.raises(Damaged, match="--resume"):
+        Staging(tmp_path, WHAT, resume=True)
+
+
+@pytest.mark.parametrize(("what", "resume"), [({"sources": ["y"]}, True), (WHAT, False)])
+def test_another_build_starts_anew(tmp_path: Path, what: dict[str, Any], resume: bool) -> None:
+    Staging(tmp_path, WHAT, resume=False).finish(task("000000-0.run"))
+    assert Staging(tmp_path, what, resume=resume).done == []
+
+
+def test_container_numbers_are_shared_and_kept(tmp_path: Path) -> None:
+    names = ["a.warc.gz", "x" * 5000, "caf\udce9.warc.gz", ""]
+    staging = Staging(tmp_path, WHAT, resume=False)
+    first = Numbers(staging.directory, lambda name: 3 if name == "old.warc.gz" else 0, 7)
+    given = {name: first(name) for name in [*names, "old.warc.gz"]}
+    first.close()
+    assert given[""] == 0
+    assert given["old.warc.gz"] == 3
+    assert sorted(given[name] for name in names if name) == [7, 8, 9]
+    second = Numbers(staging.directory, lambda name: 0, 7)
+    assert [second(name) for name in names] == [given[name] for name in names]
+    assert second("new") == 10
+    second.close()
+    assert dict(staging.names()) == {given[name]: name for name in names if name} | {10: "new"}
+
+
+def test_clearing_leaves_nothing(tmp_path: Path) -> None:
+    staging = Staging(tmp_path, WHAT, resume=False)
+    staging.finish(task())
+    staging.clear()
+    assert list(tmp_path.iterdir()) == []
