@@ -18,7 +18,7 @@ from werkzeug.http import parse_accept_header
 
 from dedupindex import lookup
 from dedupindex.errors import BadQuery, DedupError
-from dedupindex.index.answer_bytes import NONE, Asked, PlainView, read
+from dedupindex.index.answer_bytes import NONE, sought
 from dedupindex.lookup import Strategy
 from dedupindex.original import header_lines
 from server.batches import UNKNOWN, Batch, considered, read_body
@@ -60,10 +60,23 @@ class Lookups:
 
     def respond(self, environ: Environ) -> Reply:
         """The answer to GET or POST /lookup; never raises."""
+        started = perf_counter_ns()
         try:
             if environ["REQUEST_METHOD"] == "POST":
                 return self._post(environ)
-            return self._get(environ)
+            opened = self._live.opened()
+            text: str = environ["QUERY_STRING"]
+            accept = environ.get("HTTP_ACCEPT")
+            as_text = accept is not None and self._wants_text(accept)
+            if opened.plain is not None and not as_text:
+                question = _plain_question(text)
+                if question is not None:
+                    base, prefix, digest, url = question
+                    body = opened.plain.one(prefix, digest, url)
+                    if body is not None:
+                        self._metrics.lookup(base + (MISS if body is NONE else HIT), started)
+                        return OK, JSON, body
+            return self._one(opened, text, as_text, started)
         except DedupError as error:
             self._metrics.error(code_of(error))
             return failure(error)
@@ -72,32 +85,15 @@ class Lookups:
             self._metrics.error("internal")
             return error_reply("internal", ERRORS["internal"][1])
 
-    def _get(self, environ: Environ) -> Reply:
-        started = perf_counter_ns()
-        opened = self._live.opened()
-        text: str = environ["QUERY_STRING"]
-        accept = environ.get("HTTP_ACCEPT")
-        as_text = accept is not None and self._wants_text(accept)
-        if opened.plain and not as_text:
-            question = _plain_question(text)
-            if question is not None:
-                base, asked, url = question
-                with opened.engine.view() as view:
-                    body = cast(PlainView, view).answer_bytes(opened.writer, asked, url)
-                if body is not None:
-                    self._metrics.lookup(base + (MISS if body is NONE else HIT), started)
-                    return Reply(OK, JSON, body)
+    def _one(self, opened: Opened, text: str, as_text: bool, started: int) -> Reply:
         if len(text) > MAX_QUERY:
             raise RequestError("uri_too_long", f"a query string has at most {MAX_QUERY} bytes")
-        return self._one(opened, text, as_text, started)
-
-    def _one(self, opened: Opened, text: str, as_text: bool, started: int) -> Reply:
         strategy = Strategy.DIGEST_ANY.value
         try:
             query, explain = query_of(of_query_string(text))
         except UnknownAlgorithm:
             self._metrics.lookup(cell_of(strategy, "unknown_algorithm"), started)
-            return Reply("204 No Content", [], b"") if as_text else Reply(OK, JSON, UNKNOWN)
+            return ("204 No Content", [], b"") if as_text else (OK, JSON, UNKNOWN)
         if as_text and explain:
             raise BadQuery("an explanation is JSON: ask for it with Accept: application/json")
         settings = opened.engine.identity.settings
@@ -109,11 +105,11 @@ class Lookups:
                 content = lookup.as_json(answer)
                 if explain:
                     content["considered"] = considered(view, settings, query)
-                reply = Reply(OK, JSON, orjson.dumps(content))
+                reply = (OK, JSON, orjson.dumps(content))
             elif answer is None:
-                reply = Reply("204 No Content", [], b"")
+                reply = ("204 No Content", [], b"")
             else:
-                reply = Reply(OK, TEXT, header_lines(answer.original))
+                reply = (OK, TEXT, header_lines(answer.original))
         self._metrics.lookup(cell, started)
         return reply
 
@@ -143,12 +139,12 @@ class Lookups:
         batch = Batch(self._live, self._metrics, self._config)
         if lines:
             answers = self._released(batch.lines(stream, defaults), environ)
-            return Reply(OK, LINES, answers)
+            return (OK, LINES, answers)
         try:
             body = read_body(stream, environ.get("CONTENT_LENGTH", ""), self._config.max_body)
         finally:
             self._bodies.release()
-        return Reply(OK, JSON, batch.json(body, defaults))
+        return (OK, JSON, batch.json(body, defaults))
 
     def _released(self, answers: Iterator[bytes], environ: Environ) -> Iterator[bytes]:
         """A stream that lets the next body in when it has ended, however it ended."""
@@ -164,30 +160,29 @@ class Lookups:
             self._bodies.release()
 
 
-def _plain_question(text: str) -> tuple[int, Asked, bytes] | None:
-    """Cell, digest and URL of a query string that asks nothing else; None for any other."""
+def _plain_question(text: str) -> tuple[int, bytes, str, str] | None:
+    """Cell, key prefix, digest and URL of a query string that asks nothing else, or None."""
     parts = text.split("&")
-    base: int | None = 0
-    if len(parts) == 3:
-        base = _BASES.get(parts.pop())
-    if len(parts) != 2 or base is None:
+    base = 0 if len(parts) == 2 else _BASES.get(parts.pop(), -1)
+    if base < 0 or len(parts) != 2 or "+" in text:
         return None
     digest, url = parts
-    if digest[:4] == "url=":
+    if url.startswith("digest="):
         digest, url = url, digest
-    if digest[:7] != "digest=" or url[:4] != "url=" or "+" in url:
+    if not (digest.startswith("digest=") and url.startswith("url=")):
         return None
-    asked = read(digest[7:].replace("%3A", ":"))
-    if asked is None:
+    digest, url = digest[7:], url[4:]
+    digest = digest.replace("%3A", ":")
+    prefix = sought(digest)
+    if prefix is None:
         return None
-    value = url[4:]
-    if "%" in value:
-        # Nearly always these two are all; no escape can arise from replacing them.
-        plain = value.replace("%3A", ":").replace("%2F", "/")
-        sure = "%" not in plain
-        raw = plain.encode("latin-1") if sure else unquote_to_bytes(value.encode("latin-1"))
-    else:
-        raw = value.encode("latin-1")
-    if not raw or raw[0] == 60 or raw[-1] == 62:  # empty, or in angle brackets
+    # Nearly always these two escapes are all there is, and replacing them makes no new one.
+    plain = url.replace("%3A", ":").replace("%2F", "/")
+    if "%" in plain or not plain.isascii():
+        try:
+            plain = unquote_to_bytes(url.encode("latin-1")).decode()
+        except UnicodeDecodeError:
+            return None
+    if not plain or plain[0] == "<" or plain[-1] == ">":
         return None
-    return base, asked, raw
+    return base, prefix, digest, plain

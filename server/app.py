@@ -107,7 +107,8 @@ class _Views:
 
 
 def _response(reply: Reply) -> Response:
-    return Response(reply.body, status=reply.status, headers=reply.headers)
+    status, headers, body = reply
+    return Response(body, status=status, headers=headers)
 
 
 def _json(content: dict[str, Any]) -> Response:

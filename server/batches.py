@@ -11,7 +11,7 @@ import orjson
 
 from dedupindex import lookup
 from dedupindex.errors import BadQuery, DedupError
-from dedupindex.index.answer_bytes import NONE, PlainView, read
+from dedupindex.index.answer_bytes import BROKEN, NONE, PlainView, sought
 from dedupindex.index.identity import Settings
 from dedupindex.index.protocol import View
 from dedupindex.lookup import Query, Strategy
@@ -117,33 +117,34 @@ class _Answers:
         strategy = read_values.get("strategy", Strategy.DIGEST_ANY)
         lookup.require_strategy(self._settings, strategy)
         self._base = cell_of(strategy.value, "exact_url")
-        self._plain = opened.plain and defaults.keys() <= {"strategy"}
+        self._plain = opened.plain if defaults.keys() <= {"strategy"} else None
         self.cells: Counter[int] = Counter()
 
     def of(self, view: View, lookups: list[Any]) -> list[bytes]:
         """The answer to each, in order."""
-        if not self._plain:
+        if self._plain is None:
             return [self._one(view, asked) for asked in lookups]
-        quick, writer = cast(PlainView, view).answer_bytes, self._opened.writer
+        answer, cursor = self._plain.answer, cast(PlainView, view).cursor()
         found: list[bytes] = []
         misses = hits = 0
         for item in lookups:
-            if type(item) is dict and len(item) == 2:
-                text, url = item.get("digest"), item.get("url")
-                # What is in angle brackets or not a string is no plain question.
-                if type(text) is str and type(url) is str and url[:1] not in "<" and url[-1] != ">":
-                    asked = read(text)
-                    if asked is not None:
-                        body = quick(writer, asked, url.encode())
-                        if body is NONE:
-                            misses += 1
-                            found.append(body)
-                            continue
-                        if body is not None:
-                            hits += 1
-                            found.append(body)
-                            continue
-            found.append(self._one(view, item))
+            body = None
+            try:
+                # Anything else in it, and a URL in angle brackets, is no plain question.
+                if len(item) == 2:
+                    text, url = item["digest"], item["url"]
+                    prefix = sought(text)
+                    if prefix is not None and url[0] != "<" and url[-1] != ">":
+                        body = answer(cursor, prefix, text, url)
+            except (TypeError, AttributeError, *BROKEN):
+                pass  # asked the other way, it will say what is wrong
+            if body is None:
+                body = self._one(view, item)
+            elif body is NONE:
+                misses += 1
+            else:
+                hits += 1
+            found.append(body)
         self.cells[self._base + HIT] += hits
         self.cells[self._base + MISS] += misses
         return found

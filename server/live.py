@@ -12,11 +12,11 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from dedupindex.errors import DedupError, IndexUnavailable
 from dedupindex.index import open_index
-from dedupindex.index.answer_bytes import Writer
+from dedupindex.index.answer_bytes import PlainAnswers, PlainView
 from dedupindex.index.identity import Identity, read_identity
 from dedupindex.index.protocol import Engine
 from server.config import RELOAD_EVERY, RELOAD_GRACE
@@ -28,8 +28,7 @@ class Opened(NamedTuple):
     """An open index, and what is worth keeping as long as it is open."""
 
     engine: Engine
-    writer: Writer
-    plain: bool  # whether its views answer plain questions in bytes
+    plain: PlainAnswers | None  # if its engine can do that
 
 
 class LiveIndex:
@@ -73,10 +72,10 @@ class LiveIndex:
         engine = open_index(self.index)
         with engine.view() as view:
             view.counts()
-            plain = hasattr(view, "answer_bytes")
+            plain = cast(PlainView, view).plain() if hasattr(view, "plain") else None
         if self._opened is not None:
             self.reloads += 1
-        self._opened = Opened(engine, Writer(), plain)
+        self._opened = Opened(engine, plain)
 
     def watch(self) -> None:
         """Refresh for as long as the process lives, in a thread of its own."""

@@ -28,11 +28,17 @@ KINDS = ("single", "batch", "lines")
 BOUNDS = (25e-6, 5e-5, 1e-4, 25e-5, 5e-4, 1e-3, 25e-4, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
 
 _BOUNDS_NS = [int(bound * 1e9) for bound in BOUNDS]
-_PER_KIND = len(BOUNDS) + 2  # buckets with the unbounded one, and the sum in nanoseconds
-_ERRORS_AT = len(NAMES) * len(MATCHES)
-_TIMES_AT = _ERRORS_AT + len(ERRORS)
-CELLS = _TIMES_AT + len(KINDS) * _PER_KIND
-"""Cells of a block: lookups by strategy and match, errors by code, times by kind of request."""
+_BUCKETS = len(BOUNDS) + 1  # with the unbounded one
+_CLASSES = len(NAMES) * len(MATCHES)
+
+# Cells of a block: lookups in batches by strategy and match; errors by code; then for each kind of
+# request the sum of its times in nanoseconds and its buckets. Single lookups have a row of buckets
+# for every strategy and match: one addition counts the lookup and its time.
+_ERRORS_AT = _CLASSES
+_SUMS_AT = _ERRORS_AT + len(ERRORS)
+_BATCHES_AT = _SUMS_AT + len(KINDS)
+_SINGLES_AT = _BATCHES_AT + (len(KINDS) - 1) * _BUCKETS
+CELLS = _SINGLES_AT + _CLASSES * _BUCKETS
 
 _ERROR_CELLS = {code: _ERRORS_AT + place for place, code in enumerate(ERRORS)}
 _MATCH = {name: place for place, name in enumerate(MATCHES)}
@@ -58,23 +64,23 @@ class Metrics:
     def lookup(self, cell: int, started: int) -> None:
         """One lookup, of `cell_of`, that began at `started` (perf_counter_ns)."""
         taken = perf_counter_ns() - started
-        bucket = _TIMES_AT + bisect_left(_BOUNDS_NS, taken)
+        place = _SINGLES_AT + cell * _BUCKETS + bisect_left(_BOUNDS_NS, taken)
         mine = self._mine
         with self._lock:
-            mine[cell] += 1
-            mine[bucket] += 1
-            mine[_TIMES_AT + _PER_KIND - 1] += taken
+            mine[place] += 1
+            mine[_SUMS_AT] += taken
 
     def batch(self, kind: str, cells: dict[int, int], started: int) -> None:
         """Many lookups at once: how often each cell."""
         taken = perf_counter_ns() - started
-        base = _TIMES_AT + KINDS.index(kind) * _PER_KIND
+        number = KINDS.index(kind)
+        place = _BATCHES_AT + (number - 1) * _BUCKETS + bisect_left(_BOUNDS_NS, taken)
         mine = self._mine
         with self._lock:
             for cell, count in cells.items():
                 mine[cell] += count
-            mine[base + bisect_left(_BOUNDS_NS, taken)] += 1
-            mine[base + _PER_KIND - 1] += taken
+            mine[place] += 1
+            mine[_SUMS_AT + number] += taken
 
     def error(self, code: str) -> None:
         """One error that was answered."""
@@ -107,7 +113,10 @@ class _Collector:
         )
         for strategy in NAMES:
             for match in MATCHES:
-                lookups.add_metric([strategy, match], cells[cell_of(strategy, match)])
+                cell = cell_of(strategy, match)
+                single = _SINGLES_AT + cell * _BUCKETS
+                count = cells[cell] + sum(cells[single : single + _BUCKETS])
+                lookups.add_metric([strategy, match], count)
         yield lookups
         errors = CounterMetricFamily(
             "dedupindex_errors", "Errors answered, alone or within a batch.", labels=["code"]
@@ -124,13 +133,15 @@ class _Collector:
             "Time to answer: one lookup, a batch, or a stretch of JSON lines.",
             labels=["kind"],
         )
-        for place, kind in enumerate(KINDS):
-            base = _TIMES_AT + place * _PER_KIND
+        rows = [cells[at : at + _BUCKETS] for at in range(_BATCHES_AT, CELLS, _BUCKETS)]
+        batches = len(KINDS) - 1
+        singles = [sum(column) for column in zip(*rows[batches:], strict=True)]
+        for place, row in enumerate([singles, *rows[:batches]]):
             buckets, seen = [], 0
-            for bound, count in zip((*BOUNDS, "+Inf"), cells[base:], strict=False):
+            for bound, count in zip((*BOUNDS, "+Inf"), row, strict=True):
                 seen += count
                 buckets.append((str(bound), float(seen)))
-            times.add_metric([kind], buckets, cells[base + _PER_KIND - 1] / 1e9)
+            times.add_metric([KINDS[place]], buckets, cells[_SUMS_AT + place] / 1e9)
         return times
 
     def _index(self) -> Iterator[Metric]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from http import HTTPStatus
-from typing import NamedTuple
 
 import orjson
 
@@ -19,13 +18,8 @@ LINES: Headers = [("Content-Type", "application/x-ndjson")]
 TEXT: Headers = [("Content-Type", "text/plain; charset=utf-8")]
 
 
-class Reply(NamedTuple):
-    """A whole answer, or one that is made while it is sent."""
-
-    status: str  # "200 OK"
-    headers: Headers
-    body: bytes | Iterator[bytes]
-
+Reply = tuple[str, Headers, bytes | Iterator[bytes]]
+"""Status line, headers, and the body whole, or as it is made while it is sent."""
 
 OK = "200 OK"
 
@@ -90,7 +84,7 @@ def error_reply(code: str, message: str, headers: Headers | None = None) -> Repl
     headers = [*JSON, *(headers or [])]
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         headers.append(("Retry-After", str(RETRY_AFTER)))
-    return Reply(status_line(status), headers, orjson.dumps(error_object(code, message)))
+    return status_line(status), headers, orjson.dumps(error_object(code, message))
 
 
 def failure(error: DedupError) -> Reply:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Iterator
 from hashlib import sha256
 from types import TracebackType
@@ -14,7 +13,7 @@ import lmdb
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
 from dedupindex.errors import Damaged, IndexUnavailable
-from dedupindex.index.answer_bytes import Asked, Writer
+from dedupindex.index.answer_bytes import BROKEN, PlainAnswers
 from dedupindex.index.cells import (
     Keys,
     answers,
@@ -29,7 +28,6 @@ from dedupindex.index.settle import Outcome, checksum
 from dedupindex.urlkey import urlkey
 
 _NAMES_KEPT = 100_000
-_BROKEN = (struct.error, IndexError, KeyError, ValueError)  # what decoding flipped bits raises
 
 
 class Trees(NamedTuple):
@@ -98,7 +96,7 @@ def _short(name: str) -> bytes:
 class LmdbView:
     """A read transaction; see `protocol.View`. Enter it with ``with``."""
 
-    __slots__ = ("_cursor", "_env", "_keys", "_names", "_trees", "_txn")
+    __slots__ = ("_env", "_keys", "_names", "_trees", "_txn")
 
     def __init__(
         self, env: lmdb.Environment, trees: Trees, keys: Keys, names: dict[int, str]
@@ -110,7 +108,6 @@ class LmdbView:
             self._txn = self._env.begin(db=self._trees.captures)
         except lmdb.Error as error:
             raise IndexUnavailable(f"the index cannot be read: {error}") from error
-        self._cursor: Any = None
         return self
 
     def __exit__(
@@ -120,6 +117,8 @@ class LmdbView:
         trace: TracebackType | None,
     ) -> None:
         self._txn.abort()
+        if isinstance(error, lmdb.Error):
+            raise IndexUnavailable(f"the index cannot be read: {error}") from error
 
     def exact(self, digest: Digest, url: bytes) -> list[Capture]:
         key = self._keys.of(digest, url)
@@ -138,19 +137,21 @@ class LmdbView:
     def any(self, digest: Digest, limit: int) -> list[Capture]:
         return self._range(digest_prefix(digest), limit)
 
-    def answer_bytes(self, writer: Writer, asked: Asked, url: bytes) -> bytes | None:
-        """The JSON of a plain answer, None if the question is not plain; see `answer_bytes`."""
+    def plain(self) -> PlainAnswers | None:
+        """What answers plain questions as bytes, for as long as the file is open."""
         if not self._keys.canonical:
             return None
-        cursor = self._cursor
-        if cursor is None:
-            cursor = self._cursor = self._txn.cursor()
-        try:
-            return writer.answer(cursor, asked, url, self.name_of)
-        except lmdb.Error as error:
-            raise IndexUnavailable(f"the index cannot be read: {error}") from error
-        except _BROKEN:
-            return None  # asked the plain way, it will say what is damaged
+        env, trees, keys, names = self._env, self._trees, self._keys, self._names
+
+        def name_of(number: int) -> str:
+            with LmdbView(env, trees, keys, names) as view:
+                return view.name_of(number)
+
+        return PlainAnswers(env, trees.captures, name_of)
+
+    def cursor(self) -> lmdb.Cursor:
+        """A cursor at the captures, for `PlainAnswers.answer`."""
+        return self._txn.cursor()
 
     def _range(self, prefix: bytes, limit: int) -> list[Capture]:
         found: list[Capture] = []
@@ -172,7 +173,7 @@ class LmdbView:
             return [
                 decode(key, entry, self.name_of) for entry in entries_of(cell) if answers(entry)
             ]
-        except _BROKEN as error:
+        except BROKEN as error:
             raise Damaged(f"the entry under {key.hex()} is damaged: {error!r}") from error
 
     def name_of(self, number: int) -> str:
@@ -226,7 +227,7 @@ class LmdbView:
             for key, number in self._txn.cursor(db=self._trees.names):
                 if key[:1] == b"=" and b"=" + _short(self.name_of(int.from_bytes(number))) != key:
                     wrong.append(f"container number {int.from_bytes(number)} has another name")
-        except (lmdb.Error, *_BROKEN, TypeError) as error:
+        except (lmdb.Error, *BROKEN, TypeError) as error:
             wrong.append(f"the index cannot be read to its end: {error!r}")
         return wrong
 
@@ -243,7 +244,7 @@ class LmdbView:
                 for capture in found:
                     if self._keys.of(digest_of_key(key), capture.url) != key:
                         wrong.append(f"the entry under {key.hex()} belongs under another key")
-            except (Damaged, *_BROKEN) as error:
+            except (Damaged, *BROKEN) as error:
                 wrong.append(f"the entry under {key.hex()} is damaged: {error}")
                 continue
             captures += len(found)
