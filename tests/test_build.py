@@ -160,6 +160,24 @@ def test_a_changed_container_is_an_error_until_replaced(tmp_path: Path) -> None:
     assert run(index, file, add=True).tally.known == 1
 
 
+def test_a_container_that_was_only_touched_is_known_still(tmp_path: Path) -> None:
+    file, index = tmp_path / "x.cdx", tmp_path / "index"
+    file.write_text(HEADER + cdx_line(1, 1, 5))
+    run(index, file)
+    os.utime(file, (1, 1))
+    assert run(index, file, add=True).tally.known == 1
+
+
+def test_a_change_that_keeps_the_size_is_seen(tmp_path: Path) -> None:
+    file, index = tmp_path / "x.cdx", tmp_path / "index"
+    file.write_text(HEADER + cdx_line(1, 1, 5))
+    run(index, file)
+    file.write_text(HEADER + cdx_line(2, 1, 5))
+    os.utime(file, (1, 1))
+    with pytest.raises(ContainerChanged):
+        run(index, file, add=True)
+
+
 def test_one_writer_at_a_time(crawls: Path, tmp_path: Path) -> None:
     index = tmp_path / "index"
     index.mkdir()

@@ -23,6 +23,7 @@ class Input:
 
     path: str
     size: int  # bytes, 0 for standard input
+    modified: int = 0  # nanoseconds since 1970
 
 
 @dataclass
@@ -61,22 +62,27 @@ def make_plan(
         if name in done:
             continue
         try:
-            size = os.stat(name).st_size
+            status = os.stat(name)
         except OSError as error:
             raise BadSource(f"{name} cannot be read: {error.strerror}") from error
-        if view is not None and _known(name, size, view, plan, replace=replace):
+        found = Input(name, status.st_size, status.st_mtime_ns)
+        if view is not None and _known(found, view, plan, replace=replace):
             plan.known += 1
         else:
-            inputs.append(Input(name, size))
+            inputs.append(found)
     plan.tasks = _tasks(inputs, jobs)
     return plan
 
 
-def _known(name: str, size: int, view: View, plan: Plan, *, replace: bool) -> bool:
+def _known(found: Input, view: View, plan: Plan, *, replace: bool) -> bool:
+    """Whether a container was indexed as it is; hashed only if it was touched since."""
+    name, size = found.path, found.size
     before = view.container(name)
     if before is None:
         return False
-    if before.size == size and before.content_hash == hash_file(Path(name)):
+    if before.size == size and (
+        before.modified == found.modified or before.content_hash == hash_file(Path(name))
+    ):
         return True
     if not replace:
         raise ContainerChanged(

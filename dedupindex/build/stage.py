@@ -95,7 +95,7 @@ def run_task(task: Task, progress: Progress) -> Staged:
             continue
         staged.tally.add(stager.tally)
         staged.admitted += stager.admitted
-        staged.containers.append(_container(source, stager, task.crawl))
+        staged.containers.append(_container(source, item, stager, task.crawl))
     writer.flush()
     numbers.close()
     engine.close()
@@ -103,11 +103,11 @@ def run_task(task: Task, progress: Progress) -> Staged:
     return staged
 
 
-def _container(source: Source, stager: _Stager, crawl: str) -> Container:
+def _container(source: Source, item: Input, stager: _Stager, crawl: str) -> Container:
     """How a container that was read is registered; a pipe is known by its content only."""
     name = source.name if source.size >= 0 else f"-:{source.content_hash}"
     records, damaged = stager.tally.records, stager.damages > 0
-    return Container(name, source.size, source.content_hash, records, crawl, damaged)
+    return Container(name, source.size, source.content_hash, records, crawl, damaged, item.modified)
 
 
 def _judge(settings: Settings) -> Judge:

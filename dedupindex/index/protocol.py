@@ -26,6 +26,7 @@ class Container(NamedTuple):
     records: int
     crawl: str = ""
     damaged: bool = False
+    modified: int = 0  # nanoseconds since 1970; as long as it and the size stay, so does the hash
 
 
 class Counts(NamedTuple):
