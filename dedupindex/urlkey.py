@@ -17,10 +17,18 @@ import socket
 CANONICALISER = "surt-0.3.1"
 """Name and version of the rules; an index remembers it and refuses to be mixed."""
 
-_CHAR = rb"a-z0-9_~!$'()*+,:;=@&-"  # and the dot, where it does not begin a segment
+_CHAR = rb"-a-z0-9_~!$'()*+,:;=@&%"  # and the dot, where it does not begin a segment
 _PLAIN = re.compile(  # scheme and host, path without its last slash, query
     rb"(https?://[a-z0-9.-]++)((?:/[%b][%b.]*+)*+)/?+(?:\?([%b./]++))?+" % (_CHAR, _CHAR, _CHAR)
 )
+_ESCAPE = re.compile(rb"%([0-9a-f]{2})")
+_UNESCAPED = {  # two hex digits -> what surt makes of them, but for "%" and "?", which nest
+    b"%02x" % code: bytes([code]).lower()
+    if 0x20 < code < 0x7F and code != 0x23
+    else b"%%%02x" % code
+    for code in range(0x20, 0x100)
+    if code not in b"%?\x7f"
+}
 _SITE = re.compile(rb"https?://(?:www\d*\.)?+((?:[a-z0-9-]+\.)+[a-z][a-z0-9-]*)")
 _SESSION = re.compile(rb"sid=|sessionid|cfid=")  # what surt strips from queries contains one
 _DIGITS_ONLY = re.compile(rb"[0-9.]+")
@@ -33,10 +41,11 @@ def urlkey(url: bytes) -> bytes:
     """The canonical SURT key of `url`; of a URL that has none, the URL itself.
 
     Never fails and never touches the network: what `surt` cannot take keeps its own spelling.
-    What is decided here has nothing to be resolved, unescaped or stripped: a host name without
-    port or user, no escape, no fragment, no empty or dot segment, nothing like a session id.
+    What is decided here has nothing to be resolved or stripped: a host name without port, user
+    or escape, no fragment, no empty or dot segment, nothing like a session id.
     """
-    match = _PLAIN.fullmatch(url.lower())
+    lower = url.lower()
+    match = _PLAIN.fullmatch(lower if lower.find(b"%") < 0 else _unescaped(lower))
     if match is None:
         return _by_surt(url)
     site, path, query = match.groups()
@@ -52,6 +61,17 @@ def urlkey(url: bytes) -> bytes:
     if query.find(b"&") >= 0:
         query = _ordered(query)
     return key + (path or b"/") + b"?" + query
+
+
+def _unescaped(lower: bytes) -> bytes:
+    """A URL as surt unescapes it and escapes it again; empty if that is not told by a table."""
+    path = lower.find(b"/", 8)
+    if path < 0 or b"%" in lower[:path] or lower.count(b"%") != len(_ESCAPE.findall(lower)):
+        return b""
+    try:
+        return _ESCAPE.sub(lambda escape: _UNESCAPED[escape[1]], lower)
+    except KeyError:
+        return b""
 
 
 def _surt_site(site: bytes) -> bytes | None:

@@ -63,7 +63,8 @@ composed = st.builds(
 )
 plain = st.from_regex(
     rb"https?://(www\d?\.)?([a-z0-9-]{1,6}\.){1,2}[a-z]{2,3}"
-    rb"(/[A-Za-z0-9._~!$'()*+,:;=@-]{0,6}){0,3}(\?[A-Za-z0-9=&._/-]{1,12})?",
+    rb"(/([A-Za-z0-9._~!$'()*+,:;=@-]|%[0-9A-Fa-f]{2}){0,6}){0,3}"
+    rb"(\?([A-Za-z0-9=&._/-]|%[0-9A-Fa-f]{2}){1,12})?",
     fullmatch=True,
 )
 
@@ -114,8 +115,27 @@ def test_the_plain_majority_takes_the_fast_path(monkeypatch: pytest.MonkeyPatch)
         b"http://a.example.co.uk/News/Item-12_3.html",
         b"https://example.com/a/b/?id=12&Page=2",
         b"http://example.com/static/app.min.js?v=1.2.3",
+        b"http://example.com/a%20b/caf%C3%A9?q=%41%26b",
     ):
         urlkey(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        b"http://e.com%2Fa",
+        b"http://e.com%2Fa/b",
+        b"http://e.com/%2e%2e/a",
+        b"http://e.com/a%2F%2Fb",
+        b"http://e.com/a%3Fb?c",
+        b"http://e.com/a?b%3Fc%23d",
+        b"http://e.com/%2541",
+        b"http://e.com/%%341",
+        b"http://e.com/a?s%69d=" + b"a" * 32,
+    ],
+)
+def test_escapes_that_mean_something(url: bytes) -> None:
+    assert urlkey(url) == by_surt(url)
 
 
 @given(st.binary(max_size=80))
