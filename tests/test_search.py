@@ -14,6 +14,7 @@ from dedupindex.capture import Capture, Evidence
 from dedupindex.cli import main
 from dedupindex.digest import Digest
 from dedupindex.errors import BadQuery, IndexUnavailable, StrategyUnavailable
+from dedupindex.index import whoosh_files
 from dedupindex.index.identity import Settings
 from dedupindex.index.query import Parsed
 from dedupindex.index.query_fields import FIELDS
@@ -274,3 +275,22 @@ def test_a_digest_of_two_captures_finds_both(tmp_path: Path) -> None:
     bench.load([capture(1, b"http://a.org/"), capture(1, b"http://b.org/", 2), capture(2)])
     assert search(bench.index, f"digest:{sha1(1)}").total == 2
     assert search(bench.index, f"digest:{sha1(1).raw.hex()[:9]}*").total == 2
+
+
+def test_a_load_of_several_segments_is_one_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(whoosh_files, "SEGMENT", 10)
+    bench = Bench(tmp_path, "whoosh")
+    captures = [capture(number, b"http://a.org/%d" % number, 2) for number in range(35)]
+    bench.load(captures[:33])
+    bench.load([*captures, *(item._replace(date=b"2026-01-01T00:00:00Z") for item in captures)])
+    assert bench.counts()[:2] == (35, 35)
+    assert search(bench.index, "date:2026-01").total == 35
+    with bench.open(write=True) as engine:
+        assert engine.check() == []
+        assert len(list((bench.index / "whoosh").glob("*.seg"))) > 3
+        engine.compact()
+        assert engine.check() == []
+        assert len(list((bench.index / "whoosh").glob("*.seg"))) == 1
+    assert bench.counts()[:2] == (35, 35)

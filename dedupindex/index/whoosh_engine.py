@@ -8,72 +8,29 @@ ends at 2 GB, so an index does at about 20 million captures; LMDB is the engine 
 
 from __future__ import annotations
 
-import os
 import shutil
-import zlib
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
 
-from whoosh.codec.whoosh3 import W3Codec
-from whoosh.filedb.filestore import FileStorage
 from whoosh.index import TOC, FileIndex
 
 from dedupindex.errors import DedupError, IndexUnavailable
-from dedupindex.files import sync_directory, write_whole
+from dedupindex.files import sync_directory
 from dedupindex.index.identity import read_identity
 from dedupindex.index.protocol import Load
 from dedupindex.index.runs import merge_files
 from dedupindex.index.settle import Outcome, Rule
+from dedupindex.index.whoosh_files import Storage, Writer, crc_of, sync
 from dedupindex.index.whoosh_load import Loader, register
 from dedupindex.index.whoosh_schema import SCHEMA
 from dedupindex.index.whoosh_view import Snapshot, WhooshView, reading
 
 NAME = "MAIN"
-MEMORY = 64  # MB of postings before a sorted run of them goes to disk
 SNAPSHOTS_KEPT = 8  # open readers that wait for a view
 COPIES_TRIED = 10
-
-
-class _Storage(FileStorage):  # type: ignore[misc]  # Whoosh has no types
-    """Files of an index; a table of contents appears when all it names is on disk.
-
-    Whoosh leaves files open when writing them fails: those written are remembered, and closed.
-    """
-
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self._written: WeakSet[Any] = WeakSet()
-
-    def create_file(self, name: str, **options: Any) -> Any:
-        stream = super().create_file(name, **options)
-        self._written.add(stream)
-        return stream
-
-    def temp_storage(self, name: str | None = None) -> Any:
-        storage = _Storage(super().temp_storage(name).folder)
-        storage._written = self._written
-        return storage
-
-    def close_written(self) -> None:
-        for stream in list(self._written):
-            if not stream.is_closed:
-                with suppress(OSError):
-                    stream.close()
-
-    def rename_file(self, oldname: str, newname: str, safe: bool = False) -> None:
-        directory = Path(self.folder)
-        if newname.endswith(".toc"):
-            for segment in directory.glob("*.seg"):
-                if not segment.with_suffix(".crc").exists():
-                    _sync(segment)
-                    write_whole(segment.with_suffix(".crc"), b"%d" % _crc(segment))
-            _sync(directory / oldname)
-        super().rename_file(oldname, newname, safe)
-        sync_directory(directory)
 
 
 class WhooshEngine:
@@ -87,7 +44,7 @@ class WhooshEngine:
         self._index: Any = None
         if self.identity.generation:
             with reading(f"the index at {index}"):
-                self._index = FileIndex(_Storage(str(self.directory)), SCHEMA, NAME)
+                self._index = FileIndex(Storage(str(self.directory)), SCHEMA, NAME)
 
     def view(self) -> WhooshView:
         """The state of the last commit; see `protocol.View`."""
@@ -176,22 +133,19 @@ class WhooshEngine:
             yield view
 
     @contextmanager
-    def _writing(self) -> Iterator[Any]:
-        """A writer of Whoosh, which the body commits; on any failure nothing has changed."""
+    def _writing(self) -> Iterator[Writer]:
+        """A writer, which the body commits; on any failure nothing has changed."""
         writer = None
         try:
             if not self.identity.generation:
                 shutil.rmtree(self.directory, ignore_errors=True)
                 self.directory.mkdir()
-                self._index = FileIndex.create(_Storage(str(self.directory)), SCHEMA, NAME)
-            # The index's own lock is held already: that of Whoosh would be a second one.
-            writer = self._index.writer(limitmb=MEMORY, _lk=False, codec=_codec())
+                self._index = FileIndex.create(Storage(str(self.directory)), SCHEMA, NAME)
+            writer = Writer(self._index)
             yield writer
         except BaseException as error:
             if writer is not None:
-                with suppress(Exception):  # it fails as its files did; what it leaves is removed
-                    writer.cancel()
-                self._index.storage.close_written()
+                writer.cancel()
             if not self.identity.generation:
                 self._index = None
             self.clear_leftovers()
@@ -213,7 +167,7 @@ class WhooshEngine:
         try:
             for segment in self._segments():
                 path = self.directory / segment
-                if path.suffix == ".seg" and _crc(path) != int(
+                if path.suffix == ".seg" and crc_of(path) != int(
                     path.with_suffix(".crc").read_text()
                 ):
                     wrong.append(f"{path} is not what was written (its CRC is another)")
@@ -245,7 +199,7 @@ class WhooshEngine:
                 directory.mkdir()
                 for name in self._segments():
                     shutil.copyfile(self.directory / name, directory / name)
-                    _sync(directory / name)
+                    sync(directory / name)
                 break
             except FileNotFoundError:  # a commit came between: copy its state instead
                 continue
@@ -275,25 +229,3 @@ class WhooshEngine:
                 shutil.rmtree(path, ignore_errors=True)
             elif path.name not in used:
                 path.unlink(missing_ok=True)
-
-
-def _codec() -> Any:
-    """How segments are written: without lengths of fields, which only scoring needs."""
-    codec = W3Codec(compression=0)
-    codec.length_stats = False  # asking for them takes a stat() for every posting
-    return codec
-
-
-def _crc(path: Path) -> int:
-    """CRC-32 of a file."""
-    crc = 0
-    with open(path, "rb") as stream:
-        while block := stream.read(1 << 20):
-            crc = zlib.crc32(block, crc)
-    return crc
-
-
-def _sync(path: Path) -> None:
-    """Force a file to disk."""
-    with open(path, "rb") as stream:
-        os.fsync(stream.fileno())

@@ -12,6 +12,7 @@ from dedupindex.capture import Capture
 from dedupindex.index.cells import DIGEST_KEY, answers, cell_of, decode, entries_of
 from dedupindex.index.protocol import Load
 from dedupindex.index.settle import REVISIT, Outcome, Rule, checksum, mark_before
+from dedupindex.index.whoosh_files import Writer
 from dedupindex.index.whoosh_schema import (
     META,
     container_key,
@@ -32,7 +33,7 @@ class Loader:
     when its last key has passed.
     """
 
-    def __init__(self, writer: Any, before: Snapshot | None, rule: Rule, gone: set[int]) -> None:
+    def __init__(self, writer: Writer, before: Snapshot | None, rule: Rule, gone: set[int]) -> None:
         self._writer, self._before, self._rule, self._gone = writer, before, rule, gone
         self.outcome = Outcome()
         self._digest = b""
@@ -121,7 +122,7 @@ class Loader:
         return False
 
 
-def register(writer: Any, before: Snapshot | None, load: Load, outcome: Outcome) -> None:
+def register(writer: Writer, before: Snapshot | None, load: Load, outcome: Outcome) -> None:
     """Write what a load says beside its captures, in the same commit."""
     meta: dict[str, Any] = {"captures": 0, "digests": 0, "containers": 0, "checksum": 0}
     meta |= {"next_number": 1, "note": {}}
@@ -147,7 +148,7 @@ def register(writer: Any, before: Snapshot | None, load: Load, outcome: Outcome)
     writer.add_document(**note_document((META,), meta))
 
 
-def _forget(writer: Any, before: Snapshot | None, about: bytes) -> bool:
+def _forget(writer: Writer, before: Snapshot | None, about: bytes) -> bool:
     found = before.about(about) if before is not None else None
     if found is not None:
         writer.delete_document(found[0])
