@@ -62,10 +62,12 @@ class Lookups:
         """The answer to GET or POST /lookup; never raises."""
         started = perf_counter_ns()
         try:
-            if environ["REQUEST_METHOD"] == "POST":
-                return self._post(environ)
-            opened = self._live.opened()
             text: str = environ["QUERY_STRING"]
+            if len(text) > MAX_QUERY:
+                raise RequestError("uri_too_long", f"a query string has at most {MAX_QUERY} bytes")
+            if environ["REQUEST_METHOD"] == "POST":
+                return self._post(environ, text)
+            opened = self._live.opened()
             accept = environ.get("HTTP_ACCEPT")
             as_text = accept is not None and self._wants_text(accept)
             if opened.plain is not None and not as_text:
@@ -86,8 +88,6 @@ class Lookups:
             return error_reply("internal", ERRORS["internal"][1])
 
     def _one(self, opened: Opened, text: str, as_text: bool, started: int) -> Reply:
-        if len(text) > MAX_QUERY:
-            raise RequestError("uri_too_long", f"a query string has at most {MAX_QUERY} bytes")
         strategy = Strategy.DIGEST_ANY.value
         try:
             query, explain = query_of(of_query_string(text))
@@ -122,16 +122,13 @@ class Lookups:
                 self._accepts[accept] = wanted
         return wanted
 
-    def _post(self, environ: Environ) -> Reply:
+    def _post(self, environ: Environ, text: str) -> Reply:
         kind = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
         lines = kind in _LINES_TYPES
         if not lines and kind != "application/json":
             raise RequestError(
                 "unsupported_media_type", "POST application/json or application/x-ndjson"
             )
-        text: str = environ["QUERY_STRING"]
-        if len(text) > MAX_QUERY:
-            raise RequestError("uri_too_long", f"a query string has at most {MAX_QUERY} bytes")
         defaults = of_query_string(text)
         if not self._bodies.acquire(blocking=False):
             raise RequestError("overloaded", f"{MAX_STREAMS} bodies are being received; try again")
