@@ -1,8 +1,8 @@
 """Running the application: Granian, several worker processes, and a stop that drops nothing.
 
-Every worker accepts on a socket of its own for the same port, so that the kernel shares out
-connections among them. This process holds all of these sockets open: a connection that waits when
-a worker ends is not reset, but taken up by the worker's successor or, in the end, told to go.
+Workers are processes. When the server is told to stop, their answers ask clients to close their
+connections and no new ones are let in (`doors`); only then, with nothing left that could be cut
+off, are the workers ended.
 """
 
 from __future__ import annotations
@@ -27,30 +27,17 @@ from granian.http import HTTP1Settings
 from granian.log import LogLevels
 from granian.server.mp import MPServer, WorkerProcess
 
-from dedupindex.errors import DedupError
 from dedupindex.index import open_index
 from dedupindex.index.protocol import Counts
-from server import logs
+from server import doors, logs
 from server.app import create_app
-from server.config import DRAIN, HEADER_TIMEOUT, RETRY_AFTER, THREADS, Config
+from server.config import DRAIN, HEADER_TIMEOUT, THREADS, Config
 from server.hot import AccessLog, HotRoutes
 from server.live import LiveIndex
 from server.metrics import Metrics, block_size
 
-_BACKLOG = 1024
 _PARENT_EVERY = 1.0  # seconds between two looks at whether the main process is still there
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
-_STOPPING = b'{"error":{"code":"index_unavailable","message":"the server is stopping"}}'
-_GO = (
-    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
-    b"Retry-After: %d\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
-) % (RETRY_AFTER, len(_STOPPING), _STOPPING)
-
-
-class CannotListen(DedupError):
-    """The address cannot be had."""
-
-    code = "cannot_listen"
 
 
 class Started(NamedTuple):
@@ -64,13 +51,13 @@ class Started(NamedTuple):
 def serve(config: Config, ready: Callable[[Started], None]) -> None:
     """Serve until SIGTERM or SIGINT; `ready` is called once requests are answered.
 
-    Raises `CannotListen`, and what keeps the index from being opened. Must be called in the main
-    thread, because it takes over the signals.
+    Raises `doors.CannotListen`, and what keeps the index from being opened. Must be called in the
+    main thread, because it takes over the signals.
     """
     logs.configure()
     with closing(open_index(config.index)) as engine, engine.view() as view:
         counts = view.counts()
-    sockets = _listen(config)
+    sockets = doors.listen(config.host, config.port, config.workers)
     port = sockets[0].getsockname()[1]
     host = f"[{config.host}]" if ":" in config.host else config.host
     started = Started(f"http://{host}:{port}", config.workers, counts)
@@ -80,26 +67,6 @@ def serve(config: Config, ready: Callable[[Started], None]) -> None:
     multiprocessing.set_start_method("fork", force=True)  # workers inherit sockets and counts
     server = _Server(config, port, sockets, lambda: ready(started))
     server.serve(target_loader=server.load, wrap_loader=False)
-
-
-def _listen(config: Config) -> list[socket.socket]:
-    """A listening socket for each worker, all on one port."""
-    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    where, port, sockets = config.host, config.port, []
-    try:
-        # Sockets that share a port also share it with those of a server that runs already; one
-        # that does not share finds that out.
-        with socket.create_server((where, port), family=family) as alone:
-            port = alone.getsockname()[1]
-        for _ in range(config.workers):
-            address = (where, port)
-            sockets.append(
-                socket.create_server(address, family=family, reuse_port=True, backlog=_BACKLOG)
-            )
-    except (OSError, OverflowError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise CannotListen(f"cannot listen on {where}, port {port}: {reason}") from error
-    return sockets
 
 
 class _Server(MPServer):
@@ -115,7 +82,7 @@ class _Server(MPServer):
             interface=Interfaces.WSGI,
             workers=config.workers,
             blocking_threads=THREADS,
-            backlog=_BACKLOG,
+            backlog=doors.BACKLOG,
             backpressure=config.max_connections,
             http1_settings=HTTP1Settings(header_read_timeout=HEADER_TIMEOUT * 1000),
             log_level=LogLevels.error,
@@ -135,7 +102,7 @@ class _Server(MPServer):
 
     def _spawn_worker(self, idx: int, target: Any, callback_loader: Any) -> WorkerProcess:  # type: ignore[override]
         holder: Any = SocketHolder
-        self._shd = holder(self._sockets[idx].fileno(), False, _BACKLOG)
+        self._shd = holder(self._sockets[idx].fileno(), False, doors.BACKLOG)
         return super()._spawn_worker(idx, target, partial(callback_loader, idx))
 
     def _spawn_workers(self, spawn_target: Any, target_loader: Any) -> None:
@@ -151,10 +118,11 @@ class _Server(MPServer):
         for worker in self.wrks:
             with suppress(ProcessLookupError):
                 os.kill(worker.inner.pid, signal.SIGUSR1)
+        doors.shut(self._sockets)
         time.sleep(DRAIN)
         super()._stop_workers()  # type: ignore[no-untyped-call]
         for listener in self._sockets:
-            _turn_away(listener)
+            listener.close()
 
     def load(self, worker: int) -> Any:
         """The application of a worker, made in its process."""
@@ -182,15 +150,3 @@ class _Server(MPServer):
         while os.getppid() == self._main:
             time.sleep(_PARENT_EVERY)
         os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _turn_away(listener: socket.socket) -> None:
-    """Answer those who still wait to be accepted, then close."""
-    listener.setblocking(False)
-    with listener, suppress(BlockingIOError):
-        while True:
-            waiting, _ = listener.accept()
-            with waiting, suppress(OSError):
-                waiting.settimeout(0.2)
-                waiting.recv(65536)
-                waiting.sendall(_GO)
