@@ -109,14 +109,16 @@ def parse_spelled(text: str, *, unlabelled: str = "") -> tuple[Digest, Spelling]
     label, _, value = text.rpartition(":")
     algorithm = label.replace("-", "").lower() if label else unlabelled
     size = SIZES.get(algorithm)
+    if size is None and label:
+        raise BadDigest(f"no known algorithm in digest {text!r}; known are {', '.join(SIZES)}")
     if size is None:
-        raise BadDigest(f"no known algorithm in digest {text!r}")
+        raise BadDigest(
+            f"no label in digest {text!r}: write sha1:… or say which it is (unlabelled)"
+        )
     try:
         raw, encoding = _decode(value, algorithm, size)
     except ValueError as error:
         raise BadDigest(f"cannot decode digest {text!r}: {error}") from error
-    if len(raw) != size:
-        raise BadDigest(f"{algorithm} takes {size} bytes, {text!r} has {len(raw)}")
     return Digest(algorithm, raw), Spelling(_label_form(label, algorithm), encoding)
 
 
@@ -131,7 +133,12 @@ def _decode(value: str, algorithm: str, size: int) -> tuple[bytes, int]:
         if bare != value:
             return raw, 5
         return raw, 1 if bare != bare.upper() else 0
-    return b64decode(bare + "=" * (-len(bare) % 4), validate=True), 4
+    if len(bare) == -(-4 * size // 3):
+        return b64decode(bare + "=" * (-len(bare) % 4), validate=True), 4
+    raise ValueError(
+        f"{algorithm} takes {2 * size} hex, {_UNPADDED[algorithm]} base32 or "
+        f"{-(-4 * size // 3)} base64 characters, this has {len(bare)}"
+    )
 
 
 def _label_form(label: str, algorithm: str) -> int:

@@ -136,7 +136,10 @@ def find(view: View, settings: Settings, query: Query) -> Answer | None:
 
 
 def explain(view: View, settings: Settings, query: Query) -> list[Considered]:
-    """Every capture that `find` would look at, and why each was refused or chosen."""
+    """Every capture that `find` would look at, and why each was refused or chosen.
+
+    With a strategy that needs the URL also captures of the digest that it leaves out.
+    """
     require(settings, query)
     if query.digest in EMPTY:
         return []
@@ -149,6 +152,11 @@ def explain(view: View, settings: Settings, query: Query) -> list[Considered]:
             if not verdict:
                 chosen = answer is not None and capture == answer.original
                 verdict = "chosen" if chosen else "not preferred"
+            match = match_of(query.url, capture.url)
+            considered.setdefault((capture.url, capture.date), Considered(match, capture, verdict))
+    if query.strategy is not Strategy.DIGEST_ANY:
+        verdict = f"another URL: {query.strategy.value} does not take it, DIGEST_ANY would"
+        for capture in view.any(query.digest, LIMIT):
             match = match_of(query.url, capture.url)
             considered.setdefault((capture.url, capture.date), Considered(match, capture, verdict))
     return list(considered.values())
@@ -214,14 +222,27 @@ def parse_age(text: str) -> int:
 
 
 def parse_moment(text: str) -> bytes:
-    """A WARC-Date from a WARC-Date, a day or 14 digits; raises `BadQuery`."""
+    """A WARC-Date from a WARC-Date, a day (its end) or 14 digits; raises `BadQuery`."""
+    return _date(text, b"T23:59:59Z")
+
+
+def parse_date(text: str) -> bytes:
+    """A WARC-Date from a WARC-Date or 14 digits, to the second; raises `BadQuery`."""
+    return _date(text, b"")
+
+
+def _date(text: str, rest_of_day: bytes) -> bytes:
     value = text.encode("utf-8", "surrogateescape")
     try:
         if value.isdigit():
             return date_of_digits(check_digits(value))
-        return check_date(value if b"T" in value else value + b"T23:59:59Z")
-    except BadInput as error:
-        raise BadQuery(f"no date: {error}") from error
+        return check_date(value if b"T" in value else value + rest_of_day)
+    except BadInput:
+        day = "2026-11-20, " if rest_of_day else ""
+        shown = text[:64].encode("ascii", "backslashreplace").decode()
+        raise BadQuery(
+            f"a date is written {day}2026-11-20T09:14:17Z or in 14 digits, not {shown!r}"
+        ) from None
 
 
 def parse_record_id(text: str) -> bytes:

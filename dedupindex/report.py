@@ -25,6 +25,7 @@ from dedupindex.lookup import Answer, Match, Query, Strategy, find
 from dedupindex.spill import Row, Sums
 from dedupindex.urls import host_of
 
+_SAMPLED = 1000  # lookups that are checked for captures of the index itself
 CLASSES = (Match.EXACT_URL, Match.CANONICAL_URL, Match.DIGEST)
 COLUMNS = (
     "handled",
@@ -74,6 +75,8 @@ class Report:
     lookups: int = 0
     lookup_seconds: float = 0.0
     last_lookup_seconds: float = 0.0
+    unsized: int = 0  # handled, but nobody knows how many bytes
+    themselves: int = 0  # of the first lookups: found themselves in the index
     problems: list[Problem] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -126,9 +129,12 @@ class Report:
         self.last_lookup_seconds = time.perf_counter() - start
         self.lookup_seconds += self.last_lookup_seconds
         self.lookups += 1
+        if self.lookups <= _SAMPLED:
+            self.themselves += any(_is(capture, known) for known in _exact(view, settings, capture))
         return answer
 
     def _count(self, capture: Capture, answer: Answer | None, size: int) -> None:
+        self.unsized += capture.size < 0 and not size
         amounts = [1, size] + [0] * (len(COLUMNS) - 2)
         if answer is not None:
             at = 2 + 2 * CLASSES.index(answer.match)
@@ -152,6 +158,7 @@ class Report:
             "already_revisits": self.revisits,
             "already_revisits_bytes": self.revisit_bytes,
             **summary(first),
+            "size_unknown": self.unsized,
             "filters": [
                 {"mime": chosen.mime, "min_size": chosen.min_size, "strategies": saved(total)}
                 for chosen, total in self.totals.items()
@@ -176,6 +183,17 @@ class Report:
     def largest_rows(self, count: int) -> Iterator[Row]:
         """The groups with the most bytes handled, largest first; 0 for all of them."""
         return self.rows.largest(count, 1)
+
+
+def _exact(view: View, settings: Settings, capture: Capture) -> list[Capture]:
+    return view.exact(capture.digest, capture.url) if settings.url_index else []
+
+
+def _is(capture: Capture, known: Capture) -> bool:
+    """Whether the index holds this very capture."""
+    if capture.record_id and known.record_id:
+        return capture.record_id == known.record_id
+    return capture.date == known.date
 
 
 def summary(sums: list[int]) -> dict[str, Any]:

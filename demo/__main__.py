@@ -31,6 +31,18 @@ def main() -> int:
     arguments = parser.parse_args()
     out = arguments.out or Path(tempfile.mkdtemp(prefix="dedupindex-demo-"))
     out.mkdir(parents=True, exist_ok=True)
+    if any(out.iterdir()):
+        parser.error(f"{out} is not empty; name a new directory")
+    try:
+        return _run(out)
+    except subprocess.CalledProcessError as error:
+        return int(error.returncode)  # it has said why on stderr
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def _run(out: Path) -> int:
     first, second, index = out / "first.warc.gz", out / "second.warc.gz", out / "index"
 
     _step(f"1. Harvest a small site ({len(edition(1))} pages on {len(HOSTS)} hosts) into a WARC")
@@ -40,14 +52,16 @@ def main() -> int:
 
     _step(f"2. bin/index --whitelist --mime '.*' {first} {index}")
     built = json.loads(_command("index", "--whitelist", "--mime", ".*", "--json", first, index))
-    print(f"   {built['records']} records read, {built['added']} originals in the index")
+    print(f"   {built['records']} records read (one is the file's own warcinfo record),")
+    print(f"   {built['added']} originals in the index")
 
     _step(f"3. bin/serve {index}, and harvest again: the crawler asks before it stores")
     with _server(index) as address, served(2) as port:
         outcome = harvest(edition(2), port, second, server=address)
         asked = f"{address}/lookup?digest=…&url=…"
     print(f"   it asked {asked}")
-    print(f"   {outcome['revisit']} revisits and {outcome['response']} responses written")
+    print(f"   {outcome['revisit']} revisits and {outcome['response']} responses written:")
+    print("   two pages are new or changed, one is empty and was not looked up")
     print(f"   {second}: {second.stat().st_size:,} bytes")
 
     _step(f"4. bin/report {index} --against {second}")

@@ -271,3 +271,63 @@ def test_a_report_never_counts_a_capture_as_its_own_duplicate(
     out, _ = dedupindex("report", tmp_path / "i", "--against", crawl, "--json")
     content = json.loads(out)
     assert (content["handled"], content["digest"], content["new"]) == (2, 1, 1)
+
+
+def test_a_refused_build_leaves_no_trace(tmp_path: Path) -> None:
+    warcs = tmp_path / "warcs"
+    warcs.mkdir()
+    (warcs / "x.cdx").write_text(HEADER + cdx_line(1, 1, 1))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "junk").write_text("this is nothing that we know\n")
+    target = tmp_path / "made" / "index"
+    for words, status in (
+        ([tmp_path / "nowhere", target], 4),
+        ([tmp_path / "empty", target], 4),
+        ([tmp_path / "junk", target], 4),
+        (["--mime", "(", warcs, target], 4),
+        (["--status", "x", warcs, target], 4),
+        ([tmp_path / "junk", warcs], 5),
+        ([warcs / "x.cdx", tmp_path / "junk"], 5),
+    ):
+        dedupindex("index", *words, status=status)
+        assert not target.exists(), words
+        assert [path.name for path in warcs.iterdir()] == ["x.cdx"], words
+    _, talk = dedupindex("index", warcs, status=2)
+    assert "give the sources, then the index" in talk
+
+
+def test_explain_names_what_the_strategy_leaves_out(make_index: MakeIndex) -> None:
+    index = make_index([capture(1, b"http://example.com/a")])
+    out, _ = dedupindex(
+        "lookup", index, "--digest", sha1(1), "--url", "http://example.com/b", "--explain",
+        "--strategy", "EXACT_URL",
+    )  # fmt: skip
+    assert "no duplicate" in out
+    assert "http://example.com/a  another URL" in out
+
+
+def test_a_report_says_what_makes_its_figures_doubtful(tmp_path: Path) -> None:
+    crawl = tmp_path / "own.cdx"
+    crawl.write_text(HEADER + cdx_line(1, 1, 5).replace(" 500 ", " - "))
+    dedupindex("index", crawl, tmp_path / "i")
+    out, talk = dedupindex("report", tmp_path / "i", crawl)
+    assert "make the report before bin/index --add" in talk
+    assert "1 captures whose sizes the sources do not tell" in out
+
+
+def test_a_copy_is_not_made_inside_the_index(make_index: MakeIndex) -> None:
+    index = make_index([capture(1)])
+    _, talk = dedupindex("index", "--copy", index / "copy", index, status=5)
+    assert "inside the index" in talk
+
+
+def test_an_index_that_cannot_be_written_can_be_read(make_index: MakeIndex) -> None:
+    index = make_index([capture(1, b"http://example.com/a")])
+    for path in index.glob("*-lock"):
+        path.unlink()
+    index.chmod(0o555)
+    try:
+        out, _ = dedupindex("lookup", index, "--digest", sha1(1), "--json")
+    finally:
+        index.chmod(0o755)
+    assert json.loads(out)["duplicate"]

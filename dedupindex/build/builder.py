@@ -5,22 +5,24 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
+from dedupindex.admission import make_judge
 from dedupindex.build.plan import Plan, make_plan
 from dedupindex.build.stage import Staged, Task, run_task
 from dedupindex.capture import Problem
-from dedupindex.errors import IndexExists, IndexUnavailable
+from dedupindex.errors import BadSource, IndexExists, IndexUnavailable
 from dedupindex.files import exclusive
 from dedupindex.index import open_index
 from dedupindex.index.identity import FILE, Identity, Settings, read_identity
 from dedupindex.index.protocol import Load
 from dedupindex.index.settle import CHAINED, Outcome
 from dedupindex.index.staging import Staging
-from dedupindex.sources import SourceOptions
+from dedupindex.sources import Expanded, SourceOptions, expand
 from dedupindex.tally import BuildTally
 
 
@@ -80,30 +82,70 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
     Raises `DedupError`; nothing of the index has then changed.
     """
     start = time.monotonic()
+    found = _find(job)
+    _check_target(job.index)
     job.index.mkdir(parents=True, exist_ok=True)
     with exclusive(job.index / "lock", f"the index at {job.index}"), _explained(job.index):
         _prepare(job)
         staging = Staging(job.index, job.signature(), resume=job.resume)
         done = [Staged.from_json(task) for task in staging.done]
-        plan = _plan(job, done)
+        plan = _plan(job, found, done)
         for staged in _stage_all(job, plan, staging, on_progress):
             staging.finish(staged.as_json())
             done.append(staged)
-        on_progress(Seen("loading", 0, 0, sum(staged.admitted for staged in done)))
+        on_progress(Seen("loading", 0, 0, sum(staged.tally.records for staged in done)))
         outcome = _load(job, plan, staging, done)
         staging.clear()
     tally = _account(done, outcome)
     tally.known = plan.known
     tally.seconds = time.monotonic() - start
-    problems = [*plan.problems, *(problem for staged in done for problem in staged.problems)]
-    return Built(tally, problems, plan.skipped)
+    problems = [*found.problems, *(problem for staged in done for problem in staged.problems)]
+    return Built(tally, problems, found.skipped)
+
+
+def _find(job: Build) -> Expanded:
+    """What there is to read; wrong options and sources are found before anything is written."""
+    make_judge(
+        mime=job.settings.mime,
+        whitelist=job.settings.whitelist,
+        status=job.settings.status,
+        min_size=job.settings.min_size,
+    )
+    found = expand(job.sources, job.kind)
+    if not found.paths and not found.problems:
+        passed = f" ({found.skipped} files of no known kind passed over)" if found.skipped else ""
+        raise BadSource(
+            f"nothing to index in {', '.join(job.sources)}: no WARC, ARC, WACZ, CDX, CDXJ or "
+            f"crawl log was found{passed}"
+        )
+    return found
+
+
+def _check_target(index: Path) -> None:
+    """Refuse a target that is something else, before a lock file is put into it."""
+    if not index.exists():
+        return
+    if not index.is_dir():
+        raise IndexExists(f"{index} is a file; the index, which comes last, is a directory")
+    if (index / FILE).exists():
+        return
+    others = {path.name for path in index.iterdir()} - {"lock", "staging", "staging.gone"}
+    others = {name for name in others if not name.startswith(f".{FILE}.")}
+    if others:
+        raise IndexExists(
+            f"{index} is not empty and not an index (it holds {min(others)}); "
+            "name a new or empty directory; the index comes last"
+        )
 
 
 @contextmanager
 def _explained(index: Path) -> Iterator[None]:
-    """A full disk and its like, said in a sentence."""
+    """A full disk and its like, said in a sentence. What was never begun leaves nothing behind."""
     try:
         yield
+    except BadSource:
+        _forget(index)
+        raise
     except OSError as error:
         raise IndexUnavailable(
             f"building {index} failed: {error}; the index is as it was, "
@@ -111,23 +153,25 @@ def _explained(index: Path) -> Iterator[None]:
         ) from error
 
 
+def _forget(index: Path) -> None:
+    """Make a target that holds no index and no finished task what it was before."""
+    identity = read_identity(index)
+    if not identity.generation and not list((index / "staging").glob("*.run")):
+        (index / FILE).unlink()
+        for name in ("staging", "staging.gone"):
+            rmtree(index / name, ignore_errors=True)
+        (index / "lock").unlink()
+        with suppress(OSError):
+            index.rmdir()
+
+
 def _prepare(job: Build) -> None:
     """Make sure that the target is an index that this build may write to."""
     for leftover in job.index.glob(f".{FILE}.*.part"):  # of a killed build
         leftover.unlink()
-    try:
-        identity = read_identity(job.index)
-    except IndexUnavailable:
-        if (job.index / FILE).exists():
-            raise
-        others = {path.name for path in job.index.iterdir()} - {"lock", "staging", "staging.gone"}
-        if others:
-            raise IndexExists(
-                f"{job.index} is not empty and not an index (it holds {min(others)}); "
-                "name a new or empty directory"
-            ) from None
-        identity = Identity(job.engine, job.settings)
-        identity.write(job.index)
+    if not (job.index / FILE).exists():
+        Identity(job.engine, job.settings).write(job.index)
+    identity = read_identity(job.index)
     if not identity.generation:
         Identity(job.engine, job.settings).write(job.index)
         return
@@ -140,14 +184,14 @@ def _prepare(job: Build) -> None:
     identity.agree(job.engine, job.settings)
 
 
-def _plan(job: Build, done: list[Staged]) -> Plan:
+def _plan(job: Build, found: Expanded, done: list[Staged]) -> Plan:
     names = frozenset(container.name for staged in done for container in staged.containers)
     chosen: Any = {"replace": job.replace, "jobs": job.jobs, "done": names}
     with closing(open_index(job.index)) as engine:
         if not engine.identity.generation:
-            return make_plan(job.sources, job.kind, None, **chosen)
+            return make_plan(found, None, **chosen)
         with engine.view() as view:
-            return make_plan(job.sources, job.kind, view, **chosen)
+            return make_plan(found, view, **chosen)
 
 
 def _stage_all(

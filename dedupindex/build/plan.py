@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from blake3 import blake3
 
-from dedupindex.capture import Problem
 from dedupindex.errors import BadSource, ContainerChanged
 from dedupindex.index.protocol import View
-from dedupindex.sources import expand
+from dedupindex.sources import Expanded
 
 TASK_BYTES = 1 << 30  # of containers; what a task has done is kept when a build is killed
 
@@ -33,27 +31,22 @@ class Plan:
     tasks: list[list[Input]] = field(default_factory=list)
     known: int = 0  # containers indexed before, unchanged
     dropped: set[str] = field(default_factory=set)  # changed ones, whose captures go first
-    skipped: int = 0  # files in directories that are no source
-    problems: list[Problem] = field(default_factory=list)  # files that may be one
 
 
 def make_plan(
-    sources: Iterable[str],
-    kind: str | None,
+    expanded: Expanded,
     view: View | None,
     *,
     replace: bool,
     jobs: int,
     done: frozenset[str],
 ) -> Plan:
-    """Part the containers of `sources` into tasks; `done` ones were staged before.
+    """Part the containers that were found into tasks; `done` ones were staged before.
 
     Raises `BadSource`, or `ContainerChanged` before anything is read.
     """
     plan = Plan()
     inputs = []
-    expanded = expand(list(sources), kind)
-    plan.skipped, plan.problems = expanded.skipped, expanded.problems
     for path in expanded.paths:
         if path == "-":
             inputs.append(Input("-", 0))

@@ -66,7 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:
-        click.echo(f"dedupindex: {error}", err=True)
+        named = f"{error.filename}: " if error.filename else ""
+        click.echo(f"dedupindex: {named}{error.strerror or error}", err=True)
         return DedupError.exit_status
     except (KeyboardInterrupt, click.Abort):
         click.echo("dedupindex: interrupted", err=True)

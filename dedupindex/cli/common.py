@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import click
 import orjson
 
+from dedupindex.capture import Problem
 from dedupindex.errors import BadInput
 
 STATUSES = """\
@@ -80,6 +82,13 @@ def print_json(value: Any) -> None:
 def say(text: str) -> None:
     """Talk: one line on stderr, with control characters of the web made visible."""
     click.echo(printable(text), err=True)
+
+
+def warn(problems: Iterable[Problem]) -> None:
+    """Name damaged input on stderr, a line for each."""
+    for container, offset, message in problems:
+        place = f"{container} at {offset}" if offset >= 0 else container
+        say(f"warning: {place}: {message}")
 
 
 def printable(text: str) -> str:

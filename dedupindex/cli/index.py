@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from dedupindex.build.builder import Build, Built, build
-from dedupindex.cli.common import Command, print_json, say
+from dedupindex.cli.common import Command, print_json, say, warn
 from dedupindex.cli.progress import shown
 from dedupindex.cli.upkeep import check, compact, copy, stats
 from dedupindex.digest import SIZES
@@ -19,6 +19,11 @@ from dedupindex.index import ENGINES
 from dedupindex.index.identity import Settings
 from dedupindex.sources import KINDS, SourceOptions
 
+_OUTCOMES = {
+    "added": "URL and digest new to the index",
+    "replaced": "took the place of a later or lesser capture",
+    "unchanged": "URL and digest known already",
+}
 EXAMPLES = """
 bin/index ~/warcs my-index                     all but text, of every WARC below ~/warcs
 bin/index -w -m '.*' ~/warcs my-index          everything
@@ -109,10 +114,12 @@ def command(
             return copy(index, copy_to, as_json=as_json)
         return {"check": check, "stats": stats, "compact": compact}[mode or ""](index, as_json)
     if not sources:
-        raise click.UsageError("Missing argument 'SOURCE...'.")
+        raise click.UsageError(f"give the sources, then the index: bin/index {index} my-index")
+    if str(index) == "-":
+        raise click.UsageError("the index comes last and is a directory, not -")
     job = _job(sources, index, options)
     if verbose:
-        say(f"settings: {job.settings}")
+        say(f"options: {job.settings.as_options() or 'all at their defaults'}")
     with shown(verbose=verbose) as progress:
         built = build(job, progress)
     return _tell(built, index, as_json)
@@ -158,19 +165,21 @@ def _job(sources: tuple[str, ...], index: Path, options: dict[str, Any]) -> Buil
 
 def _tell(built: Built, index: Path, as_json: bool) -> int:
     """Print what a build did; returns the exit status."""
-    for problem in built.problems:
-        say(f"warning: {problem.container} at {problem.offset}: {problem.message}")
+    warn(built.problems)
     tally = built.tally
     if as_json:
         print_json({**tally.as_json(), "problems": len(built.problems), "skipped": built.skipped})
     else:
         click.echo(
-            f"{tally.containers:,} containers read, {tally.known:,} known before; "
+            f"{tally.containers:,} files read, {tally.known:,} known before; "
             f"{tally.records:,} records in {tally.seconds:.1f} s"
         )
-        for name in ("added", "replaced", "unchanged"):
-            click.echo(f"  {name:<22}{getattr(tally, name):>14,}")
+        for name, meaning in _OUTCOMES.items():
+            click.echo(f"  {name:<28}{getattr(tally, name):>12,}  {meaning}")
         for reason, count in sorted(tally.refused.items()):
-            click.echo(f"  refused: {reason:<22}{count:>5,}".rstrip())
+            hint = "left out by --mime; all: --whitelist --mime '.*'" if reason == "mime" else ""
+            click.echo(f"  refused: {reason:<19}{count:>12,}  {hint}".rstrip())
+        if built.skipped:
+            click.echo(f"  {built.skipped:,} files of no known kind were passed over")
         click.echo(f"next: bin/serve {index}    or: bin/index --stats {index}")
     return Damaged.exit_status if built.problems else 0

@@ -12,17 +12,19 @@ from typing import Any
 import click
 
 from dedupindex.admission import statuses
-from dedupindex.cli.common import Command, amount, print_json, printable, say
+from dedupindex.cli.common import Command, amount, print_json, printable, say, warn
 from dedupindex.errors import Damaged
 from dedupindex.index import open_index
 from dedupindex.report import COLUMNS, GROUPS, Filter, Report
 from dedupindex.sources import KINDS, SourceOptions, expand, open_source
+from dedupindex.sources.text import TextSource
 
 EXAMPLES = """
 bin/report my-index --against new-crawl/
 bin/report my-index --against crawl.log --by mime --format csv
 bin/report my-index --against new-crawl/ --mime '' --mime '^text/.*' --min-size 0 --min-size 1024
 """
+_ROWS = 20  # of text
 _LABELS = {
     "exact_url": "Exact URL hits",
     "canonical_url": "Canonical URL hits",
@@ -33,7 +35,7 @@ _LABELS = {
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("index", type=click.Path(path_type=Path))
 @click.argument("more", nargs=-1, metavar="[SOURCE...]")
-@click.option("--against", multiple=True, required=True, metavar="SOURCE", help="The crawl.")
+@click.option("--against", multiple=True, metavar="SOURCE", help="The crawl (or the arguments).")
 @click.option(
     "-i", "--iterator", default=None, metavar="KIND", help=f"Kind of source: {', '.join(KINDS)}."
 )
@@ -57,7 +59,12 @@ _LABELS = {
     help="Smallest payload, in bytes; several are tried side by side. Default: 0.",
 )
 @click.option("--status", default="200", show_default=True, help="HTTP codes: 200,203 or 2xx.")
-@click.option("--limit", type=click.IntRange(0), default=0, help="Largest groups only; 0 for all.")
+@click.option(
+    "--limit",
+    type=click.IntRange(0),
+    default=None,
+    help="Largest groups only; 0 for all. Default: 20 in text, else all.",
+)
 @click.option(
     "--format",
     "style",
@@ -76,23 +83,29 @@ def command(
     mimes: tuple[str, ...],
     min_sizes: tuple[int, ...],
     status: str,
-    limit: int,
+    limit: int | None,
     style: str,
     as_json: bool,
 ) -> int:
     """What the crawl in SOURCE would have saved had it asked INDEX, by strategy and by group."""
+    if not against and not more:
+        raise click.UsageError("name the crawl: --against SOURCE...")
     filters = [Filter(mime, size) for mime in mimes for size in min_sizes]
     report = Report(filters, by=by, status=statuses(status))
     with closing(open_index(index)) as engine, engine.view() as view:
         settings = engine.identity.settings
+        kinds: set[str] = set()
         expanded = expand([*against, *more], iterator)
         report.problems += expanded.problems
         for path in expanded.paths:
             with open_source(path, iterator, SourceOptions()) as source:
+                kinds.add("rows" if isinstance(source, TextSource) else "records")
                 report.take(source.items(), view, settings)
+        if limit is None:
+            limit = _ROWS if style == "text" and not as_json else 0
         content = report.as_json(settings, view.counts().captures, limit)
-    for problem in report.problems:
-        say(f"warning: {problem.container} at {problem.offset}: {problem.message}")
+    warn(report.problems)
+    _doubts(report, kinds)
     if style == "json" or as_json:
         print_json(content)
     elif style == "csv":
@@ -100,6 +113,20 @@ def command(
     else:
         click.echo(as_text(content), nl=False)
     return Damaged.exit_status if report.problems else 0
+
+
+def _doubts(report: Report, kinds: set[str]) -> None:
+    """Say what makes the figures other than they look."""
+    if len(kinds) > 1:
+        say(
+            "warning: both WARCs and CDX files or logs were read: a capture that is in both was "
+            "counted twice; name only one of them"
+        )
+    if report.themselves:
+        say(
+            "warning: the index holds captures of this crawl itself, which are not counted as "
+            "their own duplicates; make the report before bin/index --add"
+        )
 
 
 def as_csv(content: dict[str, Any]) -> str:
@@ -125,7 +152,8 @@ def as_text(content: dict[str, Any]) -> str:
         *(f"  not handled: {name:<18}{count:,}" for name, count in content["not_handled"].items()),
         f"Total handled:        {content['handled']:,}",
         f"Duplicates found:     {content['duplicates']:,} ({content['duplicates_percent']} %)",
-        f"Bytes total:          {content['handled_bytes']:,} ({amount(content['handled_bytes'])})",
+        f"Bytes total:          {content['handled_bytes']:,} ({amount(content['handled_bytes'])})"
+        + _unsized(content["size_unknown"]),
         f"Bytes duplicate:      {content['duplicate_bytes']:,} "
         f"({content['duplicate_bytes_percent']} %)",
         f"  of these stored as revisits: {content['already_revisits']:,}, "
@@ -138,7 +166,7 @@ def as_text(content: dict[str, Any]) -> str:
         f"Average lookup time:  {content['average_lookup_ms']} ms",
         f"Last lookup time:     {content['last_lookup_ms']} ms",
         "",
-        "What each strategy would have saved:",
+        "What each strategy would have saved (each finds what the one above it does, and more):",
     ]
     for row in content["filters"]:
         left_out = f"without {row['mime']}" if row["mime"] else "all media types"
@@ -150,6 +178,10 @@ def as_text(content: dict[str, Any]) -> str:
             )
     lines += ["", *_groups(content), "", *_index(content["index"])]
     return "\n".join(lines) + "\n"
+
+
+def _unsized(count: int) -> str:
+    return f", and {count:,} captures whose sizes the sources do not tell" if count else ""
 
 
 def _groups(content: dict[str, Any]) -> list[str]:

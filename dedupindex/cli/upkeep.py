@@ -49,8 +49,7 @@ def stats(index: Path, as_json: bool) -> int:
     click.echo(f"{'payload bytes':<22}{content['payload_bytes']:>16,}  (of known size)")
     click.echo(f"engine {content['engine']}, format {content['format']}, urlkeys of ", nl=False)
     click.echo(content["canonicaliser"])
-    settings = ", ".join(f"{name} = {value!r}" for name, value in content["settings"].items())
-    click.echo(f"settings: {settings}")
+    click.echo(f"options: {content['options'] or 'all at their defaults'}")
     click.echo(f"hosts: {content['hosts']:,}; the largest:")
     for row in content["largest_hosts"]:
         size = amount(row["payload_bytes"])
@@ -81,6 +80,7 @@ def _stats(engine: Engine, index: Path) -> dict[str, Any]:
         "canonicaliser": engine.identity.canonicaliser,
         "generation": engine.identity.generation,
         "settings": asdict(engine.identity.settings),
+        "options": engine.identity.settings.as_options(),
         "hosts": len(hosts),
         "largest_hosts": [
             {
@@ -111,8 +111,10 @@ def compact(index: Path, as_json: bool) -> int:
 
 def copy(index: Path, target: Path, *, as_json: bool) -> int:
     """Copy one consistent state to a new directory, while the index is read and written."""
-    if target.exists() and any(target.iterdir()):
-        raise IndexExists(f"{target} is not empty; name a new directory")
+    if target.resolve().is_relative_to(index.resolve()):
+        raise IndexExists(f"the copy cannot be inside the index; name a directory beside {index}")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise IndexExists(f"{target} is not an empty directory; name a new one")
     target.mkdir(parents=True, exist_ok=True)
     with closing(open_index(index)) as engine:
         engine.copy(target)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from dedupindex.errors import Damaged, FormatFromFuture, IndexUnavailable, SettingsConflict
@@ -33,6 +34,17 @@ class Settings:
     min_size: int = 0
     also_digest: str = ""
     keep: str = "earliest"
+
+    def as_options(self) -> str:
+        """The options of ``bin/index`` that mean these settings; none for defaults."""
+        default = Settings()
+        words = []
+        for name, option in OPTIONS.items():
+            value = getattr(self, name)
+            if value == getattr(default, name):
+                continue
+            words.append(option if isinstance(value, bool) else f"{option} {quote(str(value))}")
+        return " ".join(words)
 
     def keys(self) -> Keys:
         return Keys(self.url_index, self.url_index and self.canonical)
@@ -84,13 +96,23 @@ class Identity:
                 f"give --engine {self.engine} to add to it"
             )
         self.agree_on_urlkeys()
-        for name, option in OPTIONS.items():
-            mine, theirs = getattr(self.settings, name), getattr(settings, name)
-            if mine != theirs:
-                raise SettingsConflict(
-                    f"the index was built with {name} = {json.dumps(mine)} and cannot be added to "
-                    f"with {json.dumps(theirs)} (option {option}); use the same settings"
-                )
+        mine, theirs = asdict(self.settings), asdict(settings)
+        other = [name for name in OPTIONS if mine[name] != theirs[name]]
+        if other:
+            built = ", ".join(f"{name} = {json.dumps(mine[name])}" for name in other)
+            asked = ", ".join(f"{name} = {json.dumps(theirs[name])}" for name in other)
+            raise SettingsConflict(
+                f"the index was built with {built} and cannot be added to with {asked}; "
+                f"to add to it give {self.settings.as_options() or 'none of these options'}"
+            )
+
+
+def unfinished(index: Path) -> str:
+    """What to say of an index that holds nothing yet."""
+    return (
+        f"the first build of {index} has not finished; if it is not running, run bin/index again "
+        "(with --resume to keep what was read)"
+    )
 
 
 def read_identity(index: Path) -> Identity:

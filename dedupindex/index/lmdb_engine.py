@@ -19,7 +19,7 @@ import lmdb
 from dedupindex.errors import Damaged, IndexUnavailable
 from dedupindex.files import sync_directory
 from dedupindex.index.cells import DIGEST_KEY, answers, entries_of
-from dedupindex.index.identity import read_identity
+from dedupindex.index.identity import read_identity, unfinished
 from dedupindex.index.lmdb_view import LmdbView, Trees
 from dedupindex.index.protocol import Load
 from dedupindex.index.runs import merge, merge_files
@@ -73,7 +73,7 @@ class LmdbEngine:
     def view(self) -> LmdbView:
         """A read transaction; see `protocol.View`."""
         if self._env is None or self._trees is None:
-            raise IndexUnavailable(f"the index at {self.index} is closed or was never loaded")
+            raise IndexUnavailable(unfinished(self.index))
         return LmdbView(self._env, self._trees, self.identity.settings.keys(), self._names)
 
     def number_of(self, name: str) -> int:
@@ -190,7 +190,7 @@ class LmdbEngine:
     def copy(self, target: Path) -> None:
         """A compact copy of one consistent state, made while others read and write."""
         if self._env is None:
-            raise IndexUnavailable(f"the index at {self.index} was never loaded")
+            raise IndexUnavailable(unfinished(self.index))
         try:
             with open(target / self.path.name, "xb") as stream:
                 self._env.copyfd(stream.fileno(), compact=True)
@@ -256,6 +256,7 @@ def _environment(path: Path, *, write: bool, bulk: bool = False) -> lmdb.Environ
         subdir=False,
         map_size=MAP_SIZE if write else 0,
         readonly=not write,
+        lock=write or os.access(path.parent, os.W_OK),  # readers of a read-only copy need none
         create=bulk,
         max_dbs=4,
         max_readers=1024,

@@ -19,7 +19,7 @@ from whoosh.index import TOC, FileIndex
 
 from dedupindex.errors import DedupError, IndexUnavailable
 from dedupindex.files import sync_directory
-from dedupindex.index.identity import read_identity
+from dedupindex.index.identity import read_identity, unfinished
 from dedupindex.index.protocol import Load
 from dedupindex.index.runs import merge_files
 from dedupindex.index.settle import Outcome, Rule
@@ -49,7 +49,7 @@ class WhooshEngine:
     def view(self) -> WhooshView:
         """The state of the last commit; see `protocol.View`."""
         if self._index is None:
-            raise IndexUnavailable(f"the index at {self.index} is closed or was never loaded")
+            raise IndexUnavailable(unfinished(self.index))
         return WhooshView(self._borrow, self._give_back, self._names)
 
     def _borrow(self) -> Snapshot:
@@ -191,7 +191,7 @@ class WhooshEngine:
     def copy(self, target: Path) -> None:
         """A copy of one consistent state, made while others read and write."""
         if self._index is None:
-            raise IndexUnavailable(f"the index at {self.index} was never loaded")
+            raise IndexUnavailable(unfinished(self.index))
         directory = target / "whoosh"
         for _ in range(COPIES_TRIED):
             try:
