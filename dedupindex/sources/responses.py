@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from hashlib import sha1
 from itertools import chain
 
 from dedupindex.capture import Capture, Covers, Evidence, RefersTo, Revisit
@@ -20,10 +19,10 @@ from dedupindex.digest import (
     Spelling,
     new_hash,
     parse_spelled,
-    sha1_of_base32,
 )
 from dedupindex.errors import BadDate, BadDigest
 from dedupindex.sources.payload import Payload
+from dedupindex.sources.usual import Usual
 from dedupindex.timestamps import check_date
 from dedupindex.warc import http
 from dedupindex.warc.arc import DOCUMENT
@@ -58,20 +57,19 @@ class Responses:
         self._verify_block = verify_block
         self._thorough = bool(also) or etag or verify_block
         self._last_date = b"-"  # the last that was checked
+        self._entities = True  # whether the last digest of a chunked body was of its entity
         self._types: set[bytes] = set()  # values of Content-Type known to say HTTP
+        self.usual = Usual(container, self._types)
 
     def response(self, record: Record) -> Capture:
-        """The capture that a response record is; raises `Refused` or `BrokenRecord`.
-
-        The usual case is all here: SHA-1 in base32, of a short body that is not chunked.
-        """
-        url, date, record_id, content_type, stated, _, _ = record.values
+        """The capture that a response record is; raises `Refused` or `BrokenRecord`."""
+        url, date, record_id, content_type, _, _, _ = record.values
         if content_type not in self._types:
             self._check_type(content_type)
-        if url[:7] != b"http://" and url[:8] != b"https://":
-            url = _http_url(url)
+        url = _http_url(url)
         if date != self._last_date:
             self._last_date = _checked(date)
+            self.usual.learn_day(date)
         record_id = _bare(record_id)
         data = record.data
         if data is None:
@@ -83,20 +81,41 @@ class Responses:
         answer = http.parse(data, start, stop)
         if answer is None:
             raise Refused("no-end-of-headers")
-        at, status, mime, coding, partial, _ = answer
-        if status == 206 or partial:
+        if answer.status == 206 or answer.partial:
             raise Refused("partial")
-        if at == stop:
+        if answer.body == stop:
             raise Refused("empty")
-        body = memoryview(data)[at:stop]
-        if not coding and not self._thorough and len(stated) == 37 and stated[:5] == b"sha1:":
-            raw = sha1(body, usedforsecurity=False).digest()
-            if raw == _sha1(stated) and record_id:
-                return Capture(
-                    Digest("sha1", raw), CANONICAL, url, date, Evidence.RECORD, Covers.BOTH,
-                    status, mime, stop - at, False, record_id, self._container, record.offset,
-                )  # fmt: skip
-        return self._judged(record, url, record_id, answer, [body])
+        if answer.coding == b"chunked" and not self._thorough and record_id:
+            capture = self._chunked(record, url, record_id, answer)
+            if capture is not None:
+                return capture
+        return self._judged(record, url, record_id, answer, [memoryview(data)[answer.body : stop]])
+
+    def _chunked(
+        self, record: Record, url: bytes, record_id: bytes, answer: http.Response
+    ) -> Capture | None:
+        """The capture that a well-chunked response is, None if it takes both hashes to tell.
+
+        The tool that wrote a file always hashes the same bytes, either as stored or the entity.
+        """
+        data, stop = record.data, record.start + record.length
+        stated, spelling = _stated(record.values[4])
+        if data is None or stated is None:
+            return None
+        pieces = http.plain_chunks(data, answer.body, stop)
+        if not pieces:
+            return None
+        running = new_hash(stated.algorithm)
+        for piece in pieces if self._entities else [memoryview(data)[answer.body : stop]]:
+            running.update(piece)
+        if running.digest() != stated.raw:
+            self._entities = not self._entities
+            return None
+        return Capture(
+            stated, spelling, url, record.values[1], Evidence.RECORD,
+            Covers.ENTITY if self._entities else Covers.STORED, answer.status, answer.mime,
+            stop - answer.body, False, record_id, self._container, record.offset,
+        )  # fmt: skip
 
     def _long(self, record: Record, url: bytes, record_id: bytes) -> Capture:
         """A response that is streamed."""
@@ -251,14 +270,6 @@ def _checked(date: bytes) -> bytes:
         return check_date(date)
     except BadDate as error:
         raise Refused("bad-date") from error
-
-
-def _sha1(stated: bytes) -> bytes:
-    """The value of a digest spelled ``sha1:`` and 32 characters; empty if it is misspelled."""
-    try:
-        return sha1_of_base32(stated[5:])
-    except ValueError:
-        return b""
 
 
 def _stated(text: bytes) -> tuple[Digest | None, Spelling]:

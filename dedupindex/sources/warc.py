@@ -15,10 +15,10 @@ from dedupindex.sources.protocol import GROWING
 from dedupindex.sources.responses import Refused, Responses, special
 from dedupindex.sources.vicinity import FULL, Vicinity
 from dedupindex.warc.arc import DOCUMENT, HEADER
+from dedupindex.warc.brisk import read
 from dedupindex.warc.heads import COMMON
 from dedupindex.warc.members import Filler
-from dedupindex.warc.reader import read
-from dedupindex.warc.record import BrokenRecord, Record
+from dedupindex.warc.record import BrokenRecord, Record, Sound
 from dedupindex.warc.window import Openable, open_window
 
 _REASONS = {
@@ -65,6 +65,7 @@ class WarcSource:
         self._window = open_window(name, source)
         self.size = self._window.size
         self._responses = Responses(name, also=also, etag=etag, verify_block=verify_block)
+        self._thorough = bool(also) or etag or verify_block
         self._vicinity = Vicinity()
         self._shared = False  # whether a problem has told of members with several records
 
@@ -88,13 +89,14 @@ class WarcSource:
             return
         if not self.size:
             yield Problem(self.name, 0, "is empty: it holds no record")
-        vicinity = self._vicinity
+        vicinity, usual, quick = self._vicinity, self._responses.usual, not self._thorough
         for event in read(window):
-            if isinstance(event, Record):
-                if event.type != b"request" or not _says_nothing(event):
-                    self._answer(event)
-                else:
-                    vicinity.add_refused(_REQUEST)
+            if event is None:
+                vicinity.add_refused(_REQUEST)
+            elif quick and isinstance(event, Sound) and (found := usual.capture(event)):
+                vicinity.add(found, event.values[_CONCURRENT])
+            elif isinstance(event, Record):
+                self._answer(event)
             elif isinstance(event, Filler):
                 self.filler += event.stored
             else:
@@ -151,11 +153,3 @@ class WarcSource:
             )
             self._vicinity.add(Problem(self.name, record.offset, message))
         return Refusal("shared-member")
-
-
-def _says_nothing(request: Record) -> bool:
-    """Whether it is one of the requests that make up half of all records: a GET, told quickly."""
-    data = request.data
-    if data is None or request.special or request.shared:
-        return False
-    return data.startswith(b"GET ", request.start)

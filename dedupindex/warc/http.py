@@ -12,7 +12,19 @@ from typing import NamedTuple
 LONGEST = 1 << 20  # bytes of a header
 _STATUS = re.compile(rb"HTTP/[0-9.]+[ \t]+([0-9]{3})(?![0-9])")
 _MEDIA_TYPE = re.compile(rb"[ \t]*([^\s;,\"]+)")
+_PLAIN_CHUNK = re.compile(rb"([0-9a-fA-F]{1,8})\r\n")
 _CHUNK = re.compile(rb"[ \t]*([0-9a-fA-F]{1,15})[ \t]*(?:;[^\n]*)?")
+_OTHER = rb"(?:[^CcTt\r\n].*\n|[CcTt](?!(?i:ontent-(?:type|range):|ransfer-encoding:)).*\n)"
+PLAIN = re.compile(
+    rb"HTTP/[0-9.]+[ \t]+([0-9]{3})(?![0-9]).*\n"
+    rb"%b{0,200}+(?:(?i:content-type:)(.*)\n%b{0,200}+)?\r?\n" % (_OTHER, _OTHER)
+)
+"""The header of most responses, with its status and the rest of the line Content-Type.
+
+It has no Content-Range, no Transfer-Encoding, and one Content-Type at most: one expression finds
+all this and the end of the header in a third of the time that the searches of `parse` take. It
+never tries twice, and counts lines, so that a body without a header is not searched far.
+"""
 _LONGEST_LINE = 1 << 16  # bytes of a chunk header or trailer line
 
 
@@ -53,13 +65,9 @@ def parse(data: bytes, start: int, stop: int) -> Response | None:
     if b"\ntransfer-encoding:" in low:
         coding = field(low, b"transfer-encoding")
         coding = b"" if coding == b"identity" else coding
+    partial = b"\ncontent-range:" in low
     return Response(
-        body,
-        status if status >= 0 else _status(head),
-        _mime(low),
-        coding,
-        b"\ncontent-range:" in low,
-        head,
+        body, status if status >= 0 else _status(head), _mime(low), coding, partial, head
     )
 
 
@@ -75,21 +83,23 @@ def _status(head: bytes) -> int:
     return int(match[1])
 
 
-_mimes: dict[bytes, bytes] = {}
+class MediaTypes(dict[bytes | None, bytes]):
+    """What stands behind ``Content-Type:`` to the media type in it; nothing for no such field."""
+
+    def __missing__(self, line: bytes | None) -> bytes:
+        if len(self) >= 4096:
+            self.clear()
+        match = _MEDIA_TYPE.match(line.lower()) if line is not None else None
+        mime = self[line] = match[1] if match else b""
+        return mime
+
+
+MEDIA_TYPES = MediaTypes()
 
 
 def _mime(low: bytes) -> bytes:
     at = low.find(b"\ncontent-type:")
-    if at < 0:
-        return b""
-    line = low[at + 14 : low.find(b"\n", at + 14)]
-    mime = _mimes.get(line)
-    if mime is None:
-        if len(_mimes) >= 4096:
-            _mimes.clear()
-        match = _MEDIA_TYPE.match(line)
-        mime = _mimes[line] = match[1] if match else b""
-    return mime
+    return MEDIA_TYPES[low[at + 14 : low.find(b"\n", at + 14)]] if at >= 0 else b""
 
 
 def field(head: bytes, name: bytes) -> bytes:
@@ -99,6 +109,21 @@ def field(head: bytes, name: bytes) -> bytes:
         return b""
     at += len(name) + 2
     return head[at : head.find(b"\n", at)].strip()
+
+
+def plain_chunks(data: bytes, at: int, stop: int) -> list[memoryview]:
+    """The chunks of a body as servers write them; none if there is anything odd about it."""
+    view = memoryview(data)
+    pieces: list[memoryview] = []
+    while (match := _PLAIN_CHUNK.match(data, at, stop)) is not None:
+        begin, size = match.end(), int(match[1], 16)
+        at = begin + size + 2
+        if at > stop or data[at - 2 : at] != b"\r\n":
+            break
+        if not size:
+            return pieces if at == stop else []
+        pieces.append(view[begin : begin + size])
+    return []
 
 
 class Dechunker:

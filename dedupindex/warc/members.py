@@ -117,7 +117,7 @@ class LongMember:
             self.end = self._position - len(self._inflater.unused_data)
 
 
-def members(window: Window) -> Iterator[Member | LongMember | Filler | Damage]:
+def members(window: Window) -> Iterator[Step]:
     """Walk the file from its beginning to its end."""
     position = 0
     buffer, view = window.buffer, window.view
@@ -138,7 +138,7 @@ def members(window: Window) -> Iterator[Member | LongMember | Filler | Damage]:
         except IsalError:
             reserved = True
         if reserved:  # flags that zlib, and with it every other reader, does not accept
-            position = yield from _odd(window, position)
+            position = yield from odd(window, position)
             continue
         if inflater.eof:
             stored = stop - index - len(inflater.unused_data)
@@ -146,13 +146,14 @@ def members(window: Window) -> Iterator[Member | LongMember | Filler | Damage]:
             position += stored
             continue
         member = LongMember(window, position, inflater, position + stop - index)
-        position = yield from _long(window, member, data)
+        position = yield from long_member(window, member, data)
 
 
-Walk = Generator[Member | LongMember | Filler | Damage, None, int]
+Step = Member | LongMember | Filler | Damage
+Walk = Generator[Step, None, int]
 
 
-def _long(window: Window, member: LongMember, data: bytes, *, again: bool = False) -> Walk:
+def long_member(window: Window, member: LongMember, data: bytes, *, again: bool = False) -> Walk:
     """A member that does not inflate in one piece; returns where to go on.
 
     What breaks is tried `again` with zlib, once, if zlib finds nothing wrong with it.
@@ -163,7 +164,7 @@ def _long(window: Window, member: LongMember, data: bytes, *, again: bool = Fals
         length += len(data)
     whole = b"".join(pieces)
     if member.broken and not again:
-        return (yield from _odd(window, member.offset))
+        return (yield from odd(window, member.offset))
     if member.end >= 0:
         yield Member(member.offset, member.stored, whole)
         return member.end
@@ -178,7 +179,7 @@ def _long(window: Window, member: LongMember, data: bytes, *, again: bool = Fals
     return member.end
 
 
-def _odd(window: Window, offset: int) -> Walk:
+def odd(window: Window, offset: int) -> Walk:
     """What ISA-L cannot inflate; returns where to go on."""
     padding = zeros_end(window, offset)
     if padding > offset:
@@ -191,7 +192,7 @@ def _odd(window: Window, offset: int) -> Walk:
     verdict = judge(window, offset)
     if verdict.sound:  # ISA-L misreads gzip headers that are cut in two by a feed
         member = LongMember(window, offset, zlib.decompressobj(31), offset)
-        return (yield from _long(window, member, b"", again=True))
+        return (yield from long_member(window, member, b"", again=True))
     return (yield from _damaged(window, offset, verdict))
 
 

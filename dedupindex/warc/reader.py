@@ -13,27 +13,34 @@ from collections.abc import Callable, Generator, Iterator
 from dedupindex.warc.arc import ArcFraming
 from dedupindex.warc.cursor import Cursor
 from dedupindex.warc.framing import Framing, WarcFraming, next_framed, skip_line_ends
-from dedupindex.warc.heads import NO_FORM, BadHead, NoRecord
+from dedupindex.warc.heads import BadHead, NoRecord
 from dedupindex.warc.members import Damage, Filler, LongMember, Member, members
 from dedupindex.warc.record import BrokenRecord, Record
 from dedupindex.warc.recovery import MAGIC, zeros_end
 from dedupindex.warc.window import Window
 
 Event = Record | Filler | Damage
-_END = b"\r\n\r\n"
+_START = 1 << 16  # bytes from which it is told what a file is
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _ZSTD_SKIPPABLE = b"\x2a\x4d\x18"  # behind a first byte of 0x50 to 0x5f
 
 
 def read(window: Window) -> Iterator[Event]:
     """All records in the order of the file, what stands between them, and what is damaged."""
-    start = window.read(0, 1 << 16)
+    framing = gzip_framing(window)
+    if framing is not None:
+        return _read_gzip(window, framing)
+    start = window.read(0, _START)
     if start.startswith(_ZSTD) or (start[1:4] == _ZSTD_SKIPPABLE and 0x50 <= start[0] <= 0x5F):
         message = "is compressed with zstd, which cannot be read; decompress it first"
         return iter((Damage(0, window.size, message, False),))
-    if start.lstrip(b"\0").startswith(MAGIC):
-        return _read_gzip(window, _framing(_inflated(start.lstrip(b"\0"))))
     return _read_plain(window, _framing(start))
+
+
+def gzip_framing(window: Window) -> Framing | None:
+    """What tells the records in a gzip file apart; None if it is no gzip file."""
+    start = window.read(0, _START).lstrip(b"\0")
+    return _framing(_inflated(start)) if start.startswith(MAGIC) else None
 
 
 def _inflated(start: bytes) -> bytes:
@@ -57,33 +64,15 @@ def _framing(start: bytes) -> Framing:
 
 
 def _read_gzip(window: Window, framing: Framing) -> Iterator[Event]:
-    form = NO_FORM
     for member in members(window):
-        if isinstance(member, Member):
-            offset, stored, data = member
-            match = form.next.match(data)
-            if match is None:
-                found = framing.form(data)
-                if found is not None:
-                    form.next, match = found
-            if match is not None:
-                form = form.next
-                values = match.group(*form.groups)
-                start, length = match.end(), int(values[-1])
-                if start + length + 4 == len(data) and data.endswith(_END):
-                    yield Record(
-                        offset, stored, form.type, values, form.special, data, start, length
-                    )
-                    continue
-            yield from _in_member(member, framing)
-        elif isinstance(member, LongMember):
-            yield from _in_member(member, framing)
+        if isinstance(member, Member | LongMember):
+            yield from in_member(member, framing)
         else:
             yield member
 
 
-def _in_member(member: Member | LongMember, framing: Framing) -> Iterator[Event]:
-    """The records of a member that is long, or does not hold exactly one record to the letter."""
+def in_member(member: Member | LongMember, framing: Framing) -> Iterator[Event]:
+    """The records of any member at all."""
     if isinstance(member, Member):
         cursor = Cursor(bytes, member.data)
     else:

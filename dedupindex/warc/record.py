@@ -114,4 +114,10 @@ class Record:
             pass
 
 
+class Sound(Record):
+    """A short record to the letter: alone in its member, and not `special`."""
+
+    __slots__ = ()
+
+
 Close = Callable[[Record], str]
