@@ -259,3 +259,11 @@ def as_json(answer: Answer | None) -> dict[str, Any]:
         "match": answer.match.value,
         "original": original_as_json(answer.original),
     }
+
+
+def considered(view: View, settings: Settings, query: Query) -> list[dict[str, Any]]:
+    """The explanation of an answer in JSON: every capture looked at, and the verdict."""
+    return [
+        {"match": match.value, "verdict": verdict, "original": original_as_json(capture)}
+        for match, capture, verdict in explain(view, settings, query)
+    ]

@@ -17,16 +17,16 @@ from werkzeug.datastructures import MIMEAccept
 from werkzeug.http import parse_accept_header
 
 from dedupindex import lookup
+from dedupindex.asking import NAMES, NEWER_NAMES, UnknownAlgorithm, of_query_string, query_of
 from dedupindex.errors import BadQuery, DedupError
 from dedupindex.index.answer_bytes import NONE, sought
 from dedupindex.lookup import Strategy
 from dedupindex.original import header_lines
-from server.batches import UNKNOWN, Batch, considered, read_body
+from server.batches import UNKNOWN, Batch, read_body
 from server.config import MAX_QUERY, MAX_STREAMS, Config
 from server.live import LiveIndex, Opened
 from server.logs import report
 from server.metrics import HIT, MISS, Metrics, cell_of
-from server.parameters import NAMES, NEWER_NAMES, UnknownAlgorithm, of_query_string, query_of
 from server.replies import (
     ERRORS,
     JSON,
@@ -104,7 +104,7 @@ class Lookups:
             if not as_text:
                 content = lookup.as_json(answer)
                 if explain:
-                    content["considered"] = considered(view, settings, query)
+                    content["considered"] = lookup.considered(view, settings, query)
                 reply = (OK, JSON, orjson.dumps(content))
             elif answer is None:
                 reply = ("204 No Content", [], b"")
@@ -157,19 +157,21 @@ class Lookups:
             self._bodies.release()
 
 
+_HEADS = {"digest=sha1:", "digest=sha1%3A"}
+
+
 def _plain_question(text: str) -> tuple[int, bytes, str, str] | None:
     """Cell, key prefix, digest and URL of a query string that asks nothing else, or None."""
-    parts = text.split("&")
-    base = 0 if len(parts) == 2 else _BASES.get(parts.pop(), -1)
-    if base < 0 or len(parts) != 2 or "+" in text:
-        return None
-    digest, url = parts
-    if url.startswith("digest="):
-        digest, url = url, digest
-    if not (digest.startswith("digest=") and url.startswith("url=")):
-        return None
-    digest, url = digest[7:], url[4:]
-    digest = digest.replace("%3A", ":")
+    base, at = 0, text.find("&url=")
+    digest, url = text[max(at - 32, 0) : at], text[at + 5 :]
+    if text[: at - 32] not in _HEADS or "&" in url or "+" in url:
+        parts = _parts(text)
+        if parts is None:
+            return None
+        base, digest, url = parts
+        digest = digest.replace("%3A", ":")
+    else:
+        digest = "sha1:" + digest
     prefix = sought(digest)
     if prefix is None:
         return None
@@ -183,3 +185,17 @@ def _plain_question(text: str) -> tuple[int, bytes, str, str] | None:
     if not plain or plain[0] == "<" or plain[-1] == ">":
         return None
     return base, prefix, digest, plain
+
+
+def _parts(text: str) -> tuple[int, str, str] | None:
+    """Cell, digest and URL of a plain question in any order, and with a strategy."""
+    parts = text.split("&")
+    base = 0 if len(parts) == 2 else _BASES.get(parts.pop(), -1)
+    if base < 0 or len(parts) != 2 or "+" in text:
+        return None
+    digest, url = parts
+    if url.startswith("digest="):
+        digest, url = url, digest
+    if not (digest.startswith("digest=") and url.startswith("url=")):
+        return None
+    return base, digest[7:], url[4:]

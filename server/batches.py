@@ -10,16 +10,14 @@ from typing import Any, BinaryIO, cast
 import orjson
 
 from dedupindex import lookup
+from dedupindex.asking import PARAMETERS, UnknownAlgorithm, of_json, query_of
 from dedupindex.errors import BadQuery, DedupError
 from dedupindex.index.answer_bytes import BROKEN, NONE, PlainView, sought
-from dedupindex.index.identity import Settings
 from dedupindex.index.protocol import View
-from dedupindex.lookup import Query, Strategy
-from dedupindex.original import original_as_json
+from dedupindex.lookup import Strategy
 from server.config import Config
 from server.live import LiveIndex, Opened
 from server.metrics import HIT, MISS, Metrics, cell_of, error_cell
-from server.parameters import PARAMETERS, UnknownAlgorithm, of_json, query_of
 from server.replies import RequestError, code_of, error_object
 
 UNKNOWN = orjson.dumps({"duplicate": False, "reason": "unknown_algorithm"})
@@ -42,18 +40,6 @@ def read_body(stream: BinaryIO, length: str, limit: int) -> bytes:
             raise RequestError("too_large", f"a body has at most {limit} bytes; send JSON lines")
         pieces.append(piece)
     return b"".join(pieces)
-
-
-def considered(view: View, settings: Settings, query: Query) -> list[dict[str, Any]]:
-    """The explanation of an answer: every capture that was looked at, and the verdict."""
-    return [
-        {
-            "match": match.value,
-            "verdict": verdict,
-            "original": original_as_json(capture),
-        }
-        for match, capture, verdict in lookup.explain(view, settings, query)
-    ]
 
 
 class Batch:
@@ -159,7 +145,7 @@ class _Answers:
             answer = lookup.find(view, self._settings, query)
             content = lookup.as_json(answer)
             if explain:
-                content["considered"] = considered(view, self._settings, query)
+                content["considered"] = lookup.considered(view, self._settings, query)
             match = answer.match.value if answer else "none"
             self.cells[cell_of(query.strategy.value, match)] += 1
             return orjson.dumps(content)

@@ -85,8 +85,6 @@ class LiveIndex:
         pause = threading.Event()
         while not pause.wait(RELOAD_EVERY):
             self.refresh()
-            if self._opened is not None and self._opened.plain is not None:
-                self._opened.plain.rest()
 
 
 def _stamp(index: Path) -> _Stamp:

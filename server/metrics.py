@@ -18,9 +18,9 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import CollectorRegistry
 
+from dedupindex.asking import NAMES
 from dedupindex.errors import DedupError
 from server.live import LiveIndex
-from server.parameters import NAMES
 from server.replies import ERRORS
 
 MATCHES = ("exact_url", "canonical_url", "digest", "none", "unknown_algorithm")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dedupindex import __version__
-from server.parameters import PARAMETERS
+from dedupindex.asking import PARAMETERS
 from server.replies import ERRORS
 from server.routes import ROUTES, Route, schema
 

@@ -381,7 +381,7 @@ def test_the_note_of_the_last_load_that_had_one(bench: Bench) -> None:
 def test_before_the_first_load_there_is_no_answer(bench: Bench) -> None:
     with bench.open() as engine:
         assert engine.identity.generation == 0
-        with pytest.raises(IndexUnavailable, match="never loaded"), engine.view():
+        with pytest.raises(IndexUnavailable, match="has not finished"), engine.view():
             pass
     bench.load([])
     assert bench.counts() == (0, 0, 0)

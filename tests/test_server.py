@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from werkzeug.test import TestResponse
 
+from dedupindex.asking import PARAMETERS
 from dedupindex.capture import Capture, Evidence
 from dedupindex.digest import EMPTY, Digest, Spelling
 from dedupindex.index.identity import Settings
@@ -22,7 +23,6 @@ from server.app import create_app
 from server.config import MAX_QUERY, Config
 from server.live import LiveIndex
 from server.openapi import document
-from server.parameters import PARAMETERS
 from server.replies import ERRORS
 from server.routes import ROUTES
 from tests.captures import capture, sha1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -12,14 +11,13 @@ import click
 import orjson
 
 from dedupindex import lookup
-from dedupindex.cli.common import Command, print_json, printable
-from dedupindex.digest import SIZES, Digest
-from dedupindex.errors import BadInput, BadQuery
+from dedupindex.asking import UnknownAlgorithm, of_json, query_of
+from dedupindex.cli.common import Command, print_json, printable, say
+from dedupindex.digest import SIZES
+from dedupindex.errors import BadDigest, BadInput, BadQuery, DedupError, StrategyUnavailable
 from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
 from dedupindex.index.protocol import View
-from dedupindex.lookup import Query, Strategy
-from dedupindex.original import original_as_json
 
 EXAMPLES = """
 bin/lookup my-index --digest sha1:FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN
@@ -56,75 +54,76 @@ def command(index: Path, batch: BinaryIO | None, as_json: bool, **asked: Any) ->
     """Look up the original of a payload digest in INDEX."""
     if (batch is None) == (asked["digest"] is None):
         raise click.UsageError("give either --digest or --batch")
+    given = _given(asked)
     with closing(open_index(index)) as engine, engine.view() as view:
-        settings = engine.identity.settings
         if batch is None:
-            _one(view, settings, asked, as_json)
+            _one(view, engine.identity.settings, given, as_json)
             return 0
-        failed = False
-        for line in batch:
-            answer = _line(view, settings, asked, line)
-            failed = failed or "error" in answer
-            sys.stdout.buffer.write(orjson.dumps(answer) + b"\n")
-        return BadInput.exit_status if failed else 0
+        return _batch(view, engine.identity.settings, given, batch)
 
 
-def query_of(asked: dict[str, Any]) -> Query:
-    """A query of options or of a batch's line; raises `BadInput`."""
-    for name in ("digest", "url", "strategy", "max_age", "as_of", "not_record", "not_date"):
-        if asked.get(name) is not None and not isinstance(asked[name], str):
-            raise BadQuery(f"{name} must be a string")
-    if not asked.get("digest"):
-        raise BadQuery("a lookup needs a digest")
-    url = (asked.get("url") or "").encode("utf-8", "surrogateescape")
-    min_size = asked.get("min_size") or 0
-    if not isinstance(min_size, int):
-        raise BadQuery("min_size must be a whole number")
-    return Query(
-        digest=Digest.parse(asked["digest"], unlabelled=asked.get("unlabelled") or ""),
-        url=url.removeprefix(b"<").removesuffix(b">"),
-        strategy=Strategy.parse(asked.get("strategy") or "DIGEST_ANY"),
-        max_age=lookup.parse_age(asked["max_age"]) if asked.get("max_age") else None,
-        as_of=lookup.parse_moment(asked["as_of"]) if asked.get("as_of") else b"",
-        min_size=min_size,
-        not_record=lookup.parse_record_id(asked.get("not_record") or ""),
-        not_date=lookup.parse_moment(asked["not_date"]) if asked.get("not_date") else b"",
-    )
+def _given(options: dict[str, Any]) -> dict[str, bytes]:
+    """The options that were given, as `asking` takes parameters."""
+    return {
+        name: str(value).lower().encode()
+        if isinstance(value, bool | int)
+        else value.encode("utf-8", "surrogateescape")
+        for name, value in options.items()
+        if value not in (None, False, "")
+    }
 
 
-def _line(view: View, settings: Settings, asked: dict[str, Any], line: bytes) -> dict[str, Any]:
-    """The answer to one line of a batch; what it does not say, the options do."""
+def _batch(view: View, settings: Settings, given: dict[str, bytes], batch: BinaryIO) -> int:
+    """Answer JSON lines in order; what a line does not say, the options do."""
+    number = failed = 0
+    for number, line in enumerate(batch, 1):
+        if not line.strip():
+            continue
+        answer = _line(view, settings, given, line)
+        if "error" in answer:
+            failed += 1
+            answer["error"]["line"] = number
+        sys.stdout.buffer.write(orjson.dumps(answer) + b"\n")
+    sys.stdout.buffer.flush()
+    if failed:
+        say(f"{failed:,} of {number:,} lines could not be answered; their answers say why")
+    return BadInput.exit_status if failed else 0
+
+
+def _line(view: View, settings: Settings, given: dict[str, bytes], line: bytes) -> dict[str, Any]:
     try:
         own = orjson.loads(line)
         if not isinstance(own, dict):
             raise BadQuery("a line of a batch is a JSON object")
-        query = query_of({**asked, **own})
+        query, explained = query_of({**given, **of_json(own)})
         answer = lookup.as_json(lookup.find(view, settings, query))
-        if asked["explain"]:
-            answer["considered"] = list(_considered(view, settings, query))
+        if explained:
+            answer["considered"] = lookup.considered(view, settings, query)
         return answer
-    except orjson.JSONDecodeError as error:
-        return {"error": {"code": BadQuery.code, "message": f"not JSON: {error}"}}
-    except BadInput as error:
-        return {"error": {"code": error.code, "message": str(error)}}
+    except UnknownAlgorithm:
+        return {"duplicate": False, "reason": "unknown_algorithm"}
+    except orjson.JSONDecodeError:
+        return {"error": {"code": BadQuery.code, "message": "the line is not JSON"}}
+    except DedupError as error:
+        if isinstance(error, BadInput | StrategyUnavailable):
+            return {"error": {"code": error.code, "message": str(error)}}
+        raise
 
 
-def _considered(view: View, settings: Settings, query: Query) -> Iterator[dict[str, Any]]:
-    for match, capture, verdict in lookup.explain(view, settings, query):
-        yield {
-            "match": match.value,
-            "verdict": verdict,
-            "original": original_as_json(capture),
-        }
-
-
-def _one(view: View, settings: Settings, asked: dict[str, Any], as_json: bool) -> None:
-    query = query_of(asked)
+def _one(view: View, settings: Settings, given: dict[str, bytes], as_json: bool) -> None:
+    try:
+        query, explained = query_of(given)
+    except UnknownAlgorithm:
+        raise BadDigest(
+            f"no known algorithm in digest {given['digest'].decode()!r}; "
+            f"known are {', '.join(SIZES)}"
+        ) from None
     found = lookup.find(view, settings, query)
     answer = lookup.as_json(found)
-    considered = list(_considered(view, settings, query)) if asked["explain"] else []
+    if explained:
+        answer["considered"] = lookup.considered(view, settings, query)
     if as_json:
-        print_json({**answer, "considered": considered} if asked["explain"] else answer)
+        print_json(answer)
         return
     if found is None:
         click.echo("no duplicate")
@@ -133,12 +132,11 @@ def _one(view: View, settings: Settings, asked: dict[str, Any], as_json: bool) -
         for name, value in answer["original"].items():
             if value is not None:
                 click.echo(f"  {name:<12}{printable(str(value))}")
-    if asked["explain"]:
-        if not considered:
-            click.echo(f"considered: nothing has the digest {query.digest}")
-        for entry in considered:
-            original = entry["original"]
-            click.echo(
-                f"considered: {entry['match']}  {original['date']}  "
-                f"{printable(original['url'])}  {entry['verdict']}"
-            )
+    if explained and not answer["considered"]:
+        click.echo(f"considered: nothing has the digest {query.digest}")
+    for entry in answer.get("considered", ()):
+        original = entry["original"]
+        click.echo(
+            f"considered: {entry['match']}  {original['date']}  "
+            f"{printable(original['url'])}  {entry['verdict']}"
+        )

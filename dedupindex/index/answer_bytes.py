@@ -11,10 +11,7 @@ from __future__ import annotations
 
 import struct
 from binascii import hexlify
-from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
-from time import monotonic
 from typing import Any, Protocol, TypeVar
 
 import lmdb
@@ -45,7 +42,6 @@ _NOT_PLAIN = 0x40 | 0x80  # flags: extras follow; several entries
 _BEGINNING = b'{"duplicate":true,"match":"exact_url","original":{"url":'
 _EVIDENCE = [f',"evidence":"{name}"}}}}' for name in ("record", "row", "revisit")]
 _MIMES = [orjson.dumps(mime.decode() or None).decode() for mime in MIMES]
-_FRESH = 0.05  # seconds for which a transaction may answer
 _KEPT = 200_000  # of each kind of text that is made once: days, times of day, places
 
 
@@ -79,43 +75,22 @@ class PlainAnswers:
 
     def __init__(self, env: Any, captures: Any, name_of: Callable[[int], str]) -> None:
         self._begin, self._captures, self._name_of = env.begin, captures, name_of
-        self._readers: deque[tuple[Any, Any, float]] = deque()  # transaction, cursor, until when
         self._places: dict[int, str] = {}
         self._days: dict[int, bytes] = {}
         self._times: dict[int, bytes] = {}
 
     def one(self, prefix: bytes, text: str, url: str) -> bytes | None:
-        """As `answer`, of a state that is `_FRESH` at most. Raises `IndexUnavailable`.
-
-        To begin and to end a read transaction each gives other threads a turn, which costs more
-        than a lookup does. So transactions are kept for the next one, as long as they are fresh.
-        """
+        """As `answer`, in a read transaction of its own. Raises `IndexUnavailable`."""
         try:
+            txn = self._begin(db=self._captures)
             try:
-                reader = self._readers.pop()
-                if monotonic() > reader[2]:
-                    reader[0].abort()
-                    reader = self._reader()
-            except IndexError:
-                reader = self._reader()
-            try:
-                return self.answer(reader[1], prefix, text, url)
+                return self.answer(txn.cursor(), prefix, text, url)
             finally:
-                self._readers.append(reader)
+                txn.abort()
         except BROKEN:
             return None  # asked the other way, it will say what is damaged
         except lmdb.Error as error:
             raise IndexUnavailable(f"the index cannot be read: {error}") from error
-
-    def _reader(self) -> tuple[Any, Any, float]:
-        txn = self._begin(db=self._captures)
-        return txn, txn.cursor(), monotonic() + _FRESH
-
-    def rest(self) -> None:
-        """End transactions that nobody has used for a while: they would hold old pages in use."""
-        with suppress(IndexError):
-            while self._readers[0][2] < monotonic():
-                self._readers.popleft()[0].abort()
 
     def answer(self, cursor: Any, prefix: bytes, text: str, url: str) -> bytes | None:
         """The JSON of `lookup.as_json` for an exact hit or a miss; None for any other case.

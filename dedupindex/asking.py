@@ -1,4 +1,8 @@
-"""The parameters of a lookup: one table that reads query strings and JSON, and documents both."""
+"""How lookups are asked: one table of parameters, read from options, query strings and JSON.
+
+The command line, ``GET /lookup``, ``POST /lookup`` and JSON lines take the same parameters with the
+same meaning, and the OpenAPI document is made of this table.
+"""
 
 from __future__ import annotations
 
@@ -130,7 +134,7 @@ PARAMETERS = {
         ),
         Parameter(
             "not_date",
-            lambda value: lookup.parse_moment(_text(value)),
+            lambda value: lookup.parse_date(_text(value)),
             "WARC-Date of the asking record, which has `url` and is never its own original.",
             {**_TEXT, "example": _DATE},
         ),
