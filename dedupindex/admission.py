@@ -17,6 +17,7 @@ from dedupindex.errors import BadInput
 _VERDICTS_KEPT = 10_000
 _EMPTY = frozenset(digest.raw for digest in EMPTY)
 _PLAIN = bytes(range(0x20, 0x7F))  # what any URL may hold
+_NOT_WHOLE = {204: "empty", 205: "empty", 206: "partial", 304: "empty"}  # whatever is allowed
 _ODD = re.compile(rb"[\x00-\x1f\x7f-\xff]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -40,6 +41,8 @@ def make_judge(*, mime: str, whitelist: bool, status: str, min_size: int) -> Jud
         named = capture.evidence == Evidence.NAMED
         if capture.status not in allowed and not (named and not capture.status):
             return "status"
+        if capture.status in _NOT_WHOLE:
+            return _NOT_WHOLE[capture.status]
         found = matches(capture.mime.decode("latin-1")) is not None
         if found is not whitelist and not (named and not capture.mime):
             return "mime"
@@ -58,7 +61,7 @@ def make_judge(*, mime: str, whitelist: bool, status: str, min_size: int) -> Jud
         if capture.url.translate(None, _PLAIN) and _unspeakable(capture.url):
             return "bad-url"
         size = capture.size
-        if not size or capture.digest.raw in _EMPTY:
+        if capture.digest.raw in _EMPTY or (not size and not capture.size_of_record):
             return "empty"
         if 0 <= size < min_size and not capture.size_of_record:
             return "too-small"

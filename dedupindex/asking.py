@@ -34,7 +34,7 @@ def _strategy(value: bytes) -> Strategy:
 
 
 def _url(value: bytes) -> bytes:
-    return value.removeprefix(b"<").removesuffix(b">")  # as wget writes them
+    return value[1:-1] if value[:1] == b"<" and value[-1:] == b">" else value  # as wget writes it
 
 
 def _base64(value: bytes) -> bytes:

@@ -6,7 +6,8 @@ nothing else. The match class that comes with an answer is calculated from the t
 right even if the index holds no URLs.
 
 Work is bounded: of a digest with millions of URLs at most `LIMIT` captures are looked at beyond
-the exact URL, in the order of keys, and the earliest of them that passes is the answer.
+the exact URL (`CONDITIONAL_LIMIT` if the query's conditions refuse all of those), in the order of
+keys, and the earliest of them that passes is the answer.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from dedupindex.timestamps import check_date, check_digits, date_of_digits, seco
 from dedupindex.urlkey import urlkey
 
 LIMIT = 100  # captures of one digest that a lookup looks at
+CONDITIONAL_LIMIT = 10_000  # the same if none of those meets the conditions of the query
 
 
 class Strategy(Enum):
@@ -74,6 +76,16 @@ class Query:
     min_size: int = 0  # bytes of payload
     not_record: bytes = b""  # record id of the asking record
     not_date: bytes = b""  # WARC-Date of the asking record, which has `url`
+
+    def conditional(self) -> bool:
+        """Whether a capture with the digest may be refused."""
+        return bool(
+            self.as_of
+            or self.max_age is not None
+            or self.min_size
+            or self.not_record
+            or self.not_date
+        )
 
 
 class Answer(NamedTuple):
@@ -180,6 +192,8 @@ def _candidates(view: View, settings: Settings, query: Query) -> Iterator[list[C
             yield view.canonical(digest, urlkey(url), LIMIT)
     if strategy is Strategy.DIGEST_ANY:
         yield view.any(digest, LIMIT)
+        if query.conditional():
+            yield view.any(digest, CONDITIONAL_LIMIT)
 
 
 def _preferred(settings: Settings, capture: Capture, other: Capture) -> bool:

@@ -64,11 +64,11 @@ def header_lines(capture: Capture) -> bytes:
     Raises `Damaged` if a stored value holds a control character: written down, it would end its
     line and begin another of the sender's choice.
     """
-    for value in (capture.record_id, capture.url, capture.date):
+    for value in (capture.url, capture.date):
         if _UNWRITABLE.search(value):
             raise Damaged(f"no header line can carry the stored value {value[:200]!r}")
     lines = b""
-    if capture.record_id:
+    if capture.record_id and not _UNWRITABLE.search(capture.record_id):  # revisits do without
         lines += b"WARC-Refers-To: <" + capture.record_id + b">\r\n"
     return (
         lines

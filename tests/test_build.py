@@ -327,3 +327,62 @@ def test_a_file_that_grows_while_it_is_read_is_left_for_the_next_time(
     assert run(index, crawls).tally.containers == 1
     run(tmp_path / "whole", crawls)
     assert content(index) == content(tmp_path / "whole")
+
+
+def test_what_a_replaced_container_had_beaten_comes_back(tmp_path: Path) -> None:
+    later, earlier, index = tmp_path / "a.cdx", tmp_path / "b.cdx", tmp_path / "index"
+    later.write_text(HEADER + cdx_line(1, 1, 5))
+    earlier.write_text(HEADER + cdx_line(1, 1, 2).replace("d2.warc.gz", str(earlier)))
+    run(index, later, earlier)
+    assert [capture.date[:10] for _, capture in content(index)] == [b"2026-11-02"]
+    earlier.write_text(HEADER + cdx_line(2, 2, 2))
+    run(index, later, earlier, replace=True)
+    kept = {capture.url: capture.date[:10] for _, capture in content(index)}
+    assert kept[b"http://h1.example/p1"] == b"2026-11-05"
+
+
+def test_resume_does_not_believe_what_has_changed(crawls: Path, tmp_path: Path) -> None:
+    from dedupindex.build import builder
+
+    index = tmp_path / "index"
+
+    def failing(*rest: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(builder, "_load", failing)
+        with pytest.raises(KeyboardInterrupt):
+            run(index, crawls)
+    (crawls / "a.cdx").write_text(HEADER + cdx_line(1, 1, 1))
+    with pytest.raises(ContainerChanged, match="without --resume"):
+        run(index, crawls, resume=True)
+    run(index, crawls)
+    run(tmp_path / "whole", crawls)
+    assert content(index) == content(tmp_path / "whole")
+
+
+def test_statuses_that_are_never_whole_are_refused_whatever_is_allowed(tmp_path: Path) -> None:
+    lines = [cdx_line(n, n, 1).replace(" 200 ", f" {status} ") for n, status in
+             enumerate((200, 203, 204, 206), 1)]  # fmt: skip
+    (tmp_path / "x.cdx").write_text(HEADER + "".join(lines))
+    chosen = Settings(status="2xx")
+    built = run(tmp_path / "i", tmp_path / "x.cdx", settings=chosen)
+    assert built.tally.added == 2
+    assert built.tally.refused == {"empty": 1, "partial": 1}
+
+
+def test_two_pipes_are_two_containers(tmp_path: Path) -> None:
+    index = tmp_path / "index"
+    for day, more in ((1, []), (2, ["--add"])):
+        done = subprocess.run(
+            [sys.executable, "-m", "dedupindex", "index", *more, "-", str(index)],
+            input=HEADER + cdx_line(day, day, day), text=True, capture_output=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    with closing(open_index(index)) as engine, engine.view() as view:
+        assert [container.name[:2] for container in view.containers()] == ["-:", "-:"]
+    done = subprocess.run(
+        [sys.executable, "-m", "dedupindex", "index", "-", str(index)],
+        input=HEADER, text=True, capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 5

@@ -22,6 +22,7 @@ OTHER = Settings(
     min_size=7,
     also_digest="sha256",
     keep="latest",
+    revisit_annotation="dup",
 )
 
 

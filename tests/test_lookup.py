@@ -124,6 +124,13 @@ def test_work_is_bounded_and_the_exact_url_is_found_among_many(ask: Ask) -> None
     assert ask(stored, Query(sha1(1), PAGE)) is not None
 
 
+@pytest.mark.parametrize("place", [0, 50, 399, 777])
+def test_one_capture_of_many_that_meets_the_conditions_is_found(ask: Ask, place: int) -> None:
+    stored = [capture(1, b"http://h.example/%d" % n, 9 if n != place else 1) for n in range(800)]
+    query = Query(sha1(1), PAGE, as_of=b"2026-11-02T00:00:00Z")
+    assert ask(stored, query) == Answer(Match.DIGEST, stored[place])
+
+
 def test_settings_refuse_strategies_by_name(make_index: MakeIndex) -> None:
     for chosen, strategy, word in (
         (Settings(url_index=False, canonical=False), Strategy.EXACT_URL, "--no-url-index"),

@@ -45,7 +45,7 @@ class Build:
     def signature(self) -> dict[str, Any]:
         """What makes two builds the same: run again, the second has nothing left to do."""
         return {
-            "sources": [os.path.abspath(source) for source in self.sources if source != "-"],
+            "sources": [os.path.abspath(source) for source in self.sources],
             "settings": asdict(self.settings),
             "engine": self.engine,
             "kind": self.kind,
@@ -176,7 +176,8 @@ def _prepare(job: Build) -> None:
         Identity(job.engine, job.settings).write(job.index)
         return
     with closing(open_index(job.index)) as engine:
-        if not job.add and not job.replace and engine.note() != job.signature():
+        again = engine.note() == job.signature() and "-" not in job.sources
+        if not (job.add or job.replace or again):
             raise IndexExists(
                 f"there is an index at {job.index}; give --add to add to it, "
                 "or name another directory"
@@ -185,7 +186,11 @@ def _prepare(job: Build) -> None:
 
 
 def _plan(job: Build, found: Expanded, done: list[Staged]) -> Plan:
-    names = frozenset(container.name for staged in done for container in staged.containers)
+    names = {
+        container.name: (container.size, container.modified)
+        for staged in done
+        for container in staged.containers
+    }
     chosen: Any = {"replace": job.replace, "jobs": job.jobs, "done": names}
     with closing(open_index(job.index)) as engine:
         if not engine.identity.generation:

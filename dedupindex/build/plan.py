@@ -39,30 +39,40 @@ def make_plan(
     *,
     replace: bool,
     jobs: int,
-    done: frozenset[str],
+    done: dict[str, tuple[int, int]],
 ) -> Plan:
-    """Part the containers that were found into tasks; `done` ones were staged before.
+    """Part the containers that were found into tasks.
 
+    `done` has size and time of change of those that an earlier run of this build has staged.
     Raises `BadSource`, or `ContainerChanged` before anything is read.
     """
     plan = Plan()
-    inputs = []
+    inputs, known = [], list[Input]()
     for path in expanded.paths:
         if path == "-":
             inputs.append(Input("-", 0))
             continue
         name = os.path.abspath(path)
-        if name in done:
-            continue
         try:
             status = os.stat(name)
         except OSError as error:
             raise BadSource(f"{name} cannot be read: {error.strerror}") from error
         found = Input(name, status.st_size, status.st_mtime_ns)
+        if name in done:
+            if done[name] != (found.size, found.modified):
+                raise ContainerChanged(
+                    f"{name} has changed since the build that is resumed read it; "
+                    "run the command without --resume"
+                )
+            continue
         if view is not None and _known(found, view, plan, replace=replace):
-            plan.known += 1
+            known.append(found)
         else:
             inputs.append(found)
+    if plan.dropped:  # what had lost to captures that go must be offered again
+        inputs += known
+    else:
+        plan.known = len(known)
     plan.tasks = _tasks(inputs, jobs)
     return plan
 

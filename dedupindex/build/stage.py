@@ -105,7 +105,7 @@ def run_task(task: Task, progress: Progress) -> Staged:
 
 def _container(source: Source, item: Input, stager: _Stager, crawl: str) -> Container:
     """How a container that was read is registered; a pipe is known by its content only."""
-    name = source.name if source.size >= 0 else f"-:{source.content_hash}"
+    name = f"-:{source.content_hash}" if item.path == "-" else source.name
     records, damaged = stager.tally.records, stager.damages > 0
     return Container(name, source.size, source.content_hash, records, crawl, damaged, item.modified)
 

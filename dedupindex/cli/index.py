@@ -78,7 +78,7 @@ bin/index --stats my-index
     show_default="number of cores",
     help="Processes that read containers side by side.",
 )
-@click.option("--replace", is_flag=True, help="Take changed files in place of what they were.")
+@click.option("--replace", is_flag=True, help="As --add; changed files take their place.")
 @click.option("--resume", is_flag=True, help="Go on where a killed build of the same stopped.")
 @click.option(
     "--revisit-annotation",
@@ -147,6 +147,7 @@ def _job(sources: tuple[str, ...], index: Path, options: dict[str, Any]) -> Buil
             min_size=options["min_size"],
             also_digest=",".join(sorted(also)),
             keep=options["keep"],
+            revisit_annotation=options["revisit_annotation"],
         ),
         engine=options["engine"],
         kind=options["iterator"],

@@ -34,6 +34,7 @@ class Settings:
     min_size: int = 0
     also_digest: str = ""
     keep: str = "earliest"
+    revisit_annotation: str = ""
 
     def as_options(self) -> str:
         """The options of ``bin/index`` that mean these settings; none for defaults."""
@@ -60,6 +61,7 @@ OPTIONS = {  # setting -> how the command line says it
     "min_size": "--min-size",
     "also_digest": "--also-digest",
     "keep": "--keep",
+    "revisit_annotation": "--revisit-annotation",
 }
 
 

@@ -22,7 +22,7 @@ import orjson
 from dedupindex.capture import Capture, Covers, Evidence, Item, RefersTo, Refusal, Revisit
 from dedupindex.errors import BadDate, BadDigest
 from dedupindex.sources.protocol import SourceOptions
-from dedupindex.sources.rows import Memory, is_http, read_digest
+from dedupindex.sources.rows import Memory, is_http, read_digest, strip
 from dedupindex.sources.text import BLOCK, TextSource
 from dedupindex.timestamps import check_date
 
@@ -83,6 +83,7 @@ class CrawlLogSource(TextSource):
         fields = line.split(None, 11)
         if len(fields) < _LEAST:
             raise ValueError(f"{len(fields)} fields, a crawl log has at least {_LEAST}")
+        fields[3] = strip(fields[3])
         status, size, url = fields[1], fields[2], fields[3]
         if not _INTEGER.fullmatch(status) or not (size == b"-" or _INTEGER.fullmatch(size)):
             raise ValueError("status or size is no number")
@@ -141,7 +142,10 @@ class CrawlLogSource(TextSource):
     def _refers_to(self, annotations: bytes, extra: dict[str, Any]) -> RefersTo | None:
         """The original that a duplicate names; None if it names none."""
         url, date = extra.get("RevisitRefersToURI"), extra.get("RevisitRefersToDate")
-        if not isinstance(url, str) or not isinstance(date, str) or not is_http(url.encode()):
+        if not isinstance(url, str) or not isinstance(date, str):
+            return None
+        exact = strip(url.encode())
+        if not is_http(exact):
             return None
         if _NOT_MODIFIED.search(annotations) or "not-modified" in str(extra.get("RevisitProfile")):
             return None
@@ -150,7 +154,7 @@ class CrawlLogSource(TextSource):
             written = self._memory.date(written) if written.isdigit() else check_date(written)
         except BadDate:
             return None
-        return RefersTo(url.encode(), written)
+        return RefersTo(exact, written)
 
 
 def _annotations(rest: bytes) -> tuple[bytes, dict[str, Any]]:
