@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,20 +10,25 @@ from typing import Any
 
 import click
 import orjson
+from click.core import ParameterSource
 
 from dedupindex.capture import Problem
+from dedupindex.cli import COMMANDS
 from dedupindex.errors import BadInput
 
+_FILE = "dedupindex.settings"  # under which a context remembers its settings file
 STATUSES = """\
 0 done · 1 crash · 2 wrong usage · 3 other failure · 4 input that cannot be read ·
-5 settings conflict · 6 index unavailable or busy · 7 damaged data left out"""
+5 settings conflict · 6 index unavailable or busy · 7 damaged data left out ·
+130 interrupted · 141 reader went away"""
 
 
 class Command(click.Command):
     """A command with ``--config``, whose help ends with examples and exit statuses.
 
     A setting comes from the command line, else from the environment
-    (``DEDUPINDEX_<COMMAND>_<OPTION>``), else from the settings file, else it is the default.
+    (``DEDUPINDEX_<COMMAND>_<OPTION>``), else from the settings file, else it is the default. Its
+    name is that of the long option everywhere.
     """
 
     def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:
@@ -34,11 +40,38 @@ class Command(click.Command):
                 type=click.Path(dir_okay=False),
                 envvar="DEDUPINDEX_CONFIG",
                 is_eager=True,
+                allow_from_autoenv=False,
                 expose_value=False,
                 callback=_configure,
                 help="Settings file (TOML); conf/dedupindex.toml documents every setting.",
             )
         )
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        for name, option in settings_of(self).items():
+            option.envvar = f"DEDUPINDEX_{info_name}_{name}".upper()
+        return super().make_context(info_name, args, parent, **extra)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.BadParameter as error:
+            option = error.param
+            if not isinstance(option, click.Option) or option.name is None:
+                raise
+            source = ctx.get_parameter_source(option.name)
+            if source is ParameterSource.DEFAULT_MAP:
+                place = f"{ctx.meta[_FILE]}: [{ctx.info_name}] {setting_name(option)}"
+                raise BadInput(f"{place}: {error.message}") from error
+            if source is ParameterSource.ENVIRONMENT:
+                error.param_hint = f"{option.envvar} (environment)"
+            raise
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, text in (("Examples", self._examples), ("Exit status", STATUSES)):
@@ -48,16 +81,38 @@ class Command(click.Command):
                         formatter.write(f"  {line}\n")
 
 
+def settings_of(command: click.Command) -> dict[str, click.Option]:
+    """The options of a command that can be set for good, by the name that a setting has.
+
+    Those that ask for an action are marked with ``allow_from_autoenv=False``.
+    """
+    return {
+        setting_name(param): param
+        for param in command.params
+        if isinstance(param, click.Option) and param.allow_from_autoenv
+    }
+
+
+def setting_name(option: click.Option) -> str:
+    """The long option, as a settings file has it: ``no_url_index``."""
+    return max(option.opts, key=len).removeprefix("--").replace("-", "_")
+
+
 def _configure(ctx: click.Context, option: click.Parameter, path: str | None) -> None:
     """Make the command's section of a settings file the defaults of its options."""
     if path is None:
         return
     content = read_config(Path(path))
-    section = content.get(ctx.info_name or "", {})
-    names = {param.name for param in ctx.command.params if param.param_type_name == "option"}
-    values = {name.replace("-", "_"): value for name, value in section.items()}
-    if unknown := sorted(set(values) - {name for name in names if name}):
-        raise BadInput(f"{path}: [{ctx.info_name}] has no setting {unknown[0]!r}")
+    if unknown := sorted(set(content) - set(COMMANDS)):
+        raise BadInput(f"{path}: there is no section [{unknown[0]}], but {', '.join(COMMANDS)}")
+    known = settings_of(ctx.command)
+    values: dict[str, Any] = {}
+    for name, value in content.get(ctx.info_name or "", {}).items():
+        chosen = known.get(name.replace("-", "_"))
+        if chosen is None or chosen.name is None:
+            raise BadInput(f"{path}: [{ctx.info_name}] has no setting {name!r}")
+        values[chosen.name] = [value] if chosen.multiple and not isinstance(value, list) else value
+    ctx.meta[_FILE] = path
     ctx.default_map = {**(ctx.default_map or {}), **values}
 
 
@@ -72,6 +127,14 @@ def read_config(path: Path) -> dict[str, dict[str, Any]]:
     if not all(isinstance(section, dict) for section in content.values()):
         raise BadInput(f"settings file {path}: every setting belongs in a section, as [index]")
     return content
+
+
+def annotation(pattern: str) -> re.Pattern[bytes] | None:
+    """What ``--revisit-annotation`` means; raises `BadInput`."""
+    try:
+        return re.compile(pattern.encode("utf-8", "surrogateescape")) if pattern else None
+    except re.error as error:
+        raise BadInput(f"--revisit-annotation is not a regular expression: {error}") from error
 
 
 def print_json(value: Any) -> None:
