@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from dedupindex.errors import BadInput
 from dedupindex.index.identity import Settings
 from dedupindex.index.protocol import View
 from dedupindex.lookup import Answer, Match, Query, Strategy, find
-from dedupindex.spill import Row, Sums
+from dedupindex.spill import Sums
 from dedupindex.urls import host_of
 
 _SAMPLED = 1000  # lookups that are checked for captures of the index itself
@@ -149,8 +149,12 @@ class Report:
             if number == 0:
                 self.rows.add(GROUPS[self.by](capture), *amounts)
 
-    def as_json(self, settings: Settings, captures: int, largest: int = 0) -> dict[str, Any]:
-        """The whole report as one object; `largest` limits the groups, 0 gives all."""
+    def as_json(self, settings: Settings, captures: int, largest: int) -> dict[str, Any]:
+        """The report as one object with the `largest` groups, 0 for all; they are in memory."""
+        return {**self.head(settings, captures), "groups": list(self.groups(largest))}
+
+    def head(self, settings: Settings, captures: int) -> dict[str, Any]:
+        """The report without its groups, of which there may be millions."""
         first = self.totals[self.filters[0]]
         return {
             "records": self.records,
@@ -164,10 +168,6 @@ class Report:
                 for chosen, total in self.totals.items()
             ],
             "by": self.by,
-            "groups": [
-                {self.by: key.decode("utf-8", "backslashreplace"), **summary(list(sums))}
-                for key, sums in self.largest_rows(largest)
-            ],
             "lookups": self.lookups,
             "average_lookup_ms": round(1000 * self.lookup_seconds / (self.lookups or 1), 4),
             "last_lookup_ms": round(1000 * self.last_lookup_seconds, 4),
@@ -180,9 +180,10 @@ class Report:
             },
         }
 
-    def largest_rows(self, count: int) -> Iterator[Row]:
+    def groups(self, count: int) -> Iterator[dict[str, Any]]:
         """The groups with the most bytes handled, largest first; 0 for all of them."""
-        return self.rows.largest(count, 1)
+        for key, sums in self.rows.largest(count, 1):
+            yield {self.by: key.decode("utf-8", "backslashreplace"), **summary(sums)}
 
 
 def _exact(view: View, settings: Settings, capture: Capture) -> list[Capture]:
@@ -196,7 +197,7 @@ def _is(capture: Capture, known: Capture) -> bool:
     return capture.date == known.date
 
 
-def summary(sums: list[int]) -> dict[str, Any]:
+def summary(sums: Sequence[int]) -> dict[str, Any]:
     """The columns of a total or group by name, and what follows from them."""
     columns = dict(zip(COLUMNS, sums, strict=True))
     duplicates = sum(columns[match.value] for match in CLASSES)

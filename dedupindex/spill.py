@@ -59,6 +59,6 @@ class Sums:
             yield key, tuple(sums)
 
     def _spill(self) -> None:
-        rows = [(key, *sums) for key, sums in self._sums.items()]
+        rows = ((key, *sums) for key, sums in self._sums.items())
         self._database.executemany(self._upsert, rows)
         self._sums = {}

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import csv
-import io
+import os
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
+import orjson
+from click.core import ParameterSource
 
 from dedupindex.admission import statuses
-from dedupindex.cli.common import Command, amount, print_json, printable, say, warn
+from dedupindex.build.builder import OnProgress, Seen
+from dedupindex.capture import Item
+from dedupindex.cli.common import Command, amount, annotation, printable, say, warn
+from dedupindex.cli.progress import shown
 from dedupindex.errors import Damaged
 from dedupindex.index import open_index
+from dedupindex.index.identity import Settings
+from dedupindex.index.protocol import View
 from dedupindex.report import COLUMNS, GROUPS, Filter, Report
-from dedupindex.sources import KINDS, SourceOptions, expand, open_source
+from dedupindex.sources import KINDS, Expanded, Source, SourceOptions, expand, open_source
 from dedupindex.sources.text import TextSource
+from dedupindex.urlkey import urlkey
 
 EXAMPLES = """
 bin/report my-index --against new-crawl/
@@ -25,6 +35,7 @@ bin/report my-index --against crawl.log --by mime --format csv
 bin/report my-index --against new-crawl/ --mime '' --mime '^text/.*' --min-size 0 --min-size 1024
 """
 _ROWS = 20  # of text
+_TOLD_EVERY = 2048  # records between two looks at the progress
 _LABELS = {
     "exact_url": "Exact URL hits",
     "canonical_url": "Canonical URL hits",
@@ -45,14 +56,12 @@ _LABELS = {
 @click.option(
     "-m",
     "--mime",
-    "mimes",
     multiple=True,
     default=("",),
     help="Leave these media types out; several are tried side by side. Default: none left out.",
 )
 @click.option(
     "--min-size",
-    "min_sizes",
     multiple=True,
     type=click.IntRange(0),
     default=(0,),
@@ -66,53 +75,81 @@ _LABELS = {
     help="Largest groups only; 0 for all. Default: 20 in text, else all.",
 )
 @click.option(
+    "--revisit-annotation",
+    default="",
+    metavar="REGEX",
+    help="crawl.log: further annotations that mark duplicates.",
+)
+@click.option(
     "--format",
-    "style",
     type=click.Choice(["text", "json", "csv"]),
     default="text",
     show_default=True,
     help="csv gives the groups, one a line.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.pass_context
 def command(
-    index: Path,
-    more: tuple[str, ...],
-    against: tuple[str, ...],
-    iterator: str | None,
-    by: str,
-    mimes: tuple[str, ...],
-    min_sizes: tuple[int, ...],
-    status: str,
-    limit: int | None,
-    style: str,
-    as_json: bool,
+    ctx: click.Context, /, index: Path, more: tuple[str, ...], as_json: bool, **options: Any
 ) -> int:
     """What the crawl in SOURCE would have saved had it asked INDEX, by strategy and by group."""
-    if not against and not more:
+    sources = [*options["against"], *more]
+    if not sources:
         raise click.UsageError("name the crawl: --against SOURCE...")
-    filters = [Filter(mime, size) for mime in mimes for size in min_sizes]
-    report = Report(filters, by=by, status=statuses(status))
+    style, kind = options["format"], options["iterator"]
+    if as_json and style != "json":
+        if ctx.get_parameter_source("format") is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"give either --json or --format {style}")
+        style = "json"
+    filters = [Filter(mime, size) for mime in options["mime"] for size in options["min_size"]]
+    report = Report(filters, by=options["by"], status=statuses(options["status"]))
+    reading = SourceOptions(revisit_annotation=annotation(options["revisit_annotation"]))
     with closing(open_index(index)) as engine, engine.view() as view:
         settings = engine.identity.settings
-        kinds: set[str] = set()
-        expanded = expand([*against, *more], iterator)
-        report.problems += expanded.problems
-        for path in expanded.paths:
-            with open_source(path, iterator, SourceOptions()) as source:
-                kinds.add("rows" if isinstance(source, TextSource) else "records")
-                report.take(source.items(), view, settings)
-        if limit is None:
-            limit = _ROWS if style == "text" and not as_json else 0
-        content = report.as_json(settings, view.counts().captures, limit)
+        kinds = _read(report, expand(sources, kind), kind, reading, view, settings)
+        head = report.head(settings, view.counts().captures)
     warn(report.problems)
     _doubts(report, kinds)
-    if style == "json" or as_json:
-        print_json(content)
-    elif style == "csv":
-        sys.stdout.write(as_csv(content))
-    else:
-        click.echo(as_text(content), nl=False)
+    limit = options["limit"]
+    if limit is None:
+        limit = _ROWS if style == "text" else 0
+    _PRINT[style](head, report.groups(limit))
     return Damaged.exit_status if report.problems else 0
+
+
+def _read(
+    report: Report,
+    found: Expanded,
+    kind: str | None,
+    reading: SourceOptions,
+    view: View,
+    settings: Settings,
+) -> set[str]:
+    """Look up what the sources hold, with progress; gives what they were: rows, records or both."""
+    urlkey(b"http://[::1]:1/")  # what it imports for unusual URLs is no part of lookup times
+    report.problems += found.problems
+    of = 0 if "-" in found.paths else sum(os.path.getsize(path) for path in found.paths)
+    kinds: set[str] = set()
+    before = 0
+    with shown(verbose=False) as progress:
+        for path in found.paths:
+            with open_source(path, kind, reading) as source:
+                kinds.add("rows" if isinstance(source, TextSource) else "records")
+                tell = partial(_tell, progress, source, before, of, report)
+                report.take(_watched(source.items(), tell), view, settings)
+                before += max(source.size, 0)
+    return kinds
+
+
+def _tell(progress: OnProgress, source: Source, before: int, of: int, report: Report) -> None:
+    progress(Seen("reading", before + source.position, of, report.records))
+
+
+def _watched(items: Iterable[Item], tell: Callable[[], None]) -> Iterator[Item]:
+    for number, item in enumerate(items, 1):
+        if not number % _TOLD_EVERY:
+            tell()
+        yield item
 
 
 def _doubts(report: Report, kinds: set[str]) -> None:
@@ -129,15 +166,24 @@ def _doubts(report: Report, kinds: set[str]) -> None:
         )
 
 
-def as_csv(content: dict[str, Any]) -> str:
+def _print_json(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> None:
+    """One JSON object on one line, its groups one by one: all of them may not fit in memory."""
+    write = sys.stdout.buffer.write
+    write(orjson.dumps(head)[:-1] + b',"groups":[')
+    for number, group in enumerate(groups):
+        write((b"," if number else b"") + orjson.dumps(group))
+    write(b"]}\n")
+    sys.stdout.buffer.flush()
+
+
+def _print_csv(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> None:
     """The groups of a report, one a line under a header."""
-    out = io.StringIO()
-    names = [content["by"], *COLUMNS, "duplicates", "duplicate_bytes", "new", "new_bytes"]
-    writer = csv.DictWriter(out, names, extrasaction="ignore", lineterminator="\n")
+    by = head["by"]
+    names = [by, *COLUMNS, "duplicates", "duplicate_bytes", "new", "new_bytes"]
+    writer = csv.DictWriter(sys.stdout, names, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    for group in content["groups"]:
-        writer.writerow({**group, content["by"]: _safe_cell(printable(group[content["by"]]))})
-    return out.getvalue()
+    for group in groups:
+        writer.writerow({**group, by: _safe_cell(printable(group[by]))})
 
 
 def _safe_cell(text: str) -> str:
@@ -145,8 +191,17 @@ def _safe_cell(text: str) -> str:
     return f"'{text}" if text[:1] in "=+-@" else text
 
 
-def as_text(content: dict[str, Any]) -> str:
+def _print_text(content: dict[str, Any], groups: Iterable[dict[str, Any]]) -> None:
     """A report for people, with every field of the DeDuplicator's."""
+    for line in (*_totals(content), *_strategies(content), ""):
+        click.echo(line)
+    for line in _groups(content["by"], groups):
+        click.echo(line)
+    for line in ("", *_index(content["index"])):
+        click.echo(line)
+
+
+def _totals(content: dict[str, Any]) -> list[str]:
     lines = [
         f"Records read:         {content['records']:,}",
         *(f"  not handled: {name:<18}{count:,}" for name, count in content["not_handled"].items()),
@@ -162,9 +217,15 @@ def as_text(content: dict[str, Any]) -> str:
     ]
     for name, label in _LABELS.items():
         lines.append(f"{label + ':':<22}{content[name]:,}, bytes: {content[f'{name}_bytes']:,}")
-    lines += [
+    return [
+        *lines,
         f"Average lookup time:  {content['average_lookup_ms']} ms",
         f"Last lookup time:     {content['last_lookup_ms']} ms",
+    ]
+
+
+def _strategies(content: dict[str, Any]) -> list[str]:
+    lines = [
         "",
         "What each strategy would have saved (each finds what the one above it does, and more):",
     ]
@@ -176,24 +237,20 @@ def as_text(content: dict[str, Any]) -> str:
                 f"    {strategy:<15}{saving['captures']:>12,} captures"
                 f"{amount(saving['bytes']):>12} ({saving['percent']} %)"
             )
-    lines += ["", *_groups(content), "", *_index(content["index"])]
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def _unsized(count: int) -> str:
     return f", and {count:,} captures whose sizes the sources do not tell" if count else ""
 
 
-def _groups(content: dict[str, Any]) -> list[str]:
-    lines = [f"{'handled':>9} {'exact':>8} {'canonical':>9} {'digest':>8} {'saved':>10}  by host"]
-    lines[0] = lines[0].replace("by host", f"by {content['by']}")
-    for group in content["groups"]:
-        lines.append(
+def _groups(by: str, groups: Iterable[dict[str, Any]]) -> Iterator[str]:
+    yield f"{'handled':>9} {'exact':>8} {'canonical':>9} {'digest':>8} {'saved':>10}  by {by}"
+    for group in groups:
+        yield (
             f"{group['handled']:>9,} {group['exact_url']:>8,} {group['canonical_url']:>9,} "
-            f"{group['digest']:>8,} {amount(group['duplicate_bytes']):>10}  "
-            f"{printable(group[content['by']])}"
+            f"{group['digest']:>8,} {amount(group['duplicate_bytes']):>10}  {printable(group[by])}"
         )
-    return lines
 
 
 def _index(index: dict[str, Any]) -> list[str]:
@@ -212,3 +269,6 @@ def _index(index: dict[str, Any]) -> list[str]:
 
 def _yes(value: bool) -> str:
     return "yes" if value else "no"
+
+
+_PRINT = {"text": _print_text, "json": _print_json, "csv": _print_csv}
