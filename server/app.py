@@ -11,6 +11,7 @@ from werkzeug.exceptions import HTTPException
 
 from dedupindex.errors import DedupError
 from dedupindex.index.identity import FORMAT
+from dedupindex.urlkey import urlkey
 from server import metrics as counting
 from server.answers import Lookups
 from server.config import Config
@@ -29,6 +30,7 @@ def create_app(
     config: Config, live: LiveIndex, metrics: Metrics | None = None, *, hot: bool = True
 ) -> Flask:
     """The application over an open index; without `hot` every request goes through Flask."""
+    urlkey(b"http://[::1]:1/")  # makes it import what unusual URLs need, before somebody waits
     metrics = metrics or Metrics()
     lookups = Lookups(live, metrics, config)
     app = Flask("server", static_folder=None)

@@ -8,6 +8,7 @@ by the worker's successor.
 from __future__ import annotations
 
 import ctypes
+import errno
 import socket
 import struct
 import sys
@@ -35,6 +36,8 @@ def listen(host: str, port: int, count: int) -> list[socket.socket]:
             port = alone.getsockname()[1]
         return [_open(host, port) for _ in range(count)]
     except (OSError, OverflowError) as error:
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            raise CannotListen(f"port {port} is in use; give --port 0 for a free one") from error
         reason = getattr(error, "strerror", None) or error
         raise CannotListen(f"cannot listen on {host}, port {port}: {reason}") from error
 

@@ -147,7 +147,7 @@ def test_a_ready_line_and_a_clean_end(make_index: MakeIndex) -> None:
         assert until(lambda: server.log.read_text() == said)
         server.process.send_signal(signal.SIGINT)
         assert server.process.wait(DEADLINE) == 0
-        assert server.log.read_text() == said
+        assert server.log.read_text() == said + "stopped\n"
 
 
 def test_what_keeps_it_from_starting(make_index: MakeIndex, tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_second_server_does_not_share_the_port(make_index: MakeIndex) -> None:
             [*words, "--port", str(server.port)], capture_output=True, text=True, timeout=DEADLINE
         )
         assert ended.returncode == 3
-        assert "in use" in ended.stderr
+        assert f"port {server.port} is in use; give --port 0 for a free one" in ended.stderr
 
 
 def test_counts_of_all_workers_add_up_at_once(make_index: MakeIndex) -> None:
@@ -283,7 +283,8 @@ def test_hostile_bytes_harm_nobody(make_index: MakeIndex) -> None:
             assert server.get(question(1))[0] == 200, data[:60]
         server.process.terminate()
         assert server.process.wait(DEADLINE) == 0
-        lines = server.log.read_text().splitlines()
+        *lines, last = server.log.read_text().splitlines()
+        assert last == "stopped"
         assert all(re.match(r"serving |\d{4}-\d\d-\d\dT\S+Z INFO ", line) for line in lines), lines
 
 

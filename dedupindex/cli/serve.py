@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from dedupindex.cli.common import Command, print_json, say
+from dedupindex.cli.common import Command, print_json, printable, say
 
 EXAMPLES = """
 bin/serve my-index
@@ -81,7 +81,7 @@ def command(index: Path, as_json: bool, **chosen: Any) -> int:
             print_json(
                 {
                     "url": started.url,
-                    "index": str(index),
+                    "index": printable(str(index)),
                     "captures": started.counts.captures,
                     "workers": started.workers,
                 }
@@ -95,4 +95,5 @@ def command(index: Path, as_json: bool, **chosen: Any) -> int:
         say(f"{chosen['host']} is not loopback: whoever reaches this address may ask the index")
     chosen["workers"] = chosen["workers"] or default_workers()
     serve(Config(index, **chosen), ready)
+    say("stopped")
     return 0
