@@ -6,15 +6,24 @@ import csv
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import click
 import pytest
 
-from dedupindex.cli import COMMANDS, group
+from dedupindex.build.builder import Seen
+from dedupindex.cli import COMMANDS, group, main
+from dedupindex.cli.common import settings_of
+from dedupindex.index import open_index
+from dedupindex.report import COLUMNS, Filter, Report
+from dedupindex.sources import SourceOptions, open_source
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.test_build import HEADER, cdx_line
@@ -53,26 +62,29 @@ def test_help_ends_with_examples_and_exit_statuses(name: str) -> None:
     assert "Examples:" in page
     assert f"bin/{name}" in page
     assert "Exit status:" in page
+    assert "130 interrupted · 141 reader went away" in page
     assert "--config" in page
     assert "--json" in page
 
 
-def test_the_settings_file_holds_every_default() -> None:
-    content = tomllib.loads((ROOT / "conf" / "dedupindex.toml").read_text())
+ONCE = {"lookup": {"digest", "url", "batch", "not_record", "not_date"}, "report": {"against"}}
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_the_settings_file_holds_every_default(name: str) -> None:
     text = (ROOT / "conf" / "dedupindex.toml").read_text()
-    for name in ("index", "serve"):
-        command = commands()[name]
-        once = {"check", "stats", "compact", "copy_to", "mode", "as_json", "config", "help"}
-        for param in command.params:
-            if not isinstance(param, click.Option) or param.name in once:
-                continue
-            assert param.name is not None
-            assert f"{param.name} =" in text, f"[{name}] {param.name} is not documented"
-            if param.name in content[name]:
-                default = param.get_default(click.Context(command))
-                assert content[name][param.name] == default, f"[{name}] {param.name}"
-        known = {param.name for param in command.params}
-        assert set(content[name]) <= known
+    section = re.split(r"^\[(\w+)\]$", text, flags=re.MULTILINE)
+    documented = dict(zip(section[1::2], section[2::2], strict=True))[name]
+    content = tomllib.loads(text)[name]
+    settings = settings_of(commands()[name])
+    for setting in settings.keys() - {"json"} - ONCE.get(name, set()):
+        assert re.search(rf"^(# )?{setting} = ", documented, re.MULTILINE), setting
+        if setting in content:
+            default = settings[setting].get_default(click.Context(commands()[name]))
+            value = content[setting]
+            assert (tuple(value) if isinstance(value, list) else value) == default, setting
+    assert set(content) <= set(settings)
+    dedupindex(name, "--config", ROOT / "conf" / "dedupindex.toml", "--nonsense", status=2)
 
 
 def test_command_line_over_environment_over_file(tmp_path: Path) -> None:
@@ -98,7 +110,14 @@ def test_command_line_over_environment_over_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "word"),
-    [("[index]\ncolour = 1\n", "colour"), ("mime = [", "not TOML"), ("mime = 1\n", "section")],
+    [
+        ("[index]\ncolour = 1\n", "colour"),
+        ("mime = [", "not TOML"),
+        ("mime = 1\n", "section"),
+        ("[idx]\nadd = true\n", "no section [idx], but index, serve, lookup, report, search"),
+        ("[index]\nstats = true\n", "no setting 'stats'"),
+        ("[index]\njobs = -1\n", "settings.toml: [index] jobs: -1"),
+    ],
 )
 def test_a_bad_settings_file_is_refused(tmp_path: Path, content: str, word: str) -> None:
     settings = tmp_path / "settings.toml"
@@ -137,6 +156,14 @@ def test_index_reads_standard_input_and_globs(tmp_path: Path) -> None:
         (["report", "no-index", "--against", "x"], 6, "no index"),
         (["serve", "no-index", "--port", "0"], 6, "no index"),
         (["index", "--stats", "no-index"], 6, "no index"),
+        (["index", "--compact", "no-index"], 6, "no index"),
+        (
+            ["index", "--check", "--stats", "i"],
+            2,
+            "give one of --check, --stats, --compact, --copy",
+        ),
+        (["index", "--copy", "c", "--compact", "i"], 2, "give one of --check, --stats"),
+        (["report", "i", "x", "--json", "--format", "csv"], 2, "either --json or --format csv"),
         (["nonsense"], 2, "No such command"),
         (["index", "-i", "spreadsheet", "x", "i"], 4, "spreadsheet"),
         (["index", "--also-digest", "crc32", "x", "i"], 4, "crc32"),
@@ -151,6 +178,7 @@ def test_errors_are_one_sentence(
     out, talk = dedupindex(*words, status=status)
     assert out == ""
     assert sentence in talk
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
 def test_damaged_input_is_named_and_the_status_is_not_0(tmp_path: Path) -> None:
@@ -331,3 +359,135 @@ def test_an_index_that_cannot_be_written_can_be_read(make_index: MakeIndex) -> N
     finally:
         index.chmod(0o755)
     assert json.loads(out)["duplicate"]
+
+
+def test_settings_have_the_names_of_options(make_index: MakeIndex, tmp_path: Path) -> None:
+    index = make_index([capture(1)])
+    crawl = tmp_path / "x.cdx"
+    crawl.write_text(HEADER + cdx_line(1, 1, 9, mime="text/css"))
+    settings = tmp_path / "settings.toml"
+    settings.write_text(
+        '[report]\nmime = "^text/"\nmin-size = [0, 9]\nformat = "csv"\n'
+        "[index]\nno-url-index = true\nwhitelist = true\n"
+    )
+
+    def filters(*words: str, **env: str) -> list[tuple[str, int]]:
+        out, _ = dedupindex("report", index, crawl, "--json", *words, **env)
+        return [(row["mime"], row["min_size"]) for row in json.loads(out)["filters"]]
+
+    assert filters("--config", str(settings)) == [("^text/", 0), ("^text/", 9)]
+    assert filters(DEDUPINDEX_REPORT_MIME="^x") == [("^x", 0)]
+    assert dedupindex("report", index, crawl, "--config", settings)[0].startswith("host,")
+    dedupindex("index", "--config", settings, crawl, tmp_path / "i")
+    out, _ = dedupindex("index", "--stats", "--json", tmp_path / "i")
+    assert json.loads(out)["options"] == "--no-url-index --no-canonicalized --whitelist"
+    _, talk = dedupindex("index", crawl, "j", status=2, DEDUPINDEX_INDEX_JOBS="many")
+    assert "DEDUPINDEX_INDEX_JOBS" in talk
+
+
+def test_indexes_may_have_names_that_are_no_text(tmp_path: Path) -> None:
+    crawl = tmp_path / "x.cdx"
+    crawl.write_text(HEADER + cdx_line(1, 1, 1))
+    index = os.fsdecode(bytes(tmp_path / "i") + b"\xe9")
+    copy = os.fsdecode(bytes(tmp_path / "c") + b"\xe9")
+    out, _ = dedupindex("index", crawl, index)
+    assert r"\udce9" in out
+    for action in ("--stats", "--check", "--compact"):
+        dedupindex("index", action, index)
+    dedupindex("index", "--add", crawl, index)
+    out, _ = dedupindex("index", "--copy", copy, index, "--json")
+    assert json.loads(out)["copy"] == str(tmp_path / "c") + r"\udce9"
+    dedupindex("lookup", copy, "--digest", sha1(1))
+    dedupindex("report", copy, crawl)
+    _, talk = dedupindex("index", "--copy", copy, index, status=5)
+    assert "not an empty directory" in talk
+
+
+def test_stats_say_what_crawls_brought(tmp_path: Path) -> None:
+    index = tmp_path / "i"
+    for number, words in enumerate((["--crawl", "spring"], ["--add"], ["--add"]), 1):
+        crawl = tmp_path / f"{number}.cdx"
+        crawl.write_text(HEADER + "".join(cdx_line(number, n, 1) for n in range(number)))
+        dedupindex("index", *words, crawl, index)
+    out, _ = dedupindex("index", "--stats", "--json", index)
+    assert json.loads(out)["crawls"] == [
+        {"crawl": "", "files": 2, "records": 5},
+        {"crawl": "spring", "files": 1, "records": 1},
+    ]
+    out, _ = dedupindex("index", "--stats", index)
+    assert "crawl spring: 1 files, 1 records\n" in out
+    assert "crawl (no name): 2 files, 5 records\n" in out
+
+
+def test_a_report_takes_groups_one_by_one(make_index: MakeIndex, tmp_path: Path) -> None:
+    index = make_index([capture(1)])
+    crawl = tmp_path / "x.cdx"
+    lines = (cdx_line(1 + n % 9, n, 9, f"http://h{n}.example/") for n in range(1, 3001))
+    crawl.write_text(HEADER + "".join(lines))
+    out, _ = dedupindex("report", index, crawl, "--json")
+    groups = json.loads(out)["groups"]
+    assert len({group["host"] for group in groups}) == 3000
+    out, _ = dedupindex("report", index, crawl, "--format", "csv")
+    assert [row["host"] for row in csv.DictReader(io.StringIO(out))] == [
+        group["host"] for group in groups
+    ]
+    assert dedupindex("report", index, crawl)[0].count(".example\n") == 20
+    report = Report([Filter()])
+    with closing(open_index(index)) as engine, engine.view() as view:
+        settings = engine.identity.settings
+        with open_source(str(crawl), None, SourceOptions()) as source:
+            report.take(source.items(), view, settings)
+    assert report.as_json(settings, 1, 2)["groups"] == groups[:2]
+    for number in range(3000):
+        report.rows.add(b"%d" % number, *[1] * len(COLUMNS))
+    tracemalloc.start()
+    assert sum(1 for _ in report.groups(0)) == 6000
+    assert tracemalloc.get_traced_memory()[1] < 2e6  # as a list they take 9e6
+    tracemalloc.stop()
+
+
+def test_a_report_takes_annotations_and_tells_how_far_it_is(
+    make_index: MakeIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Seen] = []
+
+    @contextmanager
+    def shown(*, verbose: bool) -> Iterator[Callable[[Seen], None]]:
+        yield told.append
+
+    monkeypatch.setattr("dedupindex.cli.report.shown", shown)
+    crawl = tmp_path / "crawl.log"
+    line = (
+        "2026-11-02T09:14:17.000Z   200        500 http://h1.example/p1 - - image/png #001 "
+        f"20261102091416000+10 {sha1(1)} - seen-before\n"
+    )
+    crawl.write_text(line * 2048)
+    index = make_index([capture(1, b"http://h1.example/p1")])
+    revisits = []
+    for words in ([], ["--revisit-annotation", "seen-.*"]):
+        assert main(["report", str(index), str(crawl), *words]) == 0
+    assert [seen.records for seen in told] == [2047, 2047]
+    assert told[0].of == len(line) * 2048
+    for words in ([], ["--revisit-annotation", "seen-.*"]):
+        out, _ = dedupindex("report", index, crawl, "--json", *words)
+        revisits.append(json.loads(out)["already_revisits"])
+    assert revisits == [0, 2048]
+    _, talk = dedupindex("report", index, crawl, "--revisit-annotation", "(", status=4)
+    assert "--revisit-annotation is not a regular expression" in talk
+
+
+def test_what_lookups_need_is_imported_before_they_are_timed(make_index: MakeIndex) -> None:
+    index = make_index([capture(1)])
+    made = "create_app(Config(Path(sys.argv[1])), LiveIndex(Path(sys.argv[1])))"
+    imports = "\n".join(
+        f"from {module} import {name}"
+        for module, name in (
+            ("pathlib", "Path"),
+            ("server.app", "create_app"),
+            ("server.config", "Config"),
+            ("server.live", "LiveIndex"),
+        )
+    )
+    program = f"import sys\n{imports}\nassert 'surt' not in sys.modules\n{made}\n"
+    program += "assert 'surt' in sys.modules\n"
+    subprocess.run([sys.executable, "-c", program, str(index)], check=True)

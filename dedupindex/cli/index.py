@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from dedupindex.build.builder import Build, Built, build
-from dedupindex.cli.common import Command, print_json, say, warn
+from dedupindex.cli.common import Command, annotation, print_json, printable, say, warn
 from dedupindex.cli.progress import shown
 from dedupindex.cli.upkeep import check, compact, copy, stats
 from dedupindex.digest import SIZES
@@ -31,6 +31,10 @@ bin/index --add -w -m '.*' new.warc.gz my-index
 bin/index -i crawllog crawl.log my-index
 bin/index --stats my-index
 """
+
+
+_ACTIONS = {"check": check, "stats": stats, "compact": compact}
+_action = partial(click.option, allow_from_autoenv=False)  # no setting: it is done once
 
 
 @click.command(cls=Command, examples=EXAMPLES)
@@ -86,18 +90,14 @@ bin/index --stats my-index
     metavar="REGEX",
     help="crawl.log: further annotations that mark duplicates.",
 )
-@click.option("--check", "mode", flag_value="check", help="Read the whole index back, verify it.")
-@click.option("--stats", "mode", flag_value="stats", help="Say what the index holds.")
-@click.option("--compact", "mode", flag_value="compact", help="Write the index anew, packed.")
-@click.option(
-    "--copy", "copy_to", type=click.Path(path_type=Path), help="Copy the index, even in use."
-)
+@_action("--check", is_flag=True, help="Read the whole index back, verify it.")
+@_action("--stats", is_flag=True, help="Say what the index holds.")
+@_action("--compact", is_flag=True, help="Write the index anew, packed.")
+@_action("--copy", type=click.Path(path_type=Path), help="Copy the index, even in use.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(
     sources: tuple[str, ...],
     index: Path,
-    mode: str | None,
-    copy_to: Path | None,
     as_json: bool,
     verbose: bool,
     **options: Any,
@@ -107,12 +107,14 @@ def command(
     A SOURCE is a WARC, ARC, WACZ, CDX, CDXJ or Heritrix crawl.log, a directory of them, a glob, or
     - for standard input.
     """
-    if mode or copy_to:
+    if actions := [name for name in (*_ACTIONS, "copy") if options[name]]:
+        if len(actions) > 1:
+            raise click.UsageError("give one of --check, --stats, --compact, --copy")
         if sources:
             raise click.UsageError("--check, --stats, --compact and --copy take an INDEX only")
-        if copy_to:
-            return copy(index, copy_to, as_json=as_json)
-        return {"check": check, "stats": stats, "compact": compact}[mode or ""](index, as_json)
+        if options["copy"]:
+            return copy(index, options["copy"], as_json=as_json)
+        return _ACTIONS[actions[0]](index, as_json)
     if not sources:
         raise click.UsageError(f"give the sources, then the index: bin/index {index} my-index")
     if str(index) == "-":
@@ -130,10 +132,6 @@ def _job(sources: tuple[str, ...], index: Path, options: dict[str, Any]) -> Buil
     for name in also:
         if name not in SIZES:
             raise BadInput(f"--also-digest knows {', '.join(SIZES)}; not {name!r}")
-    try:
-        annotation = re.compile(options["revisit_annotation"].encode())
-    except re.error as error:
-        raise BadInput(f"--revisit-annotation is not a regular expression: {error}") from error
     return Build(
         sources=list(sources),
         index=index,
@@ -154,7 +152,7 @@ def _job(sources: tuple[str, ...], index: Path, options: dict[str, Any]) -> Buil
         options=SourceOptions(
             also=tuple(sorted(also)),
             etag=options["etag"],
-            revisit_annotation=annotation if options["revisit_annotation"] else None,
+            revisit_annotation=annotation(options["revisit_annotation"]),
         ),
         add=options["add"],
         replace=options["replace"],
@@ -182,5 +180,6 @@ def _tell(built: Built, index: Path, as_json: bool) -> int:
             click.echo(f"  refused: {reason:<19}{count:>12,}  {hint}".rstrip())
         if built.skipped:
             click.echo(f"  {built.skipped:,} files of no known kind were passed over")
-        click.echo(f"next: bin/serve {index}    or: bin/index --stats {index}")
+        name = printable(str(index))
+        click.echo(f"next: bin/serve {name}    or: bin/index --stats {name}")
     return Damaged.exit_status if built.problems else 0

@@ -13,7 +13,8 @@ from dedupindex.cli.common import amount, print_json, printable, say
 from dedupindex.errors import Damaged, IndexExists
 from dedupindex.files import exclusive
 from dedupindex.index import open_index
-from dedupindex.index.protocol import Engine
+from dedupindex.index.identity import read_identity
+from dedupindex.index.protocol import Engine, View
 from dedupindex.spill import Sums
 from dedupindex.urls import host_of
 
@@ -32,7 +33,7 @@ def check(index: Path, as_json: bool) -> int:
         for problem in wrong:
             click.echo(printable(problem))
         said = f"{len(wrong)} problems" if wrong else "no problem found"
-        click.echo(f"{index}: {counts.captures:,} captures checked, {said}")
+        click.echo(f"{printable(str(index))}: {counts.captures:,} captures checked, {said}")
     return Damaged.exit_status if wrong else 0
 
 
@@ -50,6 +51,9 @@ def stats(index: Path, as_json: bool) -> int:
     click.echo(f"engine {content['engine']}, format {content['format']}, urlkeys of ", nl=False)
     click.echo(content["canonicaliser"])
     click.echo(f"options: {content['options'] or 'all at their defaults'}")
+    for row in content["crawls"]:
+        name = printable(row["crawl"]) or "(no name)"
+        click.echo(f"crawl {name}: {row['files']:,} files, {row['records']:,} records")
     click.echo(f"hosts: {content['hosts']:,}; the largest:")
     for row in content["largest_hosts"]:
         size = amount(row["payload_bytes"])
@@ -68,6 +72,7 @@ def _stats(engine: Engine, index: Path) -> dict[str, Any]:
             size = 0 if capture.size_of_record else max(capture.size, 0)
             payload += size
             hosts.add(host_of(capture.url), 1, size)
+        crawls = _crawls(view)
     size = sum(path.stat().st_size for path in index.rglob("*") if path.is_file())
     largest = hosts.largest(_HOSTS_SHOWN, 0)
     return {
@@ -81,6 +86,7 @@ def _stats(engine: Engine, index: Path) -> dict[str, Any]:
         "generation": engine.identity.generation,
         "settings": asdict(engine.identity.settings),
         "options": engine.identity.settings.as_options(),
+        "crawls": crawls,
         "hosts": len(hosts),
         "largest_hosts": [
             {
@@ -93,8 +99,22 @@ def _stats(engine: Engine, index: Path) -> dict[str, Any]:
     }
 
 
+def _crawls(view: View) -> list[dict[str, Any]]:
+    """The crawls of ``--crawl`` with what they brought; one without a name is that of the rest."""
+    sums: dict[str, list[int]] = {}
+    for container in view.containers():
+        of_crawl = sums.setdefault(container.crawl, [0, 0])
+        of_crawl[0] += 1
+        of_crawl[1] += container.records
+    return [
+        {"crawl": crawl, "files": files, "records": records}
+        for crawl, (files, records) in sorted(sums.items())
+    ]
+
+
 def compact(index: Path, as_json: bool) -> int:
     """Write the index anew with full pages; servers go on and take the new file by themselves."""
+    read_identity(index)  # where there is no index, no lock file is to be made
     with (
         exclusive(index / "lock", f"the index at {index}"),
         closing(open_index(index, write=True)) as engine,
@@ -105,7 +125,7 @@ def compact(index: Path, as_json: bool) -> int:
     if as_json:
         print_json({"bytes_before": before, "bytes_after": after})
     else:
-        click.echo(f"{index}: {amount(before)} before, {amount(after)} now")
+        click.echo(f"{printable(str(index))}: {amount(before)} before, {amount(after)} now")
     return 0
 
 
@@ -119,7 +139,7 @@ def copy(index: Path, target: Path, *, as_json: bool) -> int:
     with closing(open_index(index)) as engine:
         engine.copy(target)
     if as_json:
-        print_json({"copy": str(target), "bytes": _size(target)})
+        print_json({"copy": printable(str(target)), "bytes": _size(target)})
     else:
         say(f"copied {index} to {target} ({amount(_size(target))})")
     return 0

@@ -252,7 +252,7 @@ def _holds(txn: lmdb.Transaction, key: bytes) -> bool:
 
 def _environment(path: Path, *, write: bool, bulk: bool = False) -> lmdb.Environment:
     return lmdb.open(
-        str(path),
+        os.fsencode(path),
         subdir=False,
         map_size=MAP_SIZE if write else 0,
         readonly=not write,

@@ -84,7 +84,7 @@ class Staging:
         path = self.directory / "numbers.mdb"
         if not path.exists():
             return
-        with lmdb.open(str(path), subdir=False, readonly=True, max_dbs=2) as env:
+        with lmdb.open(os.fsencode(path), subdir=False, readonly=True, max_dbs=2) as env:
             names = env.open_db(b"names", create=False)
             with env.begin(db=names) as txn:
                 for key, value in txn.cursor():
@@ -113,7 +113,7 @@ class Numbers:
         self._path = directory / "numbers.mdb"
         with self._explained():
             self._env = lmdb.open(
-                str(self._path), subdir=False, map_size=1 << 36, max_dbs=2, sync=False
+                os.fsencode(self._path), subdir=False, map_size=1 << 36, max_dbs=2, sync=False
             )
             self._numbers = self._env.open_db(b"numbers")  # hash of a name -> number
             self._names = self._env.open_db(b"names")
