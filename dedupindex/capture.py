@@ -18,7 +18,7 @@ class Evidence(IntEnum):
     RECORD = 0  # its own record was read, and its payload had this digest
     ROW = 1  # a row of a CDX or crawl log says so
     NAMED = 2  # a revisit names it as its original
-    REVISIT = 3  # it is itself a revisit: never an original, remembered so that none is made of it
+    REVISIT = 3  # a revisit or a refused record: remembered so that no original is made of it
 
 
 class Covers(IntEnum):
@@ -70,6 +70,7 @@ class Refusal(NamedTuple):
     """A record that is no capture, under the name of the reason that reports count."""
 
     reason: str
+    itself: Capture | None = None  # what of it must never be an original, `Evidence.REVISIT`
 
 
 class Problem(NamedTuple):

@@ -58,7 +58,7 @@ class Bench:
         for item in captures:
             key = keys.of(item.digest, item.url)
             if item.evidence == Evidence.REVISIT:
-                staged.append(key + encode_revisit(item))
+                staged.append(key + encode_revisit(item, read=item.offset >= 0))
                 continue
             number = 0
             if item.container:

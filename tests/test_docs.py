@@ -19,9 +19,10 @@ def reasons_in_code() -> set[str]:
     """Every name under which a record is refused, as the code spells it."""
     patterns = (
         r'Refusal\("([a-z-]+)"',
+        r'refusal\(record, "([a-z-]+)"',
         r'Refused\("([a-z-]+)"',
         r'refused\["([a-z-]+)"\]',
-        r'CHAINED = "([a-z-]+)"',
+        r'(?:CHAINED|CONTRADICTED) = "([a-z-]+)"',
         r': "([a-z]+-record|segmented)"',
         r'reason = "([a-z-]+)"',
     )

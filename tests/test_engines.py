@@ -628,3 +628,25 @@ def test_a_damaged_run_leaves_the_old_state(bench: Bench) -> None:
         with bench.open(write=True) as engine, pytest.raises(IndexUnavailable):
             engine.load(Load(runs, [(1, "/warcs/1.warc.gz")], []))
     assert bench.held() == held
+
+
+def test_both_ways_to_load_count_alike(make: Make) -> None:
+    """A load into a small index is a rebuild, and into a big one a few puts."""
+    before = [
+        capture(1, A, 9, evidence=Evidence.ROW),
+        capture(2, A, 9, evidence=Evidence.NAMED),
+        capture(3, A, 9),
+    ]
+    incoming = [
+        *[capture(n, A, day, evidence=Evidence.ROW) for n in (1, 2, 3, 4) for day in (4, 5, 6)],
+        *[capture(n, A, day, evidence=Evidence.NAMED) for n in (1, 2, 5) for day in (3, 4, 7)],
+        *[capture(n, A, 4, evidence=Evidence.REVISIT) for n in (1, 2, 4, 5)],
+        *[capture(n, A, day) for n in (2, 6) for day in (8, 7, 9)],
+    ]
+    small, big = make(), make()
+    small.load(before)
+    big.load([*before, *(capture(n, B) for n in range(100, 4000))])
+    one, other = small.load(incoming), big.load(incoming)
+    assert one == other
+    assert one.contradicted
+    assert small.held() == [pair for pair in big.held() if pair[1].url == A]

@@ -20,6 +20,7 @@ from dedupindex.index.cells import (
     encode_revisit,
     entries_of,
 )
+from dedupindex.index.marks import MARKS
 from dedupindex.index.runs import merge
 from dedupindex.index.settle import Outcome, Rule, settled, staged_again
 from dedupindex.timestamps import digits_of_date
@@ -33,6 +34,7 @@ DATES = [
     b"2026-11-20T09:14:17.25Z",
     b"2026-11-20T09:14:18Z",
     b"2026-11-20T09:14:19Z",
+    *[b"2026-11-20T09:14:%dZ" % second for second in range(20, 31)],
 ]
 KEYS = [Keys(), Keys(canonical=False), Keys(url=False, canonical=False)]
 
@@ -66,7 +68,11 @@ def stage(captures: Iterable[Capture], keys: Keys) -> list[bytes]:
     staged = []
     for item in captures:
         marker = item.evidence == Evidence.REVISIT
-        entry = encode_revisit(item) if marker else encode(item, NUMBERS[item.container])
+        entry = (
+            encode_revisit(item, read=was_read(item))
+            if marker
+            else encode(item, NUMBERS[item.container])
+        )
         staged.append(keys.of(item.digest, item.url) + entry)
     return sorted(staged)
 
@@ -89,6 +95,11 @@ def held(cells: Cells) -> Held:
     ]
 
 
+def handled(outcome: Outcome) -> int:
+    kept = outcome.added + outcome.replaced + outcome.unchanged
+    return kept + outcome.chained + outcome.contradicted
+
+
 def second(item: Capture) -> bytes:
     return digits_of_date(item.date)
 
@@ -97,29 +108,50 @@ def model(captures: Iterable[Capture], keys: Keys, keep: str) -> Held:
     """The captures that should stay, by the words of `settle`."""
     groups: dict[tuple[bytes, bytes], list[Capture]] = defaultdict(list)
     since: dict[bytes, bytes] = {}
+    read: dict[bytes, set[bytes]] = defaultdict(set)
     for item in captures:
         key = keys.of(item.digest, item.url)
         if item.evidence == Evidence.REVISIT:
             since[key] = min(since.get(key, b"9"), second(item))
+            read[key] |= {second(item)} if was_read(item) else set()
         else:
             groups[key, item.url if keys.url else b""].append(item)
     found = []
     for (key, _), rivals in groups.items():
-        alive = [
+        rows = [item for item in rivals if item.evidence == Evidence.ROW]
+        best = [_best(rows, key, keep)] if rows else []
+        seconds = sorted(read[key])
+        alive = [item for item in rivals if item.evidence == Evidence.RECORD]
+        for row in best:
+            last = seconds[MARKS - 1] if len(seconds) >= MARKS else b"9"
+            if second(row) not in seconds and second(row) <= last:
+                alive.append(row)
+        claims = [
             item
             for item in rivals
-            if item.evidence != Evidence.NAMED or second(item) < since.get(key, b"9")
+            if item.evidence == Evidence.NAMED and second(item) < since.get(key, b"9")
         ]
+        if keep == "earliest" or not alive:
+            alive += claims
         if alive:
-            end = max if keep == "latest" else min
-            moment = end(map(second, alive))
-            alive = [item for item in alive if second(item) == moment]
-            best = min(item.evidence for item in alive)
-            alive = [item for item in alive if item.evidence == best]
-            date = end(item.date[:-1] for item in alive)
-            alive = [item for item in alive if item.date[:-1] == date]
-            found.append(min(alive, key=lambda item: _last(item, key)))
+            claimed = all(item.evidence == Evidence.NAMED for item in alive)
+            found.append(_best(alive, key, "earliest" if claimed else keep))
     return [(item.digest, item) for item in found]
+
+
+def was_read(mark: Capture) -> bool:
+    return mark.offset >= 0
+
+
+def _best(alive: list[Capture], key: bytes, keep: str) -> Capture:
+    end = max if keep == "latest" else min
+    moment = end(map(second, alive))
+    alive = [item for item in alive if second(item) == moment]
+    best = min(item.evidence for item in alive)
+    alive = [item for item in alive if item.evidence == best]
+    date = end(item.date[:-1] for item in alive)
+    alive = [item for item in alive if item.date[:-1] == date]
+    return min(alive, key=lambda item: _last(item, key))
 
 
 def _last(item: Capture, key: bytes) -> tuple[str, float, bytes]:
@@ -142,43 +174,31 @@ def test_one_load_leaves_what_the_model_leaves(
     assert outcome.captures == len(expected)
     assert outcome.digests == len({digest for digest, _ in expected})
     originals = sum(item.evidence != Evidence.REVISIT for item in captures)
-    counted = outcome.added + outcome.replaced + outcome.unchanged + outcome.chained
+    counted = handled(outcome)
     assert (counted, outcome.added, outcome.replaced) == (originals, len(expected), 0)
 
 
+@pytest.mark.parametrize("keep", ["earliest", "latest"])
 @given(
-    st.lists(conflicting, max_size=12),
+    st.lists(conflicting, max_size=24),
     st.sampled_from(KEYS),
     st.lists(st.integers(0, 12), max_size=4),
 )
 def test_any_splitting_into_loads_leaves_what_the_model_leaves(
-    captures: list[Capture], keys: Keys, cuts: list[int]
+    keep: str, captures: list[Capture], keys: Keys, cuts: list[int]
 ) -> None:
     cells: Cells = []
     places = [0, *sorted(cuts), len(captures)]
     for start, end in zip(places, places[1:], strict=False):
         part = captures[start:end]
-        cells, outcome = load(cells, part, rule_of(keys))
-        counted = outcome.added + outcome.replaced + outcome.unchanged + outcome.chained
+        cells, outcome = load(cells, part, rule_of(keys, keep))
+        counted = handled(outcome)
         assert counted == sum(item.evidence != Evidence.REVISIT for item in part)
         assert outcome.captures == len(held(cells))
-    assert same(held(cells), model(captures, keys, "earliest"))
-    again, outcome = load(cells, captures, rule_of(keys))
+    assert same(held(cells), model(captures, keys, keep))
+    again, outcome = load(cells, captures, rule_of(keys, keep))
     assert again == cells
     assert (outcome.added, outcome.replaced) == (0, 0)
-
-
-without_claims = conflicting.filter(lambda item: item.evidence < Evidence.NAMED)
-
-
-@given(st.lists(without_claims, max_size=12), st.sampled_from(KEYS), st.integers(0, 12))
-def test_the_latest_stays_in_any_splitting_too(
-    captures: list[Capture], keys: Keys, cut: int
-) -> None:
-    rule = rule_of(keys, "latest")
-    cells, _ = load([], captures[:cut], rule)
-    cells, _ = load(cells, captures[cut:], rule)
-    assert same(held(cells), model(captures, keys, "latest"))
 
 
 def test_a_claim_that_turns_out_to_be_a_chain_gives_way_to_what_was_read() -> None:
@@ -193,6 +213,30 @@ def test_a_claim_that_turns_out_to_be_a_chain_gives_way_to_what_was_read() -> No
     cells, outcome = load(cells, [marker], rule)
     assert [item.date for _, item in held(cells)] == [row.date]
     assert outcome.captures == 1
+
+
+@given(st.permutations([(day, kind) for day in range(1, 13) for kind in (1, 3)]), st.integers(1, 9))
+def test_more_marks_than_are_kept_refute_alike_in_any_order(
+    items: list[tuple[int, int]], size: int
+) -> None:
+    """Of the rows the best is refuted, and with it all."""
+    rule = rule_of(Keys(), "latest")
+    captures = [capture(day=day, evidence=Evidence(kind), container="a") for day, kind in items]
+    cells: Cells = []
+    for start in range(0, len(captures), size):
+        cells, _ = load(cells, captures[start : start + size], rule)
+    assert held(cells) == []
+    marks = [entry for _, cell in cells for entry in entries_of(cell) if entry[0] & 3 == 3]
+    assert len(marks) == MARKS
+    assert cells == load([], captures, rule)[0]
+
+
+def test_a_row_of_a_revisit_refutes_no_other_row() -> None:
+    """A crawler may fetch twice in a second; nobody read what the rows tell of."""
+    row = capture(evidence=Evidence.ROW, container="a")
+    mark = capture(evidence=Evidence.REVISIT, offset=-1)
+    cells, outcome = load([], [row, mark], rule_of(Keys()))
+    assert (len(held(cells)), outcome.contradicted) == (1, 0)
 
 
 def test_a_further_digest_counts_as_held_but_not_as_added() -> None:

@@ -20,7 +20,7 @@ from dedupindex.files import exclusive
 from dedupindex.index import open_index
 from dedupindex.index.identity import FILE, Identity, Settings, read_identity
 from dedupindex.index.protocol import Load
-from dedupindex.index.settle import CHAINED, Outcome
+from dedupindex.index.settle import CHAINED, CONTRADICTED, Outcome
 from dedupindex.index.staging import Staging
 from dedupindex.sources import Expanded, SourceOptions, expand
 from dedupindex.tally import BuildTally
@@ -261,5 +261,7 @@ def _account(done: list[Staged], outcome: Outcome) -> BuildTally:
     tally.unchanged = outcome.unchanged
     if outcome.chained:
         tally.refused[CHAINED] += outcome.chained
+    if outcome.contradicted:
+        tally.refused[CONTRADICTED] += outcome.contradicted
     tally.check()
     return tally

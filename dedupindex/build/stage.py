@@ -18,6 +18,8 @@ from dedupindex.index.protocol import Container
 from dedupindex.index.runs import RunWriter
 from dedupindex.index.staging import Numbers
 from dedupindex.sources import Source, SourceOptions, open_source
+from dedupindex.sources.wacz import WaczSource
+from dedupindex.sources.warc import WarcSource
 from dedupindex.tally import BuildTally
 
 PROBLEMS_KEPT = 100  # of one container; the rest are only counted
@@ -128,11 +130,13 @@ class _Stager:
         self.tally = BuildTally()
         self.admitted = 0
         self.problems: list[Problem] = []
+        self._reads = False  # records, and not only rows
         self.damages = 0  # all problems; only the first are kept
 
     def read(self, source: Source, progress: Progress) -> Iterator[list[bytes]]:
         """Batches of staged entries, until the source ends."""
         items, position, records = source.items(), 0, 0
+        self._reads = isinstance(source, WarcSource | WaczSource)
         batch = list(islice(items, _AT_ONCE))
         while batch:
             staged: list[bytes] = []
@@ -164,6 +168,8 @@ class _Stager:
                 put_aside += 1
                 if item.__class__ is Refusal:
                     refused[item.reason] += 1
+                    if item.itself is not None:
+                        staged += self._marks(item.itself)
                 elif not self._other(item, staged):
                     records -= 1
         self.admitted += len(batch) - put_aside
@@ -173,6 +179,12 @@ class _Stager:
         number = self._numbers(capture.container)
         entry = encode(capture, number, etag=self._etag, also=True)
         return [self._keys.of(digest, capture.url) + entry for digest in capture.also]
+
+    def _marks(self, capture: Capture) -> list[bytes]:
+        """What keeps `capture` from being made an original."""
+        entry = encode_revisit(capture, read=self._reads)
+        digests = (capture.digest, *capture.also)
+        return [self._keys.of(digest, capture.url) + entry for digest in digests]
 
     def _other(self, item: Item, staged: list[bytes]) -> bool:
         """Take what is neither a capture nor a refusal; whether it was a record."""
@@ -189,7 +201,7 @@ class _Stager:
         """A revisit is remembered as such, and what it names becomes an original."""
         itself = revisit.capture
         if itself.evidence == Evidence.REVISIT:
-            staged.append(self._keys.of(itself.digest, itself.url) + encode_revisit(itself))
+            staged += self._marks(itself)
         original = named_original(revisit)
         if original is None:
             self.tally.refused["unresolved-revisit"] += 1

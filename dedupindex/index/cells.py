@@ -11,7 +11,7 @@ decides, and a cell (the value under a key) holds every entry whose key is the s
 
     cell   entry, or 0x80 followed by (u32 length, entry) for each of several
     entry  0      flags: bits 0-1 evidence, 2-3 covers, 4 UUID follows, 5 size is of the record,
-                  6 extras follow, 7 in reserve behind the one before it, and no answer (SPARE)
+                  6 extras follow, 7 in reserve behind others, and no answer (SPARE)
            1      spelling of the digest; bit 7: under another digest of the same payload (ALSO);
                   bit 3: the entry was in the index before (only while entries are merged)
            2-7    date, its 14 digits as a number; a fraction is in the extras
@@ -22,8 +22,9 @@ decides, and a cell (the value under a key) holds every entry whose key is the s
            ..     record id   16 bytes, if it is a UUID
            ..     extras      u16 length of all, then (u8 tag, u16 length, bytes) each
            ..     URL         packed, to the end
-    An entry of a revisit ends after the date: it only says from when on the digest of this URL
-    was seen as a revisit, so that no original is made of it.
+    An entry of a revisit, or of a record that was refused, is a mark and ends after the date: it
+    only says that the digest of this URL was seen there as no original. Bit 2 of its flags: the
+    record was read (READ), and not only a row of it.
 
 Numbers are big-endian. The format has a version (`identity.FORMAT`).
 """
@@ -46,7 +47,7 @@ from dedupindex.timestamps import date_of_digits, digits_of_date
 from dedupindex.urlkey import urlkey
 
 ALGORITHMS = ("", "md5", "sha1", "sha256", "sha512", "blake3")  # the place is the code
-ALSO, BEFORE, SEVERAL, SPARE = 0x80, 0x08, 0x80, 0x80
+ALSO, BEFORE, SEVERAL, SPARE, READ = 0x80, 0x08, 0x80, 0x80, 0x04
 UNKNOWN_SIZE, SIZE_IN_EXTRAS = 0xFFFFFFFF, 0xFFFFFFFE
 UNKNOWN_OFFSET = 0xFFFFFFFFFF
 _LOW = 0xFFFFFFFF
@@ -102,10 +103,10 @@ def digest_of_key(key: bytes) -> Digest:
     return Digest(ALGORITHMS[key[0]], key[1 : DIGEST_KEY[key[0]]])
 
 
-def encode_revisit(capture: Capture) -> bytes:
-    """The entry of a revisit: from when on its digest was seen as one at its URL."""
+def encode_revisit(capture: Capture, *, read: bool = False) -> bytes:
+    """The mark of a revisit or refused record: when its digest was seen as one at its URL."""
     moment = int(digits_of_date(capture.date))
-    return _MARK.pack(3, capture.spelling.code, moment >> 32, moment & _LOW)
+    return _MARK.pack(3 | READ if read else 3, capture.spelling.code, moment >> 32, moment & _LOW)
 
 
 def encode(capture: Capture, container: int, *, etag: bool = False, also: bool = False) -> bytes:

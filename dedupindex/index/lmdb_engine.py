@@ -27,6 +27,7 @@ from dedupindex.index.settle import (
     Outcome,
     Rule,
     checksum,
+    grouped,
     mark_before,
     settled,
     staged_again,
@@ -126,13 +127,11 @@ class LmdbEngine:
         """A small load, in one transaction."""
         assert self._env is not None and self._trees is not None
         rule, outcome, trees = self._rule(load), Outcome(), self._trees
-        lengths = rule.keys.lengths()
         scratch = load.runs[0].parent if load.runs else self.index
         with self._env.begin(db=trees.captures, write=True) as txn:
-            for batch in merge_files(load.runs, scratch):
-                for staged in batch:
-                    length = lengths[staged[0]]
-                    _put_one(txn, rule, staged[:length], staged[length:], outcome)
+            for groups in grouped(merge_files(load.runs, scratch), rule.keys.lengths()):
+                for key, group in groups:
+                    _put_one(txn, rule, key, group, outcome)
             trees.register(txn, load, outcome)
         length = _length(self._env)
         if self.path.stat().st_size < length:  # its last pages were allocated, but not needed
@@ -212,15 +211,17 @@ class LmdbEngine:
                 _remove(path)
 
 
-def _put_one(txn: lmdb.Transaction, rule: Rule, key: bytes, entry: bytes, outcome: Outcome) -> None:
-    """Settle one entry with what is under its key, and keep the counts right."""
+def _put_one(
+    txn: lmdb.Transaction, rule: Rule, key: bytes, group: list[bytes], outcome: Outcome
+) -> None:
+    """Settle incoming entries with what is under its key, and keep the counts right."""
     cell = cast(bytes | None, txn.get(key))
     entries = mark_before(cell) if cell else []
     held = sum(map(answers, entries_of(cell))) if cell else 0
     outcome.captures -= held
     others = 0 if held else _holds(txn, key)
     holds = outcome.captures
-    settled_cell = rule.settle(key, [*entries, entry], outcome)
+    settled_cell = rule.settle(key, entries + group, outcome)
     holds = outcome.captures - holds
     if settled_cell is None:
         if cell:

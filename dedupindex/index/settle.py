@@ -3,11 +3,19 @@
 Of two captures of one URL and digest the earlier stays (or the later, if the index says so).
 Within one second a record that was read beats a row of a CDX, a row beats what a revisit claims,
 then the exact date, the container's name and the offset decide, so that any order of files and
-processes ends in the same index.
+processes ends in the same index. Where the later stays, what was read or stands in a row beats
+every claim, and of claims the earliest is the one that counts.
 
-A digest of a URL that was once seen as a revisit is remembered from that second on: what another
-revisit names from then on is a revisit itself (a chain), and is never made an original. Because
-the revisit may be seen last, a claim keeps what it beats in reserve: the best of what was read.
+A digest of a URL that was once seen as a revisit, or as a record that was refused, is remembered:
+
+- what a revisit names from that second on is no original either (a chain);
+- a row of exactly that second is refuted if the record was read: its word is better than a row's.
+
+Of such seconds the `marks.MARKS` earliest are kept. When there are so many, rows from the last of
+them on are refuted too: what is not kept may refute them, and the order must not matter.
+
+Of the rows under a key only the best counts, refuted or not. What may fall later is thus one row
+and one claim, and what they beat stays in reserve behind them (`SPARE`).
 """
 
 from __future__ import annotations
@@ -15,6 +23,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cmp_to_key
 
 from xxhash import xxh3_64_intdigest
 
@@ -30,10 +39,11 @@ from dedupindex.index.cells import (
     entries_of,
     packed_url,
 )
+from dedupindex.index.marks import NAMED, RECORD, REVISIT, Marks, unmarked
 from dedupindex.index.runs import CHUNK
 
-NAMED, REVISIT = 2, 3
 CHAINED = "refers-to-revisit"  # the reason under which a claim of a chain is refused
+CONTRADICTED = "contradicted"  # and a row that a record refutes
 
 
 @dataclass
@@ -44,6 +54,7 @@ class Outcome:
     replaced: int = 0
     unchanged: int = 0
     chained: int = 0
+    contradicted: int = 0
     captures: int = field(default=0, compare=False)  # originals kept, all digests
     digests: int = field(default=0, compare=False)  # distinct, all algorithms
     checksum: int = field(default=0, compare=False)  # see `checksum`
@@ -59,63 +70,77 @@ class Rule:
 
     def settle(self, key: bytes, entries: list[bytes], outcome: Outcome) -> bytes | None:
         """The cell that `entries` (those from before marked) leave under `key`, None for none."""
-        revisits = [entry for entry in entries if entry[0] & 3 == REVISIT]
-        since = min((entry[2:8] for entry in revisits), default=None)
+        marks = Marks.of(entries)
         groups: dict[bytes, list[bytes]] = {}
         for entry in entries:
             if entry[0] & 3 != REVISIT:
                 group = packed_url(entry) if self.keys.url else b""
                 groups.setdefault(group, []).append(entry)
-        kept = []
-        if revisits:
-            kept.append(_unmarked(min(revisits, key=lambda entry: (entry[2:8], _unmarked(entry)))))
+        kept = list(marks.entries)
         for _, rivals in sorted(groups.items()):
-            kept += self._winner(key, rivals, since, outcome)
+            kept += self._stay(key, rivals, marks, outcome)
         return cell_of(kept) if kept else None
 
-    def _winner(
-        self, key: bytes, group: list[bytes], since: bytes | None, outcome: Outcome
-    ) -> list[bytes]:
-        """The entry of a URL that answers, and one in reserve if that is a claim."""
-        alive = []
+    def _stay(self, key: bytes, group: list[bytes], marks: Marks, outcome: Outcome) -> list[bytes]:
+        """Of the entries of a URL the one that answers, and behind it those in reserve."""
+        kinds: tuple[list[bytes], ...] = [], [], []
         for entry in group:
-            if since is not None and entry[0] & 3 == NAMED and entry[2:8] >= since:
-                outcome.chained += _counts(entry)
-            else:
-                alive.append(entry)
-        if not alive:
-            return []
-        winner = self._best(key, alive)
-        before = any(entry[1] & BEFORE for entry in alive)
-        incoming = sum(_counts(entry) for entry in alive)
-        if _counts(winner):
-            incoming -= 1
-            outcome.replaced += before
-            outcome.added += not before
-        outcome.unchanged += incoming
-        outcome.captures += 1
-        seen = [entry for entry in alive if entry[0] & 3 != NAMED]
-        if winner[0] & 3 != NAMED or not seen:
-            return [_unmarked(winner)]
-        spare = _unmarked(self._best(key, seen))
-        return [_unmarked(winner), b"%c%b" % (spare[0] | SPARE, spare[1:])]
+            kinds[entry[0] & 3].append(entry)
+        records, rows, claims = kinds
+        row = self._best(key, rows)
+        refuted = bool(row) and marks.refute(row[0])
+        sound = [] if refuted else [entry for entry in rows if not marks.refute(entry)]
+        unchained = [entry for entry in claims if not marks.chain(entry)]
+        outcome.contradicted += _fresh(rows) - _fresh(sound)
+        outcome.chained += _fresh(claims) - _fresh(unchained)
+        record, claim = self._best(key, records), self._best(key, unchained)
+        if record and row and self._better(key, record[0], row[0]):
+            row = []
+        order = self._sorted(key, record + ([] if refuted else row) + claim)
+        if order:
+            _count(order[0], records + sound + unchained, outcome)
+        kept: list[bytes] = []
+        for entry in order:
+            if kept and not self.latest and entry[0] & 3 == NAMED:
+                break  # the row before it falls only with it
+            kept.append(entry)
+            if entry[0] & 3 == RECORD:
+                break  # and this never
+        if refuted:
+            kept += row
+        return [
+            b"%c%b" % (body[0] | (SPARE if number or not order else 0), body[1:])
+            for number, body in enumerate(map(unmarked, kept))
+        ]
 
-    def _best(self, key: bytes, entries: list[bytes]) -> bytes:
-        best = entries[0]
-        for entry in entries[1:]:
-            if self._better(key, entry, best):
-                best = entry
-        return best
+    def _best(self, key: bytes, entries: list[bytes]) -> list[bytes]:
+        """The best of `entries`, alone; none of none."""
+        return self._sorted(key, entries)[:1] if len(entries) > 1 else entries
+
+    def _sorted(self, key: bytes, entries: list[bytes]) -> list[bytes]:
+        if len(entries) < 2:
+            return entries
+
+        def compare(one: bytes, other: bytes) -> int:
+            return self._better(key, other, one) - self._better(key, one, other)
+
+        return sorted(entries, key=cmp_to_key(compare))
 
     def _better(self, key: bytes, entry: bytes, other: bytes) -> bool:
+        kind, other_kind = entry[0] & 3, other[0] & 3
+        latest = self.latest
+        if latest and NAMED in (kind, other_kind):
+            if kind != other_kind:
+                return kind < other_kind
+            latest = False
         if entry[2:8] != other[2:8]:
-            return (entry[2:8] < other[2:8]) is not self.latest
-        if entry[0] & 3 != other[0] & 3:
-            return entry[0] & 3 < other[0] & 3
+            return (entry[2:8] < other[2:8]) is not latest
+        if kind != other_kind:
+            return kind < other_kind
         date, *order = self._order(key, entry)
         other_date, *other_order = self._order(key, other)
         if date != other_date:
-            return (date < other_date) is not self.latest
+            return (date < other_date) is not latest
         return order < other_order
 
     def _order(self, key: bytes, entry: bytes) -> tuple[bytes, str, int, bytes, bool]:
@@ -123,9 +148,9 @@ class Rule:
 
         The container's number is no content: it depends on the order in which names came.
         """
-        capture = decode(key, _unmarked(entry), self.name_of)
+        capture = decode(key, unmarked(entry), self.name_of)
         place = capture.offset if capture.offset >= 0 else 1 << 62
-        body = _unmarked(entry)
+        body = unmarked(entry)
         body = body[:17] + body[21:]
         fresh = not entry[1] & BEFORE
         return capture.date[:-1], capture.container or "\U0010ffff", place, body, fresh
@@ -135,18 +160,33 @@ def mark_before(cell: bytes) -> list[bytes]:
     """The entries of a cell that is in the index, marked so."""
     if cell[0] != SEVERAL:
         return [b"%c%c%b" % (cell[0], cell[1] | BEFORE, cell[2:])]
-    return [
-        b"%c%c%b" % (entry[0] & ~SPARE, entry[1] | BEFORE, entry[2:]) for entry in entries_of(cell)
-    ]
+    return mark_each(entries_of(cell))
 
 
-def _unmarked(entry: bytes) -> bytes:
-    return b"%c%c%b" % (entry[0], entry[1] & ~BEFORE, entry[2:]) if entry[1] & BEFORE else entry
+def mark_each(entries: Iterable[bytes]) -> list[bytes]:
+    """Entries that are in the index, marked so; which are in reserve is to be found anew."""
+    return [b"%c%c%b" % (entry[0] & ~SPARE, entry[1] | BEFORE, entry[2:]) for entry in entries]
 
 
 def _counts(entry: bytes) -> int:
     """1 for an entry that stands for a record of this run."""
     return not entry[1] & (ALSO | BEFORE)
+
+
+def _fresh(entries: list[bytes]) -> int:
+    return sum(map(_counts, entries))
+
+
+def _count(winner: bytes, alive: list[bytes], outcome: Outcome) -> None:
+    """Count that of `alive` one is kept to answer."""
+    incoming = _fresh(alive)
+    if _counts(winner):
+        incoming -= 1
+        before = any(entry[1] & BEFORE for entry in alive)
+        outcome.replaced += before
+        outcome.added += not before
+    outcome.unchanged += incoming
+    outcome.captures += 1
 
 
 Cells = list[tuple[bytes, bytes]]
@@ -166,25 +206,33 @@ def settled(batches: Iterable[list[bytes]], rule: Rule, outcome: Outcome) -> Ite
     The loop runs once for every capture of an index, so what is nearly always the case, one entry
     under a key, is decided here and not in `Rule.settle`.
     """
-    lengths = rule.keys.lengths()
-    key, digest, group = b"", b"", list[bytes]()
-    for batch in batches:
+    digest = b""
+    for groups in grouped(batches, rule.keys.lengths()):
         cells: Cells = []
+        for key, group in groups:
+            digest = _close(key, group, digest, rule, outcome, cells)
+        outcome.checksum += checksum(cells)
+        yield cells
+
+
+def grouped(
+    batches: Iterable[list[bytes]], lengths: list[int]
+) -> Iterator[list[tuple[bytes, list[bytes]]]]:
+    """Keys, each with all its entries, of staged entries, which come in order."""
+    key, group = b"", list[bytes]()
+    for batch in batches:
+        groups = []
         for staged in batch:
             length = lengths[staged[0]]
             if staged[:length] == key:
                 group.append(staged[length:])
                 continue
             if group:
-                digest = _close(key, group, digest, rule, outcome, cells)
+                groups.append((key, group))
             key, group = staged[:length], [staged[length:]]
-        outcome.checksum += checksum(cells)
-        yield cells
+        yield groups
     if group:
-        cells = []
-        _close(key, group, digest, rule, outcome, cells)
-        outcome.checksum += checksum(cells)
-        yield cells
+        yield [(key, group)]
 
 
 def _close(
@@ -195,7 +243,7 @@ def _close(
     if len(group) == 1 and entry[0] & 3 != REVISIT:
         mark = entry[1]
         if mark & BEFORE:
-            entry = _unmarked(entry)
+            entry = unmarked(entry)
         elif not mark & ALSO:
             outcome.added += 1
         outcome.captures += 1

@@ -9,9 +9,10 @@ from itertools import groupby
 from typing import Any
 
 from dedupindex.capture import Capture
-from dedupindex.index.cells import DIGEST_KEY, answers, cell_of, decode, entries_of
+from dedupindex.index.cells import DIGEST_KEY, answers, decode, entries_of
+from dedupindex.index.marks import REVISIT
 from dedupindex.index.protocol import Load
-from dedupindex.index.settle import REVISIT, Outcome, Rule, checksum, mark_before
+from dedupindex.index.settle import Outcome, Rule, checksum, mark_each
 from dedupindex.index.whoosh_files import Writer
 from dedupindex.index.whoosh_schema import (
     META,
@@ -80,11 +81,10 @@ class Loader:
             old = {content[len(key) :]: number for number, content in documents}
         held = sum(map(answers, old))
         stay = [entry for entry in old if not (self._gone and self._goes(entry))]
-        marked = mark_before(cell_of(stay)) if stay else []
         outcome = self.outcome
         outcome.captures -= held
         count = outcome.captures
-        cell = self._rule.settle(key, marked + incoming, outcome)
+        cell = self._rule.settle(key, mark_each(stay) + incoming, outcome)
         new = list(entries_of(cell)) if cell else []
         for entry, number in old.items():
             if entry not in new:

@@ -12,16 +12,14 @@ from itertools import chain
 
 from dedupindex.capture import Capture, Covers, Evidence, RefersTo, Revisit
 from dedupindex.digest import (
-    CANONICAL,
     EMPTY,
     Digest,
     Hash,
-    Spelling,
     new_hash,
-    parse_spelled,
 )
-from dedupindex.errors import BadDate, BadDigest
+from dedupindex.errors import BadDate
 from dedupindex.sources.payload import Payload
+from dedupindex.sources.stated import Refused, bare, checked, http_url, stated_digest
 from dedupindex.sources.usual import Usual
 from dedupindex.timestamps import check_date
 from dedupindex.warc import http
@@ -30,19 +28,9 @@ from dedupindex.warc.heads import VERSIONS
 from dedupindex.warc.record import Record
 
 _HTTP_TYPE = re.compile(rb"application/http\s*(?:;.*)?", re.IGNORECASE | re.DOTALL)
-_HTTP_URL = re.compile(rb"https?://", re.IGNORECASE)
 _IDENTICAL = re.compile(
     rb"<?https?://netpreserve\.org/warc/(?:0\.18|1\.[0-2])/revisit/identical-payload-digest>?"
 )
-
-
-class Refused(Exception):
-    """The record is no capture, for a `reason` that is counted; `problem` is told to the user."""
-
-    def __init__(self, reason: str, problem: str = "") -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.problem = problem
 
 
 class Responses:
@@ -66,11 +54,11 @@ class Responses:
         url, date, record_id, content_type, _, _, _ = record.values
         if content_type not in self._types:
             self._check_type(content_type)
-        url = _http_url(url)
+        url = http_url(url)
         if date != self._last_date:
-            self._last_date = _checked(date)
+            self._last_date = checked(date)
             self.usual.learn_day(date)
-        record_id = _bare(record_id)
+        record_id = bare(record_id)
         data = record.data
         if data is None:
             return self._long(record, url, record_id)
@@ -99,7 +87,7 @@ class Responses:
         The tool that wrote a file always hashes the same bytes, either as stored or the entity.
         """
         data, stop = record.data, record.start + record.length
-        stated, spelling = _stated(record.values[4])
+        stated, spelling = stated_digest(record.values[4])
         if data is None or stated is None:
             return None
         pieces = http.plain_chunks(data, answer.body, stop)
@@ -146,7 +134,7 @@ class Responses:
         """The capture of any response, its body read here once."""
         if not record_id and record.type != DOCUMENT:
             raise Refused("no-record-id")
-        stated, spelling = _stated(record.values[4])
+        stated, spelling = stated_digest(record.values[4])
         if stated is None and answer.coding:
             raise Refused("chunked-without-digest")
         algorithm = "sha1" if stated is None else stated.algorithm
@@ -183,7 +171,7 @@ class Responses:
         """
         if record.type == DOCUMENT or (stated is not None and not self._verify_block):
             return None
-        block = _stated(record.head.fields.get(b"WARC-Block-Digest", b""))[0]
+        block = stated_digest(record.head.fields.get(b"WARC-Block-Digest", b""))[0]
         if block is None:
             return None
         running = new_hash(block.algorithm)
@@ -194,9 +182,9 @@ class Responses:
         """What a revisit record says; raises `Refused` or `BrokenRecord`."""
         head = record.head
         url, date, record_id, content_type, text, _, _ = record.values
-        url = _http_url(url)
+        url = http_url(url)
         try:
-            stated, spelling = _stated(text)
+            stated, spelling = stated_digest(text)
             check_date(date)
         except (Refused, BadDate):
             stated = None
@@ -210,7 +198,7 @@ class Responses:
         status, mime, etag, modified = self._revisited(record)
         capture = Capture(
             stated, spelling, url, date, Evidence.REVISIT, Covers.UNKNOWN,
-            status, mime, -1, False, _bare(record_id),
+            status, mime, -1, False, bare(record_id),
             self._container, record.offset, etag, modified,
         )  # fmt: skip
         return Revisit(capture, refers_to)
@@ -250,43 +238,11 @@ def special(record: Record) -> str:
     return "truncated" if record.type == b"response" else ""
 
 
-def _http_url(url: bytes) -> bytes:
-    """The URL without the brackets that wget writes; raises `Refused` if it is not HTTP."""
-    if url[:1] == b"<" and url[-1:] == b">":
-        url = url[1:-1]
-    if not url:
-        raise Refused("no-url")
-    if _HTTP_URL.match(url) is None:
-        raise Refused("not-http")
-    return url
-
-
-def _bare(record_id: bytes) -> bytes:
-    return record_id[1:-1] if record_id[:1] == b"<" and record_id[-1:] == b">" else record_id
-
-
-def _checked(date: bytes) -> bytes:
-    try:
-        return check_date(date)
-    except BadDate as error:
-        raise Refused("bad-date") from error
-
-
-def _stated(text: bytes) -> tuple[Digest | None, Spelling]:
-    """The digest that a header states, None if it states none; raises `Refused`."""
-    if not text:
-        return None, CANONICAL
-    try:
-        return parse_spelled(text.decode("ascii"))
-    except (BadDigest, UnicodeDecodeError) as error:
-        raise Refused("bad-digest") from error
-
-
 def _refers_to(fields: dict[bytes, bytes]) -> RefersTo | None:
     """What the fields of a revisit name as its original; None unless by URL and date."""
     try:
-        url = _http_url(fields.get(b"WARC-Refers-To-Target-URI", b""))
-        date = _checked(fields.get(b"WARC-Refers-To-Date", b""))
+        url = http_url(fields.get(b"WARC-Refers-To-Target-URI", b""))
+        date = checked(fields.get(b"WARC-Refers-To-Date", b""))
     except Refused:
         return None
-    return RefersTo(url, date, _bare(fields.get(b"WARC-Refers-To", b"")))
+    return RefersTo(url, date, bare(fields.get(b"WARC-Refers-To", b"")))

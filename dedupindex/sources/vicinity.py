@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from dedupindex.capture import Capture, Item, Refusal, Revisit
+from dedupindex.capture import Capture, Evidence, Item, Refusal, Revisit
 from dedupindex.warc.heads import COMMON
 from dedupindex.warc.record import Record
 
@@ -19,7 +19,6 @@ FULL = 4 * NEAR
 _RECORD_ID, _CONCURRENT = (
     COMMON.index(name) for name in (b"WARC-Record-ID", b"WARC-Concurrent-To")
 )
-_METHOD = Refusal("method")
 _Request = tuple[frozenset[bytes], frozenset[bytes]]  # its own id, and those it was made with
 
 
@@ -34,7 +33,7 @@ class Vicinity:
     def add(self, item: Item, concurrent: bytes = b"") -> None:
         """Take the item of the next record; `concurrent` are the ids of records made with it."""
         if self._others and any(_belongs(item, concurrent, other) for other in self._others):
-            item = _METHOD
+            item = _refused(item)
         self.items.append(item)
         self._related.append(concurrent)
 
@@ -51,7 +50,7 @@ class Vicinity:
         self._others.append(other)
         for index, item in enumerate(self.items):
             if _belongs(item, self._related[index], other):
-                self.items[index] = _METHOD
+                self.items[index] = _refused(item)
 
     def leave(self, *, everything: bool = False) -> list[Item]:
         """The items that are settled."""
@@ -59,6 +58,14 @@ class Vicinity:
         settled = self.items[:count]
         del self.items[:count], self._related[:count]
         return settled
+
+
+def _refused(item: Item) -> Refusal:
+    """What the answer to another method is, with what is never to be an original."""
+    if isinstance(item, Revisit):
+        return Refusal("method", item.capture)
+    assert isinstance(item, Capture)
+    return Refusal("method", item._replace(evidence=Evidence.REVISIT))
 
 
 def _ids(text: bytes) -> frozenset[bytes]:

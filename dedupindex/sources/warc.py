@@ -12,7 +12,8 @@ from typing import Self
 
 from dedupindex.capture import Item, Problem, Refusal
 from dedupindex.sources.protocol import GROWING
-from dedupindex.sources.responses import Refused, Responses, special
+from dedupindex.sources.responses import Responses, special
+from dedupindex.sources.stated import Refused, refusal
 from dedupindex.sources.vicinity import FULL, Vicinity
 from dedupindex.warc.arc import DOCUMENT, HEADER
 from dedupindex.warc.brisk import read
@@ -118,7 +119,7 @@ class WarcSource:
             try:
                 item = self._judged(record)
             except Refused as refused:
-                item = Refusal(refused.reason)
+                item = refusal(record, refused.reason)
                 if refused.problem:
                     record.finish()
                     self._vicinity.add(Problem(self.name, record.offset, refused.problem))
@@ -137,7 +138,7 @@ class WarcSource:
         if record.special:
             reason = "ambiguous-line" if kind == DOCUMENT else special(record)
             if reason:
-                return Refusal(reason)
+                return refusal(record, reason)
         if kind == b"response" or kind == DOCUMENT:
             return self._responses.response(record)
         if kind == b"revisit":
@@ -152,4 +153,4 @@ class WarcSource:
                 "recompress the file record by record"
             )
             self._vicinity.add(Problem(self.name, record.offset, message))
-        return Refusal("shared-member")
+        return refusal(record, "shared-member")
