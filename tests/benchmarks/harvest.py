@@ -12,6 +12,7 @@ import hashlib
 import zlib
 from base64 import b32encode
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from uuid import UUID
 
 from tests.benchmarks.captures import Captures, Row
 
+_START = datetime(2022, 11, 15, 12)
 _TEXT_BYTES = 4 << 20  # of prose that pages are cut from
 _PAGE_MEAN, _IMAGE_MEAN = 41_000, 8_500  # bytes of payload
 _ITEM = b"""<article class="teaser teaser--wide js-observe" id="item-%d" data-module="teaser">
@@ -114,8 +116,7 @@ def _in_chunks(body: bytes) -> bytes:
 
 def _exchange(row: Row, payload: Payload) -> Iterator[bytes]:
     """A request and its response."""
-    date = row.date
-    moment = f"{date[:4]}-{date[4:6]}-{date[6:8]}T{date[8:10]}:{date[10:12]}:{date[12:]}Z"
+    moment = (_START + timedelta(seconds=row.number // 3)).strftime("%Y-%m-%dT%H:%M:%SZ")
     ids = [f"<urn:uuid:{UUID(bytes=_hash(f'{row.url} {kind}')[:16])}>" for kind in "qs"]
     host = row.url.split("/")[2]
     path = row.url.split(host, 1)[1]
@@ -142,7 +143,7 @@ def _exchange(row: Row, payload: Payload) -> Iterator[bytes]:
 def _warcinfo(name: str, seed: int) -> bytes:
     fields = b"software: bench\r\nformat: WARC File Format 1.0\r\n"
     record_id = f"<urn:uuid:{UUID(bytes=_hash(f'{name} {seed}')[:16])}>"
-    about = (f"WARC-Filename: {name}", "WARC-Date: 2022-11-15T12:00:00Z")
+    about = (f"WARC-Filename: {name}", f"WARC-Date: {_START.isoformat()}Z")
     return _record("warcinfo", record_id, about, "application/warc-fields", fields)
 
 

@@ -184,7 +184,7 @@ class Inputs:
             path.mkdir()
             harvest.write(path, responses=size.responses, files=size.files)
 
-        return self._made(f"harvest-{size.responses}-{size.files}", make)
+        return self._made(f"harvest-{size.responses}-{size.files}-in-order", make)
 
     def cdx(self, count: int) -> Path:
         """A CDX file of 11 columns."""
