@@ -23,8 +23,8 @@ class HotRoutes:
     """A WSGI application around another."""
 
     def __init__(self, inner: WSGIApplication, lookups: Lookups) -> None:
-        self._inner, self._respond = inner, lookups.respond
-        self._stopping = False
+        self._inner, self.respond = inner, lookups.respond
+        self.stopping = False
 
     def stop(self) -> None:
         """Ask clients, with every answer from now on, to close their connections.
@@ -32,13 +32,13 @@ class HotRoutes:
         A client that sends its next request just when its connection is closed gets no answer; so
         for a little while before that, every answer says that it is the last.
         """
-        self._stopping = True
+        self.stopping = True
 
     def __call__(self, environ: dict[str, Any], start: StartResponse) -> Iterable[bytes]:
-        if self._stopping:
+        if self.stopping:
             start = _last(start)
         if environ["PATH_INFO"] == "/lookup" and environ["REQUEST_METHOD"] in _HOT:
-            status, headers, body = self._respond(environ)
+            status, headers, body = self.respond(environ)
             start(status, headers)
             return [body] if type(body) is bytes else body  # type: ignore[return-value]
         return self._inner(environ, start)

@@ -29,7 +29,7 @@ from granian.server.mp import MPServer, WorkerProcess
 
 from dedupindex.index import open_index
 from dedupindex.index.protocol import Counts
-from server import doors, logs
+from server import doors, logs, shortcut
 from server.app import create_app
 from server.config import DRAIN, HEADER_TIMEOUT, THREADS, Config
 from server.hot import AccessLog, HotRoutes
@@ -143,7 +143,10 @@ class _Server(MPServer):
         gc.collect()
         gc.freeze()
         os.write(self._loading, b".")
-        return AccessLog(hot) if self._config.access_log else hot
+        if self._config.access_log:
+            return AccessLog(hot)
+        shortcut.install(hot)
+        return hot
 
     def _outlive(self) -> None:
         """End this worker when the main process was killed: nobody else would."""
