@@ -15,12 +15,12 @@ Runs are our own temporary files, read by the same interpreter that wrote them, 
 from __future__ import annotations
 
 import marshal
-import mmap
 import os
 import struct
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 from dedupindex.errors import Damaged
@@ -99,17 +99,17 @@ def write_run(path: Path, chunks: Iterable[list[bytes]]) -> None:
 
 def read_run(path: Path) -> Iterator[list[bytes]]:
     """The chunks of a run; `Damaged` if a bit has changed since it was written."""
-    with open(path, "rb") as stream:
-        if os.fstat(stream.fileno()).st_size < _TRAILER.size:
+    with open(path, "rb", buffering=0) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if size < _TRAILER.size:
             raise Damaged(f"{path} is cut; run the same command again without --resume")
-        view = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-    with view:
-        at, checksum, magic = _TRAILER.unpack(view[-_TRAILER.size :])
-        directory = view[at : -_TRAILER.size]
+        read = partial(os.pread, stream.fileno())
+        at, checksum, magic = _TRAILER.unpack(read(_TRAILER.size, size - _TRAILER.size))
+        directory = read(max(size - _TRAILER.size - at, 0), min(at, size))
         if magic != _MAGIC or zlib.crc32(directory) != checksum:
             raise Damaged(f"{path} is damaged; run the same command again without --resume")
         for start, length, expected in marshal.loads(directory):
-            data = view[start : start + length]
+            data = read(length, start)
             if zlib.crc32(data) != expected:
                 raise Damaged(f"{path} is damaged; run the same command again without --resume")
             yield marshal.loads(data)
