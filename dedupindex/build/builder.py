@@ -11,9 +11,8 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
-from dedupindex.admission import make_judge
 from dedupindex.build.plan import Plan, make_plan
-from dedupindex.build.stage import Staged, Task, run_task
+from dedupindex.build.stage import Staged, Task, judge_of, run_task
 from dedupindex.capture import Problem
 from dedupindex.errors import BadSource, IndexExists, IndexUnavailable
 from dedupindex.files import exclusive
@@ -105,12 +104,7 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
 
 def _find(job: Build) -> Expanded:
     """What there is to read; wrong options and sources are found before anything is written."""
-    make_judge(
-        mime=job.settings.mime,
-        whitelist=job.settings.whitelist,
-        status=job.settings.status,
-        min_size=job.settings.min_size,
-    )
+    judge_of(job.settings)
     found = expand(job.sources, job.kind)
     if not found.paths and not found.problems:
         passed = f" ({found.skipped} files of no known kind passed over)" if found.skipped else ""

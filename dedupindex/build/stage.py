@@ -83,7 +83,7 @@ def run_task(task: Task, progress: Progress) -> Staged:
     engine = open_index(task.index)
     numbers = Numbers(task.staging, engine.number_of, engine.next_number())
     writer = RunWriter(task.staging, f"{task.number:06d}")
-    judge = _judge(task.settings)
+    judge = judge_of(task.settings)
     for item in task.inputs:
         stager = _Stager(task.settings, judge, numbers)
         writer.begin()
@@ -112,7 +112,8 @@ def _container(source: Source, item: Input, stager: _Stager, crawl: str) -> Cont
     return Container(name, source.size, source.content_hash, records, crawl, damaged, item.modified)
 
 
-def _judge(settings: Settings) -> Judge:
+def judge_of(settings: Settings) -> Judge:
+    """Which captures an index with these settings admits; raises `BadInput` for bad ones."""
     return make_judge(
         mime=settings.mime,
         whitelist=settings.whitelist,

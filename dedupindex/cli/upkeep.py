@@ -73,7 +73,7 @@ def _stats(engine: Engine, index: Path) -> dict[str, Any]:
             payload += size
             hosts.add(host_of(capture.url), 1, size)
         crawls = _crawls(view)
-    size = sum(path.stat().st_size for path in index.rglob("*") if path.is_file())
+    size = _size(index)
     largest = hosts.largest(_HOSTS_SHOWN, 0)
     return {
         **counts._asdict(),

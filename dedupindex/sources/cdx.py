@@ -7,30 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from operator import length_hint
-from typing import BinaryIO
 
 from dedupindex.capture import Capture, Covers, Evidence, Item, Problem, Refusal
 from dedupindex.digest import FROM_BASE32, Digest
 from dedupindex.sources.cdxlayout import NO_HEADER, Layout, Row, guess, header, layout_of
-from dedupindex.sources.protocol import SourceOptions
 from dedupindex.sources.rows import BARE, RowReader, other_method, strip
-from dedupindex.sources.text import BLOCK, TextSource
+from dedupindex.sources.text import TextSource
 
 
 class CdxSource(TextSource):
     """Captures of a CDX file."""
 
-    def __init__(
-        self,
-        name: str,
-        stream: BinaryIO,
-        *,
-        size: int = -1,
-        options: SourceOptions | None = None,
-        block: int = BLOCK,
-    ) -> None:
-        super().__init__(name, stream, size=size, options=options, block=block)
-        self._rows = RowReader(name, self.options.digest_algorithm)
+    def _set_up(self) -> None:
+        self._rows = RowReader(self.name, self.options.digest_algorithm)
         self._layout: Layout | None = None
         self._headed = False  # and so knows better than a guess
         self._find: Callable[[bytes], list[Row]] | None = None

@@ -8,14 +8,13 @@ are about the file, not of it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import Any
 
 import orjson
 
 from dedupindex.capture import Item, Refusal
-from dedupindex.sources.protocol import SourceOptions
 from dedupindex.sources.rows import Fields, RowReader, other_method
-from dedupindex.sources.text import BLOCK, TextSource
+from dedupindex.sources.text import TextSource
 
 _KEYS = ("mime", "status", "digest", "length", "offset", "filename")  # as in `Fields`, from mime
 
@@ -23,17 +22,8 @@ _KEYS = ("mime", "status", "digest", "length", "offset", "filename")  # as in `F
 class CdxjSource(TextSource):
     """Captures of a CDXJ file."""
 
-    def __init__(
-        self,
-        name: str,
-        stream: BinaryIO,
-        *,
-        size: int = -1,
-        options: SourceOptions | None = None,
-        block: int = BLOCK,
-    ) -> None:
-        super().__init__(name, stream, size=size, options=options, block=block)
-        self._rows = RowReader(name, self.options.digest_algorithm)
+    def _set_up(self) -> None:
+        self._rows = RowReader(self.name, self.options.digest_algorithm)
 
     def _parse(self, number: int, block: bytes) -> Iterator[Item]:
         for line_number, line in enumerate(block.split(b"\n"), number):

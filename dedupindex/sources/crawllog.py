@@ -15,15 +15,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import Any
 
 import orjson
 
 from dedupindex.capture import Capture, Covers, Evidence, Item, RefersTo, Refusal, Revisit
 from dedupindex.errors import BadDate, BadDigest
-from dedupindex.sources.protocol import SourceOptions
 from dedupindex.sources.rows import Memory, is_http, read_digest, strip
-from dedupindex.sources.text import BLOCK, TextSource
+from dedupindex.sources.text import TextSource
 from dedupindex.timestamps import check_date
 
 _LEAST = 10  # fields; the digest is the tenth
@@ -53,17 +52,8 @@ def recognise(line: bytes) -> bool:
 class CrawlLogSource(TextSource):
     """Captures of a crawl log."""
 
-    def __init__(
-        self,
-        name: str,
-        stream: BinaryIO,
-        *,
-        size: int = -1,
-        options: SourceOptions | None = None,
-        block: int = BLOCK,
-    ) -> None:
-        super().__init__(name, stream, size=size, options=options, block=block)
-        self._memory = Memory(name)
+    def _set_up(self) -> None:
+        self._memory = Memory(self.name)
 
     def _parse(self, number: int, block: bytes) -> Iterator[Item]:
         for line_number, line in enumerate(block.split(b"\n"), number):

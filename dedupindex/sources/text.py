@@ -48,6 +48,10 @@ class TextSource:
         self._stream = stream
         self._block = block
         self._bad_lines = 0
+        self._set_up()
+
+    def _set_up(self) -> None:
+        """Make what a format keeps while it reads."""
 
     def items(self) -> Iterator[Item]:
         """See `Source.items`."""
