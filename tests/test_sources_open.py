@@ -92,7 +92,7 @@ def test_open_by_content_and_by_force(tmp_path: Path) -> None:
     [
         (b"<html>\n", None, "no known kind"),
         (WARC, "crawllog", "is warc, not crawllog"),
-        (gzip.compress(WARC), "cdx", "is warc, not cdx"),
+        (gzip.compress(WARC, mtime=0), "cdx", "is warc, not cdx"),
         (CDX, "warc", "is cdx, not warc"),
         (ZSTD, None, "zstd"),
         (ZSTD, "warc", "decompress it"),
