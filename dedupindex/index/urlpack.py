@@ -20,30 +20,31 @@ _SIXES = b"abcdefghijklmnopqrstuvwxyz0123456789/.-_?=&%:+,~()!@;#*$'[]|^<>\0"
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _TO_BASE64 = bytes.maketrans(_SIXES, _BASE64)
 _FROM_BASE64 = bytes.maketrans(_BASE64, _SIXES)
-_CAPITAL = re.compile(rb"[A-Z]")
+_CAPITALS = re.compile(rb"(?=[A-Z])")
 _SHIFTED = re.compile(rb"\^(.)", re.DOTALL)
 _PACKABLE = _SIXES[:-1].replace(_SHIFT, b"")
 
 
 def pack(url: bytes) -> bytes:
     """The shorter form; `unpack` gives back the same bytes, whatever they are."""
-    if url.startswith(b"http://"):
-        beginning = 3 if url.startswith(b"www.", 7) else 1
-    elif url.startswith(b"https://"):
-        beginning = 4 if url.startswith(b"www.", 8) else 2
+    if url[:7] == b"http://":
+        beginning, rest = (3, url[11:]) if url[7:11] == b"www." else (1, url[7:])
+    elif url[:8] == b"https://":
+        beginning, rest = (4, url[12:]) if url[8:12] == b"www." else (2, url[8:])
     else:
-        beginning = 0
-    rest = url[len(BEGINNINGS[beginning]) :]
+        beginning, rest = 0, url
     if rest.translate(None, _PACKABLE):
-        shifted = _CAPITAL.sub(rb"^\g<0>", rest).lower()
+        shifted = _SHIFT.join(_CAPITALS.split(rest)).lower()
         if len(shifted) * 3 >= len(rest) * 4 or b"^" in rest:
             return _CODE[beginning] + rest
         if shifted.translate(None, _PACKABLE + _SHIFT):
             return _CODE[beginning] + rest
         rest = shifted
     over = len(rest) & 3
-    packed = a2b_base64((rest + _PADDING[over]).translate(_TO_BASE64))
-    return _CODE[beginning | 8] + (packed[: _SPARE[over]] if over else packed)
+    if not over:
+        return _CODE[beginning | 8] + a2b_base64(rest.translate(_TO_BASE64))
+    packed = a2b_base64(rest.translate(_TO_BASE64) + _PADDING[over])
+    return _CODE[beginning | 8] + packed[: _SPARE[over]]
 
 
 def unpack(packed: bytes) -> bytes:
@@ -59,7 +60,7 @@ def unpack(packed: bytes) -> bytes:
 
 
 _CODE = [bytes([code]) for code in range(16)]
-_PADDING = (b"", _FILL * 3, _FILL * 2, _FILL)  # up to four sixes, which are three bytes
+_PADDING = (b"", b"///", b"//", b"/")  # the fill in base64: up to four sixes, which are three bytes
 _MISSING = (b"\xff", b"", b"\xff\xff")  # of a packed URL's last three bytes, by its length
 _FILL_AND_NEWLINE = _FILL + b"\n"  # what base64 ends with; no six is a newline
 _SPARE = (None, -2, -1, None)  # bytes of the padding that need not be kept
