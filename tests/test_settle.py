@@ -22,7 +22,8 @@ from dedupindex.index.cells import (
 )
 from dedupindex.index.marks import MARKS
 from dedupindex.index.runs import merge
-from dedupindex.index.settle import Outcome, Rule, settled, staged_again
+from dedupindex.index.settle import Outcome, Rule
+from dedupindex.index.sweep import settled, staged_again
 from dedupindex.timestamps import digits_of_date
 from tests.captures import capture
 

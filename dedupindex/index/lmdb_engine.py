@@ -23,15 +23,8 @@ from dedupindex.index.identity import read_identity, unfinished
 from dedupindex.index.lmdb_view import LmdbView, Trees
 from dedupindex.index.protocol import Load
 from dedupindex.index.runs import merge, merge_files
-from dedupindex.index.settle import (
-    Outcome,
-    Rule,
-    checksum,
-    grouped,
-    mark_before,
-    settled,
-    staged_again,
-)
+from dedupindex.index.settle import Outcome, Rule, checksum, mark_before
+from dedupindex.index.sweep import grouped, settled, staged_again
 
 MAP_SIZE = 1 << 40  # address space, not disk: the largest an index may grow
 REBUILD = 4  # a load of more than a quarter of the index is merged into a new file
@@ -129,9 +122,8 @@ class LmdbEngine:
         rule, outcome, trees = self._rule(load), Outcome(), self._trees
         scratch = load.runs[0].parent if load.runs else self.index
         with self._env.begin(db=trees.captures, write=True) as txn:
-            for groups in grouped(merge_files(load.runs, scratch), rule.keys.lengths()):
-                for key, group in groups:
-                    _put_one(txn, rule, key, group, outcome)
+            for key, group in grouped(merge_files(load.runs, scratch), rule.keys.lengths()):
+                _put_one(txn, rule, key, group, outcome)
             trees.register(txn, load, outcome)
         length = _length(self._env)
         if self.path.stat().st_size < length:  # its last pages were allocated, but not needed

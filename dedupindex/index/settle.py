@@ -20,8 +20,7 @@ and one claim, and what they beat stays in reserve behind them (`SPARE`).
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cmp_to_key
 
@@ -30,7 +29,6 @@ from xxhash import xxh3_64_intdigest
 from dedupindex.index.cells import (
     ALSO,
     BEFORE,
-    DIGEST_KEY,
     SEVERAL,
     SPARE,
     Keys,
@@ -40,7 +38,6 @@ from dedupindex.index.cells import (
     packed_url,
 )
 from dedupindex.index.marks import NAMED, RECORD, REVISIT, Marks, unmarked
-from dedupindex.index.runs import CHUNK
 
 CHAINED = "refers-to-revisit"  # the reason under which a claim of a chain is refused
 CONTRADICTED = "contradicted"  # and a row that a record refutes
@@ -189,93 +186,9 @@ def _count(winner: bytes, alive: list[bytes], outcome: Outcome) -> None:
     outcome.captures += 1
 
 
-Cells = list[tuple[bytes, bytes]]
-
-
 def checksum(cells: Iterable[tuple[bytes, bytes]]) -> int:
     """The sum of the cells' hashes: it follows every change, and any order gives the same.
 
     Kept modulo 2**64 with an index, it proves that what is read back is what was stored.
     """
     return sum(map(xxh3_64_intdigest, map(b"".join, cells)))
-
-
-def settled(batches: Iterable[list[bytes]], rule: Rule, outcome: Outcome) -> Iterator[Cells]:
-    """Keys and cells, in order, of all staged entries, which come in order.
-
-    The loop runs once for every capture of an index, so what is nearly always the case, one entry
-    under a key, is decided here and not in `Rule.settle`.
-    """
-    digest = b""
-    for groups in grouped(batches, rule.keys.lengths()):
-        cells: Cells = []
-        for key, group in groups:
-            digest = _close(key, group, digest, rule, outcome, cells)
-        outcome.checksum += checksum(cells)
-        yield cells
-
-
-def grouped(
-    batches: Iterable[list[bytes]], lengths: list[int]
-) -> Iterator[list[tuple[bytes, list[bytes]]]]:
-    """Keys, each with all its entries, of staged entries, which come in order."""
-    key, group = b"", list[bytes]()
-    for batch in batches:
-        groups = []
-        for staged in batch:
-            length = lengths[staged[0]]
-            if staged[:length] == key:
-                group.append(staged[length:])
-                continue
-            if group:
-                groups.append((key, group))
-            key, group = staged[:length], [staged[length:]]
-        yield groups
-    if group:
-        yield [(key, group)]
-
-
-def _close(
-    key: bytes, group: list[bytes], digest: bytes, rule: Rule, outcome: Outcome, cells: Cells
-) -> bytes:
-    """Settle the entries under one key; returns the digest last counted."""
-    entry = group[0]
-    if len(group) == 1 and entry[0] & 3 != REVISIT:
-        mark = entry[1]
-        if mark & BEFORE:
-            entry = unmarked(entry)
-        elif not mark & ALSO:
-            outcome.added += 1
-        outcome.captures += 1
-        cells.append((key, entry))
-    else:
-        held = outcome.captures
-        cell = rule.settle(key, group, outcome)
-        if cell is not None:
-            cells.append((key, cell))
-        if outcome.captures == held:
-            return digest
-    if not key.startswith(digest) or not digest:
-        digest = key[: DIGEST_KEY[key[0]]]
-        outcome.digests += 1
-    return digest
-
-
-def staged_again(cells: Iterable[tuple[bytes, bytes]], gone: set[int]) -> Iterator[list[bytes]]:
-    """Stored cells as sorted chunks of staged entries, without those of containers `gone`."""
-    chunk: list[bytes] = []
-    for key, cell in cells:
-        for entry in mark_before(cell):
-            if gone and entry[0] & 3 != REVISIT and _CONTAINER.unpack_from(entry, 17)[0] in gone:
-                continue
-            chunk.append(key + entry)
-        if len(chunk) >= CHUNK:
-            chunk.sort()
-            yield chunk
-            chunk = []
-    if chunk:
-        chunk.sort()
-        yield chunk
-
-
-_CONTAINER = struct.Struct(">I")
