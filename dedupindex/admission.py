@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from dedupindex.capture import Capture, Evidence, Revisit
-from dedupindex.digest import EMPTY
+from dedupindex.capture import Capture, Evidence, Revisit, Rows
+from dedupindex.digest import CANONICAL, EMPTY, Digest
 from dedupindex.errors import BadInput
 
 _VERDICTS_KEPT = 10_000
@@ -19,6 +19,7 @@ _EMPTY = frozenset(digest.raw for digest in EMPTY)
 _PLAIN = bytes(range(0x20, 0x7F))  # what any URL may hold
 _NOT_WHOLE = {204: "empty", 205: "empty", 206: "partial", 304: "empty"}  # whatever is allowed
 _ODD = re.compile(rb"[\x00-\x1f\x7f-\xff]")
+_ANY = Capture(Digest("sha1", bytes(20)), CANONICAL, b"http://a/", b"", Evidence.ROW)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 Judge = Callable[[Capture], str]
@@ -68,6 +69,22 @@ def make_judge(*, mime: str, whitelist: bool, status: str, min_size: int) -> Jud
         return ""
 
     return judge
+
+
+def reasons(judge: Judge, rows: Rows) -> list[str]:
+    """What `judge` says of each row; it is asked once for each status and media type.
+
+    Nothing else can tell plain rows apart but that a payload is empty: see `Rows`.
+    """
+    verdicts = {
+        (status, mime): judge(_ANY._replace(status=status, mime=mime))
+        for status, mime in set(rows.kinds)
+    }
+    found = list(map(verdicts.__getitem__, rows.kinds))
+    if not _EMPTY.isdisjoint(rows.digests):
+        pairs = zip(found, rows.digests, strict=True)
+        return [reason or ("empty" if digest in _EMPTY else "") for reason, digest in pairs]
+    return found
 
 
 def _unspeakable(url: bytes) -> bool:

@@ -6,10 +6,13 @@ the bytes it was; nothing here decodes, trims or re-spells it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from itertools import compress
+from typing import Any, NamedTuple
 
 from dedupindex.digest import Digest, Spelling
+from dedupindex.timestamps import date_of_digits
 
 
 class Evidence(IntEnum):
@@ -49,6 +52,41 @@ class Capture(NamedTuple):
     etag: bytes = b""
     last_modified: bytes = b""
     also: tuple[Digest, ...] = ()  # of the same bytes in other algorithms
+
+
+class Rows(NamedTuple):
+    """Captures of rows without surprises (`Evidence.ROW`), column by column: at least one.
+
+    Sources promise of each: SHA-1, a URL of printable ASCII, 14 digits of a date that exists, a
+    size of the record below 10**9 and an offset below 10**12, each -1 in all rows or in none, and
+    a record id that is a UUID, empty in all rows or in none.
+    """
+
+    spelling: Spelling
+    digests: Sequence[bytes]  # bare
+    urls: Sequence[bytes]
+    dates: Sequence[bytes]
+    kinds: Sequence[tuple[int, bytes]]  # status and media type
+    sizes: Sequence[int]
+    offsets: Sequence[int]
+    containers: Sequence[str]
+    record_ids: Sequence[bytes]
+
+    def captures(self) -> Iterator[Capture]:
+        """Each of them."""
+        of_record = self.sizes[0] >= 0
+        for digest, url, date, (status, mime), size, offset, container, record_id in zip(
+            *self[1:], strict=True
+        ):
+            yield Capture(
+                Digest("sha1", digest), self.spelling, url, date_of_digits(date), Evidence.ROW,
+                Covers.UNKNOWN, status, mime, size, of_record, record_id, container, offset,
+            )  # fmt: skip
+
+    def only(self, wanted: Sequence[object]) -> Rows:
+        """Those rows for which `wanted` holds something true."""
+        columns: list[Any] = [list(compress(column, wanted)) for column in self[1:]]
+        return Rows(self.spelling, *columns)
 
 
 class RefersTo(NamedTuple):

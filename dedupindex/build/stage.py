@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from dedupindex.admission import Judge, make_judge, named_original
+from dedupindex.admission import Judge, make_judge, named_original, reasons
 from dedupindex.build.plan import Input
-from dedupindex.capture import Capture, Evidence, Item, Problem, Refusal, Revisit
+from dedupindex.capture import Capture, Evidence, Item, Problem, Refusal, Revisit, Rows
 from dedupindex.index import open_index
+from dedupindex.index.bulk import stage_rows
 from dedupindex.index.cells import encode, encode_revisit
 from dedupindex.index.identity import Settings
 from dedupindex.index.protocol import Container
 from dedupindex.index.runs import RunWriter
 from dedupindex.index.staging import Numbers
 from dedupindex.sources import Source, SourceOptions, open_source
+from dedupindex.sources.cdx import CdxSource
 from dedupindex.sources.wacz import WaczSource
 from dedupindex.sources.warc import WarcSource
 from dedupindex.tally import BuildTally
@@ -122,6 +124,14 @@ def judge_of(settings: Settings) -> Judge:
     )
 
 
+def _batches(source: Source) -> Iterator[Rows | list[Item]]:
+    """All items of a source, many at once."""
+    if isinstance(source, CdxSource):
+        return source.in_bulk()
+    items = source.items()
+    return iter(lambda: list(islice(items, _AT_ONCE)), [])
+
+
 class _Stager:
     """Turns the items of one source into staged entries and counts."""
 
@@ -136,14 +146,16 @@ class _Stager:
 
     def read(self, source: Source, progress: Progress) -> Iterator[list[bytes]]:
         """Batches of staged entries, until the source ends."""
-        items, position, records = source.items(), 0, 0
         self._reads = isinstance(source, WarcSource | WaczSource)
-        batch = list(islice(items, _AT_ONCE))
-        while batch:
+        batches = _batches(source)
+        position = records = 0
+        for first in batches:
             staged: list[bytes] = []
-            for _ in range(_BATCHES):
-                self._take(batch, staged)
-                batch = list(islice(items, _AT_ONCE))
+            for batch in chain([first], islice(batches, _BATCHES - 1)):
+                if isinstance(batch, Rows):
+                    self._take_rows(batch, staged)
+                else:
+                    self._take(batch, staged)
             progress(source.position - position, self.tally.records - records)
             position, records = source.position, self.tally.records
             yield staged
@@ -175,6 +187,18 @@ class _Stager:
                     records -= 1
         self.admitted += len(batch) - put_aside
         self.tally.records += records
+
+    def _take_rows(self, rows: Rows, staged: list[bytes]) -> None:
+        """The same for rows, of which those that are refused leave no mark either."""
+        self.tally.records += len(rows.urls)
+        found = reasons(self._judge, rows)
+        if any(found):
+            self.tally.refused.update(filter(None, found))
+            if all(found):
+                return
+            rows = rows.only([not reason for reason in found])
+        staged += stage_rows(rows, self._keys, self._numbers)
+        self.admitted += len(rows.urls)
 
     def _also(self, capture: Capture) -> list[bytes]:
         number = self._numbers(capture.container)

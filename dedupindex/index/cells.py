@@ -50,10 +50,10 @@ ALGORITHMS = ("", "md5", "sha1", "sha256", "sha512", "blake3")  # the place is t
 ALSO, BEFORE, SEVERAL, SPARE, READ = 0x80, 0x08, 0x80, 0x80, 0x04
 UNKNOWN_SIZE, SIZE_IN_EXTRAS = 0xFFFFFFFF, 0xFFFFFFFE
 UNKNOWN_OFFSET = 0xFFFFFFFFFF
-_LOW = 0xFFFFFFFF
+LOW = 0xFFFFFFFF
 
-_CODES = {name: bytes([code]) for code, name in enumerate(ALGORITHMS)}
-_HEAD = struct.Struct(">BBHIIBIIB")  # date and offset are split: struct has no 48 or 40 bits
+CODES = {name: bytes([code]) for code, name in enumerate(ALGORITHMS)}
+HEAD = struct.Struct(">BBHIIBIIB")  # date and offset are split: struct has no 48 or 40 bits
 _MARK = struct.Struct(">BBHI")
 _ITEM = struct.Struct(">BH")
 _SHORT = struct.Struct(">H")
@@ -79,8 +79,8 @@ class Keys(NamedTuple):
         algorithm, raw = digest
         if self.canonical:
             found = xxh3_64_digest(urlkey(url))[:4] + xxh3_64_digest(url)[:5]
-            return _CODES[algorithm] + raw + found
-        return _CODES[algorithm] + raw + (xxh3_64_digest(url) if self.url else b"")
+            return CODES[algorithm] + raw + found
+        return CODES[algorithm] + raw + (xxh3_64_digest(url) if self.url else b"")
 
     def lengths(self) -> list[int]:
         """Algorithm code -> bytes of a whole key."""
@@ -90,12 +90,12 @@ class Keys(NamedTuple):
 
 def digest_prefix(digest: Digest) -> bytes:
     """What all keys of a digest begin with."""
-    return _CODES[digest.algorithm] + digest.raw
+    return CODES[digest.algorithm] + digest.raw
 
 
 def canonical_prefix(digest: Digest, key: bytes) -> bytes:
     """What the keys of a digest and a urlkey begin with."""
-    return _CODES[digest.algorithm] + digest.raw + xxh3_64_digest(key)[:4]
+    return CODES[digest.algorithm] + digest.raw + xxh3_64_digest(key)[:4]
 
 
 def digest_of_key(key: bytes) -> Digest:
@@ -106,7 +106,7 @@ def digest_of_key(key: bytes) -> Digest:
 def encode_revisit(capture: Capture, *, read: bool = False) -> bytes:
     """The mark of a revisit or refused record: when its digest was seen as one at its URL."""
     moment = int(digits_of_date(capture.date))
-    return _MARK.pack(3 | READ if read else 3, capture.spelling.code, moment >> 32, moment & _LOW)
+    return _MARK.pack(3 | READ if read else 3, capture.spelling.code, moment >> 32, moment & LOW)
 
 
 def encode(capture: Capture, container: int, *, etag: bool = False, also: bool = False) -> bytes:
@@ -130,14 +130,14 @@ def encode(capture: Capture, container: int, *, etag: bool = False, also: bool =
         flags |= 64 if extras else 0
     if not 0 <= offset < UNKNOWN_OFFSET:
         offset = UNKNOWN_OFFSET
-    head = _HEAD.pack(
+    head = HEAD.pack(
         flags,
         capture.spelling.code | (ALSO if also else 0),
         moment >> 32,
-        moment & _LOW,
+        moment & LOW,
         UNKNOWN_SIZE if size < 0 else min(size, SIZE_IN_EXTRAS),
         offset >> 32,
-        offset & _LOW,
+        offset & LOW,
         container,
         mime,
     )
@@ -172,7 +172,7 @@ def _extras(capture: Capture, record_id: bytes, mime: int, etag: bool, also: boo
 
 def decode(key: bytes, entry: bytes, name_of: Callable[[int], str]) -> Capture:
     """The capture of an entry under `key`; `name_of` turns a container number into its name."""
-    flags, spelling, high, low, size, far, near, container, mime = _HEAD.unpack_from(entry)
+    flags, spelling, high, low, size, far, near, container, mime = HEAD.unpack_from(entry)
     date = date_of_digits(b"%014d" % (high << 32 | low))
     at = 22
     record_id = b""

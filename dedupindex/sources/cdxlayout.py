@@ -36,13 +36,14 @@ _HEADER = re.compile(rb"([^A-Za-z0-9]?)CDX([^A-Za-z0-9])(.+)")
 _DATE = re.compile(rb"\d{14}(?:\d{3})?")
 _PATTERNS = {  # letter -> what the column looks like on a line without surprises
     "a": rb"(https?://%b++)",
-    "b": rb"(.{8})(.{4})(..)",  # day, hour and minute, second: `rows.Memory` knows which are good
+    "b": rb"(\d{8}(?:[01]\d|2[0-3])[0-5]\d[0-5]\d)",  # `rows.Memory` knows which days are good
     "k": rb"(.{32})",  # decoding will check it
-    "S": rb"(\d{1,18}+)",
-    "V": rb"(\d{1,18}+)",
+    "S": rb"(\d{1,9}+)",  # so long, every size and offset has its place in an entry
+    "V": rb"(\d{1,12}+)",
+    "u": rb"<(urn:uuid:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})>",
 }
 
-Row = tuple[bytes, ...]  # url, day, minute, second, mime, status, digest, size, offset, file, id
+Row = tuple[bytes, ...]  # in the order of `Fields`
 
 
 class Layout(NamedTuple):
@@ -80,12 +81,12 @@ def _finder(layout: Layout) -> Callable[[bytes], list[Row]]:
         if letter == "g" and some is not_end:
             pattern = rb"(.++)"  # safe, for no known name has a delimiter in it, and faster
         patterns.append(pattern.replace(b"%b", some))
-        groups += [letter + str(part) for part in range(3)] if letter == "b" else [letter]
+        groups.append(letter)
     absent = [letter for letter in _LETTERS if letter not in used]
     line = re.escape(layout.delimiter).join(patterns) + b"()" * len(absent) + rb"\n"
     find_plain = re.compile(line + rb"|[^\n]*+\n").findall
     find_get = re.compile(rb"(?!.*%b)%b|[^\n]*+\n" % (METHOD_MARK, line)).findall
-    wanted = ["a", "b0", "b1", "b2", *_LETTERS[2:]]
+    wanted = list(_LETTERS)
     groups += absent
     reorder = itemgetter(*[groups.index(group) for group in wanted])
 

@@ -8,6 +8,7 @@ made here say so (`Evidence.ROW`, `Covers.UNKNOWN`).
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from functools import cache
 from typing import NamedTuple, TypeVar
 
@@ -68,6 +69,13 @@ class Memory:
             date = date_of_digits(check_digits(digits))
         _keep(self.days, digits[:8], date[:11])
         return date if len(digits) == 14 else date[:-1] + b"." + digits[14:] + b"Z"
+
+    def learn_days(self, days: set[bytes]) -> bool:
+        """Know those of `days` that exist; whether all do."""
+        for day in days - self.days.keys():
+            with suppress(BadDate):
+                self.date(day + b"000000")
+        return self.days.keys() >= days
 
     def status(self, text: bytes) -> int:
         """HTTP status, 0 for none, below 0 for failures; `ValueError` for anything else."""

@@ -48,6 +48,8 @@ class TextSource:
         self._stream = stream
         self._block = block
         self._bad_lines = 0
+        self._line = 1  # the number of the next
+        self._damage = ""
         self._set_up()
 
     def _set_up(self) -> None:
@@ -55,20 +57,28 @@ class TextSource:
 
     def items(self) -> Iterator[Item]:
         """See `Source.items`."""
-        number = 1
-        damage = ""
+        for number, block in self._blocks():
+            if block.endswith(b"\n"):
+                yield from self._parse(number, block)
+            else:
+                yield from self._parse_cut(number, block)
+        yield from self._after()
+
+    def _blocks(self) -> Iterator[tuple[int, bytes]]:
+        """Blocks of whole lines, each with the number of its first."""
         raw = self._raw()
         try:
             for block in _whole_lines(_inflated(raw)):
-                if block.endswith(b"\n"):
-                    yield from self._parse(number, block)
-                    number += block.count(b"\n")
-                else:
-                    yield from self._parse_cut(number, block)
+                yield self._line, block
+                self._line += block.count(b"\n")
         except zlib.error as error:
-            damage = str(error)
+            self._damage = str(error)
         for _ in raw:  # what lies behind damage is hashed all the same
             pass
+
+    def _after(self) -> Iterator[Item]:
+        """What is to be said when all blocks have been read."""
+        number, damage = self._line, self._damage
         if damage:
             yield Problem(self.name, number, f"gzip data is damaged behind line {number}: {damage}")
         if self.size >= 0 and self.position != self.size:
