@@ -105,14 +105,15 @@ def _close(
 ) -> bytes:
     """Settle the entries under one key; returns the digest last counted."""
     entry = group[0]
-    if len(group) == 1 and entry[0] & 3 != REVISIT:
+    if len(group) == 1:
         mark = entry[1]
         if mark & BEFORE:
             entry = unmarked(entry)
-        elif not mark & ALSO:
-            outcome.added += 1
-        outcome.captures += 1
         cells.append((key, entry))
+        if entry[0] & 3 == REVISIT:
+            return digest
+        outcome.added += not mark & (ALSO | BEFORE)
+        outcome.captures += 1
     else:
         held = outcome.captures
         cell = rule.settle(key, group, outcome)
