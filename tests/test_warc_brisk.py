@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dedupindex.capture import Item
+from dedupindex.capture import Capture, Item
 from dedupindex.sources import responses
 from dedupindex.sources import warc as source
 from dedupindex.sources.warc import WarcSource
@@ -141,9 +142,25 @@ def test_brisk_is_careful(data: bytes, feed: int, monkeypatch: pytest.MonkeyPatc
         assert brisk_items == items_of(PATH)
 
 
+@pytest.mark.parametrize("size", [1 << 16, 1 << 20, members.SHORT - 500, members.SHORT + 1])
+@pytest.mark.parametrize("deflates", [True, False])
+def test_brisk_is_careful_with_large_records(
+    size: int, deflates: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Larger than a feed, than what is held of the file, than what counts as short."""
+    body = bytes(size) if deflates else Random(1).randbytes(size)
+    large = gz(response(body, Payload_Digest=sha1(body)))
+    PATH.write_bytes((gz(request()) * 2 + gz(response()) * 5 + large) * 3)
+    brisk_items = items_of(PATH)
+    assert sum(isinstance(item, Capture) for item in brisk_items[0]) == 18
+    monkeypatch.setattr(source, "read", reader.read)
+    assert brisk_items == items_of(PATH)
+
+
 def test_most_records_are_read_briskly() -> None:
-    pair = gz(request()) + gz(response())
-    PATH.write_bytes(pair * 50)
+    body = Random(1).randbytes(members.FEED + 1)
+    large = gz(response(body, Payload_Digest=sha1(body)))
+    PATH.write_bytes((gz(request()) + gz(response()) + gz(request()) + large) * 25)
     window = open_window("t", PATH)
     events = list(brisk.read(window))
     window.close()

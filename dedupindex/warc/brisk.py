@@ -16,7 +16,7 @@ from isal.isal_zlib import decompressobj
 from dedupindex.warc import members, reader
 from dedupindex.warc.framing import Framing
 from dedupindex.warc.heads import NO_FORM
-from dedupindex.warc.members import LongMember, Member, Walk
+from dedupindex.warc.members import SHORT, Inflater, LongMember, Member, Walk
 from dedupindex.warc.reader import Event
 from dedupindex.warc.record import Record, Sound
 from dedupindex.warc.recovery import MAGIC, RESERVED, IsalError
@@ -58,15 +58,15 @@ def _in_order(
     while index < limit:
         found = buffer.find(mark, index + _LEAST, index + _SEARCHED)
         stop = found if 0 < found < filled and found <= index + feed else min(index + feed, filled)
-        inflater = decompressobj(31)
+        offset, inflater = start + index, decompressobj(31)
         try:
             data = inflater.decompress(view[index:stop])
+            if not inflater.eof:
+                data, stop = _whole(inflater, data, view, stop, filled)
         except IsalError:
-            return start + index, members.odd(window, start + index)
-        if not inflater.eof or buffer[index + 3] & RESERVED:
-            member = LongMember(window, start + index, inflater, start + stop)
-            return start + index, _on(window, member, data)
-        offset = start + index
+            return offset, members.odd(window, offset)
+        if not inflater.eof or len(data) > SHORT or buffer[index + 3] & RESERVED:
+            return offset, _on(window, offset, inflater, start + stop, data)
         index = stop - len(inflater.unused_data)
         if found < 0 and index < offset - start + _SEARCHED - _HEADER:
             mark = MAGIC
@@ -97,12 +97,28 @@ def _in_order(
     return start + index, None
 
 
-def _on(window: Window, member: LongMember, data: bytes) -> Walk:
+def _whole(
+    inflater: Inflater, data: bytes, view: memoryview, at: int, filled: int
+) -> tuple[bytes, int]:
+    """A member of which only `data` came out of one feed, as far as it is held and short.
+
+    Returns with it where feeding stopped.
+    """
+    pieces, length = [data], len(data)
+    while not inflater.eof and at < filled and length <= SHORT:
+        stop = min(at + members.FEED, filled)
+        pieces.append(inflater.decompress(view[at:stop]))
+        length += len(pieces[-1])
+        at = stop
+    return b"".join(pieces), at
+
+
+def _on(window: Window, offset: int, inflater: Inflater, at: int, data: bytes) -> Walk:
     """How to go on with a member that is long, or has flags that no other reader accepts."""
-    held = window.view[member.offset - window.start : window.filled]
+    held = window.view[offset - window.start : window.filled]
     if len(held) > 3 and held[3] & RESERVED:
-        return members.odd(window, member.offset)
-    return members.long_member(window, member, data)
+        return members.odd(window, offset)
+    return members.long_member(window, LongMember(window, offset, inflater, at), data)
 
 
 def _carefully(walk: Walk, framing: Framing) -> Generator[Event, None, int]:
