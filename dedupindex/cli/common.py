@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -118,6 +117,8 @@ def _configure(ctx: click.Context, option: click.Parameter, path: str | None) ->
 
 def read_config(path: Path) -> dict[str, dict[str, Any]]:
     """The sections of a settings file; raises `BadInput`."""
+    import tomllib  # most runs have no such file
+
     try:
         content = tomllib.loads(path.read_text())
     except OSError as error:

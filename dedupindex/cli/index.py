@@ -12,7 +12,6 @@ import click
 from dedupindex.build.builder import Build, Built, build
 from dedupindex.cli.common import Command, annotation, print_json, printable, say, warn
 from dedupindex.cli.progress import shown
-from dedupindex.cli.upkeep import check, compact, copy, stats
 from dedupindex.digest import SIZES
 from dedupindex.errors import BadInput, Damaged
 from dedupindex.index import ENGINES
@@ -33,7 +32,7 @@ bin/index --stats my-index
 """
 
 
-_ACTIONS = {"check": check, "stats": stats, "compact": compact}
+_ACTIONS = ("check", "stats", "compact", "copy")
 _action = partial(click.option, allow_from_autoenv=False)  # no setting: it is done once
 
 
@@ -107,14 +106,17 @@ def command(
     A SOURCE is a WARC, ARC, WACZ, CDX, CDXJ or Heritrix crawl.log, a directory of them, a glob, or
     - for standard input.
     """
-    if actions := [name for name in (*_ACTIONS, "copy") if options[name]]:
+    if actions := [name for name in _ACTIONS if options[name]]:
         if len(actions) > 1:
             raise click.UsageError("give one of --check, --stats, --compact, --copy")
         if sources:
             raise click.UsageError("--check, --stats, --compact and --copy take an INDEX only")
+        from dedupindex.cli import upkeep  # a build need not wait for it, and for SQLite
+
         if options["copy"]:
-            return copy(index, options["copy"], as_json=as_json)
-        return _ACTIONS[actions[0]](index, as_json)
+            return upkeep.copy(index, options["copy"], as_json=as_json)
+        action = {"check": upkeep.check, "stats": upkeep.stats, "compact": upkeep.compact}
+        return action[actions[0]](index, as_json)
     if not sources:
         raise click.UsageError(f"give the sources, then the index: bin/index {index} my-index")
     if str(index) == "-":
