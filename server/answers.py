@@ -60,32 +60,39 @@ class Lookups:
 
     def respond(self, environ: Environ) -> Reply:
         """The answer to GET or POST /lookup; never raises."""
+        if environ["REQUEST_METHOD"] != "POST":
+            return self.get(environ)
+        try:
+            return self._post(environ, _query(environ))
+        except Exception as error:
+            return self._failure(error, environ)
+
+    def get(self, environ: Environ) -> Reply:
+        """The answer to GET /lookup; never raises. What is done here is done for every lookup."""
         started = perf_counter_ns()
         try:
-            text: str = environ["QUERY_STRING"]
-            if len(text) > MAX_QUERY:
-                raise RequestError("uri_too_long", f"a query string has at most {MAX_QUERY} bytes")
-            if environ["REQUEST_METHOD"] == "POST":
-                return self._post(environ, text)
+            text = _query(environ)
             opened = self._live.opened()
-            accept = environ.get("HTTP_ACCEPT")
-            as_text = accept is not None and self._wants_text(accept)
+            as_text = "HTTP_ACCEPT" in environ and self._wants_text(environ["HTTP_ACCEPT"])
             if opened.plain is not None and not as_text:
                 question = _plain_question(text)
                 if question is not None:
-                    base, prefix, digest, url = question
-                    body = opened.plain.one(prefix, digest, url)
+                    prefix, spelled, url, base = question
+                    body = opened.plain.one(prefix, spelled, url)
                     if body is not None:
                         self._metrics.lookup(base + (MISS if body is NONE else HIT), started)
                         return OK, JSON, body
             return self._one(opened, text, as_text, started)
-        except DedupError as error:
+        except Exception as error:
+            return self._failure(error, environ)
+
+    def _failure(self, error: Exception, environ: Environ) -> Reply:
+        if isinstance(error, DedupError):
             self._metrics.error(code_of(error))
             return failure(error)
-        except Exception as error:
-            report(error, environ)
-            self._metrics.error("internal")
-            return error_reply("internal", ERRORS["internal"][1])
+        report(error, environ)
+        self._metrics.error("internal")
+        return error_reply("internal", ERRORS["internal"][1])
 
     def _one(self, opened: Opened, text: str, as_text: bool, started: int) -> Reply:
         strategy = Strategy.DIGEST_ANY.value
@@ -157,45 +164,54 @@ class Lookups:
             self._bodies.release()
 
 
-_HEADS = {"digest=sha1:", "digest=sha1%3A"}
+def _query(environ: Environ) -> str:
+    text: str = environ["QUERY_STRING"]
+    if len(text) > MAX_QUERY:
+        raise RequestError("uri_too_long", f"a query string has at most {MAX_QUERY} bytes")
+    return text
 
 
-def _plain_question(text: str) -> tuple[int, bytes, str, str] | None:
-    """Cell, key prefix, digest and URL of a query string that asks nothing else, or None."""
-    base, at = 0, text.find("&url=")
-    digest, url = text[max(at - 32, 0) : at], text[at + 5 :]
-    if text[: at - 32] not in _HEADS or "&" in url or "+" in url:
+def _plain_question(text: str) -> tuple[bytes, str, str, int] | None:
+    """What a query string asks that asks nothing else, or None.
+
+    Key prefix, digest without label, URL, and the cell that counts it.
+    """
+    if text.find("&url=") == 44 and text.startswith("digest=sha1:"):
+        spelled, url, base = text[12:44], text[49:], 0
+    else:
         parts = _parts(text)
         if parts is None:
             return None
-        base, digest, url = parts
-        digest = digest.replace("%3A", ":")
-    else:
-        digest = "sha1:" + digest
-    prefix = sought(digest)
-    if prefix is None:
+        spelled, url, base = parts
+    prefix = sought(spelled)
+    if prefix is None or not url or "&" in url or "+" in url:
         return None
-    # Nearly always these two escapes are all there is, and replacing them makes no new one.
-    plain = url.replace("%3A", ":").replace("%2F", "/")
-    if "%" in plain or not plain.isascii():
-        try:
-            plain = unquote_to_bytes(url.encode("latin-1")).decode()
-        except UnicodeDecodeError:
-            return None
-    if not plain or plain[0] == "<" or plain[-1] == ">":
+    if "%" in url or not url.isascii():
+        # Nearly always these escapes are all there is, and replacing them makes no new one.
+        plain = url.replace("%3A", ":").replace("%2F", "/")
+        if "%" in plain:
+            plain = plain.replace("%3F", "?").replace("%3D", "=").replace("%26", "&")
+        if "%" in plain or not plain.isascii():
+            try:
+                plain = unquote_to_bytes(url.encode("latin-1")).decode()
+            except UnicodeDecodeError:
+                return None
+        url = plain
+    if url[0] == "<" or url[-1] == ">":
         return None
-    return base, prefix, digest, plain
+    return prefix, spelled, url, base
 
 
-def _parts(text: str) -> tuple[int, str, str] | None:
-    """Cell, digest and URL of a plain question in any order, and with a strategy."""
+def _parts(text: str) -> tuple[str, str, int] | None:
+    """Digest without label, URL and cell, in any order, and with a strategy."""
     parts = text.split("&")
     base = 0 if len(parts) == 2 else _BASES.get(parts.pop(), -1)
-    if base < 0 or len(parts) != 2 or "+" in text:
+    if base < 0 or len(parts) != 2:
         return None
     digest, url = parts
     if url.startswith("digest="):
         digest, url = url, digest
-    if not (digest.startswith("digest=") and url.startswith("url=")):
+    label, _, spelled = digest.replace("%3A", ":").partition(":")
+    if label != "digest=sha1" or not url.startswith("url="):
         return None
-    return base, digest[7:], url[4:]
+    return spelled, url[4:], base

@@ -119,9 +119,9 @@ class _Answers:
                 # Anything else in it, and a URL in angle brackets, is no plain question.
                 if len(item) == 2:
                     text, url = item["digest"], item["url"]
-                    prefix = sought(text)
+                    prefix = sought(text[5:]) if text.startswith("sha1:") else None
                     if prefix is not None and url[0] != "<" and url[-1] != ">":
-                        body = answer(cursor, prefix, text, url)
+                        body = answer(cursor, prefix, text[5:], url)
             except (TypeError, AttributeError, *BROKEN):
                 pass  # asked the other way, it will say what is wrong
             if body is None:

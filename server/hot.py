@@ -23,7 +23,7 @@ class HotRoutes:
     """A WSGI application around another."""
 
     def __init__(self, inner: WSGIApplication, lookups: Lookups) -> None:
-        self._inner, self.respond = inner, lookups.respond
+        self._inner, self.respond, self.get = inner, lookups.respond, lookups.get
         self.stopping = False
 
     def stop(self) -> None:

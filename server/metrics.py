@@ -66,9 +66,10 @@ class Metrics:
         taken = perf_counter_ns() - started
         place = _SINGLES_AT + cell * _BUCKETS + bisect_left(_BOUNDS_NS, taken)
         mine = self._mine
-        with self._lock:
-            mine[place] += 1
-            mine[_SUMS_AT] += taken
+        self._lock.acquire()  # not by `with`, which takes twice the time; nothing here can raise
+        mine[place] += 1
+        mine[_SUMS_AT] += taken
+        self._lock.release()
 
     def batch(self, kind: str, cells: dict[int, int], started: int) -> None:
         """Many lookups at once: how often each cell."""

@@ -32,12 +32,12 @@ def install(hot: HotRoutes) -> None:
 
 
 def _shortcut(usual: _Handler, hot: HotRoutes) -> _Handler:
-    respond = hot.respond
+    get = hot.get
 
     def handle(proto: Any, scope: dict[str, Any]) -> int:
         if scope["PATH_INFO"] != "/lookup" or scope["REQUEST_METHOD"] != "GET" or hot.stopping:
             return usual(proto, scope)
-        line, headers, body = respond(scope)
+        line, headers, body = get(scope)
         status = 200 if line is OK else int(line[:3])
         proto.response_bytes(status, headers, body)
         return status

@@ -345,10 +345,14 @@ def test_counts(client: Client) -> None:
         assert line in text
 
 
+QUERY = b"http://example.com/%41?a=b&c=d+e%20f#%"
+ODD_PATHS = (b"\xff", b"\xc3\xa9", b"%2F", b"?x=%253A")
 ODD = [
     capture(1, PAGE),
     capture(2, COUSIN),
     capture(2, PAGE, day=2),
+    capture(2, QUERY, day=3),
+    capture(2, b"http://example.com/\xc3\xa9", day=4),
     capture(3, PAGE, status=203),
     capture(4, PAGE, evidence=Evidence.ROW, size=-1, record_id=b"", container="", offset=-1),
     capture(5, PAGE, size_of_record=True, mime=b"x/odd", evidence=Evidence.NAMED),
@@ -365,7 +369,10 @@ ODD = [
         st.tuples(
             st.integers(0, 10).map(sha1),
             st.sampled_from([Spelling(1, 0), Spelling(1, 2), Spelling(2, 0), Spelling(0, 3)]),
-            st.sampled_from([b"", PAGE, COUSIN, b"http://example.com/\xff", b"<" + PAGE + b">"]),
+            st.sampled_from(
+                [b"", PAGE, COUSIN, QUERY, *map(b"http://example.com/%b".__mod__, ODD_PATHS)]
+            )
+            | st.just(b"<" + PAGE + b">"),
             st.sampled_from(["", *("DIGEST_ANY", "EXACT_URL", "URL_CANONICAL")]),
         ),
         min_size=1,
@@ -388,6 +395,20 @@ def test_quick_answers_are_those_of_the_library(
         one = {name: v.decode() if isinstance(v, bytes) else v for name, v in given.items()}
         batch = hot.post("/lookup", json={"lookups": [one]})
         assert batch.data == b'{"answers":[' + expected.data + b"]}"
+
+
+def test_a_digest_of_many_urls_is_answered_quickly_too(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls = [b"http://%c.example/logo" % letter for letter in b"abcdefgh"]
+    web = client([capture(1, url) for url in urls])
+    monkeypatch.setattr("dedupindex.lookup.find", lambda *asked: 1 / 0)
+    for url in urls:
+        found = ask(web, digest=str(sha1(1)), url=url).get_json()
+        assert found["match"] == "exact_url" and found["original"]["url"] == url.decode()
+    assert ask(web, digest=str(sha1(2)), url=PAGE).get_json() == {"duplicate": False}
+    other = ask(web, digest=str(sha1(1)), url=PAGE)
+    assert code(other) == (500, "internal")  # which shows that only this went the long way
 
 
 @pytest.fixture

@@ -1,29 +1,26 @@
 """The answer to a plain question straight from its cell: no `Capture` is made, no JSON encoded.
 
 A lookup costs a few microseconds, most of them in making Python objects of a cell and JSON of the
-objects. Nine lookups in ten of a crawl are one of two plain cases: nothing has the digest, or the
-first capture of the digest has exactly the URL that was asked for. `PlainAnswers` writes these two
-down as bytes and leaves every other question, by returning None, to `lookup.find`, to which a
-property test holds it equal.
+objects. Nine lookups in ten of a crawl are one of two plain cases: nothing has the digest, or a
+capture of the digest has exactly the URL that was asked for. `PlainAnswers` writes these two down
+as bytes and leaves every other question, by returning None, to `lookup.find`, to which a property
+test holds it equal. Method calls, not data, are what a lookup costs here; so a few stand inline.
 """
 
 from __future__ import annotations
 
 import struct
-from binascii import hexlify
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 import lmdb
 import orjson
 
-from dedupindex.digest import EMPTY, Digest, Spelling, sha1_of_base32
+from dedupindex.digest import EMPTY, FROM_BASE32, Digest, Spelling
 from dedupindex.errors import IndexUnavailable
-from dedupindex.index.cells import ALGORITHMS, ALSO, UNKNOWN_OFFSET, UNKNOWN_SIZE
+from dedupindex.index.cells import ALGORITHMS, ALSO, UNKNOWN_OFFSET, UNKNOWN_SIZE, Keys
 from dedupindex.index.mimes import MIMES
-from dedupindex.index.urlpack import unpack
-
-_Text = TypeVar("_Text", str, bytes)
+from dedupindex.index.urlpack import SIXES, unpack
 
 NONE = b'{"duplicate":false}'
 """The answer when there is no original."""
@@ -31,32 +28,45 @@ NONE = b'{"duplicate":false}'
 BROKEN = (struct.error, IndexError, KeyError, ValueError)
 """What decoding flipped bits raises."""
 
-_HEAD = struct.Struct(">BBHIIBIIB")
-_GROUPS = struct.Struct("8s4s4s4s12s")  # of the 32 hex digits of a UUID
+
+class _Shape(NamedTuple):
+    """What the answers to many entries have in common."""
+
+    plain: bool
+    url_at: int = 0  # where the URL of an entry begins
+    uuid: bool = False
+    letters: int = 0  # in a question that spells the digest as they do
+    spelling: Spelling = Spelling(0, 0)
+    label: str = ""  # of the digest
+    sizes: str = ""  # before the size that is known
+    rest: str = ""  # what stands between size and container
+
+
+_HEAD = struct.Struct(">HHIIBIIB")  # an entry's, its flags and spelling as one number
 _SHA1 = bytes([ALGORITHMS.index("sha1")])
 _EMPTY = _SHA1 + next(digest.raw for digest in EMPTY if digest.algorithm == "sha1")
 _HEX_DIGITS = frozenset("0123456789abcdef")
-_SPELLED_AS = {37: Spelling(1, 0).code, 45: Spelling(1, 2).code}  # length of the text -> code
+_BASE32, _HEX = 0, 2  # encodings of a `Spelling`
+_LETTERS = {_BASE32: 32, _HEX: 40}  # of a digest without its label
 _OF_RECORD, _UUID, _REVISIT = 32, 16, 3
 _NOT_PLAIN = 0x40 | 0x80  # flags: extras follow; several entries
-_BEGINNING = b'{"duplicate":true,"match":"exact_url","original":{"url":'
-_EVIDENCE = [f',"evidence":"{name}"}}}}' for name in ("record", "row", "revisit")]
-_MIMES = [orjson.dumps(mime.decode() or None).decode() for mime in MIMES]
-_KEPT = 200_000  # of each kind of text that is made once: days, times of day, places
+_EVIDENCE = ("record", "row", "revisit", "")
+_MOMENTS = [f":{number // 100:02}:{number % 100:02}Z" for number in range(10_000)]
+_KEPT = 100_000  # of each kind of text that is made once: hours, containers
 
 
-def sought(text: str) -> bytes | None:
-    """What the keys begin with for a SHA-1 as crawlers write it; None leaves it to `Digest`."""
-    if not text.startswith("sha1:"):
-        return None
-    if len(text) == 37:
-        try:
-            return _SHA1 + sha1_of_base32(text[5:].encode())
+def sought(spelled: str) -> bytes | None:
+    """What the keys begin with for a SHA-1 as crawlers spell it; None leaves it to `Digest`."""
+    if len(spelled) == 32:
+        try:  # as `digest.sha1_of_base32` does
+            prefix = _SHA1 + int(spelled.encode().translate(FROM_BASE32), 32).to_bytes(20, "big")
         except ValueError:
             return None
-    if len(text) == 45 and _HEX_DIGITS.issuperset(text[5:]):
-        return _SHA1 + bytes.fromhex(text[5:])
-    return None
+    elif len(spelled) == 40 and _HEX_DIGITS.issuperset(spelled):
+        prefix = _SHA1 + bytes.fromhex(spelled)
+    else:
+        return None
+    return prefix if prefix != _EMPTY else None
 
 
 class PlainView(Protocol):
@@ -73,86 +83,109 @@ class PlainAnswers:
     prefers another capture to one of the exact URL.
     """
 
-    def __init__(self, env: Any, captures: Any, name_of: Callable[[int], str]) -> None:
+    def __init__(self, env: Any, captures: Any, keys: Keys, name_of: Callable[[int], str]) -> None:
         self._begin, self._captures, self._name_of = env.begin, captures, name_of
-        self._places: dict[int, str] = {}
-        self._days: dict[int, bytes] = {}
-        self._times: dict[int, bytes] = {}
+        self._keys = keys
+        self._shapes: dict[int, _Shape] = {}
+        self._containers: dict[int, str] = {0: "null"}
+        self._hours: dict[int, str] = {}
 
-    def one(self, prefix: bytes, text: str, url: str) -> bytes | None:
+    def one(self, prefix: bytes, spelled: str, url: str) -> bytes | None:
         """As `answer`, in a read transaction of its own. Raises `IndexUnavailable`."""
         try:
             txn = self._begin(db=self._captures)
-            try:
-                return self.answer(txn.cursor(), prefix, text, url)
-            finally:
-                txn.abort()
+            answer = self.answer(txn.cursor(), prefix, spelled, url)
+            txn.abort()
+            return answer
         except BROKEN:
             return None  # asked the other way, it will say what is damaged
         except lmdb.Error as error:
             raise IndexUnavailable(f"the index cannot be read: {error}") from error
 
-    def answer(self, cursor: Any, prefix: bytes, text: str, url: str) -> bytes | None:
+    def answer(self, cursor: Any, prefix: bytes, spelled: str, url: str) -> bytes | None:
         """The JSON of `lookup.as_json` for an exact hit or a miss; None for any other case.
 
-        `prefix` is `sought` of the digest's `text`; `url` is neither empty nor in angle brackets.
-        Raises `BROKEN` for a cell that is damaged.
+        `prefix` is `sought` of a digest that the question has `spelled` so, after its label; `url`
+        is neither empty nor in angle brackets. Raises `BROKEN` for a cell that is damaged.
         """
         if not cursor.set_range(prefix):
             return NONE
         key, cell = cursor.item()
         if not key.startswith(prefix):
             return NONE
-        flags, spelling, high, low, size, far, near, container, mime = _HEAD.unpack_from(cell)
-        if flags & _NOT_PLAIN or spelling & ALSO or mime == 255 or flags & 3 == _REVISIT:
+        answer = self._told(cell, prefix, spelled, url)
+        if answer is None and cursor.set_key(
+            self._keys.of(Digest("sha1", prefix[1:]), url.encode())
+        ):
+            answer = self._told(cursor.value(), prefix, spelled, url)
+        return answer
+
+    def _told(self, cell: bytes, prefix: bytes, spelled: str, url: str) -> bytes | None:
+        """The answer that `cell` holds if it is plain and of `url`."""
+        kind, high, low, size, far, near, container, mime = _HEAD.unpack_from(cell)
+        shape = self._shapes.get(kind << 8 | mime)
+        if shape is None:
+            shape = self._shapes[kind << 8 | mime] = _shape(kind >> 8, kind & 255, mime)
+        plain, url_at, uuid, letters, spelling, label, sizes, rest = shape
+        packed = cell[url_at:]
+        if not plain or unpack(packed) != url.encode():
             return None
-        if flags & _UUID:
-            if unpack(cell[38:]) != url.encode() or prefix == _EMPTY:
-                return None
-            record = b'","record_id":"urn:uuid:%b-%b-%b-%b-%b","digest":"' % _GROUPS.unpack(
-                hexlify(cell[22:38])
-            )
-        else:
-            if unpack(cell[22:]) != url.encode() or prefix == _EMPTY:
-                return None
-            record = b'","record_id":null,"digest":"'
-        if spelling != _SPELLED_AS[len(text)]:
-            text = Digest("sha1", prefix[1:]).spelled(Spelling.from_code(spelling & 0x77))
-        known: int | str = "null" if size == UNKNOWN_SIZE else size
-        sizes = f'{known},"record_size":null'
-        if flags & _OF_RECORD:
-            sizes = f'null,"record_size":{known}'
-        offset: int | str = far << 32 | near
-        if offset == UNKNOWN_OFFSET:
-            offset = "null"
-        place = container << 8 | mime
-        place_text = self._places.get(place) or self._place(place)
-        rest = f'{text}","size":{sizes}{place_text}{offset}{_EVIDENCE[flags & 3]}'
-        day, moment = divmod(high << 32 | low, 1_000_000)
-        date = self._days.get(day) or self._day(day)
-        clock = self._times.get(moment) or self._time(moment)
-        return b"".join((_BEGINNING, orjson.dumps(url), date, clock, record, rest.encode()))
+        shown = url if packed[0] & SIXES else orjson.dumps(url)[1:-1].decode()
+        hour, moment = divmod(high << 32 | low, 10_000)
+        date = self._hours.get(hour) or self._hour(hour)
+        record = _uuid(cell[22:38].hex()) if uuid else "null"
+        if len(spelled) != letters:
+            spelled = Digest("sha1", prefix[1:]).spelled(spelling._replace(label=0))
+        known = "null" if size == UNKNOWN_SIZE else size
+        evidence = _EVIDENCE[kind >> 8 & 3]
+        name = self._containers.get(container) or self._container(container)
+        offset = far << 32 | near
+        place = "null" if offset == UNKNOWN_OFFSET else offset
+        return (
+            f'{{"duplicate":true,"match":"exact_url","original":{{"url":"{shown}",'
+            f'"date":"{date}{_MOMENTS[moment]}","record_id":{record},"digest":"{label}{spelled}",'
+            f'{sizes}{known}{rest}{name},"offset":{place},"evidence":"{evidence}"}}}}'
+        ).encode()
 
-    def _day(self, number: int) -> bytes:
-        text = f"{number:08}"
-        return _keep(self._days, number, f',"date":"{text[:4]}-{text[4:6]}-{text[6:]}T'.encode())
+    def _hour(self, number: int) -> str:
+        if len(self._hours) >= _KEPT:
+            self._hours.clear()
+        text = f"{number:010}"
+        text = self._hours[number] = f"{text[:4]}-{text[4:6]}-{text[6:8]}T{text[8:]}"
+        return text
 
-    def _time(self, number: int) -> bytes:
-        text = f"{number:06}"
-        return _keep(self._times, number, f"{text[:2]}:{text[2:4]}:{text[4:]}Z".encode())
-
-    def _place(self, number: int) -> str:
-        """What follows the size: media type, status and container, up to the offset."""
-        container = "null"
-        if number >> 8:
-            shown = self._name_of(number >> 8).encode("utf-8", "surrogateescape")
-            container = orjson.dumps(shown.decode("utf-8", "backslashreplace")).decode()
-        text = f',"mime":{_MIMES[number & 255]},"status":200,"container":{container},"offset":'
-        return _keep(self._places, number, text)
+    def _container(self, number: int) -> str:
+        if len(self._containers) >= _KEPT:
+            self._containers.clear()
+        name = self._name_of(number).encode("utf-8", "surrogateescape")
+        shown = orjson.dumps(name.decode("utf-8", "backslashreplace"))
+        text = self._containers[number] = shown.decode()
+        return text
 
 
-def _keep(texts: dict[int, _Text], number: int, text: _Text) -> _Text:
-    if len(texts) >= _KEPT:
-        texts.clear()
-    texts[number] = text
-    return text
+def _shape(flags: int, spelled: int, mime: int) -> _Shape:
+    """The shape of the answers to entries that begin so."""
+    spelling = Spelling.from_code(spelled & 0x7F)
+    if flags & _NOT_PLAIN or flags & 3 == _REVISIT or spelled & ALSO or mime == 255:
+        return _Shape(plain=False)
+    if spelling.encoding not in _LETTERS:
+        return _Shape(plain=False)
+    media_type = orjson.dumps(MIMES[mime].decode() or None).decode()
+    sizes, rest = '"size":', f',"record_size":null,"mime":{media_type},"status":200,"container":'
+    if flags & _OF_RECORD:
+        sizes, rest = '"size":null,"record_size":', rest.replace(',"record_size":null', "")
+    return _Shape(
+        plain=True,
+        url_at=38 if flags & _UUID else 22,
+        uuid=bool(flags & _UUID),
+        letters=_LETTERS[spelling.encoding],
+        spelling=spelling,
+        label=Digest("sha1", b"").spelled(spelling),
+        sizes=sizes,
+        rest=rest,
+    )
+
+
+def _uuid(digits: str) -> str:
+    """A record id as JSON."""
+    return f'"urn:uuid:{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"'

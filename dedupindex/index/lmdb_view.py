@@ -147,7 +147,7 @@ class LmdbView:
             with LmdbView(env, trees, keys, names) as view:
                 return view.name_of(number)
 
-        return PlainAnswers(env, trees.captures, name_of)
+        return PlainAnswers(env, trees.captures, keys, name_of)
 
     def cursor(self) -> lmdb.Cursor:
         """A cursor at the captures, for `PlainAnswers.answer`."""

@@ -15,6 +15,8 @@ from binascii import a2b_base64, b2a_base64
 
 BEGINNINGS = (b"", b"http://", b"https://", b"http://www.", b"https://www.")
 
+SIXES = 8  # in the code byte; such a URL is ASCII without quotes, backslashes and controls
+
 _SHIFT, _FILL = b"^", b"\0"
 _SIXES = b"abcdefghijklmnopqrstuvwxyz0123456789/.-_?=&%:+,~()!@;#*$'[]|^<>\0"
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
@@ -42,15 +44,15 @@ def pack(url: bytes) -> bytes:
         rest = shifted
     over = len(rest) & 3
     if not over:
-        return _CODE[beginning | 8] + a2b_base64(rest.translate(_TO_BASE64))
+        return _CODE[beginning | SIXES] + a2b_base64(rest.translate(_TO_BASE64))
     packed = a2b_base64(rest.translate(_TO_BASE64) + _PADDING[over])
-    return _CODE[beginning | 8] + packed[: _SPARE[over]]
+    return _CODE[beginning | SIXES] + packed[: _SPARE[over]]
 
 
 def unpack(packed: bytes) -> bytes:
     """The exact URL that `pack` was given."""
     code = packed[0]
-    if not code & 8:
+    if not code & SIXES:
         return BEGINNINGS[code] + packed[1:]
     sixes = b2a_base64(packed[1:] + _MISSING[len(packed) % 3])
     rest = sixes.translate(_FROM_BASE64).rstrip(_FILL_AND_NEWLINE)
