@@ -293,6 +293,14 @@ def test_any_damage_to_a_line_leaves_one_item(data: st.DataObject) -> None:
     assert len(records(careful)) == 1 + bool(good.strip())
 
 
+def test_what_is_preset_is_never_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dedupindex.sources.rows._KEPT", 4)
+    lines = [GOOD.replace("text/html", f"x/{n}").replace("x.warc", f"{n}.warc") for n in range(9)]
+    lines.append(GOOD.replace("text/html", "-"))
+    *_, last = items("cdx", HEADER + "\n".join(lines).encode())
+    assert isinstance(last, Capture) and last.mime == b""
+
+
 def test_headers() -> None:
     assert header(b" CDX N b a") == (b" ", ["N", "b", "a"])
     assert header(b"CDX a k u") == (b" ", ["a", "k", "u"])

@@ -51,7 +51,6 @@ _LETTERS = {_BASE32: 32, _HEX: 40}  # of a digest without its label
 _OF_RECORD, _UUID, _REVISIT = 32, 16, 3
 _NOT_PLAIN = 0x40 | 0x80  # flags: extras follow; several entries
 _EVIDENCE = ("record", "row", "revisit", "")
-_MOMENTS = [f":{number // 100:02}:{number % 100:02}Z" for number in range(10_000)]
 _KEPT = 100_000  # of each kind of text that is made once: hours, containers
 
 
@@ -89,6 +88,7 @@ class PlainAnswers:
         self._shapes: dict[int, _Shape] = {}
         self._containers: dict[int, str] = {0: "null"}
         self._hours: dict[int, str] = {}
+        self._moments = [f":{of // 100:02}:{of % 100:02}Z" for of in range(10_000)]
 
     def one(self, prefix: bytes, spelled: str, url: str) -> bytes | None:
         """As `answer`, in a read transaction of its own. Raises `IndexUnavailable`."""
@@ -143,7 +143,7 @@ class PlainAnswers:
         place = "null" if offset == UNKNOWN_OFFSET else offset
         return (
             f'{{"duplicate":true,"match":"exact_url","original":{{"url":"{shown}",'
-            f'"date":"{date}{_MOMENTS[moment]}","record_id":{record},"digest":"{label}{spelled}",'
+            f'"date":"{date}{self._moments[moment]}","record_id":{record},"digest":"{label}{spelled}",'
             f'{sizes}{known}{rest}{name},"offset":{place},"evidence":"{evidence}"}}}}'
         ).encode()
 

@@ -122,8 +122,11 @@ def _seconds() -> dict[bytes, bytes]:
 
 
 def _keep(values: dict[bytes, _T], text: bytes, value: _T) -> None:
+    """Remember a value; what is learnt is forgotten when it is too much, what is preset never."""
     if len(values) >= _KEPT:
+        preset = [(known, values[known]) for known in (b"-", b"") if known in values]
         values.clear()
+        values.update(preset)
     values[text] = value
 
 
