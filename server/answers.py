@@ -165,9 +165,12 @@ class Lookups:
 
 
 def _query(environ: Environ) -> str:
+    """The query string; what is no ASCII reaches us decoded by somebody else, so it is refused."""
     text: str = environ["QUERY_STRING"]
     if len(text) > MAX_QUERY:
         raise RequestError("uri_too_long", f"a query string has at most {MAX_QUERY} bytes")
+    if not text.isascii():
+        raise RequestError("bad_query", "percent-encode what is not ASCII in a query string")
     return text
 
 
@@ -176,7 +179,7 @@ def _plain_question(text: str) -> tuple[bytes, str, str, int] | None:
 
     Key prefix, digest without label, URL, and the cell that counts it.
     """
-    if text.find("&url=") == 44 and text.startswith("digest=sha1:"):
+    if text.find("&url=") == 44 and text.startswith("digest=sha1:") and text.find("&", 45) < 0:
         spelled, url, base = text[12:44], text[49:], 0
     else:
         parts = _parts(text)
@@ -184,16 +187,16 @@ def _plain_question(text: str) -> tuple[bytes, str, str, int] | None:
             return None
         spelled, url, base = parts
     prefix = sought(spelled)
-    if prefix is None or not url or "&" in url or "+" in url:
+    if prefix is None or not url or "+" in url:
         return None
-    if "%" in url or not url.isascii():
+    if "%" in url:
         # Nearly always these escapes are all there is, and replacing them makes no new one.
         plain = url.replace("%3A", ":").replace("%2F", "/")
         if "%" in plain:
             plain = plain.replace("%3F", "?").replace("%3D", "=").replace("%26", "&")
-        if "%" in plain or not plain.isascii():
+        if "%" in plain:
             try:
-                plain = unquote_to_bytes(url.encode("latin-1")).decode()
+                plain = unquote_to_bytes(url).decode()
             except UnicodeDecodeError:
                 return None
         url = plain

@@ -120,7 +120,8 @@ class _Answers:
                 if len(item) == 2:
                     text, url = item["digest"], item["url"]
                     prefix = sought(text[5:]) if text.startswith("sha1:") else None
-                    if prefix is not None and url[0] != "<" and url[-1] != ">":
+                    text_url = type(url) is str and url[0] != "<" and url[-1] != ">"
+                    if prefix is not None and text_url:
                         body = answer(cursor, prefix, text[5:], url)
             except (TypeError, AttributeError, *BROKEN):
                 pass  # asked the other way, it will say what is wrong

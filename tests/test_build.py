@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -216,8 +217,12 @@ def test_killed_at_any_moment_and_run_again(crawls: Path, tmp_path: Path, more: 
     done = subprocess.run(command(index, crawls, *more), capture_output=True, text=True)
     assert done.returncode in (0, 7), done.stderr  # 7: the six bad lines, if it was read now
     assert content(index) == expected
-    left = {path.name for path in index.iterdir()}
-    assert left == {path.name for path in (tmp_path / "whole").iterdir()}
+    assert files(index) == files(tmp_path / "whole")
+
+
+def files(index: Path) -> list[str]:
+    """What lies in an index; one more generation is no difference: it may load twice."""
+    return sorted(re.sub(r"data-\d+", "data", path.name) for path in index.iterdir())
 
 
 @pytest.mark.parametrize("step", ["stage", "load", "commit"])

@@ -118,6 +118,8 @@ ODD = {  # what is unusual -> its columns
     "second 60": {"b": b"20240201112360"},
     "other day": {"b": b"20190706112233"},
     "milliseconds": {"b": b"20240201112300123"},
+    "a row like a header": {"N": b"CDX"},
+    "a row like an alias": {"N": b"@alias"},
     "POST": {"N": b"com,a)/?__wb_method=POST"},
     "a GET that says so": {"N": b"com,a)/?__wb_method=GET"},
     "a column more": {"g": b"a.warc.gz more"},

@@ -13,7 +13,7 @@ import pytest
 from flask.testing import FlaskClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from werkzeug.test import TestResponse
+from werkzeug.test import EnvironBuilder, TestResponse, run_wsgi_app
 
 from dedupindex.asking import PARAMETERS
 from dedupindex.capture import Capture, Evidence
@@ -55,8 +55,8 @@ def client(make_index: MakeIndex) -> Client:
     return make
 
 
-def ask(client: FlaskClient, **given: str | bytes) -> TestResponse:
-    parts = [f"{name}={quote(value, safe='')}" for name, value in given.items()]
+def ask(client: FlaskClient, safe: str = "", **given: str | bytes) -> TestResponse:
+    parts = [f"{name}={quote(value, safe)}" for name, value in given.items()]
     return client.get("/lookup?" + "&".join(parts))
 
 
@@ -327,6 +327,24 @@ def test_a_defect_is_an_answer_and_one_line_of_the_log(
     assert "Traceback" not in response.text
 
 
+@pytest.mark.parametrize("url", ["é", "中", "http://a.example/%e9é"])
+def test_a_query_string_is_ascii(client: Client, url: str) -> None:
+    environ = EnvironBuilder("/lookup").get_environ()
+    web = client([capture(1, PAGE)])
+    environ["QUERY_STRING"] = f"digest={sha1(1)}&url={url}"  # decoded, as the server gives it
+    body, status, _ = run_wsgi_app(web.application, environ)
+    assert status == "400 Bad Request" and b'"bad_query"' in b"".join(body)
+
+
+@pytest.mark.parametrize("url", [["x"], 5, {}, True, None, ""])
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_url_that_is_no_text(client: Client, url: object, number: int) -> None:
+    web = client([capture(1, PAGE)])
+    batch = web.post("/lookup", json={"lookups": [{"digest": str(sha1(number)), "url": url}]})
+    (answer,) = batch.get_json()["answers"]
+    assert ("error" in answer) is (url not in (None, ""))
+
+
 def test_counts(client: Client) -> None:
     web = client([capture(1, PAGE)])
     for _ in range(3):
@@ -374,21 +392,22 @@ ODD = [
             )
             | st.just(b"<" + PAGE + b">"),
             st.sampled_from(["", *("DIGEST_ANY", "EXACT_URL", "URL_CANONICAL")]),
+            st.sampled_from(["", ":/", ":/?=#"]),
         ),
         min_size=1,
         max_size=20,
     )
 )
 def test_quick_answers_are_those_of_the_library(
-    made: tuple[FlaskClient, FlaskClient], asked: list[tuple[Digest, Spelling, bytes, str]]
+    made: tuple[FlaskClient, FlaskClient], asked: list[tuple[Digest, Spelling, bytes, str, str]]
 ) -> None:
     """The hot layer, Flask's route, a batch, and the library with nothing quick about it."""
     hot, slow = made
-    for digest, spelling, url, strategy in asked:
+    for digest, spelling, url, strategy, safe in asked:
         given = {"digest": digest.spelled(spelling), "url": url, "strategy": strategy}
         given = {name: value for name, value in given.items() if value}
         expected = ask(slow, **given)
-        answer = ask(hot, **given)
+        answer = ask(hot, safe, **given)
         assert (answer.status_code, answer.data) == (expected.status_code, expected.data)
         if b"\xff" in url:
             continue
@@ -404,8 +423,9 @@ def test_a_digest_of_many_urls_is_answered_quickly_too(
     web = client([capture(1, url) for url in urls])
     monkeypatch.setattr("dedupindex.lookup.find", lambda *asked: 1 / 0)
     for url in urls:
-        found = ask(web, digest=str(sha1(1)), url=url).get_json()
-        assert found["match"] == "exact_url" and found["original"]["url"] == url.decode()
+        for safe, more in (("", {}), (":", {"strategy": "EXACT_URL"}), (":/", {})):
+            found = ask(web, safe, digest=str(sha1(1)), url=url, **more).get_json()
+            assert found["match"] == "exact_url" and found["original"]["url"] == url.decode()
     assert ask(web, digest=str(sha1(2)), url=PAGE).get_json() == {"duplicate": False}
     other = ask(web, digest=str(sha1(1)), url=PAGE)
     assert code(other) == (500, "internal")  # which shows that only this went the long way

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from dedupindex.tally import BuildTally
 
 PROBLEMS_KEPT = 100  # of one container; the rest are only counted
 _AT_ONCE = 64  # items held at a time: so few stay in the processor's cache
-_BATCHES = 32  # of them, between two signs of life
+_STRETCH = 2048  # records, or a batch of rows if that has more, between two signs of life
 
 Progress = Callable[[int, int], None]  # bytes and records read since the last call
 
@@ -147,18 +147,20 @@ class _Stager:
     def read(self, source: Source, progress: Progress) -> Iterator[list[bytes]]:
         """Batches of staged entries, until the source ends."""
         self._reads = isinstance(source, WarcSource | WaczSource)
-        batches = _batches(source)
         position = records = 0
-        for first in batches:
-            staged: list[bytes] = []
-            for batch in chain([first], islice(batches, _BATCHES - 1)):
-                if isinstance(batch, Rows):
-                    self._take_rows(batch, staged)
-                else:
-                    self._take(batch, staged)
-            progress(source.position - position, self.tally.records - records)
-            position, records = source.position, self.tally.records
-            yield staged
+        staged: list[bytes] = []
+        for batch in _batches(source):
+            if isinstance(batch, Rows):
+                self._take_rows(batch, staged)
+            else:
+                self._take(batch, staged)
+            if self.tally.records - records >= _STRETCH:
+                progress(source.position - position, self.tally.records - records)
+                position, records = source.position, self.tally.records
+                yield staged
+                staged = []
+        progress(source.position - position, self.tally.records - records)
+        yield staged
 
     def _take(self, batch: list[Item], staged: list[bytes]) -> None:
         """The inner loop of a build: what is done here is done for every record."""

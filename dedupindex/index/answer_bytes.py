@@ -18,7 +18,14 @@ import orjson
 
 from dedupindex.digest import EMPTY, FROM_BASE32, Digest, Spelling
 from dedupindex.errors import IndexUnavailable
-from dedupindex.index.cells import ALGORITHMS, ALSO, UNKNOWN_OFFSET, UNKNOWN_SIZE, Keys
+from dedupindex.index.cells import (
+    ALGORITHMS,
+    ALSO,
+    SIZE_IN_EXTRAS,
+    UNKNOWN_OFFSET,
+    UNKNOWN_SIZE,
+    Keys,
+)
 from dedupindex.index.mimes import MIMES
 from dedupindex.index.urlpack import SIXES, unpack
 
@@ -39,7 +46,8 @@ class _Shape(NamedTuple):
     spelling: Spelling = Spelling(0, 0)
     label: str = ""  # of the digest
     sizes: str = ""  # before the size that is known
-    rest: str = ""  # what stands between size and container
+    rest: str = ""  # between size and container
+    end: str = ""  # after the offset
 
 
 _HEAD = struct.Struct(">HHIIBIIB")  # an entry's, its flags and spelling as one number
@@ -50,7 +58,9 @@ _BASE32, _HEX = 0, 2  # encodings of a `Spelling`
 _LETTERS = {_BASE32: 32, _HEX: 40}  # of a digest without its label
 _OF_RECORD, _UUID, _REVISIT = 32, 16, 3
 _NOT_PLAIN = 0x40 | 0x80  # flags: extras follow; several entries
-_EVIDENCE = ("record", "row", "revisit", "")
+_EVIDENCE = ("record", "row", "revisit")
+_MINUTE = 10_000  # minutes and seconds as digits: above them, a date has its day and hour
+_LAST_HOUR = 9999_12_31_23
 _KEPT = 100_000  # of each kind of text that is made once: hours, containers
 
 
@@ -88,15 +98,16 @@ class PlainAnswers:
         self._shapes: dict[int, _Shape] = {}
         self._containers: dict[int, str] = {0: "null"}
         self._hours: dict[int, str] = {}
-        self._moments = [f":{of // 100:02}:{of % 100:02}Z" for of in range(10_000)]
+        self._moments: dict[int, str] = {}  # there are 3,660
 
     def one(self, prefix: bytes, spelled: str, url: str) -> bytes | None:
         """As `answer`, in a read transaction of its own. Raises `IndexUnavailable`."""
         try:
             txn = self._begin(db=self._captures)
-            answer = self.answer(txn.cursor(), prefix, spelled, url)
-            txn.abort()
-            return answer
+            try:
+                return self.answer(txn.cursor(), prefix, spelled, url)
+            finally:
+                txn.abort()
         except BROKEN:
             return None  # asked the other way, it will say what is damaged
         except lmdb.Error as error:
@@ -122,32 +133,40 @@ class PlainAnswers:
 
     def _told(self, cell: bytes, prefix: bytes, spelled: str, url: str) -> bytes | None:
         """The answer that `cell` holds if it is plain and of `url`."""
+        if len(cell) < _HEAD.size:
+            return None  # a mark
         kind, high, low, size, far, near, container, mime = _HEAD.unpack_from(cell)
         shape = self._shapes.get(kind << 8 | mime)
         if shape is None:
             shape = self._shapes[kind << 8 | mime] = _shape(kind >> 8, kind & 255, mime)
-        plain, url_at, uuid, letters, spelling, label, sizes, rest = shape
+        plain, url_at, uuid, letters, spelling, label, sizes, rest, end = shape
         packed = cell[url_at:]
-        if not plain or unpack(packed) != url.encode():
+        if not plain or size == SIZE_IN_EXTRAS or unpack(packed) != url.encode():
             return None
         shown = url if packed[0] & SIXES else orjson.dumps(url)[1:-1].decode()
-        hour, moment = divmod(high << 32 | low, 10_000)
+        hour, moment = divmod(high << 32 | low, _MINUTE)
         date = self._hours.get(hour) or self._hour(hour)
+        clock = self._moments.get(moment) or self._moment(moment)
         record = _uuid(cell[22:38].hex()) if uuid else "null"
         if len(spelled) != letters:
             spelled = Digest("sha1", prefix[1:]).spelled(spelling._replace(label=0))
         known = "null" if size == UNKNOWN_SIZE else size
-        evidence = _EVIDENCE[kind >> 8 & 3]
         name = self._containers.get(container) or self._container(container)
         offset = far << 32 | near
         place = "null" if offset == UNKNOWN_OFFSET else offset
         return (
             f'{{"duplicate":true,"match":"exact_url","original":{{"url":"{shown}",'
-            f'"date":"{date}{self._moments[moment]}","record_id":{record},"digest":"{label}{spelled}",'
-            f'{sizes}{known}{rest}{name},"offset":{place},"evidence":"{evidence}"}}}}'
+            f'"date":"{date}{clock}","record_id":{record},"digest":"{label}{spelled}",'
+            f'{sizes}{known}{rest}{name},"offset":{place}{end}'
         ).encode()
 
+    def _moment(self, number: int) -> str:
+        text = self._moments[number] = f":{number // 100:02}:{number % 100:02}Z"
+        return text
+
     def _hour(self, number: int) -> str:
+        if number > _LAST_HOUR:
+            raise ValueError("no date has more than 14 digits")
         if len(self._hours) >= _KEPT:
             self._hours.clear()
         text = f"{number:010}"
@@ -157,6 +176,7 @@ class PlainAnswers:
     def _container(self, number: int) -> str:
         if len(self._containers) >= _KEPT:
             self._containers.clear()
+            self._containers[0] = "null"
         name = self._name_of(number).encode("utf-8", "surrogateescape")
         shown = orjson.dumps(name.decode("utf-8", "backslashreplace"))
         text = self._containers[number] = shown.decode()
@@ -183,6 +203,7 @@ def _shape(flags: int, spelled: int, mime: int) -> _Shape:
         label=Digest("sha1", b"").spelled(spelling),
         sizes=sizes,
         rest=rest,
+        end=f',"evidence":"{_EVIDENCE[flags & 3]}"}}}}',
     )
 
 

@@ -64,14 +64,14 @@ def _all_new(batch: list[bytes], lengths: list[int], digest: bytes, outcome: Out
     """
     code = batch[0][0]
     length, end = lengths[code], DIGEST_KEY[code]
-    digests = {staged[:end] for staged in batch}
     if (
         code != batch[-1][0]
-        or len({staged[:length] for staged in batch}) != len(batch)
-        or bytes([staged[length] for staged in batch]).translate(None, _CAPTURE)
         or bytes([staged[length + 1] for staged in batch]).translate(None, _COUNTED)
+        or bytes([staged[length] for staged in batch]).translate(None, _CAPTURE)
+        or len({staged[:length] for staged in batch}) != len(batch)
     ):
         return []
+    digests = {staged[:end] for staged in batch}
     cells = [(staged[:length], staged[length:]) for staged in batch]
     last = cells.pop()[0][:end]
     if not cells or cells[-1][0][:end] != last:

@@ -54,7 +54,7 @@ class CdxSource(TextSource):
     def _take_apart(self, block: bytes) -> tuple[Rows | None, Sequence[int]]:
         """The plain rows of a block, and the places of all other lines, which go to `_careful`.
 
-        Whatever is unusual about a line (a revisit, a mime or container not seen before, a digest
+        Whatever is unusual about a line (a revisit, a mime or status not seen before, a digest
         in hex, a size of "-") shows as an empty row, a value that is not in memory or a
         `ValueError`. What stands below a header of another layout is not taken for plain.
         """

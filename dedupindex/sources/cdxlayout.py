@@ -33,6 +33,7 @@ _BY_WIDTH = {  # columns -> their letters
 }
 _LETTERS = "abmskSVgu"  # in the order of `Fields`
 _HEADER = re.compile(rb"([^A-Za-z0-9]?)CDX([^A-Za-z0-9])(.+)")
+_NO_ROW = rb"(?![^A-Za-z0-9]?CDX[^A-Za-z0-9]|@alias )"  # a header is none, whatever follows
 _DATE = re.compile(rb"\d{14}(?:\d{3})?")
 _PATTERNS = {  # letter -> what the column looks like on a line without surprises
     "a": rb"(https?://%b++)",
@@ -83,7 +84,7 @@ def _finder(layout: Layout) -> Callable[[bytes], list[Row]]:
         patterns.append(pattern.replace(b"%b", some))
         groups.append(letter)
     absent = [letter for letter in _LETTERS if letter not in used]
-    line = re.escape(layout.delimiter).join(patterns) + b"()" * len(absent) + rb"\n"
+    line = _NO_ROW + re.escape(layout.delimiter).join(patterns) + b"()" * len(absent) + rb"\n"
     find_plain = re.compile(line + rb"|[^\n]*+\n").findall
     find_get = re.compile(rb"(?!.*%b)%b|[^\n]*+\n" % (METHOD_MARK, line)).findall
     wanted = list(_LETTERS)

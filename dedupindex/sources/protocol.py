@@ -32,13 +32,13 @@ class Source(Protocol):
 
     @property
     def content_hash(self) -> str:
-        """BLAKE3 in hex of all bytes as on disk; empty until `items` is exhausted."""
+        """BLAKE3 in hex of all bytes as on disk; empty until the source is read to its end."""
 
     @property
     def changed(self) -> bool:
         """Whether the container was still being written: then what `items` gave must be dropped.
 
-        Known when `items` is exhausted; its last item is then a problem that says so.
+        Known when the source is read to its end; its last item is then a problem that says so.
         """
 
     def items(self) -> Iterator[Item]:
