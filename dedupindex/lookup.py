@@ -162,8 +162,7 @@ def explain(view: View, settings: Settings, query: Query) -> list[Considered]:
         for capture in captures:
             verdict = _objection(query, capture, now)
             if not verdict:
-                chosen = answer is not None and capture == answer.original
-                verdict = "chosen" if chosen else "not preferred"
+                verdict = _against(settings, query, capture, answer)
             match = match_of(query.url, capture.url)
             considered.setdefault((capture.url, capture.date), Considered(match, capture, verdict))
     if query.strategy is not Strategy.DIGEST_ANY:
@@ -172,6 +171,18 @@ def explain(view: View, settings: Settings, query: Query) -> list[Considered]:
             match = match_of(query.url, capture.url)
             considered.setdefault((capture.url, capture.date), Considered(match, capture, verdict))
     return list(considered.values())
+
+
+def _against(settings: Settings, query: Query, capture: Capture, answer: Answer | None) -> str:
+    """Why a capture that might answer does or does not."""
+    if answer is None or capture == answer.original:
+        return "chosen"
+    if match_of(query.url, capture.url) is not answer.match:
+        return f"not preferred: {answer.match.value} goes first"
+    if sort_key(capture.date) != sort_key(answer.original.date):
+        earliest = settings.keep == "earliest"
+        return f"not preferred: the chosen one is {'earlier' if earliest else 'later'}"
+    return "not preferred: as old as the chosen one, whose URL sorts first"
 
 
 def match_of(url: bytes, original: bytes) -> Match:

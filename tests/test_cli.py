@@ -189,6 +189,14 @@ def test_damaged_input_is_named_and_the_status_is_not_0(tmp_path: Path) -> None:
     assert "\x1b" not in talk
 
 
+def test_an_action_takes_no_options_of_a_build(make_index: MakeIndex) -> None:
+    index = str(make_index([capture(1)]))
+    for more in (["--crawl", "x"], ["--mime", ".*"], ["--whitelist"]):
+        _, talk = dedupindex("index", "--stats", *more, index, status=2)
+        assert "means nothing to --stats" in talk
+    dedupindex("index", "--stats", "--json", index)
+
+
 def test_lookup_answers_and_explains(make_index: MakeIndex) -> None:
     index = make_index([capture(1, b"http://example.com/a")])
     out, _ = dedupindex("lookup", index, "--digest", sha1(1), "--json")

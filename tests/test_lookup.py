@@ -192,8 +192,13 @@ def test_explain_says_why(make_index: MakeIndex) -> None:
     assert considered == [
         Considered(Match.EXACT_URL, stored[0], "captured after as_of 2026-11-05T00:00:00Z"),
         Considered(Match.CANONICAL_URL, stored[1], "chosen"),
-        Considered(Match.DIGEST, stored[2], "not preferred"),
+        Considered(Match.DIGEST, stored[2], "not preferred: canonical_url goes first"),
     ]
+    with closing(open_index(make_index(stored))) as engine, engine.view() as view:
+        others = explain(view, engine.identity.settings, Query(sha1(1)))
+    assert [one.verdict for one in others if one.capture != stored[2]] == [
+        "not preferred: the chosen one is earlier"
+    ] * 2
 
 
 def test_an_outage_is_an_outage(tmp_path: Path, make_index: MakeIndex) -> None:

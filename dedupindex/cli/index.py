@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from dedupindex.build.builder import Build, Built, build
 from dedupindex.cli.common import Command, annotation, print_json, printable, say, warn
@@ -111,6 +112,7 @@ def command(
             raise click.UsageError("give one of --check, --stats, --compact, --copy")
         if sources:
             raise click.UsageError("--check, --stats, --compact and --copy take an INDEX only")
+        _no_others(actions[0])
         from dedupindex.cli import upkeep  # a build need not wait for it, and for SQLite
 
         if options["copy"]:
@@ -127,6 +129,16 @@ def command(
     with shown(verbose=verbose) as progress:
         built = build(job, progress)
     return _tell(built, index, as_json)
+
+
+def _no_others(action: str) -> None:
+    """Refuse options of a build beside an action, which would have no effect."""
+    context = click.get_current_context()
+    for name in context.params:
+        typed = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if typed and name not in (action, "index", "sources", "as_json", "verbose"):
+            option = name.replace("_", "-")
+            raise click.UsageError(f"--{option} is for building, and means nothing to --{action}")
 
 
 def _job(sources: tuple[str, ...], index: Path, options: dict[str, Any]) -> Build:
@@ -172,7 +184,7 @@ def _tell(built: Built, index: Path, as_json: bool) -> int:
         print_json({**tally.as_json(), "problems": len(built.problems), "skipped": built.skipped})
     else:
         click.echo(
-            f"{tally.containers:,} files read, {tally.known:,} known before; "
+            f"files read: {tally.containers:,}, known before: {tally.known:,}; "
             f"{tally.records:,} records in {tally.seconds:.1f} s"
         )
         for name, meaning in _OUTCOMES.items():
@@ -184,4 +196,7 @@ def _tell(built: Built, index: Path, as_json: bool) -> int:
             click.echo(f"  {built.skipped:,} files of no known kind were passed over")
         name = printable(str(index))
         click.echo(f"next: bin/serve {name}    or: bin/index --stats {name}")
-    return Damaged.exit_status if built.problems else 0
+    if not built.problems:
+        return 0
+    say("status 7: what is damaged was left out, all else is in the index")
+    return Damaged.exit_status

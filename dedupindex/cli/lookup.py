@@ -29,7 +29,7 @@ bin/lookup my-index --batch queries.jsonl      lines of {"digest": ..., "url": .
 
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("index", type=click.Path(path_type=Path))
-@click.option("--digest", help="In any spelling: hex, base32 or base64, with or without label.")
+@click.option("--digest", help="Hex, base32 or base64, as sha1:…, or bare with --unlabelled.")
 @click.option("--url", default="", help="The URL that was fetched.")
 @click.option(
     "--strategy",

@@ -204,7 +204,10 @@ def _print_text(content: dict[str, Any], groups: Iterable[dict[str, Any]]) -> No
 def _totals(content: dict[str, Any]) -> list[str]:
     lines = [
         f"Records read:         {content['records']:,}",
-        *(f"  not handled: {name:<18}{count:,}" for name, count in content["not_handled"].items()),
+        *(
+            f"  not handled: {name:<28}{count:>12,}"
+            for name, count in content["not_handled"].items()
+        ),
         f"Total handled:        {content['handled']:,}",
         f"Duplicates found:     {content['duplicates']:,} ({content['duplicates_percent']} %)",
         f"Bytes total:          {content['handled_bytes']:,} ({amount(content['handled_bytes'])})"
