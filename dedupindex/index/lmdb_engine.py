@@ -27,6 +27,7 @@ from dedupindex.index.settle import Outcome, Rule, checksum, mark_before
 from dedupindex.index.sweep import grouped, settled, staged_again
 
 MAP_SIZE = 1 << 40  # address space, not disk: the largest an index may grow
+_MAPPED = 3_000_000  # captures after which a file is mapped anew: its pages count as memory
 REBUILD = 4  # a load of more than a quarter of the index is merged into a new file
 
 
@@ -143,9 +144,15 @@ class LmdbEngine:
         env = _environment(path, write=True, bulk=True)
         try:
             trees = Trees.open(env, create=True)
+            mapped = 0
             for cells in settled(merge(sources), rule, outcome):
                 with env.begin(db=trees.captures, write=True) as txn, txn.cursor() as cursor:
                     cursor.putmulti(cells, append=True)
+                if outcome.captures - mapped > _MAPPED:
+                    mapped = outcome.captures
+                    env.close()
+                    env = _environment(path, write=True, bulk=True)
+                    trees = Trees.open(env, create=False)
             with env.begin(write=True) as txn:
                 if self._env is not None and self._trees is not None:
                     with self._env.begin() as old:
