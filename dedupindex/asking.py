@@ -139,6 +139,12 @@ PARAMETERS = {
             {**_TEXT, "example": _DATE},
         ),
         Parameter(
+            "crawl",
+            _text,
+            "The crawl that asks: it sees its own captures before it is committed.",
+            {**_TEXT, "example": "weekly-20261120"},
+        ),
+        Parameter(
             "unlabelled",
             _algorithm,
             "Algorithm of a digest without label.",

@@ -54,6 +54,12 @@ class Capture(NamedTuple):
     also: tuple[Digest, ...] = ()  # of the same bytes in other algorithms
 
 
+class Uncommitted(Capture):
+    """A capture of a crawl that goes on, and may yet be cancelled."""
+
+    __slots__ = ()
+
+
 class Rows(NamedTuple):
     """Captures of rows without surprises (`Evidence.ROW`), column by column: at least one.
 

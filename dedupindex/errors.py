@@ -6,10 +6,13 @@
     - BadDate                              text that is no WARC-Date or 14-digit time
     - BadSource                            a source that is missing, unreadable or of no known kind
     - BadQuery                             a lookup or search that cannot be understood
+    - UnknownCrawl                         no crawl of this name was begun here
   + SettingsConflict    exit 5, HTTP 409   the index was built with other settings
     - StrategyUnavailable                  the index does not hold what this strategy needs
     - ContainerChanged                     a file of this name was indexed before with other bytes
     - IndexExists                          the target already holds something
+    - CrawlEnded                           the crawl was committed or cancelled before
+    - CrawlExists                          a crawl of this name was begun otherwise
   + IndexUnavailable    exit 6, HTTP 503   the answer is unknown, which is not the same as "new"
     - IndexBusy                            another process is writing to this index
     - FormatFromFuture                     the index was written by a newer version
@@ -64,6 +67,13 @@ class BadQuery(BadInput):
     code = "bad_query"
 
 
+class UnknownCrawl(BadInput):
+    """No crawl of this name was begun here."""
+
+    http_status = 404
+    code = "unknown_crawl"
+
+
 class SettingsConflict(DedupError):
     """The index was built with other settings than those asked for."""
 
@@ -88,6 +98,18 @@ class IndexExists(SettingsConflict):
     """The target of a build already holds something."""
 
     code = "index_exists"
+
+
+class CrawlEnded(SettingsConflict):
+    """The crawl was committed or cancelled before."""
+
+    code = "crawl_ended"
+
+
+class CrawlExists(SettingsConflict):
+    """A crawl of this name was begun with other settings."""
+
+    code = "crawl_exists"
 
 
 class IndexUnavailable(DedupError):

@@ -23,7 +23,7 @@ from dedupindex.capture import Capture
 from dedupindex.digest import EMPTY, Digest
 from dedupindex.errors import BadInput, BadQuery, StrategyUnavailable
 from dedupindex.index.identity import Settings
-from dedupindex.index.protocol import View
+from dedupindex.index.protocol import Finder
 from dedupindex.original import original_as_json
 from dedupindex.timestamps import check_date, check_digits, date_of_digits, seconds, sort_key
 from dedupindex.urlkey import urlkey
@@ -76,6 +76,7 @@ class Query:
     min_size: int = 0  # bytes of payload
     not_record: bytes = b""  # record id of the asking record
     not_date: bytes = b""  # WARC-Date of the asking record, which has `url`
+    crawl: str = ""  # that asks, and so sees what it has reported itself
 
     def conditional(self) -> bool:
         """Whether a capture with the digest may be refused."""
@@ -124,7 +125,7 @@ def require_strategy(settings: Settings, strategy: Strategy) -> None:
         )
 
 
-def find(view: View, settings: Settings, query: Query) -> Answer | None:
+def find(view: Finder, settings: Settings, query: Query) -> Answer | None:
     """The best original for a query, or None when there is none.
 
     Raises `StrategyUnavailable`, `BadQuery`, `IndexUnavailable` or `Damaged`.
@@ -147,7 +148,7 @@ def find(view: View, settings: Settings, query: Query) -> Answer | None:
     return None
 
 
-def explain(view: View, settings: Settings, query: Query) -> list[Considered]:
+def explain(view: Finder, settings: Settings, query: Query) -> list[Considered]:
     """Every capture that `find` would look at, and why each was refused or chosen.
 
     With a strategy that needs the URL also captures of the digest that it leaves out.
@@ -194,7 +195,7 @@ def match_of(url: bytes, original: bytes) -> Match:
     return Match.CANONICAL_URL if urlkey(url) == urlkey(original) else Match.DIGEST
 
 
-def _candidates(view: View, settings: Settings, query: Query) -> Iterator[list[Capture]]:
+def _candidates(view: Finder, settings: Settings, query: Query) -> Iterator[list[Capture]]:
     """Captures in order of preference, read only as far as they are asked for."""
     digest, url, strategy = query.digest, query.url, query.strategy
     if url and settings.url_index:
@@ -286,7 +287,7 @@ def as_json(answer: Answer | None) -> dict[str, Any]:
     }
 
 
-def considered(view: View, settings: Settings, query: Query) -> list[dict[str, Any]]:
+def considered(view: Finder, settings: Settings, query: Query) -> list[dict[str, Any]]:
     """The explanation of an answer in JSON: every capture looked at, and the verdict."""
     return [
         {"match": match.value, "verdict": verdict, "original": original_as_json(capture)}

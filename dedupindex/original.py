@@ -11,7 +11,7 @@ import re
 from base64 import b64encode
 from typing import Any
 
-from dedupindex.capture import Capture, Evidence
+from dedupindex.capture import Capture, Evidence, Uncommitted
 from dedupindex.errors import Damaged
 
 
@@ -23,6 +23,7 @@ def original_as_json(capture: Capture) -> dict[str, Any]:
     except UnicodeDecodeError:  # JSON has no bytes: escaped for people, and exact for programs
         url = capture.url.decode("utf-8", "dedupindex.percent")
         exact = {"url_base64": b64encode(capture.url).decode()}
+    more: dict[str, Any] = {"committed": False} if isinstance(capture, Uncommitted) else {}
     return {
         "url": url,
         "date": capture.date.decode(),
@@ -36,6 +37,7 @@ def original_as_json(capture: Capture) -> dict[str, Any]:
         "offset": capture.offset if capture.offset >= 0 else None,
         "evidence": _EVIDENCE[capture.evidence],
         **exact,
+        **more,
     }
 
 

@@ -77,8 +77,10 @@ class Lookups:
             if opened.plain is not None and not as_text:
                 question = _plain_question(text)
                 if question is not None:
-                    prefix, spelled, url, base = question
+                    prefix, spelled, url, base, asker = question
                     body = opened.plain.one(prefix, spelled, url)
+                    if (asker or body is NONE) and not self._live.crawls.silent(prefix, asker):
+                        body = None
                     if body is not None:
                         self._metrics.lookup(base + (MISS if body is NONE else HIT), started)
                         return OK, JSON, body
@@ -104,7 +106,10 @@ class Lookups:
         if as_text and explain:
             raise BadQuery("an explanation is JSON: ask for it with Accept: application/json")
         settings = opened.engine.identity.settings
-        with opened.engine.view() as view:
+        with (
+            opened.engine.view() as base,
+            self._live.crawls.seen(base, settings.keys(), query.crawl) as view,
+        ):
             answer = lookup.find(view, settings, query)
             match = answer.match.value if answer else "none"
             cell = cell_of(query.strategy.value, match)
@@ -174,11 +179,16 @@ def _query(environ: Environ) -> str:
     return text
 
 
-def _plain_question(text: str) -> tuple[bytes, str, str, int] | None:
+def _plain_question(text: str) -> tuple[bytes, str, str, int, str] | None:
     """What a query string asks that asks nothing else, or None.
 
-    Key prefix, digest without label, URL, and the cell that counts it.
+    Key prefix, digest without label, URL, the cell that counts it, and the crawl that asks.
     """
+    asker = ""
+    if "&crawl=" in text:
+        text, _, asker = text.partition("&crawl=")
+        if "%" in asker or "+" in asker or "&" in asker:
+            return None
     if text.find("&url=") == 44 and text.startswith("digest=sha1:") and text.find("&", 45) < 0:
         spelled, url, base = text[12:44], text[49:], 0
     else:
@@ -202,7 +212,7 @@ def _plain_question(text: str) -> tuple[bytes, str, str, int] | None:
         url = plain
     if url[0] == "<" or url[-1] == ">":
         return None
-    return prefix, spelled, url, base
+    return prefix, spelled, url, base, asker
 
 
 def _parts(text: str) -> tuple[str, str, int] | None:

@@ -15,12 +15,14 @@ from dedupindex.urlkey import urlkey
 from server import metrics as counting
 from server.answers import Lookups
 from server.config import Config
+from server.crawl_views import CrawlViews
 from server.hot import HotRoutes
 from server.live import LiveIndex
 from server.logs import report
 from server.metrics import Metrics
 from server.openapi import document
 from server.replies import ERRORS, Headers, Reply, code_of, error_reply, failure
+from server.reporting import Reporting
 from server.routes import ROUTES
 
 _PLACES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
@@ -35,9 +37,11 @@ def create_app(
     lookups = Lookups(live, metrics, config)
     app = Flask("server", static_folder=None)
     views = _Views(lookups, live, metrics)
+    crawls = CrawlViews(Reporting(live), config)
     for route in ROUTES:
-        view = getattr(views, route.name)
-        app.add_url_rule(route.path, route.name, view, methods=[route.method])
+        view = getattr(views, route.name, None) or getattr(crawls, route.name)
+        path = route.path.replace("{", "<").replace("}", ">")
+        app.add_url_rule(path, route.name, view, methods=[route.method])
     app.register_error_handler(HTTPException, views.refused)
     app.register_error_handler(DedupError, views.failed)
     app.register_error_handler(Exception, views.broken)

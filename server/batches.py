@@ -11,11 +11,12 @@ import orjson
 
 from dedupindex import lookup
 from dedupindex.asking import PARAMETERS, UnknownAlgorithm, of_json, query_of
-from dedupindex.errors import BadQuery, DedupError
+from dedupindex.errors import BadQuery, DedupError, UnknownCrawl
 from dedupindex.index.answer_bytes import BROKEN, NONE, PlainView, sought
 from dedupindex.index.protocol import View
 from dedupindex.lookup import Strategy
 from server.config import Config
+from server.crawls import Crawls
 from server.live import LiveIndex, Opened
 from server.metrics import HIT, MISS, Metrics, cell_of, error_cell
 from server.replies import RequestError, code_of, error_object
@@ -62,7 +63,7 @@ class Batch:
         if len(lookups) > limit:
             raise RequestError("too_large", f"a batch has at most {limit} lookups")
         opened = self._live.opened()
-        answers = _Answers(opened, {**defaults, **of_json(content)})
+        answers = _Answers(opened, self._live.crawls, {**defaults, **of_json(content)})
         with opened.engine.view() as view:
             joined = b",".join(answers.of(view, lookups))
         self._metrics.batch("batch", answers.cells, started)
@@ -70,16 +71,18 @@ class Batch:
 
     def lines(self, stream: BinaryIO, defaults: Given) -> Iterator[bytes]:
         """A line for each line, while they come; blank lines are passed over."""
-        _Answers(self._live.opened(), defaults)  # says at once what no line could be answered for
+        _Answers(
+            self._live.opened(), self._live.crawls, defaults
+        )  # says at once what no line could be answered for
         return self._lines(stream, defaults)
 
     def _lines(self, stream: BinaryIO, defaults: Given) -> Iterator[bytes]:
-        for lines in _stretches(stream, self._config.max_line):
+        for lines in stretches(stream, self._config.max_line):
             started = perf_counter_ns()
-            lookups = [_loaded(line) for line in lines]
+            lookups = [loaded(line) for line in lines]
             try:
                 opened = self._live.opened()
-                answers = _Answers(opened, defaults)
+                answers = _Answers(opened, self._live.crawls, defaults)
                 with opened.engine.view() as view:
                     found = answers.of(view, lookups)
                 cells = answers.cells
@@ -95,7 +98,7 @@ class Batch:
 class _Answers:
     """Answers lookups with common defaults, and counts what it answered."""
 
-    def __init__(self, opened: Opened, defaults: Given) -> None:
+    def __init__(self, opened: Opened, crawls: Crawls, defaults: Given) -> None:
         """Raises what makes the defaults unfit for any lookup."""
         self._opened, self._defaults = opened, defaults
         self._settings = opened.engine.identity.settings
@@ -103,7 +106,8 @@ class _Answers:
         strategy = read_values.get("strategy", Strategy.DIGEST_ANY)
         lookup.require_strategy(self._settings, strategy)
         self._base = cell_of(strategy.value, "exact_url")
-        self._plain = opened.plain if defaults.keys() <= {"strategy"} else None
+        self._plain = opened.plain if defaults.keys() <= {"strategy", "crawl"} else None
+        self._crawls, self._asker = crawls, read_values.get("crawl", "")
         self.cells: Counter[int] = Counter()
 
     def of(self, view: View, lookups: list[Any]) -> list[bytes]:
@@ -111,6 +115,7 @@ class _Answers:
         if self._plain is None:
             return [self._one(view, asked) for asked in lookups]
         answer, cursor = self._plain.answer, cast(PlainView, view).cursor()
+        silent, asker = self._crawls.silent, self._asker
         found: list[bytes] = []
         misses = hits = 0
         for item in lookups:
@@ -123,8 +128,10 @@ class _Answers:
                     text_url = type(url) is str and url[0] != "<" and url[-1] != ">"
                     if prefix is not None and text_url:
                         body = answer(cursor, prefix, text[5:], url)
-            except (TypeError, AttributeError, *BROKEN):
-                pass  # asked the other way, it will say what is wrong
+                        if (asker or body is NONE) and not silent(prefix, asker):
+                            body = None
+            except (TypeError, AttributeError, UnknownCrawl, *BROKEN):
+                body = None  # asked the other way, it will say what is wrong
             if body is None:
                 body = self._one(view, item)
             elif body is NONE:
@@ -143,10 +150,11 @@ class _Answers:
             if not isinstance(asked, dict):
                 raise BadQuery("a lookup is a JSON object")
             query, explain = query_of({**self._defaults, **of_json(asked)})
-            answer = lookup.find(view, self._settings, query)
-            content = lookup.as_json(answer)
-            if explain:
-                content["considered"] = lookup.considered(view, self._settings, query)
+            with self._crawls.seen(view, self._settings.keys(), query.crawl) as seen:
+                answer = lookup.find(seen, self._settings, query)
+                content = lookup.as_json(answer)
+                if explain:
+                    content["considered"] = lookup.considered(seen, self._settings, query)
             match = answer.match.value if answer else "none"
             self.cells[cell_of(query.strategy.value, match)] += 1
             return orjson.dumps(content)
@@ -159,7 +167,7 @@ class _Answers:
             return orjson.dumps(error_object(code, str(error)))
 
 
-def _loaded(line: bytes | RequestError) -> Any:
+def loaded(line: bytes | RequestError) -> Any:
     """What a line says; what is wrong with it takes its place."""
     if isinstance(line, RequestError):
         return line
@@ -169,7 +177,7 @@ def _loaded(line: bytes | RequestError) -> Any:
         return RequestError("bad_request", f"not JSON: {error}")
 
 
-def _stretches(stream: BinaryIO, limit: int) -> Iterator[list[bytes | RequestError]]:
+def stretches(stream: BinaryIO, limit: int) -> Iterator[list[bytes | RequestError]]:
     """The lines of a stream, in lists of no more than `_STRETCH`; an error for one too long."""
     rest, skipping = b"", False
     while True:

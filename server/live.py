@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -20,6 +21,7 @@ from dedupindex.index.answer_bytes import PlainAnswers, PlainView
 from dedupindex.index.identity import Identity, read_identity
 from dedupindex.index.protocol import Engine
 from server.config import RELOAD_EVERY, RELOAD_GRACE
+from server.crawls import Crawls
 
 _Stamp = tuple[Identity, list[tuple[str, int]]]
 
@@ -36,6 +38,7 @@ class LiveIndex:
 
     def __init__(self, index: Path) -> None:
         self.index = index
+        self.crawls = Crawls(index)
         self.reloads = 0
         self._opened: Opened | None = None
         self._error: DedupError = IndexUnavailable(f"the index at {index} is not open yet")
@@ -67,6 +70,8 @@ class LiveIndex:
                 # answers rightly. Longer than that, nobody knows whether it does.
                 if now - self._failing_since >= RELOAD_GRACE:
                     self._opened = None
+        with suppress(DedupError):  # it says so to whoever asks for crawls
+            self.crawls.refresh()
 
     def _open(self) -> None:
         engine = open_index(self.index)

@@ -8,85 +8,7 @@ from dedupindex import __version__
 from dedupindex.asking import PARAMETERS
 from server.replies import ERRORS
 from server.routes import ROUTES, Route, schema
-
-_NULLABLE = {"type": ["string", "null"]}
-_NUMBER = {"type": ["integer", "null"]}
-
-_ORIGINAL = {
-    "url": {"type": "string"},
-    "date": {"type": "string", "description": "WARC-Date, to the letter"},
-    "record_id": _NULLABLE,
-    "digest": {"type": "string", "description": "as its record spells it"},
-    "size": {**_NUMBER, "description": "bytes of payload"},
-    "record_size": {**_NUMBER, "description": "bytes of the compressed record"},
-    "mime": _NULLABLE,
-    "status": _NUMBER,
-    "container": _NULLABLE,
-    "offset": _NUMBER,
-    "evidence": {"type": "string", "enum": ["record", "row", "revisit"]},
-}
-
-
-def _object(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, **more}
-
-
-def _lookup(*, digest_required: bool) -> dict[str, Any]:
-    properties = {}
-    for parameter in PARAMETERS.values():
-        properties[parameter.name] = {**parameter.schema, "description": parameter.description}
-    required = {"required": ["digest"]} if digest_required else {}
-    return _object(properties, additionalProperties=False, **required)
-
-
-def _schemas() -> dict[str, Any]:
-    batch = _lookup(digest_required=False)
-    batch["properties"]["lookups"] = {"type": "array", "items": schema("Lookup")}
-    return {
-        "Lookup": _lookup(digest_required=True),
-        "Batch": {**batch, "required": ["lookups"]},
-        "Original": _object(
-            {**_ORIGINAL, "url_base64": {"type": "string", "description": "if not UTF-8"}},
-            required=list(_ORIGINAL),
-        ),
-        "Answer": _object(
-            {
-                "duplicate": {"type": "boolean"},
-                "match": {"type": "string", "enum": ["exact_url", "canonical_url", "digest"]},
-                "original": schema("Original"),
-                "reason": {"type": "string", "enum": ["unknown_algorithm"]},
-                "considered": {"type": "array", "items": {"type": "object"}},
-            },
-            required=["duplicate"],
-        ),
-        "Answers": _object(
-            {
-                "answers": {
-                    "type": "array",
-                    "items": {"anyOf": [schema("Answer"), schema("Error")]},
-                }
-            },
-            required=["answers"],
-        ),
-        "Error": _object(
-            {
-                "error": _object(
-                    {
-                        "code": {"type": "string", "enum": list(ERRORS)},
-                        "message": {"type": "string"},
-                    },
-                    required=["code", "message"],
-                )
-            },
-            required=["error"],
-        ),
-        "Status": _object({"status": {"type": "string"}}, required=["status"]),
-        "Stats": _object(
-            {name: {"type": "integer"} for name in ("captures", "digests", "containers")},
-            required=["captures", "digests", "containers"],
-        ),
-        "object": {"type": "object"},
-    }
+from server.schemas import schemas
 
 
 def _responses(route: Route) -> dict[str, Any]:
@@ -135,6 +57,17 @@ def document() -> dict[str, Any]:
         }
         if route.name == "lookup":
             operation["parameters"] = _parameters()
+        if "{name}" in route.path:
+            operation["parameters"] = [
+                {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+            ]
+        if route.name == "add_captures":
+            operation["parameters"] = [
+                {"name": "crawl", "in": "query", "schema": {"type": "string"}}
+            ]
+        if route.body:
+            content = {"application/json": {"schema": schema(route.body)}}
+            operation["requestBody"] = {"content": content}
         if route.name == "lookup_batch":
             operation["requestBody"] = {
                 "required": True,
@@ -153,5 +86,5 @@ def document() -> dict[str, Any]:
             '"store the response in full".',
         },
         "paths": paths,
-        "components": {"schemas": _schemas()},
+        "components": {"schemas": schemas()},
     }

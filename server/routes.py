@@ -14,6 +14,7 @@ class Route(NamedTuple):
     summary: str
     answers: dict[str, str]  # status -> schema in `openapi`, or a content type
     errors: tuple[int, ...] = ()
+    body: str = ""  # schema of what is sent
 
 
 ROUTES = (
@@ -23,7 +24,7 @@ ROUTES = (
         "lookup",
         "Look one digest up",
         {"200": "Answer", "204": ""},
-        (400, 409, 414, 503),
+        (400, 404, 409, 414, 503),
     ),
     Route(
         "POST",
@@ -31,7 +32,63 @@ ROUTES = (
         "lookup_batch",
         "Look many digests up, in order",
         {"200": "Answers"},
-        (400, 409, 413, 414, 415, 503),
+        (400, 404, 409, 413, 414, 415, 503),
+    ),
+    Route("GET", "/crawls", "list_crawls", "All crawls", {"200": "Crawls"}, (503,)),
+    Route(
+        "POST",
+        "/crawls",
+        "begin_crawl",
+        "Begin a crawl",
+        {"200": "Crawl"},
+        (400, 409, 413, 415, 503),
+        "Begin",
+    ),
+    Route("GET", "/crawls/{name}", "show_crawl", "One crawl", {"200": "Crawl"}, (404, 503)),
+    Route(
+        "POST",
+        "/crawls/{name}/commit",
+        "commit_crawl",
+        "Let a crawl's captures answer everybody",
+        {"200": "Crawl"},
+        (400, 404, 409, 413, 415, 503),
+        "End",
+    ),
+    Route(
+        "POST",
+        "/crawls/{name}/cancel",
+        "cancel_crawl",
+        "Take back what a crawl reported",
+        {"200": "Crawl"},
+        (400, 404, 409, 413, 415, 503),
+        "End",
+    ),
+    Route(
+        "POST",
+        "/captures",
+        "add_captures",
+        "Report what was stored",
+        {"200": "Reported"},
+        (400, 404, 409, 413, 415, 503),
+        "Captures",
+    ),
+    Route(
+        "POST",
+        "/claims",
+        "claim",
+        "Look up, or claim the right to store",
+        {"200": "Claimed"},
+        (400, 404, 409, 413, 415, 503),
+        "Claim",
+    ),
+    Route(
+        "DELETE",
+        "/claims",
+        "release",
+        "Give a claim back",
+        {"200": "Released"},
+        (400, 404, 409, 413, 415, 503),
+        "Release",
     ),
     Route("GET", "/healthz", "healthz", "Whether the process lives", {"200": "Status"}),
     Route("GET", "/readyz", "readyz", "Whether the index can answer", {"200": "Status"}, (503,)),

@@ -235,6 +235,16 @@ def url_of(entry: bytes) -> bytes:
     return unpack(packed_url(entry))
 
 
+def container_of(entry: bytes) -> int:
+    """The number of the container of an entry that is no mark."""
+    return int.from_bytes(entry[17:21], "big")
+
+
+def renumbered(entry: bytes, container: int) -> bytes:
+    """The entry with another number for its container."""
+    return entry[:17] + _LONG.pack(container) + entry[21:]
+
+
 def packed_url(entry: bytes) -> bytes:
     """The URL of an entry as packed; equal exactly when the URLs are."""
     at = 38 if entry[0] & 16 else 22

@@ -37,8 +37,8 @@ class Counts(NamedTuple):
     containers: int
 
 
-class View(Protocol):
-    """One consistent state of an index. Only originals come out of it, never revisits."""
+class Finder(Protocol):
+    """What a lookup asks. Only originals come out of it, never revisits."""
 
     def exact(self, digest: Digest, url: bytes) -> list[Capture]:
         """The captures of this digest and exactly this URL (at most one but for `also`)."""
@@ -48,6 +48,10 @@ class View(Protocol):
 
     def any(self, digest: Digest, limit: int) -> list[Capture]:
         """Captures of this digest; looks at no more than `limit`."""
+
+
+class View(Finder, Protocol):
+    """One consistent state of an index."""
 
     def captures(self) -> Iterator[tuple[Digest, Capture]]:
         """Every capture with the digest it stands under, in the order of digests."""

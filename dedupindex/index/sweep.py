@@ -7,15 +7,12 @@ key here; all else is decided by `settle.Rule`.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Iterator
 
-from dedupindex.index.cells import ALSO, BEFORE, DIGEST_KEY
+from dedupindex.index.cells import ALSO, BEFORE, DIGEST_KEY, container_of
 from dedupindex.index.marks import REVISIT, unmarked
 from dedupindex.index.runs import CHUNK
 from dedupindex.index.settle import Outcome, Rule, checksum, mark_before
-
-_CONTAINER = struct.Struct(">I")  # at byte 17 of an entry
 
 Cells = list[tuple[bytes, bytes]]
 
@@ -132,7 +129,7 @@ def staged_again(cells: Iterable[tuple[bytes, bytes]], gone: set[int]) -> Iterat
     chunk: list[bytes] = []
     for key, cell in cells:
         for entry in mark_before(cell):
-            if gone and entry[0] & 3 != REVISIT and _CONTAINER.unpack_from(entry, 17)[0] in gone:
+            if gone and entry[0] & 3 != REVISIT and container_of(entry) in gone:
                 continue
             chunk.append(key + entry)
         if len(chunk) >= CHUNK:

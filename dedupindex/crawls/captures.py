@@ -1,0 +1,146 @@
+"""The captures of crawls, inside a transaction: added, taken away, read.
+
+Of two captures of one crawl with the same URL and digest the one that `settle.Rule` prefers stays,
+so that a capture may be reported any number of times, in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple, cast
+
+from dedupindex.capture import Capture
+from dedupindex.crawls.claims import fulfil
+from dedupindex.crawls.crawl import Crawl, State
+from dedupindex.crawls.store import Reading, Writing
+from dedupindex.errors import CrawlEnded
+from dedupindex.index.cells import decode, encode, entries_of
+from dedupindex.index.identity import Settings
+from dedupindex.index.settle import Outcome, Rule, mark_before
+
+_NUMBER = 4  # bytes of a crawl's number, at the end of a key
+DROPPED_AT_ONCE = 10_000  # captures, in one transaction
+
+
+@dataclass
+class Added:
+    """What became of captures that were reported, one by one and in all."""
+
+    added: int = 0
+    unchanged: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    results: list[str] = field(default_factory=list)  # "added", "unchanged", or why refused
+
+
+def add(
+    writing: Writing,
+    crawl: Crawl,
+    captures: Iterable[Capture],
+    settings: Settings,
+    judge: Callable[[Capture], str],
+) -> Added:
+    """Take captures of an open crawl; raises `CrawlEnded`."""
+    if crawl.state is not State.OPEN:
+        raise CrawlEnded(f"crawl {crawl.name} is {crawl.state.value}: nothing can be added to it")
+    rule = Rule(settings.keys(), settings.keep == "latest", writing.file_of)
+    done, held, size = Added(), 0, 0
+    for capture in captures:
+        if capture.covers == 0 and crawl.covers:
+            capture = capture._replace(covers=crawl.covers)
+        reason = judge(capture)
+        if reason:
+            done.refused[reason] = done.refused.get(reason, 0) + 1
+            done.results.append(reason)
+            continue
+        changed, more = _put(writing, crawl, capture, rule, settings)
+        for digest in (capture.digest, *capture.also):
+            fulfil(writing, crawl, digest)
+        done.added += changed
+        done.unchanged += not changed
+        done.results.append("added" if changed else "unchanged")
+        held += more
+        size += max(capture.size, 0) * more
+    if held:
+        writing.count(crawl, held, size)
+    return done
+
+
+def _put(
+    writing: Writing, crawl: Crawl, capture: Capture, rule: Rule, settings: Settings
+) -> tuple[bool, int]:
+    """Whether something changed, and how many captures there are more."""
+    number = writing.number_of(capture.container)
+    for digest in capture.also:
+        entry = encode(capture, number, etag=settings.etag, also=True)
+        _put_entry(writing, crawl, rule.keys.of(digest, capture.url), entry, rule)
+    entry = encode(capture, number, etag=settings.etag)
+    key = rule.keys.of(capture.digest, capture.url)
+    return _put_entry(writing, crawl, key, entry, rule)
+
+
+def _put_entry(
+    writing: Writing, crawl: Crawl, key: bytes, entry: bytes, rule: Rule
+) -> tuple[bool, int]:
+    place = key + crawl.number.to_bytes(_NUMBER, "big")
+    before = cast(bytes | None, writing.txn.get(place, db=writing.trees.captures))
+    if before is None:
+        writing.txn.put(place, entry, db=writing.trees.captures)
+        return True, 1
+    after = rule.settle(key, [*mark_before(before), entry], Outcome())
+    if after is None or after == before:
+        return False, 0
+    writing.txn.put(place, after, db=writing.trees.captures)
+    more = len(list(entries_of(after))) - len(list(entries_of(before)))
+    return True, more
+
+
+class Found(NamedTuple):
+    """A capture of a crawl, with the digest that it stands under."""
+
+    crawl: int  # number
+    key: bytes
+    entry: bytes
+
+    def capture(self, reading: Reading) -> Capture:
+        """The capture itself."""
+        return decode(self.key, self.entry, reading.file_of)
+
+
+def under(reading: Reading, prefix: bytes) -> Iterator[Found]:
+    """All that crawls have under the keys that begin so, in the order of keys."""
+    with reading.txn.cursor(db=reading.trees.captures) as cursor:
+        if not cursor.set_range(prefix):
+            return
+        for place, cell in cast(Iterable[tuple[bytes, bytes]], cursor):
+            if not place.startswith(prefix):
+                return
+            key, crawl = place[:-_NUMBER], int.from_bytes(place[-_NUMBER:], "big")
+            for entry in entries_of(cell):
+                yield Found(crawl, key, entry)
+
+
+def of_crawl(reading: Reading, crawl: Crawl) -> Iterator[Found]:
+    """All captures of a crawl, in the order of keys."""
+    return (found for found in under(reading, b"") if found.crawl == crawl.number)
+
+
+def drop(
+    writing: Writing, crawl: Crawl, after: bytes = b"", most: int = DROPPED_AT_ONCE
+) -> bytes | None:
+    """Take away captures of a crawl, not more than `most`, from the place `after` on.
+
+    Returns the place from which to go on, None if nothing is left.
+    """
+    places: list[bytes] = []
+    tail = crawl.number.to_bytes(_NUMBER, "big")
+    with writing.txn.cursor(db=writing.trees.captures) as cursor:
+        if cursor.set_range(after):
+            for place in cast(Iterable[bytes], cursor.iternext(keys=True, values=False)):
+                if place.endswith(tail):
+                    places.append(bytes(place))
+                    if len(places) >= most:
+                        break
+    for place in places:
+        writing.txn.delete(place, db=writing.trees.captures)
+    return places[-1] if len(places) >= most else None

@@ -1,0 +1,83 @@
+"""A crawl: what is known of it, and what may become of it.
+
+open ──commit──▶ committed      its captures answer everybody, from that moment on
+  └────cancel──▶ cancelled      its captures are gone
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any
+
+from dedupindex.capture import Covers
+from dedupindex.errors import BadInput
+
+LONGEST_NAME = 200  # characters
+_NAME = re.compile(r"[!-.0-~]+")  # what fits into a path, a header and a log line
+
+
+class State(Enum):
+    """Where a crawl stands."""
+
+    OPEN = "open"
+    COMMITTED = "committed"
+    CANCELLED = "cancelled"
+
+
+class Seen(Enum):
+    """Who sees the captures of a crawl that is not committed."""
+
+    OWN = "own"  # only the crawl itself
+    ALL = "all"  # everybody, marked as uncommitted
+
+
+@dataclass(frozen=True)
+class Crawl:
+    """A named harvest. Dates are WARC-Dates, empty for not yet."""
+
+    number: int
+    name: str
+    begun: str
+    state: State = State.OPEN
+    seen: Seen = Seen.OWN
+    covers: Covers = Covers.UNKNOWN  # what its payload digests are taken of
+    ended: str = ""
+    exit: str = ""  # why it ended, in the crawler's words
+    merged: bool = False  # whether the index itself holds its captures
+    swept: bool = False  # whether none of its captures is kept here any more
+
+    def stored(self) -> dict[str, Any]:
+        """For JSON; `restored` reads it."""
+        values = asdict(self)
+        values.update(state=self.state.value, seen=self.seen.value, covers=self.covers.name)
+        return values
+
+    @classmethod
+    def restored(cls, values: dict[str, Any]) -> Crawl:
+        read = {**values, "state": State(values["state"]), "seen": Seen(values["seen"])}
+        return cls(**{**read, "covers": Covers[values["covers"]]})
+
+    def as_json(self) -> dict[str, Any]:
+        """As the API shows it."""
+        return {
+            "name": self.name,
+            "state": self.state.value,
+            "seen_by": self.seen.value,
+            "digest_covers": self.covers.name.lower(),
+            "begun": self.begun,
+            "ended": self.ended or None,
+            "exit": self.exit or None,
+            "merged": self.merged,
+        }
+
+
+def check_name(name: str) -> str:
+    """`name` if crawls may be called so; raises `BadInput`."""
+    if not _NAME.fullmatch(name) or len(name) > LONGEST_NAME:
+        raise BadInput(
+            f"a crawl's name has 1 to {LONGEST_NAME} printable ASCII characters, no space and no "
+            f"slash, not {name[:64]!r}"
+        )
+    return name

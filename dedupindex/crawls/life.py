@@ -1,0 +1,63 @@
+"""The life of a crawl: begun, committed or cancelled. Every step may be asked for again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from dedupindex.capture import Covers
+from dedupindex.crawls.crawl import Crawl, Seen, State, check_name
+from dedupindex.crawls.store import Writing
+from dedupindex.errors import CrawlEnded, CrawlExists, UnknownCrawl
+
+
+def begin(
+    writing: Writing, name: str, *, seen: Seen = Seen.OWN, covers: Covers = Covers.UNKNOWN
+) -> Crawl:
+    """Begin a crawl, or find it as it was begun before.
+
+    Raises `CrawlExists` if it was begun otherwise, `CrawlEnded` if it has ended.
+    """
+    check_name(name)
+    try:
+        crawl = writing.crawl(name)
+    except UnknownCrawl:
+        crawl = Crawl(writing.new_number(), name, _now(), seen=seen, covers=covers)
+        writing.put_crawl(crawl)
+        return crawl
+    if crawl.state is not State.OPEN:
+        raise CrawlEnded(f"crawl {name} is {crawl.state.value}; begin another under another name")
+    if (crawl.seen, crawl.covers) != (seen, covers):
+        raise CrawlExists(
+            f"crawl {name} was begun with seen_by {crawl.seen.value} and digest_covers "
+            f"{crawl.covers.name.lower()}"
+        )
+    return crawl
+
+
+def commit(writing: Writing, name: str, exit: str = "") -> Crawl:
+    """Let the captures of a crawl answer everybody; raises `CrawlEnded` if it was cancelled."""
+    return _end(writing, name, State.COMMITTED, exit)
+
+
+def cancel(writing: Writing, name: str, exit: str = "") -> Crawl:
+    """Take back all that a crawl reported; raises `CrawlEnded` if it was committed.
+
+    From then on nobody sees its captures; `upkeep.sweep` takes away those that are left.
+    """
+    return _end(writing, name, State.CANCELLED, exit)
+
+
+def _end(writing: Writing, name: str, state: State, exit: str) -> Crawl:
+    crawl = writing.crawl(name)
+    if crawl.state is state:
+        return crawl
+    if crawl.state is not State.OPEN:
+        raise CrawlEnded(f"crawl {name} is {crawl.state.value} already")
+    crawl = replace(crawl, state=state, ended=_now(), exit=exit[:200])
+    writing.put_crawl(crawl)
+    return crawl
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

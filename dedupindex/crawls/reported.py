@@ -1,0 +1,102 @@
+"""A capture as crawlers report it, in JSON or a form: its fields checked and made a `Capture`."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode
+from collections.abc import Mapping
+from typing import Any
+
+from dedupindex.capture import Capture, Covers, Evidence
+from dedupindex.digest import Digest, parse_spelled
+from dedupindex.errors import BadInput
+from dedupindex.timestamps import check_date
+
+NUMBERS = {
+    "status": (3, 0),
+    "size": (18, -1),
+    "offset": (12, -1),
+}  # digits, and what stands for none
+TEXTS = ("record_id", "container", "mime", "etag", "last_modified")
+FIELDS = ("digest", "url", "url_base64", "date", *NUMBERS, *TEXTS, "also")
+_LONGEST = 4096  # bytes of a text other than a URL
+_LONGEST_URL = 65_000
+_MEDIA_TYPE = re.compile(r"[^\s;,\"]+")
+
+
+def capture_of(given: Mapping[str, Any]) -> Capture:
+    """The capture of a report; raises `BadInput` that names the field.
+
+    ``digest``, ``url`` (or ``url_base64``) and ``date`` are needed. Numbers may come as text.
+    """
+    for name in given:
+        if name not in FIELDS:
+            raise BadInput(f"a capture has no field {name[:64]!r}; there are {', '.join(FIELDS)}")
+    digest, spelling = parse_spelled(_text(given, "digest", needed=True))
+    mime = _MEDIA_TYPE.match(_text(given, "mime").strip())
+    record_id = _text(given, "record_id").removeprefix("<").removesuffix(">")
+    return Capture(
+        digest=digest,
+        spelling=spelling,
+        url=_url(given),
+        date=check_date(_text(given, "date", needed=True).encode()),
+        evidence=Evidence.RECORD,
+        covers=Covers.UNKNOWN,
+        status=_number(given, "status"),
+        mime=mime[0].lower().encode("utf-8", "replace") if mime else b"",
+        size=_number(given, "size"),
+        record_id=record_id.encode("utf-8", "replace"),
+        container=_text(given, "container"),
+        offset=_number(given, "offset"),
+        etag=_text(given, "etag").encode("utf-8", "replace"),
+        last_modified=_text(given, "last_modified").encode("utf-8", "replace"),
+        also=_also(given),
+    )
+
+
+def _text(given: Mapping[str, Any], name: str, *, needed: bool = False) -> str:
+    value = given.get(name)
+    if value is None or value == "":
+        if needed:
+            raise BadInput(f"a capture needs {name}")
+        return ""
+    if not isinstance(value, str):
+        raise BadInput(f"{name} must be a string")
+    if len(value) > _LONGEST:
+        raise BadInput(f"{name} has {len(value)} characters; {_LONGEST} are allowed")
+    return value
+
+
+def _number(given: Mapping[str, Any], name: str) -> int:
+    digits, none = NUMBERS[name]
+    value = given.get(name)
+    if value is None or value == "":
+        return none
+    text = str(value) if type(value) in (int, str) else ""
+    if not (text.isascii() and text.isdigit() and len(text) <= digits):
+        raise BadInput(f"{name} must be a whole number of at most {digits} digits")
+    return int(text)
+
+
+def _url(given: Mapping[str, Any]) -> bytes:
+    plain, encoded = given.get("url"), given.get("url_base64")
+    if bool(plain) == bool(encoded):
+        raise BadInput("a capture needs either url or url_base64")
+    if not isinstance(plain or encoded, str):
+        raise BadInput("url must be a string")
+    try:
+        url = plain.encode() if plain else b64decode(encoded, validate=True)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise BadInput(f"the url cannot be read: {error}") from error
+    if len(url) > _LONGEST_URL:
+        raise BadInput(f"the url has {len(url)} bytes; {_LONGEST_URL} are allowed")
+    return url[1:-1] if url[:1] == b"<" and url[-1:] == b">" else url  # as wget writes it
+
+
+def _also(given: Mapping[str, Any]) -> tuple[Digest, ...]:
+    """Digests of the same payload in other algorithms: a list, or text with commas."""
+    value = given.get("also") or []
+    texts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(texts, list) or len(texts) > 8 or not all(isinstance(t, str) for t in texts):
+        raise BadInput("also must be a list of digests")
+    return tuple(Digest.parse(text) for text in texts)

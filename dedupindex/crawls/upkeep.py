@@ -1,0 +1,101 @@
+"""What becomes of the captures of crawls that have ended: merged into the index, or taken away."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from dedupindex.crawls import claims
+from dedupindex.crawls.captures import drop, of_crawl
+from dedupindex.crawls.crawl import Crawl, State
+from dedupindex.crawls.store import Store
+from dedupindex.files import exclusive
+from dedupindex.index import open_index
+from dedupindex.index.cells import container_of, renumbered
+from dedupindex.index.protocol import Engine, Load
+from dedupindex.index.runs import CHUNK, RunWriter
+from dedupindex.index.settle import Outcome
+
+KEPT = 10.0  # seconds that merged captures still answer here: readers open the index anew by then
+
+
+def merge(index: Path, store: Store) -> Outcome | None:
+    """Take the captures of committed crawls into the index; None if there is nothing to take.
+
+    If it is killed, all of it is done again, which changes nothing. What was taken is still
+    answered from the crawls until `sweep`. Raises `IndexBusy` while something else writes.
+    """
+    with store.reading() as reading:
+        ready = [one for one in reading.crawls() if one.state is State.COMMITTED and not one.merged]
+    if not ready:
+        return None
+    with (
+        exclusive(index / "lock", f"the index at {index}"),
+        closing(open_index(index, write=True)) as engine,
+    ):
+        directory = index / "merging"
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir()
+        outcome = engine.load(staged(engine, store, ready, directory))
+        shutil.rmtree(directory)
+    with store.writing() as writing:
+        for crawl in ready:
+            writing.put_crawl(replace(writing.crawl(crawl.name), merged=True))
+    return outcome
+
+
+def staged(engine: Engine, store: Store, crawls: list[Crawl], directory: Path) -> Load:
+    """The captures of crawls as sorted runs."""
+    names: dict[str, int] = {}
+    after = engine.next_number()
+    writer = RunWriter(directory, "crawl")
+
+    def number_of(name: str) -> int:
+        if not name:
+            return 0
+        if name not in names:
+            names[name] = engine.number_of(name) or after + len(names)
+        return names[name]
+
+    with store.reading() as reading:
+        for crawl in crawls:
+            staged = []
+            for found in of_crawl(reading, crawl):
+                name = reading.file_of(container_of(found.entry))
+                staged.append(found.key + renumbered(found.entry, number_of(name)))
+                if len(staged) == CHUNK:
+                    writer.extend(staged)
+                    staged = []
+            writer.extend(staged)
+    writer.flush()
+    return Load(writer.paths, [(number, name) for name, number in names.items()], [])
+
+
+def sweep(store: Store, now: float, seen_merged: dict[int, float]) -> None:
+    """Take away what nobody asks for any more: captures of ended crawls, claims that are over.
+
+    `now` is in seconds since 1970. `seen_merged` is the caller's, empty at first: when it was
+    first seen that a crawl was merged.
+    """
+    with store.writing() as writing:
+        claims.sweep(writing, int(now * 1000))
+    with store.reading() as reading:
+        crawls = list(reading.crawls())
+    for crawl in crawls:
+        if crawl.swept or not (crawl.merged or crawl.state is State.CANCELLED):
+            continue
+        if crawl.merged and now - seen_merged.setdefault(crawl.number, now) < KEPT:
+            continue
+        _drop_all(store, crawl)
+
+
+def _drop_all(store: Store, crawl: Crawl) -> None:
+    """In short transactions, so that crawls can write in between."""
+    after: bytes | None = b""
+    while after is not None:
+        with store.writing() as writing:
+            after = drop(writing, crawl, after)
+            if after is None:
+                writing.put_crawl(replace(writing.crawl(crawl.name), swept=True))

@@ -1,0 +1,71 @@
+"""Index and crawls seen as one: what a lookup of a crawl, or of nobody in particular, may see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dedupindex.capture import Capture, Uncommitted
+from dedupindex.crawls.captures import Found, under
+from dedupindex.crawls.crawl import Crawl, Seen, State
+from dedupindex.crawls.store import Reading
+from dedupindex.digest import Digest
+from dedupindex.index.cells import Keys, canonical_prefix, digest_prefix
+from dedupindex.index.protocol import Finder
+from dedupindex.urlkey import urlkey
+
+
+class Visible:
+    """Which crawls' captures an asker sees: all committed ones, shared ones, and its own."""
+
+    def __init__(self, crawls: list[Crawl], asker: str = "") -> None:
+        self._crawls = {
+            crawl.number: crawl
+            for crawl in crawls
+            if crawl.state is State.COMMITTED
+            or (crawl.state is State.OPEN and (crawl.seen is Seen.ALL or crawl.name == asker))
+        }
+
+    def get(self, number: int) -> Crawl | None:
+        """The crawl of a number, None if the asker does not see it."""
+        return self._crawls.get(number)
+
+    def __bool__(self) -> bool:
+        return bool(self._crawls)
+
+
+class Both:
+    """The index and the crawls that are visible; see `protocol.Finder`."""
+
+    def __init__(self, base: Finder, reading: Reading, visible: Visible, keys: Keys) -> None:
+        self._base, self._reading, self._visible, self._keys = base, reading, visible, keys
+
+    def exact(self, digest: Digest, url: bytes) -> list[Capture]:
+        own = self._found(self._keys.of(digest, url), 0, lambda capture: capture.url == url)
+        return self._base.exact(digest, url) + own
+
+    def canonical(self, digest: Digest, key: bytes, limit: int) -> list[Capture]:
+        prefix = canonical_prefix(digest, key)
+        own = self._found(prefix, limit, lambda capture: urlkey(capture.url) == key)
+        return self._base.canonical(digest, key, limit) + own
+
+    def any(self, digest: Digest, limit: int) -> list[Capture]:
+        own = self._found(digest_prefix(digest), limit, lambda capture: True)
+        return self._base.any(digest, limit) + own
+
+    def _found(self, prefix: bytes, limit: int, wanted: Callable[[Capture], bool]) -> list[Capture]:
+        """Captures that the asker sees under a prefix; looks at no more than `limit` if not 0."""
+        captures = []
+        for number, found in enumerate(under(self._reading, prefix)):
+            if limit and number >= limit:
+                break
+            capture = self._seen(found)
+            if capture is not None and wanted(capture):
+                captures.append(capture)
+        return captures
+
+    def _seen(self, found: Found) -> Capture | None:
+        crawl = self._visible.get(found.crawl)
+        if crawl is None:
+            return None
+        capture = found.capture(self._reading)
+        return capture if crawl.state is State.COMMITTED else Uncommitted(*capture)

@@ -1,0 +1,76 @@
+"""The Flask views of crawls: requests read at the edge, answers made by `reporting`."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import orjson
+from flask import Response, request
+
+from server.batches import loaded, read_body, stretches
+from server.config import Config
+from server.replies import RequestError
+from server.reporting import Reporting
+
+_FORM = "application/x-www-form-urlencoded"
+_LINES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
+
+
+class CrawlViews:
+    """One method for each route of crawls; see `routes`."""
+
+    def __init__(self, reporting: Reporting, config: Config) -> None:
+        self._reporting, self._config = reporting, config
+
+    def begin_crawl(self) -> Response:
+        return _json(self._reporting.begin(self._given()))
+
+    def list_crawls(self) -> Response:
+        return _json({"crawls": self._reporting.crawls()})
+
+    def show_crawl(self, name: str) -> Response:
+        return _json(self._reporting.crawl(name))
+
+    def commit_crawl(self, name: str) -> Response:
+        return _json(self._reporting.end(name, self._given(), keep=True))
+
+    def cancel_crawl(self, name: str) -> Response:
+        return _json(self._reporting.end(name, self._given(), keep=False))
+
+    def add_captures(self) -> Response:
+        crawl = request.args.get("crawl", "")
+        if request.mimetype in _LINES:
+            stream = cast(Any, request.environ["wsgi.input"])
+            lines = stretches(stream, self._config.max_line)
+            items = ([loaded(line) for line in some] for some in lines)
+            return _json(self._reporting.lines(crawl, items))
+        return _json(self._reporting.captures(crawl, self._given()))
+
+    def claim(self) -> Response:
+        return _json(self._reporting.claim(self._given()))
+
+    def release(self) -> Response:
+        return _json(self._reporting.release(self._given()))
+
+    def _given(self) -> dict[str, Any]:
+        """The fields of a body: a JSON object, or a form as scripts send it."""
+        stream, length = cast(Any, request.environ["wsgi.input"]), request.headers
+        if request.mimetype == _FORM:
+            request.max_content_length = self._config.max_body
+            return {name: value for name, value in request.form.items() if value != ""}
+        body = read_body(stream, length.get("Content-Length", ""), self._config.max_body)
+        if not body.strip():
+            return {}
+        if request.mimetype != "application/json":
+            raise RequestError("unsupported_media_type", f"POST application/json or {_FORM}")
+        try:
+            content = orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise RequestError("bad_request", f"the body is not JSON: {error}") from error
+        if not isinstance(content, dict):
+            raise RequestError("bad_request", "the body must be a JSON object")
+        return content
+
+
+def _json(content: dict[str, Any]) -> Response:
+    return Response(orjson.dumps(content), content_type="application/json")

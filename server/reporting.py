@@ -1,0 +1,225 @@
+"""What crawls report over HTTP: that they begin and end, what they stored, what they claim.
+
+Every request may be sent again when its answer was lost: beginning, ending and reporting twice
+changes nothing. Nothing is acknowledged before it is on disk.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+from dedupindex import lookup
+from dedupindex.admission import Judge, make_judge
+from dedupindex.asking import of_json, query_of
+from dedupindex.capture import Capture, Covers
+from dedupindex.crawls import claims, life
+from dedupindex.crawls.captures import Added, add
+from dedupindex.crawls.crawl import Crawl, Seen
+from dedupindex.crawls.reported import capture_of
+from dedupindex.crawls.store import Reading, Writing
+from dedupindex.crawls.view import Both, Visible
+from dedupindex.errors import BadInput, BadQuery, DedupError, UnknownCrawl
+from dedupindex.index.identity import Settings
+from server.live import LiveIndex
+from server.replies import RequestError, error_object
+
+STRETCH = 1000  # captures of a stream in one transaction
+_E = TypeVar("_E", Seen, Covers)
+
+
+@dataclass
+class Reported:
+    """What became of the captures of a request."""
+
+    added: int = 0
+    unchanged: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    bad: int = 0
+    results: list[Any] = field(default_factory=list)
+
+    def take(self, done: Added, results: list[Any]) -> None:
+        """Add what became of some of them."""
+        self.added += done.added
+        self.unchanged += done.unchanged
+        for reason, count in done.refused.items():
+            self.refused[reason] = self.refused.get(reason, 0) + count
+        self.results += results
+
+
+class Reporting:
+    """Answers what crawls report, in any number of threads; raises `DedupError`."""
+
+    def __init__(self, live: LiveIndex) -> None:
+        self._live = live
+        self._judges: dict[Settings, Judge] = {}
+
+    def begin(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """``{"name", "seen_by"?, "digest_covers"?}`` to the crawl as it stands."""
+        _only(given, "name", "seen_by", "digest_covers")
+        self._live.opened()  # crawls of no index would be lost with their directory
+        name = _text(given, "name")
+        seen = _one_of(given, "seen_by", {one.value: one for one in Seen}, Seen.OWN)
+        covers = _one_of(
+            given, "digest_covers", {one.name.lower(): one for one in Covers}, Covers.UNKNOWN
+        )
+        change = partial(life.begin, name=name, seen=seen, covers=covers)
+        return self._shown(self._live.crawls.write(change, make=True))
+
+    def end(self, name: str, given: Mapping[str, Any], *, keep: bool) -> dict[str, Any]:
+        """Commit or cancel; ``{"exit"?}`` to the crawl as it stands."""
+        _only(given, "exit")
+        change = partial(life.commit if keep else life.cancel, name=name, exit=_text(given, "exit"))
+        return self._shown(self._live.crawls.write(change))
+
+    def crawls(self) -> list[dict[str, Any]]:
+        """All crawls, the newest first."""
+        with self._live.crawls.reading() as reading:
+            if reading is None:
+                return []
+            return [_shown(reading, crawl) for crawl in reading.crawls()][::-1]
+
+    def crawl(self, name: str) -> dict[str, Any]:
+        """One crawl; raises `UnknownCrawl`."""
+        with self._live.crawls.reading() as reading:
+            if reading is None:
+                raise UnknownCrawl(f"there is no crawl {name[:200]!r}")
+            return _shown(reading, reading.crawl(name))
+
+    def _shown(self, crawl: Crawl) -> dict[str, Any]:
+        return self.crawl(crawl.name)
+
+    def captures(self, crawl: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """One capture, or ``{"captures": [...]}``, to what became of each."""
+        given = dict(given)
+        crawl = crawl or _text(given, "crawl")
+        given.pop("crawl", None)
+        items = given.pop("captures", None)
+        if items is None:
+            items = [given]
+        elif given or not isinstance(items, list):
+            raise BadQuery('a batch is an object with a list "captures", and perhaps "crawl"')
+        return vars(self._report(crawl, items))
+
+    def lines(self, crawl: str, stretches: Iterator[list[Any]]) -> dict[str, Any]:
+        """Captures as they come, each stretch on disk before the next; results only if bad."""
+        total = Reported()
+        for items in stretches:
+            done = self._report(crawl, items)
+            total.added += done.added
+            total.unchanged += done.unchanged
+            total.bad += done.bad
+            for reason, count in done.refused.items():
+                total.refused[reason] = total.refused.get(reason, 0) + count
+            if len(total.results) < STRETCH:
+                total.results += [one for one in done.results if isinstance(one, dict)]
+        return vars(total)
+
+    def _report(self, name: str, items: list[Any]) -> Reported:
+        settings = self._live.opened().engine.identity.settings
+        reported = Reported()
+        found: list[Any] = [_read(item) for item in items]
+        captures = [one for one in found if isinstance(one, Capture)]
+
+        def change(writing: Writing) -> Added:
+            return add(writing, writing.crawl(name), captures, settings, self._judge(settings))
+
+        done = self._live.crawls.write(change)
+        results = iter(done.results)
+        reported.bad = len(found) - len(captures)
+        reported.take(done, [next(results) if isinstance(one, Capture) else one for one in found])
+        return reported
+
+    def _judge(self, settings: Settings) -> Judge:
+        judge = self._judges.get(settings)
+        if judge is None:
+            judge = self._judges[settings] = make_judge(
+                mime=settings.mime,
+                whitelist=settings.whitelist,
+                status=settings.status,
+                min_size=settings.min_size,
+            )
+        return judge
+
+    def claim(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """``{"crawl", "digest", "url"?, …, "lease"?}``: an original, or who may store the payload.
+
+        One transaction: of all who ask at once for a digest that nobody has, one is told to store.
+        """
+        given = dict(given)
+        lease = given.pop("lease", claims.LEASE)
+        if type(lease) is not int or not 1 <= lease <= claims.LONGEST:
+            raise BadQuery(f"lease must be a number of seconds up to {claims.LONGEST}")
+        query, _ = query_of(of_json(given))
+        if not query.crawl:
+            raise BadQuery("a claim needs the crawl that makes it")
+        opened = self._live.opened()
+        settings = opened.engine.identity.settings
+
+        def change(writing: Writing) -> dict[str, Any]:
+            crawl = writing.crawl(query.crawl)
+            visible = Visible(list(writing.crawls()), query.crawl)
+            with opened.engine.view() as base:
+                answer = lookup.find(Both(base, writing, visible, settings.keys()), settings, query)
+            if answer is not None:
+                return lookup.as_json(answer)
+            claim, mine = claims.claim(writing, crawl, query.digest, _now(), lease)
+            shown = {"duplicate": False, "claimed": mine, "until": claim.until / 1000}
+            return {**shown, "token": claim.token} if mine else shown
+
+        return self._live.crawls.write(change)
+
+    def release(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """``{"digest", "token"}``: the claimant will not store the payload after all."""
+        given = dict(given)
+        token = _text(given, "token")
+        given.pop("token", None)
+        query, _ = query_of(of_json(given))
+        change = partial(claims.release, digest=query.digest, token=token)
+        return {"released": self._live.crawls.write(change)}
+
+
+def _read(item: Any) -> Capture | dict[str, Any]:
+    """A capture, or what is wrong with it."""
+    try:
+        if isinstance(item, RequestError):
+            raise item
+        if not isinstance(item, dict):
+            raise BadInput("a capture is a JSON object")
+        return capture_of(item)
+    except DedupError as error:
+        return error_object("bad_capture", str(error))
+
+
+def _shown(reading: Reading, crawl: Crawl) -> dict[str, Any]:
+    captures, size = reading.counts(crawl)
+    return {**crawl.as_json(), "captures": captures, "bytes": size}
+
+
+def _only(given: Mapping[str, Any], *names: str) -> None:
+    for name in given:
+        if name not in names:
+            raise BadQuery(f"there is no field {name[:64]!r}; there are {', '.join(names)}")
+
+
+def _text(given: Mapping[str, Any], name: str) -> str:
+    value = given.get(name, "")
+    if not isinstance(value, str):
+        raise BadQuery(f"{name} must be a string")
+    return value
+
+
+def _one_of(given: Mapping[str, Any], name: str, values: Mapping[str, _E], default: _E) -> _E:
+    value = given.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, str) or value not in values:
+        raise BadQuery(f"{name} takes one of {', '.join(values)}")
+    return values[value]
+
+
+def _now() -> int:
+    return int(time.time() * 1000)

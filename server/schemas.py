@@ -1,0 +1,164 @@
+"""The schemas of the OpenAPI document, made from the tables that parse requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dedupindex.asking import PARAMETERS
+from dedupindex.capture import Covers
+from dedupindex.crawls.claims import LONGEST
+from dedupindex.crawls.crawl import Seen, State
+from dedupindex.crawls.reported import NUMBERS, TEXTS
+from server.replies import ERRORS
+from server.routes import schema
+
+_TEXT = {"type": "string"}
+_NULLABLE = {"type": ["string", "null"]}
+_NUMBER = {"type": ["integer", "null"]}
+
+_ORIGINAL = {
+    "url": {"type": "string"},
+    "date": {"type": "string", "description": "WARC-Date, to the letter"},
+    "record_id": _NULLABLE,
+    "digest": {"type": "string", "description": "as its record spells it"},
+    "size": {**_NUMBER, "description": "bytes of payload"},
+    "record_size": {**_NUMBER, "description": "bytes of the compressed record"},
+    "mime": _NULLABLE,
+    "status": _NUMBER,
+    "container": _NULLABLE,
+    "offset": _NUMBER,
+    "evidence": {"type": "string", "enum": ["record", "row", "revisit"]},
+}
+
+
+def _object(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, **more}
+
+
+def _lookup(*, digest_required: bool) -> dict[str, Any]:
+    properties = {}
+    for parameter in PARAMETERS.values():
+        properties[parameter.name] = {**parameter.schema, "description": parameter.description}
+    required = {"required": ["digest"]} if digest_required else {}
+    return _object(properties, additionalProperties=False, **required)
+
+
+def schemas() -> dict[str, Any]:
+    batch = _lookup(digest_required=False)
+    batch["properties"]["lookups"] = {"type": "array", "items": schema("Lookup")}
+    return {
+        "Lookup": _lookup(digest_required=True),
+        "Batch": {**batch, "required": ["lookups"]},
+        "Original": _object(
+            {
+                **_ORIGINAL,
+                "url_base64": {"type": "string", "description": "if not UTF-8"},
+                "committed": {"const": False, "description": "of a crawl that goes on"},
+            },
+            required=list(_ORIGINAL),
+        ),
+        "Answer": _object(
+            {
+                "duplicate": {"type": "boolean"},
+                "match": {"type": "string", "enum": ["exact_url", "canonical_url", "digest"]},
+                "original": schema("Original"),
+                "reason": {"type": "string", "enum": ["unknown_algorithm"]},
+                "considered": {"type": "array", "items": {"type": "object"}},
+            },
+            required=["duplicate"],
+        ),
+        "Answers": _object(
+            {
+                "answers": {
+                    "type": "array",
+                    "items": {"anyOf": [schema("Answer"), schema("Error")]},
+                }
+            },
+            required=["answers"],
+        ),
+        **_errors(),
+        "Status": _object({"status": {"type": "string"}}, required=["status"]),
+        "Stats": _object(
+            {name: {"type": "integer"} for name in ("captures", "digests", "containers")},
+            required=["captures", "digests", "containers"],
+        ),
+        "object": {"type": "object"},
+        **_of_crawls(),
+    }
+
+
+def _errors() -> dict[str, Any]:
+    return {
+        "Error": _object(
+            {
+                "error": _object(
+                    {
+                        "code": {"type": "string", "enum": list(ERRORS)},
+                        "message": {"type": "string"},
+                    },
+                    required=["code", "message"],
+                )
+            },
+            required=["error"],
+        ),
+    }
+
+
+def _capture() -> dict[str, Any]:
+    fields = {name: _TEXT for name in TEXTS} | {
+        name: {"type": ["integer", "string"]} for name in NUMBERS
+    }
+    return _object(
+        {
+            "digest": {"type": "string"},
+            "url": {"type": "string"},
+            "url_base64": {"type": "string"},
+            "date": {"type": "string", "description": "WARC-Date"},
+            "also": {"type": "array", "items": _TEXT},
+            **fields,
+        },
+        required=["digest", "date"],
+        additionalProperties=False,
+    )
+
+
+def _of_crawls() -> dict[str, Any]:
+    seen = {"type": "string", "enum": [one.value for one in Seen]}
+    covers = {"type": "string", "enum": [one.name.lower() for one in Covers]}
+    crawl = {
+        "name": {"type": "string"},
+        "state": {"type": "string", "enum": [one.value for one in State]},
+        "seen_by": seen,
+        "digest_covers": covers,
+        "begun": {"type": "string"},
+        "ended": _NULLABLE,
+        "exit": _NULLABLE,
+        "merged": {"type": "boolean"},
+        "captures": {"type": "integer"},
+        "bytes": {"type": "integer"},
+    }
+    lookup = _lookup(digest_required=True)
+    claim = {**lookup["properties"], "lease": {"type": "integer", "minimum": 1, "maximum": LONGEST}}
+    return {
+        "Begin": _object(
+            {"name": _TEXT, "seen_by": seen, "digest_covers": covers}, required=["name"]
+        ),
+        "End": _object({"exit": _TEXT}),
+        "Crawl": _object(crawl, required=list(crawl)),
+        "Crawls": _object({"crawls": {"type": "array", "items": schema("Crawl")}}),
+        "Capture": _capture(),
+        "Captures": _object(
+            {"crawl": _TEXT, "captures": {"type": "array", "items": schema("Capture")}}
+        ),
+        "Reported": _object(
+            {
+                **{name: {"type": "integer"} for name in ("added", "unchanged", "bad")},
+                "refused": _object({}, additionalProperties={"type": "integer"}),
+                "results": {"type": "array"},
+            }
+        ),
+        "Claim": _object(claim, required=["crawl", "digest"], additionalProperties=False),
+        "Claimed": _object({"duplicate": {"type": "boolean"}}, required=["duplicate"]),
+        "Release": _object({"digest": _TEXT, "token": _TEXT}, required=["digest", "token"]),
+        "Released": _object({"released": {"type": "boolean"}}, required=["released"]),
+    }

@@ -1,0 +1,228 @@
+"""Crawls over HTTP: begun, reported to, asked by, committed and cancelled; claims; bad requests."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from server.app import create_app
+from server.config import Config
+from server.live import LiveIndex
+from tests.captures import capture, sha1
+from tests.conftest import MakeIndex
+
+PAGE = "http://example.com/page"
+
+
+@pytest.fixture
+def web(make_index: MakeIndex) -> FlaskClient:
+    """A server over an index that holds capture 90."""
+    return served(make_index([capture(90)]))
+
+
+def served(index: Path) -> FlaskClient:
+    live = LiveIndex(index)
+    live.refresh()
+    return create_app(Config(index), live).test_client()
+
+
+def report(number: int = 1, url: str = PAGE, **more: Any) -> dict[str, Any]:
+    return {
+        "digest": str(sha1(number)),
+        "url": url,
+        "date": "2026-11-20T09:14:17Z",
+        "status": 200,
+        "mime": "image/png",
+        "size": 1000,
+        "record_id": "<urn:uuid:00000000-0000-4000-8000-000000000001>",
+        "container": "a.warc.gz",
+        "offset": 5,
+        **more,
+    }
+
+
+def begin(web: FlaskClient, name: str = "a", **how: str) -> dict[str, Any]:
+    response = web.post("/crawls", json={"name": name, **how})
+    assert response.status_code == 200, response.text
+    return dict(response.get_json())
+
+
+def ask(web: FlaskClient, number: int = 1, crawl: str = "", url: str = PAGE) -> dict[str, Any]:
+    """The answer, the same in a batch and by a lookup."""
+    more = f"&crawl={crawl}" if crawl else ""
+    single = web.get(f"/lookup?digest={sha1(number)}&url={url}{more}")
+    assert single.status_code == 200, single.text
+    question = {"digest": str(sha1(number)), "url": url}
+    for body in (
+        {"lookups": [question], **({"crawl": crawl} if crawl else {})},
+        {"lookups": [{**question, **({"crawl": crawl} if crawl else {})}]},
+    ):
+        batch = web.post("/lookup", json=body)
+        assert batch.get_json()["answers"] == [single.get_json()]
+    return dict(single.get_json())
+
+
+def error(response: Any) -> tuple[int, str]:
+    return response.status_code, response.get_json()["error"]["code"]
+
+
+def test_a_crawl_from_begin_to_commit(web: FlaskClient) -> None:
+    crawl = begin(web, digest_covers="stored")
+    assert (crawl["state"], crawl["captures"]) == ("open", 0)
+    assert begin(web, digest_covers="stored") == crawl
+    done = web.post("/captures?crawl=a", json=report())
+    assert done.get_json() == {
+        "added": 1, "unchanged": 0, "refused": {}, "bad": 0, "results": ["added"],
+    }  # fmt: skip
+    assert ask(web) == {"duplicate": False}
+    own = ask(web, crawl="a")
+    assert own["match"] == "exact_url" and own["original"]["committed"] is False
+    assert ask(web, crawl="a", url="http://other.example/")["match"] == "digest"
+    shown = web.post("/crawls/a/commit", json={"exit": "Finished"}).get_json()
+    assert (shown["state"], shown["exit"], shown["captures"]) == ("committed", "Finished", 1)
+    everybody = ask(web)
+    assert everybody["original"] == {
+        "url": PAGE,
+        "date": "2026-11-20T09:14:17Z",
+        "record_id": "urn:uuid:00000000-0000-4000-8000-000000000001",
+        "digest": str(sha1(1)),
+        "size": 1000,
+        "record_size": None,
+        "mime": "image/png",
+        "status": 200,
+        "container": "a.warc.gz",
+        "offset": 5,
+        "evidence": "record",
+    }
+    assert web.get("/crawls/a").get_json()["state"] == "committed"
+    assert [one["name"] for one in web.get("/crawls").get_json()["crawls"]] == ["a"]
+
+
+def test_what_a_cancelled_crawl_reported_is_gone(web: FlaskClient) -> None:
+    begin(web, seen_by="all")
+    web.post("/captures", json={"crawl": "a", "captures": [report(1), report(2)]})
+    assert ask(web)["original"]["committed"] is False
+    assert web.post("/crawls/a/cancel").get_json()["state"] == "cancelled"
+    assert ask(web) == ask(web, 2) == {"duplicate": False}
+    assert error(web.post("/captures?crawl=a", json=report())) == (409, "crawl_ended")
+    assert error(web.post("/crawls/a/commit")) == (409, "crawl_ended")
+    assert error(web.post("/crawls", json={"name": "a"})) == (409, "crawl_ended")
+
+
+def test_the_index_answers_crawls_too(web: FlaskClient) -> None:
+    begin(web)
+    assert ask(web, 90, url="http://example.com/a")["match"] == "exact_url"
+    assert ask(web, 90, crawl="a", url="http://example.com/a")["match"] == "exact_url"
+    web.post("/captures?crawl=a", json=report(90, "http://b.example/"))
+    assert ask(web, 90, crawl="a", url="http://b.example/")["match"] == "exact_url"
+    assert ask(web, 90, url="http://b.example/")["match"] == "digest"
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_crawl_that_was_never_begun(web: FlaskClient, begun: bool) -> None:
+    if begun:
+        begin(web, "b")
+    for number in (1, 90):
+        question = f"digest={sha1(number)}&url=http://example.com/a&crawl=a"
+        assert error(web.get(f"/lookup?{question}")) == (404, "unknown_crawl")
+    for path in ("/captures?crawl=a", "/crawls/a/commit", "/crawls/a/cancel"):
+        body = report() if "captures" in path else {}
+        assert error(web.post(path, json=body)) == (404, "unknown_crawl")
+    assert error(web.get("/crawls/a")) == (404, "unknown_crawl")
+    answers = web.post(
+        "/lookup", json={"lookups": [{"digest": str(sha1(1)), "url": PAGE, "crawl": "a"}]}
+    )
+    assert answers.get_json()["answers"][0]["error"]["code"] == "unknown_crawl"
+
+
+def test_json_lines_and_forms(web: FlaskClient) -> None:
+    begin(web)
+    lines = [json.dumps(report(number)) for number in range(2500)] + ["{", '{"digest": 1}', ""]
+    done = web.post(
+        "/captures?crawl=a", data="\n".join(lines), content_type="application/x-ndjson"
+    ).get_json()
+    assert (done["added"], done["bad"], len(done["results"])) == (2500, 2, 2)
+    form = {name: str(value) for name, value in report(3000).items()}
+    assert web.post("/captures?crawl=a", data=form).get_json()["added"] == 1
+    assert ask(web, 3000, crawl="a")["original"]["offset"] == 5
+    assert web.post("/crawls/a/commit", data={"exit": "Finished"}).get_json()["exit"] == "Finished"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"digest": "x"},
+        {"digest": None},
+        {"url": ""},
+        {"url": 5},
+        {"url_base64": "aGk="},
+        {"date": "yesterday"},
+        {"status": -1},
+        {"status": True},
+        {"size": 1.5},
+        {"offset": "9" * 13},
+        {"mime": ["x"]},
+        {"record_id": "x" * 5000},
+        {"also": "x"},
+        {"also": [5]},
+        {"colour": "red"},
+    ],
+)
+def test_a_bad_capture_is_named_and_the_others_are_taken(
+    web: FlaskClient, wrong: dict[str, Any]
+) -> None:
+    begin(web)
+    done = web.post("/captures?crawl=a", json={"captures": [report(**wrong), report(2)]})
+    assert done.status_code == 200
+    bad, good = done.get_json()["results"]
+    assert good == "added" and bad["error"]["code"] == "bad_capture"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/crawls", {}, 400),
+        ("/crawls", {"name": "a/b"}, 400),
+        ("/crawls", {"name": 5}, 400),
+        ("/crawls", {"name": "b", "seen_by": "me"}, 400),
+        ("/crawls", {"name": "b", "colour": "red"}, 400),
+        ("/crawls", [1], 400),
+        ("/captures", {"captures": 5, "crawl": "a"}, 400),
+        ("/captures", {"captures": [], "x": 1, "crawl": "a"}, 400),
+        ("/claims", {"digest": str(sha1(1))}, 400),
+        ("/claims", {"digest": str(sha1(1)), "crawl": "a", "lease": 0}, 400),
+        ("/claims", {"digest": str(sha1(1)), "crawl": "nobody"}, 404),
+    ],
+)
+def test_bad_requests(web: FlaskClient, path: str, body: Any, status: int) -> None:
+    begin(web)
+    response = web.post(path, json=body)
+    assert response.status_code == status, response.text
+    assert set(response.get_json()) == {"error"}
+
+
+def test_look_up_or_claim(web: FlaskClient) -> None:
+    begin(web, "a")
+    begin(web, "b")
+
+    def claim(crawl: str, number: int = 1) -> dict[str, Any]:
+        question = {"crawl": crawl, "digest": str(sha1(number)), "url": PAGE}
+        return dict(web.post("/claims", json=question).get_json())
+
+    first = claim("a")
+    assert first["claimed"] and not first["duplicate"]
+    second = claim("b")
+    assert second == {"duplicate": False, "claimed": False, "until": first["until"]}
+    freed = web.delete("/claims", json={"digest": str(sha1(1)), "token": "0" * 32})
+    assert freed.get_json() == {"released": False}
+    freed = web.delete("/claims", json={"digest": str(sha1(1)), "token": first["token"]})
+    assert freed.get_json() == {"released": True}
+    assert claim("b")["claimed"]
+    web.post("/captures?crawl=b", json=report())
+    assert claim("b")["match"] == "exact_url"
+    assert claim("a")["claimed"]  # it does not see what the other has, and may store its own
+    assert claim("a", 90)["match"] == "digest"

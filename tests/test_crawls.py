@@ -1,0 +1,320 @@
+"""Crawls as transactions: who sees what when, against a simple model; claims; merging; kills."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+
+from dedupindex.build.stage import judge_of
+from dedupindex.capture import Capture, Covers, Uncommitted
+from dedupindex.crawls import claims, life, upkeep
+from dedupindex.crawls.captures import Added, add
+from dedupindex.crawls.crawl import Seen, State
+from dedupindex.crawls.store import Store
+from dedupindex.crawls.view import Both, Visible
+from dedupindex.crawls.writer import Writer
+from dedupindex.errors import BadInput, CrawlEnded, CrawlExists, IndexBusy, UnknownCrawl
+from dedupindex.files import exclusive
+from dedupindex.index import open_index
+from dedupindex.index.identity import Settings
+from tests.captures import capture, sha1
+from tests.conftest import MakeIndex
+
+SETTINGS = Settings()
+JUDGE = judge_of(SETTINGS)
+
+
+@pytest.fixture
+def index(make_index: MakeIndex) -> Path:
+    return make_index([capture(90)])
+
+
+@pytest.fixture
+def store(index: Path) -> Iterator[Store]:
+    with closing(Store(index)) as opened:
+        yield opened
+
+
+def begin(store: Store, name: str = "a", **how: Any) -> None:
+    with store.writing() as writing:
+        life.begin(writing, name, **how)
+
+
+def put(store: Store, name: str, *captures: Capture) -> Added:
+    with store.writing() as writing:
+        return add(writing, writing.crawl(name), captures, SETTINGS, JUDGE)
+
+
+def commit(store: Store, name: str = "a") -> None:
+    with store.writing() as writing:
+        life.commit(writing, name, "Finished")
+
+
+def cancel(store: Store, name: str = "a") -> None:
+    with store.writing() as writing:
+        life.cancel(writing, name)
+
+
+def found(index: Path, store: Store, number: int, asker: str = "") -> list[Capture]:
+    with closing(open_index(index)) as engine, engine.view() as base, store.reading() as reading:
+        visible = Visible(list(reading.crawls()), asker)
+        return Both(base, reading, visible, SETTINGS.keys()).any(sha1(number), 100)
+
+
+def test_a_crawl_sees_its_own_captures_and_others_see_them_when_it_is_committed(
+    index: Path, store: Store
+) -> None:
+    begin(store)
+    begin(store, "b")
+    assert put(store, "a", capture(1)).added == 1
+    assert found(index, store, 1, "a") == [capture(1)]
+    assert isinstance(found(index, store, 1, "a")[0], Uncommitted)
+    assert found(index, store, 1, "b") == found(index, store, 1) == []
+    commit(store)
+    for asker in ("a", "b", ""):
+        (seen,) = found(index, store, 1, asker)
+        assert seen == capture(1) and not isinstance(seen, Uncommitted)
+
+
+def test_captures_of_a_shared_crawl_are_seen_by_all_and_marked(index: Path, store: Store) -> None:
+    begin(store, seen=Seen.ALL)
+    put(store, "a", capture(1))
+    assert isinstance(found(index, store, 1)[0], Uncommitted)
+    cancel(store)
+    assert found(index, store, 1) == found(index, store, 1, "a") == []
+
+
+def test_the_index_and_crawls_answer_together(index: Path, store: Store) -> None:
+    begin(store)
+    put(store, "a", capture(90, b"http://other.example/"))
+    assert len(found(index, store, 90, "a")) == 2
+    assert len(found(index, store, 90)) == 1
+
+
+def test_reporting_again_changes_nothing(store: Store) -> None:
+    begin(store)
+    assert put(store, "a", capture(1), capture(2)).results == ["added", "added"]
+    assert put(store, "a", capture(1), capture(2)).results == ["unchanged", "unchanged"]
+    assert put(store, "a", capture(1, day=2)).results == ["unchanged"]  # the earlier stays
+    assert put(store, "a", capture(1, b"http://b.example/")).results == ["added"]
+    with store.reading() as reading:
+        assert reading.counts(reading.crawl("a")) == (3, 1001 + 1002 + 1001)
+
+
+def test_what_may_be_no_original_is_refused_by_name(store: Store) -> None:
+    begin(store)
+    done = put(store, "a", capture(1, status=404), capture(2, mime=b"text/html"), capture(3))
+    assert done.results == ["status", "mime", "added"]
+    assert done.refused == {"status": 1, "mime": 1}
+
+
+def test_every_step_may_be_asked_for_again(store: Store) -> None:
+    begin(store)
+    begin(store)
+    commit(store)
+    commit(store)
+    with pytest.raises(CrawlEnded):
+        cancel(store)
+    with pytest.raises(CrawlEnded):
+        put(store, "a", capture(1))
+    with pytest.raises(CrawlEnded):
+        begin(store)
+    begin(store, "b")
+    with pytest.raises(CrawlExists):
+        begin(store, "b", covers=Covers.ENTITY)
+    cancel(store, "b")
+    cancel(store, "b")
+    with pytest.raises(CrawlEnded):
+        commit(store, "b")
+    with pytest.raises(UnknownCrawl):
+        commit(store, "c")
+    for name in ("", "a b", "a/b", "ä", "x" * 201, "a\n"):
+        with pytest.raises(BadInput):
+            begin(store, name)
+
+
+def test_the_semantics_of_a_crawl_are_those_of_its_captures(index: Path, store: Store) -> None:
+    begin(store, covers=Covers.STORED)
+    put(store, "a", capture(1), capture(2, covers=Covers.BOTH))
+    assert found(index, store, 1, "a")[0].covers is Covers.STORED
+    assert found(index, store, 2, "a")[0].covers is Covers.BOTH
+
+
+def test_merged_captures_are_in_the_index_and_nowhere_else(index: Path, store: Store) -> None:
+    for name in "abc":
+        begin(store, name)
+        put(store, name, capture(1, day=ord(name) - 90), capture(ord(name)))
+    commit(store, "b")
+    cancel(store, "c")
+    outcome = upkeep.merge(index, store)
+    assert outcome is not None and outcome.added == 2
+    assert upkeep.merge(index, store) is None
+    seen: dict[int, float] = {}
+    for moment in (0.0, upkeep.KEPT + 1):
+        assert len({found(index, store, 1)[0] for _ in range(2)}) == 1  # at no time is it gone
+        upkeep.sweep(store, moment, seen)
+    assert found(index, store, 1) == [capture(1, day=8)]
+    with store.reading() as reading:
+        assert {one.name: one.swept for one in reading.crawls()} == {
+            "a": False,
+            "b": True,
+            "c": True,
+        }
+        assert reading.txn.stat(reading.trees.captures)["entries"] == 2
+    with closing(open_index(index)) as engine:
+        assert engine.check() == []
+
+
+def test_a_merge_that_was_cut_off_is_done_again(index: Path, store: Store) -> None:
+    begin(store)
+    put(store, "a", capture(1), capture(2))
+    commit(store)
+    with closing(open_index(index, write=True)) as engine:  # as if killed before it was noted
+        directory = index / "merging"
+        directory.mkdir()
+        with store.reading() as reading:
+            load = upkeep.staged(engine, store, [reading.crawl("a")], directory)
+        engine.load(load)
+    outcome = upkeep.merge(index, store)
+    assert outcome is not None and (outcome.added, outcome.unchanged) == (0, 2)
+    with exclusive(index / "lock", "it"):
+        begin(store, "b")
+        put(store, "b", capture(3))
+        commit(store, "b")
+        with pytest.raises(IndexBusy):
+            upkeep.merge(index, store)
+    assert found(index, store, 3) == [capture(3)]
+
+
+def test_of_two_that_claim_a_payload_one_has_it(store: Store) -> None:
+    begin(store, "a")
+    begin(store, "b")
+    with store.writing() as writing:
+        a, b = writing.crawl("a"), writing.crawl("b")
+        first, mine = claims.claim(writing, a, sha1(1), 1000, 60)
+        assert mine and first.until == 61_000
+        second, mine = claims.claim(writing, b, sha1(1), 60_999, 60)
+        assert not mine and second == first
+        assert claims.claim(writing, b, sha1(2), 1000, 60)[1]
+    with store.writing() as writing:
+        assert claims.claim(writing, b, sha1(1), 61_000, 60)[1]  # its lease is over
+        assert not claims.release(writing, sha1(1), first.token)
+        held = claims.claim_of(writing, sha1(1), 61_001)
+        assert held is not None and claims.release(writing, sha1(1), held.token)
+        assert claims.claim_of(writing, sha1(1), 61_001) is None
+    put(store, "a", capture(2))  # not the claimant
+    with store.reading() as reading:
+        assert claims.claim_of(reading, sha1(2), 1000) is not None
+    put(store, "b", capture(2))
+    with store.reading() as reading:
+        assert claims.claim_of(reading, sha1(2), 1000) is None
+
+
+def test_claims_that_are_over_are_swept(store: Store) -> None:
+    begin(store)
+    with store.writing() as writing:
+        for number in range(10):
+            claims.claim(writing, writing.crawl("a"), sha1(number), 0, 10 + number)
+    upkeep.sweep(store, 15.0, {})
+    with store.reading() as reading:
+        assert reading.txn.stat(reading.trees.claims)["entries"] == 4
+
+
+def test_many_threads_write_together(store: Store) -> None:
+    begin(store)
+    with closing(Writer(store)) as writer:
+
+        def post(number: int) -> None:
+            done = writer.write(
+                lambda writing: add(writing, writing.crawl("a"), [capture(number)], SETTINGS, JUDGE)
+            )
+            assert done.added == 1
+            with pytest.raises(UnknownCrawl):
+                writer.write(lambda writing: writing.crawl("nobody"))
+
+        threads = [threading.Thread(target=post, args=(number,)) for number in range(50)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    with store.reading() as reading:
+        assert reading.counts(reading.crawl("a"))[0] == 50
+
+
+class Transactions(RuleBasedStateMachine):
+    """Crawls a and b, asked in any order, against dictionaries."""
+
+    def __init__(self, index: Path) -> None:
+        super().__init__()
+        self.index, self.store = index, Store(index)
+        self.own: dict[str, set[int]] = {}
+        self.states: dict[str, State] = {}
+        self.all: set[int] = set()
+        self.names = 0
+
+    def teardown(self) -> None:
+        self.store.close()
+
+    def _open(self) -> list[str]:
+        return sorted(name for name, state in self.states.items() if state is State.OPEN)
+
+    @rule()
+    def begin(self) -> None:
+        self.names += 1
+        name = f"c{self.names}"
+        begin(self.store, name)
+        self.states[name], self.own[name] = State.OPEN, set()
+
+    @rule(data=st.data(), number=st.integers(1, 5))
+    def put(self, data: st.DataObject, number: int) -> None:
+        if names := self._open():
+            name = data.draw(st.sampled_from(names))
+            changed = put(self.store, name, capture(number)).added
+            assert changed == (number not in self.own[name])
+            self.own[name].add(number)
+
+    @rule(data=st.data(), keep=st.booleans())
+    def end(self, data: st.DataObject, keep: bool) -> None:
+        if names := self._open():
+            name = data.draw(st.sampled_from(names))
+            (commit if keep else cancel)(self.store, name)
+            self.states[name] = State.COMMITTED if keep else State.CANCELLED
+            if keep:
+                self.all |= self.own[name]
+
+    @rule()
+    def merge(self) -> None:
+        upkeep.merge(self.index, self.store)
+
+    @rule()
+    def sweep(self) -> None:
+        seen: dict[int, float] = {}
+        upkeep.sweep(self.store, 0.0, seen)
+        upkeep.sweep(self.store, upkeep.KEPT, seen)
+
+    @rule()
+    def reopen(self) -> None:
+        self.store.close()
+        self.store = Store(self.index)
+
+    @rule(number=st.integers(1, 5))
+    def ask(self, number: int) -> None:
+        for name in ["", *self.states]:
+            own = self.own[name] if self.states.get(name) is State.OPEN else set()
+            expected = number in self.all or number in own
+            assert bool(found(self.index, self.store, number, name)) == expected
+
+
+def test_any_order_of_transactions(make_index: MakeIndex) -> None:
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        lambda: Transactions(make_index()),
+        settings=hypothesis_settings(max_examples=30, stateful_step_count=25),
+    )
