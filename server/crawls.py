@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 from dedupindex.crawls.captures import under
 from dedupindex.crawls.crawl import Crawl
 from dedupindex.crawls.store import FILE, Reading, Store, Writing
-from dedupindex.crawls.view import Both, Visible
+from dedupindex.crawls.view import Both, Visible, seen
 from dedupindex.crawls.writer import Writer
 from dedupindex.errors import IndexUnavailable, UnknownCrawl
 from dedupindex.index.cells import Keys
@@ -101,6 +101,11 @@ class Crawls:
         if self._opened is None:
             self.refresh()
 
+    def store(self) -> Store | None:
+        """The open file, None if there is none."""
+        self._look()
+        return None if self._opened is None else self._opened.store
+
     @contextmanager
     def reading(self) -> Iterator[Reading | None]:
         """A consistent state of the crawls, None if there are none."""
@@ -119,7 +124,8 @@ class Crawls:
             self._look()
         opened = self._opened
         if opened is None:
-            yield _only(base, asker)
+            with seen(None, base, keys, asker) as only:
+                yield only
             return
         with opened.store.reading() as reading:
             visible = self._of(reading).visible(asker)
@@ -140,9 +146,3 @@ class Crawls:
         if known.version != version:
             known = self._known = _Known(version, list(reading.crawls()))
         return known
-
-
-def _only(base: Finder, asker: str) -> Finder:
-    if asker:
-        raise UnknownCrawl(f"there is no crawl {asker[:200]!r}; begin it with POST /crawls")
-    return base

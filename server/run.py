@@ -35,6 +35,7 @@ from server.config import DRAIN, HEADER_TIMEOUT, THREADS, Config
 from server.hot import AccessLog, HotRoutes
 from server.live import LiveIndex
 from server.metrics import Metrics, block_size
+from server.upkeep import Upkeep
 
 _PARENT_EVERY = 1.0  # seconds between two looks at whether the main process is still there
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")
@@ -134,6 +135,8 @@ class _Server(MPServer):
         live = LiveIndex(self._config.index)
         live.refresh()
         live.watch()
+        if worker == 0:
+            Upkeep(live).start()
         metrics = Metrics(self._counts, self._config.workers, worker)
         app = create_app(self._config, live, metrics)
         hot = app.wsgi_app

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -82,6 +85,25 @@ def test_a_crawl_sees_its_own_captures_and_others_see_them_when_it_is_committed(
     for asker in ("a", "b", ""):
         (seen,) = found(index, store, 1, asker)
         assert seen == capture(1) and not isinstance(seen, Uncommitted)
+
+
+def test_the_command_line_sees_what_the_server_sees(index: Path, store: Store) -> None:
+    begin(store)
+    put(store, "a", capture(1))
+    store.close()
+    words = [sys.executable, "-m", "dedupindex", "lookup", str(index), "--digest", str(sha1(1))]
+
+    def ask(*more: str) -> Any:
+        done = subprocess.run([*words, "--json", *more], capture_output=True, check=True)
+        return json.loads(done.stdout)
+
+    assert ask() == {"duplicate": False}
+    assert ask("--crawl", "a")["original"]["committed"] is False
+    with closing(Store(index)) as again:
+        commit(again)
+    assert ask()["original"]["date"] == "2026-11-01T09:14:17Z"
+    failed = subprocess.run([*words, "--crawl", "b"], capture_output=True, check=False)
+    assert failed.returncode == BadInput.exit_status and b"no crawl 'b'" in failed.stderr
 
 
 def test_captures_of_a_shared_crawl_are_seen_by_all_and_marked(index: Path, store: Store) -> None:

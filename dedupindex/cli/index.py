@@ -33,7 +33,8 @@ bin/index --stats my-index
 """
 
 
-_ACTIONS = ("check", "stats", "compact", "copy")
+_ACTIONS = ("check", "stats", "compact", "copy", "merge")
+_NAMES = ", ".join(f"--{name}" for name in _ACTIONS)
 _action = partial(click.option, allow_from_autoenv=False)  # no setting: it is done once
 
 
@@ -93,6 +94,7 @@ _action = partial(click.option, allow_from_autoenv=False)  # no setting: it is d
 @_action("--check", is_flag=True, help="Read the whole index back, verify it.")
 @_action("--stats", is_flag=True, help="Say what the index holds.")
 @_action("--compact", is_flag=True, help="Write the index anew, packed.")
+@_action("--merge", is_flag=True, help="Take the captures of committed crawls in.")
 @_action("--copy", type=click.Path(path_type=Path), help="Copy the index, even in use.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(
@@ -109,16 +111,16 @@ def command(
     """
     if actions := [name for name in _ACTIONS if options[name]]:
         if len(actions) > 1:
-            raise click.UsageError("give one of --check, --stats, --compact, --copy")
+            raise click.UsageError(f"give one of {_NAMES}")
         if sources:
-            raise click.UsageError("--check, --stats, --compact and --copy take an INDEX only")
+            raise click.UsageError(f"{_NAMES} take an INDEX only")
         _no_others(actions[0])
         from dedupindex.cli import upkeep  # a build need not wait for it, and for SQLite
 
         if options["copy"]:
             return upkeep.copy(index, options["copy"], as_json=as_json)
-        action = {"check": upkeep.check, "stats": upkeep.stats, "compact": upkeep.compact}
-        return action[actions[0]](index, as_json)
+        action = getattr(upkeep, actions[0])
+        return int(action(index, as_json))
     if not sources:
         raise click.UsageError(f"give the sources, then the index: bin/index {index} my-index")
     if str(index) == "-":

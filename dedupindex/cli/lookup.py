@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, closing
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -13,11 +15,15 @@ import orjson
 from dedupindex import lookup
 from dedupindex.asking import UnknownAlgorithm, of_json, query_of
 from dedupindex.cli.common import Command, print_json, printable, say
+from dedupindex.crawls.store import open_store
+from dedupindex.crawls.view import seen
 from dedupindex.digest import SIZES
 from dedupindex.errors import BadDigest, BadInput, BadQuery, DedupError, StrategyUnavailable
 from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
-from dedupindex.index.protocol import View
+from dedupindex.index.protocol import Finder
+
+See = Callable[[str], AbstractContextManager[Finder]]
 
 EXAMPLES = """
 bin/lookup my-index --digest sha1:FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN
@@ -47,6 +53,7 @@ bin/lookup my-index --batch queries.jsonl      lines of {"digest": ..., "url": .
 @click.option("--min-size", type=click.IntRange(0), default=0, help="Smallest payload, in bytes.")
 @click.option("--not-record", metavar="ID", help="Record id of the asking record: never itself.")
 @click.option("--not-date", metavar="DATE", help="WARC-Date of the asking record: never itself.")
+@click.option("--crawl", metavar="NAME", help="The crawl that asks: it sees what it has reported.")
 @click.option("--explain", is_flag=True, help="Say what was considered, and why it was refused.")
 @click.option("--batch", type=click.File("rb"), help="JSON lines to answer in order; - for stdin.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
@@ -55,11 +62,18 @@ def command(index: Path, batch: BinaryIO | None, as_json: bool, **asked: Any) ->
     if (batch is None) == (asked["digest"] is None):
         raise click.UsageError("give either --digest or --batch")
     given = _given(asked)
-    with closing(open_index(index)) as engine, engine.view() as view:
+    with ExitStack() as stack:
+        engine = stack.enter_context(closing(open_index(index)))
+        store = open_store(index)
+        if store is not None:
+            stack.enter_context(closing(store))
+        settings = engine.identity.settings
+        view = stack.enter_context(engine.view())
+        see = partial(seen, store, view, settings.keys())
         if batch is None:
-            _one(view, engine.identity.settings, given, as_json)
+            _one(see, settings, given, as_json)
             return 0
-        return _batch(view, engine.identity.settings, given, batch)
+        return _batch(see, settings, given, batch)
 
 
 def _given(options: dict[str, Any]) -> dict[str, bytes]:
@@ -73,13 +87,13 @@ def _given(options: dict[str, Any]) -> dict[str, bytes]:
     }
 
 
-def _batch(view: View, settings: Settings, given: dict[str, bytes], batch: BinaryIO) -> int:
+def _batch(see: See, settings: Settings, given: dict[str, bytes], batch: BinaryIO) -> int:
     """Answer JSON lines in order; what a line does not say, the options do."""
     number = failed = 0
     for number, line in enumerate(batch, 1):
         if not line.strip():
             continue
-        answer = _line(view, settings, given, line)
+        answer = _line(see, settings, given, line)
         if "error" in answer:
             failed += 1
             answer["error"]["line"] = number
@@ -90,15 +104,16 @@ def _batch(view: View, settings: Settings, given: dict[str, bytes], batch: Binar
     return BadInput.exit_status if failed else 0
 
 
-def _line(view: View, settings: Settings, given: dict[str, bytes], line: bytes) -> dict[str, Any]:
+def _line(see: See, settings: Settings, given: dict[str, bytes], line: bytes) -> dict[str, Any]:
     try:
         own = orjson.loads(line)
         if not isinstance(own, dict):
             raise BadQuery("a line of a batch is a JSON object")
         query, explained = query_of({**given, **of_json(own)})
-        answer = lookup.as_json(lookup.find(view, settings, query))
-        if explained:
-            answer["considered"] = lookup.considered(view, settings, query)
+        with see(query.crawl) as view:
+            answer = lookup.as_json(lookup.find(view, settings, query))
+            if explained:
+                answer["considered"] = lookup.considered(view, settings, query)
         return answer
     except UnknownAlgorithm:
         return {"duplicate": False, "reason": "unknown_algorithm"}
@@ -110,7 +125,7 @@ def _line(view: View, settings: Settings, given: dict[str, bytes], line: bytes) 
         raise
 
 
-def _one(view: View, settings: Settings, given: dict[str, bytes], as_json: bool) -> None:
+def _one(see: See, settings: Settings, given: dict[str, bytes], as_json: bool) -> None:
     try:
         query, explained = query_of(given)
     except UnknownAlgorithm:
@@ -118,10 +133,11 @@ def _one(view: View, settings: Settings, given: dict[str, bytes], as_json: bool)
             f"no known algorithm in digest {given['digest'].decode()!r}; "
             f"known are {', '.join(SIZES)}"
         ) from None
-    found = lookup.find(view, settings, query)
-    answer = lookup.as_json(found)
-    if explained:
-        answer["considered"] = lookup.considered(view, settings, query)
+    with see(query.crawl) as view:
+        found = lookup.find(view, settings, query)
+        answer = lookup.as_json(found)
+        if explained:
+            answer["considered"] = lookup.considered(view, settings, query)
     if as_json:
         print_json(answer)
         return

@@ -1,4 +1,4 @@
-"""Looking after an index: ``bin/index --check``, ``--stats``, ``--compact`` and ``--copy``."""
+"""Looking after an index: ``bin/index --check``, ``--stats``, ``--compact`` and the others."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 import click
 
 from dedupindex.cli.common import amount, print_json, printable, say
+from dedupindex.crawls import upkeep as crawls
+from dedupindex.crawls.store import open_store
 from dedupindex.errors import Damaged, IndexExists
 from dedupindex.files import exclusive
 from dedupindex.index import open_index
@@ -129,6 +131,22 @@ def compact(index: Path, as_json: bool) -> int:
     return 0
 
 
+def merge(index: Path, as_json: bool) -> int:
+    """Take the captures of committed crawls into the index."""
+    read_identity(index)
+    store, outcome = open_store(index), None
+    if store is not None:
+        with closing(store):
+            outcome = crawls.merge(index, store)
+    counts = {name: getattr(outcome, name, 0) for name in ("added", "replaced", "unchanged")}
+    if as_json:
+        print_json(counts)
+    else:
+        told = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+        click.echo(f"{printable(str(index))}: {told}")
+    return 0
+
+
 def copy(index: Path, target: Path, *, as_json: bool) -> int:
     """Copy one consistent state to a new directory, while the index is read and written."""
     if target.resolve().is_relative_to(index.resolve()):
@@ -136,6 +154,10 @@ def copy(index: Path, target: Path, *, as_json: bool) -> int:
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise IndexExists(f"{target} is not an empty directory; name a new one")
     target.mkdir(parents=True, exist_ok=True)
+    store = open_store(index)
+    if store is not None:  # first: what is merged meanwhile is then in both, and not in neither
+        with closing(store):
+            store.copy(target)
     with closing(open_index(index)) as engine:
         engine.copy(target)
     if as_json:

@@ -93,8 +93,19 @@ class Store:
         except lmdb.Error as error:
             raise IndexUnavailable(f"{self.path}: {error}") from error
 
+    def copy(self, target: Path) -> None:
+        """A compact copy of one consistent state, in another directory."""
+        with self._explained(), open(target / FILE, "xb") as stream:
+            self._env.copyfd(stream.fileno(), compact=True)
+            os.fsync(stream.fileno())
+
     def close(self) -> None:
         self._env.close()
+
+
+def open_store(index: Path) -> Store | None:
+    """The crawls of an index, None if it never had one."""
+    return Store(index) if (index / FILE).exists() else None
 
 
 class Reading:

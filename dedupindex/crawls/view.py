@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from dedupindex.capture import Capture, Uncommitted
 from dedupindex.crawls.captures import Found, under
 from dedupindex.crawls.crawl import Crawl, Seen, State
-from dedupindex.crawls.store import Reading
+from dedupindex.crawls.store import Reading, Store
 from dedupindex.digest import Digest
+from dedupindex.errors import UnknownCrawl
 from dedupindex.index.cells import Keys, canonical_prefix, digest_prefix
 from dedupindex.index.protocol import Finder
 from dedupindex.urlkey import urlkey
@@ -69,3 +71,17 @@ class Both:
             return None
         capture = found.capture(self._reading)
         return capture if crawl.state is State.COMMITTED else Uncommitted(*capture)
+
+
+@contextmanager
+def seen(store: Store | None, base: Finder, keys: Keys, asker: str = "") -> Iterator[Finder]:
+    """Index and crawls as an asker sees them; raises `UnknownCrawl`."""
+    if store is None:
+        if asker:
+            raise UnknownCrawl(f"there is no crawl {asker[:200]!r}; begin it with POST /crawls")
+        yield base
+        return
+    with store.reading() as reading:
+        if asker:
+            reading.crawl(asker)
+        yield Both(base, reading, Visible(list(reading.crawls()), asker), keys)

@@ -1,0 +1,69 @@
+"""What the server does by itself with crawls that have ended, in one of its workers.
+
+Committed captures are merged by a process of its own: a file of the index may be open only once in
+a process, and the worker has it open to answer from it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+from dedupindex.crawls import upkeep
+from dedupindex.crawls.crawl import State
+from dedupindex.errors import DedupError, IndexBusy
+from server import logs
+from server.live import LiveIndex
+
+EVERY = 2.0  # seconds between two looks
+
+
+class Upkeep:
+    """Merges and sweeps, over and over, in a thread that ends with its process."""
+
+    def __init__(self, live: LiveIndex) -> None:
+        self._live = live
+        self._seen_merged: dict[int, float] = {}
+        self._said = ""
+
+    def start(self) -> None:
+        """Begin."""
+        threading.Thread(target=self._run, name="upkeep", daemon=True).start()
+
+    def _run(self) -> None:
+        pause = threading.Event()
+        while not pause.wait(EVERY):
+            try:
+                self.once()
+                self._said = ""
+            except (DedupError, OSError) as error:
+                if str(error) != self._said:  # said once, not every two seconds
+                    self._said = str(error)
+                    logs.LOGGER.warning("committed crawls are not merged: %s", error)
+
+    def once(self) -> None:
+        """Merge what is committed, take away what is not needed any more."""
+        store = self._live.crawls.store()
+        if store is None:
+            return
+        with store.reading() as reading:
+            ready = [
+                crawl
+                for crawl in reading.crawls()
+                if crawl.state is State.COMMITTED and not crawl.merged
+            ]
+        if ready:
+            self._merge()
+        upkeep.sweep(store, time.time(), self._seen_merged)
+
+    def _merge(self) -> None:
+        command = [sys.executable, "-m", "dedupindex", "index", "--merge", str(self._live.index)]
+        path = os.pathsep.join(filter(None, sys.path))
+        done = subprocess.run(
+            command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, check=False
+        )
+        if done.returncode not in (0, IndexBusy.exit_status):  # busy: there is time
+            raise DedupError(done.stderr.decode("utf-8", "replace").strip()[-500:])
