@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from base64 import b64decode
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from dedupindex import lookup
+from dedupindex import conditions
+from dedupindex.capture import Covers
 from dedupindex.digest import SIZES, Digest
 from dedupindex.errors import BadQuery
 from dedupindex.lookup import Query, Strategy
@@ -57,10 +59,20 @@ def _algorithm(value: bytes) -> str:
     return name
 
 
-def _flag(value: bytes) -> bool:
+def _flag(name: str, value: bytes) -> bool:
     if value not in (b"0", b"1", b"true", b"false"):
-        raise BadQuery("explain takes 1 or 0")
+        raise BadQuery(f"{name} takes 1 or 0")
     return value in (b"1", b"true")
+
+
+_COVERS = {one.name.lower(): one for one in Covers if one}
+
+
+def _covers(value: bytes) -> Covers:
+    try:
+        return _COVERS[_text(value)]
+    except KeyError:
+        raise BadQuery(f"covers takes one of {', '.join(_COVERS)}") from None
 
 
 class Parameter(NamedTuple):
@@ -108,14 +120,14 @@ PARAMETERS = {
         ),
         Parameter(
             "max_age",
-            lambda value: lookup.parse_age(_text(value)),
+            lambda value: conditions.parse_age(_text(value)),
             "Oldest original: seconds before `as_of` or now, or with a unit as 15m, 12h, 30d, 2y.",
             {"type": ["string", "integer"], "pattern": r"^\d{1,12}[smhdy]?$", "minimum": 0},
             types=(str, int),
         ),
         Parameter(
             "as_of",
-            lambda value: lookup.parse_moment(_text(value)),
+            lambda value: conditions.parse_moment(_text(value)),
             "Only originals captured then or before: WARC-Date, day, or 14 digits.",
             {**_TEXT, "example": _DATE},
         ),
@@ -128,13 +140,13 @@ PARAMETERS = {
         ),
         Parameter(
             "not_record",
-            lambda value: lookup.parse_record_id(_text(value)),
+            lambda value: conditions.parse_record_id(_text(value)),
             "Record id of the asking record, which is never its own original.",
             _TEXT,
         ),
         Parameter(
             "not_date",
-            lambda value: lookup.parse_date(_text(value)),
+            lambda value: conditions.parse_date(_text(value)),
             "WARC-Date of the asking record, which has `url` and is never its own original.",
             {**_TEXT, "example": _DATE},
         ),
@@ -145,6 +157,21 @@ PARAMETERS = {
             {**_TEXT, "example": "weekly-20261120"},
         ),
         Parameter(
+            "covers",
+            _covers,
+            "What the digest was taken of: the body as `stored`, with chunks if it has them, the "
+            "`entity` without, or `both` if there are none.",
+            {**_TEXT, "enum": list(_COVERS)},
+        ),
+        Parameter(
+            "bridge",
+            partial(_flag, "bridge"),
+            "Take originals whose own record states a digest of another algorithm, or of other "
+            "bytes than `covers` says. Replay tools compare the text of digests.",
+            {"type": "boolean", "default": False},
+            types=(bool,),
+        ),
+        Parameter(
             "unlabelled",
             _algorithm,
             "Algorithm of a digest without label.",
@@ -152,7 +179,7 @@ PARAMETERS = {
         ),
         Parameter(
             "explain",
-            _flag,
+            partial(_flag, "explain"),
             "Add `considered`: every capture looked at, and why it was refused or chosen.",
             {"type": "boolean", "default": False},
             types=(bool,),

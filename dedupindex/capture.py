@@ -25,7 +25,10 @@ class Evidence(IntEnum):
 
 
 class Covers(IntEnum):
-    """Which bytes the payload digest was taken of (they differ for chunked responses)."""
+    """Which bytes the payload digest was taken of (they differ for chunked responses).
+
+    As bits: where two have one in common, equal digests mean equal payloads.
+    """
 
     UNKNOWN = 0
     STORED = 1  # the body as stored, chunk framing included

@@ -12,20 +12,19 @@ keys, and the earliest of them that passes is the answer.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
-from dedupindex.capture import Capture
+from dedupindex.capture import Capture, Covers
 from dedupindex.digest import EMPTY, Digest
-from dedupindex.errors import BadInput, BadQuery, StrategyUnavailable
+from dedupindex.errors import BadQuery, StrategyUnavailable
 from dedupindex.index.identity import Settings
 from dedupindex.index.protocol import Finder
 from dedupindex.original import original_as_json
-from dedupindex.timestamps import check_date, check_digits, date_of_digits, seconds, sort_key
+from dedupindex.timestamps import seconds, sort_key
 from dedupindex.urlkey import urlkey
 
 LIMIT = 100  # captures of one digest that a lookup looks at
@@ -77,6 +76,8 @@ class Query:
     not_record: bytes = b""  # record id of the asking record
     not_date: bytes = b""  # WARC-Date of the asking record, which has `url`
     crawl: str = ""  # that asks, and so sees what it has reported itself
+    covers: Covers = Covers.UNKNOWN  # what the digest was taken of
+    bridge: bool = False  # take originals whose own digest is of another algorithm or other bytes
 
     def conditional(self) -> bool:
         """Whether a capture with the digest may be refused."""
@@ -86,6 +87,7 @@ class Query:
             or self.min_size
             or self.not_record
             or self.not_date
+            or self.covers
         )
 
 
@@ -219,8 +221,16 @@ def _moment(query: Query) -> int:
     return seconds(query.as_of) if query.as_of else int(time.time())
 
 
+_COVERED = {Covers.STORED: "body as stored, chunks and all", Covers.ENTITY: "body without chunks"}
+
+
 def _objection(query: Query, capture: Capture, now: int) -> str:
     """Why a capture may not answer a query, "" if it may."""
+    if not query.bridge:
+        if capture.digest.algorithm != query.digest.algorithm:
+            return f"its record states {capture.digest.algorithm}; with bridge it may answer"
+        if query.covers and capture.covers and not query.covers & capture.covers:
+            return f"its digest covers the {_COVERED[capture.covers]}; with bridge it may answer"
     if query.as_of and sort_key(capture.date) > sort_key(query.as_of):
         return f"captured after as_of {query.as_of.decode()}"
     if query.max_age is not None and now - seconds(capture.date) > query.max_age:
@@ -233,47 +243,6 @@ def _objection(query: Query, capture: Capture, now: int) -> str:
     if query.not_date and capture.date == query.not_date and capture.url == query.url:
         return "is the asking record"
     return ""
-
-
-_AGE = re.compile(r"([0-9]{1,12})([smhdy]?)")
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "y": 31_557_600}
-
-
-def parse_age(text: str) -> int:
-    """Seconds of ``90``, ``90s``, ``15m``, ``12h``, ``30d`` or ``2y``; raises `BadQuery`."""
-    match = _AGE.fullmatch(text)
-    if match is None:
-        raise BadQuery(f"max_age takes a number and one of s m h d y, not {text[:64]!r}")
-    return int(match[1]) * _UNITS[match[2]]
-
-
-def parse_moment(text: str) -> bytes:
-    """A WARC-Date from a WARC-Date, a day (its end) or 14 digits; raises `BadQuery`."""
-    return _date(text, b"T23:59:59Z")
-
-
-def parse_date(text: str) -> bytes:
-    """A WARC-Date from a WARC-Date or 14 digits, to the second; raises `BadQuery`."""
-    return _date(text, b"")
-
-
-def _date(text: str, rest_of_day: bytes) -> bytes:
-    value = text.encode("utf-8", "surrogateescape")
-    try:
-        if value.isdigit():
-            return date_of_digits(check_digits(value))
-        return check_date(value if b"T" in value else value + rest_of_day)
-    except BadInput:
-        day = "2026-11-20, " if rest_of_day else ""
-        shown = text[:64].encode("ascii", "backslashreplace").decode()
-        raise BadQuery(
-            f"a date is written {day}2026-11-20T09:14:17Z or in 14 digits, not {shown!r}"
-        ) from None
-
-
-def parse_record_id(text: str) -> bytes:
-    """A record id with or without its angle brackets."""
-    return text.encode("utf-8", "surrogateescape").removeprefix(b"<").removesuffix(b">")
 
 
 def as_json(answer: Answer | None) -> dict[str, Any]:

@@ -78,7 +78,8 @@ class Lookups:
                 question = _plain_question(text)
                 if question is not None:
                     prefix, spelled, url, base, asker = question
-                    body = opened.plain.one(prefix, spelled, url)
+                    covers = self._live.crawls.covers_of(asker) if asker else 0
+                    body = opened.plain.one(prefix, spelled, url, covers)
                     if (asker or body is NONE) and not self._live.crawls.silent(prefix, asker):
                         body = None
                     if body is not None:
@@ -106,6 +107,7 @@ class Lookups:
         if as_text and explain:
             raise BadQuery("an explanation is JSON: ask for it with Accept: application/json")
         settings = opened.engine.identity.settings
+        query = self._live.crawls.completed(query)
         with (
             opened.engine.view() as base,
             self._live.crawls.seen(base, settings.keys(), query.crawl) as view,

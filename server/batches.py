@@ -116,6 +116,7 @@ class _Answers:
             return [self._one(view, asked) for asked in lookups]
         answer, cursor = self._plain.answer, cast(PlainView, view).cursor()
         silent, asker = self._crawls.silent, self._asker
+        covers = self._crawls.covers_of(asker) if asker else 0
         found: list[bytes] = []
         misses = hits = 0
         for item in lookups:
@@ -127,7 +128,7 @@ class _Answers:
                     prefix = sought(text[5:]) if text.startswith("sha1:") else None
                     text_url = type(url) is str and url[0] != "<" and url[-1] != ">"
                     if prefix is not None and text_url:
-                        body = answer(cursor, prefix, text[5:], url)
+                        body = answer(cursor, prefix, text[5:], url, covers)
                         if (asker or body is NONE) and not silent(prefix, asker):
                             body = None
             except (TypeError, AttributeError, UnknownCrawl, *BROKEN):
@@ -150,6 +151,7 @@ class _Answers:
             if not isinstance(asked, dict):
                 raise BadQuery("a lookup is a JSON object")
             query, explain = query_of({**self._defaults, **of_json(asked)})
+            query = self._crawls.completed(query)
             with self._crawls.seen(view, self._settings.keys(), query.crawl) as seen:
                 answer = lookup.find(seen, self._settings, query)
                 content = lookup.as_json(answer)

@@ -11,9 +11,11 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from dedupindex.capture import Covers
 from dedupindex.crawls.captures import under
 from dedupindex.crawls.crawl import Crawl
 from dedupindex.crawls.store import FILE, Reading, Store, Writing
@@ -22,6 +24,7 @@ from dedupindex.crawls.writer import Writer
 from dedupindex.errors import IndexUnavailable, UnknownCrawl
 from dedupindex.index.cells import Keys
 from dedupindex.index.protocol import Finder
+from dedupindex.lookup import Query
 
 _T = TypeVar("_T")
 _ASKERS_KEPT = 1000
@@ -38,14 +41,14 @@ class _Known:
 
     def __init__(self, version: int, crawls: list[Crawl]) -> None:
         self.version, self.crawls = version, crawls
-        self._names = {crawl.name for crawl in crawls}
+        self.covers = {crawl.name: crawl.covers for crawl in crawls}
         self._visible: dict[str, Visible] = {}
 
     def visible(self, asker: str) -> Visible:
         """What an asker sees; raises `UnknownCrawl`."""
         visible = self._visible.get(asker)
         if visible is None:
-            if asker and asker not in self._names:
+            if asker and asker not in self.covers:
                 raise UnknownCrawl(f"there is no crawl {asker[:200]!r}; begin it first")
             if len(self._visible) >= _ASKERS_KEPT:
                 self._visible.clear()
@@ -130,6 +133,19 @@ class Crawls:
         with opened.store.reading() as reading:
             visible = self._of(reading).visible(asker)
             yield Both(base, reading, visible, keys) if visible else base
+
+    def covers_of(self, asker: str) -> Covers:
+        """What the digests of a crawl are taken of; UNKNOWN for a crawl that is unknown too."""
+        with self.reading() as reading:
+            if reading is None:
+                return Covers.UNKNOWN
+            return self._of(reading).covers.get(asker, Covers.UNKNOWN)
+
+    def completed(self, query: Query) -> Query:
+        """A query with what its crawl said when it began."""
+        if query.crawl and not query.covers:
+            return replace(query, covers=self.covers_of(query.crawl))
+        return query
 
     def silent(self, prefix: bytes, asker: str) -> bool:
         """Whether crawls have nothing to say of a digest, and the asker is known."""

@@ -156,6 +156,7 @@ class Reporting:
         query, _ = query_of(of_json(given))
         if not query.crawl:
             raise BadQuery("a claim needs the crawl that makes it")
+        query = self._live.crawls.completed(query)
         opened = self._live.opened()
         settings = opened.engine.identity.settings
 

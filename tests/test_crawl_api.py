@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
+from dedupindex.capture import Covers
 from server.app import create_app
 from server.config import Config
 from server.live import LiveIndex
@@ -226,3 +227,16 @@ def test_look_up_or_claim(web: FlaskClient) -> None:
     assert claim("b")["match"] == "exact_url"
     assert claim("a")["claimed"]  # it does not see what the other has, and may store its own
     assert claim("a", 90)["match"] == "digest"
+
+
+def test_a_crawl_hits_only_what_its_digests_cover(make_index: MakeIndex) -> None:
+    page = b"http://example.com/a"
+    web = served(make_index([capture(1, page, covers=Covers.STORED), capture(2, page)]))
+    begin(web, "stored", digest_covers="stored")
+    begin(web, "entity", digest_covers="entity")
+    url = page.decode()
+    assert ask(web, 1, url=url)["duplicate"] and ask(web, 1, "stored", url)["duplicate"]
+    assert not ask(web, 1, "entity", url)["duplicate"]
+    assert ask(web, 2, "entity", url)["duplicate"]
+    bridged = web.get(f"/lookup?digest={sha1(1)}&url={url}&crawl=entity&bridge=1").get_json()
+    assert bridged["original"]["digest"] == str(sha1(1))

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from dedupindex.capture import Capture, Evidence
+from dedupindex.capture import Capture, Covers, Evidence
+from dedupindex.conditions import parse_age, parse_moment
 from dedupindex.digest import EMPTY, Digest, Spelling
 from dedupindex.errors import BadQuery, IndexUnavailable, StrategyUnavailable
 from dedupindex.index import open_index
@@ -23,8 +25,6 @@ from dedupindex.lookup import (
     as_json,
     explain,
     find,
-    parse_age,
-    parse_moment,
 )
 from dedupindex.original import header_lines
 from tests.captures import capture, sha1
@@ -253,3 +253,26 @@ def test_moments() -> None:
     assert parse_moment("2026-11-20T09:14:17.5Z") == b"2026-11-20T09:14:17.5Z"
     with pytest.raises(BadQuery):
         parse_moment("yesterday")
+
+
+def test_a_bridge_to_other_algorithms_and_bytes_is_taken_only_when_asked_for(
+    make_index: MakeIndex,
+) -> None:
+    other = Digest("sha256", b"x" * 32)
+    stored = [
+        capture(1, PAGE, covers=Covers.STORED, also=(other,)),
+        capture(2, PAGE, covers=Covers.BOTH),
+        capture(3, PAGE),
+    ]
+    with closing(open_index(make_index(stored))) as engine, engine.view() as view:
+
+        def ask(digest: Digest, **more: Any) -> bool:
+            query = Query(digest, PAGE, **more)
+            return find(view, engine.identity.settings, query) is not None
+
+        assert not ask(other) and ask(other, bridge=True)
+        assert ask(sha1(1)) and ask(sha1(1), covers=Covers.STORED)
+        assert not ask(sha1(1), covers=Covers.ENTITY)
+        assert ask(sha1(1), covers=Covers.ENTITY, bridge=True)
+        for number in (2, 3):  # of the last it is not known
+            assert all(ask(sha1(number), covers=covers) for covers in Covers)

@@ -53,6 +53,10 @@ bin/lookup my-index --batch queries.jsonl      lines of {"digest": ..., "url": .
 @click.option("--min-size", type=click.IntRange(0), default=0, help="Smallest payload, in bytes.")
 @click.option("--not-record", metavar="ID", help="Record id of the asking record: never itself.")
 @click.option("--not-date", metavar="DATE", help="WARC-Date of the asking record: never itself.")
+@click.option(
+    "--covers", type=click.Choice(["stored", "entity", "both"]), help="What the digest is of."
+)
+@click.option("--bridge", is_flag=True, help="Take originals of other digest algorithms or bytes.")
 @click.option("--crawl", metavar="NAME", help="The crawl that asks: it sees what it has reported.")
 @click.option("--explain", is_flag=True, help="Say what was considered, and why it was refused.")
 @click.option("--batch", type=click.File("rb"), help="JSON lines to answer in order; - for stdin.")

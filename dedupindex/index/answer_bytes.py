@@ -100,12 +100,12 @@ class PlainAnswers:
         self._hours: dict[int, str] = {}
         self._moments: dict[int, str] = {}  # there are 3,660
 
-    def one(self, prefix: bytes, spelled: str, url: str) -> bytes | None:
+    def one(self, prefix: bytes, spelled: str, url: str, covers: int = 0) -> bytes | None:
         """As `answer`, in a read transaction of its own. Raises `IndexUnavailable`."""
         try:
             txn = self._begin(db=self._captures)
             try:
-                return self.answer(txn.cursor(), prefix, spelled, url)
+                return self.answer(txn.cursor(), prefix, spelled, url, covers)
             finally:
                 txn.abort()
         except BROKEN:
@@ -113,25 +113,30 @@ class PlainAnswers:
         except lmdb.Error as error:
             raise IndexUnavailable(f"the index cannot be read: {error}") from error
 
-    def answer(self, cursor: Any, prefix: bytes, spelled: str, url: str) -> bytes | None:
+    def answer(
+        self, cursor: Any, prefix: bytes, spelled: str, url: str, covers: int = 0
+    ) -> bytes | None:
         """The JSON of `lookup.as_json` for an exact hit or a miss; None for any other case.
 
         `prefix` is `sought` of a digest that the question has `spelled` so, after its label; `url`
-        is neither empty nor in angle brackets. Raises `BROKEN` for a cell that is damaged.
+        is neither empty nor in angle brackets; `covers` as in `Covers`. Raises `BROKEN` for a cell
+        that is damaged.
         """
         if not cursor.set_range(prefix):
             return NONE
         key, cell = cursor.item()
         if not key.startswith(prefix):
             return NONE
-        answer = self._told(cell, prefix, spelled, url)
+        answer = self._told(cell, prefix, spelled, url, covers)
         if answer is None and cursor.set_key(
             self._keys.of(Digest("sha1", prefix[1:]), url.encode())
         ):
-            answer = self._told(cursor.value(), prefix, spelled, url)
+            answer = self._told(cursor.value(), prefix, spelled, url, covers)
         return answer
 
-    def _told(self, cell: bytes, prefix: bytes, spelled: str, url: str) -> bytes | None:
+    def _told(
+        self, cell: bytes, prefix: bytes, spelled: str, url: str, covers: int
+    ) -> bytes | None:
         """The answer that `cell` holds if it is plain and of `url`."""
         if len(cell) < _HEAD.size:
             return None  # a mark
@@ -140,6 +145,9 @@ class PlainAnswers:
         if shape is None:
             shape = self._shapes[kind << 8 | mime] = _shape(kind >> 8, kind & 255, mime)
         plain, url_at, uuid, letters, spelling, label, sizes, rest, end = shape
+        own = kind >> 10 & 3
+        if covers and own and not covers & own:
+            return None
         packed = cell[url_at:]
         if not plain or size == SIZE_IN_EXTRAS or unpack(packed) != url.encode():
             return None
