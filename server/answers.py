@@ -22,6 +22,7 @@ from dedupindex.errors import BadQuery, DedupError
 from dedupindex.index.answer_bytes import NONE, sought
 from dedupindex.lookup import Strategy
 from dedupindex.original import header_lines
+from server.access import Access
 from server.batches import UNKNOWN, Batch, read_body
 from server.config import MAX_QUERY, MAX_STREAMS, Config
 from server.live import LiveIndex, Opened
@@ -53,8 +54,9 @@ Environ = dict[str, Any]
 class Lookups:
     """Answers requests for lookups, in any number of threads."""
 
-    def __init__(self, live: LiveIndex, metrics: Metrics, config: Config) -> None:
+    def __init__(self, live: LiveIndex, metrics: Metrics, access: Access, config: Config) -> None:
         self._live, self._metrics, self._config = live, metrics, config
+        self._access, self._private = access, access.private
         self._bodies = BoundedSemaphore(MAX_STREAMS)
         self._accepts: dict[str, bool] = {"*/*": False, "application/json": False}
 
@@ -63,6 +65,7 @@ class Lookups:
         if environ["REQUEST_METHOD"] != "POST":
             return self.get(environ)
         try:
+            self._access.may_read(environ)
             return self._post(environ, _query(environ))
         except Exception as error:
             return self._failure(error, environ)
@@ -72,6 +75,8 @@ class Lookups:
         started = perf_counter_ns()
         try:
             text = _query(environ)
+            if self._private:
+                self._access.may_read(environ)
             opened = self._live.opened()
             as_text = "HTTP_ACCEPT" in environ and self._wants_text(environ["HTTP_ACCEPT"])
             if opened.plain is not None and not as_text:

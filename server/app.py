@@ -13,6 +13,7 @@ from dedupindex.errors import DedupError
 from dedupindex.index.identity import FORMAT
 from dedupindex.urlkey import urlkey
 from server import metrics as counting
+from server.access import Access
 from server.answers import Lookups
 from server.config import Config
 from server.crawl_views import CrawlViews
@@ -34,10 +35,11 @@ def create_app(
     """The application over an open index; without `hot` every request goes through Flask."""
     urlkey(b"http://[::1]:1/")  # makes it import what unusual URLs need, before somebody waits
     metrics = metrics or Metrics()
-    lookups = Lookups(live, metrics, config)
+    access = Access(config.index, private=config.private)
+    lookups = Lookups(live, metrics, access, config)
     app = Flask("server", static_folder=None)
-    views = _Views(lookups, live, metrics)
-    crawls = CrawlViews(Reporting(live), config)
+    views = _Views(lookups, live, metrics, access)
+    crawls = CrawlViews(Reporting(live), access, config)
     for route in ROUTES:
         view = getattr(views, route.name, None) or getattr(crawls, route.name)
         path = route.path.replace("{", "<").replace("}", ">")
@@ -51,8 +53,9 @@ def create_app(
 
 
 class _Views:
-    def __init__(self, lookups: Lookups, live: LiveIndex, metrics: Metrics) -> None:
+    def __init__(self, lookups: Lookups, live: LiveIndex, metrics: Metrics, access: Access) -> None:
         self._lookups, self._live, self._metrics = lookups, live, metrics
+        self._access = access
 
     def lookup(self) -> Response:
         return _response(self._lookups.respond(request.environ))
@@ -69,6 +72,7 @@ class _Views:
         return _json({"status": "ready"})
 
     def stats(self) -> Response:
+        self._access.may_read(request.environ)
         engine = self._live.opened().engine
         identity = engine.identity
         with engine.view() as view:

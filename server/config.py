@@ -20,6 +20,7 @@ class Config:
     host: str = "127.0.0.1"
     port: int = 8484  # 0: any free one
     workers: int = field(default_factory=default_workers)
+    private: bool = False  # whether lookups need a token
     access_log: bool = False
     max_body: int = 16 << 20  # of a JSON batch; JSON lines may be of any length
     max_batch: int = 100_000  # lookups in one JSON batch

@@ -7,10 +7,13 @@ from typing import Any, cast
 import orjson
 from flask import Response, request
 
+from dedupindex.tokens import Role
+from server import logs
+from server.access import Access
 from server.batches import loaded, read_body, stretches
 from server.config import Config
 from server.replies import RequestError
-from server.reporting import Reporting
+from server.reporting import Reporting, text_of
 
 _FORM = "application/x-www-form-urlencoded"
 _LINES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
@@ -19,38 +22,59 @@ _LINES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 class CrawlViews:
     """One method for each route of crawls; see `routes`."""
 
-    def __init__(self, reporting: Reporting, config: Config) -> None:
-        self._reporting, self._config = reporting, config
+    def __init__(self, reporting: Reporting, access: Access, config: Config) -> None:
+        self._reporting, self._access, self._config = reporting, access, config
 
     def begin_crawl(self) -> Response:
-        return _json(self._reporting.begin(self._given()))
+        given = self._given()
+        who = self._writer(text_of(given, "name"))
+        return self._written(who, self._reporting.begin(given))
 
     def list_crawls(self) -> Response:
+        self._access.may_read(request.environ)
         return _json({"crawls": self._reporting.crawls()})
 
     def show_crawl(self, name: str) -> Response:
+        self._access.may_read(request.environ)
         return _json(self._reporting.crawl(name))
 
     def commit_crawl(self, name: str) -> Response:
-        return _json(self._reporting.end(name, self._given(), keep=True))
+        who = self._writer(name)
+        return self._written(who, self._reporting.end(name, self._given(), keep=True))
 
     def cancel_crawl(self, name: str) -> Response:
-        return _json(self._reporting.end(name, self._given(), keep=False))
+        who = self._writer(name)
+        return self._written(who, self._reporting.end(name, self._given(), keep=False))
 
     def add_captures(self) -> Response:
         crawl = request.args.get("crawl", "")
         if request.mimetype in _LINES:
+            who = self._writer(crawl)
             stream = cast(Any, request.environ["wsgi.input"])
             lines = stretches(stream, self._config.max_line)
             items = ([loaded(line) for line in some] for some in lines)
-            return _json(self._reporting.lines(crawl, items))
-        return _json(self._reporting.captures(crawl, self._given()))
+            return self._written(who, self._reporting.lines(crawl, items))
+        given = self._given()
+        crawl = crawl or text_of(given, "crawl")
+        return self._written(self._writer(crawl), self._reporting.captures(crawl, given))
 
     def claim(self) -> Response:
-        return _json(self._reporting.claim(self._given()))
+        given = self._given()
+        who = self._writer(text_of(given, "crawl"))
+        return self._written(who, self._reporting.claim(given))
 
     def release(self) -> Response:
-        return _json(self._reporting.release(self._given()))
+        who = self._writer("")
+        return self._written(who, self._reporting.release(self._given()))
+
+    def _writer(self, crawl: str) -> str:
+        """Who writes to a crawl; raises `RequestError` unless they may."""
+        return self._access.require(request.environ, Role.WRITE, crawl)
+
+    def _written(self, who: str, content: dict[str, Any]) -> Response:
+        """The answer to a write, which leaves a line in the log."""
+        logs.audit(request.environ, who, content)
+        return _json(content)
 
     def _given(self) -> dict[str, Any]:
         """The fields of a body: a JSON object, or a form as scripts send it."""

@@ -36,6 +36,8 @@ ERRORS: dict[str, tuple[int, str]] = {
     "bad_query": (400, "a parameter is unknown, given twice, missing or cannot be read"),
     "bad_digest": (400, "the digest is no digest at all"),
     "bad_request": (400, "the body is not what its content type says"),
+    "unauthorized": (401, "a token is needed, and none or an unknown one came"),
+    "forbidden": (403, "the token may not do this, or not to this crawl"),
     "unknown_crawl": (404, "no crawl of this name was begun here"),
     "not_found": (404, "there is no such path"),
     "method_not_allowed": (405, "the path does not take this method; `Allow` says which"),
@@ -86,6 +88,8 @@ def error_reply(code: str, message: str, headers: Headers | None = None) -> Repl
     """An error as an answer."""
     status = ERRORS[code][0]
     headers = [*JSON, *(headers or [])]
+    if status == HTTPStatus.UNAUTHORIZED:
+        headers.append(("WWW-Authenticate", "Bearer"))
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         headers.append(("Retry-After", str(RETRY_AFTER)))
     return status_line(status), headers, orjson.dumps(error_object(code, message))

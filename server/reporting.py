@@ -61,7 +61,7 @@ class Reporting:
         """``{"name", "seen_by"?, "digest_covers"?}`` to the crawl as it stands."""
         _only(given, "name", "seen_by", "digest_covers")
         self._live.opened()  # crawls of no index would be lost with their directory
-        name = _text(given, "name")
+        name = text_of(given, "name")
         seen = _one_of(given, "seen_by", {one.value: one for one in Seen}, Seen.OWN)
         covers = _one_of(
             given, "digest_covers", {one.name.lower(): one for one in Covers}, Covers.UNKNOWN
@@ -72,7 +72,9 @@ class Reporting:
     def end(self, name: str, given: Mapping[str, Any], *, keep: bool) -> dict[str, Any]:
         """Commit or cancel; ``{"exit"?}`` to the crawl as it stands."""
         _only(given, "exit")
-        change = partial(life.commit if keep else life.cancel, name=name, exit=_text(given, "exit"))
+        change = partial(
+            life.commit if keep else life.cancel, name=name, exit=text_of(given, "exit")
+        )
         return self._shown(self._live.crawls.write(change))
 
     def crawls(self) -> list[dict[str, Any]]:
@@ -95,7 +97,7 @@ class Reporting:
     def captures(self, crawl: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """One capture, or ``{"captures": [...]}``, to what became of each."""
         given = dict(given)
-        crawl = crawl or _text(given, "crawl")
+        crawl = crawl or text_of(given, "crawl")
         given.pop("crawl", None)
         items = given.pop("captures", None)
         if items is None:
@@ -176,7 +178,7 @@ class Reporting:
     def release(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """``{"digest", "token"}``: the claimant will not store the payload after all."""
         given = dict(given)
-        token = _text(given, "token")
+        token = text_of(given, "token")
         given.pop("token", None)
         query, _ = query_of(of_json(given))
         change = partial(claims.release, digest=query.digest, token=token)
@@ -206,7 +208,8 @@ def _only(given: Mapping[str, Any], *names: str) -> None:
             raise BadQuery(f"there is no field {name[:64]!r}; there are {', '.join(names)}")
 
 
-def _text(given: Mapping[str, Any], name: str) -> str:
+def text_of(given: Mapping[str, Any], name: str) -> str:
+    """The text of a field, "" if it is not there; raises `BadQuery` if it is no text."""
     value = given.get(name, "")
     if not isinstance(value, str):
         raise BadQuery(f"{name} must be a string")

@@ -67,7 +67,11 @@ def test_help_ends_with_examples_and_exit_statuses(name: str) -> None:
     assert "--json" in page
 
 
-ONCE = {"lookup": {"digest", "url", "batch", "not_record", "not_date"}, "report": {"against"}}
+ONCE = {
+    "token": {"add", "remove"},
+    "lookup": {"digest", "url", "batch", "not_record", "not_date"},
+    "report": {"against"},
+}
 
 
 @pytest.mark.parametrize("name", list(COMMANDS))
@@ -114,7 +118,10 @@ def test_command_line_over_environment_over_file(tmp_path: Path) -> None:
         ("[index]\ncolour = 1\n", "colour"),
         ("mime = [", "not TOML"),
         ("mime = 1\n", "section"),
-        ("[idx]\nadd = true\n", "no section [idx], but index, serve, lookup, report, search"),
+        (
+            "[idx]\nadd = true\n",
+            "no section [idx], but index, serve, lookup, report, token, search",
+        ),
         ("[index]\nstats = true\n", "no setting 'stats'"),
         ("[index]\njobs = -1\n", "settings.toml: [index] jobs: -1"),
     ],

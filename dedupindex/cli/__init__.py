@@ -21,6 +21,7 @@ COMMANDS = {  # in the order of the work
     "serve": "Answer lookups over HTTP.",
     "lookup": "Look digests up.",
     "report": "Say what a crawl would have saved.",
+    "token": "Say who may write to a served index, or read it.",
     "search": "Search an index as a person would.",
 }
 

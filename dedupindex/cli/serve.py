@@ -8,6 +8,8 @@ from typing import Any
 import click
 
 from dedupindex.cli.common import Command, print_json, printable, say
+from dedupindex.errors import BadInput
+from dedupindex.tokens import read_tokens
 
 EXAMPLES = """
 bin/serve my-index
@@ -34,6 +36,8 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
     default=0,
     help="Processes that answer; 0 is one for each core, at most 4.",
 )
+@click.option("--private", is_flag=True, help="Lookups need a token, too.")
+@click.option("--open", "for_all", is_flag=True, help="Listen beyond loopback without any token.")
 @click.option("--access-log", is_flag=True, help="Log every request on stderr.")
 @click.option(
     "--max-body",
@@ -91,9 +95,24 @@ def command(index: Path, as_json: bool, **chosen: Any) -> int:
             f"{started.workers} workers"
         )
 
-    if chosen["host"] not in _LOOPBACK:
-        say(f"{chosen['host']} is not loopback: whoever reaches this address may ask the index")
+    _check_door(index, chosen["host"], chosen.pop("for_all"), private=chosen["private"])
     chosen["workers"] = chosen["workers"] or default_workers()
     serve(Config(index, **chosen), ready)
     say("stopped")
     return 0
+
+
+def _check_door(index: Path, host: str, for_all: bool, *, private: bool) -> None:
+    """Refuse what would let strangers in unasked; raises `BadInput`."""
+    tokens = read_tokens(index)
+    if private and not tokens:
+        raise BadInput(f"--private needs a token: bin/token {index} --add NAME --role read")
+    if host in _LOOPBACK:
+        return
+    if not tokens and not for_all:
+        raise BadInput(
+            f"{host} is not loopback, and whoever reaches it could write to the index: make a "
+            f"token with bin/token {index} --add NAME, or say --open"
+        )
+    if not private:
+        say(f"{host} is not loopback: whoever reaches this address may ask the index")

@@ -1,0 +1,72 @@
+"""``bin/token``: who may write to a served index, or read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from dedupindex import tokens
+from dedupindex.cli.common import Command, print_json, say
+from dedupindex.index.identity import read_identity
+from dedupindex.tokens import Role
+
+EXAMPLES = """
+bin/token my-index --add heritrix              prints the token, once
+bin/token my-index --add nla --crawls 'nla-*'  it may write to crawls of these names only
+bin/token my-index                             names and roles
+bin/token my-index --remove heritrix
+"""
+
+_ROLES = [role.name.lower() for role in Role]
+
+
+@click.command(cls=Command, examples=EXAMPLES)
+@click.argument("index", type=click.Path(path_type=Path))
+@click.option("--add", metavar="NAME", help="Make a token and print it.")
+@click.option("--remove", metavar="NAME", help="Take a token away; servers notice in a second.")
+@click.option(
+    "--role",
+    type=click.Choice(_ROLES),
+    default="write",
+    show_default=True,
+    help="read: look up; write: report to its crawls as well; admin: to all.",
+)
+@click.option("--crawls", default="*", show_default=True, help="Crawls it may write to, a pattern.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def command(
+    index: Path, add: str | None, remove: str | None, role: str, crawls: str, as_json: bool
+) -> int:
+    """Make, list or remove the bearer tokens of INDEX.
+
+    Without tokens a server answers everybody who reaches it, and it only listens on loopback.
+    """
+    read_identity(index)
+    if add and remove:
+        raise click.UsageError("give either --add or --remove")
+    if add:
+        secret = tokens.add(index, add, Role[role.upper()], crawls)
+        if as_json:
+            print_json({"name": add, "token": secret})
+        else:
+            click.echo(secret)
+            say("send it as  Authorization: Bearer <token>; it is not shown again")
+    elif remove:
+        tokens.remove(index, remove)
+        if as_json:
+            print_json({"removed": remove})
+    else:
+        _list(index, as_json)
+    return 0
+
+
+def _list(index: Path, as_json: bool) -> None:
+    found = tokens.read_tokens(index)
+    if as_json:
+        rows = [{"name": t.name, "role": t.role.name.lower(), "crawls": t.crawls} for t in found]
+        print_json({"tokens": rows})
+        return
+    for token in found:
+        click.echo(f"{token.name:<24}{token.role.name.lower():<8}{token.crawls}")
+    if not found:
+        say("no tokens: whoever reaches the server may read and write")

@@ -1,0 +1,156 @@
+"""Tokens: made, kept as hashes, checked; what a server lets pass with and without them."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from dedupindex import tokens
+from dedupindex.errors import BadInput, Damaged, IndexExists
+from dedupindex.tokens import Role
+from server.access import Access
+from server.app import create_app
+from server.config import Config
+from server.live import LiveIndex
+from tests.captures import capture, sha1
+from tests.conftest import MakeIndex
+from tests.test_cli import dedupindex
+
+
+@pytest.fixture
+def index(make_index: MakeIndex) -> Path:
+    return make_index([capture(1)])
+
+
+def served(index: Path, **how: bool) -> FlaskClient:
+    live = LiveIndex(index)
+    live.refresh()
+    return create_app(Config(index, **how), live).test_client()  # type: ignore[arg-type]
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def begin(web: FlaskClient, name: str, **headers: str) -> tuple[int, str]:
+    response = web.post("/crawls", json={"name": name}, headers=headers)
+    content = response.get_json()
+    return response.status_code, content.get("error", {}).get("code", "")
+
+
+def test_a_token_is_kept_as_a_hash_and_shown_once(index: Path) -> None:
+    secret = tokens.add(index, "a", Role.WRITE)
+    assert secret not in (index / tokens.FILE).read_text()
+    (kept,) = tokens.read_tokens(index)
+    assert tokens.holder([kept], secret) == kept
+    for other in ("", secret[:-1], secret + "x", "\udcff"):
+        assert tokens.holder([kept], other) is None
+    with pytest.raises(IndexExists):
+        tokens.add(index, "a", Role.READ)
+    with pytest.raises(BadInput):
+        tokens.add(index, "a b", Role.READ)
+    tokens.remove(index, "a")
+    with pytest.raises(BadInput):
+        tokens.remove(index, "a")
+    assert tokens.read_tokens(index) == []
+
+
+@pytest.mark.parametrize("damage", ["{", "[1]", "{}", '[{"name": "a"}]'])
+def test_damaged_tokens_let_nobody_in(index: Path, damage: str) -> None:
+    (index / tokens.FILE).write_text(damage)
+    if damage != "{}":
+        with pytest.raises(Damaged):
+            tokens.read_tokens(index)
+        assert begin(served(index), "a") == (503, "damaged")
+
+
+def test_writing_needs_a_token_as_soon_as_there_is_one(index: Path) -> None:
+    secret = tokens.add(index, "a", Role.WRITE, "a*")
+    admin = tokens.add(index, "root", Role.ADMIN)
+    reader = tokens.add(index, "reader", Role.READ)
+    web = served(index)
+    for headers in ({}, {"Authorization": f"Basic {secret}"}):
+        assert begin(web, "a", **headers) == (401, "unauthorized")
+    assert begin(web, "a", **bearer(secret + "x")) == (401, "unauthorized")
+    assert begin(web, "a", **bearer(secret)) == begin(web, "b", **bearer(admin)) == (200, "")
+    for name, token in (("c", secret), ("a", reader)):
+        assert begin(web, name, **bearer(token)) == (403, "forbidden")
+    refused = web.post("/crawls/b/commit")
+    assert refused.status_code == 401 and refused.headers["WWW-Authenticate"] == "Bearer"
+    for path, body in (
+        ("/captures?crawl=b", {}),
+        ("/captures", {"crawl": "b", "captures": []}),
+        ("/crawls/b/commit", {}),
+        ("/crawls/b/cancel", {}),
+        ("/claims", {"crawl": "b", "digest": str(sha1(1))}),
+    ):
+        assert web.post(path, json=body).status_code == 401
+        assert web.post(path, json=body, headers=bearer(secret)).status_code == 403
+        assert web.post(path, json=body, headers=bearer(admin)).status_code in (200, 400, 409)
+    assert web.get(f"/lookup?digest={sha1(1)}").status_code == 200
+
+
+def test_private_lookups_need_one_too(index: Path) -> None:
+    reader = tokens.add(index, "reader", Role.READ)
+    web = served(index, private=True)
+    question = f"/lookup?digest={sha1(1)}&url=http://example.com/a"
+    batch = {"lookups": [{"digest": str(sha1(1)), "url": "http://example.com/a"}]}
+    for path in (question, "/stats", "/crawls"):
+        assert web.get(path).status_code == 401
+        assert web.get(path, headers=bearer(reader)).status_code == 200
+    assert web.post("/lookup", json=batch).status_code == 401
+    assert web.post("/lookup", json=batch, headers=bearer(reader)).status_code == 200
+    assert web.get("/healthz").status_code == 200
+
+
+def test_tokens_are_noticed_while_served(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("server.access.time.monotonic", lambda: now[0])
+    access = Access(index)
+    assert access.require({}, Role.WRITE) == "-"
+    secret = tokens.add(index, "a", Role.WRITE)
+    now[0] = 2.0
+    with pytest.raises(Exception, match="Bearer"):
+        access.require({}, Role.WRITE)
+    assert access.require({"HTTP_AUTHORIZATION": f"bearer {secret}"}, Role.WRITE) == "a"
+
+
+def test_every_write_is_audited(index: Path, caplog: pytest.LogCaptureFixture) -> None:
+    secret = tokens.add(index, "heritrix", Role.WRITE)
+    web = served(index)
+    logger = logging.getLogger("dedupindex.server")
+    propagates, logger.propagate = logger.propagate, True
+    try:
+        with caplog.at_level(logging.INFO, "dedupindex.server"):
+            begin(web, "a", **bearer(secret))
+            begin(web, "a")
+    finally:
+        logger.propagate = propagates
+    (line,) = [record.getMessage() for record in caplog.records if "audit" in record.getMessage()]
+    assert "token=heritrix POST /crawls name=a state=open" in line and secret not in line
+
+
+def test_the_command(index: Path) -> None:
+    out, talk = dedupindex("token", index, "--add", "a", "--role", "read")
+    assert out.startswith("dedup_") and "not shown again" in talk
+    made, _ = dedupindex("token", index, "--add", "b", "--crawls", "nla-*", "--json")
+    assert json.loads(made)["token"].startswith("dedup_")
+    listed, _ = dedupindex("token", index)
+    assert "nla-*" in listed and "dedup_" not in listed
+    dedupindex("token", index, "--remove", "a")
+    rows: list[dict[str, Any]] = json.loads(dedupindex("token", index, "--json")[0])["tokens"]
+    assert rows == [{"name": "b", "role": "write", "crawls": "nla-*"}]
+    dedupindex("token", index, "--remove", "a", status=4)
+    dedupindex("token", index, "--add", "x", "--remove", "b", status=2)
+
+
+def test_a_server_beyond_loopback_needs_tokens_or_a_word(index: Path) -> None:
+    _, talk = dedupindex("serve", index, "--host", "0.0.0.0", "--port", "0", status=4)
+    assert "bin/token" in talk and "--open" in talk
+    _, talk = dedupindex("serve", index, "--private", "--port", "0", status=4)
+    assert "--private needs a token" in talk
