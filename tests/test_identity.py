@@ -23,6 +23,7 @@ OTHER = Settings(
     also_digest="sha256",
     keep="latest",
     revisit_annotation="dup",
+    by_url=True,
 )
 
 

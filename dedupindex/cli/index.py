@@ -57,6 +57,9 @@ _action = partial(click.option, allow_from_autoenv=False)  # no setting: it is d
 @click.option("-w", "--whitelist", is_flag=True, help="Take only the media types of --mime.")
 @click.option("-s", "--no-canonicalized", is_flag=True, help="Do not index canonical URLs.")
 @click.option("-u", "--no-url-index", is_flag=True, help="Do not index URLs: digests only.")
+@click.option(
+    "--by-url", is_flag=True, help="List captures by URL too, for clients of CDX servers."
+)
 @click.option("-v", "--verbose", is_flag=True, help="Progress every second, and all settings.")
 @click.option(
     "--engine", type=click.Choice(ENGINES), default="lmdb", show_default=True, help="Kind of store."
@@ -148,6 +151,8 @@ def _job(sources: tuple[str, ...], index: Path, options: dict[str, Any]) -> Buil
     for name in also:
         if name not in SIZES:
             raise BadInput(f"--also-digest knows {', '.join(SIZES)}; not {name!r}")
+    if options["by_url"] and (options["no_url_index"] or options["engine"] != "lmdb"):
+        raise BadInput("--by-url needs the URLs, and engine lmdb")
     return Build(
         sources=list(sources),
         index=index,
@@ -162,6 +167,7 @@ def _job(sources: tuple[str, ...], index: Path, options: dict[str, Any]) -> Buil
             also_digest=",".join(sorted(also)),
             keep=options["keep"],
             revisit_annotation=options["revisit_annotation"],
+            by_url=options["by_url"],
         ),
         engine=options["engine"],
         kind=options["iterator"],

@@ -15,7 +15,8 @@ from dedupindex.crawls.claims import fulfil
 from dedupindex.crawls.crawl import Crawl, State
 from dedupindex.crawls.store import Reading, Writing
 from dedupindex.errors import CrawlEnded
-from dedupindex.index.cells import decode, encode, entries_of
+from dedupindex.index import byurl
+from dedupindex.index.cells import ALSO, decode, encode, entries_of
 from dedupindex.index.identity import Settings
 from dedupindex.index.settle import Outcome, Rule, mark_before
 
@@ -76,6 +77,7 @@ def _put(
         _put_entry(writing, crawl, rule.keys.of(digest, capture.url), entry, rule)
     entry = encode(capture, number, etag=settings.etag)
     key = rule.keys.of(capture.digest, capture.url)
+    byurl.put(writing.txn, writing.trees.urls, key)
     return _put_entry(writing, crawl, key, entry, rule)
 
 
@@ -125,6 +127,21 @@ def of_crawl(reading: Reading, crawl: Crawl) -> Iterator[Found]:
     return (found for found in under(reading, b"") if found.crawl == crawl.number)
 
 
+def at_url(reading: Reading, sought: bytes) -> Iterator[Found]:
+    """All that crawls have whose keys, after their own digest, begin so."""
+    trees = reading.trees
+    for prefix in byurl.prefixes(reading.txn, trees.captures, trees.urls, sought):
+        for found in under(reading, prefix):
+            if not found.entry[1] & ALSO:
+                yield found
+
+
+def _unlist(writing: Writing, key: bytes) -> None:
+    """Take a key off the list by URL if no crawl has a capture under it any more."""
+    if next(under(writing, key), None) is None:
+        writing.txn.delete(key[:1], byurl.value_of(key), db=writing.trees.urls)
+
+
 def drop(
     writing: Writing, crawl: Crawl, after: bytes = b"", most: int = DROPPED_AT_ONCE
 ) -> bytes | None:
@@ -143,4 +160,5 @@ def drop(
                         break
     for place in places:
         writing.txn.delete(place, db=writing.trees.captures)
+        _unlist(writing, place[:-_NUMBER])
     return places[-1] if len(places) >= most else None

@@ -8,6 +8,7 @@
     captures  key of `index.cells`, number  -> cell, as in the index
     files     name of a container           -> its number, and back
     claims    digest prefix of `cells`      -> `claims.Claim`
+    urls      captures by URL, see `index.byurl`
     meta      "version"                     -> raised whenever a crawl changes its state
 
 A capture's key ends with the number of its crawl, so one seek on a digest finds what all crawls
@@ -29,6 +30,7 @@ import lmdb
 
 from dedupindex.crawls.crawl import LONGEST_NAME, Crawl, State
 from dedupindex.errors import IndexUnavailable, UnknownCrawl
+from dedupindex.index import byurl
 
 FILE = "crawls.mdb"
 _MAP_SIZE = 1 << 40  # address space, not disk
@@ -46,6 +48,7 @@ class Trees(NamedTuple):
     files: Any
     claims: Any
     meta: Any
+    urls: Any
 
 
 class Store:
@@ -64,7 +67,9 @@ class Store:
                 max_spare_txns=32,
                 readahead=False,
             )
-            self.trees = Trees(*(self._env.open_db(name.encode()) for name in Trees._fields))
+            trees: list[Any] = [self._env.open_db(name.encode()) for name in Trees._fields[:-1]]
+            trees.append(byurl.open_tree(self._env))
+            self.trees = Trees(*trees)
         except lmdb.Error as error:
             raise IndexUnavailable(f"{self.path} cannot be opened: {error}") from error
 

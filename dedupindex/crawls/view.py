@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from dedupindex.capture import Capture, Uncommitted
-from dedupindex.crawls.captures import Found, under
+from dedupindex.crawls.captures import Found, at_url, under
 from dedupindex.crawls.crawl import Crawl, Seen, State
 from dedupindex.crawls.store import Reading, Store
 from dedupindex.digest import Digest
 from dedupindex.errors import UnknownCrawl
-from dedupindex.index.cells import Keys, canonical_prefix, digest_prefix
+from dedupindex.index.byurl import URL
+from dedupindex.index.cells import Keys, canonical_prefix, digest_prefix, urlkey_hash
 from dedupindex.index.protocol import Finder
 from dedupindex.urlkey import urlkey
 
@@ -53,6 +54,33 @@ class Both:
     def any(self, digest: Digest, limit: int) -> list[Capture]:
         own = self._found(digest_prefix(digest), limit, lambda capture: True)
         return self._base.any(digest, limit) + own
+
+    def at_url(self, url: bytes) -> Iterator[Capture]:
+        yield from self._base.at_url(url)
+        for capture in self._listed(self._keys.tail(url)[:URL]):
+            if capture.url == url:
+                yield capture
+
+    def at_urlkey(self, key: bytes) -> Iterator[Capture]:
+        yield from self._base.at_urlkey(key)
+        for capture in self._listed(urlkey_hash(key)):
+            if urlkey(capture.url) == key:
+                yield capture
+
+    def _listed(self, sought: bytes) -> Iterator[Capture]:
+        """What the index does not list itself: merged captures are in both for a while."""
+        last, dates = b"", set[tuple[bytes, bytes]]()
+        for found in at_url(self._reading, sought):
+            capture = self._seen(found)
+            if capture is None:
+                continue
+            if found.key != last:
+                last = found.key
+                held = self._base.exact(capture.digest, capture.url)
+                dates = {(one.url, one.date) for one in held}
+            if (capture.url, capture.date) not in dates:
+                dates.add((capture.url, capture.date))
+                yield capture
 
     def _found(self, prefix: bytes, limit: int, wanted: Callable[[Capture], bool]) -> list[Capture]:
         """Captures that the asker sees under a prefix; looks at no more than `limit` if not 0."""

@@ -64,6 +64,7 @@ _STATUS, _FRACTION, _RECORD_ID, _MIME, _SIZE, _ETAG, _MODIFIED, _OWN = range(1, 
 _SPELLINGS = [Spelling.from_code(code) for code in range(128)]
 _EVIDENCE, _COVERS = list(Evidence), list(Covers)
 _LONGEST = 4096  # bytes of one extra
+_NOTHING = Digest("sha1", b"")
 
 DIGEST_KEY = [0] + [1 + SIZES[name] for name in ALGORITHMS[1:]]  # algorithm code -> bytes
 
@@ -82,6 +83,10 @@ class Keys(NamedTuple):
             return CODES[algorithm] + raw + found
         return CODES[algorithm] + raw + (xxh3_64_digest(url) if self.url else b"")
 
+    def tail(self, url: bytes) -> bytes:
+        """What all keys of a URL end with, under whatever digest."""
+        return self.of(_NOTHING, url)[1:]
+
     def lengths(self) -> list[int]:
         """Algorithm code -> bytes of a whole key."""
         tail = 9 if self.canonical else 8 if self.url else 0
@@ -95,7 +100,12 @@ def digest_prefix(digest: Digest) -> bytes:
 
 def canonical_prefix(digest: Digest, key: bytes) -> bytes:
     """What the keys of a digest and a urlkey begin with."""
-    return CODES[digest.algorithm] + digest.raw + xxh3_64_digest(key)[:4]
+    return CODES[digest.algorithm] + digest.raw + urlkey_hash(key)
+
+
+def urlkey_hash(key: bytes) -> bytes:
+    """What stands for a urlkey in the keys of an index with canonical URLs."""
+    return xxh3_64_digest(key)[:4]
 
 
 def digest_of_key(key: bytes) -> Digest:

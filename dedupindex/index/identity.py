@@ -35,6 +35,7 @@ class Settings:
     also_digest: str = ""
     keep: str = "earliest"
     revisit_annotation: str = ""
+    by_url: bool = False
 
     def as_options(self) -> str:
         """The options of ``bin/index`` that mean these settings; none for defaults."""
@@ -62,6 +63,7 @@ OPTIONS = {  # setting -> how the command line says it
     "also_digest": "--also-digest",
     "keep": "--keep",
     "revisit_annotation": "--revisit-annotation",
+    "by_url": "--by-url",
 }
 
 
@@ -137,6 +139,8 @@ def read_identity(index: Path) -> Identity:
             "use the dedupindex that wrote it, or a newer one"
         )
     settings = content.pop("settings", None)
+    if isinstance(settings, dict):
+        settings.setdefault("by_url", False)  # which came later
     known = {field.name: type(field.default) for field in fields(Settings)}
     if not isinstance(settings, dict) or _types(settings) != known:
         raise Damaged(f"{index / FILE} is damaged: its settings are not those of format {FORMAT}")

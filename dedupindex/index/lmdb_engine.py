@@ -1,16 +1,16 @@
 """The embedded engine: one memory-mapped B+ tree file, many reading processes, one writer.
 
 ``INDEX/data-<generation>.mdb`` holds four trees: captures (key -> cell), containers (name ->
-registration), names (number -> name and back) and meta. A small load goes into the tree in one
-transaction; a large one is merged with what is there into a new file, whose pages are full, and
-the identity then names the new generation. Readers keep the old file until they look again.
+registration), names (number -> name and back) and meta; and perhaps a fifth, see `byurl`. A small
+load goes into the trees in one transaction; a large one is merged with what is there into a new
+file, whose pages are full, and the identity then names the new generation. Readers keep the old
+file until they look again.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,15 +18,16 @@ import lmdb
 
 from dedupindex.errors import Damaged, IndexUnavailable
 from dedupindex.files import sync_directory
+from dedupindex.index import byurl
 from dedupindex.index.cells import DIGEST_KEY, answers, entries_of
 from dedupindex.index.identity import read_identity, unfinished
+from dedupindex.index.lmdb_file import environment, length_of, remove
 from dedupindex.index.lmdb_view import LmdbView, Trees
 from dedupindex.index.protocol import Load
 from dedupindex.index.runs import merge, merge_files
 from dedupindex.index.settle import Outcome, Rule, checksum, mark_before
-from dedupindex.index.sweep import grouped, settled, staged_again
+from dedupindex.index.sweep import Cells, grouped, settled, staged_again
 
-MAP_SIZE = 1 << 40  # address space, not disk: the largest an index may grow
 _MAPPED = 3_000_000  # captures after which a file is mapped anew: its pages count as memory
 REBUILD = 4  # a load of more than a quarter of the index is merged into a new file
 
@@ -48,11 +49,12 @@ class LmdbEngine:
         for attempt in range(3):
             path = self.path
             try:
-                self._env = _environment(path, write=self._write)
-                if path.stat().st_size < _length(self._env):
+                self._env = environment(path, write=self._write)
+                if path.stat().st_size < length_of(self._env):
                     self.close()
                     raise Damaged(f"{path} is cut; restore it from a copy, or build it again")
-                self._trees = Trees.open(self._env, create=False)
+                by_url = self.identity.settings.by_url
+                self._trees = Trees.open(self._env, create=False, by_url=by_url)
                 return
             except (lmdb.Error, OSError) as error:
                 self.close()
@@ -124,9 +126,11 @@ class LmdbEngine:
         scratch = load.runs[0].parent if load.runs else self.index
         with self._env.begin(db=trees.captures, write=True) as txn:
             for key, group in grouped(merge_files(load.runs, scratch), rule.keys.lengths()):
-                _put_one(txn, rule, key, group, outcome)
+                cell = _put_one(txn, rule, key, group, outcome)
+                if trees.urls is not None and cell and byurl.listed(cell):
+                    byurl.put(txn, trees.urls, key)
             trees.register(txn, load, outcome)
-        length = _length(self._env)
+        length = length_of(self._env)
         if self.path.stat().st_size < length:  # its last pages were allocated, but not needed
             os.truncate(self.path, length)
         return outcome
@@ -135,35 +139,28 @@ class LmdbEngine:
         """What is there and the load, merged in order into a file of the next generation."""
         identity = self.identity.next_generation()
         path = self.index / f"data-{identity.generation}.mdb"
-        _remove(path)
+        remove(path)
         outcome, rule = Outcome(), self._rule(load)
         scratch = load.runs[0].parent if load.runs else self.index
         sources = [merge_files(load.runs, scratch)] if load.runs else []
         if self._env is not None:
             sources.append(self._staged(load.dropped))
-        env = _environment(path, write=True, bulk=True)
         try:
-            trees = Trees.open(env, create=True)
-            mapped = 0
-            for cells in settled(merge(sources), rule, outcome):
-                with env.begin(db=trees.captures, write=True) as txn, txn.cursor() as cursor:
-                    cursor.putmulti(cells, append=True)
-                if outcome.captures - mapped > _MAPPED:
-                    mapped = outcome.captures
-                    env.close()
-                    env = _environment(path, write=True, bulk=True)
-                    trees = Trees.open(env, create=False)
-            with env.begin(write=True) as txn:
-                if self._env is not None and self._trees is not None:
-                    with self._env.begin() as old:
-                        trees.inherit(txn, self._trees, old, load.dropped)
-                trees.register(txn, load, outcome, absolute=True)
-            env.sync(True)
+            env, trees = self._fill(path, settled(merge(sources), rule, outcome), outcome)
+            try:
+                with env.begin(write=True) as txn:
+                    if self._env is not None and self._trees is not None:
+                        with self._env.begin() as old:
+                            trees.inherit(txn, self._trees, old, load.dropped)
+                    trees.register(txn, load, outcome, absolute=True)
+                env.sync(True)
+            finally:
+                env.close()
         except BaseException:
-            env.close()
-            _remove(path)
+            remove(path)
             raise
-        env.close()
+        finally:
+            byurl.clear(self.index)
         sync_directory(self.index)
         before = self.path if self._env is not None else None
         identity.write(self.index)  # if this fails, either file may be the named one: both stay
@@ -171,8 +168,35 @@ class LmdbEngine:
         self.identity = identity
         self._open()
         if before is not None:
-            _remove(before)
+            remove(before)
         return outcome
+
+    def _fill(
+        self, path: Path, settled_cells: Iterator[Cells], outcome: Outcome
+    ) -> tuple[lmdb.Environment, Trees]:
+        """A new data file with captures that come in order."""
+        by_url = self.identity.settings.by_url
+        lister = byurl.Lister(self.index) if by_url else None
+        env = environment(path, write=True, bulk=True)
+        try:
+            trees = Trees.open(env, create=True, by_url=by_url)
+            mapped = 0
+            for cells in settled_cells:
+                with env.begin(db=trees.captures, write=True) as txn, txn.cursor() as cursor:
+                    cursor.putmulti(cells, append=True)
+                if lister is not None:
+                    lister.take(cells)
+                if outcome.captures - mapped > _MAPPED:
+                    mapped = outcome.captures
+                    env.close()
+                    env = environment(path, write=True, bulk=True)
+                    trees = Trees.open(env, create=False, by_url=by_url)
+            if lister is not None:
+                lister.write(env, trees.urls)
+        except BaseException:
+            env.close()
+            raise
+        return env, trees
 
     def _staged(self, dropped: frozenset[str]) -> Iterator[list[bytes]]:
         """What the index holds, as sorted chunks of staged entries marked as from before."""
@@ -205,15 +229,19 @@ class LmdbEngine:
 
     def clear_leftovers(self) -> None:
         """Remove data files that a killed build left behind (the caller holds the write lock)."""
+        byurl.clear(self.index)
         for path in self.index.glob("data-*.mdb"):
             if path != self.path or not self.identity.generation:
-                _remove(path)
+                remove(path)
 
 
 def _put_one(
     txn: lmdb.Transaction, rule: Rule, key: bytes, group: list[bytes], outcome: Outcome
-) -> None:
-    """Settle incoming entries with what is under its key, and keep the counts right."""
+) -> bytes | None:
+    """Settle incoming entries with what is under its key, and keep the counts right.
+
+    Returns the cell that is there now.
+    """
     cell = cast(bytes | None, txn.get(key))
     entries = mark_before(cell) if cell else []
     held = sum(map(answers, entries_of(cell))) if cell else 0
@@ -235,6 +263,7 @@ def _put_one(
         outcome.digests += not others
     elif held and not holds:
         outcome.digests -= not _holds(txn, key)
+    return settled_cell
 
 
 def _holds(txn: lmdb.Transaction, key: bytes) -> bool:
@@ -248,31 +277,3 @@ def _holds(txn: lmdb.Transaction, key: bytes) -> bool:
                 if any(map(answers, entries_of(cell))):
                     return True
     return False
-
-
-def _environment(path: Path, *, write: bool, bulk: bool = False) -> lmdb.Environment:
-    return lmdb.open(
-        os.fsencode(path),
-        subdir=False,
-        map_size=MAP_SIZE if write else 0,
-        readonly=not write,
-        lock=write or os.access(path.parent, os.W_OK),  # readers of a read-only copy need none
-        create=bulk,
-        max_dbs=4,
-        max_readers=1024,
-        max_spare_txns=32,
-        readahead=bulk,  # lookups are random: reading ahead would only evict what is hot
-        sync=not bulk,
-        metasync=not bulk,
-    )
-
-
-def _length(env: lmdb.Environment) -> int:
-    """Bytes that a data file must have; reading beyond a file's end would kill the process."""
-    return int((env.info()["last_pgno"] + 1) * env.stat()["psize"])
-
-
-def _remove(path: Path) -> None:
-    for name in (path, path.with_name(path.name + "-lock")):
-        with suppress(FileNotFoundError):
-            name.unlink()

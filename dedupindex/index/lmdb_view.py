@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from hashlib import sha256
+from itertools import islice
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import lmdb
 
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
-from dedupindex.errors import Damaged, IndexUnavailable
+from dedupindex.errors import Damaged, IndexUnavailable, StrategyUnavailable
+from dedupindex.index import byurl
 from dedupindex.index.answer_bytes import BROKEN, PlainAnswers
 from dedupindex.index.cells import (
     Keys,
@@ -22,6 +24,7 @@ from dedupindex.index.cells import (
     digest_of_key,
     digest_prefix,
     entries_of,
+    urlkey_hash,
 )
 from dedupindex.index.protocol import Container, Counts, Load
 from dedupindex.index.settle import Outcome, checksum
@@ -37,10 +40,13 @@ class Trees(NamedTuple):
     containers: Any
     names: Any
     meta: Any
+    urls: Any = None  # see `byurl`; only with the setting `by_url`
 
     @classmethod
-    def open(cls, env: lmdb.Environment, *, create: bool) -> Trees:
-        return cls(*(env.open_db(name.encode(), create=create) for name in cls._fields))
+    def open(cls, env: lmdb.Environment, *, create: bool, by_url: bool) -> Trees:
+        trees: list[Any] = [env.open_db(name.encode(), create=create) for name in cls._fields[:-1]]
+        trees.append(byurl.open_tree(env, create=create) if by_url else None)
+        return cls(*trees)
 
     def get(self, txn: lmdb.Transaction, name: str) -> Any:
         """A value of meta, None if it is not set."""
@@ -137,6 +143,30 @@ class LmdbView:
     def any(self, digest: Digest, limit: int) -> list[Capture]:
         return self._range(digest_prefix(digest), limit)
 
+    def at_url(self, url: bytes) -> Iterator[Capture]:
+        found = self._listed(self._keys.tail(url)[: byurl.URL])
+        return (capture for capture in found if capture.url == url)
+
+    def at_urlkey(self, key: bytes) -> Iterator[Capture]:
+        if not self._keys.canonical:
+            raise StrategyUnavailable(byurl.MISSING)
+        found = self._listed(urlkey_hash(key))
+        return (capture for capture in found if urlkey(capture.url) == key)
+
+    def _listed(self, sought: bytes) -> Iterator[Capture]:
+        """Captures whose keys, after their own digest, begin so."""
+        if self._trees.urls is None:
+            raise StrategyUnavailable(byurl.MISSING)
+        trees = self._trees
+        try:
+            for prefix in byurl.prefixes(self._txn, trees.captures, trees.urls, sought):
+                for key, cell in self._under(prefix):
+                    for capture in self._decoded(key, cell):
+                        if capture.digest == digest_of_key(key):
+                            yield capture
+        except lmdb.Error as error:
+            raise IndexUnavailable(f"the index cannot be read: {error}") from error
+
     def plain(self) -> PlainAnswers | None:
         """What answers plain questions as bytes, for as long as the file is open."""
         if not self._keys.canonical:
@@ -156,17 +186,21 @@ class LmdbView:
     def _range(self, prefix: bytes, limit: int) -> list[Capture]:
         found: list[Capture] = []
         try:
-            with self._txn.cursor() as cursor:
-                if not cursor.set_range(prefix):
-                    return found
-                for key, cell in cursor:
-                    if limit <= 0 or not key.startswith(prefix):
-                        break
-                    limit -= 1
-                    found += self._decoded(key, cell)
+            for key, cell in islice(self._under(prefix), max(limit, 0)):
+                found += self._decoded(key, cell)
         except lmdb.Error as error:
             raise IndexUnavailable(f"the index cannot be read: {error}") from error
         return found
+
+    def _under(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Keys that begin so, and their cells."""
+        with self._txn.cursor() as cursor:
+            if not cursor.set_range(prefix):
+                return
+            for key, cell in cast(Iterator[tuple[bytes, bytes]], cursor):
+                if not key.startswith(prefix):
+                    return
+                yield key, cell
 
     def _decoded(self, key: bytes, cell: bytes) -> list[Capture]:
         try:
@@ -248,6 +282,9 @@ class LmdbView:
                 wrong.append(f"the entry under {key.hex()} is damaged: {error}")
                 continue
             captures += len(found)
+            urls = self._trees.urls
+            if urls is not None and byurl.listed(cell) and not byurl.holds(self._txn, urls, key):
+                wrong.append(f"the capture under {key.hex()} is not listed by its URL")
             digests += bool(found) and digest != prefix
             prefix = digest if found else prefix
         counted = self.counts()

@@ -49,6 +49,12 @@ class Finder(Protocol):
     def any(self, digest: Digest, limit: int) -> list[Capture]:
         """Captures of this digest; looks at no more than `limit`."""
 
+    def at_url(self, url: bytes) -> Iterator[Capture]:
+        """The captures of exactly this URL, in no order; raises `StrategyUnavailable`."""
+
+    def at_urlkey(self, urlkey: bytes) -> Iterator[Capture]:
+        """The captures whose urlkey is `urlkey`, likewise."""
+
 
 class View(Finder, Protocol):
     """One consistent state of an index."""

@@ -15,7 +15,7 @@ from whoosh.searching import Searcher
 
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
-from dedupindex.errors import Damaged, DedupError, IndexUnavailable
+from dedupindex.errors import Damaged, DedupError, IndexUnavailable, StrategyUnavailable
 from dedupindex.index.cells import (
     ALSO,
     Keys,
@@ -165,6 +165,12 @@ class WhooshView:
 
     def any(self, digest: Digest, limit: int) -> list[Capture]:
         return self._range(digest_prefix(digest), limit)
+
+    def at_url(self, url: bytes) -> Iterator[Capture]:
+        raise StrategyUnavailable("engine whoosh cannot list the captures of a URL; lmdb can")
+
+    def at_urlkey(self, key: bytes) -> Iterator[Capture]:
+        return self.at_url(key)
 
     def _range(self, prefix: bytes, limit: int) -> list[Capture]:
         found: list[Capture] = []
