@@ -66,7 +66,7 @@ class Lookups:
             return self.get(environ)
         try:
             self._access.may_read(environ)
-            return self._post(environ, _query(environ))
+            return self._post(environ, query_string(environ))
         except Exception as error:
             return self._failure(error, environ)
 
@@ -74,7 +74,7 @@ class Lookups:
         """The answer to GET /lookup; never raises. What is done here is done for every lookup."""
         started = perf_counter_ns()
         try:
-            text = _query(environ)
+            text = query_string(environ)
             if self._private:
                 self._access.may_read(environ)
             opened = self._live.opened()
@@ -176,7 +176,7 @@ class Lookups:
             self._bodies.release()
 
 
-def _query(environ: Environ) -> str:
+def query_string(environ: Environ) -> str:
     """The query string; what is no ASCII reaches us decoded by somebody else, so it is refused."""
     text: str = environ["QUERY_STRING"]
     if len(text) > MAX_QUERY:

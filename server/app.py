@@ -15,13 +15,17 @@ from dedupindex.urlkey import urlkey
 from server import metrics as counting
 from server.access import Access
 from server.answers import Lookups
+from server.cdx import Cdx
 from server.config import Config
 from server.crawl_views import CrawlViews
+from server.dialect_views import DialectViews
 from server.hot import HotRoutes
+from server.judges import Judges
 from server.live import LiveIndex
 from server.logs import report
 from server.metrics import Metrics
 from server.openapi import document
+from server.records import Records
 from server.replies import ERRORS, Headers, Reply, code_of, error_reply, failure
 from server.reporting import Reporting
 from server.routes import ROUTES
@@ -39,16 +43,20 @@ def create_app(
     lookups = Lookups(live, metrics, access, config)
     app = Flask("server", static_folder=None)
     views = _Views(lookups, live, metrics, access)
-    crawls = CrawlViews(Reporting(live), access, config)
+    judges, cdx = Judges(), Cdx(live, metrics, access)
+    crawls = CrawlViews(Reporting(live, judges), access, config)
+    records = Records(live, judges, config.max_batch)
+    dialects = DialectViews(cdx, records, access, config)
     for route in ROUTES:
-        view = getattr(views, route.name, None) or getattr(crawls, route.name)
+        of = next(one for one in (views, crawls, dialects) if hasattr(one, route.name))
+        view = getattr(of, route.name)
         path = route.path.replace("{", "<").replace("}", ">")
         app.add_url_rule(path, route.name, view, methods=[route.method])
     app.register_error_handler(HTTPException, views.refused)
     app.register_error_handler(DedupError, views.failed)
     app.register_error_handler(Exception, views.broken)
     if hot:
-        app.wsgi_app = HotRoutes(app.wsgi_app, lookups)  # type: ignore[assignment,method-assign]
+        app.wsgi_app = HotRoutes(app.wsgi_app, lookups, cdx)  # type: ignore[assignment,method-assign]
     return app
 
 

@@ -1,7 +1,7 @@
 """The WSGI layer in front of Flask that answers lookups itself.
 
 Flask's routing and request objects cost several times what a lookup does. This layer hands
-``/lookup`` to the same function that the Flask route calls, and everything else to Flask.
+``/lookup`` and ``/cdx`` to the same functions that the Flask routes call, and all else to Flask.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 from server import logs
 from server.answers import Lookups
+from server.cdx import PATHS, Cdx
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication
-
-_HOT = ("GET", "POST")
 
 
 class HotRoutes:
     """A WSGI application around another."""
 
-    def __init__(self, inner: WSGIApplication, lookups: Lookups) -> None:
-        self._inner, self.respond, self.get = inner, lookups.respond, lookups.get
+    def __init__(self, inner: WSGIApplication, lookups: Lookups, cdx: Cdx) -> None:
+        self._inner, self._respond = inner, lookups.respond
+        self.gets = {"/lookup": lookups.get, **dict.fromkeys(PATHS, cdx.get)}
         self.stopping = False
 
     def stop(self) -> None:
@@ -37,8 +37,12 @@ class HotRoutes:
     def __call__(self, environ: dict[str, Any], start: StartResponse) -> Iterable[bytes]:
         if self.stopping:
             start = _last(start)
-        if environ["PATH_INFO"] == "/lookup" and environ["REQUEST_METHOD"] in _HOT:
-            status, headers, body = self.respond(environ)
+        path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
+        answer = self.gets.get(path) if method == "GET" else None
+        if answer is None and method == "POST" and path == "/lookup":
+            answer = self._respond
+        if answer is not None:
+            status, headers, body = answer(environ)
             start(status, headers)
             return [body] if type(body) is bytes else body  # type: ignore[return-value]
         return self._inner(environ, start)

@@ -6,17 +6,25 @@ from typing import Any
 
 from dedupindex import __version__
 from dedupindex.asking import PARAMETERS
+from server import cdx_query
 from server.replies import ERRORS
 from server.routes import ROUTES, Route, schema
 from server.schemas import schemas
+
+_EMPTY = {"201": "taken", "204": "no original"}
 
 
 def _responses(route: Route) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for status, name in route.answers.items():
-        answer: dict[str, Any] = {"description": "the answer" if name else "no original"}
+        answer: dict[str, Any] = {"description": "the answer" if name else _EMPTY[status]}
         if name == "text/plain":
             answer["content"] = {"text/plain": {"schema": {"type": "string"}}}
+        elif name == "Lines":
+            answer["content"] = {
+                "text/plain": {"schema": {"type": "string"}},
+                "application/json": {"schema": {"type": "array"}},
+            }
         elif name:
             answer["content"] = {"application/json": {"schema": schema(name)}}
         found[status] = answer
@@ -46,6 +54,39 @@ def _parameters() -> list[dict[str, Any]]:
     ]
 
 
+def _cdx_parameters() -> list[dict[str, Any]]:
+    return [
+        {
+            "name": parameter.name,
+            "in": "query",
+            "required": parameter.name == "url",
+            "description": parameter.description,
+            "schema": parameter.schema,
+        }
+        for parameter in cdx_query.PARAMETERS
+    ]
+
+
+_RAW = "The URL, not escaped: everything after uri= is it."
+
+
+def _parameters_of(route: Route) -> list[dict[str, Any]]:
+    found = []
+    if "{" in route.path:
+        name = route.path.partition("{")[2].partition("}")[0]
+        found.append({"name": name, "in": "path", "required": True, "schema": {"type": "string"}})
+    if route.name == "lookup":
+        found += _parameters()
+    if route.name.startswith("cdx"):
+        found += _cdx_parameters()
+    if route.name == "record":
+        text = {"type": "string"}
+        found.append({"name": "uri", "in": "query", "description": _RAW, "schema": text})
+    if route.name == "add_captures":
+        found.append({"name": "crawl", "in": "query", "schema": {"type": "string"}})
+    return found
+
+
 def document() -> dict[str, Any]:
     """The document, as version 3.1 of OpenAPI."""
     paths: dict[str, dict[str, Any]] = {}
@@ -55,16 +96,8 @@ def document() -> dict[str, Any]:
             "summary": route.summary,
             "responses": _responses(route),
         }
-        if route.name == "lookup":
-            operation["parameters"] = _parameters()
-        if "{name}" in route.path:
-            operation["parameters"] = [
-                {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
-            ]
-        if route.name == "add_captures":
-            operation["parameters"] = [
-                {"name": "crawl", "in": "query", "schema": {"type": "string"}}
-            ]
+        if parameters := _parameters_of(route):
+            operation["parameters"] = parameters
         if route.body:
             content = {"application/json": {"schema": schema(route.body)}}
             operation["requestBody"] = {"content": content}

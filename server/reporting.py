@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from dedupindex import lookup
-from dedupindex.admission import Judge, make_judge
 from dedupindex.asking import of_json, query_of
 from dedupindex.capture import Capture, Covers
 from dedupindex.crawls import claims, life
@@ -23,7 +22,7 @@ from dedupindex.crawls.reported import capture_of
 from dedupindex.crawls.store import Reading, Writing
 from dedupindex.crawls.view import Both, Visible
 from dedupindex.errors import BadInput, BadQuery, DedupError, UnknownCrawl
-from dedupindex.index.identity import Settings
+from server.judges import Judges
 from server.live import LiveIndex
 from server.replies import RequestError, error_object
 
@@ -53,9 +52,8 @@ class Reported:
 class Reporting:
     """Answers what crawls report, in any number of threads; raises `DedupError`."""
 
-    def __init__(self, live: LiveIndex) -> None:
-        self._live = live
-        self._judges: dict[Settings, Judge] = {}
+    def __init__(self, live: LiveIndex, judges: Judges) -> None:
+        self._live, self._judges = live, judges
 
     def begin(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """``{"name", "seen_by"?, "digest_covers"?}`` to the crawl as it stands."""
@@ -127,24 +125,13 @@ class Reporting:
         captures = [one for one in found if isinstance(one, Capture)]
 
         def change(writing: Writing) -> Added:
-            return add(writing, writing.crawl(name), captures, settings, self._judge(settings))
+            return add(writing, writing.crawl(name), captures, settings, self._judges.of(settings))
 
         done = self._live.crawls.write(change)
         results = iter(done.results)
         reported.bad = len(found) - len(captures)
         reported.take(done, [next(results) if isinstance(one, Capture) else one for one in found])
         return reported
-
-    def _judge(self, settings: Settings) -> Judge:
-        judge = self._judges.get(settings)
-        if judge is None:
-            judge = self._judges[settings] = make_judge(
-                mime=settings.mime,
-                whitelist=settings.whitelist,
-                status=settings.status,
-                min_size=settings.min_size,
-            )
-        return judge
 
     def claim(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """``{"crawl", "digest", "url"?, …, "lease"?}``: an original, or who may store the payload.

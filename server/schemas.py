@@ -137,6 +137,7 @@ def _of_crawls() -> dict[str, Any]:
         "captures": {"type": "integer"},
         "bytes": {"type": "integer"},
     }
+    record = {"id": _TEXT, "uri": _TEXT, "date": {"type": "integer", "description": "14 digits"}}
     lookup = _lookup(digest_required=True)
     claim = {**lookup["properties"], "lease": {"type": "integer", "minimum": 1, "maximum": LONGEST}}
     return {
@@ -160,5 +161,7 @@ def _of_crawls() -> dict[str, Any]:
         "Claim": _object(claim, required=["crawl", "digest"], additionalProperties=False),
         "Claimed": _object({"duplicate": {"type": "boolean"}}, required=["duplicate"]),
         "Release": _object({"digest": _TEXT, "token": _TEXT}, required=["digest", "token"]),
+        "Record": _object(record, required=list(record)),
+        "Records": {"type": "array", "items": _object(record, required=list(record))},
         "Released": _object({"released": {"type": "boolean"}}, required=["released"]),
     }

@@ -1,4 +1,4 @@
-"""``GET /lookup`` past the WSGI environment that Granian makes for every request.
+"""Hot routes past the WSGI environment that Granian makes for every request.
 
 For each request Granian merges two dictionaries, makes a response object, and takes apart the
 status line, a tenth of the time of a lookup. What it starts from and ends with is all that a lookup
@@ -32,10 +32,11 @@ def install(hot: HotRoutes) -> None:
 
 
 def _shortcut(usual: _Handler, hot: HotRoutes) -> _Handler:
-    get = hot.get
+    gets = hot.gets
 
     def handle(proto: Any, scope: dict[str, Any]) -> int:
-        if scope["PATH_INFO"] != "/lookup" or scope["REQUEST_METHOD"] != "GET" or hot.stopping:
+        get = gets.get(scope["PATH_INFO"])
+        if get is None or scope["REQUEST_METHOD"] != "GET" or hot.stopping:
             return usual(proto, scope)
         line, headers, body = get(scope)
         status = 200 if line is OK else int(line[:3])

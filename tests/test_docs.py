@@ -14,7 +14,19 @@ from dedupindex.errors import DedupError
 ROOT = Path(__file__).parent.parent
 DOCS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 
-ELSEWHERE = ("--help", "--data-urlencode")  # of every command, of curl
+ELSEWHERE = {  # of every command, of curl, of the crawlers that the docs set up
+    "--help",
+    "--data-urlencode",
+    "--base",  # 32
+    "--cdx-server",
+    "--cdxserver-dedup",
+    "--cdxserver-dedup-cookies",
+    "--warc-cdx-cookie",
+    "--warc-cdx-dedupe-server",
+    "--warc-dedupe-size",
+    "--warc-digest-algorithm",
+    "--warc-doppelganger-dedupe-server",
+}
 
 
 def reasons_in_code() -> set[str]:

@@ -1,0 +1,158 @@
+"""``GET /cdx``: originals by URL, for clients that speak the dialect of CDX servers.
+
+They ask before or after a fetch, by URL only, and take what is listed for an original to which a
+revisit may refer. So nothing is listed that must not become one, and a miss is an empty 200: some
+of them take any other status for an outage, and wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import nlargest, nsmallest
+from time import perf_counter_ns
+from typing import Any
+
+from werkzeug.http import parse_cookie
+
+from dedupindex.capture import Capture, Covers
+from dedupindex.digest import EMPTY
+from dedupindex.errors import DedupError
+from dedupindex.index.identity import Settings
+from dedupindex.index.protocol import Finder
+from dedupindex.lookup import Strategy, require_strategy
+from dedupindex.timestamps import digits_of_date, seconds, sort_key
+from dedupindex.urlkey import urlkey
+from server.access import Access
+from server.answers import Environ, query_string
+from server.cdx_lines import value_of, writable, written
+from server.cdx_query import MOST, CdxQuery, Filter, cdx_query_of
+from server.live import LiveIndex
+from server.logs import report
+from server.metrics import HIT, MISS, Metrics, cell_of
+from server.replies import ERRORS, OK, Reply, code_of, error_reply, failure
+
+HEX_PATH = "/cdx/hex"  # for clients that cannot add a parameter
+COOKIE = "cdx_auth_token"
+PATHS = ("/cdx", HEX_PATH, "/cdx/search", "/web/timemap/cdx")
+_STRATEGIES = {"exact": Strategy.EXACT_URL, "canonical": Strategy.CANONICAL_URL}
+_CELLS = {match: cell_of(one.value, "exact_url") - HIT for match, one in _STRATEGIES.items()}
+
+
+class Cdx:
+    """Answers CDX queries, in any number of threads."""
+
+    def __init__(self, live: LiveIndex, metrics: Metrics, access: Access) -> None:
+        self._live, self._metrics, self._access = live, metrics, access
+
+    def get(self, environ: Environ) -> Reply:
+        """The answer to GET on one of `PATHS`; never raises."""
+        started = perf_counter_ns()
+        try:
+            if self._access.private:
+                self._access.may_read(_with_token(environ))
+            hexadecimal = environ["PATH_INFO"] == HEX_PATH
+            query = cdx_query_of(query_string(environ), hex=hexadecimal)
+            covers = self._live.crawls.covers_of(query.crawl) if query.crawl else Covers.UNKNOWN
+            opened = self._live.opened()
+            settings = opened.engine.identity.settings
+            with (
+                opened.engine.view() as base,
+                self._live.crawls.seen(base, settings.keys(), query.crawl) as view,
+            ):
+                captures = listed(view, settings, query, covers)
+                headers, body = written(captures, query)
+        except Exception as error:
+            return self._failure(error, environ)
+        self._metrics.lookup(_CELLS[query.match] + (HIT if captures else MISS), started)
+        return OK, headers, body
+
+    def _failure(self, error: Exception, environ: Environ) -> Reply:
+        if isinstance(error, DedupError):
+            self._metrics.error(code_of(error))
+            return failure(error)
+        report(error, environ)
+        self._metrics.error("internal")
+        return error_reply("internal", ERRORS["internal"][1])
+
+
+def _with_token(environ: Environ) -> Environ:
+    """A request whose token is a cookie, as these clients can send one, like all others."""
+    if "HTTP_AUTHORIZATION" in environ:
+        return environ
+    token = parse_cookie(environ.get("HTTP_COOKIE", "")).get(COOKIE, "")
+    return {**environ, "HTTP_AUTHORIZATION": f"Bearer {token}"}
+
+
+def listed(
+    view: Finder, settings: Settings, query: CdxQuery, covers: Covers = Covers.UNKNOWN
+) -> list[Capture]:
+    """The captures that a query asks for, in its order; raises `StrategyUnavailable`.
+
+    An asker whose digests cover other bytes than a capture's cannot take it for the same.
+    """
+    require_strategy(settings, _STRATEGIES[query.match])
+    found = (
+        capture
+        for capture in _candidates(view, query)
+        if _passes(capture, query) and (not covers or not capture.covers or covers & capture.covers)
+    )
+    key, backwards = _order(query)
+    first, last = (nlargest, nsmallest) if backwards else (nsmallest, nlargest)
+    if query.limit < 0:
+        return last(-query.limit, found, key=key)[::-1]
+    return first(query.limit, found, key=key)
+
+
+def _candidates(view: Finder, query: CdxQuery) -> Iterator[Capture]:
+    digest, url = query.digest(), query.url
+    if query.match == "exact":
+        return view.at_url(url) if digest is None else iter(view.exact(digest, url))
+    if digest is None:
+        return view.at_urlkey(urlkey(url))
+    return iter(view.canonical(digest, urlkey(url), MOST))
+
+
+def _order(query: CdxQuery) -> tuple[Callable[[Capture], Any], bool]:
+    """What captures are sorted by, and whether the greatest come first."""
+    if query.sort == "closest":
+        return lambda capture: (abs(seconds(capture.date) - query.closest), *_place(capture)), False
+    return _place, query.sort == "reverse"
+
+
+def _place(capture: Capture) -> tuple[bytes, bytes, Any]:
+    return sort_key(capture.date), capture.url, capture.digest
+
+
+def _passes(capture: Capture, query: CdxQuery) -> bool:
+    if not may_be_named(capture) or not writable(capture, query):
+        return False
+    if query.since or query.until != "9" * 14:
+        digits = digits_of_date(capture.date).decode()
+        if not query.since <= digits <= query.until:
+            return False
+    return all(_meets(capture, one, query) for one in query.filters)
+
+
+def may_be_named(capture: Capture) -> bool:
+    """Whether a revisit may be made of what is the same, whatever the index was told to hold.
+
+    Clients of CDX servers ask of no status: they would turn every 404 and redirect into revisits.
+    """
+    return (
+        capture.status in _GOOD
+        and capture.digest not in EMPTY
+        and (capture.size != 0 or capture.size_of_record)
+    )
+
+
+_GOOD = frozenset((0, *range(200, 300)))  # 0: of an original that a revisit names, not known
+
+
+def _meets(capture: Capture, condition: Filter, query: CdxQuery) -> bool:
+    if condition.digest is not None:
+        met = capture.digest == condition.digest
+    elif condition.field == "original":
+        met = bool(condition.matches(capture.url.decode("utf-8", "surrogateescape")))
+    else:
+        met = bool(condition.matches(value_of(capture, condition.field, query)))
+    return met is not condition.negated

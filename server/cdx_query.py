@@ -1,0 +1,258 @@
+"""What a client of a CDX server asks: the parameters of all dialects, read into one query."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+from urllib.parse import unquote_to_bytes
+
+from dedupindex.digest import Digest
+from dedupindex.errors import BadDate, BadDigest, BadQuery
+from dedupindex.timestamps import check_digits, date_of_digits, seconds
+
+MOST = 100_000  # lines of an answer
+FIELDS = (
+    "urlkey", "timestamp", "original", "mimetype", "statuscode", "digest",
+    "redirect", "robotflags", "length", "offset", "filename",
+)  # fmt: skip
+ALIASES = {
+    "url": "original",
+    "mime": "mimetype",
+    "status": "statuscode",
+    "redirecturl": "redirect",
+    "checksum": "digest",
+}
+OUTPUTS = ("text", "json", "jsondict", "cdxj")
+SORTS = ("default", "reverse", "closest")
+MATCHES = ("exact", "canonical")
+IGNORED = ("gzip", "resolveRevisits", "allowFuzzy")  # change nothing in what we list
+_LONGEST_FILTER = 2_000
+_LONGEST_REGEX = 200
+_REPEATS = 3  # *, + and {} in a regular expression, which each may multiply its time
+_SPECIAL = re.compile(r"[\\.^$*+?{}()|\[\]]")
+
+
+class CdxParameter(NamedTuple):
+    """One parameter, as the OpenAPI document and docs/http.md have it."""
+
+    name: str
+    description: str
+    schema: dict[str, Any]
+
+
+_TEXT = {"type": "string"}
+PARAMETERS = (
+    CdxParameter("url", "The URL whose captures are asked for.", _TEXT),
+    CdxParameter(
+        "matchType",
+        "`exact`: this very URL. `canonical`: every URL with its urlkey.",
+        {**_TEXT, "enum": list(MATCHES)},
+    ),
+    CdxParameter("limit", "The first lines, or if negative the last.", {"type": "integer"}),
+    CdxParameter("rows", "The same as `limit`, which wins.", {"type": "integer"}),
+    CdxParameter("fl", "Fields, with commas.", {**_TEXT, "example": "timestamp,digest"}),
+    CdxParameter("fields", "The same as `fl`.", _TEXT),
+    CdxParameter(
+        "filter",
+        "`[!][=|~]field:value`, may be repeated: a regular expression for the whole field, with "
+        "`=` plain text; `!` keeps what does not match.",
+        {**_TEXT, "example": "!mimetype:warc/revisit"},
+    ),
+    CdxParameter("from", "The earliest time, 1 to 14 digits.", {**_TEXT, "pattern": r"^\d{1,14}$"}),
+    CdxParameter("to", "The latest time, 1 to 14 digits.", {**_TEXT, "pattern": r"^\d{1,14}$"}),
+    CdxParameter(
+        "sort", "By time, backwards, or by distance from `closest`.", {"enum": list(SORTS)}
+    ),
+    CdxParameter("closest", "A time of 1 to 14 digits; implies `sort=closest`.", _TEXT),
+    CdxParameter("output", "The form of the answer.", {**_TEXT, "enum": list(OUTPUTS)}),
+    CdxParameter("digest", "How digests are written.", {**_TEXT, "enum": ["base32", "hex"]}),
+    CdxParameter("crawl", "The crawl that asks.", _TEXT),
+)
+_NAMES = frozenset(parameter.name for parameter in PARAMETERS)
+
+
+class Filter(NamedTuple):
+    """A condition on one field, in its canonical name."""
+
+    field: str
+    negated: bool
+    matches: Callable[[str], object]
+    digest: Digest | None  # which the field must be, or with `negated` must not
+
+
+@dataclass(frozen=True)
+class CdxQuery:
+    """What is asked."""
+
+    url: bytes
+    match: str = "exact"
+    limit: int = MOST
+    named: tuple[str, ...] = ()  # fields as the asker calls them; empty: all
+    filters: tuple[Filter, ...] = ()
+    since: str = ""
+    until: str = "9"
+    sort: str = "default"
+    closest: int = 0  # seconds since 1970
+    output: str = "text"
+    hex: bool = False
+    crawl: str = ""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields of a line, by their canonical names."""
+        return tuple(ALIASES.get(name, name) for name in self.named) or FIELDS
+
+    def digest(self) -> Digest | None:
+        """The only digest that the filters let pass, None if there is no such."""
+        for one in self.filters:
+            if one.digest is not None and not one.negated:
+                return one.digest
+        return None
+
+
+def cdx_query_of(text: str, *, hex: bool = False) -> CdxQuery:
+    """The query of a WSGI query string; raises `BadQuery`. Empty values count as not given."""
+    given, filters = _parameters(text)
+    if "url" not in given:
+        raise BadQuery("a url is needed")
+    limit = _number(given, "limit" if "limit" in given else "rows", MOST)
+    closest = given.get("closest", b"")
+    sort = _one_of(given, "sort", SORTS, "closest" if closest else "default")
+    if sort == "closest" and not closest:
+        raise BadQuery("sort=closest needs closest")
+    if "fl" in given and "fields" in given:
+        raise BadQuery("give either fl or fields")
+    return CdxQuery(
+        url=given["url"],
+        match=_match(given),
+        limit=max(-MOST, min(limit, MOST)),
+        named=_fields(_text(given, "fl") or _text(given, "fields")),
+        filters=tuple(map(_filter, filters)),
+        since=_digits(given, "from"),
+        until=_digits(given, "to").ljust(14, "9"),
+        sort=sort,
+        closest=_moment(_digits(given, "closest")) if closest else 0,
+        output=_one_of(given, "output", OUTPUTS, "text"),
+        hex=_one_of(given, "digest", ("base32", "hex"), "hex" if hex else "base32") == "hex",
+        crawl=_text(given, "crawl"),
+    )
+
+
+def _parameters(text: str) -> tuple[dict[str, bytes], list[str]]:
+    """What is given, decoded, and apart from it the filters."""
+    given: dict[str, bytes] = {}
+    filters: list[str] = []
+    for part in text.encode("latin-1").replace(b"+", b" ").split(b"&"):
+        name, _, value = part.partition(b"=")
+        key = unquote_to_bytes(name).decode("utf-8", "backslashreplace")
+        if not value or key in IGNORED:
+            continue
+        if key not in _NAMES:
+            raise BadQuery(f"there is no parameter {key[:64]!r}; percent-encode & in values as %26")
+        value = unquote_to_bytes(value)
+        if key == "filter":
+            filters.append(value.decode("utf-8", "surrogateescape"))
+        elif key in given:
+            raise BadQuery(f"{key} is given twice; percent-encode & in values as %26")
+        else:
+            given[key] = value
+    return given, filters
+
+
+def _text(given: dict[str, bytes], name: str) -> str:
+    return given.get(name, b"").decode("utf-8", "surrogateescape")
+
+
+def _number(given: dict[str, bytes], name: str, default: int) -> int:
+    text = given.get(name, b"")
+    if not text:
+        return default
+    if re.fullmatch(rb"-?[0-9]{1,12}", text) is None:
+        raise BadQuery(f"{name} must be a whole number")
+    return int(text)
+
+
+def _digits(given: dict[str, bytes], name: str) -> str:
+    text = _text(given, name)
+    if text and re.fullmatch("[0-9]{1,14}", text) is None:
+        raise BadQuery(f"{name} takes a time of 1 to 14 digits")
+    return text
+
+
+def _moment(digits: str) -> int:
+    """Seconds since 1970 of a time, its missing digits those of the first moment."""
+    whole = digits + "10000101000000"[len(digits) :]
+    try:
+        return seconds(date_of_digits(check_digits(whole.encode())))
+    except BadDate as error:
+        raise BadQuery(f"closest takes a time of 1 to 14 digits: {error}") from None
+
+
+def _one_of(given: dict[str, bytes], name: str, values: tuple[str, ...], default: str) -> str:
+    value = _text(given, name) or default
+    if value not in values:
+        raise BadQuery(f"{name} takes one of {', '.join(values)}")
+    return value
+
+
+def _match(given: dict[str, bytes]) -> str:
+    value = _text(given, "matchType") or "exact"
+    if value in ("prefix", "host", "domain", "range"):
+        raise BadQuery(
+            f"matchType={value} cannot be answered: URLs are found by their hash, which has no "
+            f"order; there are {', '.join(MATCHES)}"
+        )
+    return _one_of(given, "matchType", MATCHES, "exact")
+
+
+@lru_cache(1000)
+def _fields(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",")) if text else ()
+    for name in names:
+        if ALIASES.get(name, name) not in FIELDS:
+            raise BadQuery(f"there is no field {name[:64]!r}; there are {', '.join(FIELDS)}")
+    return names
+
+
+@lru_cache(1000)
+def _filter(text: str) -> Filter:
+    if len(text) > _LONGEST_FILTER:
+        raise BadQuery(f"a filter has at most {_LONGEST_FILTER} characters")
+    negated = text.startswith("!")
+    rest = text.removeprefix("!")
+    how = rest[:1] if rest[:1] in ("=", "~") else ""
+    name, colon, value = rest.removeprefix(how).partition(":")
+    field = ALIASES.get(name, name)
+    if not colon or field not in FIELDS:
+        raise BadQuery(f"a filter is [!][=|~]field:value with one of {', '.join(FIELDS)}")
+    plain = how == "=" or (not how and _SPECIAL.search(value) is None)
+    if plain and field == "digest":
+        try:
+            return Filter(field, negated, value.__eq__, Digest.parse(value, unlabelled="sha1"))
+        except BadDigest:
+            pass  # no capture has it
+    if plain:
+        return Filter(field, negated, value.__eq__, None)
+    return Filter(field, negated, _expression(value), None)
+
+
+def _expression(text: str) -> Callable[[str], object]:
+    """A regular expression for a whole field, of those whose time is bounded.
+
+    What repeats a group, looks around or refers back can take years to fail, and one asker would
+    stop the server for all.
+    """
+    repeats = len(re.findall(r"(?<!\\)[*+{]", text))
+    if len(text) > _LONGEST_REGEX or repeats > _REPEATS:
+        raise BadQuery(
+            f"a regular expression has at most {_LONGEST_REGEX} characters, and {_REPEATS} repeats"
+        )
+    if re.search(r"\)[*+?{]|\(\?(?!:)|\\[0-9]", text):
+        raise BadQuery("a regular expression may not repeat groups, look around or refer back")
+    try:
+        return re.compile(text).fullmatch
+    except (re.error, OverflowError, RecursionError) as error:
+        raise BadQuery(f"{text!r} is no regular expression: {error}") from error

@@ -1,0 +1,55 @@
+"""The Flask views of other servers' protocols, which crawlers already speak."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import orjson
+from flask import Response, request
+
+from dedupindex.tokens import Role
+from server import logs
+from server.access import Access
+from server.answers import query_string
+from server.batches import read_body
+from server.cdx import Cdx
+from server.config import Config
+from server.records import CRAWL, Records
+from server.replies import RequestError
+
+
+class DialectViews:
+    """One method for each route of a dialect; see `routes`."""
+
+    def __init__(self, cdx: Cdx, records: Records, access: Access, config: Config) -> None:
+        self._cdx, self._records, self._access, self._config = cdx, records, access, config
+
+    def cdx(self) -> Response:
+        status, headers, body = self._cdx.get(request.environ)
+        return Response(body, status=status, headers=headers)
+
+    cdx_hex = cdx_search = cdx_timemap = cdx
+
+    def record(self, id: str) -> Response:
+        self._access.may_read(request.environ)
+        found = self._records.find(id, query_string(request.environ))
+        if found is None:
+            return Response("record not found\n", status=404, content_type="text/plain")
+        return Response(orjson.dumps(found), content_type="application/json")
+
+    def no_record(self) -> Response:
+        raise RequestError("bad_digest", "invalid ID: a record is asked for by its digest")
+
+    def add_records(self) -> Response:
+        who = self._access.require(request.environ, Role.WRITE, CRAWL)
+        stream = cast(Any, request.environ["wsgi.input"])
+        length = request.headers.get("Content-Length", "")
+        body = read_body(stream, length, self._config.max_body)
+        try:
+            items = orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise RequestError("bad_request", f"the body is not JSON: {error}") from error
+        logs.audit(request.environ, who, self._records.take(items))
+        return Response(status=201)
+
+    add_records_slash = add_records

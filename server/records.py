@@ -1,0 +1,130 @@
+"""``/api/records``: doppelganger's protocol, which Zeno and gowarc ask and ingesters write to.
+
+What is posted says that an original exists, as a revisit does that names it; nobody here has seen
+the record. It goes into a shared crawl that stays open, so that it is on disk when it is
+acknowledged and answers everybody at once. When somebody commits or cancels that crawl, the next
+record begins another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from dedupindex import lookup
+from dedupindex.capture import Capture, Evidence
+from dedupindex.crawls import life
+from dedupindex.crawls.captures import Added, add
+from dedupindex.crawls.crawl import Crawl, Seen, State
+from dedupindex.crawls.store import Writing
+from dedupindex.digest import parse_spelled
+from dedupindex.errors import BadInput, BadQuery, UnknownCrawl
+from dedupindex.index.identity import Settings
+from dedupindex.index.protocol import Finder
+from dedupindex.lookup import Answer, Query
+from dedupindex.timestamps import check_digits, date_of_digits, digits_of_date
+from server.cdx import may_be_named
+from server.judges import Judges
+from server.live import LiveIndex
+from server.replies import RequestError
+
+CRAWL = "doppelganger"
+_FIELDS = {"id", "uri", "date"}
+_LONGEST_URL = 65_000
+_DATE = re.compile(r"[0-9]{14}")
+
+
+class Records:
+    """Answers and takes records, in any number of threads; raises `DedupError`."""
+
+    def __init__(self, live: LiveIndex, judges: Judges, most: int) -> None:
+        self._live, self._judges, self._most = live, judges, most
+
+    def find(self, text: str, query: str) -> dict[str, Any] | None:
+        """The record of a digest; `query` is ``uri=`` and then the URL, not escaped."""
+        digest, _ = parse_spelled(text, unlabelled="sha1")
+        url = query.removeprefix("uri=").encode("latin-1") if query.startswith("uri=") else b""
+        opened = self._live.opened()
+        settings = opened.engine.identity.settings
+        with (
+            opened.engine.view() as base,
+            self._live.crawls.seen(base, settings.keys(), "") as view,
+        ):
+            answer = _nameable(view, settings, Query(digest, url))
+        if answer is None:
+            return None
+        original = answer.original
+        date = int(digits_of_date(original.date))
+        return {"id": text, "uri": original.url.decode(), "date": date}
+
+    def take(self, items: Any) -> dict[str, Any]:
+        """An array of ``{"id", "uri", "date"}``; all of it or, if one cannot be read, nothing.
+
+        Returns what became of them.
+        """
+        if not isinstance(items, list):
+            raise RequestError("bad_request", "records come as a JSON array")
+        if len(items) > self._most:
+            raise RequestError("too_large", f"at most {self._most} records at once")
+        captures = [_capture(item) for item in items]
+        if not captures:
+            return {"added": 0}
+        settings = self._live.opened().engine.identity.settings
+        judge = self._judges.of(settings)
+
+        def change(writing: Writing) -> Added:
+            return add(writing, _crawl(writing), captures, settings, judge)
+
+        done = self._live.crawls.write(change, make=True)
+        return {"added": done.added, "unchanged": done.unchanged, "refused": done.refused}
+
+
+def _nameable(view: Finder, settings: Settings, query: Query) -> Answer | None:
+    """The answer of a lookup, if the client can be told of it: JSON cannot hold every URL."""
+    answer = lookup.find(view, settings, query)
+    if answer is None or not may_be_named(answer.original):
+        return None
+    try:
+        answer.original.url.decode()
+    except UnicodeDecodeError:
+        return None
+    return answer
+
+
+def _crawl(writing: Writing) -> Crawl:
+    """The crawl that is open for records, begun if there is none."""
+    for name in _names():
+        try:
+            crawl = writing.crawl(name)
+        except UnknownCrawl:
+            return life.begin(writing, name, seen=Seen.ALL)
+        if crawl.state is State.OPEN:
+            return crawl
+    raise AssertionError  # names do not end
+
+
+def _names() -> Iterator[str]:
+    number = 1
+    while True:
+        yield CRAWL if number == 1 else f"{CRAWL}-{number}"
+        number += 1
+
+
+def _capture(item: Any) -> Capture:
+    if not isinstance(item, dict) or not item.keys() <= _FIELDS:
+        raise BadQuery('a record is {"id", "uri", "date"}')
+    text, url, date = item.get("id"), item.get("uri"), item.get("date")
+    if not isinstance(text, str) or not isinstance(url, str) or not 0 < len(url) <= _LONGEST_URL:
+        raise BadQuery("id and uri of a record are text")
+    digits = str(date) if type(date) in (int, str) else ""
+    if not _DATE.fullmatch(digits):
+        raise BadQuery("the date of a record is a number of 14 digits")
+    digest, spelling = parse_spelled(text, unlabelled="sha1")
+    try:
+        return Capture(
+            digest, spelling, url.encode(), date_of_digits(check_digits(digits.encode())),
+            Evidence.NAMED,
+        )  # fmt: skip
+    except UnicodeEncodeError as error:
+        raise BadInput(f"the uri cannot be read: {error}") from error

@@ -1,0 +1,136 @@
+"""Doppelganger's protocol, as Zeno and gowarc speak it: recorded exchanges to the letter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote_plus
+
+import pytest
+from flask.testing import FlaskClient
+
+from dedupindex import tokens
+from dedupindex.index.identity import Settings
+from dedupindex.tokens import Role
+from server.app import create_app
+from server.config import Config
+from server.live import LiveIndex
+from tests.captures import capture, sha1
+from tests.conftest import MakeIndex
+from tests.test_cdx import text_of
+from tests.test_crawl_api import error, served
+from tests.test_tokens import bearer
+
+ID = "KQQFIO6D2CZVDLVYULTXXAVNTDBPD7R5"
+RECORD = {"id": ID, "uri": "http://original.example/first", "date": 20200102030405}
+URL = b"http://127.0.0.2:19301/b%20x?q=1&r=2"
+
+
+@pytest.fixture
+def web(make_index: MakeIndex) -> FlaskClient:
+    return served(
+        make_index(
+            [
+                capture(1, b"http://aaa.org/", 1),
+                capture(1, b"https://www.127.0.0.2:19301/b%20x?q=1&r=2", 2),
+                capture(1, URL, 3),
+                capture(2, b"http://aaa.org/2", 1),
+            ]
+        )
+    )
+
+
+def test_the_uri_is_everything_after_its_name(web: FlaskClient) -> None:
+    id = text_of(sha1(1))
+    response = web.get(f"/api/records/{id}?uri={URL.decode()}")
+    assert response.status_code == 200
+    assert response.get_json() == {"id": id, "uri": URL.decode(), "date": 20261103091417}
+    for url in ("http://elsewhere.org/", ""):
+        found = web.get(f"/api/records/{id}?uri={url}").get_json()
+        assert found["uri"] == "http://aaa.org/"
+    assert web.get(f"/api/records/{id}").status_code == 200
+
+
+def test_a_miss_and_a_bad_id(web: FlaskClient) -> None:
+    response = web.get(f"/api/records/{ID}?uri=http://a.org/")
+    assert (response.status_code, response.text) == (404, "record not found\n")
+    assert error(web.get("/api/records/ABC?uri=http://a.org/")) == (400, "bad_digest")
+    assert error(web.get("/api/records/")) == (400, "bad_digest")
+    empty = "3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ"
+    assert web.get(f"/api/records/{empty}").status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/api/records", "/api/records/"])
+def test_what_is_posted_is_found_at_once(path: str, web: FlaskClient) -> None:
+    response = web.post(path, json=[RECORD])
+    assert (response.status_code, response.data) == (201, b"")
+    assert web.get(f"/api/records/{ID}?uri=http://a.org/").get_json() == RECORD
+    assert web.post(path, json=[RECORD]).status_code == 201
+    crawl = web.get("/crawls/doppelganger").get_json()
+    assert (crawl["state"], crawl["seen_by"], crawl["captures"]) == ("open", "all", 1)
+    answer = web.get(f"/lookup?digest=sha1:{ID}").get_json()
+    assert answer["original"]["evidence"] == "revisit"
+
+
+def test_when_the_shared_crawl_has_ended_another_begins(web: FlaskClient) -> None:
+    web.post("/api/records", json=[RECORD])
+    assert web.post("/crawls/doppelganger/commit").status_code == 200
+    other = {**RECORD, "id": text_of(sha1(7))}
+    assert web.post("/api/records", json=[other]).status_code == 201
+    assert web.get("/crawls/doppelganger-2").get_json()["captures"] == 1
+    for record in (RECORD, other):
+        assert web.get(f"/api/records/{record['id']}").get_json() == record
+    web.post("/crawls/doppelganger-2/cancel")
+    assert web.get(f"/api/records/{other['id']}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (RECORD, 400),
+        ([{"id": ID}], 400),
+        ([RECORD, {**RECORD, "id": "short"}], 400),
+        ([{**RECORD, "date": 20201332000000}], 400),
+        ([{**RECORD, "date": 1}], 400),
+        ([{**RECORD, "uri": ""}], 400),
+        ([{**RECORD, "uri": 5}], 400),
+        ([{**RECORD, "uri": "\ud800"}], 400),
+        (["x"], 400),
+        ([{**RECORD, "more": 1}], 400),
+        ([RECORD] * 100_001, 413),
+        ([], 201),
+    ],
+)
+def test_what_cannot_be_read_changes_nothing(body: Any, status: int, web: FlaskClient) -> None:
+    assert web.post("/api/records", json=body).status_code == status
+    assert web.get(f"/api/records/{ID}").status_code == 404
+
+
+def test_no_json_and_wrong_methods(web: FlaskClient) -> None:
+    assert error(web.post("/api/records", data=b"{[")) == (400, "bad_request")
+    assert web.put("/api/records").status_code == 405
+    assert web.post(f"/api/records/{ID}", json=[]).status_code == 405
+
+
+def test_an_outage_is_not_a_miss(tmp_path: Path) -> None:
+    web = served(tmp_path / "nowhere")
+    assert error(web.get(f"/api/records/{ID}")) == (503, "index_unavailable")
+    assert error(web.post("/api/records", json=[RECORD])) == (503, "index_unavailable")
+
+
+def test_tokens_are_asked_for_where_they_are_for_lookups(make_index: MakeIndex) -> None:
+    index = make_index([capture(1, URL)], Settings(by_url=True))
+    live = LiveIndex(index)
+    live.refresh()
+    web = create_app(Config(index, private=True), live).test_client()
+    reader, writer = tokens.add(index, "r", Role.READ), tokens.add(index, "w", Role.WRITE, "a*")
+    keeper = tokens.add(index, "k", Role.WRITE, "doppel*")
+    cdx = "/cdx?url=" + quote_plus(URL)
+    for path in (cdx, f"/api/records/{text_of(sha1(1))}"):
+        assert web.get(path).status_code == 401
+        assert web.get(path, headers=bearer(reader)).status_code == 200
+    assert web.get(cdx, headers={"Cookie": f"cdx_auth_token={reader}"}).data
+    assert web.get(cdx, headers={"Cookie": "cdx_auth_token=x"}).status_code == 401
+    for token, status in ((reader, 403), (writer, 403), (keeper, 201)):
+        answer = web.post("/api/records", json=[RECORD], headers=bearer(token))
+        assert answer.status_code == status
