@@ -26,7 +26,7 @@ from tests.benchmarks.suite import Line, Target
 
 Form = Callable[[Captures, int, int], Iterator[bytes]]
 
-NEED_WRK = {"lookup", "batch", "latency", "weight"}
+NEED_WRK = {"lookup", "cdx-lookup", "batch", "latency", "weight"}
 LINES = {"weight": ["start", "server-memory"]}
 
 

@@ -27,6 +27,7 @@ JOBS: dict[str, Job] = {
     "scale": building.scale,
     "add": building.add,
     "lookup": asking.lookup,
+    "cdx-lookup": asking.cdx_lookup,
     "batch": asking.batch,
     "latency": asking.latency,
     "weight": asking.weight,

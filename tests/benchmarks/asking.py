@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from urllib.request import urlopen
 
-from tests.benchmarks.building import served_index
+from tests.benchmarks.building import piped, served_index
 from tests.benchmarks.captures import Captures, Row
 from tests.benchmarks.load import (
     CLIENTS,
@@ -61,6 +61,29 @@ def lookup(bench: Bench) -> Iterator[Line]:
     told = f"p99 {p99:.2f} ms at full load; {bench.size.served:,} captures"
     yield _beside("lookup", rate, "bare", "bare WSGI answer", Target(0.6, goal=0.75), told)
     yield _beside("lookup", rate, "outback", "OutbackCDX", Target(5), note)
+
+
+def cdx_lookup(bench: Bench) -> Iterator[Line]:
+    """The captures of a URL, as CDX clients ask for them, of OutbackCDX and of as many of ours."""
+    count = bench.size.outback
+    index = bench.fresh("by-url")
+    piped(bench, count, index, "--by-url")
+    rows = _asked(count)
+    requests = written(bench.scratch / "cdx-requests", paths(rows, "cdx"))
+    with ExitStack() as stack:
+        server = stack.enter_context(serving(bench, index))
+        with urlopen(server.address + next(paths(rows[:1], "cdx"))) as response:
+            if rows[0].digest.encode() not in response.read():
+                raise Failed(f"{rows[0]} is in the index, but is not listed")
+        contenders = {"ours": lambda: ask(bench, server.address, requests)}
+        note = f"{count:,} captures in each"
+        try:
+            contenders["outback"] = stack.enter_context(_Outback(bench)).ask
+        except Missing as missing:
+            note = str(missing)
+        loads = bench.interleaved(contenders)
+    rate = {name: median([load.rate for load in found]) for name, found in loads.items()}
+    yield _beside("cdx-lookup", rate, "outback", "OutbackCDX", Target(2), note)
 
 
 def _beside(

@@ -125,11 +125,11 @@ def _posting(peer: OutbackCDX, source: Path) -> Callable[[], float]:
     return lambda: peer.post(source)
 
 
-def piped(bench: Bench, count: int, target: Path) -> Spent:
+def piped(bench: Bench, count: int, target: Path, *options: str) -> Spent:
     """Build an index on one core from a pipe of made-up CDX lines, which come from another."""
     line = [sys.executable, "-m", "tests.benchmarks.captures", str(count)]
     source = start(line, bench.cores.other, stdout=subprocess.PIPE)
-    command = [INDEX, *EVERYTHING, "--jobs", "1", "--json", "-", target]
+    command = [INDEX, *EVERYTHING, *options, "--jobs", "1", "--json", "-", target]
     try:
         spent = run(command, bench.cores.one, stdin=source.stdout)
     finally:
