@@ -24,23 +24,27 @@ COMMANDS = {  # in the order of the work
     "token": "Say who may write to a served index, or read it.",
     "search": "Search an index as a person would.",
 }
+ONCE = {  # what is done once, and has no settings that stay
+    "heritrix-profile": "Make a Heritrix job that asks.",
+}
 
 
 class _Commands(click.Group):
     """Imports a command's module when it is wanted: ``lookup`` must not wait for ``serve``."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return [*COMMANDS, *ONCE]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        if cmd_name not in COMMANDS and cmd_name not in ONCE:
             return None
-        command: click.Command = import_module(f"dedupindex.cli.{cmd_name}").command
+        module = cmd_name.replace("-", "_")
+        command: click.Command = import_module(f"dedupindex.cli.{module}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl([*COMMANDS.items(), *ONCE.items()])
 
 
 @click.command(

@@ -1,0 +1,230 @@
+// dedup-lookup: asks dedupindex for each response, right after it was fetched, whether its payload is stored already.
+//
+// Settings are in dedup-beans.xml. Whatever goes wrong, the response is stored in full: no answer of the server, or
+// the lack of one, can keep Heritrix from storing what was not found.
+//
+// Heritrix loads this file once in each of its threads, when the thread has its first URI. What there must be one of
+// in a crawl is therefore the bean "dedupSession": the thread that comes first makes it.
+
+import java.util.concurrent.CountDownLatch
+import java.util.concurrent.TimeUnit
+import java.util.concurrent.atomic.AtomicLong
+import java.util.logging.Logger
+import org.archive.crawler.event.CrawlStateEvent
+import org.archive.modules.revisit.IdenticalPayloadDigestRevisit
+import org.springframework.context.ApplicationListener
+
+/** The server refused this one request; that says nothing about the next. */
+class Refused extends IOException {
+    Refused(String message) { super(message) }
+}
+
+/** What all threads of a crawl share: the connection's health, and that the crawl is begun and ended once. */
+class DedupSession implements ApplicationListener<CrawlStateEvent> {
+    static final int LOOKUP_TIMEOUT = 2000, WRITE_TIMEOUT = 5000      // milliseconds
+    static final int ATTEMPTS = 2, LONGEST_END = 30                   // to end the crawl; seconds
+    final Logger log = Logger.getLogger('org.archive.dedupindex')
+    final AtomicLong asked = new AtomicLong(), found = new AtomicLong(), reported = new AtomicLong()
+    final AtomicLong notAsked = new AtomicLong(), notReported = new AtomicLong()
+    final String server, crawl, question
+    final Properties settings
+    final String covers
+    final long quiet
+    private volatile boolean begun, down
+    private long quietUntil
+
+    /** The one session of the crawl that `context` runs. */
+    static of(context) {
+        synchronized (context) {
+            def beans = context.autowireCapableBeanFactory
+            if (!beans.containsSingleton('dedupSession')) {
+                def session = new DedupSession(context)
+                beans.registerSingleton('dedupSession', session)
+                context.addApplicationListener(session)
+            }
+            return beans.getSingleton('dedupSession')
+        }
+    }
+
+    private DedupSession(context) {
+        settings = context.getBean('dedup')
+        server = settings.getProperty('server').trim().replaceAll('/+$', '')
+        quiet = 1000L * (settings.getProperty('quietSeconds', '30').trim() as long)
+        // A launch has its own id, so no two launches of a job are taken for one crawl.
+        crawl = (context.getBean('metadata').jobName + '-' + context.currentLaunchId).replaceAll('[^A-Za-z0-9._-]', '_')
+        def said = settings.getProperty('digestCovers', 'auto').trim()
+        // FetchHTTP takes its digest with the chunk framing of the transfer, FetchHTTP2 without.
+        covers = said != 'auto' ? said : isFetchHttp2(context) ? 'entity' : 'stored'
+        question = '&crawl=' + crawl + only('strategy', 'searchStrategy') + only('max_age', 'maxAge')
+    }
+
+    private static boolean isFetchHttp2(context) {
+        return context.beanDefinitionNames.any { context.getType(it)?.simpleName == 'FetchHTTP2' }
+    }
+
+    private String only(String parameter, String setting) {
+        def value = settings.getProperty(setting, '').trim()
+        return value ? '&' + parameter + '=' + URLEncoder.encode(value, 'UTF-8') : ''
+    }
+
+    /** The original of a payload as the headers of its revisit, empty if there is none, null if nobody knows. */
+    Map<String, String> original(String url, String digest) {
+        def answer = attempt('not looked up') {
+            if (!begun) begin()
+            request('GET', '/lookup?digest=' + digest + '&url=' + URLEncoder.encode(url, 'UTF-8') + question, null)
+        }
+        if (answer == null) {
+            notAsked.incrementAndGet()
+            return null
+        }
+        asked.incrementAndGet()
+        if (answer) found.incrementAndGet()
+        return answer
+    }
+
+    /** Tell the server what was written. */
+    void report(Map fields) {
+        def answer = attempt('not reported') { request('POST', '/captures?crawl=' + crawl, fields) }
+        (answer == null ? notReported : reported).incrementAndGet()
+    }
+
+    private synchronized void begin() {
+        if (begun) return
+        request('POST', '/crawls', [name: crawl, seen_by: settings.getProperty('seenBy', 'own').trim(), digest_covers: covers])
+        begun = true
+        log.info('dedup: crawl ' + crawl + ' is begun at ' + server + ', digests are of the ' + covers + ' body')
+    }
+
+    /** Do something with the server unless it failed shortly before; null if that was not possible. */
+    private attempt(String otherwise, Closure what) {
+        if (!mayTry()) return null
+        try {
+            def answer = what()
+            if (down) recovered()
+            return answer
+        } catch (Refused e) {
+            log.warning('dedup: ' + otherwise + ': ' + e.message)
+        } catch (Exception e) {
+            failed(otherwise, e)
+        }
+        return null
+    }
+
+    /** When the server is down, one thread tries every now and then, and all others go on without it. */
+    private boolean mayTry() {
+        if (!down) return true
+        synchronized (this) {
+            long now = System.currentTimeMillis()
+            if (now < quietUntil) return false
+            quietUntil = now + quiet
+            return true
+        }
+    }
+
+    private synchronized void failed(String otherwise, Exception e) {
+        quietUntil = System.currentTimeMillis() + quiet
+        if (!down) log.severe('dedup: ' + otherwise + ', and no question for ' + quiet.intdiv(1000) + ' s; all is stored: ' + server + ': ' + e)
+        down = true
+    }
+
+    private synchronized void recovered() {
+        if (down) log.info('dedup: ' + server + ' answers again; not looked up until now: ' + notAsked)
+        down = false
+    }
+
+    /** The header lines of an answer, empty if it has none; raises IOException. */
+    private Map<String, String> request(String method, String path, Map fields) {
+        def connection = new URL(server + path).openConnection()
+        connection.requestMethod = method
+        connection.connectTimeout = LOOKUP_TIMEOUT
+        connection.readTimeout = fields == null ? LOOKUP_TIMEOUT : WRITE_TIMEOUT
+        connection.useCaches = false
+        connection.setRequestProperty('Accept', 'text/plain')
+        if (fields != null) {
+            connection.doOutput = true
+            connection.setRequestProperty('Content-Type', 'application/x-www-form-urlencoded')
+            def body = fields.findAll { it.value != null }.collect { it.key + '=' + URLEncoder.encode(it.value as String, 'UTF-8') }
+            connection.outputStream.withCloseable { it.write(body.join('&').getBytes('US-ASCII')) }
+        }
+        int code = connection.responseCode
+        if (code == 200 || code == 204) {
+            def text = connection.inputStream.getText('UTF-8')
+            return method == 'GET' && code == 200 ? headers(text) : [:]
+        }
+        def message = method + ' ' + path.take(200) + ' was answered ' + code + ' ' + (connection.errorStream?.getText('UTF-8')?.take(300) ?: '')
+        if (code in [400, 413, 414]) throw new Refused(message)
+        if (code == 404) begun = false                 // the server has another index now, which does not know this crawl
+        throw new IOException(message)
+    }
+
+    private static Map<String, String> headers(String text) {
+        def read = text.readLines().findAll { it.contains(': ') }.collectEntries { it.split(': ', 2) as List }
+        if (!read['WARC-Refers-To-Target-URI'] || !read['WARC-Refers-To-Date']) throw new IOException('no original in the answer ' + text.take(200))
+        return read
+    }
+
+    /** At the end of the crawl: what it stored answers everybody from now on, or is taken back. */
+    void onApplicationEvent(CrawlStateEvent event) {
+        if (event.state.name() != 'FINISHED') return
+        // Heritrix may exit as soon as the crawl is finished, without waiting for us; this makes it wait.
+        def ended = new CountDownLatch(1)
+        def hook = new Thread({ ended.await(LONGEST_END, TimeUnit.SECONDS) } as Runnable)
+        Runtime.runtime.addShutdownHook(hook)
+        try {
+            end(event.message ?: '')
+        } catch (Exception e) {                        // out of here it would stop the thread that ends the crawl
+            log.severe('dedup: crawl ' + crawl + ' is still open: ' + e)
+        } finally {
+            ended.countDown()
+            try {
+                Runtime.runtime.removeShutdownHook(hook)
+            } catch (IllegalStateException e) {        // Heritrix is exiting already
+            }
+        }
+    }
+
+    private void end(String reason) {
+        def missed = (notAsked.get() ? '; not looked up ' + notAsked : '') + (notReported.get() ? '; not reported ' + notReported : '')
+        log.info('dedup: crawl ' + crawl + ': looked up ' + asked + ', of these duplicates ' + found + '; reported ' + reported + missed)
+        if (!begun) {
+            log.severe('dedup: crawl ' + crawl + ' was never begun at ' + server + missed)
+            return
+        }
+        def cancelOn = settings.getProperty('cancelOn', '').trim()
+        def step = '/crawls/' + crawl + (cancelOn && reason =~ cancelOn ? '/cancel' : '/commit')
+        for (int left = ATTEMPTS; left > 0; left--) {
+            try {
+                request('POST', step, [exit: reason + missed])
+                log.info('dedup: done: POST ' + step)
+                return
+            } catch (IOException e) {
+                // Said at once: when Heritrix exits, its log is closed before we are done.
+                if (left == ATTEMPTS) log.severe('dedup: crawl ' + crawl + ' is still open: ' + e + '; if no line "done" follows: curl -d exit=late ' + server + step)
+            }
+        }
+    }
+}
+
+dedup = DedupSession.of(context)                       // without "def", so that process() sees it
+
+void process(curi) {
+    if (!curi.is2XXSuccess() || !curi.isHttpTransaction() || curi.isRevisit()) return
+    String digest = curi.getContentDigestSchemeString()
+    if (digest == null || curi.getContentLength() <= 0L) return
+    def original = dedup.original(curi.getURI(), digest)
+    if (original == null) return                       // nobody knows: stored, and not reported
+    if (original.isEmpty()) {
+        curi.getContentDigestHistory()                 // makes the writer note there what it wrote; dedup-store reads it
+        return
+    }
+    def revisit = new IdenticalPayloadDigestRevisit(digest)
+    revisit.setRefersToTargetURI(original['WARC-Refers-To-Target-URI'] as String)
+    revisit.setRefersToDate(original['WARC-Refers-To-Date'] as String)
+    String id = original['WARC-Refers-To']
+    if (id) revisit.setRefersToRecordID(id.replaceAll('^<|>$', ''))
+    curi.setRevisitProfile(revisit)
+    curi.getAnnotations().add('Revisit:IdenticalPayloadDigest')
+    curi.addExtraInfo('RevisitProfile', revisit.getProfileName())
+    curi.addExtraInfo('RevisitRefersToURI', revisit.getRefersToTargetURI())
+    curi.addExtraInfo('RevisitRefersToDate', revisit.getRefersToDate())
+}

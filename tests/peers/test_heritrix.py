@@ -1,0 +1,316 @@
+"""A stock Heritrix asks and reports through the scripts of conf/heritrix; warcio reads its WARCs.
+
+Heritrix ends with status 0 also when its scripts failed, so it is revisits that are counted.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import time
+from base64 import b32encode
+from collections.abc import Iterator
+from contextlib import closing
+from hashlib import sha1
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any, NamedTuple
+
+import pytest
+
+from dedupindex.digest import Digest
+from dedupindex.index import open_index
+from dedupindex.lookup import Query, find
+from tests.peers.heritrix import Crawl, Heritrix, Page, Record, Site, heritrix_home, tell
+from tests.test_cli import dedupindex
+from tests.test_server_live import Running, serving, until
+
+pytestmark = pytest.mark.peer
+NEWS = "/news.html"  # what changes between the crawls
+
+
+class Harvests(NamedTuple):
+    """Two crawls of one site, the second of what the first had stored."""
+
+    site: Site
+    first: Crawl
+    second: Crawl
+    crawls: dict[str, Any]  # as the server shows them, by name
+    index: Path
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with closing(Site()) as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
+def heritrix(tmp_path_factory: pytest.TempPathFactory) -> Heritrix:
+    return Heritrix(heritrix_home(), tmp_path_factory.mktemp("heritrix"))
+
+
+def empty_index(folder: Path) -> Path:
+    dedupindex(
+        "index", "-w", "-m", ".*", "-", folder / "index", text=" CDX N b a m s k r M S V g\n"
+    )
+    return folder / "index"
+
+
+@pytest.fixture(scope="module")
+def harvests(
+    heritrix: Heritrix, site: Site, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Harvests]:
+    """FetchHTTP first, then FetchHTTP2: their digests agree as long as nothing is chunked."""
+    folder = tmp_path_factory.mktemp("harvests")
+    index = empty_index(folder)
+    with serving(index) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        first = heritrix.run(heritrix.make("first", site, url))
+        monday = site.pages[NEWS]
+        site.pages[NEWS] = Page(b"<p>friday's news " * 60)
+        second = heritrix.run(heritrix.make("second", site, url, "--http2"))
+        site.pages[NEWS] = monday
+        shown = {crawl.name: crawl_of(server, crawl.name) for crawl in (first, second)}
+    yield Harvests(site, first, second, shown, index)
+
+
+def crawl_of(server: Running, name: str) -> dict[str, Any]:
+    status, body = server.get(f"/crawls/{name}")
+    assert status == 200, body
+    return dict(json.loads(body))
+
+
+def of_kind(records: list[Record], kind: str) -> list[Record]:
+    return [record for record in records if record.kind == kind]
+
+
+def stored(site: Site, records: list[Record]) -> list[Record]:
+    """Responses that could have been duplicates."""
+    return [one for one in of_kind(records, "response") if one.url in site.payloads()]
+
+
+def check_revisits(records: list[Record], everything: list[Record]) -> None:
+    """Every revisit names a response that exists and has the same payload digest."""
+    originals = {one.headers["WARC-Record-ID"]: one for one in of_kind(everything, "response")}
+    for revisit in of_kind(records, "revisit"):
+        original = originals[revisit.headers["WARC-Refers-To"]]
+        assert revisit.headers["WARC-Refers-To-Target-URI"] == original.url
+        assert revisit.headers["WARC-Refers-To-Date"] == original.headers["WARC-Date"]
+        digest = revisit.headers["WARC-Payload-Digest"]
+        assert digest == original.headers["WARC-Payload-Digest"]
+        assert revisit.headers["WARC-Profile"].endswith("/identical-payload-digest")
+
+
+def test_what_is_twice_in_a_crawl_is_stored_once(harvests: Harvests) -> None:
+    records, payloads = harvests.first.records(), harvests.site.payloads()
+    again = len(payloads) - len(set(payloads.values()))
+    assert len(of_kind(records, "revisit")) == again == 4
+    assert len(stored(harvests.site, records)) == len(set(payloads.values()))
+    assert {one.url for one in records} >= payloads.keys()
+    check_revisits(records, records)
+
+
+def test_the_second_crawl_is_full_of_revisits(harvests: Harvests) -> None:
+    records = harvests.second.records()
+    revisits = of_kind(records, "revisit")
+    assert {one.url for one in revisits} == harvests.site.payloads().keys() - {
+        harvests.site.url + NEWS
+    }
+    assert [one.url for one in stored(harvests.site, records)] == [harvests.site.url + NEWS]
+    check_revisits(records, harvests.first.records())
+    chunked = harvests.site.url + "/feed.xml"
+    plain = b32encode(sha1(harvests.site.pages["/feed.xml"].body).digest()).decode()
+    [feed] = [one for one in revisits if one.url == chunked]
+    assert feed.headers["WARC-Payload-Digest"] == f"sha1:{plain}"
+
+
+def test_only_what_must_be_is_a_revisit(harvests: Harvests) -> None:
+    for crawl in (harvests.first, harvests.second):
+        others = {
+            one.url.removeprefix(harvests.site.url): one.status
+            for one in of_kind(crawl.records(), "response")
+        }
+        expected = {"/empty.bin": "200", "/gone.html": "404", "/moved.html": "302"}
+        assert others.items() >= {**expected, "/part.bin": "203", "/robots.txt": "404"}.items()
+
+
+def test_the_server_was_told_of_each_record_once(harvests: Harvests) -> None:
+    for crawl, covers in ((harvests.first, "stored"), (harvests.second, "entity")):
+        kept = stored(harvests.site, crawl.records())
+        shown = harvests.crawls[crawl.name]
+        assert (shown["state"], shown["exit"]) == ("committed", "Finished")
+        assert shown["digest_covers"] == covers
+        assert shown["captures"] == len(kept)
+        assert shown["bytes"] == sum(len(harvests.site.pages["/" + p].body) for p in paths(kept))
+
+
+def paths(records: list[Record]) -> list[str]:
+    return [record.url.split("/", 3)[3] for record in records]
+
+
+def test_the_numbers_agree_with_heritrixs_own(harvests: Harvests) -> None:
+    for crawl in (harvests.first, harvests.second):
+        records = crawl.records()
+        assert crawl.said("duplicate-by-hash URIs") == len(of_kind(records, "revisit"))
+        assert crawl.said("novel URIs") == len(of_kind(records, "response"))
+        assert "SEVERE" not in crawl.alerts()
+
+
+def test_the_crawl_log_names_the_same_originals(harvests: Harvests, tmp_path: Path) -> None:
+    log = harvests.second.launch / "logs" / "crawl.log"
+    dedupindex("index", "-w", "-m", ".*", "-i", "crawllog", log, tmp_path / "i")
+    revisits = of_kind(harvests.second.records(), "revisit")
+    with closing(open_index(tmp_path / "i")) as engine, engine.view() as view:
+        for revisit in revisits:
+            digest = Digest.parse(revisit.headers["WARC-Payload-Digest"])
+            target = revisit.headers["WARC-Refers-To-Target-URI"].encode()
+            answer = find(view, engine.identity.settings, Query(digest, target))
+            assert answer is not None
+            assert answer.original.url == target
+            assert answer.original.date == revisit.headers["WARC-Refers-To-Date"].encode()
+
+
+def all_stored(site: Site, crawl: Crawl) -> list[Record]:
+    """The records of a crawl in which each payload is there, as response or as revisit."""
+    records = crawl.records()
+    assert {one.url for one in records} >= site.payloads().keys()
+    return records
+
+
+def test_without_a_server_all_is_stored(heritrix: Heritrix, site: Site) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    crawl = heritrix.run(heritrix.make("alone", site, f"http://127.0.0.1:{port}"))
+    records = all_stored(site, crawl)
+    assert of_kind(records, "revisit") == []
+    assert crawl.said("duplicate-by-hash URIs") == 0
+    alerts = crawl.alerts()
+    assert alerts.count("Connection refused") == 1  # not one for each URI
+    asked = len(site.payloads()) + 1  # and a response 203
+    assert f"was never begun at http://127.0.0.1:{port}; not looked up {asked}" in alerts
+
+
+def test_a_server_that_dies_in_the_middle(
+    heritrix: Heritrix, site: Site, harvests: Harvests, tmp_path: Path
+) -> None:
+    """Up to then there are revisits, all true; from then on all is stored."""
+    index = shutil.copytree(harvests.index, tmp_path / "index")
+    with serving(index) as server:
+        fetched: list[str] = []
+
+        def kill(path: str) -> None:
+            if path == "/report.pdf":
+                server.process.kill()
+                server.process.wait()
+                assert until(lambda: not answers(server.port))
+            fetched.append(path)
+
+        site.before = kill
+        try:
+            crawl = heritrix.run(heritrix.make("half", site, f"http://127.0.0.1:{server.port}"))
+        finally:
+            site.before = lambda path: None
+    records = all_stored(site, crawl)
+    before = {site.url + path for path in fetched[: fetched.index("/report.pdf")]}
+    revisits = {one.url for one in of_kind(records, "revisit")}
+    assert revisits == before & site.payloads().keys() and len(revisits) >= 3
+    check_revisits(records, harvests.first.records())
+    assert "is still open" in crawl.alerts()
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+class _Stub(BaseHTTPRequestHandler):
+    """Answers as the server does, then 503, then not at all."""
+
+    protocol_version = "HTTP/1.1"
+    asked: list[str]
+    released: Event
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        if self.path.endswith("/commit") and self.asked.count(self.path) == 1:
+            self.released.wait(60)
+        lookups = sum(path.startswith("/lookup") for path in self.asked)
+        if lookups > 4 and self.command == "GET":
+            self.released.wait(60)
+        status = 204 if lookups <= 3 else 503
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.send_response(200 if self.command == "POST" else status)
+        if self.command == "POST" or status != 204:
+            self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_POST = do_GET
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Tests say what went wrong."""
+
+
+def test_a_server_that_says_503_and_then_hangs(heritrix: Heritrix, site: Site) -> None:
+    """Quiet for a second instead of 30, so that both are met in one crawl.
+
+    Heritrix would exit as soon as the crawl is over, but waits until it is committed at last.
+    """
+    stub = type("Stub", (_Stub,), {"asked": [], "released": Event()})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), stub)
+    Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    job = heritrix.make("sick", site, f"http://127.0.0.1:{server.server_port}")
+    beans = job / "dedup-beans.xml"
+    beans.write_text(beans.read_text().replace("quietSeconds=30", "quietSeconds=1"))
+
+    def slow(path: str) -> None:
+        if path == "/story.html":
+            time.sleep(1.1)  # the quiet time is over, so the next question is asked
+
+    site.before = slow
+    started = time.monotonic()
+    try:
+        crawl = heritrix.run(job)
+    finally:
+        site.before = lambda path: None
+        stub.released.set()
+        server.shutdown()
+        server.server_close()
+    assert time.monotonic() - started < 40
+    assert of_kind(all_stored(site, crawl), "revisit") == []
+    asked = [path for path in stub.asked if path.startswith("/lookup")]
+    assert len(asked) <= 6  # three answered, one 503, and one each time it was quiet for long
+    assert [path.rpartition("/")[2] for path in stub.asked[-2:]] == ["commit", "commit"]
+    alerts = crawl.alerts()
+    assert "was answered 503" in alerts and "no question for 1 s" in alerts
+
+
+def test_a_crawl_that_is_terminated_is_taken_back(
+    heritrix: Heritrix, site: Site, tmp_path: Path
+) -> None:
+    index, reached, go_on = empty_index(tmp_path), Event(), Event()
+
+    def hold(path: str) -> None:
+        if path == "/story.html":
+            reached.set()
+            go_on.wait(60)
+
+    def terminate(port: int) -> None:
+        assert reached.wait(60)
+        tell(port, "ended", "terminate")
+        go_on.set()
+
+    site.before = hold
+    try:
+        with serving(index) as server:
+            job = heritrix.make("ended", site, f"http://127.0.0.1:{server.port}")
+            crawl = heritrix.run(job, terminate)
+            shown = crawl_of(server, crawl.name)
+    finally:
+        site.before = lambda path: None
+    assert (shown["state"], shown["exit"]) == ("cancelled", "Finished - Ended by operator")
+    records = crawl.records()
+    assert {one.url for one in stored(site, records)} >= {site.url + "/", site.url + "/logo.png"}
+    check_revisits(records, records)
