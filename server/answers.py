@@ -88,6 +88,8 @@ class Lookups:
                     if (asker or body is NONE) and not self._live.crawls.silent(prefix, asker):
                         body = None
                     if body is not None:
+                        if asker:
+                            self._live.crawls.asked.note(asker)
                         self._metrics.lookup(base + (MISS if body is NONE else HIT), started)
                         return OK, JSON, body
             return self._one(opened, text, as_text, started)
@@ -129,6 +131,8 @@ class Lookups:
                 reply = ("204 No Content", [], b"")
             else:
                 reply = (OK, TEXT, header_lines(answer.original))
+        if query.crawl:
+            self._live.crawls.asked.note(query.crawl)
         self._metrics.lookup(cell, started)
         return reply
 

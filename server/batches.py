@@ -140,6 +140,8 @@ class _Answers:
             else:
                 hits += 1
             found.append(body)
+        if asker:
+            self._crawls.asked.note_all([asker] * (hits + misses))
         self.cells[self._base + HIT] += hits
         self.cells[self._base + MISS] += misses
         return found
@@ -157,6 +159,8 @@ class _Answers:
                 content = lookup.as_json(answer)
                 if explain:
                     content["considered"] = lookup.considered(seen, self._settings, query)
+            if query.crawl:
+                self._crawls.asked.note(query.crawl)
             match = answer.match.value if answer else "none"
             self.cells[cell_of(query.strategy.value, match)] += 1
             return orjson.dumps(content)

@@ -34,6 +34,7 @@ MAX_STREAMS = 96  # requests with a body at one time and worker: slow senders ho
 THREADS = 128  # of one worker
 HEADER_TIMEOUT = 30  # seconds in which the head of a request must have come
 RELOAD_EVERY = 0.25  # seconds between two looks at whether the index was replaced
+COUNT_EVERY = 1.0  # seconds between two times that lookups of crawls are written down
 RELOAD_GRACE = 2.0  # seconds an index may be missing (it is being replaced) before it is an error
 DRAIN = 0.3  # seconds in which answers ask clients to close, before the workers stop
 RETRY_AFTER = 5  # seconds, said with every 503

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from dedupindex.capture import Covers
+from dedupindex.crawls.asked import Counting, add_asked
 from dedupindex.crawls.captures import under
 from dedupindex.crawls.crawl import Crawl
 from dedupindex.crawls.store import FILE, Reading, Store, Writing
@@ -64,6 +66,7 @@ class Crawls:
         self._opened: _Opened | None = None
         self._known = _Known(-1, [])
         self._busy = threading.Lock()
+        self.asked = Counting()
 
     def refresh(self) -> None:
         """Open the file if it is there now, and let go of one that was replaced."""
@@ -99,6 +102,12 @@ class Crawls:
         if opened is None:
             raise UnknownCrawl("no crawl was begun here; begin one with POST /crawls")
         return opened.writer.write(change)
+
+    def write_asked(self) -> None:
+        """Write down who has asked since this was called last; raises `IndexUnavailable`."""
+        counted = self.asked.taken()
+        if counted and self._opened is not None:
+            self.write(lambda writing: add_asked(writing, counted.items(), time.time()))
 
     def _look(self) -> None:
         if self._opened is None:

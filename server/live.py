@@ -20,7 +20,7 @@ from dedupindex.index import open_index
 from dedupindex.index.answer_bytes import PlainAnswers, PlainView
 from dedupindex.index.identity import Identity, read_identity
 from dedupindex.index.protocol import Engine
-from server.config import RELOAD_EVERY, RELOAD_GRACE
+from server.config import COUNT_EVERY, RELOAD_EVERY, RELOAD_GRACE
 from server.crawls import Crawls
 
 _Stamp = tuple[Identity, list[tuple[str, int]]]
@@ -87,9 +87,14 @@ class LiveIndex:
         threading.Thread(target=self._watch, name="reload", daemon=True).start()
 
     def _watch(self) -> None:
-        pause = threading.Event()
+        pause, written = threading.Event(), time.monotonic()
         while not pause.wait(RELOAD_EVERY):
             self.refresh()
+            now = time.monotonic()
+            if now - written >= COUNT_EVERY:
+                written = now
+                with suppress(DedupError):  # a disk that is full keeps nobody from asking
+                    self.crawls.write_asked()
 
 
 def _stamp(index: Path) -> _Stamp:

@@ -16,8 +16,9 @@ from dedupindex import lookup
 from dedupindex.asking import of_json, query_of
 from dedupindex.capture import Capture, Covers
 from dedupindex.crawls import claims, life
+from dedupindex.crawls.asked import asked_of
 from dedupindex.crawls.captures import Added, add
-from dedupindex.crawls.crawl import Crawl, Seen
+from dedupindex.crawls.crawl import Crawl, Seen, State
 from dedupindex.crawls.reported import capture_of
 from dedupindex.crawls.store import Reading, Writing
 from dedupindex.crawls.view import Both, Visible
@@ -27,6 +28,7 @@ from server.live import LiveIndex
 from server.replies import RequestError, error_object
 
 STRETCH = 1000  # captures of a stream in one transaction
+_NO_LOOKUP = ("ended without a lookup", "begun, no lookup yet")
 _E = TypeVar("_E", Seen, Covers)
 
 
@@ -70,6 +72,7 @@ class Reporting:
     def end(self, name: str, given: Mapping[str, Any], *, keep: bool) -> dict[str, Any]:
         """Commit or cancel; ``{"exit"?}`` to the crawl as it stands."""
         _only(given, "exit")
+        self._live.crawls.write_asked()  # a crawl that was short is shown as it was
         change = partial(
             life.commit if keep else life.cancel, name=name, exit=text_of(given, "exit")
         )
@@ -160,7 +163,9 @@ class Reporting:
             shown = {"duplicate": False, "claimed": mine, "until": claim.until / 1000}
             return {**shown, "token": claim.token} if mine else shown
 
-        return self._live.crawls.write(change)
+        answer = self._live.crawls.write(change)
+        self._live.crawls.asked.note(query.crawl)
+        return answer
 
     def release(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """``{"digest", "token"}``: the claimant will not store the payload after all."""
@@ -186,7 +191,16 @@ def _read(item: Any) -> Capture | dict[str, Any]:
 
 def _shown(reading: Reading, crawl: Crawl) -> dict[str, Any]:
     captures, size = reading.counts(crawl)
-    return {**crawl.as_json(), "captures": captures, "bytes": size}
+    asked = asked_of(reading, crawl)
+    return {
+        **crawl.as_json(),
+        "captures": captures,
+        "bytes": size,
+        "lookups": asked.lookups,
+        "first_lookup": asked.first or None,
+        "last_lookup": asked.last or None,
+        "warning": None if asked.lookups else _NO_LOOKUP[crawl.state is State.OPEN],
+    }
 
 
 def _only(given: Mapping[str, Any], *names: str) -> None:

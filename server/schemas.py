@@ -136,6 +136,10 @@ def _of_crawls() -> dict[str, Any]:
         "merged": {"type": "boolean"},
         "captures": {"type": "integer"},
         "bytes": {"type": "integer"},
+        "lookups": {"type": "integer"},
+        "first_lookup": _NULLABLE,
+        "last_lookup": _NULLABLE,
+        "warning": _NULLABLE,
     }
     record = {"id": _TEXT, "uri": _TEXT, "date": {"type": "integer", "description": "14 digits"}}
     lookup = _lookup(digest_required=True)

@@ -240,3 +240,23 @@ def test_a_crawl_hits_only_what_its_digests_cover(make_index: MakeIndex) -> None
     assert ask(web, 2, "entity", url)["duplicate"]
     bridged = web.get(f"/lookup?digest={sha1(1)}&url={url}&crawl=entity&bridge=1").get_json()
     assert bridged["original"]["digest"] == str(sha1(1))
+
+
+def test_how_often_a_crawl_has_asked_is_shown(web: FlaskClient) -> None:
+    assert begin(web)["warning"] == "begun, no lookup yet"
+    begin(web, "b")
+    web.post("/captures?crawl=a", json=report(1))
+    for number in (1, 2, 90):
+        ask(web, number, crawl="a")  # three times each: alone, and in two batches
+        ask(web, number)
+    web.get(f"/lookup?digest={sha1(1)}&crawl=a", headers={"Accept": "text/plain"})
+    web.post(
+        f"/lookup?crawl=a&digest={sha1(2)}", data="{}\n" * 5, content_type="application/x-ndjson"
+    )
+    web.post("/claims", json={"crawl": "a", "digest": str(sha1(5))})
+    shown = web.post("/crawls/a/commit").get_json()
+    assert shown["lookups"] == 3 * 3 + 1 + 5 + 1 and shown["warning"] is None
+    assert shown["begun"] <= shown["first_lookup"] <= shown["last_lookup"] <= shown["ended"]
+    other = web.post("/crawls/b/cancel").get_json()
+    assert (other["lookups"], other["last_lookup"]) == (0, None)
+    assert other["warning"] == "ended without a lookup"

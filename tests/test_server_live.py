@@ -33,6 +33,7 @@ from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 
 PAGE = b"http://example.com/page"
+JSON_BODY = {"Content-Type": "application/json"}
 DEADLINE = 20.0  # seconds after which a test has failed
 
 
@@ -349,3 +350,20 @@ def schemathesis_given(operation: Any) -> Any:
     from hypothesis import given
 
     return given(case=operation.as_strategy())
+
+
+def test_lookups_of_crawls_are_added_up_over_workers(make_index: MakeIndex) -> None:
+    with serving(make_index([capture(1)]), "--workers", "2") as server:
+        with closing(HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE)) as connection:
+            connection.request("POST", "/crawls", b'{"name": "a"}', JSON_BODY)
+            assert connection.getresponse().status == 200
+        for _ in range(40):  # each on a connection of its own, so both workers are asked
+            assert server.get(question(1) + "&crawl=a")[0] == 200
+
+        def lookups() -> int:
+            return int(json.loads(server.get("/crawls/a")[1])["lookups"])
+
+        assert until(lambda: lookups() == 40), lookups()
+        server.process.kill()
+    with serving(server.log.with_suffix("")) as again:
+        assert json.loads(again.get("/crawls/a")[1])["lookups"] == 40

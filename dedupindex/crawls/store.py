@@ -9,6 +9,7 @@
     files     name of a container           -> its number, and back
     claims    digest prefix of `cells`      -> `claims.Claim`
     urls      captures by URL, see `index.byurl`
+    asked     number                        -> `asked.Asked`
     meta      "version"                     -> raised whenever a crawl changes its state
 
 A capture's key ends with the number of its crawl, so one seek on a digest finds what all crawls
@@ -47,6 +48,7 @@ class Trees(NamedTuple):
     captures: Any
     files: Any
     claims: Any
+    asked: Any
     meta: Any
     urls: Any
 

@@ -73,7 +73,11 @@ def harvests(
         site.pages[NEWS] = Page(b"<p>friday's news " * 60)
         second = heritrix.run(heritrix.make("second", site, url, "--http2"))
         site.pages[NEWS] = monday
-        shown = {crawl.name: crawl_of(server, crawl.name) for crawl in (first, second)}
+        shown = {}
+        for crawl in (first, second):
+            asked = len(site.payloads()) + 1  # and a response 203
+            assert until(lambda name=crawl.name, n=asked: crawl_of(server, name)["lookups"] == n)
+            shown[crawl.name] = crawl_of(server, crawl.name)
     yield Harvests(site, first, second, shown, index)
 
 
@@ -143,6 +147,7 @@ def test_the_server_was_told_of_each_record_once(harvests: Harvests) -> None:
         shown = harvests.crawls[crawl.name]
         assert (shown["state"], shown["exit"]) == ("committed", "Finished")
         assert shown["digest_covers"] == covers
+        assert shown["warning"] is None and shown["first_lookup"] <= shown["last_lookup"]
         assert shown["captures"] == len(kept)
         assert shown["bytes"] == sum(len(harvests.site.pages["/" + p].body) for p in paths(kept))
 
