@@ -8,7 +8,7 @@ from dedupindex.asking import PARAMETERS
 from dedupindex.capture import Covers
 from dedupindex.crawls.claims import LONGEST
 from dedupindex.crawls.crawl import Seen, State
-from dedupindex.crawls.reported import NUMBERS, TEXTS
+from dedupindex.crawls.reported import COVERS, NUMBERS, TEXTS
 from server.replies import ERRORS
 from server.routes import schema
 
@@ -115,6 +115,7 @@ def _capture() -> dict[str, Any]:
             "url_base64": {"type": "string"},
             "date": {"type": "string", "description": "WARC-Date"},
             "also": {"type": "array", "items": _TEXT},
+            "covers": {"type": "string", "enum": list(COVERS)},
             **fields,
         },
         required=["digest", "date"],

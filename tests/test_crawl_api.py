@@ -170,6 +170,7 @@ def test_json_lines_and_forms(web: FlaskClient) -> None:
         {"record_id": "x" * 5000},
         {"also": "x"},
         {"also": [5]},
+        {"covers": "all"},
         {"colour": "red"},
     ],
 )
@@ -238,6 +239,11 @@ def test_a_crawl_hits_only_what_its_digests_cover(make_index: MakeIndex) -> None
     assert ask(web, 1, url=url)["duplicate"] and ask(web, 1, "stored", url)["duplicate"]
     assert not ask(web, 1, "entity", url)["duplicate"]
     assert ask(web, 2, "entity", url)["duplicate"]
+    for number, covers in ((3, {}), (4, {"covers": "both"})):
+        web.post("/captures?crawl=stored", json=report(number, url, **covers))
+    web.post("/crawls/stored/commit")
+    assert not ask(web, 3, "entity", url)["duplicate"]
+    assert ask(web, 4, "entity", url)["duplicate"]
     bridged = web.get(f"/lookup?digest={sha1(1)}&url={url}&crawl=entity&bridge=1").get_json()
     assert bridged["original"]["digest"] == str(sha1(1))
 

@@ -67,11 +67,19 @@ class DedupSession implements ApplicationListener<CrawlStateEvent> {
         return value ? '&' + parameter + '=' + URLEncoder.encode(value, 'UTF-8') : ''
     }
 
+    /**
+     * What the digest of a response is taken of, where that is not what the crawl says of all: of a transfer that was
+     * not chunked the body as stored and the entity are the same.
+     */
+    static String coversOf(curi) {
+        return curi.getHttpResponseHeader('Transfer-Encoding') ? null : 'both'
+    }
+
     /** The original of a payload as the headers of its revisit, empty if there is none, null if nobody knows. */
-    Map<String, String> original(String url, String digest) {
+    Map<String, String> original(String url, String digest, String covers) {
         def answer = attempt('not looked up') {
             if (!begun) begin()
-            request('GET', '/lookup?digest=' + digest + '&url=' + URLEncoder.encode(url, 'UTF-8') + question, null)
+            request('GET', '/lookup?digest=' + digest + '&url=' + URLEncoder.encode(url, 'UTF-8') + (covers ? '&covers=' + covers : '') + question, null)
         }
         if (answer == null) {
             notAsked.incrementAndGet()
@@ -211,7 +219,7 @@ void process(curi) {
     if (!curi.is2XXSuccess() || !curi.isHttpTransaction() || curi.isRevisit()) return
     String digest = curi.getContentDigestSchemeString()
     if (digest == null || curi.getContentLength() <= 0L) return
-    def original = dedup.original(curi.getURI(), digest)
+    def original = dedup.original(curi.getURI(), digest, dedup.coversOf(curi))
     if (original == null) return                       // nobody knows: stored, and not reported
     if (original.isEmpty()) {
         curi.getContentDigestHistory()                 // makes the writer note there what it wrote; dedup-store reads it

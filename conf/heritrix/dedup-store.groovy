@@ -12,5 +12,6 @@ void process(curi) {
         digest: curi.getContentDigestSchemeString(), url: written['original-url'], date: written['content-written-date'],
         record_id: written['warc-record-id'], container: written['warc-filename'], offset: written['warc-file-offset'],
         mime: curi.getContentType(), status: curi.getFetchStatus(), size: curi.getContentLength(),
+        covers: dedup?.coversOf(curi),
     ])
 }

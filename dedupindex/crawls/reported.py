@@ -18,7 +18,8 @@ NUMBERS = {
     "offset": (12, -1),
 }  # digits, and what stands for none
 TEXTS = ("record_id", "container", "mime", "etag", "last_modified")
-FIELDS = ("digest", "url", "url_base64", "date", *NUMBERS, *TEXTS, "also")
+FIELDS = ("digest", "url", "url_base64", "date", *NUMBERS, *TEXTS, "also", "covers")
+COVERS = {one.name.lower(): one for one in Covers if one}
 _LONGEST = 4096  # bytes of a text other than a URL
 _LONGEST_URL = 65_000
 _MEDIA_TYPE = re.compile(r"[^\s;,\"]+")
@@ -41,7 +42,7 @@ def capture_of(given: Mapping[str, Any]) -> Capture:
         url=_url(given),
         date=check_date(_text(given, "date", needed=True).encode()),
         evidence=Evidence.RECORD,
-        covers=Covers.UNKNOWN,
+        covers=_covers(given),
         status=_number(given, "status"),
         mime=mime[0].lower().encode("utf-8", "replace") if mime else b"",
         size=_number(given, "size"),
@@ -91,6 +92,14 @@ def _url(given: Mapping[str, Any]) -> bytes:
     if len(url) > _LONGEST_URL:
         raise BadInput(f"the url has {len(url)} bytes; {_LONGEST_URL} are allowed")
     return url[1:-1] if url[:1] == b"<" and url[-1:] == b">" else url  # as wget writes it
+
+
+def _covers(given: Mapping[str, Any]) -> Covers:
+    """What the digest was taken of, where the crawl as a whole cannot say."""
+    name = _text(given, "covers")
+    if name and name not in COVERS:
+        raise BadInput(f"covers takes one of {', '.join(COVERS)}")
+    return COVERS.get(name, Covers.UNKNOWN)
 
 
 def _also(given: Mapping[str, Any]) -> tuple[Digest, ...]:
