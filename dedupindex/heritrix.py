@@ -28,6 +28,7 @@ class Job:
     server: str
     seeds: tuple[str, ...]
     contact: str  # the page that tells webmasters who crawls them
+    token: str = ""  # of the crawler, if the index has tokens
     strategy: str = "DIGEST_ANY"
     everything: bool = False  # look text up, too
     http2: bool = False
@@ -44,6 +45,7 @@ def make_job(heritrix: Path, directory: Path, job: Job) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for script in SCRIPTS:
         shutil.copyfile(CONF / script, directory / script)
+    (directory / BEANS).touch(0o600)  # it may hold a token
     (directory / BEANS).write_text(beans, "utf-8")
     target.write_text(profile, "utf-8")
 
@@ -89,6 +91,8 @@ def beans_for(job: Job) -> str:
     beans = (CONF / BEANS).read_text("utf-8")
     beans = _edited(beans, "server=http://127.0.0.1:8484", f"server={_property(job.server)}")
     beans = _edited(beans, "searchStrategy=DIGEST_ANY", f"searchStrategy={job.strategy}")
+    if job.token:
+        beans = _edited(beans, "\ntoken=\n", f"\ntoken={_property(job.token)}\n")
     if job.everything:
         beans = _edited(beans, 'value="^text/.*"', 'value="(?!)"')
     return beans

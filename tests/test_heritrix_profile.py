@@ -63,11 +63,12 @@ def test_a_job_has_all_that_it_needs(heritrix: Path, tmp_path: Path) -> None:
 
 
 def test_what_can_be_chosen(heritrix: Path, tmp_path: Path) -> None:
-    chosen = replace(JOB, strategy="EXACT_URL", everything=True, http2=True, delay=False)
+    chosen = replace(JOB, strategy="EXACT_URL", everything=True, http2=True, delay=False, token="s")
     make_job(heritrix, tmp_path / "weekly", chosen)
     content = (tmp_path / "weekly" / "crawler-beans.cxml").read_text()
     assert 'FetchHTTP2"' in content and '<property name="minDelayMs" value="0" />' in content
     beans = (tmp_path / "weekly" / "dedup-beans.xml").read_text()
+    assert "\ntoken=s\n" in beans
     assert "searchStrategy=EXACT_URL\n" in beans and "^text" not in beans
 
 

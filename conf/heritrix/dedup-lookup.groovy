@@ -26,7 +26,7 @@ class DedupSession implements ApplicationListener<CrawlStateEvent> {
     final Logger log = Logger.getLogger('org.archive.dedupindex')
     final AtomicLong asked = new AtomicLong(), found = new AtomicLong(), reported = new AtomicLong()
     final AtomicLong notAsked = new AtomicLong(), notReported = new AtomicLong()
-    final String server, crawl, question
+    final String server, token, crawl, question
     final Properties settings
     final String covers
     final long quiet
@@ -49,6 +49,7 @@ class DedupSession implements ApplicationListener<CrawlStateEvent> {
     private DedupSession(context) {
         settings = context.getBean('dedup')
         server = settings.getProperty('server').trim().replaceAll('/+$', '')
+        token = settings.getProperty('token', '').trim()
         quiet = 1000L * (settings.getProperty('quietSeconds', '30').trim() as long)
         // A launch has its own id, so no two launches of a job are taken for one crawl.
         crawl = (context.getBean('metadata').jobName + '-' + context.currentLaunchId).replaceAll('[^A-Za-z0-9._-]', '_')
@@ -148,6 +149,7 @@ class DedupSession implements ApplicationListener<CrawlStateEvent> {
         connection.readTimeout = fields == null ? LOOKUP_TIMEOUT : WRITE_TIMEOUT
         connection.useCaches = false
         connection.setRequestProperty('Accept', 'text/plain')
+        if (token) connection.setRequestProperty('Authorization', 'Bearer ' + token)
         if (fields != null) {
             connection.doOutput = true
             connection.setRequestProperty('Content-Type', 'application/x-www-form-urlencoded')
@@ -207,7 +209,7 @@ class DedupSession implements ApplicationListener<CrawlStateEvent> {
                 return
             } catch (IOException e) {
                 // Said at once: when Heritrix exits, its log is closed before we are done.
-                if (left == ATTEMPTS) log.severe('dedup: crawl ' + crawl + ' is still open: ' + e + '; if no line "done" follows: curl -d exit=late ' + server + step)
+                if (left == ATTEMPTS) log.severe('dedup: crawl ' + crawl + ' is still open: ' + e + '; if no line "done" follows, do it by hand: POST ' + server + step)
             }
         }
     }

@@ -21,6 +21,7 @@ from dedupindex.lookup import Strategy
     show_default=True,
     help="Where bin/serve answers.",
 )
+@click.option("--token", default="", metavar="TOKEN", help="What bin/token printed, if it did.")
 @click.option("--seed", "seeds", multiple=True, required=True, help="Where to begin; repeatable.")
 @click.option(
     "--contact", required=True, metavar="URL", help="Page that tells webmasters who you are."

@@ -39,6 +39,7 @@ class Harvests(NamedTuple):
     second: Crawl
     crawls: dict[str, Any]  # as the server shows them, by name
     index: Path
+    token: str
 
 
 @pytest.fixture(scope="module")
@@ -63,22 +64,26 @@ def empty_index(folder: Path) -> Path:
 def harvests(
     heritrix: Heritrix, site: Site, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Harvests]:
-    """FetchHTTP first, then FetchHTTP2: their digests agree as long as nothing is chunked."""
+    """FetchHTTP first, then FetchHTTP2: their digests agree as long as nothing is chunked.
+
+    The index has a token, so nobody reports without it.
+    """
     folder = tmp_path_factory.mktemp("harvests")
     index = empty_index(folder)
+    token = dedupindex("token", index, "--add", "heritrix")[0].strip()
     with serving(index) as server:
         url = f"http://127.0.0.1:{server.port}"
-        first = heritrix.run(heritrix.make("first", site, url))
+        first = heritrix.run(heritrix.make("first", site, url, "--token", token))
         monday = site.pages[NEWS]
         site.pages[NEWS] = Page(b"<p>friday's news " * 60)
-        second = heritrix.run(heritrix.make("second", site, url, "--http2"))
+        second = heritrix.run(heritrix.make("second", site, url, "--http2", "--token", token))
         site.pages[NEWS] = monday
         shown = {}
         for crawl in (first, second):
             asked = len(site.payloads()) + 1  # and a response 203
             assert until(lambda name=crawl.name, n=asked: crawl_of(server, name)["lookups"] == n)
             shown[crawl.name] = crawl_of(server, crawl.name)
-    yield Harvests(site, first, second, shown, index)
+    yield Harvests(site, first, second, shown, index, token)
 
 
 def crawl_of(server: Running, name: str) -> dict[str, Any]:
@@ -215,7 +220,8 @@ def test_a_server_that_dies_in_the_middle(
 
         site.before = kill
         try:
-            crawl = heritrix.run(heritrix.make("half", site, f"http://127.0.0.1:{server.port}"))
+            url = f"http://127.0.0.1:{server.port}"
+            crawl = heritrix.run(heritrix.make("half", site, url, "--token", harvests.token))
         finally:
             site.before = lambda path: None
     records = all_stored(site, crawl)
