@@ -76,9 +76,11 @@ def test_tracked_files_name_no_machine() -> None:
 def test_locks_name_every_dependency() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     groups = project["dependency-groups"]
+    extras = project["project"]["optional-dependencies"]
     needed = {normal(text) for text in project["project"]["dependencies"] + groups["build"]}
     assert needed <= locked("requirements.lock").keys()
-    assert needed | {normal(text) for text in groups["dev"]} <= locked(LOCKS[1]).keys()
+    tested = [*groups["dev"], *(text for extra in extras.values() for text in extra)]
+    assert needed | {normal(text) for text in tested} <= locked(LOCKS[1]).keys()
 
 
 def test_locks_agree_with_each_other() -> None:

@@ -1,0 +1,55 @@
+"""A client for any crawler written in Python: ask during the harvest, report what was stored.
+
+    from dedupindex.client import Client, Hit
+
+    with Client("http://127.0.0.1:8484", crawl="weekly") as index:
+        index.begin("weekly")
+        answer = index.lookup("sha1:FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN", "http://example.com/")
+        if isinstance(answer, Hit):
+            ...                         # write a revisit of answer.original
+        else:
+            ...                         # store the response in full, then say so
+            index.report([{"digest": ..., "url": ..., "date": ..., "status": 200}])
+        index.commit("weekly")
+
+It **fails open**: a lookup raises nothing. Whatever keeps it from an answer (server down, slow,
+overloaded, nonsense) is `NotAsked`, which means "store it" and is counted as not looked up, never
+as new. Lookups are not retried; after five failures in a row the client is quiet for half a minute.
+Reports are retried once, then kept and sent with the next; what had to be dropped is counted.
+
+`AsyncClient` has the same methods as coroutines. Both may be used from many threads or tasks.
+Needs httpx (``pip install 'dedupindex[client]'``) and nothing else that dedupindex needs, so that
+it fits into a crawler's own environment.
+"""
+
+from dedupindex.client.aio import AsyncClient
+from dedupindex.client.answers import (
+    Answer,
+    Claim,
+    Claimed,
+    Hit,
+    Miss,
+    NotAsked,
+    Original,
+    Question,
+    Reported,
+    Taken,
+)
+from dedupindex.client.counts import Counts
+from dedupindex.client.sync import Client
+
+__all__ = [
+    "Answer",
+    "AsyncClient",
+    "Claim",
+    "Claimed",
+    "Client",
+    "Counts",
+    "Hit",
+    "Miss",
+    "NotAsked",
+    "Original",
+    "Question",
+    "Reported",
+    "Taken",
+]

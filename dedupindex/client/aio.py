@@ -1,0 +1,151 @@
+"""The client that awaits: for crawlers with an event loop (asyncio, trio)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, TypeVar
+
+import anyio
+import httpx
+
+from dedupindex.client.answers import Answer, Claim, Question, Reported
+from dedupindex.client.breaker import Breaker
+from dedupindex.client.core import Core, Steps
+from dedupindex.client.counts import Counts
+from dedupindex.client.requests import MOST, Ask, Failure, Pause, Reply
+from dedupindex.client.sync import FAILURES, KEPT, LIMITS
+
+_T = TypeVar("_T")
+
+
+class AsyncClient:
+    """As `Client`, with coroutines; many tasks may share it."""
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8484",
+        *,
+        crawl: str = "",
+        timeout: float = 2.0,
+        patience: float = 10.0,
+        failures: int = 5,
+        quiet: float = 30.0,
+        keep: int = KEPT,
+        headers: Mapping[str, str] | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+        breaker: Breaker | None = None,
+    ) -> None:
+        self._core = Core(crawl, (timeout, patience), breaker or Breaker(failures, quiet), keep)
+        self._http = httpx.AsyncClient(
+            base_url=url, headers=headers, transport=transport, limits=LIMITS, trust_env=False
+        )
+
+    async def lookup(self, digest: str, url: str | bytes = "", **more: Any) -> Answer:
+        """Ask whether a payload is stored. Raises nothing; see `Client.lookup`."""
+        return await self._run(self._core.lookup(digest, url, more))
+
+    async def lookups(
+        self, questions: Iterable[Question | tuple[str, str]], **more: Any
+    ) -> list[Answer]:
+        """Ask for many payloads at once; one answer for each, in order. Raises nothing."""
+        return await self._run(self._core.lookups([Question(*one) for one in questions], more))
+
+    async def claim(
+        self, digest: str, url: str | bytes = "", *, lease: int | None = None, **more: Any
+    ) -> Claim:
+        """Look a payload up or, if it is new, claim it for this crawl. Raises nothing."""
+        return await self._run(self._core.claim(digest, url, lease, more))
+
+    async def release(self, digest: str, token: str) -> bool:
+        """Give a claim back, of a payload that is not stored after all. Raises nothing."""
+        return await self._run(self._core.release(digest, token))
+
+    async def begin(
+        self, name: str, *, seen_by: str | None = None, digest_covers: str | None = None
+    ) -> dict[str, Any]:
+        """Begin a crawl; raises `DedupError`; see `Client.begin`."""
+        settings = {"seen_by": seen_by, "digest_covers": digest_covers}
+        return await self._run(self._core.begin(name, settings))
+
+    async def report(self, captures: Iterable[Mapping[str, Any]], *, crawl: str = "") -> Reported:
+        """Say what was stored. Raises nothing; see `Client.report`."""
+        return await self._run(self._core.report(crawl, captures))
+
+    async def flush(self) -> Reported:
+        """Send what was kept. Raises nothing."""
+        return await self.report([])
+
+    async def commit(self, name: str, exit: str = "") -> dict[str, Any]:
+        """Let the captures of a crawl answer everybody; raises `DedupError`."""
+        return await self._run(self._core.end(name, "commit", exit))
+
+    async def cancel(self, name: str, exit: str = "") -> dict[str, Any]:
+        """Take back all that a crawl reported; raises `DedupError`."""
+        return await self._run(self._core.end(name, "cancel", exit))
+
+    @property
+    def counts(self) -> Counts:
+        """What was asked and reported until now."""
+        return self._core.counts
+
+    @property
+    def kept(self) -> int:
+        """How many captures wait to be reported."""
+        return self._core.kept
+
+    async def aclose(self) -> None:
+        """Send what was kept, once; what cannot be sent is counted as not reported."""
+        if self.kept:
+            await self.flush()
+        self._core.lost()
+        await self._http.aclose()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    async def _run(self, steps: Steps[_T]) -> _T:
+        came: Reply | Failure | None = None
+        while True:
+            try:
+                step = steps.send(came)
+            except StopIteration as done:
+                result: _T = done.value
+                return result
+            came = None
+            if isinstance(step, Pause):
+                await anyio.sleep(step.seconds)
+            else:
+                came = await self._send(step)
+
+    async def _send(self, ask: Ask) -> Reply | Failure:
+        try:
+            with anyio.fail_after(ask.patience):
+                return await self._exchange(ask)
+        except (httpx.TimeoutException, TimeoutError) as error:
+            return Failure("timeout", f"no answer within {ask.patience:g} s ({error!r})")
+        except FAILURES as error:
+            return Failure("unreachable", repr(error))
+
+    async def _exchange(self, ask: Ask) -> Reply | Failure:
+        async with self._http.stream(
+            ask.method,
+            ask.path,
+            content=ask.content or None,
+            headers={"Content-Type": ask.type} if ask.content else None,
+            timeout=ask.patience,
+        ) as response:
+            body = bytearray()
+            async for piece in response.aiter_bytes():
+                body += piece
+                if len(body) > MOST:
+                    return Failure("garbage", "the answer does not end")
+            return Reply(response.status_code, bytes(body))

@@ -1,0 +1,173 @@
+"""What comes of a lookup, a claim or a report, as types that cannot be taken for one another."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64decode
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?Z")
+_UNWRITABLE = re.compile(r"[\x00-\x1f\x7f]")
+
+
+@dataclass(frozen=True)
+class Original:
+    """The capture that a revisit refers to. What is not known is None."""
+
+    url: str  # for WARC-Refers-To-Target-URI; where it is not UTF-8 only `url_bytes` is exact
+    date: str  # WARC-Date to the letter, for WARC-Refers-To-Date
+    record_id: str | None  # without angle brackets, for WARC-Refers-To
+    digest: str  # as the original's own record spells it
+    url_bytes: bytes
+    committed: bool = True  # False: of a crawl that goes on and may yet be cancelled
+    fields: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)  # all else
+
+
+@dataclass(frozen=True)
+class Hit:
+    """The payload is stored already."""
+
+    match: str  # exact_url, canonical_url or digest
+    original: Original
+
+
+@dataclass(frozen=True)
+class Miss:
+    """The server has looked: the payload is not stored. Store it."""
+
+    why: str = ""
+    original: None = None
+
+
+@dataclass(frozen=True)
+class NotAsked:
+    """Nobody knows whether the payload is stored, so store it; it is not counted as new.
+
+    `why` is ``unreachable``, ``timeout``, ``status`` (5xx), ``garbage``, ``quiet`` (not tried,
+    after many failures), or the server's own code where it refused the question.
+    """
+
+    why: str
+    message: str = ""
+    original: None = None
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """The payload is stored nowhere, and it is for this crawl to store it, until the lease ends."""
+
+    token: str
+    until: float  # seconds since 1970
+    original: None = None
+
+
+@dataclass(frozen=True)
+class Taken:
+    """The payload is stored nowhere yet; another crawler has said that it will store it."""
+
+    until: float
+    original: None = None
+
+
+Answer = Hit | Miss | NotAsked
+Claim = Hit | Claimed | Taken | NotAsked
+
+
+class Question(NamedTuple):
+    """One lookup of a batch."""
+
+    digest: str
+    url: str | bytes = ""
+
+
+@dataclass(frozen=True)
+class Reported:
+    """What became of captures that were reported; earlier ones that were kept count too."""
+
+    added: int = 0
+    unchanged: int = 0
+    refused: int = 0  # by the index's own rules: status, media type, empty …
+    bad: int = 0  # a field is missing or cannot be read
+    kept: int = 0  # could not be sent now; the next report or flush tries again
+    dropped: int = 0  # the server will not have them, or too many were kept
+
+    def __add__(self, other: Reported) -> Reported:
+        return Reported(
+            self.added + other.added,
+            self.unchanged + other.unchanged,
+            self.refused + other.refused,
+            self.bad + other.bad,
+            other.kept,
+            self.dropped + other.dropped,
+        )
+
+
+def read_answer(value: Any) -> Answer:
+    """An answer of the server; `ValueError` unless it is one beyond doubt."""
+    if not isinstance(value, dict):
+        raise ValueError("an answer must be an object")
+    if "error" in value:
+        return refusal(value)
+    if value.get("duplicate") is False:
+        return Miss(str(value.get("reason") or ""))
+    if value.get("duplicate") is not True or not isinstance(value.get("match"), str):
+        raise ValueError("an answer says whether it is a duplicate, and how it matches")
+    return Hit(value["match"], _original(value.get("original")))
+
+
+def read_claim(value: Any) -> Claim:
+    """The answer to a claim; `ValueError` unless it is one beyond doubt."""
+    answer = read_answer(value)
+    if not isinstance(answer, Miss):
+        return answer
+    until, token = value.get("until"), value.get("token")
+    if isinstance(until, bool) or not isinstance(until, int | float):
+        raise ValueError("a claim ends at some time")
+    if value.get("claimed") is False:
+        return Taken(until)
+    if value.get("claimed") is not True or not isinstance(token, str):
+        raise ValueError("a claim is made or is not, and has a token if it is")
+    return Claimed(token, until)
+
+
+def refusal(value: Any) -> NotAsked:
+    """An ``{"error": …}`` of the server."""
+    error = value.get("error") if isinstance(value, dict) else None
+    if not isinstance(error, dict) or not isinstance(error.get("code"), str):
+        raise ValueError("an error has a code")
+    return NotAsked(error["code"], str(error.get("message", "")))
+
+
+def read_reported(value: Any) -> Reported:
+    """What the server did with captures; `ValueError` if it does not say so."""
+    refused = value.get("refused") if isinstance(value, dict) else None
+    if not isinstance(refused, dict):
+        raise ValueError("a report is answered with counts")
+    counts = [value.get("added"), value.get("unchanged"), *refused.values(), value.get("bad")]
+    if not all(type(count) is int for count in counts):
+        raise ValueError("counts are numbers")
+    added, unchanged, *reasons, bad = counts
+    return Reported(added, unchanged, sum(reasons), bad)
+
+
+def _original(value: Any) -> Original:
+    if not isinstance(value, dict):
+        raise ValueError("a duplicate has an original")
+    url, date, digest = (_text(value.get(name)) for name in ("url", "date", "digest"))
+    record_id = None if value.get("record_id") is None else _text(value["record_id"])
+    if not _DATE.fullmatch(date):
+        raise ValueError("the date of an original is a WARC-Date")
+    encoded = value.get("url_base64")
+    exact = b64decode(encoded, validate=True) if isinstance(encoded, str) else url.encode()
+    _text(exact.decode("latin-1"))
+    committed = value.get("committed") is not False
+    return Original(url, date, record_id, digest, exact, committed, value)
+
+
+def _text(value: Any) -> str:
+    """Text for a header line: a control character would end it and begin another."""
+    if not isinstance(value, str) or not value or _UNWRITABLE.search(value):
+        raise ValueError("an original has a URL, a date and a digest")
+    return value

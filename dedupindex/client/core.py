@@ -1,0 +1,234 @@
+"""The logic of both clients, without I/O.
+
+Each operation is a generator: it yields what is to be sent (or waited for) and is sent what came
+back. A driver, blocking or not, does the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from dedupindex import errors
+from dedupindex.client import requests
+from dedupindex.client.answers import (
+    Answer,
+    Claim,
+    NotAsked,
+    Question,
+    Reported,
+    read_answer,
+    read_claim,
+    read_reported,
+    refusal,
+)
+from dedupindex.client.breaker import Breaker
+from dedupindex.client.counts import Counts
+from dedupindex.client.keeping import Keeping, Parcel
+from dedupindex.client.requests import Ask, Failure, Pause, Reply
+
+_T = TypeVar("_T")
+Steps = Generator[Ask | Pause, Reply | Failure | None, _T]
+
+BATCH = 1000  # lookups or captures of one request
+TRIES = 2  # of a report
+PAUSE = 0.2  # seconds between them
+_log = logging.getLogger("dedupindex.client")
+
+
+class Core:
+    """What a client knows: its crawl, its counts, what it could not report."""
+
+    def __init__(
+        self, crawl: str, patience: tuple[float, float], breaker: Breaker, keep: int
+    ) -> None:
+        self.counts = Counts()
+        self._crawl, self._breaker = crawl, breaker
+        self._short, self._long = patience
+        self._kept = Keeping(keep, BATCH)
+        self._wanted: dict[str, dict[str, Any]] = {}  # crawls that shall have begun
+
+    @property
+    def kept(self) -> int:
+        """How many captures wait to be reported."""
+        return len(self._kept)
+
+    def lookup(self, digest: str, url: str | bytes, more: Mapping[str, Any]) -> Steps[Answer]:
+        """Ask for one payload."""
+        more = {"crawl": self._crawl, **more}
+
+        def read(value: Any) -> Answer:
+            if isinstance(value, dict) and "answers" in value:
+                (value,) = value["answers"]
+            return read_answer(value)
+
+        answer = yield from self._ask(lambda: requests.lookup(digest, url, more, self._short), read)
+        self.counts.answered(answer)
+        return answer
+
+    def lookups(self, asked: Iterable[Question], more: Mapping[str, Any]) -> Steps[list[Answer]]:
+        """Ask for many payloads; one answer for each, in order."""
+        asked, answers = list(asked), list[Answer]()
+        for at in range(0, len(asked), BATCH):
+            some = asked[at : at + BATCH]
+            found = yield from self._some(some, {"crawl": self._crawl, **more})
+            answers += [found] * len(some) if isinstance(found, NotAsked) else found
+        for answer in answers:
+            self.counts.answered(answer)
+        return answers
+
+    def _some(
+        self, some: list[Question], more: Mapping[str, Any]
+    ) -> Steps[list[Answer] | NotAsked]:
+        def make() -> Ask:
+            asked = [requests.question(one[0], one[1], {}) for one in some]
+            given = {name: value for name, value in more.items() if value not in (None, "")}
+            return requests.post("/lookup", {"lookups": asked, **given}, self._short)
+
+        def read(value: Any) -> list[Answer]:
+            answers = [read_answer(one) for one in value["answers"]]
+            if len(answers) != len(some):
+                raise ValueError(f"{len(some)} lookups were asked and {len(answers)} answered")
+            return answers
+
+        return (yield from self._ask(make, read))
+
+    def claim(
+        self, digest: str, url: str | bytes, lease: int | None, more: Mapping[str, Any]
+    ) -> Steps[Claim]:
+        """Ask for one payload, and for the right to store it."""
+        more = {"crawl": self._crawl, "lease": lease, **more}
+        claim: Claim = yield from self._ask(
+            lambda: requests.post("/claims", requests.question(digest, url, more), self._short),
+            read_claim,
+        )
+        self.counts.answered(claim)
+        return claim
+
+    def release(self, digest: str, token: str) -> Steps[bool]:
+        """Give a claim back; it lapses by itself where this cannot be said."""
+        released = yield from self._ask(
+            lambda: requests.post(
+                "/claims", {"digest": digest, "token": token}, self._short, "DELETE"
+            ),
+            lambda value: value["released"] is True,
+        )
+        return released is True
+
+    def begin(self, name: str, settings: Mapping[str, Any]) -> Steps[dict[str, Any]]:
+        """Begin a crawl. Remembered if it fails: a report begins the crawl later."""
+        wanted = {"name": name, **{n: v for n, v in settings.items() if v is not None}}
+        self._wanted[name] = wanted
+        return (yield from self._done("/crawls", wanted, f"crawl {name} is not begun"))
+
+    def end(self, name: str, action: str, exit: str) -> Steps[dict[str, Any]]:
+        """Commit or cancel a crawl; what was kept is sent before it is committed."""
+        if action == "commit":
+            done = yield from self.report("", [])
+            if done.kept:  # committed without them, the crawl could not take them any more
+                raise errors.IndexUnavailable(f"{done.kept} captures wait to be reported first")
+        path = requests.of_crawl(name, action)
+        crawl = yield from self._done(
+            path, {"exit": exit} if exit else {}, f"no {action} of {name}"
+        )
+        self._wanted.pop(name, None)
+        return crawl
+
+    def _done(self, path: str, value: Any, failed: str) -> Steps[dict[str, Any]]:
+        """What must be done or raise: nobody's response is lost by it."""
+        done = yield from self._ask(
+            lambda: requests.post(path, value, self._long), lambda value: dict(value)
+        )
+        if isinstance(done, NotAsked):
+            kind = _ERRORS.get(done.why, errors.IndexUnavailable)
+            raise kind(f"{failed}: {done.why}: {done.message}")
+        return done
+
+    def report(self, crawl: str, captures: Iterable[Mapping[str, Any]]) -> Steps[Reported]:
+        """Say what was stored; what was kept before goes first."""
+        bad, sound = 0, list[bytes]()
+        for capture in captures:
+            try:
+                sound.append(requests.capture(capture))
+            except (ValueError, TypeError) as error:
+                _log.warning("a capture cannot be reported: %s", error)
+                bad += 1
+        total = Reported(bad=bad, dropped=self._kept.add(crawl or self._crawl, sound))
+        while (parcel := self._kept.take()) is not None:
+            done: Reported | NotAsked | None = None
+            try:
+                done = yield from self._deliver(parcel)
+            finally:  # also of a task that is cancelled meanwhile: to send twice changes nothing
+                if not isinstance(done, Reported):
+                    total += Reported(dropped=self._kept.give_back(parcel))
+            if not isinstance(done, Reported):
+                break
+            total += done
+        self.counts.reported(total)
+        return replace(total, kept=len(self._kept))
+
+    def _deliver(self, parcel: Parcel) -> Steps[Reported | NotAsked]:
+        """Send captures, twice if need be; `NotAsked` if they may be sent again later."""
+        ask = requests.captures(parcel.crawl, parcel.captures, self._long)
+        for number in range(TRIES):
+            done: Reported | NotAsked = yield from self._ask(lambda: ask, read_reported)
+            if isinstance(done, Reported):
+                return done
+            if done.why == errors.UnknownCrawl.code and parcel.crawl in self._wanted:
+                begun = requests.post("/crawls", self._wanted[parcel.crawl], self._long)
+                yield from self._ask(lambda begun=begun: begun, dict)  # type: ignore[misc]
+            elif done.why not in _PASSING:
+                _log.warning("%d captures not reported: %s", len(parcel.captures), done.message)
+                return Reported(dropped=len(parcel.captures))
+            elif done.why == "quiet":
+                break
+            elif number + 1 < TRIES:
+                yield Pause(PAUSE)
+        return done
+
+    def lost(self) -> int:
+        """Drop what is kept, counted: the client ends."""
+        dropped = self._kept.clear()
+        if dropped:
+            self.counts.reported(Reported(dropped=dropped))
+            _log.warning("%d captures could not be reported; index their WARCs later", dropped)
+        return dropped
+
+    def _ask(self, make: Callable[[], Ask], read: Callable[[Any], _T]) -> Steps[_T | NotAsked]:
+        """Send one request and read its answer, unless the breaker forbids."""
+        try:
+            ask = make()
+        except (ValueError, TypeError) as error:
+            return NotAsked("unaskable", str(error))
+        if not self._breaker.lets_through():
+            return NotAsked("quiet", "the server has failed too often; it is asked again soon")
+        reply = yield ask
+        assert reply is not None, "a driver answers every request"
+        answer = _read(reply, read)
+        if isinstance(answer, NotAsked) and answer.why in _PASSING:
+            self._breaker.failed()
+        else:
+            self._breaker.succeeded()
+        return answer
+
+
+_PASSING = ("unreachable", "timeout", "status", "garbage", "quiet")
+_ERRORS = {
+    kind.code: kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, errors.DedupError)
+}
+
+
+def _read(reply: Reply | Failure, read: Callable[[Any], _T]) -> _T | NotAsked:
+    if isinstance(reply, Failure):
+        return NotAsked(reply.why, reply.message)
+    if reply.status >= 500:
+        return NotAsked("status", f"the server answered {reply.status}")
+    try:
+        value = requests.loaded(reply.body)
+        return read(value) if reply.status == 200 else refusal(value)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        return NotAsked("garbage", f"answer {reply.status} cannot be read: {error!r}")

@@ -1,0 +1,57 @@
+"""What a client asked and what came of it, to be shown at the end of a crawl."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Any
+
+from dedupindex.client.answers import Claimed, Hit, Miss, NotAsked, Reported, Taken
+
+
+class Counts:
+    """Numbers of a client's life, safe to read at any time.
+
+    Every lookup and claim ends as a hit, a miss, taken or not looked up; they add up.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._why: Counter[str] = Counter()
+
+    def answered(self, answer: Hit | Miss | NotAsked | Claimed | Taken) -> None:
+        """Count what came of a lookup or claim."""
+        with self._lock:
+            self._counts["lookups"] += 1
+            if isinstance(answer, NotAsked):
+                self._why[answer.why] += 1
+            else:
+                self._counts[_NAMES[type(answer)]] += 1
+
+    def reported(self, done: Reported) -> None:
+        """Count what became of captures that reached an end: all but those kept."""
+        with self._lock:
+            for name in ("added", "unchanged", "refused", "bad"):
+                self._counts[name] += getattr(done, name)
+            self._counts["not_reported"] += done.dropped
+
+    @property
+    def not_looked_up(self) -> int:
+        """Lookups that nobody answered."""
+        with self._lock:
+            return self._why.total()
+
+    def as_json(self) -> dict[str, Any]:
+        """All counts, by name."""
+        with self._lock:
+            counts = {name: self._counts[name] for name in _ALL}
+            why = dict(sorted(self._why.items()))
+        return {**counts, "not_looked_up": sum(why.values()), "not_looked_up_why": why}
+
+
+_NAMES: dict[type, str] = {Hit: "hits", Miss: "misses", Claimed: "misses", Taken: "taken"}
+_ALL = (
+    *("lookups", "hits", "misses", "taken"),
+    *("added", "unchanged", "refused", "bad", "not_reported"),
+)

@@ -1,0 +1,68 @@
+"""Captures that could not be reported yet: kept in memory, up to a number, oldest first."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+_ENOUGH = 4 << 20  # bytes of a request; servers take 16 MiB unless told otherwise
+
+
+class Parcel(NamedTuple):
+    """Captures of one crawl, for one request."""
+
+    crawl: str
+    captures: list[bytes]  # as JSON
+
+
+class Keeping:
+    """A queue of captures, for all threads together; when it is full the newest are dropped."""
+
+    def __init__(self, most: int, parcel: int) -> None:
+        self._most, self._parcel = most, parcel
+        self._queue: deque[tuple[str, bytes]] = deque()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def add(self, crawl: str, captures: Iterable[bytes]) -> int:
+        """Take captures; how many found no room."""
+        dropped = 0
+        with self._lock:
+            for capture in captures:
+                if len(self._queue) < self._most:
+                    self._queue.append((crawl, capture))
+                else:
+                    dropped += 1
+        return dropped
+
+    def take(self) -> Parcel | None:
+        """The oldest, as many of one crawl as go together; None when there is nothing."""
+        with self._lock:
+            if not self._queue:
+                return None
+            crawl, captures, size = self._queue[0][0], list[bytes](), 0
+            while self._queue and self._queue[0][0] == crawl and len(captures) < self._parcel:
+                captures.append(self._queue.popleft()[1])
+                size += len(captures[-1])
+                if size > _ENOUGH:
+                    break
+        return Parcel(crawl, captures)
+
+    def give_back(self, parcel: Parcel) -> int:
+        """Put captures back to where they were taken from; how many find no room any more."""
+        with self._lock:
+            room = max(self._most - len(self._queue), 0)
+            for capture in reversed(parcel.captures[:room]):
+                self._queue.appendleft((parcel.crawl, capture))
+        return len(parcel.captures[room:])
+
+    def clear(self) -> int:
+        """Drop everything; how many there were."""
+        with self._lock:
+            count = len(self._queue)
+            self._queue.clear()
+        return count

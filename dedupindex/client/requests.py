@@ -1,0 +1,104 @@
+"""Requests as bytes and answers as values: what the two clients share below the logic. No I/O."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+LONGEST_QUERY = 8000  # bytes; longer lookups are POSTed (some proxies allow no more)
+MOST = 64 << 20  # bytes of an answer that are read
+
+
+class Ask(NamedTuple):
+    """A request to be sent."""
+
+    method: str
+    path: str  # with its query string
+    content: bytes
+    patience: float  # seconds for the whole of it
+    type: str = "application/json"
+
+
+class Pause(NamedTuple):
+    """A wait between two tries."""
+
+    seconds: float
+
+
+class Reply(NamedTuple):
+    """What came back: a status and a whole body."""
+
+    status: int
+    body: bytes
+
+
+class Failure(NamedTuple):
+    """Nothing came back, or half of it."""
+
+    why: str
+    message: str
+
+
+def question(digest: str, url: str | bytes, more: Mapping[str, Any]) -> dict[str, Any]:
+    """A lookup as JSON has it."""
+    if isinstance(url, str):
+        url = url.encode("utf-8", "surrogateescape")
+    asked: dict[str, Any] = {"digest": digest}
+    if url:
+        try:
+            asked["url"] = url.decode()
+        except UnicodeDecodeError:
+            asked["url_base64"] = b64encode(url).decode()
+    return asked | {name: value for name, value in more.items() if value not in (None, "")}
+
+
+def lookup(digest: str, url: str | bytes, more: Mapping[str, Any], patience: float) -> Ask:
+    """One lookup: a GET, which servers answer fastest, unless its URL is very long."""
+    fields: dict[str, str | bytes] = {"digest": digest}
+    if url:
+        fields["url"] = url
+    for name, value in more.items():
+        if value not in (None, ""):
+            fields[name] = str(value)
+    query = "&".join(
+        f"{name}={quote(value, '', errors='surrogateescape')}"
+        if isinstance(value, str)
+        else f"{name}={quote(value, '')}"
+        for name, value in fields.items()
+    )
+    if len(query) <= LONGEST_QUERY:
+        return Ask("GET", f"/lookup?{query}", b"", patience)
+    return post("/lookup", {"lookups": [question(digest, url, more)]}, patience)
+
+
+def post(path: str, value: Any, patience: float, method: str = "POST") -> Ask:
+    """A request with a JSON body."""
+    return Ask(method, path, json.dumps(value).encode(), patience)
+
+
+def capture(given: Mapping[str, Any]) -> bytes:
+    """A capture as JSON; its URL may be bytes. `ValueError` or `TypeError` if it cannot be."""
+    given = dict(given)
+    url = given.get("url")
+    if isinstance(url, bytes):
+        given |= {"url": None, **question("", url, {}), "digest": given.get("digest")}
+    return json.dumps(given, ensure_ascii=False).encode()
+
+
+def captures(crawl: str, given: list[bytes], patience: float) -> Ask:
+    """A report."""
+    body = b'{"captures":[' + b",".join(given) + b"]}"
+    return Ask("POST", f"/captures?crawl={quote(crawl, '')}", body, patience)
+
+
+def of_crawl(name: str, action: str = "") -> str:
+    """The path of a crawl."""
+    return f"/crawls/{quote(name, '')}" + (f"/{action}" if action else "")
+
+
+def loaded(body: bytes) -> Any:
+    """A JSON body; `ValueError` if it is none."""
+    return json.loads(body)

@@ -1,0 +1,168 @@
+"""The client that blocks: for crawlers with threads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, TypeVar
+
+import httpx
+
+from dedupindex.client.answers import Answer, Claim, Question, Reported
+from dedupindex.client.breaker import Breaker
+from dedupindex.client.core import Core, Steps
+from dedupindex.client.counts import Counts
+from dedupindex.client.requests import MOST, Ask, Failure, Pause, Reply
+
+_T = TypeVar("_T")
+LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=20)
+KEPT = 100_000
+# What httpx raises for anything that went wrong between here and the server; RuntimeError is its
+# word for a client that was closed, by a crawler that is ending.
+FAILURES = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, RuntimeError, ValueError)
+
+
+class Client:
+    """Asks a dedupindex server; see the package. Safe to share between threads.
+
+    `timeout` is how long a lookup or claim may take, `patience` anything else, in seconds;
+    `crawl` is the crawl that asks and reports where a call does not name another. After `failures`
+    failures in a row nothing is sent for `quiet` seconds. At most `keep` captures that could not be
+    reported are kept in memory. `headers` go with every request; proxies and other settings of the
+    environment are not used. `transport` is httpx's.
+    """
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8484",
+        *,
+        crawl: str = "",
+        timeout: float = 2.0,
+        patience: float = 10.0,
+        failures: int = 5,
+        quiet: float = 30.0,
+        keep: int = KEPT,
+        headers: Mapping[str, str] | None = None,
+        transport: httpx.BaseTransport | None = None,
+        breaker: Breaker | None = None,
+    ) -> None:
+        self._core = Core(crawl, (timeout, patience), breaker or Breaker(failures, quiet), keep)
+        self._http = httpx.Client(
+            base_url=url, headers=headers, transport=transport, limits=LIMITS, trust_env=False
+        )
+
+    def lookup(self, digest: str, url: str | bytes = "", **more: Any) -> Answer:
+        """Ask whether a payload is stored. Raises nothing; see `Answer`.
+
+        `more` are the other parameters of ``GET /lookup``, such as ``strategy`` and ``crawl``.
+        """
+        return self._run(self._core.lookup(digest, url, more))
+
+    def lookups(self, questions: Iterable[Question | tuple[str, str]], **more: Any) -> list[Answer]:
+        """Ask for many payloads at once; one answer for each, in order. Raises nothing."""
+        return self._run(self._core.lookups([Question(*one) for one in questions], more))
+
+    def claim(
+        self, digest: str, url: str | bytes = "", *, lease: int | None = None, **more: Any
+    ) -> Claim:
+        """Look a payload up or, if it is new, claim it for this crawl. Raises nothing."""
+        return self._run(self._core.claim(digest, url, lease, more))
+
+    def release(self, digest: str, token: str) -> bool:
+        """Give a claim back, of a payload that is not stored after all. Raises nothing."""
+        return self._run(self._core.release(digest, token))
+
+    def begin(
+        self, name: str, *, seen_by: str | None = None, digest_covers: str | None = None
+    ) -> dict[str, Any]:
+        """Begin a crawl; raises `DedupError`.
+
+        `IndexUnavailable` says that nobody answered; the crawl is begun with the first report.
+        """
+        settings = {"seen_by": seen_by, "digest_covers": digest_covers}
+        return self._run(self._core.begin(name, settings))
+
+    def report(self, captures: Iterable[Mapping[str, Any]], *, crawl: str = "") -> Reported:
+        """Say what was stored, as ``POST /captures`` has it. Raises nothing.
+
+        Returns when the server has it on disk, or has failed: then it is kept for the next report.
+        """
+        return self._run(self._core.report(crawl, captures))
+
+    def flush(self) -> Reported:
+        """Send what was kept. Raises nothing."""
+        return self.report([])
+
+    def commit(self, name: str, exit: str = "") -> dict[str, Any]:
+        """Let the captures of a crawl answer everybody; raises `DedupError`."""
+        return self._run(self._core.end(name, "commit", exit))
+
+    def cancel(self, name: str, exit: str = "") -> dict[str, Any]:
+        """Take back all that a crawl reported; raises `DedupError`."""
+        return self._run(self._core.end(name, "cancel", exit))
+
+    @property
+    def counts(self) -> Counts:
+        """What was asked and reported until now."""
+        return self._core.counts
+
+    @property
+    def kept(self) -> int:
+        """How many captures wait to be reported."""
+        return self._core.kept
+
+    def close(self) -> None:
+        """Send what was kept, once; what cannot be sent is counted as not reported."""
+        if self.kept:
+            self.flush()
+        self._core.lost()
+        self._http.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _run(self, steps: Steps[_T]) -> _T:
+        came: Reply | Failure | None = None
+        while True:
+            try:
+                step = steps.send(came)
+            except StopIteration as done:
+                result: _T = done.value
+                return result
+            came = None
+            if isinstance(step, Pause):
+                time.sleep(step.seconds)
+            else:
+                came = self._send(step)
+
+    def _send(self, ask: Ask) -> Reply | Failure:
+        end = time.monotonic() + ask.patience
+        try:
+            with self._http.stream(
+                ask.method,
+                ask.path,
+                content=ask.content or None,
+                headers={"Content-Type": ask.type} if ask.content else None,
+                timeout=ask.patience,
+            ) as response:
+                body = bytearray()
+                for piece in response.iter_bytes():
+                    body += piece
+                    if time.monotonic() > end:  # httpx times each wait, not all of them
+                        return Failure("timeout", "the answer came too slowly")
+                    if len(body) > MOST:
+                        return Failure("garbage", "the answer does not end")
+                return Reply(response.status_code, bytes(body))
+        except httpx.TimeoutException as error:
+            return Failure("timeout", f"no answer within {ask.patience:g} s ({error!r})")
+        except FAILURES as error:
+            return Failure("unreachable", repr(error))

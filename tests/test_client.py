@@ -1,0 +1,444 @@
+"""The client of Python crawlers: against the real server, and against ones that fail."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+
+from dedupindex.client import (
+    AsyncClient,
+    Claimed,
+    Client,
+    Hit,
+    Miss,
+    NotAsked,
+    Reported,
+    Taken,
+)
+from dedupindex.client.breaker import Breaker
+from dedupindex.errors import CrawlEnded, IndexUnavailable, UnknownCrawl
+from server.app import create_app
+from server.config import Config
+from server.live import LiveIndex
+from tests.captures import capture, sha1
+from tests.conftest import MakeIndex
+from tests.test_server_live import serving
+
+PAGE = "http://example.com/a"
+OLD, NEW = str(sha1(90)), str(sha1(1))
+
+
+def app_of(index: Path) -> Any:
+    live = LiveIndex(index)
+    live.refresh()
+    return create_app(Config(index), live)
+
+
+@pytest.fixture
+def index(make_index: MakeIndex) -> Path:
+    return make_index([capture(90), capture(91, b"http://example.com/caf\xe9")])
+
+
+@pytest.fixture
+def client(index: Path) -> Iterator[Client]:
+    transport = httpx.WSGITransport(app_of(index).wsgi_app)
+    with Client(crawl="", transport=transport) as client:
+        yield client
+
+
+def stored(number: int = 1, url: str | bytes = PAGE, **more: Any) -> dict[str, Any]:
+    date = "2026-11-20T09:14:17Z"
+    return {"digest": str(sha1(number)), "url": url, "date": date, "status": 200, "size": 9, **more}
+
+
+def test_a_hit_has_all_that_a_revisit_needs(client: Client) -> None:
+    answer = client.lookup(OLD, PAGE)
+    assert isinstance(answer, Hit)
+    assert answer.match == "exact_url"
+    original = answer.original
+    assert (original.url, original.url_bytes) == (PAGE, PAGE.encode())
+    assert original.date == "2026-11-01T09:14:17Z"
+    assert original.record_id == "urn:uuid:00000000-0000-4000-8000-000000009001"
+    assert original.digest == OLD and original.committed
+    assert original.fields["container"] == "/warcs/1.warc.gz"
+
+
+def test_a_miss_is_no_failure(client: Client) -> None:
+    assert client.lookup(NEW, PAGE) == Miss()
+    assert client.lookup("crc32:12345678", PAGE) == Miss("unknown_algorithm")
+    assert client.lookup(OLD, "http://b.example/", strategy="EXACT_URL") == Miss()
+    assert client.counts.as_json()["misses"] == 3
+
+
+def test_urls_arrive_byte_for_byte(client: Client) -> None:
+    odd = client.lookup(str(sha1(91)), b"http://example.com/caf\xe9")
+    assert isinstance(odd, Hit) and odd.match == "exact_url"
+    assert odd.original.url_bytes == b"http://example.com/caf\xe9"
+    assert odd == client.lookup(str(sha1(91)), "http://example.com/caf\udce9")
+    assert odd == client.lookups([(str(sha1(91)), "http://example.com/caf\udce9")])[0]
+    long = f"http://example.com/?a=1&b=+%20 ;{'x' * 60_000}"
+    client.begin("c")
+    client.report([stored(2, long)], crawl="c")
+    answer = client.lookup(str(sha1(2)), long, crawl="c")
+    assert isinstance(answer, Hit) and (answer.match, answer.original.url) == ("exact_url", long)
+    assert isinstance(client.lookup(NEW, "http://\ud800/"), NotAsked)  # no bytes at all
+
+
+def test_a_batch_is_answered_one_by_one(client: Client) -> None:
+    asked = [(OLD, PAGE), (NEW, PAGE), ("nonsense", PAGE)] * 700
+    answers = client.lookups(asked)
+    assert len(answers) == 2100
+    assert [type(answer) for answer in answers[:3]] == [Hit, Miss, NotAsked]
+    counts = client.counts.as_json()
+    assert (counts["hits"], counts["misses"], counts["not_looked_up"]) == (700, 700, 700)
+    assert counts["not_looked_up_why"] == {"bad_digest": 700}
+    assert client.lookups([]) == []
+
+
+def test_a_refused_question_is_not_looked_up(client: Client) -> None:
+    answer = client.lookup(OLD, PAGE, crawl="nobody")
+    assert isinstance(answer, NotAsked) and answer.why == "unknown_crawl"
+    assert isinstance(client.lookup("sha1:short", PAGE), NotAsked)
+    assert isinstance(client.lookup(OLD, PAGE, color="red"), NotAsked)
+    assert isinstance(client.lookup(OLD, PAGE), Hit)  # and nothing was held against the server
+    assert client.counts.not_looked_up == 3
+
+
+def test_a_crawl_from_begin_to_commit(client: Client) -> None:
+    assert client.begin("c", digest_covers="entity")["state"] == "open"
+    odd = stored(7, b"http://\xe9.example/")  # arrives, and the index refuses it
+    captures = [stored(), stored(2, b"http://b.example/"), odd]
+    assert client.report(captures, crawl="c") == Reported(added=2, refused=1)
+    assert client.report([stored()], crawl="c") == Reported(unchanged=1)
+    assert client.report([stored(3, status=404), {"digest": 1}], crawl="c") == Reported(
+        refused=1, bad=1
+    )
+    assert client.report([stored(4, mime=b"?")], crawl="c") == Reported(bad=1)  # no JSON
+    own = client.lookup(NEW, PAGE, crawl="c")
+    assert isinstance(own, Hit) and not own.original.committed
+    assert client.lookup(NEW, PAGE) == Miss()
+    assert client.commit("c", "Finished")["exit"] == "Finished"
+    assert isinstance(client.lookup(NEW, PAGE), Hit)
+    with pytest.raises(CrawlEnded):
+        client.begin("c")
+    with pytest.raises(UnknownCrawl):
+        client.cancel("nobody")
+    assert client.report([stored(5)], crawl="c") == Reported(dropped=1)
+    counts = client.counts.as_json()
+    assert [counts[n] for n in ("added", "unchanged", "refused", "bad", "not_reported")] == [
+        2, 1, 2, 2, 1,
+    ]  # fmt: skip
+
+
+def test_of_two_claims_one_stores(client: Client) -> None:
+    client.begin("c")
+    assert isinstance(client.claim(OLD, PAGE, crawl="c"), Hit)
+    mine = client.claim(NEW, PAGE, crawl="c", lease=30)
+    assert isinstance(mine, Claimed)
+    theirs = client.claim(NEW, PAGE, crawl="c")
+    assert theirs == Taken(mine.until)
+    assert not client.release(NEW, "0" * 32)
+    assert client.release(NEW, mine.token)
+    assert isinstance(client.claim(NEW, PAGE, crawl="c"), Claimed)
+    assert isinstance(client.claim(NEW, PAGE), NotAsked)  # of no crawl
+    assert client.counts.as_json()["taken"] == 1
+
+
+class Switch:
+    """A transport that can be turned off, and counts what it is asked."""
+
+    def __init__(self, transport: httpx.BaseTransport) -> None:
+        self.on, self.asked = True, 0
+        self._transport = transport
+
+    def handle(self, request: httpx.Request) -> httpx.Response:
+        self.asked += 1
+        if self.on:
+            return self._transport.handle_request(request)
+        raise httpx.ConnectError("nobody listens")
+
+
+@pytest.fixture
+def switch(index: Path) -> Switch:
+    return Switch(httpx.WSGITransport(app_of(index).wsgi_app))
+
+
+def switched(switch: Switch, **how: Any) -> Client:
+    return Client(transport=httpx.MockTransport(switch.handle), **how)
+
+
+def test_the_breaker_goes_quiet_and_tries_again(switch: Switch) -> None:
+    now = [0.0]
+    client = switched(switch, breaker=Breaker(3, 30.0, lambda: now[0]))
+    switch.on = False
+    why = [client.lookup(OLD, PAGE) for _ in range(5)]
+    assert [getattr(answer, "why", "") for answer in why] == ["unreachable"] * 3 + ["quiet"] * 2
+    assert switch.asked == 3
+    now[0] = 31
+    assert [getattr(client.lookup(OLD, PAGE), "why", "") for _ in range(2)] == [
+        "unreachable",
+        "quiet",
+    ]
+    now[0], switch.on = 62, True
+    assert all(isinstance(client.lookup(OLD, PAGE), Hit) for _ in range(3))
+    assert client.counts.as_json() == {
+        "lookups": 10, "hits": 3, "misses": 0, "taken": 0, "added": 0, "unchanged": 0,
+        "refused": 0, "bad": 0, "not_reported": 0,
+        "not_looked_up": 7, "not_looked_up_why": {"quiet": 3, "unreachable": 4},
+    }  # fmt: skip
+
+
+def test_reports_of_an_outage_are_sent_later(switch: Switch) -> None:
+    client = switched(switch, failures=1000, crawl="c")
+    switch.on = False
+    with pytest.raises(IndexUnavailable):
+        client.begin("c")
+    before = switch.asked
+    assert client.report([stored(1), stored(2)]) == Reported(kept=2)
+    assert switch.asked == before + 2  # tried twice, no more
+    assert client.report([stored(3)]) == Reported(kept=3)
+    with pytest.raises(IndexUnavailable):
+        client.commit("c")
+    switch.on = True
+    assert client.report([stored(4)]) == Reported(added=4)  # and the crawl was begun for it
+    assert client.kept == 0
+    assert client.commit("c")["captures"] == 4
+
+
+def test_what_cannot_be_kept_is_counted(switch: Switch) -> None:
+    client = switched(switch, failures=1, crawl="c", keep=3)
+    switch.on = False
+    assert client.report([stored(n) for n in range(5)]) == Reported(kept=3, dropped=2)
+    client.close()
+    assert client.counts.as_json()["not_reported"] == 5
+
+
+def test_an_outage_of_the_transport_never_raises(switch: Switch) -> None:
+    client = switched(switch)
+    client.close()  # as in a crawler that ends while threads still ask
+    assert isinstance(client.lookup(OLD, PAGE), NotAsked)
+
+
+def test_many_threads_share_a_client(client: Client) -> None:
+    def ask() -> None:
+        for _ in range(50):
+            client.lookup(OLD, PAGE)
+            client.lookup(NEW, PAGE)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    counts = client.counts.as_json()
+    assert (counts["lookups"], counts["hits"], counts["misses"]) == (800, 400, 400)
+
+
+# --- servers that fail ------------------------------------------------------------------------
+
+
+@contextmanager
+def failing(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
+    """A real server that does as `answer` does; gives its URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            answer(self)
+
+        do_POST = do_DELETE = do_GET
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def saying(status: int, body: bytes, length: int | None = None) -> Any:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(status)
+        handler.send_header("Content-Length", str(len(body) if length is None else length))
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    return answer
+
+
+def an_original(**more: Any) -> bytes:
+    original = {"url": PAGE, "date": "2026-11-01T09:14:17Z", "digest": OLD, "record_id": None}
+    answer = {"duplicate": True, "match": "digest", "original": {**original, **more}}
+    return json.dumps(answer).encode()
+
+
+ANSWERS = {
+    "503": (saying(503, b'{"error": {"code": "index_unavailable", "message": ""}}'), "status"),
+    "500 of a proxy": (saying(500, b"<html>"), "status"),
+    "404 of another server": (saying(404, b"<html>not here"), "garbage"),
+    "redirect": (saying(302, b""), "garbage"),
+    "204": (saying(204, b""), "garbage"),
+    "not JSON": (saying(200, b"<html>welcome to this hotel"), "garbage"),
+    "not UTF-8": (saying(200, b'{"duplicate": false, "\xff": 1}'), "garbage"),
+    "another answer": (saying(200, b'{"duplicate": "no"}'), "garbage"),
+    "nothing": (saying(200, b""), "garbage"),
+    "a list": (saying(200, b"[]"), "garbage"),
+    "half an answer": (saying(200, b'{"duplicate": false}', 100), "unreachable"),
+    "no original": (saying(200, b'{"duplicate": true, "match": "digest"}'), "garbage"),
+    "a date that is none": (saying(200, an_original(date="yesterday")), "garbage"),
+    "a header line in a URL": (saying(200, an_original(url="http://a\r\nX: y")), "garbage"),
+    "one hidden in base64": (saying(200, an_original(url_base64="YQ0KWDogeQ==")), "garbage"),
+    "nested deeply": (saying(200, b"[" * 100_000), "garbage"),
+    "no HTTP": (lambda handler: handler.wfile.write(b"SSH-2.0\r\n"), "unreachable"),
+    "closed at once": (lambda handler: None, "unreachable"),
+}
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_failing_server_is_not_asked_and_loses_nothing(case: str, kind: str) -> None:
+    answer, why = ANSWERS[case]
+    with failing(answer) as url:
+        found, counts = all_of(kind, url, patience=5.0, timeout=5.0)
+    assert [type(one) for one in found[:4]] == [NotAsked] * 4
+    assert {one.why for one in found[:4]} == {why}
+    assert found[4] == Reported(kept=1)
+    assert (counts["lookups"], counts["not_looked_up"]) == (4, 4)
+    assert counts["misses"] == counts["hits"] == 0
+
+
+def all_of(kind: str, url: str, **how: Any) -> tuple[list[Any], dict[str, Any]]:
+    """What each operation makes of a server, and the counts."""
+    how = {"crawl": "c", "failures": 100, **how}
+
+    async def ask() -> tuple[list[Any], dict[str, Any]]:
+        client = AsyncClient(url, **how)
+        calls: list[Awaitable[Any]] = [
+            client.lookup(OLD, PAGE), client.lookups([(OLD, PAGE)]), client.claim(OLD, PAGE),
+            client.lookup(OLD, PAGE + "x" * 9000), client.report([stored()]),
+        ]  # fmt: skip
+        found = [await call for call in calls]
+        counts = client.counts.as_json()
+        await client.aclose()
+        return [one[0] if isinstance(one, list) else one for one in found], counts
+
+    if kind == "async":
+        return anyio.run(ask)
+    with Client(url, **how) as client:
+        found: list[Any] = [
+            client.lookup(OLD, PAGE), *client.lookups([(OLD, PAGE)]), client.claim(OLD, PAGE),
+            client.lookup(OLD, PAGE + "x" * 9000), client.report([stored()]),
+        ]  # fmt: skip
+        return found, client.counts.as_json()
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_server_that_is_down(kind: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    found, counts = all_of(kind, url)
+    assert {one.why for one in found[:4]} == {"unreachable"}
+    assert found[4] == Reported(kept=1)
+    assert counts["not_looked_up"] == 4
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_server_that_hangs(kind: str) -> None:
+    end = threading.Event()
+    try:
+        with failing(lambda handler: end.wait(20) and None) as url:  # type: ignore[func-returns-value]
+            found, _ = all_of(kind, url, timeout=0.05, patience=0.05)
+            end.set()
+    finally:
+        end.set()
+    assert {one.why for one in found[:4]} == {"timeout"}
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_server_that_drips(kind: str) -> None:
+    """Each byte comes in time, the answer does not."""
+    end = threading.Event()
+
+    def drip(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", "100000")
+        handler.end_headers()
+        while not end.wait(0.01):
+            handler.wfile.write(b" ")
+
+    with failing(drip) as url:
+        try:
+            found, _ = all_of(kind, url, timeout=0.1, patience=0.1)
+        finally:
+            end.set()
+    assert {one.why for one in found[:4]} == {"timeout"}
+
+
+def test_half_the_answers_of_a_batch() -> None:
+    with failing(saying(200, b'{"answers": [{"duplicate": false}]}')) as url, Client(url) as client:
+        answers = client.lookups([(OLD, PAGE), (NEW, PAGE)])
+    assert [getattr(answer, "why", "") for answer in answers] == ["garbage"] * 2
+
+
+def test_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crawler's own proxy setting must not carry its lookups."""
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    with failing(saying(200, b'{"duplicate": false}')) as url, Client(url) as client:
+        assert client.lookup(OLD, PAGE) == Miss()
+
+
+def test_async_over_the_wire(index: Path) -> None:
+    async def crawl(url: str) -> AsyncClient:
+        async with AsyncClient(url, crawl="c") as client:
+            await client.begin("c")
+            assert isinstance(await client.lookup(OLD, PAGE), Hit)
+            claim = await client.claim(NEW, PAGE)
+            assert isinstance(claim, Claimed)
+            assert await client.release(NEW, claim.token)
+            assert await client.report([stored(n) for n in range(1, 5)]) == Reported(added=4)
+            assert (await client.flush(), client.kept) == (Reported(), 0)
+            async with anyio.create_task_group() as tasks:
+                for number in range(20):
+                    tasks.start_soon(client.lookup, str(sha1(number)), PAGE)
+            answers = await client.lookups([(NEW, PAGE), (str(sha1(99)), PAGE)])
+            assert [type(answer) for answer in answers] == [Hit, Miss]
+            assert (await client.commit("c"))["captures"] == 4
+            await client.begin("d")
+            assert (await client.cancel("d", "Aborted"))["exit"] == "Aborted"
+        return client
+
+    with serving(index) as server:
+        client = anyio.run(crawl, f"http://127.0.0.1:{server.port}")
+    counts = client.counts.as_json()
+    assert (counts["lookups"], counts["hits"], counts["not_looked_up"]) == (24, 6, 0)
+
+
+def test_a_cancelled_report_is_kept(index: Path) -> None:
+    end = threading.Event()
+
+    async def crawl(url: str) -> int:
+        client = AsyncClient(url, crawl="c")
+        with anyio.move_on_after(0.05):
+            await client.report([stored()])
+        return client.kept
+
+    with failing(lambda handler: end.wait(20) and None) as url:  # type: ignore[func-returns-value]
+        try:
+            assert anyio.run(crawl, url) == 1
+        finally:
+            end.set()
