@@ -7,16 +7,24 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from dedupindex.errors import IndexBusy
 
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write `data` beside `path`, force it to disk, then rename: a reader sees old or new."""
+    with whole(path) as stream:
+        stream.write(data)
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[BinaryIO]:
+    """As `write_whole`, for what comes piece by piece: `path` appears when the block ends well."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with open(beside, "wb") as stream:
-            stream.write(data)
+            yield stream
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(beside, path)

@@ -120,7 +120,7 @@ def test_command_line_over_environment_over_file(tmp_path: Path) -> None:
         ("mime = 1\n", "section"),
         (
             "[idx]\nadd = true\n",
-            "no section [idx], but index, serve, lookup, report, token, search",
+            f"no section [idx], but {', '.join(COMMANDS)}",
         ),
         ("[index]\nstats = true\n", "no setting 'stats'"),
         ("[index]\njobs = -1\n", "settings.toml: [index] jobs: -1"),

@@ -109,7 +109,14 @@ def test_commands_of_the_readme_exist() -> None:
 def test_options_of_the_docs_exist() -> None:
     pages = "".join(path.read_text() for path in (ROOT / "dedupindex" / "cli").glob("*.py"))
     pages += (ROOT / "bin" / "setup").read_text() + (ROOT / "bin" / "lock").read_text()
+    # Options of crawlers are those that they are really run with.
+    for folder in ("conf", "tests/peers"):
+        pages += "".join(p.read_text() for p in (ROOT / folder).rglob("*") if _is_text(p))
     benchmarks = "".join(path.read_text() for path in (ROOT / "tests/benchmarks").glob("*.py"))
     for path in DOCS:
         for option in re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", path.read_text()):
             assert option in pages + benchmarks or option in ELSEWHERE, f"{path.name}: {option}"
+
+
+def _is_text(path: Path) -> bool:
+    return path.suffix in (".py", ".sh", ".toml", ".groovy", ".xml", ".cxml", ".lua", ".yaml")

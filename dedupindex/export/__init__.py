@@ -1,0 +1,1 @@
+"""Indexes written in the forms that crawlers read by themselves."""
