@@ -15,6 +15,7 @@ import anyio
 import httpx
 import pytest
 
+from dedupindex import tokens
 from dedupindex.client import (
     AsyncClient,
     Claimed,
@@ -26,7 +27,8 @@ from dedupindex.client import (
     Taken,
 )
 from dedupindex.client.breaker import Breaker
-from dedupindex.errors import CrawlEnded, IndexUnavailable, UnknownCrawl
+from dedupindex.errors import CrawlEnded, DedupError, IndexUnavailable, UnknownCrawl
+from dedupindex.tokens import Role
 from server.app import create_app
 from server.config import Config
 from server.live import LiveIndex
@@ -152,6 +154,20 @@ def test_of_two_claims_one_stores(client: Client) -> None:
     assert isinstance(client.claim(NEW, PAGE, crawl="c"), Claimed)
     assert isinstance(client.claim(NEW, PAGE), NotAsked)  # of no crawl
     assert client.counts.as_json()["taken"] == 1
+
+
+def test_a_token_lets_a_client_write(index: Path) -> None:
+    secret = tokens.add(index, "crawler", Role.WRITE, "c")
+    transport = httpx.WSGITransport(app_of(index).wsgi_app)
+    with Client(transport=transport) as nobody:
+        with pytest.raises(DedupError, match="unauthorized"):
+            nobody.begin("c")
+        assert nobody.report([stored()], crawl="c") == Reported(dropped=1)
+    with Client(transport=transport, token=secret) as client:
+        client.begin("c")
+        assert client.report([stored()], crawl="c") == Reported(added=1)
+        with pytest.raises(DedupError, match="forbidden"):
+            client.begin("d")
 
 
 class Switch:

@@ -10,6 +10,7 @@ Settings, all in the environment:
 
 DEDUPINDEX_URL     where the server is (http://127.0.0.1:8484)
 DEDUPINDEX_CRAWL   the crawl of requests without buckets; not set: they are looked up, not reported
+DEDUPINDEX_TOKEN   a token of the role write, where the server wants one
 DEDUPINDEX_COMMIT  1: commit the crawls when warcprox ends; otherwise somebody else does
 
 A bucket of ``Warcprox-Meta: {"dedup-buckets": {"news": "rw", "base": "ro"}}`` is the crawl of its

@@ -13,7 +13,7 @@ from dedupindex.client.answers import Answer, Claim, Question, Reported
 from dedupindex.client.breaker import Breaker
 from dedupindex.client.core import Core, Steps
 from dedupindex.client.counts import Counts
-from dedupindex.client.requests import MOST, Ask, Failure, Pause, Reply
+from dedupindex.client.requests import MOST, Ask, Failure, Pause, Reply, with_token
 from dedupindex.client.sync import FAILURES, KEPT, LIMITS
 
 _T = TypeVar("_T")
@@ -32,13 +32,18 @@ class AsyncClient:
         failures: int = 5,
         quiet: float = 30.0,
         keep: int = KEPT,
+        token: str = "",
         headers: Mapping[str, str] | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
         breaker: Breaker | None = None,
     ) -> None:
         self._core = Core(crawl, (timeout, patience), breaker or Breaker(failures, quiet), keep)
         self._http = httpx.AsyncClient(
-            base_url=url, headers=headers, transport=transport, limits=LIMITS, trust_env=False
+            base_url=url,
+            headers=with_token(token, headers),
+            transport=transport,
+            limits=LIMITS,
+            trust_env=False,
         )
 
     async def lookup(self, digest: str, url: str | bytes = "", **more: Any) -> Answer:

@@ -142,7 +142,8 @@ class Core:
             lambda: requests.post(path, value, self._long), lambda value: dict(value)
         )
         if isinstance(done, NotAsked):
-            kind = _ERRORS.get(done.why, errors.IndexUnavailable)
+            other = errors.IndexUnavailable if done.why in _PASSING else errors.DedupError
+            kind = _ERRORS.get(done.why, other)
             raise kind(f"{failed}: {done.why}: {done.message}")
         return done
 

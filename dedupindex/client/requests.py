@@ -102,3 +102,8 @@ def of_crawl(name: str, action: str = "") -> str:
 def loaded(body: bytes) -> Any:
     """A JSON body; `ValueError` if it is none."""
     return json.loads(body)
+
+
+def with_token(token: str, headers: Mapping[str, str] | None) -> dict[str, str]:
+    """The headers of every request."""
+    return {**({"Authorization": f"Bearer {token}"} if token else {}), **(headers or {})}

@@ -13,7 +13,7 @@ from dedupindex.client.answers import Answer, Claim, Question, Reported
 from dedupindex.client.breaker import Breaker
 from dedupindex.client.core import Core, Steps
 from dedupindex.client.counts import Counts
-from dedupindex.client.requests import MOST, Ask, Failure, Pause, Reply
+from dedupindex.client.requests import MOST, Ask, Failure, Pause, Reply, with_token
 
 _T = TypeVar("_T")
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=20)
@@ -29,8 +29,8 @@ class Client:
     `timeout` is how long a lookup or claim may take, `patience` anything else, in seconds;
     `crawl` is the crawl that asks and reports where a call does not name another. After `failures`
     failures in a row nothing is sent for `quiet` seconds. At most `keep` captures that could not be
-    reported are kept in memory. `headers` go with every request; proxies and other settings of the
-    environment are not used. `transport` is httpx's.
+    reported are kept in memory. `token` (``bin/token``) and `headers` go with every request;
+    proxies and other settings of the environment are not used. `transport` is httpx's.
     """
 
     def __init__(
@@ -43,13 +43,18 @@ class Client:
         failures: int = 5,
         quiet: float = 30.0,
         keep: int = KEPT,
+        token: str = "",
         headers: Mapping[str, str] | None = None,
         transport: httpx.BaseTransport | None = None,
         breaker: Breaker | None = None,
     ) -> None:
         self._core = Core(crawl, (timeout, patience), breaker or Breaker(failures, quiet), keep)
         self._http = httpx.Client(
-            base_url=url, headers=headers, transport=transport, limits=LIMITS, trust_env=False
+            base_url=url,
+            headers=with_token(token, headers),
+            transport=transport,
+            limits=LIMITS,
+            trust_env=False,
         )
 
     def lookup(self, digest: str, url: str | bytes = "", **more: Any) -> Answer:
