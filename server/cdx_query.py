@@ -31,7 +31,8 @@ MATCHES = ("exact", "canonical")
 IGNORED = ("gzip", "resolveRevisits", "allowFuzzy")  # change nothing in what we list
 _LONGEST_FILTER = 2_000
 _LONGEST_REGEX = 200
-_REPEATS = 3  # *, + and {} in a regular expression, which each may multiply its time
+_REPEATS = 2  # *, +, ? and {} in a regular expression, which each may multiply its time
+_LONGEST_MATCHED = 2_000  # characters of a field that meets one
 _SPECIAL = re.compile(r"[\\.^$*+?{}()|\[\]]")
 
 
@@ -245,14 +246,27 @@ def _expression(text: str) -> Callable[[str], object]:
     What repeats a group, looks around or refers back can take years to fail, and one asker would
     stop the server for all.
     """
-    repeats = len(re.findall(r"(?<!\\)[*+{]", text))
+    bare = re.sub(r"\\.", "x", text, flags=re.DOTALL)  # without what is escaped
+    repeats = len(re.findall(r"[*+?{]", bare.replace("(?:", "(")))
     if len(text) > _LONGEST_REGEX or repeats > _REPEATS:
         raise BadQuery(
             f"a regular expression has at most {_LONGEST_REGEX} characters, and {_REPEATS} repeats"
         )
-    if re.search(r"\)[*+?{]|\(\?(?!:)|\\[0-9]", text):
-        raise BadQuery("a regular expression may not repeat groups, look around or refer back")
+    if bare.count("(") > 1 or re.search(r"\)[*+?{]|\(\?(?!:)", bare) or re.search(r"\\[0-9]", text):
+        raise BadQuery(
+            "a regular expression has at most one group, not repeated, and does not look around "
+            "or refer back"
+        )
     try:
-        return re.compile(text).fullmatch
+        matches = re.compile(text).fullmatch
     except (re.error, OverflowError, RecursionError) as error:
         raise BadQuery(f"{text!r} is no regular expression: {error}") from error
+
+    def whole(value: str) -> object:
+        if len(value) > _LONGEST_MATCHED:
+            raise BadQuery(
+                f"regular expressions are for fields up to {_LONGEST_MATCHED} characters"
+            )
+        return matches(value)
+
+    return whole

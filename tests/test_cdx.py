@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from base64 import b32encode
 from collections.abc import Callable
 from pathlib import Path
@@ -194,12 +195,28 @@ def test_an_index_without_a_list_says_how_to_get_one(path: str, make_index: Make
         "url=a&matchType=near", "url=a&fl=color", "url=a&fl=url&fields=url", "url=a&page=2",
         "url=a&filter=x", "url=a&filter=color:red", "url=a&filter=~url:(",
         "url=a&filter=url:(a%2B)%2B",
-        "url=a&filter=~url:.*.*.*.*", "url=a&filter=~url:(%3F=a)", "url=a&digest=md4",
+        "url=a&filter=~url:.*.*.*.*", "url=a&filter=~url:a%3Fa%3Fa%3F",
+        "url=a&filter=~url:(a|b)(a|b)",
+        "url=a&filter=~url:(a|b)\\\\(a|b)", "url=a&filter=~url:(%3F=a)", "url=a&digest=md4",
         "url=a&filter=~url:" + "a" * 201, "url=a&filter=url:" + "a" * 2001,
     ],
 )  # fmt: skip
 def test_what_cannot_be_answered_is_refused(query: str, web: FlaskClient) -> None:
     assert error(web.get(f"/cdx?{query}")) == (400, "bad_query")
+
+
+def test_no_expression_takes_long(make_index: MakeIndex) -> None:
+    url = "http://a.org/" + "a" * 1900
+    web = served(
+        make_index([capture(1, url.encode()), capture(2, b"http://a/" + b"a" * 3000)], BY_URL)
+    )
+    start = time.monotonic()
+    assert lines(web, f"url={url}&filter=~url:.*a*b") == []
+    assert time.monotonic() - start < 5
+    assert lines(web, f"url={url}&filter=~url:(?:.*a|b)".replace("?:", "%3F:"))
+    long = "http://a/" + "a" * 3000
+    assert error(web.get(f"/cdx?url={long}&filter=~url:.*b")) == (400, "bad_query")
+    assert lines(web, f"url={long}&filter=!url:b")
 
 
 def test_an_outage_is_not_a_miss(tmp_path: Path) -> None:
