@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from time import perf_counter_ns
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import orjson
 
 from dedupindex import lookup
 from dedupindex.asking import PARAMETERS, UnknownAlgorithm, of_json, query_of
+from dedupindex.crawls.asked import Counting
+from dedupindex.crawls.view import NOTHING, Snapshot
 from dedupindex.errors import BadQuery, DedupError, UnknownCrawl
 from dedupindex.index.answer_bytes import BROKEN, NONE, PlainView, sought
 from dedupindex.index.protocol import View
 from dedupindex.lookup import Strategy
 from server.config import Config
-from server.crawls import Crawls
 from server.live import LiveIndex, Opened
 from server.metrics import HIT, MISS, Metrics, cell_of, error_cell
 from server.replies import RequestError, code_of, error_object
@@ -48,6 +51,20 @@ class Batch:
 
     def __init__(self, live: LiveIndex, metrics: Metrics, config: Config) -> None:
         self._live, self._metrics, self._config = live, metrics, config
+        self._known = NOTHING
+
+    @contextmanager
+    def _state(self) -> Iterator[_State]:
+        """One state of crawls and index: see `Snapshot` for why in this order."""
+        with self._live.crawls.reading() as reading:
+            crawls = Snapshot(reading, self._known)
+            self._known = crawls.known
+            opened = self._live.opened()
+            with opened.engine.view() as view:
+                yield _State(opened, view, crawls)
+
+    def _answers(self, opened: Opened, defaults: Given) -> _Answers:
+        return _Answers(opened, self._live.crawls.asked, defaults)
 
     def json(self, body: bytes, defaults: Given) -> bytes:
         """``{"answers": [...]}`` to ``{"lookups": [...], ...}``, all of one state of the index."""
@@ -62,18 +79,16 @@ class Batch:
         limit = self._config.max_batch
         if len(lookups) > limit:
             raise RequestError("too_large", f"a batch has at most {limit} lookups")
-        opened = self._live.opened()
-        answers = _Answers(opened, self._live.crawls, {**defaults, **of_json(content)})
-        with opened.engine.view() as view:
-            joined = b",".join(answers.of(view, lookups))
+        with self._state() as state:
+            answers = self._answers(state.opened, {**defaults, **of_json(content)})
+            joined = b",".join(answers.of(state, lookups))
         self._metrics.batch("batch", answers.cells, started)
         return b'{"answers":[' + joined + b"]}"
 
     def lines(self, stream: BinaryIO, defaults: Given) -> Iterator[bytes]:
         """A line for each line, while they come; blank lines are passed over."""
-        _Answers(
-            self._live.opened(), self._live.crawls, defaults
-        )  # says at once what no line could be answered for
+        # It says at once what no line could be answered for.
+        self._answers(self._live.opened(), defaults)
         return self._lines(stream, defaults)
 
     def _lines(self, stream: BinaryIO, defaults: Given) -> Iterator[bytes]:
@@ -81,10 +96,9 @@ class Batch:
             started = perf_counter_ns()
             lookups = [loaded(line) for line in lines]
             try:
-                opened = self._live.opened()
-                answers = _Answers(opened, self._live.crawls, defaults)
-                with opened.engine.view() as view:
-                    found = answers.of(view, lookups)
+                with self._state() as state:
+                    answers = self._answers(state.opened, defaults)
+                    found = answers.of(state, lookups)
                 cells = answers.cells
             except DedupError as error:  # the index went away: no line may pass for "not found"
                 code = code_of(error)
@@ -95,28 +109,36 @@ class Batch:
             yield b"\n".join(found)
 
 
+class _State(NamedTuple):
+    """What answers a stretch of lookups, none of it changing meanwhile."""
+
+    opened: Opened
+    view: View
+    crawls: Snapshot
+
+
 class _Answers:
     """Answers lookups with common defaults, and counts what it answered."""
 
-    def __init__(self, opened: Opened, crawls: Crawls, defaults: Given) -> None:
+    def __init__(self, opened: Opened, asked: Counting, defaults: Given) -> None:
         """Raises what makes the defaults unfit for any lookup."""
-        self._opened, self._defaults = opened, defaults
+        self._asked, self._defaults = asked, defaults
         self._settings = opened.engine.identity.settings
         read_values = {name: PARAMETERS[name].read(text) for name, text in defaults.items() if text}
         strategy = read_values.get("strategy", Strategy.DIGEST_ANY)
         lookup.require_strategy(self._settings, strategy)
         self._base = cell_of(strategy.value, "exact_url")
         self._plain = opened.plain if defaults.keys() <= {"strategy", "crawl"} else None
-        self._crawls, self._asker = crawls, read_values.get("crawl", "")
+        self._asker = read_values.get("crawl", "")
         self.cells: Counter[int] = Counter()
 
-    def of(self, view: View, lookups: list[Any]) -> list[bytes]:
+    def of(self, state: _State, lookups: list[Any]) -> list[bytes]:
         """The answer to each, in order."""
         if self._plain is None:
-            return [self._one(view, asked) for asked in lookups]
-        answer, cursor = self._plain.answer, cast(PlainView, view).cursor()
-        silent, asker = self._crawls.silent, self._asker
-        covers = self._crawls.covers_of(asker) if asker else 0
+            return [self._one(state, asked) for asked in lookups]
+        answer, cursor = self._plain.answer, cast(PlainView, state.view).cursor()
+        silent, asker = state.crawls.silent, self._asker
+        covers = state.crawls.covers_of(asker) if asker else 0
         found: list[bytes] = []
         misses = hits = 0
         for item in lookups:
@@ -134,33 +156,34 @@ class _Answers:
             except (TypeError, AttributeError, UnknownCrawl, *BROKEN):
                 body = None  # asked the other way, it will say what is wrong
             if body is None:
-                body = self._one(view, item)
+                body = self._one(state, item)
             elif body is NONE:
                 misses += 1
             else:
                 hits += 1
             found.append(body)
         if asker:
-            self._crawls.asked.note_all([asker] * (hits + misses))
+            self._asked.note_all([asker] * (hits + misses))
         self.cells[self._base + HIT] += hits
         self.cells[self._base + MISS] += misses
         return found
 
-    def _one(self, view: View, asked: Any) -> bytes:
+    def _one(self, state: _State, asked: Any) -> bytes:
         try:
             if isinstance(asked, DedupError):
                 raise asked
             if not isinstance(asked, dict):
                 raise BadQuery("a lookup is a JSON object")
             query, explain = query_of({**self._defaults, **of_json(asked)})
-            query = self._crawls.completed(query)
-            with self._crawls.seen(view, self._settings.keys(), query.crawl) as seen:
-                answer = lookup.find(seen, self._settings, query)
-                content = lookup.as_json(answer)
-                if explain:
-                    content["considered"] = lookup.considered(seen, self._settings, query)
+            if query.crawl and not query.covers:
+                query = replace(query, covers=state.crawls.covers_of(query.crawl))
+            seen = state.crawls.seen(state.view, self._settings.keys(), query.crawl)
+            answer = lookup.find(seen, self._settings, query)
+            content = lookup.as_json(answer)
+            if explain:
+                content["considered"] = lookup.considered(seen, self._settings, query)
             if query.crawl:
-                self._crawls.asked.note(query.crawl)
+                self._asked.note(query.crawl)
             match = answer.match.value if answer else "none"
             self.cells[cell_of(query.strategy.value, match)] += 1
             return orjson.dumps(content)

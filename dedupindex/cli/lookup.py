@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,14 +17,15 @@ from dedupindex import lookup
 from dedupindex.asking import UnknownAlgorithm, of_json, query_of
 from dedupindex.cli.common import Command, print_json, printable, say
 from dedupindex.crawls.store import open_store
-from dedupindex.crawls.view import seen
+from dedupindex.crawls.view import Snapshot
 from dedupindex.digest import SIZES
 from dedupindex.errors import BadDigest, BadInput, BadQuery, DedupError, StrategyUnavailable
 from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
 from dedupindex.index.protocol import Finder
 
-See = Callable[[str], AbstractContextManager[Finder]]
+See = Callable[[str], Finder]
+_STRETCH = 1000  # lines that are answered from one state of index and crawls
 
 EXAMPLES = """
 bin/lookup my-index --digest sha1:FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN
@@ -66,18 +68,27 @@ def command(index: Path, batch: BinaryIO | None, as_json: bool, **asked: Any) ->
     if (batch is None) == (asked["digest"] is None):
         raise click.UsageError("give either --digest or --batch")
     given = _given(asked)
+    if batch is not None:
+        return _batch(index, given, batch)
+    with _opened(index) as (see, settings):
+        _one(see, settings, given, as_json)
+    return 0
+
+
+@contextmanager
+def _opened(index: Path) -> Iterator[tuple[See, Settings]]:
+    """One state of crawls and index, as askers see it: `Snapshot` says why in this order."""
     with ExitStack() as stack:
-        engine = stack.enter_context(closing(open_index(index)))
         store = open_store(index)
+        reading = None
         if store is not None:
             stack.enter_context(closing(store))
-        settings = engine.identity.settings
+            reading = stack.enter_context(store.reading())
+        snapshot = Snapshot(reading)
+        engine = stack.enter_context(closing(open_index(index)))
         view = stack.enter_context(engine.view())
-        see = partial(seen, store, view, settings.keys())
-        if batch is None:
-            _one(see, settings, given, as_json)
-            return 0
-        return _batch(see, settings, given, batch)
+        settings = engine.identity.settings
+        yield partial(snapshot.seen, view, settings.keys()), settings
 
 
 def _given(options: dict[str, Any]) -> dict[str, bytes]:
@@ -91,17 +102,26 @@ def _given(options: dict[str, Any]) -> dict[str, bytes]:
     }
 
 
-def _batch(see: See, settings: Settings, given: dict[str, bytes], batch: BinaryIO) -> int:
-    """Answer JSON lines in order; what a line does not say, the options do."""
+def _batch(index: Path, given: dict[str, bytes], batch: BinaryIO) -> int:
+    """Answer JSON lines in order; what a line does not say, the options do.
+
+    Crawls and index are opened anew for each stretch: a batch may take hours, and captures that are
+    merged meanwhile must not go missing.
+    """
     number = failed = 0
-    for number, line in enumerate(batch, 1):
-        if not line.strip():
-            continue
-        answer = _line(see, settings, given, line)
-        if "error" in answer:
-            failed += 1
-            answer["error"]["line"] = number
-        sys.stdout.buffer.write(orjson.dumps(answer) + b"\n")
+    numbered = enumerate(batch, 1)
+    stretch = [(0, b"")]  # nothing asked yet: an index that cannot be opened is an error even so
+    while stretch:
+        with _opened(index) as (see, settings):
+            for number, line in stretch:
+                if not line.strip():
+                    continue
+                answer = _line(see, settings, given, line)
+                if "error" in answer:
+                    failed += 1
+                    answer["error"]["line"] = number
+                sys.stdout.buffer.write(orjson.dumps(answer) + b"\n")
+        stretch = list(islice(numbered, _STRETCH))
     sys.stdout.buffer.flush()
     if failed:
         say(f"{failed:,} of {number:,} lines could not be answered; their answers say why")
@@ -114,10 +134,10 @@ def _line(see: See, settings: Settings, given: dict[str, bytes], line: bytes) ->
         if not isinstance(own, dict):
             raise BadQuery("a line of a batch is a JSON object")
         query, explained = query_of({**given, **of_json(own)})
-        with see(query.crawl) as view:
-            answer = lookup.as_json(lookup.find(view, settings, query))
-            if explained:
-                answer["considered"] = lookup.considered(view, settings, query)
+        view = see(query.crawl)
+        answer = lookup.as_json(lookup.find(view, settings, query))
+        if explained:
+            answer["considered"] = lookup.considered(view, settings, query)
         return answer
     except UnknownAlgorithm:
         return {"duplicate": False, "reason": "unknown_algorithm"}
@@ -137,11 +157,11 @@ def _one(see: See, settings: Settings, given: dict[str, bytes], as_json: bool) -
             f"no known algorithm in digest {given['digest'].decode()!r}; "
             f"known are {', '.join(SIZES)}"
         ) from None
-    with see(query.crawl) as view:
-        found = lookup.find(view, settings, query)
-        answer = lookup.as_json(found)
-        if explained:
-            answer["considered"] = lookup.considered(view, settings, query)
+    view = see(query.crawl)
+    found = lookup.find(view, settings, query)
+    answer = lookup.as_json(found)
+    if explained:
+        answer["considered"] = lookup.considered(view, settings, query)
     if as_json:
         print_json(answer)
         return

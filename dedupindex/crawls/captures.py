@@ -21,7 +21,7 @@ from dedupindex.index.identity import Settings
 from dedupindex.index.settle import Outcome, Rule, mark_before
 
 _NUMBER = 4  # bytes of a crawl's number, at the end of a key
-DROPPED_AT_ONCE = 10_000  # captures, in one transaction
+LOOKED_AT_ONCE = 100_000  # places, in one read transaction
 
 
 @dataclass
@@ -142,23 +142,29 @@ def _unlist(writing: Writing, key: bytes) -> None:
         writing.txn.delete(key[:1], byurl.value_of(key), db=writing.trees.urls)
 
 
-def drop(
-    writing: Writing, crawl: Crawl, after: bytes = b"", most: int = DROPPED_AT_ONCE
-) -> bytes | None:
-    """Take away captures of a crawl, not more than `most`, from the place `after` on.
+def places_of(
+    reading: Reading, crawl: Crawl, after: bytes = b"", most: int = LOOKED_AT_ONCE
+) -> tuple[list[bytes], bytes | None]:
+    """Where captures of a crawl are, of the next `most` places from `after` on, whosever.
 
-    Returns the place from which to go on, None if nothing is left.
+    And the place from which to go on, None at the end.
     """
-    places: list[bytes] = []
+    found: list[bytes] = []
     tail = crawl.number.to_bytes(_NUMBER, "big")
-    with writing.txn.cursor(db=writing.trees.captures) as cursor:
-        if cursor.set_range(after):
-            for place in cast(Iterable[bytes], cursor.iternext(keys=True, values=False)):
-                if place.endswith(tail):
-                    places.append(bytes(place))
-                    if len(places) >= most:
-                        break
+    with reading.txn.cursor(db=reading.trees.captures) as cursor:
+        if not cursor.set_range(after):
+            return found, None
+        places = cast(Iterable[bytes], cursor.iternext(keys=True, values=False))
+        for looked, place in enumerate(places):
+            if looked >= most:
+                return found, bytes(place)
+            if place.endswith(tail):
+                found.append(bytes(place))
+    return found, None
+
+
+def drop(writing: Writing, places: Iterable[bytes]) -> None:
+    """Take away what `places_of` found."""
     for place in places:
         writing.txn.delete(place, db=writing.trees.captures)
         _unlist(writing, place[:-_NUMBER])
-    return places[-1] if len(places) >= most else None

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dedupindex.crawls import claims
-from dedupindex.crawls.captures import drop, of_crawl
+from dedupindex.crawls.captures import drop, of_crawl, places_of
 from dedupindex.crawls.crawl import Crawl, State
 from dedupindex.crawls.store import Store
 from dedupindex.files import exclusive
@@ -18,6 +18,7 @@ from dedupindex.index.protocol import Engine, Load
 from dedupindex.index.runs import CHUNK, RunWriter
 from dedupindex.index.settle import Outcome
 
+DROPPED_AT_ONCE = 1000  # captures, in one transaction: crawls write in between
 KEPT = 10.0  # seconds that merged captures still answer here: readers open the index anew by then
 
 
@@ -92,10 +93,17 @@ def sweep(store: Store, now: float, seen_merged: dict[int, float]) -> None:
 
 
 def _drop_all(store: Store, crawl: Crawl) -> None:
-    """In short transactions, so that crawls can write in between."""
+    """Captures are sought while others write, and taken away in short transactions.
+
+    Nothing can be added to a crawl that has ended, so what was found stays what there is. If this
+    is killed, it is done from the beginning, which finds what is left.
+    """
     after: bytes | None = b""
     while after is not None:
-        with store.writing() as writing:
-            after = drop(writing, crawl, after)
-            if after is None:
-                writing.put_crawl(replace(writing.crawl(crawl.name), swept=True))
+        with store.reading() as reading:
+            places, after = places_of(reading, crawl, after)
+        for at in range(0, len(places), DROPPED_AT_ONCE):
+            with store.writing() as writing:
+                drop(writing, places[at : at + DROPPED_AT_ONCE])
+    with store.writing() as writing:
+        writing.put_crawl(replace(writing.crawl(crawl.name), swept=True))

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
-from dedupindex.capture import Capture, Uncommitted
+from dedupindex.capture import Capture, Covers, Uncommitted
 from dedupindex.crawls.captures import Found, at_url, under
 from dedupindex.crawls.crawl import Crawl, Seen, State
-from dedupindex.crawls.store import Reading, Store
+from dedupindex.crawls.store import Reading, Store, Trees
 from dedupindex.digest import Digest
 from dedupindex.errors import UnknownCrawl
 from dedupindex.index.byurl import URL
 from dedupindex.index.cells import Keys, canonical_prefix, digest_prefix, urlkey_hash
 from dedupindex.index.protocol import Finder
 from dedupindex.urlkey import urlkey
+
+PASSED = 10_000  # captures that the asker does not see, under one digest; beyond, no more is sought
 
 
 class Visible:
@@ -24,7 +27,7 @@ class Visible:
         self._crawls = {
             crawl.number: crawl
             for crawl in crawls
-            if crawl.state is State.COMMITTED
+            if (crawl.state is State.COMMITTED and not crawl.swept)  # those have nothing here
             or (crawl.state is State.OPEN and (crawl.seen is Seen.ALL or crawl.name == asker))
         }
 
@@ -83,13 +86,22 @@ class Both:
                 yield capture
 
     def _found(self, prefix: bytes, limit: int, wanted: Callable[[Capture], bool]) -> list[Capture]:
-        """Captures that the asker sees under a prefix; looks at no more than `limit` if not 0."""
-        captures = []
-        for number, found in enumerate(under(self._reading, prefix)):
-            if limit and number >= limit:
+        """Captures that the asker sees under a prefix; looks at no more than `limit` if not 0.
+
+        What others hide there does not count, or it could crowd out what the asker sees; but a
+        digest of which they have very many must not hold a lookup up.
+        """
+        captures: list[Capture] = []
+        looked = passed = 0
+        for found in under(self._reading, prefix):
+            if limit and (looked >= limit or passed >= PASSED):
                 break
             capture = self._seen(found)
-            if capture is not None and wanted(capture):
+            if capture is None:
+                passed += 1
+                continue
+            looked += 1
+            if wanted(capture):
                 captures.append(capture)
         return captures
 
@@ -99,6 +111,59 @@ class Both:
             return None
         capture = found.capture(self._reading)
         return capture if crawl.state is State.COMMITTED else Uncommitted(*capture)
+
+
+class Known(NamedTuple):
+    """The crawls of one version of one file; it keeps no transaction and no file open."""
+
+    trees: Trees | None
+    version: int
+    crawls: dict[str, Crawl]
+
+
+NOTHING = Known(None, -1, {})
+
+
+class Snapshot:
+    """One state of the crawls, for many lookups; without a `reading` there are none.
+
+    Its transaction must begin before that of the index: what is merged and taken away after that
+    is still seen here, while in the other order it could be missed in both.
+    """
+
+    def __init__(self, reading: Reading | None, known: Known = NOTHING) -> None:
+        """`known`: that of an earlier one, so that crawls are read again only if they changed."""
+        self._reading = reading
+        if reading is None:
+            known = NOTHING
+        elif reading.trees is not known.trees or reading.version() != known.version:
+            crawls = {crawl.name: crawl for crawl in reading.crawls()}
+            known = Known(reading.trees, reading.version(), crawls)
+        self.known, self._crawls = known, known.crawls
+        self._visible: dict[str, Visible] = {}
+
+    def seen(self, base: Finder, keys: Keys, asker: str) -> Finder:
+        """Index and crawls as an asker sees them; raises `UnknownCrawl`."""
+        visible = self._of(asker)
+        return Both(base, self._reading, visible, keys) if self._reading and visible else base
+
+    def silent(self, prefix: bytes, asker: str) -> bool:
+        """Whether crawls have nothing to say of a digest; raises `UnknownCrawl`."""
+        self._of(asker)
+        return self._reading is None or next(under(self._reading, prefix), None) is None
+
+    def covers_of(self, asker: str) -> Covers:
+        """What the digests of a crawl are taken of; UNKNOWN for a crawl that is unknown too."""
+        crawl = self._crawls.get(asker)
+        return crawl.covers if crawl else Covers.UNKNOWN
+
+    def _of(self, asker: str) -> Visible:
+        visible = self._visible.get(asker)
+        if visible is None:
+            if asker and asker not in self._crawls:
+                raise UnknownCrawl(f"there is no crawl {asker[:200]!r}; begin it with POST /crawls")
+            visible = self._visible[asker] = Visible(list(self._crawls.values()), asker)
+        return visible
 
 
 @contextmanager

@@ -1,0 +1,152 @@
+"""What the upkeep and the lookups of crawls may cost, and that nothing is missed in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from dedupindex.cli import lookup as cli
+from dedupindex.crawls import captures, upkeep, view
+from dedupindex.crawls.crawl import Seen
+from dedupindex.crawls.store import Store
+from dedupindex.crawls.view import Both, Visible
+from dedupindex.errors import IndexUnavailable
+from dedupindex.index import open_index
+from tests.captures import capture, sha1
+from tests.conftest import MakeIndex
+from tests.test_crawls import SETTINGS, begin, cancel, commit, found, put
+
+
+@pytest.fixture
+def index(make_index: MakeIndex) -> Path:
+    return make_index([capture(90)])
+
+
+@pytest.fixture
+def store(index: Path) -> Iterator[Store]:
+    with closing(Store(index)) as opened:
+        yield opened
+
+
+def held(store: Store) -> int:
+    with store.reading() as reading:
+        return int(reading.txn.stat(reading.trees.captures)["entries"])
+
+
+def test_captures_are_sought_and_dropped_in_steps(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "ab":
+        begin(store, name)
+        put(store, name, *(capture(number) for number in range(25)))
+    cancel(store)
+    with store.reading() as reading:
+        crawl, steps, after = reading.crawl("a"), [], b""
+        while after is not None:
+            places, after = captures.places_of(reading, crawl, after, 7)  # type: ignore[assignment]
+            steps.append(places)
+    assert len(steps) == 8 and sum(map(len, steps)) == 25
+    assert max(map(len, steps)) <= 4  # half of what was looked at
+    drop, done = upkeep.drop, list[int]()
+
+    def dying(writing: Any, places: list[bytes]) -> None:
+        if len(done) == 2:
+            raise IndexUnavailable("killed")
+        done.append(len(places))
+        drop(writing, places)
+
+    monkeypatch.setattr(upkeep, "DROPPED_AT_ONCE", 10)
+    with monkeypatch.context() as patched, pytest.raises(IndexUnavailable):
+        patched.setattr(upkeep, "drop", dying)
+        upkeep.sweep(store, 0.0, {})
+    with store.reading() as reading:
+        assert not reading.crawl("a").swept
+    assert done == [10, 10] and held(store) == 30
+    upkeep.sweep(store, 0.0, {})
+    with store.reading() as reading:
+        assert reading.crawl("a").swept and held(store) == 25
+        assert not reading.crawl("b").swept
+
+
+def test_swept_crawls_are_not_looked_for(index: Path, store: Store) -> None:
+    begin(store)
+    put(store, "a", capture(1))
+    commit(store)
+    with store.reading() as reading:
+        assert Visible(list(reading.crawls()))
+    upkeep.merge(index, store)
+    seen: dict[int, float] = {}
+    upkeep.sweep(store, 0.0, seen)
+    upkeep.sweep(store, upkeep.KEPT + 1, seen)
+    with store.reading() as reading:
+        assert not Visible(list(reading.crawls()), "a")
+    assert found(index, store, 1) == [capture(1)]
+
+
+def test_what_others_hide_does_not_crowd_out_what_is_seen(index: Path, store: Store) -> None:
+    urls = [b"http://example.com/%d" % number for number in range(60)]
+    begin(store, "own")
+    begin(store, "shared", seen=Seen.ALL)
+    put(store, "own", *(capture(1, url) for url in urls))
+    put(store, "shared", *(capture(1, url) for url in urls[:5]))
+    with closing(open_index(index)) as engine, engine.view() as base, store.reading() as reading:
+        both = Both(base, reading, Visible(list(reading.crawls())), SETTINGS.keys())
+        assert len(both.any(sha1(1), 3)) == 3
+        assert len(both.any(sha1(1), 100)) == 5
+
+
+def test_hidden_captures_are_passed_over_only_so_far(
+    index: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(store, "own")
+    begin(store, "shared", seen=Seen.ALL)
+    put(store, "own", *(capture(1, b"http://example.com/%d" % number) for number in range(60)))
+    put(store, "shared", *(capture(1, b"http://b.example/%d" % number) for number in range(60)))
+    passed = list[Any]()
+
+    def counted(*given: Any) -> Iterator[Any]:
+        for one in captures.under(*given):
+            passed.append(one)
+            yield one
+
+    monkeypatch.setattr(view, "under", counted)
+    monkeypatch.setattr(view, "PASSED", 30)
+    with closing(open_index(index)) as engine, engine.view() as base, store.reading() as reading:
+        own = Visible([reading.crawl("own")])  # which nobody else sees
+        assert Both(base, reading, own, SETTINGS.keys()).any(sha1(1), 10) == []
+    assert len(passed) <= 31
+
+
+def test_a_batch_of_the_command_line_misses_nothing_that_is_merged_meanwhile(
+    index: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    with closing(Store(index)) as store:
+        begin(store)
+        put(store, "a", capture(1))
+        commit(store)
+    question = orjson.dumps({"digest": str(sha1(1))}) + b"\n"
+
+    def lines() -> Iterator[bytes]:
+        for _ in range(cli._STRETCH):
+            yield question
+        with closing(Store(index)) as store:
+            upkeep.merge(index, store)
+            seen: dict[int, float] = {}
+            upkeep.sweep(store, 0.0, seen)
+            upkeep.sweep(store, upkeep.KEPT + 1, seen)
+            assert held(store) == 0
+        yield question
+
+    assert cli._batch(index, {}, lines()) == 0  # type: ignore[arg-type]
+    answers = [orjson.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
+    assert len(answers) == cli._STRETCH + 1 and all(one["duplicate"] for one in answers)
+
+
+def test_an_empty_batch_still_needs_an_index(tmp_path: Path) -> None:
+    with pytest.raises(IndexUnavailable):
+        cli._batch(tmp_path / "none", {}, iter(()))  # type: ignore[arg-type]
