@@ -6,6 +6,7 @@ changes nothing. Nothing is acknowledged before it is on disk.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ from server.live import LiveIndex
 from server.replies import RequestError, error_object
 
 STRETCH = 1000  # captures of a stream in one transaction
+_TOKEN = re.compile(r"(?:[0-9A-Fa-f]{32})?")
 _NO_LOOKUP = ("ended without a lookup", "begun, no lookup yet")
 _E = TypeVar("_E", Seen, Covers)
 
@@ -137,7 +139,7 @@ class Reporting:
         return reported
 
     def claim(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """``{"crawl", "digest", "url"?, …, "lease"?}``: an original, or who may store the payload.
+        """``{"crawl", "digest", …, "lease"?, "token"?}``: an original, or who may store it.
 
         One transaction: of all who ask at once for a digest that nobody has, one is told to store.
         """
@@ -145,6 +147,10 @@ class Reporting:
         lease = given.pop("lease", claims.LEASE)
         if type(lease) is not int or not 1 <= lease <= claims.LONGEST:
             raise BadQuery(f"lease must be a number of seconds up to {claims.LONGEST}")
+        token = text_of(given, "token")
+        given.pop("token", None)
+        if not _TOKEN.fullmatch(token):
+            raise BadQuery("token must be 32 hex digits")
         query, _ = query_of(of_json(given))
         if not query.crawl:
             raise BadQuery("a claim needs the crawl that makes it")
@@ -154,12 +160,14 @@ class Reporting:
 
         def change(writing: Writing) -> dict[str, Any]:
             crawl = writing.crawl(query.crawl)
+            claims.require_open(crawl)
             visible = Visible(list(writing.crawls()), query.crawl)
             with opened.engine.view() as base:
                 answer = lookup.find(Both(base, writing, visible, settings.keys()), settings, query)
             if answer is not None:
                 return lookup.as_json(answer)
-            claim, mine = claims.claim(writing, crawl, query.digest, _now(), lease)
+            own = bytes.fromhex(token)
+            claim, mine = claims.claim(writing, crawl, query.digest, _now(), lease, own)
             shown = {"duplicate": False, "claimed": mine, "until": claim.until / 1000}
             return {**shown, "token": claim.token} if mine else shown
 

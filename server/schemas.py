@@ -144,7 +144,9 @@ def _of_crawls() -> dict[str, Any]:
     }
     record = {"id": _TEXT, "uri": _TEXT, "date": {"type": "integer", "description": "14 digits"}}
     lookup = _lookup(digest_required=True)
-    claim = {**lookup["properties"], "lease": {"type": "integer", "minimum": 1, "maximum": LONGEST}}
+    token = {"type": "string", "pattern": "^([0-9A-Fa-f]{32})?$"}
+    lease = {"type": "integer", "minimum": 1, "maximum": LONGEST}
+    claim = {**lookup["properties"], "lease": lease, "token": token}
     return {
         "Begin": _object(
             {"name": _TEXT, "seen_by": seen, "digest_covers": covers}, required=["name"]

@@ -11,11 +11,11 @@ import orjson
 import pytest
 
 from dedupindex.cli import lookup as cli
-from dedupindex.crawls import captures, upkeep, view
+from dedupindex.crawls import captures, claims, upkeep, view
 from dedupindex.crawls.crawl import Seen
 from dedupindex.crawls.store import Store
 from dedupindex.crawls.view import Both, Visible
-from dedupindex.errors import IndexUnavailable
+from dedupindex.errors import CrawlEnded, IndexUnavailable
 from dedupindex.index import open_index
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
@@ -120,6 +120,29 @@ def test_hidden_captures_are_passed_over_only_so_far(
         own = Visible([reading.crawl("own")])  # which nobody else sees
         assert Both(base, reading, own, SETTINGS.keys()).any(sha1(1), 10) == []
     assert len(passed) <= 31
+
+
+def test_claims_of_crawls_that_ended_are_over(store: Store) -> None:
+    for name in "abc":
+        begin(store, name)
+    token = bytes(range(16))
+    with store.writing() as writing:
+        a, b = writing.crawl("a"), writing.crawl("b")
+        first, mine = claims.claim(writing, a, sha1(1), 1000, 60, token)
+        assert mine and first.token == token.hex()
+        assert claims.claim(writing, a, sha1(1), 2000, 60, token) == (first, True)
+        assert claims.claim(writing, b, sha1(1), 2000, 60, token) == (first, False)
+        assert claims.claim(writing, a, sha1(1), 2000, 60) == (first, False)
+        assert claims.claim(writing, b, sha1(2), 1000, 60)[1]
+    cancel(store, "a")
+    commit(store, "b")
+    with store.writing() as writing:
+        for name in "ab":
+            with pytest.raises(CrawlEnded):
+                claims.claim(writing, writing.crawl(name), sha1(3), 1000, 60)
+        for number in (1, 2):
+            assert claims.claim_of(writing, sha1(number), 2000) is None
+            assert claims.claim(writing, writing.crawl("c"), sha1(number), 2000, 60)[1]
 
 
 def test_a_batch_of_the_command_line_misses_nothing_that_is_merged_meanwhile(

@@ -1,19 +1,21 @@
 """Claims: of crawlers that fetch the same new payload at once, one stores it.
 
 Who claims a digest that nobody has stored or claimed gets a lease; the others learn who has it. A
-claim ends when a capture of the digest is reported, when it is given back, or when its lease is
-over: a crawler that died keeps nobody from storing the payload for longer than that.
+claim ends when a capture of the digest is reported, when it is given back, when its crawl ends, or
+when its lease is over: a crawler that died keeps nobody from storing the payload for longer.
 """
 
 from __future__ import annotations
 
+import json
 import secrets
 import struct
 from typing import NamedTuple
 
-from dedupindex.crawls.crawl import Crawl
+from dedupindex.crawls.crawl import Crawl, State
 from dedupindex.crawls.store import Reading, Writing
 from dedupindex.digest import Digest
+from dedupindex.errors import CrawlEnded
 from dedupindex.index.cells import digest_prefix
 
 LEASE = 60  # seconds, unless the claimant wants another
@@ -31,22 +33,44 @@ class Claim(NamedTuple):
 
 
 def claim_of(reading: Reading, digest: Digest, now: int) -> Claim | None:
-    """The claim on a digest at a time in milliseconds, None if there is none or it is over."""
+    """The claim on a digest at a time in milliseconds, None if there is none or it is over.
+
+    That of a crawl that has ended is over too: it will not report the payload any more.
+    """
     value = reading.txn.get(digest_prefix(digest), db=reading.trees.claims)
     if value is None:
         return None
     crawl, until, token = _CLAIM.unpack(value)
-    return Claim(crawl, until, token.hex()) if until > now else None
+    if until <= now or not _is_open(reading, crawl):
+        return None
+    return Claim(crawl, until, token.hex())
+
+
+def _is_open(reading: Reading, number: int) -> bool:
+    value = reading.txn.get(number.to_bytes(4, "big"), db=reading.trees.crawls)
+    return value is not None and Crawl.restored(json.loads(bytes(value))).state is State.OPEN
+
+
+def require_open(crawl: Crawl) -> None:
+    """Raise `CrawlEnded` if a crawl cannot claim any more."""
+    if crawl.state is not State.OPEN:
+        raise CrawlEnded(f"crawl {crawl.name} is {crawl.state.value}: it can claim nothing")
 
 
 def claim(
-    writing: Writing, crawl: Crawl, digest: Digest, now: int, lease: int
+    writing: Writing, crawl: Crawl, digest: Digest, now: int, lease: int, token: bytes = b""
 ) -> tuple[Claim, bool]:
-    """The claim on a digest, and whether it was made now, for `lease` seconds."""
+    """The claim on a digest, and whether it is the asker's; raises `CrawlEnded`.
+
+    One that is made now lasts for `lease` seconds. A claimant that brings its own `token`, of 16
+    bytes, may ask again when the answer was lost: the claim that it then finds is its own.
+    """
+    require_open(crawl)
     held = claim_of(writing, digest, now)
     if held is not None:
-        return held, False
-    token = secrets.token_bytes(16)
+        mine = held.crawl == crawl.number and secrets.compare_digest(held.token, token.hex())
+        return held, mine
+    token = token or secrets.token_bytes(16)
     until = now + 1000 * min(lease, LONGEST)
     value = _CLAIM.pack(crawl.number, until, token)
     writing.txn.put(digest_prefix(digest), value, db=writing.trees.claims)
@@ -57,7 +81,10 @@ def release(writing: Writing, digest: Digest, token: str) -> bool:
     """Give a claim back; whether there was one with this token."""
     key = digest_prefix(digest)
     value = writing.txn.get(key, db=writing.trees.claims)
-    if value is None or not secrets.compare_digest(_CLAIM.unpack(value)[2].hex(), token):
+    if value is None:
+        return False
+    held = _CLAIM.unpack(value)[2].hex().encode()  # as bytes: a text with others than ASCII raises
+    if not secrets.compare_digest(held, token.lower().encode("utf-8", "surrogatepass")):
         return False
     return bool(writing.txn.delete(key, db=writing.trees.claims))
 
