@@ -7,7 +7,6 @@ environment, so that they cannot differ.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from threading import BoundedSemaphore
 from time import perf_counter_ns
 from typing import Any, BinaryIO, cast
 from urllib.parse import unquote_to_bytes
@@ -24,7 +23,8 @@ from dedupindex.lookup import Strategy
 from dedupindex.original import header_lines
 from server.access import Access
 from server.batches import UNKNOWN, Batch, read_body
-from server.config import MAX_QUERY, MAX_STREAMS, Config
+from server.bodies import Bodies
+from server.config import MAX_QUERY, Config
 from server.live import LiveIndex, Opened
 from server.logs import report
 from server.metrics import HIT, MISS, Metrics, cell_of
@@ -54,10 +54,12 @@ Environ = dict[str, Any]
 class Lookups:
     """Answers requests for lookups, in any number of threads."""
 
-    def __init__(self, live: LiveIndex, metrics: Metrics, access: Access, config: Config) -> None:
+    def __init__(
+        self, live: LiveIndex, metrics: Metrics, access: Access, bodies: Bodies, config: Config
+    ) -> None:
         self._live, self._metrics, self._config = live, metrics, config
         self._access, self._private = access, access.private
-        self._bodies = BoundedSemaphore(MAX_STREAMS)
+        self._bodies, self._batch = bodies, Batch(live, metrics, config)
         self._accepts: dict[str, bool] = {"*/*": False, "application/json": False}
 
     def respond(self, environ: Environ) -> Reply:
@@ -153,18 +155,14 @@ class Lookups:
                 "unsupported_media_type", "POST application/json or application/x-ndjson"
             )
         defaults = of_query_string(text)
-        if not self._bodies.acquire(blocking=False):
-            raise RequestError("overloaded", f"{MAX_STREAMS} bodies are being received; try again")
         stream = cast(BinaryIO, environ["wsgi.input"])
-        batch = Batch(self._live, self._metrics, self._config)
         if lines:
-            answers = self._released(batch.lines(stream, defaults), environ)
-            return (OK, LINES, answers)
-        try:
+            answers = self._batch.lines(stream, defaults)
+            self._bodies.enter()
+            return (OK, LINES, self._released(answers, environ))
+        with self._bodies.one():
             body = read_body(stream, environ.get("CONTENT_LENGTH", ""), self._config.max_body)
-        finally:
-            self._bodies.release()
-        return (OK, JSON, batch.json(body, defaults))
+        return (OK, JSON, self._batch.json(body, defaults))
 
     def _released(self, answers: Iterator[bytes], environ: Environ) -> Iterator[bytes]:
         """A stream that lets the next body in when it has ended, however it ended."""
@@ -177,7 +175,7 @@ class Lookups:
             self._metrics.error("internal")
             raise
         finally:
-            self._bodies.release()
+            self._bodies.leave()
 
 
 def query_string(environ: Environ) -> str:

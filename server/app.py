@@ -15,6 +15,7 @@ from dedupindex.urlkey import urlkey
 from server import metrics as counting
 from server.access import Access
 from server.answers import Lookups
+from server.bodies import Bodies
 from server.cdx import Cdx
 from server.config import Config
 from server.crawl_views import CrawlViews
@@ -40,13 +41,14 @@ def create_app(
     urlkey(b"http://[::1]:1/")  # makes it import what unusual URLs need, before somebody waits
     metrics = metrics or Metrics()
     access = Access(config.index, private=config.private)
-    lookups = Lookups(live, metrics, access, config)
+    bodies = Bodies()
+    lookups = Lookups(live, metrics, access, bodies, config)
     app = Flask("server", static_folder=None)
     views = _Views(lookups, live, metrics, access)
     judges, cdx = Judges(), Cdx(live, metrics, access)
-    crawls = CrawlViews(Reporting(live, judges), access, config)
+    crawls = CrawlViews(Reporting(live, judges, config.max_batch), access, bodies, config)
     records = Records(live, judges, config.max_batch)
-    dialects = DialectViews(cdx, records, access, config)
+    dialects = DialectViews(cdx, records, access, bodies, config)
     for route in ROUTES:
         of = next(one for one in (views, crawls, dialects) if hasattr(one, route.name))
         view = getattr(of, route.name)

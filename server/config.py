@@ -23,7 +23,7 @@ class Config:
     private: bool = False  # whether lookups need a token
     access_log: bool = False
     max_body: int = 16 << 20  # of a JSON batch; JSON lines may be of any length
-    max_batch: int = 100_000  # lookups in one JSON batch
+    max_batch: int = 100_000  # lookups, captures or records in one JSON body
     max_line: int = 1 << 20  # of one JSON line
     max_connections: int = 4096  # of one worker, idle ones included; more wait to be accepted
     stop_timeout: int = 30  # to finish requests when stopping

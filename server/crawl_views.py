@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import orjson
@@ -11,9 +13,10 @@ from dedupindex.tokens import Role
 from server import logs
 from server.access import Access
 from server.batches import loaded, read_body, stretches
+from server.bodies import Bodies
 from server.config import Config
 from server.replies import RequestError
-from server.reporting import Reporting, text_of
+from server.reporting import Reported, Reporting, text_of
 
 _FORM = "application/x-www-form-urlencoded"
 _LINES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
@@ -22,8 +25,11 @@ _LINES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 class CrawlViews:
     """One method for each route of crawls; see `routes`."""
 
-    def __init__(self, reporting: Reporting, access: Access, config: Config) -> None:
+    def __init__(
+        self, reporting: Reporting, access: Access, bodies: Bodies, config: Config
+    ) -> None:
         self._reporting, self._access, self._config = reporting, access, config
+        self._bodies = bodies
 
     def begin_crawl(self) -> Response:
         given = self._given()
@@ -47,42 +53,64 @@ class CrawlViews:
         return self._written(who, self._reporting.end(name, self._given(), keep=False))
 
     def add_captures(self) -> Response:
-        crawl = request.args.get("crawl", "")
+        crawl, total = request.args.get("crawl", ""), Reported()
         if request.mimetype in _LINES:
             who = self._writer(crawl)
             stream = cast(Any, request.environ["wsgi.input"])
             lines = stretches(stream, self._config.max_line)
             items = ([loaded(line) for line in some] for some in lines)
-            return self._written(who, self._reporting.lines(crawl, items))
+            with self._bodies.one(), self._audited(who, crawl, total):
+                self._reporting.lines(crawl, items, total)
+            return _json(vars(total))
         given = self._given()
         crawl = crawl or text_of(given, "crawl")
-        return self._written(self._writer(crawl), self._reporting.captures(crawl, given))
+        with self._audited(self._writer(crawl), crawl, total):
+            self._reporting.captures(crawl, given, total)
+        return _json(vars(total))
 
     def claim(self) -> Response:
         given = self._given()
-        who = self._writer(text_of(given, "crawl"))
-        return self._written(who, self._reporting.claim(given))
+        crawl = text_of(given, "crawl")
+        return self._written(self._writer(crawl), self._reporting.claim(given), crawl)
 
     def release(self) -> Response:
-        who = self._writer("")
-        return self._written(who, self._reporting.release(self._given()))
+        given = self._given()
+        return self._written(self._writer(), self._reporting.release(given))
 
-    def _writer(self, crawl: str) -> str:
-        """Who writes to a crawl; raises `RequestError` unless they may."""
+    def _writer(self, crawl: str = "") -> str:
+        """Who writes to a crawl, "" for not known yet; raises `RequestError` unless they may."""
         return self._access.require(request.environ, Role.WRITE, crawl)
 
-    def _written(self, who: str, content: dict[str, Any]) -> Response:
+    def _written(self, who: str, content: dict[str, Any], crawl: str = "") -> Response:
         """The answer to a write, which leaves a line in the log."""
-        logs.audit(request.environ, who, content)
+        logs.audit(request.environ, who, content, crawl)
         return _json(content)
 
+    @contextmanager
+    def _audited(self, who: str, crawl: str, total: Reported) -> Iterator[None]:
+        """A line in the log for what was written, also where it broke off in the middle."""
+        try:
+            yield
+        except BaseException:
+            if total.added or total.unchanged or total.refused:
+                logs.audit(request.environ, who, {**vars(total), "broken_off": True}, crawl)
+            raise
+        logs.audit(request.environ, who, vars(total), crawl)
+
     def _given(self) -> dict[str, Any]:
-        """The fields of a body: a JSON object, or a form as scripts send it."""
+        """The fields of a body: a JSON object, or a form as scripts send it.
+
+        Nobody's body is received who may not write at all.
+        """
+        self._writer()
         stream, length = cast(Any, request.environ["wsgi.input"]), request.headers
         if request.mimetype == _FORM:
             request.max_content_length = self._config.max_body
-            return {name: value for name, value in request.form.items() if value != ""}
-        body = read_body(stream, length.get("Content-Length", ""), self._config.max_body)
+            with self._bodies.one():
+                form = request.form
+            return {name: value for name, value in form.items() if value != ""}
+        with self._bodies.one():
+            body = read_body(stream, length.get("Content-Length", ""), self._config.max_body)
         if not body.strip():
             return {}
         if request.mimetype != "application/json":

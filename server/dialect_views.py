@@ -12,6 +12,7 @@ from server import logs
 from server.access import Access
 from server.answers import query_string
 from server.batches import read_body
+from server.bodies import Bodies
 from server.cdx import Cdx
 from server.config import Config
 from server.records import CRAWL, Records
@@ -21,8 +22,11 @@ from server.replies import RequestError
 class DialectViews:
     """One method for each route of a dialect; see `routes`."""
 
-    def __init__(self, cdx: Cdx, records: Records, access: Access, config: Config) -> None:
+    def __init__(
+        self, cdx: Cdx, records: Records, access: Access, bodies: Bodies, config: Config
+    ) -> None:
         self._cdx, self._records, self._access, self._config = cdx, records, access, config
+        self._bodies = bodies
 
     def cdx(self) -> Response:
         status, headers, body = self._cdx.get(request.environ)
@@ -44,12 +48,13 @@ class DialectViews:
         who = self._access.require(request.environ, Role.WRITE, CRAWL)
         stream = cast(Any, request.environ["wsgi.input"])
         length = request.headers.get("Content-Length", "")
-        body = read_body(stream, length, self._config.max_body)
+        with self._bodies.one():
+            body = read_body(stream, length, self._config.max_body)
         try:
             items = orjson.loads(body)
         except orjson.JSONDecodeError as error:
             raise RequestError("bad_request", f"the body is not JSON: {error}") from error
-        logs.audit(request.environ, who, self._records.take(items))
+        logs.audit(request.environ, who, self._records.take(items), CRAWL)
         return Response(status=201)
 
     add_records_slash = add_records

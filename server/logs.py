@@ -66,14 +66,20 @@ def report(error: BaseException, environ: Mapping[str, Any]) -> None:
     LOGGER.error("%s: %s", asked(environ), trace[-4000:])
 
 
-def audit(environ: Mapping[str, Any], who: str, content: Mapping[str, Any]) -> None:
+def audit(
+    environ: Mapping[str, Any], who: str, content: Mapping[str, Any], crawl: str = ""
+) -> None:
     """One write that was done: from where, by whose token, to what, with what result."""
+    content = {"crawl": crawl, **content} if crawl else content
     result = " ".join(f"{name}={content[name]}" for name in _RESULTS if name in content)
     address = environ.get("REMOTE_ADDR", "-")
     LOGGER.info("audit %s token=%s %s %s", address, who, asked(environ), result)
 
 
-_RESULTS = ("name", "state", "added", "unchanged", "bad", "duplicate", "claimed", "released")
+_RESULTS = (
+    *("crawl", "name", "state", "added", "unchanged", "bad", "broken_off"),
+    *("duplicate", "claimed", "released"),
+)
 
 
 def access(environ: Mapping[str, Any], status: str, seconds: float) -> None:

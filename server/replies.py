@@ -45,7 +45,10 @@ ERRORS: dict[str, tuple[int, str]] = {
     "crawl_exists": (409, "a crawl of this name was begun with other settings"),
     "bad_capture": (400, "a reported capture lacks a field or has one that cannot be read"),
     "strategy_unavailable": (409, "the index does not hold what the strategy needs"),
-    "too_large": (413, "the body, a line of it, or the number of lookups is over the limit"),
+    "too_large": (
+        413,
+        "the body, a line of it, or the number of lookups or captures is over the limit",
+    ),
     "uri_too_long": (414, "the query string is too long; POST the lookup"),
     "unsupported_media_type": (415, "the body is neither JSON nor JSON lines"),
     "internal": (500, "a defect of the server; its log says more"),

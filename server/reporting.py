@@ -28,7 +28,7 @@ from server.judges import Judges
 from server.live import LiveIndex
 from server.replies import RequestError, error_object
 
-STRETCH = 1000  # captures of a stream in one transaction
+STRETCH = 1000  # captures in one transaction: others write in between
 _TOKEN = re.compile(r"(?:[0-9A-Fa-f]{32})?")
 _NO_LOOKUP = ("ended without a lookup", "begun, no lookup yet")
 _E = TypeVar("_E", Seen, Covers)
@@ -44,10 +44,11 @@ class Reported:
     bad: int = 0
     results: list[Any] = field(default_factory=list)
 
-    def take(self, done: Added, results: list[Any]) -> None:
+    def take(self, done: Added, bad: int, results: list[Any]) -> None:
         """Add what became of some of them."""
         self.added += done.added
         self.unchanged += done.unchanged
+        self.bad += bad
         for reason, count in done.refused.items():
             self.refused[reason] = self.refused.get(reason, 0) + count
         self.results += results
@@ -56,8 +57,8 @@ class Reported:
 class Reporting:
     """Answers what crawls report, in any number of threads; raises `DedupError`."""
 
-    def __init__(self, live: LiveIndex, judges: Judges) -> None:
-        self._live, self._judges = live, judges
+    def __init__(self, live: LiveIndex, judges: Judges, most: int) -> None:
+        self._live, self._judges, self._most = live, judges, most
 
     def begin(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """``{"name", "seen_by"?, "digest_covers"?}`` to the crawl as it stands."""
@@ -97,35 +98,32 @@ class Reporting:
     def _shown(self, crawl: Crawl) -> dict[str, Any]:
         return self.crawl(crawl.name)
 
-    def captures(self, crawl: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """One capture, or ``{"captures": [...]}``, to what became of each."""
+    def captures(self, crawl: str, given: Mapping[str, Any], total: Reported) -> None:
+        """One capture, or ``{"captures": [...]}``; `total` gets what became of each.
+
+        It is written in stretches, and `total` knows of those that were when this raises.
+        """
         given = dict(given)
-        crawl = crawl or text_of(given, "crawl")
         given.pop("crawl", None)
         items = given.pop("captures", None)
         if items is None:
             items = [given]
         elif given or not isinstance(items, list):
             raise BadQuery('a batch is an object with a list "captures", and perhaps "crawl"')
-        return vars(self._report(crawl, items))
+        if len(items) > self._most:
+            raise RequestError("too_large", f"at most {self._most} captures at once; send lines")
+        for at in range(0, max(len(items), 1), STRETCH):  # none at all is an empty stretch
+            self._report(crawl, items[at : at + STRETCH], total)
 
-    def lines(self, crawl: str, stretches: Iterator[list[Any]]) -> dict[str, Any]:
+    def lines(self, crawl: str, stretches: Iterator[list[Any]], total: Reported) -> None:
         """Captures as they come, each stretch on disk before the next; results only if bad."""
-        total = Reported()
         for items in stretches:
-            done = self._report(crawl, items)
-            total.added += done.added
-            total.unchanged += done.unchanged
-            total.bad += done.bad
-            for reason, count in done.refused.items():
-                total.refused[reason] = total.refused.get(reason, 0) + count
-            if len(total.results) < STRETCH:
-                total.results += [one for one in done.results if isinstance(one, dict)]
-        return vars(total)
+            self._report(crawl, items, total, only_bad=True)
 
-    def _report(self, name: str, items: list[Any]) -> Reported:
+    def _report(
+        self, name: str, items: list[Any], total: Reported, *, only_bad: bool = False
+    ) -> None:
         settings = self._live.opened().engine.identity.settings
-        reported = Reported()
         found: list[Any] = [_read(item) for item in items]
         captures = [one for one in found if isinstance(one, Capture)]
 
@@ -133,10 +131,13 @@ class Reporting:
             return add(writing, writing.crawl(name), captures, settings, self._judges.of(settings))
 
         done = self._live.crawls.write(change)
-        results = iter(done.results)
-        reported.bad = len(found) - len(captures)
-        reported.take(done, [next(results) if isinstance(one, Capture) else one for one in found])
-        return reported
+        bad = [one for one in found if not isinstance(one, Capture)]
+        if only_bad:
+            results = bad if len(total.results) < STRETCH else []
+        else:
+            became = iter(done.results)
+            results = [next(became) if isinstance(one, Capture) else one for one in found]
+        total.take(done, len(bad), results)
 
     def claim(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """``{"crawl", "digest", …, "lease"?, "token"?}``: an original, or who may store it.

@@ -51,7 +51,7 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
     type=click.IntRange(1),
     default=100_000,
     show_default=True,
-    help="Most lookups in a JSON batch.",
+    help="Most lookups, captures or records in a JSON body.",
 )
 @click.option(
     "--max-line",
