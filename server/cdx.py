@@ -63,6 +63,8 @@ class Cdx:
                 headers, body = written(captures, query)
         except Exception as error:
             return self._failure(error, environ)
+        if query.crawl:
+            self._live.crawls.asked.note(query.crawl)
         self._metrics.lookup(_CELLS[query.match] + (HIT if captures else MISS), started)
         return OK, headers, body
 

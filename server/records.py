@@ -99,7 +99,8 @@ def _crawl(writing: Writing) -> Crawl:
             crawl = writing.crawl(name)
         except UnknownCrawl:
             return life.begin(writing, name, seen=Seen.ALL)
-        if crawl.state is State.OPEN:
+        # Somebody may have begun one of this name for themselves: nobody else would see records.
+        if crawl.state is State.OPEN and crawl.seen is Seen.ALL:
             return crawl
     raise AssertionError  # names do not end
 

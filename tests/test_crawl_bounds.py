@@ -286,3 +286,18 @@ def test_batches_follow_what_becomes_of_crawls(web: FlaskClient) -> None:
     assert not known() and known(crawl="a")
     web.post("/crawls/a/commit")
     assert known()
+
+
+def test_a_crawl_that_asks_by_url_has_asked(web: FlaskClient) -> None:
+    begin(web)
+    assert web.get(f"/cdx?url={PAGE}&crawl=a").status_code == 200
+    shown = web.post("/crawls/a/commit").get_json()
+    assert shown["lookups"] == 1 and shown["warning"] is None
+
+
+def test_records_go_into_no_crawl_that_only_itself_sees(web: FlaskClient) -> None:
+    begin(web, "doppelganger")
+    assert web.post("/api/records", json=[RECORD]).status_code == 201
+    assert web.get(f"/api/records/{RECORD['id']}").get_json() == RECORD
+    assert web.get("/crawls/doppelganger").get_json()["captures"] == 0
+    assert web.get("/crawls/doppelganger-2").get_json()["seen_by"] == "all"
