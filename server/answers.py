@@ -159,14 +159,20 @@ class Lookups:
         if lines:
             answers = self._batch.lines(stream, defaults)
             self._bodies.enter()
-            return (OK, LINES, self._released(answers, environ))
+            released = self._released(answers, environ)
+            next(released)
+            return (OK, LINES, released)
         with self._bodies.one():
             body = read_body(stream, environ.get("CONTENT_LENGTH", ""), self._config.max_body)
         return (OK, JSON, self._batch.json(body, defaults))
 
     def _released(self, answers: Iterator[bytes], environ: Environ) -> Iterator[bytes]:
-        """A stream that lets the next body in when it has ended, however it ended."""
+        """A stream that lets the next body in when it has ended, however it ended.
+
+        Its first item is nothing: a generator that was never begun would end without a word.
+        """
         try:
+            yield b""
             yield from answers
         except OSError:
             return  # the client went away

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 import pytest
 from flask.testing import FlaskClient
+from werkzeug.test import EnvironBuilder
 
 from dedupindex import tokens
 from dedupindex.crawls import upkeep
@@ -186,6 +187,23 @@ def test_a_body_makes_room_for_the_next_however_it_ended(
         for kind in ("application/json", LINES):
             for path in ("/captures?crawl=a", "/captures?crawl=b", "/lookup", "/lookup?min_size=x"):
                 assert web.post(path, data=body, content_type=kind).status_code != 503
+
+
+def test_a_stream_whose_answer_nobody_reads_makes_room_too(
+    live: LiveIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_app, "Bodies", lambda: Bodies(1))
+    application = create_app(Config(live.index), live)
+    question = EnvironBuilder("/lookup", method="POST", data=b"{}\n", content_type=LINES)
+    said = list[str]()
+
+    def start(status: str, *rest: Any) -> Any:
+        said.append(status)
+
+    for _ in range(2):
+        answer: Any = application.wsgi_app(question.get_environ(), start)
+        answer.close()
+    assert said == ["200 OK"] * 2
 
 
 @pytest.mark.parametrize(("method", "path", "body"), WRITES)
