@@ -94,6 +94,12 @@ def remove(index: Path, name: str) -> None:
         _write(index, left)
 
 
+def copy(index: Path, target: Path) -> None:
+    """Copy the tokens of an index, if it has any: a copy without them would let everybody in."""
+    if tokens := read_tokens(index):
+        _write(target, tokens)
+
+
 def _write(index: Path, tokens: list[Token]) -> None:
     rows = [{**token._asdict(), "role": token.role.name} for token in tokens]
     write_whole(index / FILE, json.dumps(rows, indent=2).encode() + b"\n")

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from dedupindex.errors import IndexUnavailable
 from dedupindex.tokens import FILE, Role, Token, holder, read_tokens
 from server.replies import RequestError
 
@@ -17,12 +18,13 @@ _LOOK_EVERY = 1.0  # seconds
 class Access:
     """Checks requests against the tokens of an index, in any number of threads.
 
-    Without tokens everything is allowed: such a server listens on loopback only, unless its
-    operator said otherwise. With tokens, writing needs one; reading does if it is `private`.
+    Without tokens everything is allowed, unless it is `guarded`, as a server is that listens
+    beyond loopback. With tokens, writing needs one; reading does if it is `private`.
     """
 
-    def __init__(self, index: Path, *, private: bool = False) -> None:
+    def __init__(self, index: Path, *, private: bool = False, guarded: bool = False) -> None:
         self._index, self.private = index, private
+        self._guarded = private or guarded  # whether no tokens means that nobody may
         self._tokens: list[Token] = []
         self._stamp: tuple[int, int] | None = None
         self._looked = -_LOOK_EVERY
@@ -34,7 +36,7 @@ class Access:
         Raises `Damaged` or `IndexUnavailable` if it cannot tell.
         """
         tokens = self._known()
-        if not tokens:
+        if not tokens and not self._guarded:
             return "-"
         scheme, _, text = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
         token = holder(tokens, text.strip()) if scheme.lower() == "bearer" else None
@@ -55,7 +57,8 @@ class Access:
         if now - self._looked >= _LOOK_EVERY:
             with self._busy:
                 stamp = _stamp(self._index / FILE)
-                if stamp != self._stamp:
+                # Where the file is away, the index is being replaced: what was known still holds.
+                if stamp is not None and stamp != self._stamp:
                     self._tokens, self._stamp = read_tokens(self._index), stamp
                 self._looked = now
         return self._tokens
@@ -64,6 +67,8 @@ class Access:
 def _stamp(path: Path) -> tuple[int, int] | None:
     try:
         status = os.stat(path)
-    except OSError:
+    except FileNotFoundError:
         return None
+    except OSError as error:
+        raise IndexUnavailable(f"{path} cannot be read: {error.strerror}") from error
     return status.st_ino, status.st_mtime_ns

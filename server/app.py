@@ -40,7 +40,7 @@ def create_app(
     """The application over an open index; without `hot` every request goes through Flask."""
     urlkey(b"http://[::1]:1/")  # makes it import what unusual URLs need, before somebody waits
     metrics = metrics or Metrics()
-    access = Access(config.index, private=config.private)
+    access = Access(config.index, private=config.private, guarded=config.guarded)
     bodies = Bodies()
     lookups = Lookups(live, metrics, access, bodies, config)
     app = Flask("server", static_folder=None)

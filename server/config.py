@@ -21,6 +21,7 @@ class Config:
     port: int = 8484  # 0: any free one
     workers: int = field(default_factory=default_workers)
     private: bool = False  # whether lookups need a token
+    guarded: bool = False  # whether nobody may write while there are no tokens
     access_log: bool = False
     max_body: int = 16 << 20  # of a JSON batch; JSON lines may be of any length
     max_batch: int = 100_000  # lookups, captures or records in one JSON body

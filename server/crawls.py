@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from dedupindex.capture import Covers
 from dedupindex.crawls.asked import Counting, add_asked
@@ -30,12 +30,6 @@ from dedupindex.lookup import Query
 
 _T = TypeVar("_T")
 _ASKERS_KEPT = 1000
-
-
-class _Opened(NamedTuple):
-    store: Store
-    writer: Writer
-    inode: int
 
 
 class _Known:
@@ -58,34 +52,57 @@ class _Known:
         return visible
 
 
+class _Opened:
+    """An open file of crawls, and what is known of its crawls, which are numbered by it."""
+
+    def __init__(self, index: Path) -> None:
+        self.store = Store(index)
+        self.writer = Writer(self.store)
+        self._known = _Known(-1, [])
+
+    def known(self, reading: Reading) -> _Known:
+        """What is known in a state of the file."""
+        version, known = reading.version(), self._known
+        if known.version != version:
+            known = self._known = _Known(version, list(reading.crawls()))
+        return known
+
+
 class Crawls:
     """Crawls beside one index; any number of threads may use it."""
 
     def __init__(self, index: Path) -> None:
         self._index = index
         self._opened: _Opened | None = None
-        self._known = _Known(-1, [])
+        self._error: IndexUnavailable | None = None  # what keeps a file from being open
         self._busy = threading.Lock()
         self.asked = Counting()
 
     def refresh(self) -> None:
         """Open the file if it is there now, and let go of one that was replaced."""
-        try:
-            inode = os.stat(self._index / FILE).st_ino
-        except OSError:
-            inode = 0
         with self._busy:
-            if self._opened is not None and self._opened.inode != inode:
+            opened = self._opened
+            if opened is not None and not opened.store.in_place():
                 # Its threads may still read: the file is closed when the last of them lets go.
-                self._opened.writer.close()
-                self._opened, self._known = None, _Known(-1, [])
-            if self._opened is None and inode:
-                self._open()
+                threading.Thread(target=opened.writer.close, daemon=True).start()
+                self._opened = None
+            if self._opened is None:
+                self._error = None
+                if (self._index / FILE).exists():
+                    self._open()
 
     def _open(self) -> None:
-        store = Store(self._index)
-        inode = os.stat(store.path).st_ino
-        self._opened = _Opened(store, Writer(store), inode)
+        try:
+            self._opened = _Opened(self._index)
+        except IndexUnavailable as error:
+            self._error = error
+
+    def _there(self) -> _Opened | None:
+        """The open file, None if there is none; raises what keeps it from being open."""
+        opened = self._opened
+        if opened is None and self._error is not None:
+            raise IndexUnavailable(str(self._error))
+        return opened
 
     def write(self, change: Callable[[Writing], _T], *, make: bool = False) -> _T:
         """Make a change, durably; with `make` also the file if there is none.
@@ -98,7 +115,7 @@ class Crawls:
                 if not os.access(self._index, os.W_OK):
                     raise IndexUnavailable(f"{self._index} cannot be written to by the server")
                 self._open()
-            opened = self._opened
+        opened = self._there()
         if opened is None:
             raise UnknownCrawl("no crawl was begun here; begin one with POST /crawls")
         return opened.writer.write(change)
@@ -116,13 +133,14 @@ class Crawls:
     def store(self) -> Store | None:
         """The open file, None if there is none."""
         self._look()
-        return None if self._opened is None else self._opened.store
+        opened = self._there()
+        return None if opened is None else opened.store
 
     @contextmanager
     def reading(self) -> Iterator[Reading | None]:
         """A consistent state of the crawls, None if there are none."""
         self._look()
-        opened = self._opened
+        opened = self._there()
         if opened is None:
             yield None
             return
@@ -134,21 +152,23 @@ class Crawls:
         """Index and crawls as a crawl sees them, or ("") anybody; raises `UnknownCrawl`."""
         if asker:
             self._look()
-        opened = self._opened
+        opened = self._there()
         if opened is None:
             with seen(None, base, keys, asker) as only:
                 yield only
             return
         with opened.store.reading() as reading:
-            visible = self._of(reading).visible(asker)
+            visible = opened.known(reading).visible(asker)
             yield Both(base, reading, visible, keys) if visible else base
 
     def covers_of(self, asker: str) -> Covers:
         """What the digests of a crawl are taken of; UNKNOWN for a crawl that is unknown too."""
-        with self.reading() as reading:
-            if reading is None:
-                return Covers.UNKNOWN
-            return self._of(reading).covers.get(asker, Covers.UNKNOWN)
+        self._look()
+        opened = self._there()
+        if opened is None:
+            return Covers.UNKNOWN
+        with opened.store.reading() as reading:
+            return opened.known(reading).covers.get(asker, Covers.UNKNOWN)
 
     def completed(self, query: Query) -> Query:
         """A query with what its crawl said when it began."""
@@ -158,16 +178,9 @@ class Crawls:
 
     def silent(self, prefix: bytes, asker: str) -> bool:
         """Whether crawls have nothing to say of a digest, and the asker is known."""
-        opened = self._opened
+        opened = self._opened or self._there()
         if opened is None:
             return not asker  # who asks the other way is told
         with opened.store.reading() as reading:
-            self._of(reading).visible(asker)
+            opened.known(reading).visible(asker)
             return next(under(reading, prefix), None) is None
-
-    def _of(self, reading: Reading) -> _Known:
-        version = reading.version()
-        known = self._known
-        if known.version != version:
-            known = self._known = _Known(version, list(reading.crawls()))
-        return known

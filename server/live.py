@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -22,6 +22,7 @@ from dedupindex.index.identity import Identity, read_identity
 from dedupindex.index.protocol import Engine
 from server.config import COUNT_EVERY, RELOAD_EVERY, RELOAD_GRACE
 from server.crawls import Crawls
+from server.logs import LOGGER
 
 _Stamp = tuple[Identity, list[tuple[str, int]]]
 
@@ -70,8 +71,7 @@ class LiveIndex:
                 # answers rightly. Longer than that, nobody knows whether it does.
                 if now - self._failing_since >= RELOAD_GRACE:
                     self._opened = None
-        with suppress(DedupError):  # it says so to whoever asks for crawls
-            self.crawls.refresh()
+        self.crawls.refresh()
 
     def _open(self) -> None:
         engine = open_index(self.index)
@@ -84,17 +84,23 @@ class LiveIndex:
 
     def watch(self) -> None:
         """Refresh for as long as the process lives, in a thread of its own."""
-        threading.Thread(target=self._watch, name="reload", daemon=True).start()
+        for work, pause in ((self.refresh, RELOAD_EVERY), (self.crawls.write_asked, COUNT_EVERY)):
+            name = work.__name__
+            threading.Thread(
+                target=_over_and_over, args=(work, pause), name=name, daemon=True
+            ).start()
 
-    def _watch(self) -> None:
-        pause, written = threading.Event(), time.monotonic()
-        while not pause.wait(RELOAD_EVERY):
-            self.refresh()
-            now = time.monotonic()
-            if now - written >= COUNT_EVERY:
-                written = now
-                with suppress(DedupError):  # a disk that is full keeps nobody from asking
-                    self.crawls.write_asked()
+
+def _over_and_over(work: Callable[[], None], pause: float) -> None:
+    """Do some work with pauses between; that it fails once does not end it."""
+    event = threading.Event()
+    while not event.wait(pause):
+        try:
+            work()
+        except DedupError:  # a disk that is full, a file that is away: another time
+            pass
+        except Exception:
+            LOGGER.exception("%s failed", work.__name__)
 
 
 def _stamp(index: Path) -> _Stamp:

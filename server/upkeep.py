@@ -14,6 +14,7 @@ import time
 
 from dedupindex.crawls import upkeep
 from dedupindex.crawls.crawl import State
+from dedupindex.crawls.store import Store
 from dedupindex.errors import DedupError, IndexBusy
 from server import logs
 from server.live import LiveIndex
@@ -26,7 +27,8 @@ class Upkeep:
 
     def __init__(self, live: LiveIndex) -> None:
         self._live = live
-        self._seen_merged: dict[int, float] = {}
+        self._store: Store | None = None
+        self._seen_merged: dict[int, float] = {}  # by its crawls' numbers
         self._said = ""
 
     def start(self) -> None:
@@ -49,15 +51,20 @@ class Upkeep:
         store = self._live.crawls.store()
         if store is None:
             return
+        if store is not self._store:
+            self._store, self._seen_merged = store, {}
         with store.reading() as reading:
             ready = [
                 crawl
                 for crawl in reading.crawls()
                 if crawl.state is State.COMMITTED and not crawl.merged
             ]
-        if ready:
-            self._merge()
-        upkeep.sweep(store, time.time(), self._seen_merged)
+        try:
+            if ready:
+                self._merge()
+        finally:
+            store.forget_dead_readers()
+            upkeep.sweep(store, time.time(), self._seen_merged)
 
     def _merge(self) -> None:
         command = [sys.executable, "-m", "dedupindex", "index", "--merge", str(self._live.index)]

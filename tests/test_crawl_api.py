@@ -266,3 +266,15 @@ def test_how_often_a_crawl_has_asked_is_shown(web: FlaskClient) -> None:
     other = web.post("/crawls/b/cancel").get_json()
     assert (other["lookups"], other["last_lookup"]) == (0, None)
     assert other["warning"] == "ended without a lookup"
+
+
+def test_crawls_that_cannot_be_read_are_an_outage(make_index: MakeIndex) -> None:
+    index = make_index([capture(90)])
+    (index / "crawls.mdb").write_bytes(b"no tree" * 1000)
+    web = served(index)
+    assert error(web.get(f"/lookup?digest={sha1(1)}&url={PAGE}")) == (503, "index_unavailable")
+    for path in ("/crawls", f"/lookup?digest={sha1(90)}&url={PAGE}&crawl=a"):
+        assert error(web.get(path)) == (503, "index_unavailable")
+    assert error(web.post("/crawls", json={"name": "a"})) == (503, "index_unavailable")
+    batch = web.post("/lookup", json={"lookups": [{"digest": str(sha1(1)), "url": PAGE}]})
+    assert error(batch) == (503, "index_unavailable")

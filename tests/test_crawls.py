@@ -24,7 +24,14 @@ from dedupindex.crawls.crawl import Seen, State
 from dedupindex.crawls.store import Store
 from dedupindex.crawls.view import Both, Visible
 from dedupindex.crawls.writer import Writer
-from dedupindex.errors import BadInput, CrawlEnded, CrawlExists, IndexBusy, UnknownCrawl
+from dedupindex.errors import (
+    BadInput,
+    CrawlEnded,
+    CrawlExists,
+    IndexBusy,
+    IndexUnavailable,
+    UnknownCrawl,
+)
 from dedupindex.files import exclusive
 from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
@@ -269,6 +276,35 @@ def test_many_threads_write_together(store: Store) -> None:
             thread.join()
     with store.reading() as reading:
         assert reading.counts(reading.crawl("a"))[0] == 50
+
+
+def test_a_writer_that_is_closed_or_whose_file_is_gone_says_so(store: Store) -> None:
+    writer = Writer(store)
+    writer.write(lambda writing: life.begin(writing, "a"))
+    store.path.rename(store.path.with_name("moved"))
+    with pytest.raises(IndexUnavailable, match="replaced"):
+        writer.write(lambda writing: life.begin(writing, "b"))
+    store.path.with_name("moved").rename(store.path)
+    writer.write(lambda writing: life.begin(writing, "c"))
+    with pytest.raises(IndexUnavailable):  # what the disk says is no reason to hang
+        writer.write(lambda writing: writing.txn.put(b"", b"", db=writing.trees.meta))
+    writer.write(lambda writing: life.begin(writing, "d"))
+    writer.close()
+    with pytest.raises(IndexUnavailable, match="replaced"):
+        writer.write(lambda writing: life.begin(writing, "e"))
+
+
+def test_crawls_of_a_read_only_copy_are_seen(index: Path, store: Store, tmp_path: Path) -> None:
+    begin(store)
+    put(store, "a", capture(1))
+    commit(store)
+    store.close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.access", lambda path, mode: False)  # root may write anywhere
+        with closing(Store(index)) as readable:
+            assert found(index, readable, 1) == [capture(1)]
+            with pytest.raises(IndexUnavailable):
+                begin(readable, "b")
 
 
 class Transactions(RuleBasedStateMachine):

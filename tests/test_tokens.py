@@ -17,6 +17,7 @@ from server.access import Access
 from server.app import create_app
 from server.config import Config
 from server.live import LiveIndex
+from server.replies import RequestError
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.test_cli import dedupindex
@@ -154,3 +155,31 @@ def test_a_server_beyond_loopback_needs_tokens_or_a_word(index: Path) -> None:
     assert "bin/token" in talk and "--open" in talk
     _, talk = dedupindex("serve", index, "--private", "--port", "0", status=4)
     assert "--private needs a token" in talk
+
+
+def test_an_index_that_is_swapped_or_restored_stays_closed(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("server.access.time.monotonic", lambda: now[0])
+    tokens.add(index, "a", Role.WRITE)
+    access = Access(index)
+
+    def closed() -> bool:
+        now[0] += 2.0
+        try:
+            access.require({}, Role.WRITE)
+        except RequestError as error:
+            return error.reason == "unauthorized"
+        return False
+
+    assert closed()
+    index.rename(tmp_path / "away")
+    assert closed()
+    (tmp_path / "away").rename(index)
+    dedupindex("index", "--copy", tmp_path / "copy", index)
+    assert tokens.read_tokens(tmp_path / "copy") == tokens.read_tokens(index)
+    tokens.remove(index, "a")
+    assert not closed()
+    access = Access(index, guarded=True)
+    assert closed()

@@ -95,7 +95,9 @@ def command(index: Path, as_json: bool, **chosen: Any) -> int:
             f"{started.workers} workers"
         )
 
-    _check_door(index, chosen["host"], chosen.pop("for_all"), private=chosen["private"])
+    for_all = chosen.pop("for_all")
+    chosen["guarded"] = chosen["host"] not in _LOOPBACK and not for_all
+    _check_door(index, chosen["host"], for_all, private=chosen["private"])
     chosen["workers"] = chosen["workers"] or default_workers()
     serve(Config(index, **chosen), ready)
     say("stopped")

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from dedupindex import tokens
 from dedupindex.cli.common import amount, print_json, printable, say
 from dedupindex.crawls import upkeep as crawls
 from dedupindex.crawls.store import open_store
@@ -158,6 +159,7 @@ def copy(index: Path, target: Path, *, as_json: bool) -> int:
     if store is not None:  # first: what is merged meanwhile is then in both, and not in neither
         with closing(store):
             store.copy(target)
+    tokens.copy(index, target)
     with closing(open_index(index)) as engine:
         engine.copy(target)
     if as_json:

@@ -29,8 +29,9 @@ from typing import Any, NamedTuple
 
 import lmdb
 
-from dedupindex.crawls.crawl import LONGEST_NAME, Crawl, State
+from dedupindex.crawls.crawl import LONGEST_NAME, Crawl
 from dedupindex.errors import IndexUnavailable, UnknownCrawl
+from dedupindex.files import sync_directory
 from dedupindex.index import byurl
 
 FILE = "crawls.mdb"
@@ -57,23 +58,46 @@ class Store:
     """The open file. One process opens it once; any number of threads may use it."""
 
     def __init__(self, index: Path) -> None:
-        """Open, and make it if need be; raises `IndexUnavailable`."""
+        """Open, and make it if need be; raises `IndexUnavailable`.
+
+        Where nothing can be written, as in a copy on a read-only disk, it can be read.
+        """
         self.path = index / FILE
+        write = os.access(index, os.W_OK)
+        made = not self.path.exists()
         try:
             self._env = lmdb.open(
                 os.fsencode(self.path),
                 subdir=False,
-                map_size=_MAP_SIZE,
+                map_size=_MAP_SIZE if write else 0,
+                readonly=not write,
+                lock=write,
+                create=write,
                 max_dbs=len(Trees._fields),
                 max_readers=1024,
                 max_spare_txns=32,
                 readahead=False,
             )
-            trees: list[Any] = [self._env.open_db(name.encode()) for name in Trees._fields[:-1]]
-            trees.append(byurl.open_tree(self._env))
+            names = Trees._fields[:-1]
+            trees: list[Any] = [self._env.open_db(name.encode(), create=write) for name in names]
+            trees.append(byurl.open_tree(self._env, create=write))
             self.trees = Trees(*trees)
-        except lmdb.Error as error:
+            self._inode = os.stat(self.path).st_ino
+            if made:
+                sync_directory(index)
+        except (lmdb.Error, OSError) as error:
             raise IndexUnavailable(f"{self.path} cannot be opened: {error}") from error
+
+    def in_place(self) -> bool:
+        """Whether the file that is open is the one that stands there."""
+        try:
+            return os.stat(self.path).st_ino == self._inode
+        except OSError:
+            return False
+
+    def forget_dead_readers(self) -> None:
+        """Let go of what processes that were killed were reading, which keeps the file growing."""
+        self._env.reader_check()
 
     @contextmanager
     def reading(self) -> Iterator[Reading]:
@@ -90,7 +114,7 @@ class Store:
     @contextmanager
     def part(self, whole: Writing) -> Iterator[Writing]:
         """A part of a transaction: undone alone if it raises."""
-        with self._env.begin(write=True, parent=whole.txn) as txn:
+        with self._explained(), self._env.begin(write=True, parent=whole.txn) as txn:
             yield Writing(txn, self.trees)
 
     @contextmanager
@@ -197,8 +221,3 @@ class Writing(Reading):
 
 def _number(crawl: Crawl) -> bytes:
     return crawl.number.to_bytes(4, "big")
-
-
-def open_crawls(reading: Reading) -> list[Crawl]:
-    """The crawls that are neither committed nor cancelled."""
-    return [crawl for crawl in reading.crawls() if crawl.state is State.OPEN]

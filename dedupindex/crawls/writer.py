@@ -2,7 +2,7 @@
 
 Forcing a transaction to disk takes a millisecond or more, whatever is in it. So one thread of a
 process writes for all: while the disk works on one transaction, the writes of the next gather.
-Nobody is told that a write is done before it is on disk.
+Nobody is told that a write is done before it is on disk, in the file that stands there.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 from dedupindex.crawls.store import Store, Writing
+from dedupindex.errors import IndexUnavailable
 
 _T = TypeVar("_T")
 _AT_ONCE = 1000  # writes in one transaction
@@ -27,50 +28,60 @@ class Writer:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._open = True
+        self._door = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="crawls", daemon=True)
         self._thread.start()
 
     def write(self, change: Callable[[Writing], _T]) -> _T:
         """Make a change and wait until it is on disk; raises what `change` or the disk raises.
 
-        A change that raises leaves nothing behind. It may be made twice, if the transaction that
-        it first was in could not be finished.
+        A change that raises leaves nothing behind. Raises `IndexUnavailable` if the file was
+        replaced meanwhile: the change may then be in the old one, and must be made again.
         """
         done: Future[object] = Future()
-        self._jobs.put((change, done))
+        with self._door:
+            if not self._open:
+                raise IndexUnavailable(f"{self._store.path} was replaced; send it again")
+            self._jobs.put((change, done))
         return done.result()  # type: ignore[return-value]
 
     def close(self) -> None:
         """End when what was asked for is done."""
-        self._jobs.put(None)
+        with self._door:
+            self._open = False
+            self._jobs.put(None)
         self._thread.join()
 
     def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            jobs = [job]
-            while len(jobs) < _AT_ONCE and not self._jobs.empty():
-                more = self._jobs.get()
-                if more is None:
-                    self._jobs.put(None)
+        going = True
+        while going:
+            jobs = [self._jobs.get()]
+            while len(jobs) < _AT_ONCE:
+                try:
+                    jobs.append(self._jobs.get_nowait())
+                except Empty:
                     break
-                jobs.append(more)
-            self._together(jobs)
+            going = None not in jobs  # the last there is: the door is shut
+            self._together([job for job in jobs if job is not None])
 
     def _together(self, jobs: list[_Job]) -> None:
-        results: list[tuple[Future[object], object, BaseException | None]] = []
+        results: list[tuple[object, BaseException | None]] = []
         try:
             with self._store.writing() as whole:
-                for change, done in jobs:
+                for change, _ in jobs:
                     try:
                         with self._store.part(whole) as part:
-                            results.append((done, change(part), None))
+                            result = change(part)
                     except Exception as error:
-                        results.append((done, None, error))
+                        results.append((None, error))
+                    else:
+                        results.append((result, None))
+            if not self._store.in_place():
+                raise IndexUnavailable(f"{self._store.path} was replaced; send it again")
         except BaseException as error:
-            for _, done in jobs:
-                done.set_exception(error)
-            return
-        for done, result, failure in results:
+            results = [(None, error)] * len(jobs)
+        for (_, done), (result, failure) in zip(jobs, results, strict=True):
             if failure is None:
                 done.set_result(result)
             else:
