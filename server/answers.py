@@ -17,7 +17,7 @@ from werkzeug.http import parse_accept_header
 
 from dedupindex import lookup
 from dedupindex.asking import NAMES, NEWER_NAMES, UnknownAlgorithm, of_query_string, query_of
-from dedupindex.errors import BadQuery, DedupError
+from dedupindex.errors import BadQuery
 from dedupindex.index.answer_bytes import NONE, sought
 from dedupindex.lookup import Strategy
 from dedupindex.original import header_lines
@@ -25,20 +25,17 @@ from server.access import Access
 from server.batches import UNKNOWN, Batch, read_body
 from server.bodies import Bodies
 from server.config import MAX_QUERY, Config
+from server.failures import reply_to
 from server.live import LiveIndex, Opened
 from server.logs import report
 from server.metrics import HIT, MISS, Metrics, cell_of
 from server.replies import (
-    ERRORS,
     JSON,
     LINES,
     OK,
     TEXT,
     Reply,
     RequestError,
-    code_of,
-    error_reply,
-    failure,
 )
 
 _LINES_TYPES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
@@ -70,7 +67,7 @@ class Lookups:
             self._access.may_read(environ)
             return self._post(environ, query_string(environ))
         except Exception as error:
-            return self._failure(error, environ)
+            return reply_to(error, environ, self._metrics)
 
     def get(self, environ: Environ) -> Reply:
         """The answer to GET /lookup; never raises. What is done here is done for every lookup."""
@@ -96,15 +93,7 @@ class Lookups:
                         return OK, JSON, body
             return self._one(opened, text, as_text, started)
         except Exception as error:
-            return self._failure(error, environ)
-
-    def _failure(self, error: Exception, environ: Environ) -> Reply:
-        if isinstance(error, DedupError):
-            self._metrics.error(code_of(error))
-            return failure(error)
-        report(error, environ)
-        self._metrics.error("internal")
-        return error_reply("internal", ERRORS["internal"][1])
+            return reply_to(error, environ, self._metrics)
 
     def _one(self, opened: Opened, text: str, as_text: bool, started: int) -> Reply:
         strategy = Strategy.DIGEST_ANY.value

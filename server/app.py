@@ -9,7 +9,6 @@ import orjson
 from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
-from dedupindex.errors import DedupError
 from dedupindex.index.identity import FORMAT
 from dedupindex.urlkey import urlkey
 from server import metrics as counting
@@ -20,14 +19,14 @@ from server.cdx import Cdx
 from server.config import Config
 from server.crawl_views import CrawlViews
 from server.dialect_views import DialectViews
+from server.failures import reply_to
 from server.hot import HotRoutes
 from server.judges import Judges
 from server.live import LiveIndex
-from server.logs import report
 from server.metrics import Metrics
 from server.openapi import document
 from server.records import Records
-from server.replies import ERRORS, Headers, Reply, code_of, error_reply, failure
+from server.replies import ERRORS, Headers, Reply, error_reply
 from server.reporting import Reporting
 from server.routes import ROUTES
 
@@ -55,8 +54,7 @@ def create_app(
         path = route.path.replace("{", "<").replace("}", ">")
         app.add_url_rule(path, route.name, view, methods=[route.method])
     app.register_error_handler(HTTPException, views.refused)
-    app.register_error_handler(DedupError, views.failed)
-    app.register_error_handler(Exception, views.broken)
+    app.register_error_handler(Exception, views.failed)
     if hot:
         app.wsgi_app = HotRoutes(app.wsgi_app, lookups, cdx)  # type: ignore[assignment,method-assign]
     return app
@@ -112,18 +110,11 @@ class _Views:
         for name, value in error.get_headers():
             if name == "Allow":
                 allow.append((name, value))
-        return self._error(error_reply(code, ERRORS[code][1], allow), code)
-
-    def failed(self, error: DedupError) -> Response:
-        return self._error(failure(error), code_of(error))
-
-    def broken(self, error: Exception) -> Response:
-        report(error, request.environ)
-        return self._error(error_reply("internal", ERRORS["internal"][1]), "internal")
-
-    def _error(self, reply: Reply, code: str) -> Response:
         self._metrics.error(code)
-        return _response(reply)
+        return _response(error_reply(code, ERRORS[code][1], allow))
+
+    def failed(self, error: Exception) -> Response:
+        return _response(reply_to(error, request.environ, self._metrics))
 
 
 def _response(reply: Reply) -> Response:

@@ -16,7 +16,6 @@ from werkzeug.http import parse_cookie
 
 from dedupindex.capture import Capture, Covers
 from dedupindex.digest import EMPTY
-from dedupindex.errors import DedupError
 from dedupindex.index.identity import Settings
 from dedupindex.index.protocol import Finder
 from dedupindex.lookup import Strategy, require_strategy
@@ -26,10 +25,10 @@ from server.access import Access
 from server.answers import Environ, query_string
 from server.cdx_lines import value_of, writable, written
 from server.cdx_query import MOST, CdxQuery, Filter, cdx_query_of
+from server.failures import reply_to
 from server.live import LiveIndex
-from server.logs import report
 from server.metrics import HIT, MISS, Metrics, cell_of
-from server.replies import ERRORS, OK, Reply, code_of, error_reply, failure
+from server.replies import OK, Reply
 
 HEX_PATH = "/cdx/hex"  # for clients that cannot add a parameter
 COOKIE = "cdx_auth_token"
@@ -62,19 +61,11 @@ class Cdx:
                 captures = listed(view, settings, query, covers)
                 headers, body = written(captures, query)
         except Exception as error:
-            return self._failure(error, environ)
+            return reply_to(error, environ, self._metrics)
         if query.crawl:
             self._live.crawls.asked.note(query.crawl)
         self._metrics.lookup(_CELLS[query.match] + (HIT if captures else MISS), started)
         return OK, headers, body
-
-    def _failure(self, error: Exception, environ: Environ) -> Reply:
-        if isinstance(error, DedupError):
-            self._metrics.error(code_of(error))
-            return failure(error)
-        report(error, environ)
-        self._metrics.error("internal")
-        return error_reply("internal", ERRORS["internal"][1])
 
 
 def _with_token(environ: Environ) -> Environ:

@@ -18,10 +18,8 @@ from typing import TypeVar
 
 from dedupindex.capture import Covers
 from dedupindex.crawls.asked import Counting, add_asked
-from dedupindex.crawls.captures import under
-from dedupindex.crawls.crawl import Crawl
 from dedupindex.crawls.store import FILE, Reading, Store, Writing
-from dedupindex.crawls.view import Both, Visible, seen
+from dedupindex.crawls.view import NOTHING, Snapshot
 from dedupindex.crawls.writer import Writer
 from dedupindex.errors import IndexUnavailable, UnknownCrawl
 from dedupindex.index.cells import Keys
@@ -29,27 +27,6 @@ from dedupindex.index.protocol import Finder
 from dedupindex.lookup import Query
 
 _T = TypeVar("_T")
-_ASKERS_KEPT = 1000
-
-
-class _Known:
-    """The crawls of one version of the file, and who sees what of them."""
-
-    def __init__(self, version: int, crawls: list[Crawl]) -> None:
-        self.version, self.crawls = version, crawls
-        self.covers = {crawl.name: crawl.covers for crawl in crawls}
-        self._visible: dict[str, Visible] = {}
-
-    def visible(self, asker: str) -> Visible:
-        """What an asker sees; raises `UnknownCrawl`."""
-        visible = self._visible.get(asker)
-        if visible is None:
-            if asker and asker not in self.covers:
-                raise UnknownCrawl(f"there is no crawl {asker[:200]!r}; begin it first")
-            if len(self._visible) >= _ASKERS_KEPT:
-                self._visible.clear()
-            visible = self._visible[asker] = Visible(self.crawls, asker)
-        return visible
 
 
 class _Opened:
@@ -58,14 +35,13 @@ class _Opened:
     def __init__(self, index: Path) -> None:
         self.store = Store(index)
         self.writer = Writer(self.store)
-        self._known = _Known(-1, [])
+        self._known = NOTHING
 
-    def known(self, reading: Reading) -> _Known:
-        """What is known in a state of the file."""
-        version, known = reading.version(), self._known
-        if known.version != version:
-            known = self._known = _Known(version, list(reading.crawls()))
-        return known
+    def snapshot(self, reading: Reading) -> Snapshot:
+        """A state of the file."""
+        snapshot = Snapshot(reading, self._known)
+        self._known = snapshot.known
+        return snapshot
 
 
 class Crawls:
@@ -154,12 +130,10 @@ class Crawls:
             self._look()
         opened = self._there()
         if opened is None:
-            with seen(None, base, keys, asker) as only:
-                yield only
+            yield Snapshot(None).seen(base, keys, asker)
             return
         with opened.store.reading() as reading:
-            visible = opened.known(reading).visible(asker)
-            yield Both(base, reading, visible, keys) if visible else base
+            yield opened.snapshot(reading).seen(base, keys, asker)
 
     def covers_of(self, asker: str) -> Covers:
         """What the digests of a crawl are taken of; UNKNOWN for a crawl that is unknown too."""
@@ -168,7 +142,7 @@ class Crawls:
         if opened is None:
             return Covers.UNKNOWN
         with opened.store.reading() as reading:
-            return opened.known(reading).covers.get(asker, Covers.UNKNOWN)
+            return opened.snapshot(reading).covers_of(asker)
 
     def completed(self, query: Query) -> Query:
         """A query with what its crawl said when it began."""
@@ -182,5 +156,4 @@ class Crawls:
         if opened is None:
             return not asker  # who asks the other way is told
         with opened.store.reading() as reading:
-            opened.known(reading).visible(asker)
-            return next(under(reading, prefix), None) is None
+            return opened.snapshot(reading).silent(prefix, asker)

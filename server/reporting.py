@@ -22,7 +22,7 @@ from dedupindex.crawls.captures import Added, add
 from dedupindex.crawls.crawl import Crawl, Seen, State
 from dedupindex.crawls.reported import capture_of
 from dedupindex.crawls.store import Reading, Writing
-from dedupindex.crawls.view import Both, Visible
+from dedupindex.crawls.view import Snapshot
 from dedupindex.errors import BadInput, BadQuery, DedupError, UnknownCrawl
 from server.judges import Judges
 from server.live import LiveIndex
@@ -162,9 +162,9 @@ class Reporting:
         def change(writing: Writing) -> dict[str, Any]:
             crawl = writing.crawl(query.crawl)
             claims.require_open(crawl)
-            visible = Visible(list(writing.crawls()), query.crawl)
             with opened.engine.view() as base:
-                answer = lookup.find(Both(base, writing, visible, settings.keys()), settings, query)
+                seen = Snapshot(writing).seen(base, settings.keys(), query.crawl)
+                answer = lookup.find(seen, settings, query)
             if answer is not None:
                 return lookup.as_json(answer)
             own = bytes.fromhex(token)

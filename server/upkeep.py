@@ -13,7 +13,6 @@ import threading
 import time
 
 from dedupindex.crawls import upkeep
-from dedupindex.crawls.crawl import State
 from dedupindex.crawls.store import Store
 from dedupindex.errors import DedupError, IndexBusy
 from server import logs
@@ -53,14 +52,8 @@ class Upkeep:
             return
         if store is not self._store:
             self._store, self._seen_merged = store, {}
-        with store.reading() as reading:
-            ready = [
-                crawl
-                for crawl in reading.crawls()
-                if crawl.state is State.COMMITTED and not crawl.merged
-            ]
         try:
-            if ready:
+            if upkeep.committed(store):
                 self._merge()
         finally:
             store.forget_dead_readers()

@@ -22,14 +22,19 @@ DROPPED_AT_ONCE = 1000  # captures, in one transaction: crawls write in between
 KEPT = 10.0  # seconds that merged captures still answer here: readers open the index anew by then
 
 
+def committed(store: Store) -> list[Crawl]:
+    """The crawls that are committed and not merged yet."""
+    with store.reading() as reading:
+        return [one for one in reading.crawls() if one.state is State.COMMITTED and not one.merged]
+
+
 def merge(index: Path, store: Store) -> Outcome | None:
     """Take the captures of committed crawls into the index; None if there is nothing to take.
 
     If it is killed, all of it is done again, which changes nothing. What was taken is still
     answered from the crawls until `sweep`. Raises `IndexBusy` while something else writes.
     """
-    with store.reading() as reading:
-        ready = [one for one in reading.crawls() if one.state is State.COMMITTED and not one.merged]
+    ready = committed(store)
     if not ready:
         return None
     with (

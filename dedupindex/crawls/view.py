@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
 
 from dedupindex.capture import Capture, Covers, Uncommitted
 from dedupindex.crawls.captures import Found, at_url, under
 from dedupindex.crawls.crawl import Crawl, Seen, State
-from dedupindex.crawls.store import Reading, Store, Trees
+from dedupindex.crawls.store import Reading, Trees
 from dedupindex.digest import Digest
 from dedupindex.errors import UnknownCrawl
 from dedupindex.index.byurl import URL
@@ -17,6 +15,7 @@ from dedupindex.index.cells import Keys, canonical_prefix, digest_prefix, urlkey
 from dedupindex.index.protocol import Finder
 from dedupindex.urlkey import urlkey
 
+_ASKERS_KEPT = 1000
 PASSED = 10_000  # captures that the asker does not see, under one digest; beyond, no more is sought
 
 
@@ -113,15 +112,39 @@ class Both:
         return capture if crawl.state is State.COMMITTED else Uncommitted(*capture)
 
 
-class Known(NamedTuple):
-    """The crawls of one version of one file; it keeps no transaction and no file open."""
+class Known:
+    """The crawls of one version of one file, and who sees what of them.
 
-    trees: Trees | None
-    version: int
-    crawls: dict[str, Crawl]
+    It keeps no transaction and no file open, and may be used by any number of threads.
+    """
+
+    def __init__(self, trees: Trees | None, version: int, crawls: list[Crawl]) -> None:
+        self._trees, self._version, self._all = trees, version, crawls
+        self.covers = {crawl.name: crawl.covers for crawl in crawls}
+        self._visible: dict[str, Visible] = {}
+
+    def at(self, reading: Reading | None) -> Known:
+        """What is known in a state of the crawls, read anew only if it has changed."""
+        if reading is None:
+            return NOTHING
+        version = reading.version()
+        if reading.trees is self._trees and version == self._version:
+            return self
+        return Known(reading.trees, version, list(reading.crawls()))
+
+    def visible(self, asker: str) -> Visible:
+        """What an asker sees; raises `UnknownCrawl`."""
+        visible = self._visible.get(asker)
+        if visible is None:
+            if asker and asker not in self.covers:
+                raise UnknownCrawl(f"there is no crawl {asker[:200]!r}; begin it with POST /crawls")
+            if len(self._visible) >= _ASKERS_KEPT:
+                self._visible.clear()
+            visible = self._visible[asker] = Visible(self._all, asker)
+        return visible
 
 
-NOTHING = Known(None, -1, {})
+NOTHING = Known(None, -1, [])
 
 
 class Snapshot:
@@ -133,48 +156,18 @@ class Snapshot:
 
     def __init__(self, reading: Reading | None, known: Known = NOTHING) -> None:
         """`known`: that of an earlier one, so that crawls are read again only if they changed."""
-        self._reading = reading
-        if reading is None:
-            known = NOTHING
-        elif reading.trees is not known.trees or reading.version() != known.version:
-            crawls = {crawl.name: crawl for crawl in reading.crawls()}
-            known = Known(reading.trees, reading.version(), crawls)
-        self.known, self._crawls = known, known.crawls
-        self._visible: dict[str, Visible] = {}
+        self._reading, self.known = reading, known.at(reading)
 
     def seen(self, base: Finder, keys: Keys, asker: str) -> Finder:
         """Index and crawls as an asker sees them; raises `UnknownCrawl`."""
-        visible = self._of(asker)
+        visible = self.known.visible(asker)
         return Both(base, self._reading, visible, keys) if self._reading and visible else base
 
     def silent(self, prefix: bytes, asker: str) -> bool:
         """Whether crawls have nothing to say of a digest; raises `UnknownCrawl`."""
-        self._of(asker)
+        self.known.visible(asker)
         return self._reading is None or next(under(self._reading, prefix), None) is None
 
     def covers_of(self, asker: str) -> Covers:
         """What the digests of a crawl are taken of; UNKNOWN for a crawl that is unknown too."""
-        crawl = self._crawls.get(asker)
-        return crawl.covers if crawl else Covers.UNKNOWN
-
-    def _of(self, asker: str) -> Visible:
-        visible = self._visible.get(asker)
-        if visible is None:
-            if asker and asker not in self._crawls:
-                raise UnknownCrawl(f"there is no crawl {asker[:200]!r}; begin it with POST /crawls")
-            visible = self._visible[asker] = Visible(list(self._crawls.values()), asker)
-        return visible
-
-
-@contextmanager
-def seen(store: Store | None, base: Finder, keys: Keys, asker: str = "") -> Iterator[Finder]:
-    """Index and crawls as an asker sees them; raises `UnknownCrawl`."""
-    if store is None:
-        if asker:
-            raise UnknownCrawl(f"there is no crawl {asker[:200]!r}; begin it with POST /crawls")
-        yield base
-        return
-    with store.reading() as reading:
-        if asker:
-            reading.crawl(asker)
-        yield Both(base, reading, Visible(list(reading.crawls()), asker), keys)
+        return self.known.covers.get(asker, Covers.UNKNOWN)
