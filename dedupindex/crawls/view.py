@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from dedupindex.capture import Capture, Covers, Uncommitted
+from dedupindex.capture import Capture, Covers, Evidence, Uncommitted
 from dedupindex.crawls.captures import Found, at_url, under
 from dedupindex.crawls.crawl import Crawl, Seen, State
 from dedupindex.crawls.store import Reading, Trees
 from dedupindex.digest import Digest
 from dedupindex.errors import UnknownCrawl
 from dedupindex.index.byurl import URL
-from dedupindex.index.cells import Keys, canonical_prefix, digest_prefix, urlkey_hash
+from dedupindex.index.cells import Keys, canonical_prefix, digest_of_key, digest_prefix, urlkey_hash
 from dedupindex.index.protocol import Finder
 from dedupindex.urlkey import urlkey
 
@@ -56,6 +56,9 @@ class Both:
     def any(self, digest: Digest, limit: int) -> list[Capture]:
         own = self._found(digest_prefix(digest), limit, lambda capture: True)
         return self._base.any(digest, limit) + own
+
+    def denies(self, digest: Digest, capture: Capture) -> bool:
+        return self._base.denies(digest, capture)
 
     def at_url(self, url: bytes) -> Iterator[Capture]:
         yield from self._base.at_url(url)
@@ -109,6 +112,9 @@ class Both:
         if crawl is None:
             return None
         capture = found.capture(self._reading)
+        told = capture.evidence is not Evidence.RECORD  # and not read by its crawl itself
+        if told and self._base.denies(digest_of_key(found.key), capture):
+            return None
         return capture if crawl.state is State.COMMITTED else Uncommitted(*capture)
 
 

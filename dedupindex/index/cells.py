@@ -251,8 +251,8 @@ def container_of(entry: bytes) -> int:
 
 
 def renumbered(entry: bytes, container: int) -> bytes:
-    """The entry with another number for its container."""
-    return entry[:17] + _LONG.pack(container) + entry[21:]
+    """The entry with another number for its container; whether it is in reserve is open again."""
+    return b"%c%b%b%b" % (entry[0] & ~SPARE, entry[1:17], _LONG.pack(container), entry[21:])
 
 
 def packed_url(entry: bytes) -> bytes:

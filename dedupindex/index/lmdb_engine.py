@@ -21,6 +21,7 @@ from dedupindex.files import sync_directory
 from dedupindex.index import byurl
 from dedupindex.index.cells import DIGEST_KEY, answers, entries_of
 from dedupindex.index.identity import read_identity, unfinished
+from dedupindex.index.lmdb_check import problems
 from dedupindex.index.lmdb_file import environment, length_of, remove
 from dedupindex.index.lmdb_view import LmdbView, Trees
 from dedupindex.index.protocol import Load
@@ -207,7 +208,7 @@ class LmdbEngine:
     def check(self) -> list[str]:
         """Read everything back; see `protocol.Engine.check`."""
         with self.view() as view:
-            return view.check()
+            return problems(view)
 
     def copy(self, target: Path) -> None:
         """A compact copy of one consistent state, made while others read and write."""

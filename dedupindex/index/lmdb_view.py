@@ -26,8 +26,9 @@ from dedupindex.index.cells import (
     entries_of,
     urlkey_hash,
 )
+from dedupindex.index.marks import denied
 from dedupindex.index.protocol import Container, Counts, Load
-from dedupindex.index.settle import Outcome, checksum
+from dedupindex.index.settle import Outcome
 from dedupindex.urlkey import urlkey
 
 _NAMES_KEPT = 100_000
@@ -67,7 +68,7 @@ class Trees(NamedTuple):
         self.put(txn, "next_number", next_number)
         for container in load.containers:
             text = json.dumps(container._asdict()).encode()
-            txn.put(_short(container.name), text, db=self.containers)
+            txn.put(short(container.name), text, db=self.containers)
         for name in ("captures", "digests", "checksum"):
             before = 0 if absolute else self.get(txn, name) or 0
             self.put(txn, name, (before + getattr(outcome, name)) % (1 << 64))
@@ -75,14 +76,14 @@ class Trees(NamedTuple):
             self.put(txn, "note", load.note)
 
     def _name(self, txn: lmdb.Transaction, number: bytes, name: str) -> None:
-        txn.put(b"=" + _short(name), number, db=self.names)
+        txn.put(b"=" + short(name), number, db=self.names)
         txn.put(b"#" + number, name.encode("utf-8", "surrogateescape"), db=self.names)
 
     def inherit(
         self, txn: lmdb.Transaction, old: Trees, old_txn: lmdb.Transaction, dropped: frozenset[str]
     ) -> None:
         """Copy everything but captures from the data file of the generation before."""
-        gone = {_short(name) for name in dropped}
+        gone = {short(name) for name in dropped}
         for source, target in ((old.containers, self.containers), (old.names, self.names)):
             for key, value in old_txn.cursor(db=source):
                 if source is not old.containers or key not in gone:
@@ -91,7 +92,7 @@ class Trees(NamedTuple):
             self.put(txn, name, old.get(old_txn, name))
 
 
-def _short(name: str) -> bytes:
+def short(name: str) -> bytes:
     """A container's name as a key: LMDB keys end at 511 bytes, so long names by their hash too."""
     key = name.encode("utf-8", "surrogateescape")
     if len(key) <= 480:
@@ -102,16 +103,16 @@ def _short(name: str) -> bytes:
 class LmdbView:
     """A read transaction; see `protocol.View`. Enter it with ``with``."""
 
-    __slots__ = ("_env", "_keys", "_names", "_trees", "_txn")
+    __slots__ = ("_env", "_names", "keys", "trees", "txn")
 
     def __init__(
         self, env: lmdb.Environment, trees: Trees, keys: Keys, names: dict[int, str]
     ) -> None:
-        self._env, self._trees, self._keys, self._names = env, trees, keys, names
+        self._env, self.trees, self.keys, self._names = env, trees, keys, names
 
     def __enter__(self) -> LmdbView:
         try:
-            self._txn = self._env.begin(db=self._trees.captures)
+            self.txn = self._env.begin(db=self.trees.captures)
         except lmdb.Error as error:
             raise IndexUnavailable(f"the index cannot be read: {error}") from error
         return self
@@ -122,19 +123,19 @@ class LmdbView:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._txn.abort()
+        self.txn.abort()
         if isinstance(error, lmdb.Error):
             raise IndexUnavailable(f"the index cannot be read: {error}") from error
 
     def exact(self, digest: Digest, url: bytes) -> list[Capture]:
-        key = self._keys.of(digest, url)
+        key = self.keys.of(digest, url)
         try:
-            cell = self._txn.get(key)
+            cell = self.txn.get(key)
         except lmdb.Error as error:
             raise IndexUnavailable(f"the index cannot be read: {error}") from error
         if cell is None:
             return []
-        return [capture for capture in self._decoded(key, cell) if capture.url == url]
+        return [capture for capture in self.decoded(key, cell) if capture.url == url]
 
     def canonical(self, digest: Digest, key: bytes, limit: int) -> list[Capture]:
         found = self._range(canonical_prefix(digest, key), limit)
@@ -143,25 +144,35 @@ class LmdbView:
     def any(self, digest: Digest, limit: int) -> list[Capture]:
         return self._range(digest_prefix(digest), limit)
 
+    def denies(self, digest: Digest, capture: Capture) -> bool:
+        key = self.keys.of(digest, capture.url)
+        try:
+            cell = self.txn.get(key)
+            return cell is not None and denied(entries_of(cell), capture)
+        except lmdb.Error as error:
+            raise IndexUnavailable(f"the index cannot be read: {error}") from error
+        except BROKEN as error:
+            raise Damaged(f"the entry under {key.hex()} is damaged: {error!r}") from error
+
     def at_url(self, url: bytes) -> Iterator[Capture]:
-        found = self._listed(self._keys.tail(url)[: byurl.URL])
+        found = self._listed(self.keys.tail(url)[: byurl.URL])
         return (capture for capture in found if capture.url == url)
 
     def at_urlkey(self, key: bytes) -> Iterator[Capture]:
-        if not self._keys.canonical:
+        if not self.keys.canonical:
             raise StrategyUnavailable(byurl.MISSING)
         found = self._listed(urlkey_hash(key))
         return (capture for capture in found if urlkey(capture.url) == key)
 
     def _listed(self, sought: bytes) -> Iterator[Capture]:
         """Captures whose keys, after their own digest, begin so."""
-        if self._trees.urls is None:
+        if self.trees.urls is None:
             raise StrategyUnavailable(byurl.MISSING)
-        trees = self._trees
+        trees = self.trees
         try:
-            for prefix in byurl.prefixes(self._txn, trees.captures, trees.urls, sought):
+            for prefix in byurl.prefixes(self.txn, trees.captures, trees.urls, sought):
                 for key, cell in self._under(prefix):
-                    for capture in self._decoded(key, cell):
+                    for capture in self.decoded(key, cell):
                         if capture.digest == digest_of_key(key):
                             yield capture
         except lmdb.Error as error:
@@ -169,9 +180,9 @@ class LmdbView:
 
     def plain(self) -> PlainAnswers | None:
         """What answers plain questions as bytes, for as long as the file is open."""
-        if not self._keys.canonical:
+        if not self.keys.canonical:
             return None
-        env, trees, keys, names = self._env, self._trees, self._keys, self._names
+        env, trees, keys, names = self._env, self.trees, self.keys, self._names
 
         def name_of(number: int) -> str:
             with LmdbView(env, trees, keys, names) as view:
@@ -181,20 +192,20 @@ class LmdbView:
 
     def cursor(self) -> lmdb.Cursor:
         """A cursor at the captures, for `PlainAnswers.answer`."""
-        return self._txn.cursor()
+        return self.txn.cursor()
 
     def _range(self, prefix: bytes, limit: int) -> list[Capture]:
         found: list[Capture] = []
         try:
             for key, cell in islice(self._under(prefix), max(limit, 0)):
-                found += self._decoded(key, cell)
+                found += self.decoded(key, cell)
         except lmdb.Error as error:
             raise IndexUnavailable(f"the index cannot be read: {error}") from error
         return found
 
     def _under(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Keys that begin so, and their cells."""
-        with self._txn.cursor() as cursor:
+        with self.txn.cursor() as cursor:
             if not cursor.set_range(prefix):
                 return
             for key, cell in cast(Iterator[tuple[bytes, bytes]], cursor):
@@ -202,7 +213,8 @@ class LmdbView:
                     return
                 yield key, cell
 
-    def _decoded(self, key: bytes, cell: bytes) -> list[Capture]:
+    def decoded(self, key: bytes, cell: bytes) -> list[Capture]:
+        """The originals of a cell; raises `Damaged`."""
         try:
             return [
                 decode(key, entry, self.name_of) for entry in entries_of(cell) if answers(entry)
@@ -214,7 +226,7 @@ class LmdbView:
         """The name that a container number stands for."""
         name = self._names.get(number)
         if name is None:
-            value = self._txn.get(b"#" + number.to_bytes(4, "big"), db=self._trees.names)
+            value = self.txn.get(b"#" + number.to_bytes(4, "big"), db=self.trees.names)
             if value is None:
                 raise KeyError(f"container number {number} has no name")
             name = value.decode("utf-8", "surrogateescape")
@@ -225,73 +237,29 @@ class LmdbView:
 
     def number_of(self, name: str) -> int:
         """The number of a container's name, 0 if it has none."""
-        key = b"=" + _short(name)
-        return int.from_bytes(self._txn.get(key, db=self._trees.names) or b"", "big")
+        key = b"=" + short(name)
+        return int.from_bytes(self.txn.get(key, db=self.trees.names) or b"", "big")
 
     def cells(self) -> Iterator[tuple[bytes, bytes]]:
         """Every key and cell, in order."""
-        yield from self._txn.cursor()
+        yield from self.txn.cursor()
 
     def captures(self) -> Iterator[tuple[Digest, Capture]]:
-        for key, cell in self._txn.cursor():
-            for capture in self._decoded(key, cell):
+        for key, cell in self.txn.cursor():
+            for capture in self.decoded(key, cell):
                 yield digest_of_key(key), capture
 
     def containers(self) -> Iterator[Container]:
-        for _, value in self._txn.cursor(db=self._trees.containers):
+        for _, value in self.txn.cursor(db=self.trees.containers):
             yield Container(**json.loads(value))
 
     def container(self, name: str) -> Container | None:
-        value = self._txn.get(_short(name), db=self._trees.containers)
+        value = self.txn.get(short(name), db=self.trees.containers)
         return None if value is None else Container(**json.loads(value))
 
     def counts(self) -> Counts:
         return Counts(
-            self._trees.get(self._txn, "captures") or 0,
-            self._trees.get(self._txn, "digests") or 0,
-            self._txn.stat(self._trees.containers)["entries"],
+            self.trees.get(self.txn, "captures") or 0,
+            self.trees.get(self.txn, "digests") or 0,
+            self.txn.stat(self.trees.containers)["entries"],
         )
-
-    def check(self) -> list[str]:
-        """What is wrong, in sentences: order, keys, entries, names and counts are all read back."""
-        wrong: list[str] = []
-        try:
-            self._check_captures(wrong)
-            list(self.containers())
-            for key, number in self._txn.cursor(db=self._trees.names):
-                if key[:1] == b"=" and b"=" + _short(self.name_of(int.from_bytes(number))) != key:
-                    wrong.append(f"container number {int.from_bytes(number)} has another name")
-        except (lmdb.Error, *BROKEN, TypeError) as error:
-            wrong.append(f"the index cannot be read to its end: {error!r}")
-        return wrong
-
-    def _check_captures(self, wrong: list[str]) -> None:
-        last, captures, digests, prefix, total = b"", 0, 0, b"", 0
-        for key, cell in self._txn.cursor():
-            total += checksum([(key, cell)])
-            if key <= last:
-                wrong.append(f"keys are out of order at {key.hex()}")
-            last = key
-            try:
-                found = self._decoded(key, cell)
-                digest = digest_prefix(digest_of_key(key))
-                for capture in found:
-                    if self._keys.of(digest_of_key(key), capture.url) != key:
-                        wrong.append(f"the entry under {key.hex()} belongs under another key")
-            except (Damaged, *BROKEN) as error:
-                wrong.append(f"the entry under {key.hex()} is damaged: {error}")
-                continue
-            captures += len(found)
-            urls = self._trees.urls
-            if urls is not None and byurl.listed(cell) and not byurl.holds(self._txn, urls, key):
-                wrong.append(f"the capture under {key.hex()} is not listed by its URL")
-            digests += bool(found) and digest != prefix
-            prefix = digest if found else prefix
-        counted = self.counts()
-        if (captures, digests) != (counted.captures, counted.digests):
-            wrong.append(
-                f"{captures} captures of {digests} digests are there, "
-                f"{counted.captures} of {counted.digests} were counted"
-            )
-        if total % (1 << 64) != self._trees.get(self._txn, "checksum"):
-            wrong.append("what is stored is not what was written (its checksum is another)")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from dedupindex.index.cells import BEFORE, READ
+from dedupindex.capture import Capture, Evidence
+from dedupindex.index.cells import BEFORE, READ, encode_revisit
 
 RECORD, ROW, NAMED, REVISIT = range(4)  # as in the flags of an entry
 MARKS = 8  # seconds of records that were read, kept under one key
@@ -45,6 +47,16 @@ class Marks(NamedTuple):
 
 
 _UNMARKED = Marks([], None, [])
+
+
+def denied(entries: Iterable[bytes], capture: Capture) -> bool:
+    """Whether marks among `entries`, those of its key, say that `capture` is no original."""
+    if capture.evidence is Evidence.RECORD:
+        return False
+    marks, moment = Marks.of(list(entries)), encode_revisit(capture)
+    if capture.evidence is Evidence.NAMED:
+        return marks.chain(moment)
+    return marks.refute(moment)
 
 
 def unmarked(entry: bytes) -> bytes:

@@ -49,6 +49,12 @@ class Finder(Protocol):
     def any(self, digest: Digest, limit: int) -> list[Capture]:
         """Captures of this digest; looks at no more than `limit`."""
 
+    def denies(self, digest: Digest, capture: Capture) -> bool:
+        """Whether what was seen of `capture` under `digest` says that it is no original.
+
+        So what is not in the index yet is judged as `settle` will judge it.
+        """
+
     def at_url(self, url: bytes) -> Iterator[Capture]:
         """The captures of exactly this URL, in no order; raises `StrategyUnavailable`."""
 

@@ -25,6 +25,7 @@ from dedupindex.index.cells import (
     digest_of_key,
     digest_prefix,
 )
+from dedupindex.index.marks import denied
 from dedupindex.index.protocol import Container, Counts
 from dedupindex.index.settle import checksum
 from dedupindex.index.whoosh_schema import (
@@ -165,6 +166,12 @@ class WhooshView:
 
     def any(self, digest: Digest, limit: int) -> list[Capture]:
         return self._range(digest_prefix(digest), limit)
+
+    def denies(self, digest: Digest, capture: Capture) -> bool:
+        key = self.snapshot.keys.of(digest, capture.url)
+        with reading(f"the entry under {key.hex()}"):
+            contents = self.snapshot.documents("key", key)
+            return denied([content[len(key) :] for _, content in contents], capture)
 
     def at_url(self, url: bytes) -> Iterator[Capture]:
         raise StrategyUnavailable("engine whoosh cannot list the captures of a URL; lmdb can")
