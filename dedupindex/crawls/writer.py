@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
@@ -19,7 +19,21 @@ from dedupindex.errors import IndexUnavailable
 _T = TypeVar("_T")
 _AT_ONCE = 1000  # writes in one transaction
 
-_Job = tuple[Callable[[Writing], object], "Future[object]"]
+
+class _Job:
+    """A change, and what became of it once `done` can be taken.
+
+    A bare lock: a future costs several times as much, once for every capture.
+    """
+
+    __slots__ = ("change", "done", "failure", "result")
+
+    def __init__(self, change: Callable[[Writing], object]) -> None:
+        self.change = change
+        self.result: object = None
+        self.failure: BaseException | None = None
+        self.done = threading.Lock()
+        self.done.acquire()
 
 
 class Writer:
@@ -36,15 +50,19 @@ class Writer:
     def write(self, change: Callable[[Writing], _T]) -> _T:
         """Make a change and wait until it is on disk; raises what `change` or the disk raises.
 
-        A change that raises leaves nothing behind. Raises `IndexUnavailable` if the file was
-        replaced meanwhile: the change may then be in the old one, and must be made again.
+        A change that raises leaves nothing behind. It may be called again, when that of another
+        thread raised. Raises `IndexUnavailable` if the file was replaced meanwhile: the change may
+        then be in the old one, and must be made again.
         """
-        done: Future[object] = Future()
+        job = _Job(change)
         with self._door:
             if not self._open:
                 raise IndexUnavailable(f"{self._store.path} was replaced; send it again")
-            self._jobs.put((change, done))
-        return done.result()  # type: ignore[return-value]
+            self._jobs.put(job)
+        job.done.acquire()
+        if job.failure is not None:
+            raise job.failure
+        return job.result  # type: ignore[return-value]
 
     def close(self) -> None:
         """End when what was asked for is done."""
@@ -66,23 +84,38 @@ class Writer:
             self._together([job for job in jobs if job is not None])
 
     def _together(self, jobs: list[_Job]) -> None:
-        results: list[tuple[object, BaseException | None]] = []
         try:
-            with self._store.writing() as whole:
-                for change, _ in jobs:
-                    try:
-                        with self._store.part(whole) as part:
-                            result = change(part)
-                    except Exception as error:
-                        results.append((None, error))
-                    else:
-                        results.append((result, None))
+            if not self._all(jobs):
+                self._each(jobs)
             if not self._store.in_place():
                 raise IndexUnavailable(f"{self._store.path} was replaced; send it again")
         except BaseException as error:
-            results = [(None, error)] * len(jobs)
-        for (_, done), (result, failure) in zip(jobs, results, strict=True):
-            if failure is None:
-                done.set_result(result)
-            else:
-                done.set_exception(failure)
+            for job in jobs:
+                job.failure = error
+        for job in jobs:
+            job.done.release()
+
+    def _all(self, jobs: list[_Job]) -> bool:
+        """Make all changes; False, and none is made, if one of them raises."""
+        with suppress(_Refused), self._store.writing() as whole:
+            for job in jobs:
+                try:
+                    job.result = job.change(whole)
+                except Exception as error:
+                    raise _Refused from error
+            return True
+        return False
+
+    def _each(self, jobs: list[_Job]) -> None:
+        """Make every change that does not raise: each can be undone alone, which costs more."""
+        with self._store.writing() as whole:
+            for job in jobs:
+                try:
+                    with self._store.part(whole) as part:
+                        job.result = job.change(part)
+                except Exception as error:
+                    job.failure = error
+
+
+class _Refused(Exception):
+    """One of several changes raised."""
