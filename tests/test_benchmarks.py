@@ -27,6 +27,7 @@ from tests.benchmarks.suite import Line, Target
 Form = Callable[[Captures, int, int], Iterator[bytes]]
 
 NEED_WRK = {"lookup", "cdx-lookup", "batch", "latency", "weight"}
+NEED_WRK |= {"lookup-writing", "captures-batch", "captures-single"}
 LINES = {"weight": ["start", "server-memory"]}
 
 

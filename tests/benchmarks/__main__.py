@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.benchmarks import asking, building
+from tests.benchmarks import asking, building, writing
 from tests.benchmarks.measure import Failed
 from tests.benchmarks.peers import Missing
 from tests.benchmarks.suite import HEADING, SIZES, Bench, Line
@@ -31,6 +31,9 @@ JOBS: dict[str, Job] = {
     "batch": asking.batch,
     "latency": asking.latency,
     "weight": asking.weight,
+    "lookup-writing": writing.lookup_writing,
+    "captures-batch": writing.captures_batch,
+    "captures-single": writing.captures_single,
 }
 
 

@@ -24,6 +24,7 @@ class Load:
     """What wrk saw."""
 
     rate: float  # requests a second
+    count: int  # requests
     p50: float  # milliseconds
     p99: float
 
@@ -39,7 +40,7 @@ def ask(
     count, lasted, errors, p50, p99 = map(int, words)
     if errors or not count:
         raise Failed(f"{errors} of {count} requests to {address} failed")
-    return Load(count / lasted * 1e6, p50 / 1000, p99 / 1000)
+    return Load(count / lasted * 1e6, count, p50 / 1000, p99 / 1000)
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,15 @@
 -- Requests for wrk: one for each line of a file, in turn, round and round.
 --   wrk -s wrk.lua URL -- FILE PAUSE
--- FILE holds paths to GET, or JSON bodies to POST to /lookup. PAUSE is the share of requests
+-- FILE holds paths to GET, JSON bodies to POST to /lookup, or paths, a space and JSON bodies. PAUSE is the share of requests
 -- before which a client rests a millisecond; 0 is full load.
 local requests, at = {}, 0
 
 function init(args)
   for line in io.lines(args[1]) do
-    if line:sub(1, 1) == "{" then
+    local path, body = line:match("^([^ {]*) ?({.*)$")
+    if body then
       local headers = {["Content-Type"] = "application/json"}
-      requests[#requests + 1] = wrk.format("POST", "/lookup", headers, line)
+      requests[#requests + 1] = wrk.format("POST", path ~= "" and path or "/lookup", headers, body)
     else
       requests[#requests + 1] = wrk.format("GET", line)
     end

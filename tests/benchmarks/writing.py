@@ -1,0 +1,172 @@
+"""Jobs of crawls that write: captures in batches and one by one, and lookups meanwhile."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from statistics import median
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+from tests.benchmarks.asking import ASKED
+from tests.benchmarks.building import served_index
+from tests.benchmarks.captures import Captures, Row
+from tests.benchmarks.load import Load, ask, paths, serving, written
+from tests.benchmarks.measure import Failed
+from tests.benchmarks.suite import Bench, Line, Target
+
+BATCH = 1_000  # captures of one request
+WRITERS = 64  # clients that report one by one
+EXPECTED = {BATCH: 60_000, 1: 10_000}  # captures a second that requests are made for: none twice
+THREADS = 25  # of a crawler, as in Heritrix's profile
+STEADY = 500  # captures a second that a crawl reports one by one while others look up
+
+
+def _reported(row: Row) -> dict[str, object]:
+    """A capture as a crawler reports it."""
+    date = f"{row.date[:4]}-{row.date[4:6]}-{row.date[6:8]}T{row.date[8:10]}:{row.date[10:12]}"
+    return {
+        "digest": f"sha1:{row.digest}",
+        "url": row.url,
+        "date": f"{date}:{row.date[12:]}Z",
+        "status": 200,
+        "mime": row.mime,
+        "size": row.size,
+        "record_id": f"urn:uuid:00000000-0000-4000-8000-{row.number:012x}",
+        "container": f"crawl-{row.number // 20_000:05d}.warc.gz",
+        "offset": row.offset,
+    }
+
+
+def _requests(crawl: str, rows: Iterator[Row], each: int) -> Iterator[str]:
+    """POSTs of so many captures each."""
+    captures: list[dict[str, object]] = []
+    for row in rows:
+        captures.append(_reported(row))
+        if len(captures) == each:
+            body = captures[0] if each == 1 else {"captures": captures}
+            yield f"/captures?crawl={crawl} " + json.dumps(body, separators=(",", ":"))
+            captures = []
+
+
+def _post(address: str, path: str, content: dict[str, object]) -> dict[str, object]:
+    body = json.dumps(content).encode()
+    request = Request(address + path, body, {"Content-Type": "application/json"})
+    with urlopen(request) as response:
+        return dict(json.load(response))
+
+
+def _captures_of(address: str, crawl: str) -> int:
+    with urlopen(f"{address}/crawls/{crawl}") as response:
+        return int(json.load(response)["captures"])
+
+
+def _writing(bench: Bench, each: int, clients: int) -> float:
+    """Captures a second, every one on disk before it is acknowledged; server on one core."""
+    rates = []
+    count = EXPECTED[each] * (bench.size.seconds + 1)
+    with serving(bench, served_index(bench)) as server:
+        for number in range(bench.runs + bench.size.warm):
+            crawl = f"bench-{each}-{number}"
+            _post(server.address, "/crawls", {"name": crawl})
+            first = bench.size.served + number * count
+            rows = Captures().rows(first, first + count)
+            requests = written(bench.scratch / "reports", _requests(crawl, rows, each))
+            load = ask(bench, server.address, requests, clients=clients)
+            held = _captures_of(server.address, crawl)
+            if not load.count * each <= held < count:
+                raise Failed(f"{load.count * each:,} captures acknowledged, {held:,} are held")
+            rates.append(load.rate * each)
+            _post(server.address, f"/crawls/{crawl}/cancel", {})
+    return median(rates[bench.size.warm :])
+
+
+def captures_batch(bench: Bench) -> Iterator[Line]:
+    """POST /captures, 1,000 a request from 2 clients, server on one core, durable."""
+    rate = _writing(bench, BATCH, 2)
+    yield Line("captures-batch", "captures/s", rate, target=Target(20_000, of="ours"))
+
+
+def captures_single(bench: Bench) -> Iterator[Line]:
+    """POST /captures, one a request from 64 clients, server on one core, durable."""
+    rate = _writing(bench, 1, WRITERS)
+    yield Line("captures-single", "captures/s", rate, target=Target(3_000, of="ours"))
+
+
+def lookup_writing(bench: Bench) -> Iterator[Line]:
+    """GET /lookup while a crawl reports captures, beside the same while it does not."""
+    index = served_index(bench)
+    rows = Captures().sample(bench.size.served, ASKED)
+    requests = written(bench.scratch / "requests", paths(rows))
+    with serving(bench, index) as server:
+        _post(server.address, "/crawls", {"name": "steady"})
+        more = Captures().rows(bench.size.served, 2 * bench.size.served)
+        reports = _requests("steady", more, 1)
+        sent: list[float] = []
+
+        def meanwhile() -> Load:
+            with _steady(server.address, reports, sent):
+                return ask(bench, server.address, requests)
+
+        contenders: dict[str, Callable[[], Load]] = {
+            "with": meanwhile,
+            "without": lambda: ask(bench, server.address, requests),
+        }
+        loads = bench.interleaved(contenders)
+        _post(server.address, "/crawls/steady/cancel", {})
+    rate = {name: median([load.rate for load in found]) for name, found in loads.items()}
+    note = f"{median(sent):,.0f} captures/s reported one by one, {STEADY} wanted"
+    line = Line("lookup-writing", "lookups/s", rate["with"], "without writes", rate["without"])
+    line.ratio = line.ours / rate["without"]
+    line.target, line.note = Target(0.8), note
+    yield line
+
+
+@contextmanager
+def _steady(address: str, reports: Iterator[str], rates: list[float]) -> Iterator[None]:
+    """Reports captures one by one, `STEADY` a second in all, until the block ends."""
+    crawler = _Crawler(address, reports)
+    threads = [threading.Thread(target=crawler.report) for _ in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        crawler.over.set()
+        for thread in threads:
+            thread.join()
+    if crawler.failed:
+        raise Failed(crawler.failed)
+    rates.append(crawler.count / (time.monotonic() - crawler.begin))
+
+
+class _Crawler:
+    """Threads that report, none faster than the crawl as a whole shall be."""
+
+    def __init__(self, address: str, reports: Iterator[str]) -> None:
+        self._address, self._reports = urlsplit(address).netloc, reports
+        self._turn = threading.Lock()
+        self.over, self.failed = threading.Event(), ""
+        self.count, self.begin = 0, time.monotonic()
+
+    def report(self) -> None:
+        """One thread's work."""
+        connection = HTTPConnection(self._address)
+        while True:
+            with self._turn:
+                rest = self.begin + self.count / STEADY - time.monotonic()
+                if self.over.wait(max(0.0, rest)):
+                    break
+                self.count += 1
+                path, _, body = next(self._reports).partition(" ")
+            connection.request("POST", path, body, {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            response.read()
+            if response.status != 200:
+                self.failed = f"a report was answered {response.status}"
+                break
+        connection.close()
