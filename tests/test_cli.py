@@ -21,7 +21,7 @@ import pytest
 from dedupindex.build.builder import Seen
 from dedupindex.cli import COMMANDS, group, main
 from dedupindex.cli.common import settings_of
-from dedupindex.index import open_index
+from dedupindex.index import ENGINES, open_index
 from dedupindex.report import COLUMNS, Filter, Report
 from dedupindex.sources import SourceOptions, open_source
 from tests.captures import capture, sha1
@@ -202,6 +202,23 @@ def test_an_action_takes_no_options_of_a_build(make_index: MakeIndex) -> None:
         _, talk = dedupindex("index", "--stats", *more, index, status=2)
         assert "means nothing to --stats" in talk
     dedupindex("index", "--stats", "--json", index)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_index_of_nothing_can_be_made_and_added_to(engine: str, tmp_path: Path) -> None:
+    index, source = tmp_path / "index", tmp_path / "x.cdx"
+    source.write_text(HEADER + cdx_line(1, 1, 1))
+    for _ in range(2):  # again it changes nothing
+        out, _ = dedupindex("index", "--empty", "--engine", engine, "--status", "2xx", index)
+        assert "with nothing in it" in out
+    assert dedupindex("lookup", index, "--digest", sha1(1)) == ("no duplicate\n", "")
+    _, talk = dedupindex("index", "--empty", source, index, status=2)
+    assert "--empty takes an INDEX only" in talk
+    dedupindex("index", "--add", "--engine", engine, "--status", "2xx", source, index)
+    _, talk = dedupindex("index", "--empty", "--status", "2xx", index, status=5)
+    assert "there is an index" in talk
+    with closing(open_index(index)) as opened, opened.view() as view:
+        assert view.counts().captures == 1
 
 
 def test_lookup_answers_and_explains(make_index: MakeIndex) -> None:

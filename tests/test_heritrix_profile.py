@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +25,7 @@ http://example.example/example
 <!-- <property name="minDelayMs" value="3000" /> -->
 <!-- <property name="logExtraInfo" value="false" /> -->
 </beans>"""
+ROOT = Path(__file__).parents[1]
 JOB = Job("weekly", "http://127.0.0.1:1", ("http://a.example/?b&c",), "http://d.example/")
 
 
@@ -93,3 +96,24 @@ def test_a_profile_that_is_not_the_one_we_know_is_refused(tmp_path: Path) -> Non
     with pytest.raises(BadSource, match="this Heritrix is unknown"):
         make_job(other, tmp_path / "weekly", JOB)
     assert not (tmp_path / "weekly").exists()
+
+
+def test_an_installed_package_brings_the_scripts_along(heritrix: Path, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path]
+    subprocess.run(words, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(tmp_path / "installed")
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "dedupindex", "heritrix-profile", heritrix, tmp_path / "job"),
+            *("--seed", "http://a.example/", "--contact", "http://d.example/"),
+        ],
+        cwd=tmp_path / "installed",  # is what python -m imports from
+        check=True,
+        capture_output=True,
+    )
+    for script in SCRIPTS:
+        assert (tmp_path / "job" / script).read_bytes() == (
+            ROOT / "conf" / "heritrix" / script
+        ).read_bytes()

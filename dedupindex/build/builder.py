@@ -29,7 +29,7 @@ from dedupindex.tally import BuildTally
 class Build:
     """What to build; every field is an option of ``bin/index``."""
 
-    sources: list[str]
+    sources: list[str]  # none: an index of nothing
     index: Path
     settings: Settings = field(default_factory=Settings)
     engine: str = "lmdb"
@@ -106,7 +106,7 @@ def _find(job: Build) -> Expanded:
     """What there is to read; wrong options and sources are found before anything is written."""
     judge_of(job.settings)
     found = expand(job.sources, job.kind)
-    if not found.paths and not found.problems:
+    if job.sources and not found.paths and not found.problems:
         passed = f" ({found.skipped} files of no known kind passed over)" if found.skipped else ""
         raise BadSource(
             f"nothing to index in {', '.join(job.sources)}: no WARC, ARC, WACZ, CDX, CDXJ or "

@@ -29,6 +29,7 @@ bin/index ~/warcs my-index                     all but text, of every WARC below
 bin/index -w -m '.*' ~/warcs my-index          everything
 bin/index --add -w -m '.*' new.warc.gz my-index
 bin/index -i crawllog crawl.log my-index
+bin/index --empty my-index                     for crawls that write to it
 bin/index --stats my-index
 """
 
@@ -94,6 +95,7 @@ _action = partial(click.option, allow_from_autoenv=False)  # no setting: it is d
     metavar="REGEX",
     help="crawl.log: further annotations that mark duplicates.",
 )
+@_action("--empty", is_flag=True, help="Make an index of nothing, for crawls to write to.")
 @_action("--check", is_flag=True, help="Read the whole index back, verify it.")
 @_action("--stats", is_flag=True, help="Say what the index holds.")
 @_action("--compact", is_flag=True, help="Write the index anew, packed.")
@@ -124,7 +126,9 @@ def command(
             return upkeep.copy(index, options["copy"], as_json=as_json)
         action = getattr(upkeep, actions[0])
         return int(action(index, as_json))
-    if not sources:
+    if options["empty"] and sources:
+        raise click.UsageError("--empty takes an INDEX only")
+    if not sources and not options["empty"]:
         raise click.UsageError(f"give the sources, then the index: bin/index {index} my-index")
     if str(index) == "-":
         raise click.UsageError("the index comes last and is a directory, not -")
@@ -133,7 +137,7 @@ def command(
         say(f"options: {job.settings.as_options() or 'all at their defaults'}")
     with shown(verbose=verbose) as progress:
         built = build(job, progress)
-    return _tell(built, index, as_json)
+    return _tell(built, sources, index, as_json)
 
 
 def _no_others(action: str) -> None:
@@ -184,12 +188,15 @@ def _job(sources: tuple[str, ...], index: Path, options: dict[str, Any]) -> Buil
     )
 
 
-def _tell(built: Built, index: Path, as_json: bool) -> int:
+def _tell(built: Built, sources: tuple[str, ...], index: Path, as_json: bool) -> int:
     """Print what a build did; returns the exit status."""
     warn(built.problems)
     tally = built.tally
+    name = printable(str(index))
     if as_json:
         print_json({**tally.as_json(), "problems": len(built.problems), "skipped": built.skipped})
+    elif not sources:
+        click.echo(f"{name} is there, with nothing in it; next: bin/serve {name}")
     else:
         click.echo(
             f"files read: {tally.containers:,}, known before: {tally.known:,}; "
@@ -202,7 +209,6 @@ def _tell(built: Built, index: Path, as_json: bool) -> int:
             click.echo(f"  refused: {reason:<19}{count:>12,}  {hint}".rstrip())
         if built.skipped:
             click.echo(f"  {built.skipped:,} files of no known kind were passed over")
-        name = printable(str(index))
         click.echo(f"next: bin/serve {name}    or: bin/index --stats {name}")
     if not built.problems:
         return 0

@@ -54,9 +54,7 @@ def heritrix(tmp_path_factory: pytest.TempPathFactory) -> Heritrix:
 
 
 def empty_index(folder: Path) -> Path:
-    dedupindex(
-        "index", "-w", "-m", ".*", "-", folder / "index", text=" CDX N b a m s k r M S V g\n"
-    )
+    dedupindex("index", "--empty", "--by-url", "-w", "-m", ".*", folder / "index")
     return folder / "index"
 
 
