@@ -214,7 +214,8 @@ def test_an_index_of_nothing_can_be_made_and_added_to(engine: str, tmp_path: Pat
     assert dedupindex("lookup", index, "--digest", sha1(1)) == ("no duplicate\n", "")
     _, talk = dedupindex("index", "--empty", source, index, status=2)
     assert "--empty takes an INDEX only" in talk
-    dedupindex("index", "--add", "--engine", engine, "--status", "2xx", source, index)
+    out, _ = dedupindex("index", "--add", "--engine", engine, "--status", "2xx", source, index)
+    assert out.endswith(f"next: bin/serve {index}    or: bin/index --stats {index}\n")
     _, talk = dedupindex("index", "--empty", "--status", "2xx", index, status=5)
     assert "there is an index" in talk
     with closing(open_index(index)) as opened, opened.view() as view:

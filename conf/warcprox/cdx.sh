@@ -2,5 +2,5 @@
 # cdx.sh: warcprox with its own CDX deduplication; options of warcprox may follow.
 #
 #   DEDUPINDEX_URL=http://127.0.0.1:8484 conf/warcprox/cdx.sh -p 8000 -d warcs -z
-exec warcprox --base32 -g sha1 --dedup-db-file=/dev/null \
+exec warcprox --base32 -g sha1 \
   --cdxserver-dedup "${DEDUPINDEX_URL:-http://127.0.0.1:8484}/cdx" "$@"

@@ -192,11 +192,11 @@ def _tell(built: Built, sources: tuple[str, ...], index: Path, as_json: bool) ->
     """Print what a build did; returns the exit status."""
     warn(built.problems)
     tally = built.tally
-    name = printable(str(index))
+    shown_as = printable(str(index))
     if as_json:
         print_json({**tally.as_json(), "problems": len(built.problems), "skipped": built.skipped})
     elif not sources:
-        click.echo(f"{name} is there, with nothing in it; next: bin/serve {name}")
+        click.echo(f"{shown_as} is there, with nothing in it; next: bin/serve {shown_as}")
     else:
         click.echo(
             f"files read: {tally.containers:,}, known before: {tally.known:,}; "
@@ -209,7 +209,7 @@ def _tell(built: Built, sources: tuple[str, ...], index: Path, as_json: bool) ->
             click.echo(f"  refused: {reason:<19}{count:>12,}  {hint}".rstrip())
         if built.skipped:
             click.echo(f"  {built.skipped:,} files of no known kind were passed over")
-        click.echo(f"next: bin/serve {name}    or: bin/index --stats {name}")
+        click.echo(f"next: bin/serve {shown_as}    or: bin/index --stats {shown_as}")
     if not built.problems:
         return 0
     say("status 7: what is damaged was left out, all else is in the index")

@@ -1,7 +1,8 @@
-"""Crawlers and replay tools of the Python world, each set in an environment of its own.
+"""Crawlers and replay tools: those of the Python world each in an environment of its own, and jars.
 
-They are made in ``.peers/`` of the checkout, from PyPI, and used again by later runs. What they
-need would not go together with what we need, so nothing of them is in our own environment.
+They are put into ``.peers/`` of the checkout, from PyPI and Maven Central, and used again by later
+runs. What they need would not go together with what we need, so nothing of them is in our own
+environment.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import venv
 from collections.abc import Callable, Iterator
@@ -21,6 +24,7 @@ from tests.conftest import need
 
 ROOT = Path(__file__).resolve().parents[2]
 PEERS = ROOT / ".peers"
+COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy"
 DEADLINE = 60.0  # seconds after which a peer that does nothing has failed the test
 
 # setuptools: both still import pkg_resources, which is gone since 82.
@@ -46,6 +50,26 @@ def environment(name: str, packages: tuple[str, ...]) -> Path:
             need(f"{name} (from PyPI: {done.stderr.strip()[-200:]})", found=not done.returncode)
             stamp.write_text(wanted)
     return home / "bin"
+
+
+def jar(artifact: str) -> Path:
+    """A jar of Maven Central, ``group:name:version``; skips where that, or Java, is not."""
+    need("java", found=shutil.which("java") is not None)
+    _, name, version = artifact.split(":")
+    PEERS.mkdir(exist_ok=True)
+    path = PEERS / f"{name}-{version}.jar"
+    with open(PEERS / f".{name}.lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            need("mvn", found=shutil.which("mvn") is not None)
+            with tempfile.TemporaryDirectory(dir=PEERS) as folder:
+                words = ["mvn", "-q", "-B", COPY, f"-Dartifact={artifact}"]
+                done = subprocess.run(
+                    [*words, f"-DoutputDirectory={folder}"], cwd=folder, stdout=subprocess.DEVNULL
+                )
+                need(f"{name} {version} (from Maven Central)", found=done.returncode == 0)
+                (Path(folder) / path.name).rename(path)
+    return path
 
 
 @contextmanager
