@@ -55,6 +55,7 @@ class Capture(NamedTuple):
     etag: bytes = b""
     last_modified: bytes = b""
     also: tuple[Digest, ...] = ()  # of the same bytes in other algorithms
+    crawl: str = ""  # whose it is, where an index says it
 
 
 class Uncommitted(Capture):

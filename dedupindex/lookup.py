@@ -259,6 +259,10 @@ def as_json(answer: Answer | None) -> dict[str, Any]:
 def considered(view: Finder, settings: Settings, query: Query) -> list[dict[str, Any]]:
     """The explanation of an answer in JSON: every capture looked at, and the verdict."""
     return [
-        {"match": match.value, "verdict": verdict, "original": original_as_json(capture)}
+        {
+            "match": match.value,
+            "verdict": verdict,
+            "original": {**original_as_json(capture), "crawl": capture.crawl or None},
+        }
         for match, capture, verdict in explain(view, settings, query)
     ]

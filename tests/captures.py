@@ -75,5 +75,6 @@ captures = st.builds(
         st.from_regex(rb"[a-z]{1,20}:[!-~]{1,30}", fullmatch=True),
     ),
     container=st.sampled_from(["", "a.warc.gz", "b.warc.gz"]),
+    crawl=st.sampled_from(["", "", "weekly", "daily"]),
     offset=st.one_of(st.just(-1), st.integers(0, 1 << 39)),
 )

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from dedupindex.capture import Capture
 from dedupindex.index import open_index
-from dedupindex.index.cells import encode
+from dedupindex.index.cells import Place, encode
 from dedupindex.index.identity import Identity, Settings
 from dedupindex.index.protocol import Load
 from dedupindex.index.runs import RunWriter
@@ -62,7 +62,7 @@ def make_index(tmp_path: Path) -> MakeIndex:
         writer.extend(staged)
         writer.flush()
         with closing(open_index(index, write=True)) as opened:
-            opened.load(Load(writer.paths, [(n, name) for name, n in names.items()], []))
+            opened.load(Load(writer.paths, [(n, Place(name)) for name, n in names.items()], []))
         return index
 
     return make

@@ -13,7 +13,7 @@ from pathlib import Path
 from dedupindex.capture import Capture, Evidence
 from dedupindex.digest import Digest
 from dedupindex.index import open_index
-from dedupindex.index.cells import encode, encode_revisit
+from dedupindex.index.cells import NOWHERE, Place, encode, encode_revisit
 from dedupindex.index.identity import Identity, Settings
 from dedupindex.index.protocol import Container, Counts, Engine, Load, View
 from dedupindex.index.runs import RunWriter
@@ -27,10 +27,11 @@ LOADER = """
 import json, signal, sys
 from pathlib import Path
 from dedupindex.index import open_index
+from dedupindex.index.cells import Place
 from dedupindex.index.protocol import Container, Load
-index, runs, names, dropped, delay = json.loads(sys.argv[1])
+index, runs, places, dropped, delay = json.loads(sys.argv[1])
 engine = open_index(Path(index), write=True)
-load = Load([Path(run) for run in runs], [(n, name) for n, name in names],
+load = Load([Path(run) for run in runs], [(n, Place(*place)) for n, place in places],
             [Container("loaded", 1, "00", 1)], frozenset(dropped))
 signal.setitimer(signal.ITIMER_REAL, delay)
 engine.load(load)
@@ -49,7 +50,7 @@ class Bench:
         self.settings = settings or Settings()
         self._runs = directory
         self._staged = 0
-        self.numbers: dict[str, int] = {}
+        self.numbers: dict[Place, int] = {}
         Identity(engine, self.settings).write(self.index)
 
     def stage(self, captures: Iterable[Capture]) -> list[Path]:
@@ -60,9 +61,9 @@ class Bench:
             if item.evidence == Evidence.REVISIT:
                 staged.append(key + encode_revisit(item, read=item.offset >= 0))
                 continue
-            number = 0
-            if item.container:
-                number = self.numbers.setdefault(item.container, len(self.numbers) + 1)
+            place, number = Place(item.container, item.crawl), 0
+            if place != NOWHERE:
+                number = self.numbers.setdefault(place, len(self.numbers) + 1)
             staged.append(key + encode(item, number, etag=self.settings.etag))
             for other in item.also:
                 entry = encode(item, number, etag=self.settings.etag, also=True)
@@ -82,8 +83,8 @@ class Bench:
     ) -> Outcome:
         """Stage and load."""
         runs = self.stage(captures)
-        names = [(number, name) for name, number in self.numbers.items()]
-        load = Load(runs, names, list(containers), frozenset(dropped), note or {})
+        places = [(number, place) for place, number in self.numbers.items()]
+        load = Load(runs, places, list(containers), frozenset(dropped), note or {})
         with self.open(write=True) as engine:
             return engine.load(load)
 
@@ -92,8 +93,8 @@ class Bench:
     ) -> bool:
         """Load in another process, which dies after `delay` seconds if not 0; whether it ended."""
         runs = [str(run) for run in self.stage(captures)]
-        names = [(number, name) for name, number in self.numbers.items()]
-        arguments = json.dumps([str(self.index), runs, names, list(dropped), delay])
+        places = [(number, place) for place, number in self.numbers.items()]
+        arguments = json.dumps([str(self.index), runs, places, list(dropped), delay])
         ended = subprocess.run(
             [sys.executable, "-c", LOADER, arguments], cwd=ROOT, capture_output=True, text=True
         )

@@ -112,6 +112,15 @@ def test_the_same_command_again_finds_nothing_to_do(crawls: Path, tmp_path: Path
     assert content(tmp_path / "index") == before
 
 
+def test_captures_keep_the_crawl_that_they_were_indexed_for(tmp_path: Path) -> None:
+    for name, number in (("a", 1), ("b", 2)):
+        path = tmp_path / f"{name}.cdx"
+        path.write_text(HEADER + cdx_line(number, number, 1) + cdx_line(3, 3, number))
+        run(tmp_path / "index", path, crawl=name, add=name == "b")
+    crawls = {capture.url[-1:]: capture.crawl for _, capture in content(tmp_path / "index")}
+    assert crawls == {b"1": "a", b"2": "b", b"3": "a"}
+
+
 def test_another_command_must_say_add(crawls: Path, tmp_path: Path) -> None:
     run(tmp_path / "index", crawls / "a.cdx")
     with pytest.raises(IndexExists, match="--add"):

@@ -218,7 +218,7 @@ def indexed(folder: Path, settings: Settings, *sources: Path) -> tuple[Built, li
         for key, cell in view.cells():  # type: ignore[attr-defined]
             for entry in entries_of(cell):
                 mark = entry[0] & 3 == REVISIT
-                told = entry if mark else decode(key, entry, view.name_of)  # type: ignore[attr-defined]
+                told = entry if mark else decode(key, entry, view.place_of)  # type: ignore[attr-defined]
                 entries.append((key, entry[0], told))
     return built, entries
 

@@ -11,6 +11,7 @@ from dedupindex.digest import CANONICAL, SIZES, Digest, Spelling
 from dedupindex.index.cells import (
     ALGORITHMS,
     Keys,
+    Place,
     canonical_prefix,
     cell_of,
     decode,
@@ -27,35 +28,44 @@ from tests.captures import capture, digests, urls
 from tests.captures import captures as any_captures
 
 KEYS = [Keys(), Keys(canonical=False), Keys(url=False, canonical=False)]
-NAMES = {1: "a.warc.gz", 2: "b.warc.gz"}
-NUMBERS = {"": 0, "a.warc.gz": 1, "b.warc.gz": 2}
+PLACES = [
+    Place(container, crawl)
+    for crawl in ("", "weekly", "daily")
+    for container in ("", "a.warc.gz", "b.warc.gz")
+]
 
 captures = any_captures.map(lambda item: item._replace(etag=b"", last_modified=b"", also=()))
+
+
+def number_of(item: Capture) -> int:
+    return PLACES.index(Place(item.container, item.crawl))
+
+
 validators = st.tuples(st.binary(max_size=50), st.binary(max_size=50))
 
 
 @given(captures, validators, st.sampled_from(KEYS))
 def test_every_capture_comes_back(item: Capture, kept: tuple[bytes, bytes], keys: Keys) -> None:
     item = item._replace(etag=kept[0], last_modified=kept[1])
-    entry = encode(item, NUMBERS[item.container], etag=True)
+    entry = encode(item, number_of(item), etag=True)
     key = keys.of(item.digest, item.url)
-    assert decode(key, entry, NAMES.__getitem__) == item
+    assert decode(key, entry, PLACES.__getitem__) == item
     assert url_of(entry) == item.url
     assert list(entries_of(entry)) == [entry]
 
 
 @given(captures, validators)
 def test_validators_are_left_out_unless_asked_for(item: Capture, kept: tuple[bytes, bytes]) -> None:
-    entry = encode(item._replace(etag=kept[0], last_modified=kept[1]), NUMBERS[item.container])
-    assert decode(Keys().of(item.digest, item.url), entry, NAMES.__getitem__) == item
+    entry = encode(item._replace(etag=kept[0], last_modified=kept[1]), number_of(item))
+    assert decode(Keys().of(item.digest, item.url), entry, PLACES.__getitem__) == item
 
 
 @given(captures, digests())
 def test_a_further_digest_finds_the_capture_with_its_own(item: Capture, other: Digest) -> None:
-    entry = encode(item, NUMBERS[item.container], also=True)
+    entry = encode(item, number_of(item), also=True)
     key = Keys().of(other, item.url)
     assert digest_of_key(key) == other
-    assert decode(key, entry, NAMES.__getitem__) == item
+    assert decode(key, entry, PLACES.__getitem__) == item
 
 
 @given(st.lists(captures, min_size=1, max_size=4))
@@ -92,19 +102,21 @@ def test_every_algorithm_has_a_code_that_stays() -> None:
 def test_sizes_and_offsets_at_the_edges(size: int, offset: int) -> None:
     item = capture(size=size, offset=offset, container="a.warc.gz")
     entry = encode(item, 1)
-    assert decode(Keys().of(item.digest, item.url), entry, NAMES.__getitem__) == item
+    assert decode(Keys().of(item.digest, item.url), entry, PLACES.__getitem__) == item
 
 
 def test_an_offset_too_far_to_store_is_not_known() -> None:
     item = capture(offset=(1 << 40) - 1, container="a.warc.gz")
     key = Keys().of(item.digest, item.url)
-    assert decode(key, encode(item, 1), NAMES.__getitem__).offset == -1
+    assert decode(key, encode(item, 1), PLACES.__getitem__).offset == -1
 
 
 def test_what_is_too_long_is_left_out_whole() -> None:
     item = capture(record_id=b"x" * 4097, mime=b"y" * 4097, container="a.warc.gz")
     key = Keys().of(item.digest, item.url)
-    assert decode(key, encode(item, 1), NAMES.__getitem__) == item._replace(record_id=b"", mime=b"")
+    assert decode(key, encode(item, 1), PLACES.__getitem__) == item._replace(
+        record_id=b"", mime=b""
+    )
 
 
 def test_the_drawn_bytes() -> None:

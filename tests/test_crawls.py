@@ -85,13 +85,13 @@ def test_a_crawl_sees_its_own_captures_and_others_see_them_when_it_is_committed(
     begin(store)
     begin(store, "b")
     assert put(store, "a", capture(1)).added == 1
-    assert found(index, store, 1, "a") == [capture(1)]
+    assert found(index, store, 1, "a") == [capture(1, crawl="a")]
     assert isinstance(found(index, store, 1, "a")[0], Uncommitted)
     assert found(index, store, 1, "b") == found(index, store, 1) == []
     commit(store)
     for asker in ("a", "b", ""):
         (seen,) = found(index, store, 1, asker)
-        assert seen == capture(1) and not isinstance(seen, Uncommitted)
+        assert seen == capture(1, crawl="a") and not isinstance(seen, Uncommitted)
 
 
 def test_the_command_line_sees_what_the_server_sees(index: Path, store: Store) -> None:
@@ -177,6 +177,19 @@ def test_the_semantics_of_a_crawl_are_those_of_its_captures(index: Path, store: 
     assert found(index, store, 2, "a")[0].covers is Covers.BOTH
 
 
+def test_merged_captures_keep_their_crawl(index: Path, store: Store) -> None:
+    for name in "ab":
+        begin(store, name)
+        put(store, name, capture(ord(name)), capture(ord(name) + 10, container=""))
+        commit(store, name)
+    upkeep.merge(index, store)
+    upkeep.sweep(store, 0.0, seen := {})
+    upkeep.sweep(store, upkeep.KEPT, seen)
+    for name in "ab":
+        for number in (ord(name), ord(name) + 10):
+            assert [one.crawl for one in found(index, store, number)] == [name]
+
+
 def test_merged_captures_are_in_the_index_and_nowhere_else(index: Path, store: Store) -> None:
     for name in "abc":
         begin(store, name)
@@ -190,7 +203,7 @@ def test_merged_captures_are_in_the_index_and_nowhere_else(index: Path, store: S
     for moment in (0.0, upkeep.KEPT + 1):
         assert len({found(index, store, 1)[0] for _ in range(2)}) == 1  # at no time is it gone
         upkeep.sweep(store, moment, seen)
-    assert found(index, store, 1) == [capture(1, day=8)]
+    assert found(index, store, 1) == [capture(1, day=8, crawl="b")]
     with store.reading() as reading:
         assert {one.name: one.swept for one in reading.crawls()} == {
             "a": False,
@@ -220,7 +233,7 @@ def test_a_merge_that_was_cut_off_is_done_again(index: Path, store: Store) -> No
         commit(store, "b")
         with pytest.raises(IndexBusy):
             upkeep.merge(index, store)
-    assert found(index, store, 3) == [capture(3)]
+    assert found(index, store, 3) == [capture(3, crawl="b")]
 
 
 def test_of_two_that_claim_a_payload_one_has_it(store: Store) -> None:
@@ -302,7 +315,7 @@ def test_crawls_of_a_read_only_copy_are_seen(index: Path, store: Store, tmp_path
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.access", lambda path, mode: False)  # root may write anywhere
         with closing(Store(index)) as readable:
-            assert found(index, readable, 1) == [capture(1)]
+            assert found(index, readable, 1) == [capture(1, crawl="a")]
             with pytest.raises(IndexUnavailable):
                 begin(readable, "b")
 

@@ -85,7 +85,7 @@ def test_swept_crawls_are_not_looked_for(index: Path, store: Store) -> None:
     upkeep.sweep(store, upkeep.KEPT + 1, seen)
     with store.reading() as reading:
         assert not Visible(list(reading.crawls()), "a")
-    assert found(index, store, 1) == [capture(1)]
+    assert found(index, store, 1) == [capture(1, crawl="a")]
 
 
 def test_what_others_hide_does_not_crowd_out_what_is_seen(index: Path, store: Store) -> None:

@@ -19,6 +19,7 @@ from dedupindex.capture import Capture, Evidence
 from dedupindex.digest import Digest
 from dedupindex.errors import Damaged, FormatFromFuture, IndexUnavailable, SettingsConflict
 from dedupindex.index import cells, open_index
+from dedupindex.index.cells import Place
 from dedupindex.index.identity import FILE, Settings, read_identity
 from dedupindex.index.protocol import Container, Load
 from dedupindex.lookup import Match, Query, Strategy, find
@@ -354,9 +355,44 @@ def test_containers_of_any_name(bench: Bench) -> None:
         assert view.counts().containers == len(NAMES)
         assert sorted(item.container for _, item in view.captures()) == sorted(NAMES)
     with bench.open() as engine:
-        assert [engine.number_of(name) for name in NAMES] == list(range(1, len(NAMES) + 1))
-        assert engine.number_of("x" * 479) == 0
+        assert [engine.number_of(Place(name)) for name in NAMES] == list(range(1, len(NAMES) + 1))
+        assert engine.number_of(Place("x" * 479)) == 0
         assert engine.next_number() == len(NAMES) + 1
+
+
+def test_captures_keep_their_crawl(bench: Bench) -> None:
+    items = [
+        capture(1, A, crawl="weekly"),
+        capture(2, A, crawl="daily"),
+        capture(3, A),
+        capture(4, A, container="", crawl="weekly"),
+        capture(5, A, container="x" * 600, crawl="weekly"),
+        capture(6, A, container=""),
+    ]
+    bench.load(items[:3])
+    bench.load(items[3:])
+    for _ in range(2):
+        assert sorted(item for _, item in bench.held()) == sorted(items)
+        with bench.open(write=True) as engine:
+            places = [Place(item.container, item.crawl) for item in items[:5]]
+            assert [engine.number_of(place) for place in places] == [1, 2, 3, 4, 5]
+            assert engine.number_of(Place("/warcs/1.warc.gz", "monthly")) == 0
+            assert engine.check() == []
+            engine.compact()
+    bench.load([], dropped=["/warcs/1.warc.gz"])  # whoever's it is
+    assert sorted(item for _, item in bench.held()) == sorted(items[3:])
+
+
+def test_the_crawl_of_what_an_older_version_loaded(bench: Bench) -> None:
+    """It numbered names only, and knew a crawl by the registration of the file."""
+    bench.load([capture(1), capture(2, container="row.warc.gz")])
+    bench.load([], [Container("/warcs/1.warc.gz", 1, "", 1, "weekly")])
+    assert sorted((item.container, item.crawl) for _, item in bench.held()) == [
+        ("/warcs/1.warc.gz", "weekly"),
+        ("row.warc.gz", ""),
+    ]
+    with bench.open() as engine:
+        assert engine.check() == []
 
 
 def test_containers_come_by_name(bench: Bench) -> None:
@@ -368,7 +404,7 @@ def test_containers_come_by_name(bench: Bench) -> None:
 
 def test_the_note_of_the_last_load_that_had_one(bench: Bench) -> None:
     with bench.open() as engine:
-        assert (engine.note(), engine.next_number(), engine.number_of("a")) == ({}, 1, 0)
+        assert (engine.note(), engine.next_number(), engine.number_of(Place("a"))) == ({}, 1, 0)
     bench.load([capture()], note={"sources": ["a"]})
     bench.load([capture(2)])
     with bench.open() as engine:
@@ -447,7 +483,7 @@ def test_check_finds_every_flipped_byte(bench: Bench) -> None:
     bench.load([*some(0, 5), victim, *some(8, 20)])
     with bench.open() as engine:
         assert engine.check() == []
-    entry = cells.encode(victim, bench.numbers[victim.container])
+    entry = cells.encode(victim, bench.numbers[Place(victim.container)])
     path = next(path for path in data_files(bench) if entry in path.read_bytes())
     data = path.read_bytes()
     for number in range(len(entry)):
@@ -533,14 +569,14 @@ def test_compacting_keeps_the_content(bench: Bench) -> None:
 def test_a_writer_goes_on_after_its_load(bench: Bench) -> None:
     """One engine loads again and again, and reads what it loaded."""
     runs = [bench.stage(some(start, start + 20)) for start in range(0, 60, 20)]
-    names = [(number, name) for name, number in bench.numbers.items()]
+    places = [(number, place) for place, number in bench.numbers.items()]
     with bench.open(write=True) as engine:
         for number, paths in enumerate(runs, 1):
-            engine.load(Load(paths, iter(names), []))
+            engine.load(Load(paths, iter(places), []))
             with engine.view() as view:
                 assert view.counts().captures == 20 * number
                 assert len(list(view.captures())) == 20 * number
-        assert engine.number_of("/warcs/1.warc.gz") == 1
+        assert engine.number_of(Place("/warcs/1.warc.gz")) == 1
         assert engine.check() == []
 
 
@@ -599,7 +635,7 @@ def test_a_full_disk_leaves_the_old_state(share: float, make: Make) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(largest * share), hard))
         try:
             with pytest.raises(IndexUnavailable, match="nothing was changed"):
-                engine.load(Load(runs, [(1, "/warcs/1.warc.gz")], [], note={"n": 2}))
+                engine.load(Load(runs, [(1, Place("/warcs/1.warc.gz"))], [], note={"n": 2}))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
         with engine.view() as view:
@@ -621,12 +657,12 @@ def test_a_damaged_run_leaves_the_old_state(bench: Bench) -> None:
         runs[0].write_bytes(data[:20] + b"\0" + data[21:])
         with bench.open(write=True) as engine:
             with pytest.raises(Damaged, match="without --resume"):
-                engine.load(Load(runs, [(1, "/warcs/1.warc.gz")], []))
+                engine.load(Load(runs, [(1, Place("/warcs/1.warc.gz"))], []))
             with engine.view() as view:
                 assert list(view.captures()) == held
         runs[0].unlink()
         with bench.open(write=True) as engine, pytest.raises(IndexUnavailable):
-            engine.load(Load(runs, [(1, "/warcs/1.warc.gz")], []))
+            engine.load(Load(runs, [(1, Place("/warcs/1.warc.gz"))], []))
     assert bench.held() == held
 
 

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from dedupindex.capture import Capture, Evidence
 from dedupindex.digest import CANONICAL, Digest
 from dedupindex.index.cells import (
+    NOWHERE,
     Keys,
+    Place,
     answers,
     decode,
     digest_of_key,
@@ -27,8 +29,8 @@ from dedupindex.index.sweep import settled, staged_again
 from dedupindex.timestamps import digits_of_date
 from tests.captures import capture
 
-NAMES = {1: "a", 2: "b"}
-NUMBERS = {"": 0, "a": 1, "b": 2}
+PLACES = [NOWHERE, Place("a"), Place("b"), Place("a", "x"), Place("", "x"), Place("", "y")]
+NUMBERS = {place: number for number, place in enumerate(PLACES)}
 DATES = [
     b"2026-11-20T09:14:17Z",
     b"2026-11-20T09:14:17.2Z",
@@ -50,19 +52,22 @@ conflicting = st.builds(
     mime=st.just(b""),
     size=st.sampled_from([-1, 5]),
     record_id=st.just(b""),
-    container=st.sampled_from(["", "a", "b"]),
     offset=st.sampled_from([-1, 0, 7]),
     etag=st.just(b""),
     last_modified=st.just(b""),
     also=st.just(()),
-)
+).flatmap(lambda item: st.sampled_from(PLACES).map(lambda place: item._replace(**place._asdict())))
 
 Cells = list[tuple[bytes, bytes]]
 Held = list[tuple[Digest, Capture]]
 
 
 def rule_of(keys: Keys, keep: str = "earliest") -> Rule:
-    return Rule(keys, keep == "latest", NAMES.__getitem__)
+    return Rule(keys, keep == "latest", PLACES.__getitem__)
+
+
+def place_of(item: Capture) -> Place:
+    return Place(item.container, item.crawl)
 
 
 def stage(captures: Iterable[Capture], keys: Keys) -> list[bytes]:
@@ -72,7 +77,7 @@ def stage(captures: Iterable[Capture], keys: Keys) -> list[bytes]:
         entry = (
             encode_revisit(item, read=was_read(item))
             if marker
-            else encode(item, NUMBERS[item.container])
+            else encode(item, NUMBERS[place_of(item)])
         )
         staged.append(keys.of(item.digest, item.url) + entry)
     return sorted(staged)
@@ -89,7 +94,7 @@ def load(cells: Cells, captures: Iterable[Capture], rule: Rule) -> tuple[Cells, 
 def held(cells: Cells) -> Held:
     """What an index of these cells would answer with."""
     return [
-        (digest_of_key(key), decode(key, entry, NAMES.__getitem__))
+        (digest_of_key(key), decode(key, entry, PLACES.__getitem__))
         for key, cell in cells
         for entry in entries_of(cell)
         if answers(entry)
@@ -155,9 +160,9 @@ def _best(alive: list[Capture], key: bytes, keep: str) -> Capture:
     return min(alive, key=lambda item: _last(item, key))
 
 
-def _last(item: Capture, key: bytes) -> tuple[str, float, bytes]:
-    entry = encode(item, NUMBERS[item.container])
-    return item.container or "~", item.offset if item.offset >= 0 else float("inf"), entry
+def _last(item: Capture, key: bytes) -> tuple[str, float, bytes, str]:
+    offset = item.offset if item.offset >= 0 else float("inf")
+    return item.container or "~", offset, encode(item, 0), item.crawl or "~"
 
 
 def same(one: Held, other: Held) -> bool:

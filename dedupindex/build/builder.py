@@ -17,6 +17,7 @@ from dedupindex.capture import Problem
 from dedupindex.errors import BadSource, IndexExists, IndexUnavailable
 from dedupindex.files import exclusive
 from dedupindex.index import open_index
+from dedupindex.index.cells import Place
 from dedupindex.index.identity import FILE, Identity, Settings, read_identity
 from dedupindex.index.protocol import Load
 from dedupindex.index.settle import CHAINED, CONTRADICTED, Outcome
@@ -239,7 +240,7 @@ def _load(job: Build, plan: Plan, staging: Staging, done: list[Staged]) -> Outco
         engine.clear_leftovers()
         load = Load(
             staging.runs(),
-            list(staging.names()),
+            [(number, Place(name, job.crawl)) for number, name in staging.names()],
             containers,
             frozenset(plan.dropped),
             job.signature(),

@@ -13,7 +13,7 @@ from dedupindex.build.plan import Input
 from dedupindex.capture import Capture, Evidence, Item, Problem, Refusal, Revisit, Rows
 from dedupindex.index import open_index
 from dedupindex.index.bulk import stage_rows
-from dedupindex.index.cells import encode, encode_revisit
+from dedupindex.index.cells import Place, encode, encode_revisit
 from dedupindex.index.identity import Settings
 from dedupindex.index.protocol import Container
 from dedupindex.index.runs import RunWriter
@@ -83,7 +83,11 @@ def run_task(task: Task, progress: Progress) -> Staged:
     """Stage the containers of a task; what it returns is on disk."""
     staged = Staged()
     engine = open_index(task.index)
-    numbers = Numbers(task.staging, engine.number_of, engine.next_number())
+
+    def known(name: str) -> int:
+        return engine.number_of(Place(name, task.crawl))
+
+    numbers = Numbers(task.staging, known, engine.next_number())
     writer = RunWriter(task.staging, f"{task.number:06d}")
     judge = judge_of(task.settings)
     for item in task.inputs:

@@ -44,7 +44,7 @@ def add(
     """Take captures of an open crawl; raises `CrawlEnded`."""
     if crawl.state is not State.OPEN:
         raise CrawlEnded(f"crawl {crawl.name} is {crawl.state.value}: nothing can be added to it")
-    rule = Rule(settings.keys(), settings.keep == "latest", writing.file_of)
+    rule = Rule(settings.keys(), settings.keep == "latest", writing.place_of)
     done, held, size = Added(), 0, 0
     for capture in captures:
         if capture.covers == 0 and crawl.covers:
@@ -104,9 +104,9 @@ class Found(NamedTuple):
     key: bytes
     entry: bytes
 
-    def capture(self, reading: Reading) -> Capture:
-        """The capture itself."""
-        return decode(self.key, self.entry, reading.file_of)
+    def capture(self, reading: Reading, crawl: str) -> Capture:
+        """The capture itself; `crawl` is its crawl's name."""
+        return decode(self.key, self.entry, reading.place_of)._replace(crawl=crawl)
 
 
 def under(reading: Reading, prefix: bytes) -> Iterator[Found]:

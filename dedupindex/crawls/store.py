@@ -33,6 +33,7 @@ from dedupindex.crawls.crawl import LONGEST_NAME, Crawl
 from dedupindex.errors import IndexUnavailable, UnknownCrawl
 from dedupindex.files import sync_directory
 from dedupindex.index import byurl
+from dedupindex.index.cells import Place
 
 FILE = "crawls.mdb"
 _MAP_SIZE = 1 << 40  # address space, not disk
@@ -179,6 +180,10 @@ class Reading:
         if name is None:
             raise KeyError(f"container number {number} has no name")
         return bytes(name).decode("utf-8", "surrogateescape")
+
+    def place_of(self, number: int) -> Place:
+        """The same where the crawl is known from elsewhere."""
+        return Place(self.file_of(number))
 
 
 class Writing(Reading):

@@ -13,7 +13,7 @@ from dedupindex.crawls.crawl import Crawl, State
 from dedupindex.crawls.store import Store
 from dedupindex.files import exclusive
 from dedupindex.index import open_index
-from dedupindex.index.cells import container_of, renumbered
+from dedupindex.index.cells import Place, container_of, renumbered
 from dedupindex.index.protocol import Engine, Load
 from dedupindex.index.runs import CHUNK, RunWriter
 from dedupindex.index.settle import Outcome
@@ -54,29 +54,27 @@ def merge(index: Path, store: Store) -> Outcome | None:
 
 def staged(engine: Engine, store: Store, crawls: list[Crawl], directory: Path) -> Load:
     """The captures of crawls as sorted runs."""
-    names: dict[str, int] = {}
+    numbers: dict[Place, int] = {}
     after = engine.next_number()
     writer = RunWriter(directory, "crawl")
 
-    def number_of(name: str) -> int:
-        if not name:
-            return 0
-        if name not in names:
-            names[name] = engine.number_of(name) or after + len(names)
-        return names[name]
+    def number_of(place: Place) -> int:
+        if place not in numbers:
+            numbers[place] = engine.number_of(place) or after + len(numbers)
+        return numbers[place]
 
     with store.reading() as reading:
         for crawl in crawls:
             staged = []
             for found in of_crawl(reading, crawl):
-                name = reading.file_of(container_of(found.entry))
-                staged.append(found.key + renumbered(found.entry, number_of(name)))
+                place = Place(reading.file_of(container_of(found.entry)), crawl.name)
+                staged.append(found.key + renumbered(found.entry, number_of(place)))
                 if len(staged) == CHUNK:
                     writer.extend(staged)
                     staged = []
             writer.extend(staged)
     writer.flush()
-    return Load(writer.paths, [(number, name) for name, number in names.items()], [])
+    return Load(writer.paths, [(number, place) for place, number in numbers.items()], [])
 
 
 def sweep(store: Store, now: float, seen_merged: dict[int, float]) -> None:

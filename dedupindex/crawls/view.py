@@ -111,7 +111,7 @@ class Both:
         crawl = self._visible.get(found.crawl)
         if crawl is None:
             return None
-        capture = found.capture(self._reading)
+        capture = found.capture(self._reading, crawl.name)
         told = capture.evidence is not Evidence.RECORD  # and not read by its crawl itself
         if told and self._base.denies(digest_of_key(found.key), capture):
             return None

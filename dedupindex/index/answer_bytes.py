@@ -186,7 +186,7 @@ class PlainAnswers:
             self._containers.clear()
             self._containers[0] = "null"
         name = self._name_of(number).encode("utf-8", "surrogateescape")
-        shown = orjson.dumps(name.decode("utf-8", "backslashreplace"))
+        shown = orjson.dumps(name.decode("utf-8", "backslashreplace") or None)
         text = self._containers[number] = shown.decode()
         return text
 

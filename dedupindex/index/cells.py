@@ -17,7 +17,7 @@ decides, and a cell (the value under a key) holds every entry whose key is the s
            2-7    date, its 14 digits as a number; a fraction is in the extras
            8-11   size        0xFFFFFFFF unknown, 0xFFFFFFFE in the extras
            12-16  offset      all ones unknown
-           17-20  container   number of its name, 0 unknown
+           17-20  container   number of its `Place`, 0 unknown
            21     mime        index into MIMES, 0 unknown, 255 in the extras
            ..     record id   16 bytes, if it is a UUID
            ..     extras      u16 length of all, then (u8 tag, u16 length, bytes) each
@@ -67,6 +67,16 @@ _LONGEST = 4096  # bytes of one extra
 _NOTHING = Digest("sha1", b"")
 
 DIGEST_KEY = [0] + [1 + SIZES[name] for name in ALGORITHMS[1:]]  # algorithm code -> bytes
+
+
+class Place(NamedTuple):
+    """What a container number stands for: the name of a file, and the crawl that it is of."""
+
+    container: str
+    crawl: str = ""
+
+
+NOWHERE = Place("")  # number 0
 
 
 class Keys(NamedTuple):
@@ -180,9 +190,9 @@ def _extras(capture: Capture, record_id: bytes, mime: int, etag: bool, also: boo
     return _SHORT.pack(len(body)) + body
 
 
-def decode(key: bytes, entry: bytes, name_of: Callable[[int], str]) -> Capture:
-    """The capture of an entry under `key`; `name_of` turns a container number into its name."""
-    flags, spelling, high, low, size, far, near, container, mime = HEAD.unpack_from(entry)
+def decode(key: bytes, entry: bytes, place_of: Callable[[int], Place]) -> Capture:
+    """The capture of an entry under `key`; `place_of` says what a container number stands for."""
+    flags, spelling, high, low, size, far, near, number, mime = HEAD.unpack_from(entry)
     date = date_of_digits(b"%014d" % (high << 32 | low))
     at = 22
     record_id = b""
@@ -204,6 +214,7 @@ def decode(key: bytes, entry: bytes, name_of: Callable[[int], str]) -> Capture:
         size = int.from_bytes(extras[_SIZE], "big")
     offset = far << 32 | near
     own = extras.get(_OWN)
+    container, crawl = place_of(number) if number else NOWHERE
     status = extras.get(_STATUS)
     return Capture(
         digest=digest_of_key(own or key),
@@ -217,10 +228,11 @@ def decode(key: bytes, entry: bytes, name_of: Callable[[int], str]) -> Capture:
         size=size,
         size_of_record=bool(flags & 32),
         record_id=record_id,
-        container=name_of(container) if container else "",
+        container=container,
         offset=-1 if offset == UNKNOWN_OFFSET else offset,
         etag=extras.get(_ETAG, b""),
         last_modified=extras.get(_MODIFIED, b""),
+        crawl=crawl,
     )
 
 

@@ -7,8 +7,9 @@ import lmdb
 from dedupindex.errors import Damaged
 from dedupindex.index import byurl
 from dedupindex.index.answer_bytes import BROKEN
-from dedupindex.index.cells import digest_of_key, digest_prefix
-from dedupindex.index.lmdb_view import LmdbView, short
+from dedupindex.index.cells import Place, digest_of_key, digest_prefix
+from dedupindex.index.lmdb_trees import key_of
+from dedupindex.index.lmdb_view import LmdbView
 from dedupindex.index.settle import checksum
 
 
@@ -19,8 +20,10 @@ def problems(view: LmdbView) -> list[str]:
         _check_captures(view, wrong)
         list(view.containers())
         for key, number in view.txn.cursor(db=view.trees.names):
-            if key[:1] == b"=" and b"=" + short(view.name_of(int.from_bytes(number))) != key:
-                wrong.append(f"container number {int.from_bytes(number)} has another name")
+            if key[:1] in b"=@":
+                place = view.place_of(int.from_bytes(number))
+                if key not in (key_of(place), key_of(Place(place.container))):
+                    wrong.append(f"container number {int.from_bytes(number)} has another name")
     except (lmdb.Error, *BROKEN, TypeError) as error:
         wrong.append(f"the index cannot be read to its end: {error!r}")
     return wrong

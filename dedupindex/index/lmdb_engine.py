@@ -1,10 +1,8 @@
 """The embedded engine: one memory-mapped B+ tree file, many reading processes, one writer.
 
-``INDEX/data-<generation>.mdb`` holds four trees: captures (key -> cell), containers (name ->
-registration), names (number -> name and back) and meta; and perhaps a fifth, see `byurl`. A small
-load goes into the trees in one transaction; a large one is merged with what is there into a new
-file, whose pages are full, and the identity then names the new generation. Readers keep the old
-file until they look again.
+``INDEX/data-<generation>.mdb`` holds the trees of `lmdb_trees`. A small load goes into them in one
+transaction; a large one is merged with what is there into a new file, whose pages are full, and the
+identity then names the new generation. Readers keep the old file until they look again.
 """
 
 from __future__ import annotations
@@ -19,11 +17,12 @@ import lmdb
 from dedupindex.errors import Damaged, IndexUnavailable
 from dedupindex.files import sync_directory
 from dedupindex.index import byurl
-from dedupindex.index.cells import DIGEST_KEY, answers, entries_of
+from dedupindex.index.cells import DIGEST_KEY, Place, answers, entries_of
 from dedupindex.index.identity import read_identity, unfinished
 from dedupindex.index.lmdb_check import problems
 from dedupindex.index.lmdb_file import environment, length_of, remove
-from dedupindex.index.lmdb_view import LmdbView, Trees
+from dedupindex.index.lmdb_trees import Trees
+from dedupindex.index.lmdb_view import LmdbView
 from dedupindex.index.protocol import Load
 from dedupindex.index.runs import merge, merge_files
 from dedupindex.index.settle import Outcome, Rule, checksum, mark_before
@@ -42,7 +41,7 @@ class LmdbEngine:
         self.identity = read_identity(index)
         self._env: lmdb.Environment | None = None
         self._trees: Trees | None = None
-        self._names: dict[int, str] = {}
+        self._places: dict[int, Place] = {}
         if self.identity.generation:
             self._open()
 
@@ -72,13 +71,13 @@ class LmdbEngine:
         """A read transaction; see `protocol.View`."""
         if self._env is None or self._trees is None:
             raise IndexUnavailable(unfinished(self.index))
-        return LmdbView(self._env, self._trees, self.identity.settings.keys(), self._names)
+        return LmdbView(self._env, self._trees, self.identity.settings.keys(), self._places)
 
-    def number_of(self, name: str) -> int:
+    def number_of(self, place: Place) -> int:
         if self._env is None or self._trees is None:
             return 0
         with self.view() as view:
-            return view.number_of(name)
+            return view.number_of(place)
 
     def next_number(self) -> int:
         if self._env is None or self._trees is None:
@@ -94,7 +93,7 @@ class LmdbEngine:
 
     def load(self, load: Load) -> Outcome:
         """Take in a load; see `protocol.Engine.load`."""
-        load = load._replace(names=list(load.names))  # it is read twice
+        load = load._replace(places=list(load.places))  # it is read twice
         try:
             incoming = sum(path.stat().st_size for path in load.runs)
             if self._env is None or load.dropped or incoming * REBUILD > self.path.stat().st_size:
@@ -108,17 +107,17 @@ class LmdbEngine:
         self._rebuild(Load([], (), []))
 
     def _rule(self, load: Load) -> Rule:
-        fresh = dict(load.names)
+        fresh = dict(load.places)
         settings = self.identity.settings
 
-        def name_of(number: int) -> str:
-            return fresh.get(number) or self._name(number)
+        def place_of(number: int) -> Place:
+            return fresh.get(number) or self._place(number)
 
-        return Rule(settings.keys(), settings.keep == "latest", name_of)
+        return Rule(settings.keys(), settings.keep == "latest", place_of)
 
-    def _name(self, number: int) -> str:
+    def _place(self, number: int) -> Place:
         with self.view() as view:
-            return view.name_of(number)
+            return view.place_of(number)
 
     def _put(self, load: Load) -> Outcome:
         """A small load, in one transaction."""
@@ -202,7 +201,7 @@ class LmdbEngine:
     def _staged(self, dropped: frozenset[str]) -> Iterator[list[bytes]]:
         """What the index holds, as sorted chunks of staged entries marked as from before."""
         with self.view() as view:
-            gone = {view.number_of(name) for name in dropped} - {0}
+            gone = view.numbers_of(dropped)
             yield from staged_again(view.cells(), gone)
 
     def check(self) -> list[str]:
@@ -226,7 +225,7 @@ class LmdbEngine:
         if self._env is not None:
             self._env.close()
             self._env = None
-            self._names.clear()
+            self._places.clear()
 
     def clear_leftovers(self) -> None:
         """Remove data files that a killed build left behind (the caller holds the write lock)."""

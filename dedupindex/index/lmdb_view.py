@@ -1,13 +1,12 @@
-"""Reading an LMDB index: its trees, and one read transaction over them."""
+"""Reading an LMDB index: one read transaction over its trees."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from hashlib import sha256
+from collections.abc import Collection, Iterator
 from itertools import islice
 from types import TracebackType
-from typing import Any, NamedTuple, cast
+from typing import cast
 
 import lmdb
 
@@ -18,6 +17,7 @@ from dedupindex.index import byurl
 from dedupindex.index.answer_bytes import BROKEN, PlainAnswers
 from dedupindex.index.cells import (
     Keys,
+    Place,
     answers,
     canonical_prefix,
     decode,
@@ -26,89 +26,23 @@ from dedupindex.index.cells import (
     entries_of,
     urlkey_hash,
 )
+from dedupindex.index.lmdb_trees import Trees, key_of, short, text_of
 from dedupindex.index.marks import denied
-from dedupindex.index.protocol import Container, Counts, Load
-from dedupindex.index.settle import Outcome
+from dedupindex.index.protocol import Container, Counts
 from dedupindex.urlkey import urlkey
 
-_NAMES_KEPT = 100_000
-
-
-class Trees(NamedTuple):
-    """The trees of a data file."""
-
-    captures: Any
-    containers: Any
-    names: Any
-    meta: Any
-    urls: Any = None  # see `byurl`; only with the setting `by_url`
-
-    @classmethod
-    def open(cls, env: lmdb.Environment, *, create: bool, by_url: bool) -> Trees:
-        trees: list[Any] = [env.open_db(name.encode(), create=create) for name in cls._fields[:-1]]
-        trees.append(byurl.open_tree(env, create=create) if by_url else None)
-        return cls(*trees)
-
-    def get(self, txn: lmdb.Transaction, name: str) -> Any:
-        """A value of meta, None if it is not set."""
-        value = txn.get(name.encode(), db=self.meta)
-        return None if value is None else json.loads(bytes(value))
-
-    def put(self, txn: lmdb.Transaction, name: str, value: Any) -> None:
-        txn.put(name.encode(), json.dumps(value).encode(), db=self.meta)
-
-    def register(
-        self, txn: lmdb.Transaction, load: Load, outcome: Outcome, *, absolute: bool = False
-    ) -> None:
-        """Write what a load says beside its captures; counts are changes unless `absolute`."""
-        next_number = self.get(txn, "next_number") or 1
-        for number, name in load.names:
-            next_number = max(next_number, number + 1)
-            self._name(txn, number.to_bytes(4, "big"), name)
-        self.put(txn, "next_number", next_number)
-        for container in load.containers:
-            text = json.dumps(container._asdict()).encode()
-            txn.put(short(container.name), text, db=self.containers)
-        for name in ("captures", "digests", "checksum"):
-            before = 0 if absolute else self.get(txn, name) or 0
-            self.put(txn, name, (before + getattr(outcome, name)) % (1 << 64))
-        if load.note:
-            self.put(txn, "note", load.note)
-
-    def _name(self, txn: lmdb.Transaction, number: bytes, name: str) -> None:
-        txn.put(b"=" + short(name), number, db=self.names)
-        txn.put(b"#" + number, name.encode("utf-8", "surrogateescape"), db=self.names)
-
-    def inherit(
-        self, txn: lmdb.Transaction, old: Trees, old_txn: lmdb.Transaction, dropped: frozenset[str]
-    ) -> None:
-        """Copy everything but captures from the data file of the generation before."""
-        gone = {short(name) for name in dropped}
-        for source, target in ((old.containers, self.containers), (old.names, self.names)):
-            for key, value in old_txn.cursor(db=source):
-                if source is not old.containers or key not in gone:
-                    txn.put(key, value, db=target)
-        for name in ("next_number", "note"):
-            self.put(txn, name, old.get(old_txn, name))
-
-
-def short(name: str) -> bytes:
-    """A container's name as a key: LMDB keys end at 511 bytes, so long names by their hash too."""
-    key = name.encode("utf-8", "surrogateescape")
-    if len(key) <= 480:
-        return key
-    return key[:400] + sha256(key).hexdigest().encode()
+_PLACES_KEPT = 100_000
 
 
 class LmdbView:
     """A read transaction; see `protocol.View`. Enter it with ``with``."""
 
-    __slots__ = ("_env", "_names", "keys", "trees", "txn")
+    __slots__ = ("_env", "_places", "keys", "trees", "txn")
 
     def __init__(
-        self, env: lmdb.Environment, trees: Trees, keys: Keys, names: dict[int, str]
+        self, env: lmdb.Environment, trees: Trees, keys: Keys, places: dict[int, Place]
     ) -> None:
-        self._env, self.trees, self.keys, self._names = env, trees, keys, names
+        self._env, self.trees, self.keys, self._places = env, trees, keys, places
 
     def __enter__(self) -> LmdbView:
         try:
@@ -182,11 +116,11 @@ class LmdbView:
         """What answers plain questions as bytes, for as long as the file is open."""
         if not self.keys.canonical:
             return None
-        env, trees, keys, names = self._env, self.trees, self.keys, self._names
+        env, trees, keys, places = self._env, self.trees, self.keys, self._places
 
         def name_of(number: int) -> str:
-            with LmdbView(env, trees, keys, names) as view:
-                return view.name_of(number)
+            with LmdbView(env, trees, keys, places) as view:
+                return view.place_of(number).container
 
         return PlainAnswers(env, trees.captures, keys, name_of)
 
@@ -217,28 +151,44 @@ class LmdbView:
         """The originals of a cell; raises `Damaged`."""
         try:
             return [
-                decode(key, entry, self.name_of) for entry in entries_of(cell) if answers(entry)
+                decode(key, entry, self.place_of) for entry in entries_of(cell) if answers(entry)
             ]
         except BROKEN as error:
             raise Damaged(f"the entry under {key.hex()} is damaged: {error!r}") from error
 
-    def name_of(self, number: int) -> str:
-        """The name that a container number stands for."""
-        name = self._names.get(number)
-        if name is None:
-            value = self.txn.get(b"#" + number.to_bytes(4, "big"), db=self.trees.names)
+    def place_of(self, number: int) -> Place:
+        """What a container number stands for."""
+        place = self._places.get(number)
+        if place is None:
+            key, names = number.to_bytes(4, "big"), self.trees.names
+            value = self.txn.get(b"#" + key, db=names)
             if value is None:
                 raise KeyError(f"container number {number} has no name")
-            name = value.decode("utf-8", "surrogateescape")
-            if len(self._names) >= _NAMES_KEPT:
-                self._names.clear()
-            self._names[number] = name
-        return name
+            name, crawl = text_of(value), text_of(self.txn.get(b"!" + key, db=names) or b"")
+            if not crawl:  # of a version that numbered names only
+                container = self.container(name)
+                crawl = container.crawl if container else ""
+            if len(self._places) >= _PLACES_KEPT:
+                self._places.clear()
+            place = self._places[number] = Place(name, crawl)
+        return place
 
-    def number_of(self, name: str) -> int:
-        """The number of a container's name, 0 if it has none."""
-        key = b"=" + short(name)
-        return int.from_bytes(self.txn.get(key, db=self.trees.names) or b"", "big")
+    def number_of(self, place: Place) -> int:
+        """The container number of a place, 0 if it has none."""
+        number = self.txn.get(key_of(place), db=self.trees.names)
+        return int.from_bytes(number or b"", "big")
+
+    def numbers_of(self, names: Collection[str]) -> set[int]:
+        """All container numbers of files of these names, in whatever crawl."""
+        found = set()
+        with self.txn.cursor(db=self.trees.names) as cursor:
+            if names and cursor.set_range(b"#"):
+                for key, name in cast(Iterator[tuple[bytes, bytes]], cursor):
+                    if key[:1] != b"#":
+                        break
+                    if text_of(name) in names:
+                        found.add(int.from_bytes(key[1:], "big"))
+        return found
 
     def cells(self) -> Iterator[tuple[bytes, bytes]]:
         """Every key and cell, in order."""

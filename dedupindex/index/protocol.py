@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
+from dedupindex.index.cells import Place
 from dedupindex.index.identity import Identity
 from dedupindex.index.settle import Outcome
 
@@ -82,7 +83,7 @@ class Load(NamedTuple):
     """What one commit brings: staged runs, and the registrations that become true with them."""
 
     runs: list[Path]
-    names: Iterable[tuple[int, str]]  # container numbers that the runs use
+    places: Iterable[tuple[int, Place]]  # container numbers that the runs use
     containers: list[Container]
     dropped: frozenset[str] = frozenset()  # containers whose captures are to go first
     note: dict[str, Any] = {}  # kept with the index: which command made it
@@ -99,8 +100,8 @@ class Engine(Protocol):
     def load(self, load: Load) -> Outcome:
         """Take in a load, all of it durably or nothing of it."""
 
-    def number_of(self, name: str) -> int:
-        """The number of a container's name, 0 if the index does not know it."""
+    def number_of(self, place: Place) -> int:
+        """The container number of a place, 0 if the index does not know it."""
 
     def next_number(self) -> int:
         """The first number above all in use."""

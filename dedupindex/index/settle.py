@@ -2,9 +2,9 @@
 
 Of two captures of one URL and digest the earlier stays (or the later, if the index says so).
 Within one second a record that was read beats a row of a CDX, a row beats what a revisit claims,
-then the exact date, the container's name and the offset decide, so that any order of files and
-processes ends in the same index. Where the later stays, what was read or stands in a row beats
-every claim, and of claims the earliest is the one that counts.
+then the exact date, the container's name, the offset and the crawl decide, so that any order of
+files and processes ends in the same index. Where the later stays, what was read or stands in a row
+beats every claim, and of claims the earliest is the one that counts.
 
 A digest of a URL that was once seen as a revisit, or as a record that was refused, is remembered:
 
@@ -32,6 +32,7 @@ from dedupindex.index.cells import (
     SEVERAL,
     SPARE,
     Keys,
+    Place,
     cell_of,
     decode,
     entries_of,
@@ -59,11 +60,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Rule:
-    """How an index settles: its key form, which end of time it keeps, and the names it knows."""
+    """How an index settles: its key form, which end of time it keeps, and the places it knows."""
 
     keys: Keys
     latest: bool
-    name_of: Callable[[int], str]
+    place_of: Callable[[int], Place]
 
     def settle(self, key: bytes, entries: list[bytes], outcome: Outcome) -> bytes | None:
         """The cell that `entries` (those from before marked) leave under `key`, None for none."""
@@ -140,17 +141,19 @@ class Rule:
             return (date < other_date) is not latest
         return order < other_order
 
-    def _order(self, key: bytes, entry: bytes) -> tuple[bytes, str, int, bytes, bool]:
+    def _order(self, key: bytes, entry: bytes) -> tuple[bytes, str, int, bytes, str, bool]:
         """Decides within a second: by fraction, place, content; what is there already wins a tie.
 
         The container's number is no content: it depends on the order in which names came.
         """
-        capture = decode(key, unmarked(entry), self.name_of)
+        capture = decode(key, unmarked(entry), self.place_of)
         place = capture.offset if capture.offset >= 0 else 1 << 62
         body = unmarked(entry)
         body = body[:17] + body[21:]
         fresh = not entry[1] & BEFORE
-        return capture.date[:-1], capture.container or "\U0010ffff", place, body, fresh
+        last = "\U0010ffff"
+        crawl = capture.crawl or last
+        return capture.date[:-1], capture.container or last, place, body, crawl, fresh
 
 
 def mark_before(cell: bytes) -> list[bytes]:

@@ -19,6 +19,7 @@ from whoosh.index import TOC, FileIndex
 
 from dedupindex.errors import DedupError, IndexUnavailable
 from dedupindex.files import sync_directory
+from dedupindex.index.cells import Place
 from dedupindex.index.identity import read_identity, unfinished
 from dedupindex.index.protocol import Load
 from dedupindex.index.runs import merge_files
@@ -39,7 +40,7 @@ class WhooshEngine:
     def __init__(self, index: Path, *, write: bool = False) -> None:
         self.index, self.directory = index, index / "whoosh"
         self.identity = read_identity(index)
-        self._names: dict[int, str] = {}
+        self._places: dict[int, Place] = {}
         self._idle: deque[Snapshot] = deque()
         self._index: Any = None
         if self.identity.generation:
@@ -50,7 +51,7 @@ class WhooshEngine:
         """The state of the last commit; see `protocol.View`."""
         if self._index is None:
             raise IndexUnavailable(unfinished(self.index))
-        return WhooshView(self._borrow, self._give_back, self._names)
+        return WhooshView(self._borrow, self._give_back, self._places)
 
     def _borrow(self) -> Snapshot:
         """A snapshot of the last commit: opening one takes a millisecond, so they are kept."""
@@ -72,11 +73,11 @@ class WhooshEngine:
         else:
             self._idle.append(snapshot)
 
-    def number_of(self, name: str) -> int:
+    def number_of(self, place: Place) -> int:
         if self._index is None:
             return 0
         with self.view() as view:
-            return view.number_of(name)
+            return view.number_of(place)
 
     def next_number(self) -> int:
         return int(self._meta().get("next_number", 1))
@@ -92,11 +93,11 @@ class WhooshEngine:
 
     def load(self, load: Load) -> Outcome:
         """Take in a load; see `protocol.Engine.load`."""
-        load = load._replace(names=list(load.names))  # it is read twice
+        load = load._replace(places=list(load.places))  # it is read twice
         with self._writing() as writer, self._before() as before:
             gone: set[int] = set()
             if before is not None:
-                gone = {before.number_of(name) for name in load.dropped} - {0}
+                gone = before.numbers_of(load.dropped)
             state = before.snapshot if before is not None else None
             loader = Loader(writer, state, self._rule(load, before), gone)
             scratch = load.runs[0].parent if load.runs else self.index
@@ -110,18 +111,18 @@ class WhooshEngine:
         return outcome
 
     def _rule(self, load: Load, before: WhooshView | None) -> Rule:
-        fresh = dict(load.names)
+        fresh = dict(load.places)
         settings = self.identity.settings
 
-        def name_of(number: int) -> str:
-            name = fresh.get(number)
-            if name is None:
+        def place_of(number: int) -> Place:
+            place = fresh.get(number)
+            if place is None:
                 if before is None:
                     raise KeyError(f"container number {number} has no name")
-                name = before.name_of(number)
-            return name
+                place = before.place_of(number)
+            return place
 
-        return Rule(settings.keys(), settings.keep == "latest", name_of)
+        return Rule(settings.keys(), settings.keep == "latest", place_of)
 
     @contextmanager
     def _before(self) -> Iterator[WhooshView | None]:
@@ -212,7 +213,7 @@ class WhooshEngine:
 
     def close(self) -> None:
         self._index = None
-        self._names.clear()
+        self._places.clear()
         while self._idle:
             self._idle.pop().close()
 

@@ -18,9 +18,9 @@ from dedupindex.index.whoosh_schema import (
     META,
     container_key,
     document,
-    name_key,
     note_document,
     number_key,
+    place_key,
 )
 from dedupindex.index.whoosh_view import Snapshot
 
@@ -100,7 +100,7 @@ class Loader:
     def _add(self, key: bytes, entry: bytes) -> None:
         capture: Capture | None = None
         if answers(entry):
-            capture = decode(key, entry, self._rule.name_of)
+            capture = decode(key, entry, self._rule.place_of)
         self._writer.add_document(**document(key, entry, capture))
         self.outcome.checksum += checksum([(key, entry)])
 
@@ -128,10 +128,10 @@ def register(writer: Writer, before: Snapshot | None, load: Load, outcome: Outco
     meta |= {"next_number": 1, "note": {}}
     if before is not None:
         meta = before.meta()
-    for number, name in load.names:
+    for number, place in load.places:
         if before is None or before.about(number_key(number)) is None:
-            about = (number_key(number), name_key(name))
-            writer.add_document(**note_document(about, [number, name]))
+            about = (number_key(number), place_key(place))
+            writer.add_document(**note_document(about, [number, *place]))
         meta["next_number"] = max(meta["next_number"], number + 1)
     fresh = {container.name: container for container in load.containers}
     for name in {*load.dropped, *fresh}:

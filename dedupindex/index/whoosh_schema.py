@@ -21,7 +21,7 @@ from urllib.parse import unquote_to_bytes
 from whoosh import fields, formats
 
 from dedupindex.capture import Capture
-from dedupindex.index.cells import answers
+from dedupindex.index.cells import Place, answers
 from dedupindex.timestamps import digits_of_date
 from dedupindex.urlkey import urlkey
 
@@ -130,13 +130,13 @@ def container_key(name: str) -> bytes:
     return b"@" + _hash(name)
 
 
-def name_key(name: str) -> bytes:
-    """What the number of a container's name is found by."""
-    return b"=" + _hash(name)
+def place_key(place: Place) -> bytes:
+    """What the number of a place is found by."""
+    return b"=" + _hash(f"{place.crawl}\0{place.container}" if place.crawl else place.container)
 
 
 def number_key(number: int) -> bytes:
-    """What the name of a container's number is found by."""
+    """What a container number stands for is found by."""
     return b"#" + number.to_bytes(4, "big")
 
 

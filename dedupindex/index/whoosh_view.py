@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from dedupindex.errors import Damaged, DedupError, IndexUnavailable, StrategyUna
 from dedupindex.index.cells import (
     ALSO,
     Keys,
+    Place,
     answers,
     canonical_prefix,
     decode,
@@ -32,12 +33,12 @@ from dedupindex.index.whoosh_schema import (
     META,
     NO_CAPTURE,
     container_key,
-    name_key,
     number_key,
+    place_key,
 )
 from dedupindex.urlkey import urlkey
 
-_NAMES_KEPT = 100_000
+_PLACES_KEPT = 100_000
 
 
 @contextmanager
@@ -89,13 +90,17 @@ class Snapshot:
 
     def keys_from(self, prefix: bytes) -> Iterator[bytes]:
         """Keys that begin with `prefix`, in order; some may have no document any more."""
+        return self.terms("key", prefix)
+
+    def terms(self, field: str, prefix: bytes) -> Iterator[bytes]:
+        """Terms of a field that begin with `prefix`, in order, likewise."""
         if not self.leaves:
             return
         with suppress(TermNotFound):
-            for field, key in self.reader.terms_from("key", prefix):
-                if field != "key" or not key.startswith(prefix):
+            for other, term in self.reader.terms_from(field, prefix):
+                if other != field or not term.startswith(prefix):
                     return
-                yield key
+                yield term
 
     def content(self, number: int) -> bytes:
         """The content of the document with a number."""
@@ -134,15 +139,15 @@ class Snapshot:
 class WhooshView:
     """A snapshot that is borrowed; see `protocol.View`. Enter it with ``with``."""
 
-    __slots__ = ("_borrow", "_give_back", "_names", "snapshot")
+    __slots__ = ("_borrow", "_give_back", "_places", "snapshot")
 
     def __init__(
         self,
         borrow: Callable[[], Snapshot],
         give_back: Callable[[Snapshot], None],
-        names: dict[int, str],
+        places: dict[int, Place],
     ) -> None:
-        self._borrow, self._give_back, self._names = borrow, give_back, names
+        self._borrow, self._give_back, self._places = borrow, give_back, places
 
     def __enter__(self) -> WhooshView:
         self.snapshot = self._borrow()
@@ -202,25 +207,34 @@ class WhooshView:
     def decoded(self, content: bytes) -> Capture:
         """The capture in a document's content."""
         length = self.snapshot.lengths[content[0]]
-        return decode(content[:length], content[length:], self.name_of)
+        return decode(content[:length], content[length:], self.place_of)
 
-    def name_of(self, number: int) -> str:
-        """The name that a container number stands for."""
-        name = self._names.get(number)
-        if name is None:
+    def place_of(self, number: int) -> Place:
+        """What a container number stands for."""
+        place = self._places.get(number)
+        if place is None:
             found = self.snapshot.about(number_key(number))
             if found is None:
                 raise KeyError(f"container number {number} has no name")
-            if len(self._names) >= _NAMES_KEPT:
-                self._names.clear()
-            name = self._names[number] = str(found[1][1])
-        return name
+            place = Place(*found[1][1:])
+            if not place.crawl and (file := self.container(place.container)):
+                place = place._replace(crawl=file.crawl)  # numbered by an older version
+            if len(self._places) >= _PLACES_KEPT:
+                self._places.clear()
+            self._places[number] = place
+        return place
 
-    def number_of(self, name: str) -> int:
-        """The number of a container's name, 0 if it has none."""
+    def number_of(self, place: Place) -> int:
+        """The container number of a place, 0 if it has none."""
         with reading("the index"):
-            found = self.snapshot.about(name_key(name))
+            found = self.snapshot.about(place_key(place))
         return int(found[1][0]) if found else 0
+
+    def numbers_of(self, names: Collection[str]) -> set[int]:
+        """All container numbers of files of these names, in whatever crawl."""
+        with reading("the index"):
+            numbered = (self.snapshot.about(term) for term in self.snapshot.terms("about", b"#"))
+            return {found[1][0] for found in numbered if found and found[1][1] in names}
 
     def matching(self, query: Any, further: bool) -> Iterator[tuple[bytes, bytes]]:
         """Date (6 bytes) and content of each capture that matches a query of Whoosh.

@@ -1,0 +1,105 @@
+"""The trees of an LMDB index, and what is written to them beside captures.
+
+captures    key -> cell
+containers  name of a container -> its registration, JSON
+names       "=" and a name, or "@" and a hash of crawl and name, -> container number;
+            "#" and a number -> name; "!" and a number -> crawl, if it is known
+meta        counts, checksum, note, the next number
+urls        see `byurl`
+"""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import lmdb
+
+from dedupindex.index import byurl
+from dedupindex.index.cells import Place
+from dedupindex.index.protocol import Load
+from dedupindex.index.settle import Outcome
+
+
+class Trees(NamedTuple):
+    """The trees of a data file."""
+
+    captures: Any
+    containers: Any
+    names: Any
+    meta: Any
+    urls: Any = None  # see `byurl`; only with the setting `by_url`
+
+    @classmethod
+    def open(cls, env: lmdb.Environment, *, create: bool, by_url: bool) -> Trees:
+        trees: list[Any] = [env.open_db(name.encode(), create=create) for name in cls._fields[:-1]]
+        trees.append(byurl.open_tree(env, create=create) if by_url else None)
+        return cls(*trees)
+
+    def get(self, txn: lmdb.Transaction, name: str) -> Any:
+        """A value of meta, None if it is not set."""
+        value = txn.get(name.encode(), db=self.meta)
+        return None if value is None else json.loads(bytes(value))
+
+    def put(self, txn: lmdb.Transaction, name: str, value: Any) -> None:
+        txn.put(name.encode(), json.dumps(value).encode(), db=self.meta)
+
+    def register(
+        self, txn: lmdb.Transaction, load: Load, outcome: Outcome, *, absolute: bool = False
+    ) -> None:
+        """Write what a load says beside its captures; counts are changes unless `absolute`."""
+        next_number = self.get(txn, "next_number") or 1
+        for number, place in load.places:
+            next_number = max(next_number, number + 1)
+            self._place(txn, number.to_bytes(4, "big"), place)
+        self.put(txn, "next_number", next_number)
+        for container in load.containers:
+            text = json.dumps(container._asdict()).encode()
+            txn.put(short(container.name), text, db=self.containers)
+        for name in ("captures", "digests", "checksum"):
+            before = 0 if absolute else self.get(txn, name) or 0
+            self.put(txn, name, (before + getattr(outcome, name)) % (1 << 64))
+        if load.note:
+            self.put(txn, "note", load.note)
+
+    def _place(self, txn: lmdb.Transaction, number: bytes, place: Place) -> None:
+        txn.put(key_of(place), number, db=self.names)
+        txn.put(b"#" + number, _bytes(place.container), db=self.names)
+        if place.crawl:
+            txn.put(b"!" + number, _bytes(place.crawl), db=self.names)
+
+    def inherit(
+        self, txn: lmdb.Transaction, old: Trees, old_txn: lmdb.Transaction, dropped: frozenset[str]
+    ) -> None:
+        """Copy everything but captures from the data file of the generation before."""
+        gone = {short(name) for name in dropped}
+        for source, target in ((old.containers, self.containers), (old.names, self.names)):
+            for key, value in old_txn.cursor(db=source):
+                if source is not old.containers or key not in gone:
+                    txn.put(key, value, db=target)
+        for name in ("next_number", "note"):
+            self.put(txn, name, old.get(old_txn, name))
+
+
+def key_of(place: Place) -> bytes:
+    """What the number of a place is found by."""
+    if not place.crawl:
+        return b"=" + short(place.container)
+    return b"@" + sha256(_bytes(f"{place.crawl}\0{place.container}")).digest()
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def text_of(value: bytes) -> str:
+    return value.decode("utf-8", "surrogateescape")
+
+
+def short(name: str) -> bytes:
+    """A container's name as a key: LMDB keys end at 511 bytes, so long names by their hash too."""
+    key = _bytes(name)
+    if len(key) <= 480:
+        return key
+    return key[:400] + sha256(key).hexdigest().encode()
