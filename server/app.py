@@ -25,6 +25,7 @@ from server.judges import Judges
 from server.live import LiveIndex
 from server.metrics import Metrics
 from server.openapi import document
+from server.pages.blueprint import make_pages
 from server.records import Records
 from server.replies import ERRORS, Headers, Reply, error_reply
 from server.reporting import Reporting
@@ -45,7 +46,8 @@ def create_app(
     app = Flask("server", static_folder=None)
     views = _Views(lookups, live, metrics, access)
     judges, cdx = Judges(), Cdx(live, metrics, access)
-    crawls = CrawlViews(Reporting(live, judges, config.max_batch), access, bodies, config)
+    reporting = Reporting(live, judges, config.max_batch)
+    crawls = CrawlViews(reporting, access, bodies, config)
     records = Records(live, judges, config.max_batch)
     dialects = DialectViews(cdx, records, access, bodies, config)
     for route in ROUTES:
@@ -53,6 +55,7 @@ def create_app(
         view = getattr(of, route.name)
         path = route.path.replace("{", "<").replace("}", ">")
         app.add_url_rule(path, route.name, view, methods=[route.method])
+    app.register_blueprint(make_pages(config, live, metrics, access, bodies, reporting))
     app.register_error_handler(HTTPException, views.refused)
     app.register_error_handler(Exception, views.failed)
     if hot:

@@ -164,6 +164,11 @@ class _Collector:
         yield GaugeMetricFamily("dedupindex_ready", "Whether the index can answer.", ready)
 
 
+def families(metrics: Metrics, live: LiveIndex) -> Iterator[Metric]:
+    """All counts, as Prometheus groups them."""
+    return _Collector(metrics, live).collect()
+
+
 def exposition(metrics: Metrics, live: LiveIndex) -> bytes:
     """All counts in the text format of Prometheus."""
     registry = CollectorRegistry(auto_describe=False)

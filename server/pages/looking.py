@@ -1,0 +1,113 @@
+"""A digest or URL looked up by a person, who is told why the answer is what it is.
+
+It does not count as a lookup of a crawl: people must see whether the crawler itself has asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+from flask import render_template, request
+
+from dedupindex import lookup
+from dedupindex.asking import NAMES, PARAMETERS, UnknownAlgorithm, of_query_string, query_of
+from dedupindex.digest import SIZES
+from dedupindex.errors import Damaged, DedupError
+from dedupindex.index.identity import Settings
+from dedupindex.index.protocol import Finder
+from dedupindex.original import header_lines, original_as_json
+from dedupindex.urlkey import urlkey
+from server.answers import query_string
+from server.live import LiveIndex
+from server.replies import ERRORS, code_of
+
+_SHOWN = 200  # captures
+
+Given = dict[str, bytes]
+
+
+class LookupPage:
+    """The view of lookups."""
+
+    def __init__(self, live: LiveIndex) -> None:
+        self._live = live
+
+    def lookup(self) -> tuple[str, int]:
+        """The form, and the answer to what was filled in."""
+        given: Given = {}
+        found: dict[str, Any] = {"kind": "nothing"}
+        problem, status = "", 200
+        try:
+            given = of_query_string(query_string(request.environ))
+            if given.get("digest"):
+                found = self._of_digest(given)
+            elif given.get("url"):
+                found = self._of_url(given)
+        except UnknownAlgorithm:
+            found = {"kind": "unknown"}
+        except DedupError as error:
+            status = ERRORS[code_of(error)][0]
+            if status >= 500:
+                raise
+            problem = str(error)
+        page = render_template(
+            "lookup.html",
+            given={
+                name: given.get(name, b"").decode("utf-8", "surrogateescape") for name in PARAMETERS
+            },
+            strategies=NAMES,
+            algorithms=list(SIZES),
+            problem=problem,
+            found=found,
+        )
+        return page, status
+
+    def _of_digest(self, given: Given) -> dict[str, Any]:
+        query, _ = query_of(given)
+        query = self._live.crawls.completed(query)
+        with self._seen(query.crawl) as (view, settings):
+            answer = lookup.find(view, settings, query)
+            considered = lookup.considered(view, settings, query)
+        lines = ""
+        if answer is not None:
+            try:
+                lines = header_lines(answer.original).decode("utf-8", "surrogateescape")
+            except Damaged as error:
+                lines = str(error)
+        return {
+            "kind": "digest",
+            "answer": lookup.as_json(answer),
+            "lines": lines.splitlines(),
+            "considered": considered[:_SHOWN],
+            "more": len(considered) > _SHOWN,
+        }
+
+    def _of_url(self, given: Given) -> dict[str, Any]:
+        """The captures of a URL, and of those that are the same to a canonicaliser."""
+        values = {name: PARAMETERS[name].read(value) for name, value in given.items() if value}
+        url: bytes = values["url"]
+        with self._seen(values.get("crawl", "")) as (view, settings):
+            captures = view.at_urlkey(urlkey(url)) if settings.canonical else view.at_url(url)
+            some = list(islice(captures, _SHOWN + 1))
+        rows = [
+            {
+                "match": lookup.match_of(url, capture.url).value,
+                "original": original_as_json(capture),
+            }
+            for capture in some[:_SHOWN]
+        ]
+        return {"kind": "url", "considered": rows, "more": len(some) > _SHOWN}
+
+    @contextmanager
+    def _seen(self, crawl: str) -> Iterator[tuple[Finder, Settings]]:
+        """Index and crawls as a crawl sees them, or ("") anybody."""
+        opened = self._live.opened()
+        settings = opened.engine.identity.settings
+        with (
+            opened.engine.view() as base,
+            self._live.crawls.seen(base, settings.keys(), crawl) as view,
+        ):
+            yield view, settings

@@ -1,0 +1,125 @@
+"""The first page: what the index holds, and what the server does with it; and its containers."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from flask import render_template, request
+
+from dedupindex.index.identity import FORMAT, Settings
+from server import metrics as counting
+from server.live import LiveIndex
+from server.metrics import Metrics
+from server.pages.chart import bar
+from server.pages.paging import Paging, page_asked
+from server.reporting import Reporting
+
+_CRAWLS = 5  # of the latest
+CLASSES = {
+    "exact_url": "same URL",
+    "canonical_url": "same canonical URL",
+    "digest": "another URL",
+    "none": "no original",
+    "unknown_algorithm": "unknown digest algorithm",
+}
+
+
+class Overview:
+    """The views of what is served."""
+
+    def __init__(self, live: LiveIndex, metrics: Metrics, reporting: Reporting) -> None:
+        self._live, self._metrics, self._reporting = live, metrics, reporting
+
+    def overview(self) -> str:
+        """The first page."""
+        engine = self._live.opened().engine
+        with engine.view() as view:
+            counts = view.counts()
+        size, changed = _on_disk(self._live.index)
+        crawls = self._reporting.crawls()
+        return render_template(
+            "overview.html",
+            index=self._live.index.name,
+            counts=counts,
+            size=size,
+            changed=changed,
+            identity=engine.identity,
+            format=FORMAT,
+            settings=_told(engine.identity.settings),
+            crawls=crawls[:_CRAWLS],
+            open=sum(crawl["state"] == "open" for crawl in crawls),
+            all_crawls=len(crawls),
+            **self._lookups(),
+        )
+
+    def _lookups(self) -> dict[str, Any]:
+        """Lookups and errors of all workers since they began to count."""
+        found = dict.fromkeys(CLASSES, 0)
+        errors: dict[str, int] = {}
+        for family in counting.families(self._metrics, self._live):
+            for sample in family.samples:
+                if sample.name == "dedupindex_lookups_total":
+                    found[sample.labels["match"]] += int(sample.value)
+                elif sample.name == "dedupindex_errors_total" and sample.value:
+                    errors[sample.labels["code"]] = int(sample.value)
+        rows = [(name, CLASSES[name], count) for name, count in found.items()]
+        return {
+            "lookups": rows,
+            "all_lookups": sum(found.values()),
+            "bar": bar([(name, count) for name, _, count in rows]),
+            "errors": errors,
+        }
+
+    def containers(self) -> str:
+        """The files that were indexed, by name."""
+        first = page_asked(request.args.get("page", ""))
+        paging = Paging(first)
+        with self._live.opened().engine.view() as view:
+            rows = list(islice(view.containers(), paging.start, paging.stop + 1))
+            total = view.counts().containers
+        return render_template(
+            "containers.html", rows=rows[: paging.size], paging=paging.of(len(rows)), total=total
+        )
+
+
+def _on_disk(index: Path) -> tuple[int, str]:
+    """Bytes of an index's files, and when the last of them was written (WARC-Date)."""
+    size, changed = 0, 0.0
+    for path in index.rglob("*"):
+        try:
+            status = path.stat()
+        except OSError:  # it is being replaced
+            continue
+        if path.is_file():
+            size += status.st_blocks * 512  # crawls.mdb and others may have holes
+            changed = max(changed, status.st_mtime)
+    moment = datetime.fromtimestamp(changed, UTC)
+    return size, moment.strftime("%Y-%m-%dT%H:%M:%SZ") if changed else ""
+
+
+def _told(settings: Settings) -> list[tuple[str, str]]:
+    """The settings an index was built with, in words."""
+    values = asdict(settings)
+    mimes = "taken only" if settings.whitelist else "left out"
+    words = {
+        "url_index": "Holds URLs",
+        "canonical": "Holds canonical URLs",
+        "by_url": "Lists captures by URL",
+        "mime": f"Media types {mimes}",
+        "status": "HTTP status",
+        "min_size": "Smallest payload, bytes",
+        "keep": "Of one URL and digest stays the",
+        "also_digest": "Digests computed besides",
+        "etag": "Keeps ETag and Last-Modified",
+    }
+    return [(text, _said(values[name])) for name, text in words.items()]
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value) if value != "" else "none"

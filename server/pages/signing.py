@@ -1,0 +1,105 @@
+"""Who looks at a page: a token in a cookie, because a browser sends no token by itself.
+
+The cookie counts for pages only, never for the API, and is sent along only by our own pages
+(SameSite=Strict). What is sent with POST must come from a page of this server besides.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from flask import Response, redirect, render_template, request
+from werkzeug.formparser import parse_form_data
+from werkzeug.http import parse_cookie
+
+from dedupindex.tokens import Role
+from server.access import Access
+from server.bodies import Bodies
+from server.replies import RequestError
+
+COOKIE = "dedupindex_token"
+_MOST = 1 << 14  # bytes of a form
+
+
+def with_token(environ: dict[str, Any]) -> dict[str, Any]:
+    """A request whose cookie is taken for its token."""
+    token = parse_cookie(environ.get("HTTP_COOKIE", "")).get(COOKIE, "")
+    return {**environ, "HTTP_AUTHORIZATION": f"Bearer {token}"}
+
+
+def from_here(environ: dict[str, Any]) -> bool:
+    """Whether a browser says that one of our own pages sent this request."""
+    site = environ.get("HTTP_SEC_FETCH_SITE")
+    if site is not None:
+        return bool(site == "same-origin")
+    # Behind a proxy the scheme may be another one here than there, the host is the same.
+    host = environ.get("HTTP_HOST", "")
+    try:
+        return bool(host) and urlsplit(environ.get("HTTP_ORIGIN", "")).netloc == host
+    except ValueError:
+        return False
+
+
+def form_of(environ: dict[str, Any], bodies: Bodies) -> dict[str, str]:
+    """The fields of a small form."""
+    with bodies.one():
+        _, form, _ = parse_form_data(environ, max_content_length=_MOST, max_form_parts=20)
+    return dict(form.items())
+
+
+class Signing:
+    """The pages on which a browser gets its cookie, and gives it back."""
+
+    def __init__(self, access: Access, bodies: Bodies) -> None:
+        self._access, self._bodies = access, bodies
+
+    def sign_in(self) -> Response:
+        """The form."""
+        return self.asked_for(_local(request.args.get("next", "")))
+
+    def asked_for(self, target: str, problem: str = "", status: int = 200) -> Response:
+        """The form, from which one goes on to `target`."""
+        page = render_template("sign_in.html", target=target, problem=problem)
+        return Response(page, status, [("WWW-Authenticate", "Bearer")] if status == 401 else [])
+
+    def take_token(self) -> Response:
+        """What the form sends: a token for a cookie."""
+        form = form_of(request.environ, self._bodies)
+        token, target = form.get("token", "").strip(), _local(form.get("next", ""))
+        # A header or cookie can carry no other characters, and no token has them.
+        sent = token if token.isascii() and token.isprintable() else ""
+        given = {**request.environ, "HTTP_AUTHORIZATION": f"Bearer {sent}"}
+        try:
+            self._access.require(given, Role.READ)
+        except RequestError:
+            problem = "This is no token of this index. Tokens begin with dedup_."
+            return self.asked_for(target, problem, 401)
+        answer = _to(target)
+        answer.set_cookie(COOKIE, sent, httponly=True, samesite="Strict", secure=_secure())
+        return answer
+
+    def sign_out(self) -> Response:
+        """Forget the token."""
+        form_of(request.environ, self._bodies)
+        answer = _to(_local(""))
+        answer.delete_cookie(COOKIE, httponly=True, samesite="Strict", secure=_secure())
+        return answer
+
+
+def _to(target: str) -> Response:
+    answer = redirect(target, 303)
+    assert isinstance(answer, Response)
+    return answer
+
+
+def _local(target: str) -> str:
+    """Where to go on to: a page of ours, else the first one."""
+    own = target.startswith("/pages/") and "\\" not in target and target.isprintable()
+    return target if own else "/"
+
+
+def _secure() -> bool:
+    """Whether the browser speaks TLS, with us or with a proxy that says so."""
+    forwarded = request.environ.get("HTTP_X_FORWARDED_PROTO", "")
+    return request.is_secure or forwarded.strip().lower() == "https"

@@ -1,0 +1,399 @@
+"""The pages through Flask's test client: what they show, hostile text, who may see them."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import re
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from flask.testing import FlaskClient
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from werkzeug.test import TestResponse
+
+from dedupindex import tokens
+from dedupindex.capture import Capture
+from dedupindex.index.identity import Settings
+from dedupindex.tokens import Role
+from server.app import create_app
+from server.config import Config
+from server.live import LiveIndex
+from server.logs import escaped
+from server.pages import what_if
+from server.pages.blueprint import PAGES
+from server.pages.chart import HEIGHT, bar, columns
+from server.pages.headers import POLICY
+from server.pages.signing import COOKIE
+from tests.captures import capture, sha1
+from tests.conftest import MakeIndex
+from tests.hypertext import Page
+
+DOCS = Path(__file__).parent.parent / "docs" / "http.md"
+URL = "http://example.com/a"
+HERE = {"Origin": "http://localhost"}
+ALL = Settings(mime=".*", whitelist=True, by_url=True)
+HOSTILE = (
+    "http://x.example/<script>window.sentinel = 1</script>",
+    "http://x.example/\"onmouseover='window.sentinel=1'x=\"",
+    "javascript:window.sentinel=1",
+    "http://x.example/\u202egnp.exe\u200b",
+    "http://x.example/\x00\x1b[2J\r\n<img src=x onerror=window.sentinel=1>",
+    "http://x.example/</title></textarea>{{ 7*7 }}{% raw %}&lt;&#60;",
+    "http://x.example/" + "<b>" * 3000,
+    "http://\u05d0\u05d1\u05d2.example/\u0627",
+)
+
+
+def served(index: Path, **how: Any) -> FlaskClient:
+    live = LiveIndex(index)
+    live.refresh()
+    return create_app(Config(index, **how), live).test_client()
+
+
+@pytest.fixture
+def web(make_index: MakeIndex) -> FlaskClient:
+    return served(make_index([capture(1)], ALL))
+
+
+def page(response: TestResponse, status: int = 200) -> Page:
+    assert (response.status_code, response.mimetype) == (status, "text/html"), response.text
+    assert response.headers["Content-Security-Policy"] == POLICY
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
+    assert response.headers["Cache-Control"] == "no-store"
+    return Page(response.text)
+
+
+def paths() -> list[str]:
+    return [one.path for one in PAGES if one.method == "GET" and "<" not in one.path]
+
+
+def send(web: FlaskClient, content: bytes, by: str = "host", **headers: str) -> TestResponse:
+    form = {"crawl": (io.BytesIO(content), r"C:\logs\crawl.cdx"), "by": by}
+    return web.post("/pages/what-if", data=form, headers=headers or HERE)
+
+
+def test_pages_of_an_empty_index_say_what_to_type(make_index: MakeIndex) -> None:
+    web = served(make_index())
+    shown = {path: page(web.get(path), 400 if path == "/pages/crawl" else 200) for path in paths()}
+    assert "bin/index --add" in shown["/"].text and "curl '" in shown["/"].text
+    assert "curl -d name=weekly http://localhost/crawls" in shown["/pages/crawls"].text
+    assert "Type a payload digest" in shown["/pages/lookup"].text
+    assert "bin/report INDEX --against" in shown["/pages/what-if"].text
+    assert len({one.title for one in shown.values()}) == len(shown)
+
+
+def test_every_link_leads_to_an_answer(web: FlaskClient) -> None:
+    web.post("/crawls", json={"name": "a?b=c&d#%2F;\"'<>"})
+    seen, todo = set[str](), ["/"]
+    while todo:
+        path = todo.pop()
+        if path in seen or path.startswith("#"):
+            continue
+        seen.add(path)
+        with web.get(path) as response:  # of a file, which is open until then
+            content = response.text
+        assert response.status_code == 200 and content, path
+        if response.mimetype == "text/html":
+            todo += page(response).links
+        if path not in ("/openapi.json", "/metrics"):
+            assert response.headers["Content-Security-Policy"] == POLICY
+    assert len(seen) > 10
+    assert any(path.startswith("/pages/crawl?name=a?b%3Dc%26d%23%252F") for path in seen)
+
+
+def test_what_the_index_holds(web: FlaskClient) -> None:
+    for number in (1, 2, 2):
+        web.get(f"/lookup?digest={sha1(number)}&url={URL}")
+    web.get("/lookup?digest=hello")
+    shown = page(web.get("/")).text
+    assert "3 since the server was started" in shown
+    assert "66.7 %" in shown and "bad_digest 1" in shown
+    assert "surt-0.3.1" in shown
+
+
+def test_an_index_that_is_gone_is_no_empty_one(tmp_path: Path) -> None:
+    live = LiveIndex(tmp_path / "none")
+    live.refresh()
+    web = create_app(Config(tmp_path / "none"), live).test_client()
+    for path in ("/", "/pages/containers", f"/pages/lookup?digest={sha1(1)}"):
+        response = web.get(path)
+        assert "make one with bin/index" in page(response, 503).text
+        assert int(response.headers["Retry-After"]) > 0
+
+
+def test_containers_in_pages(make_index: MakeIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dedupindex.index.protocol import Container
+
+    index = make_index([capture(1)])
+    live = LiveIndex(index)
+    live.refresh()
+    web = create_app(Config(index), live).test_client()
+    files = [Container(f"/warcs/<{n:03}>", 1000, "", n, "<i>", n == 7) for n in range(120)]
+    with live.opened().engine.view() as view:
+        monkeypatch.setattr(type(view), "containers", lambda self: iter(files))
+    first, last = (page(web.get(f"/pages/containers?page={n}")).text for n in (1, 3))
+    assert "<000>" in first and "<049>" in first and "<050>" not in first and "in part" in first
+    assert "<119>" in last and "Next" not in last and "Previous" in last
+    for number in ("0", "-1", "x", "²", "9" * 30):
+        page(web.get(f"/pages/containers?page={number}"), 400)
+    assert "none on this page" in page(web.get("/pages/containers?page=4")).text
+
+
+def test_crawls_and_their_progress(web: FlaskClient) -> None:
+    for number in range(51):
+        web.post("/crawls", json={"name": f"c{number:02}"})
+    one = {"digest": str(sha1(9)), "url": URL, "date": "2026-11-20T09:14:17Z", "status": 200}
+    web.post("/captures?crawl=c50", json={**one, "size": 1234567, "mime": "image/png"})
+    shown = page(web.get("/pages/crawls")).text
+    assert "begun, no lookup yet" in shown and "1.2 MB" in shown
+    assert "c50" in shown and "c01" in shown and "c00" not in shown
+    assert "c00" in page(web.get("/pages/crawls?page=2")).text
+    assert "none of them on this page" in page(web.get("/pages/crawls?page=3")).text
+    web.post("/crawls/c50/commit", json={"exit": "<b>Finished</b>"})
+    text = page(web.get("/pages/crawl?name=c50")).text
+    assert "committed" in text and "<b>Finished</b>" in text
+    page(web.get("/pages/crawl?name=none"), 404)
+
+
+def test_a_lookup_is_explained(make_index: MakeIndex) -> None:
+    web = served(make_index([capture(1), capture(1, b"http://other.example/"), capture(2)], ALL))
+    found = page(web.get(f"/pages/lookup?digest={sha1(1)}&url={URL}&strategy=")).text
+    assert "A duplicate: same URL" in found and "chosen" in found
+    assert "WARC-Refers-To-Target-URI: http://example.com/a\n" in found
+    assert "not preferred: exact_url goes first" in found
+    none = f"/pages/lookup?digest={sha1(1)}&url={URL}x&strategy=EXACT_URL"
+    assert "No original" in page(web.get(none)).text
+    assert "another URL: EXACT_URL does not take it" in page(web.get(none)).text
+    held = page(web.get(f"/pages/lookup?digest=&url={URL}")).text
+    assert "2 originals of this URL" in held and str(sha1(2)) in held
+    assert "No index holds" in page(web.get("/pages/lookup?digest=crc32:abcd")).text
+    plain = served(make_index([capture(1)]))
+    assert "--by-url" in page(plain.get(f"/pages/lookup?url={URL}"), 409).text
+
+
+@pytest.mark.parametrize(
+    "query", ["digest=sha1:x", "nothing=1", "digest=a&digest=b", "max_age=x", "crawl=none"]
+)
+def test_a_lookup_that_cannot_be_read(web: FlaskClient, query: str) -> None:
+    more = "" if query.startswith("digest") else f"&digest={sha1(1)}"
+    status = 404 if "crawl" in query else 400
+    shown = web.get(f"/pages/lookup?{query}{more}")
+    assert 'role="alert"' in shown.text
+    page(shown, status)
+
+
+def test_a_person_who_asks_as_a_crawl_is_not_counted_as_it(web: FlaskClient) -> None:
+    web.post("/crawls", json={"name": "a"})
+    one = {"digest": str(sha1(9)), "url": URL, "date": "2026-11-20T09:14:17Z", "status": 200}
+    web.post("/captures?crawl=a", json={**one, "size": 5, "mime": "image/png"})
+    asked = f"/pages/lookup?digest={sha1(9)}&url={URL}"
+    assert "No original" in page(web.get(asked)).text
+    assert "not committed yet" in page(web.get(asked + "&crawl=a")).text
+    web.post("/crawls/a/commit")
+    assert web.get("/crawls/a").get_json()["lookups"] == 0
+
+
+CDX = (
+    b" CDX N b a m s k r M S V g\n"
+    + b"example,com)/a 20261120091417 http://example.com/a image/png 200 "
+    + str(sha1(1)).removeprefix("sha1:").encode()
+    + b" - - 5000 0 w.warc.gz\n"
+    + b"x)/ 20261120091417 http://<script>x image/png 200 "
+    + str(sha1(5)).removeprefix("sha1:").encode()
+    + b" - - 7000 0 w.warc.gz\n"
+)
+
+
+@pytest.mark.parametrize("content", [CDX, gzip.compress(CDX)])
+def test_what_a_crawl_would_have_saved(web: FlaskClient, content: bytes) -> None:
+    shown = page(send(web, content)).text
+    assert "crawl.cdx: 5.0 kB of 12.0 kB saved" in shown
+    assert "<script>x" in shown and r"C:\logs" not in shown
+    assert "image/png" in page(send(web, content, "mime")).text
+
+
+def test_what_cannot_be_tried_out(web: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "of no known kind" in page(send(web, b"hello\n"), 400).text
+    assert "groups by" in page(send(web, CDX, "<b>"), 400).text
+    empty = web.post("/pages/what-if", data={"by": "host"}, headers=HERE)
+    assert "Choose a file" in page(empty, 400).text
+    damaged = page(send(web, gzip.compress(CDX * 1000)[:-20])).text
+    assert "warning: " in damaged
+    monkeypatch.setattr(what_if, "LONGEST", 0.01)
+    assert "more than 0.01 seconds" in page(send(web, CDX), 400).text
+
+
+def test_files_that_are_too_large_and_too_many_at_once(make_index: MakeIndex) -> None:
+    web = served(make_index(), max_body=1000)
+    page(send(web, b"x" * 40_000), 413)
+    pages = web.application.view_functions["pages.try_out"]
+    views = [cell.cell_contents for cell in pages.__closure__ or ()]
+    busy = next(
+        view.__self__ for view in views if hasattr(view, "__self__") and "What" in str(view)
+    )
+    for _ in range(what_if.AT_ONCE):
+        assert busy._free.acquire(blocking=False)
+    page(send(web, CDX), 503)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"X-Nothing": "1"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://[::1"},
+        {"Origin": "http://localhost.evil.example"},
+        {"Sec-Fetch-Site": "cross-site", **HERE},
+        {"Sec-Fetch-Site": "same-site", **HERE},
+    ],
+)
+def test_forms_of_other_sites_are_refused(web: FlaskClient, headers: dict[str, str]) -> None:
+    page(send(web, CDX, **headers), 403)
+    page(web.post("/pages/sign-in", data={"token": "x"}, headers=headers), 403)
+    page(web.post("/pages/sign-out", headers=headers), 403)
+
+
+def test_private_pages_need_a_token(make_index: MakeIndex) -> None:
+    index = make_index([capture(1)], ALL)
+    secret = tokens.add(index, "reader", Role.READ)
+    web = served(index, private=True)
+    for path in paths():
+        status = 200 if path == "/pages/sign-in" else 401
+        shown = web.get(path + "?a=%3Cb%3E")
+        page(shown, status)
+        assert str(sha1(1)) not in shown.text and "example.com/a" not in shown.text
+    page(send(web, CDX), 401)
+    with web.get("/pages/static/pages.css") as style:
+        assert style.status_code == 200
+    form = {"token": secret + "x", "next": "/pages/crawls"}
+    refused = web.post("/pages/sign-in", data=form, headers=HERE)
+    assert "no token of this index" in page(refused, 401).text
+    assert "Set-Cookie" not in refused.headers
+    form["token"] = f" {secret} "
+    done = web.post("/pages/sign-in", data=form, headers=HERE)
+    assert (done.status_code, done.headers["Location"]) == (303, "/pages/crawls")
+    cookie = done.headers["Set-Cookie"]
+    assert "HttpOnly" in cookie and "SameSite=Strict" in cookie and "Secure" not in cookie
+    for path in paths():
+        assert web.get(path).status_code != 401
+    page(send(web, CDX))
+    assert web.get(f"/lookup?digest={sha1(1)}").status_code == 401  # the API takes no cookie
+    assert web.get("/stats").status_code == 401
+    web.post("/pages/sign-out", headers=HERE)
+    page(web.get("/"), 401)
+
+
+@pytest.mark.parametrize("token", ["\u202e", "a\r\nSet-Cookie: x=y", "a; Domain=evil", "", "é"])
+def test_what_is_no_token_is_no_cookie(make_index: MakeIndex, token: str) -> None:
+    index = make_index()
+    tokens.add(index, "reader", Role.READ)
+    web = served(index, private=True)
+    web.set_cookie(COOKIE, "nonsense")
+    page(web.get("/"), 401)
+    response = web.post("/pages/sign-in", data={"token": token}, headers=HERE)
+    page(response, 401)
+    assert "Set-Cookie" not in response.headers
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "//evil.example",
+        "https://evil.example",
+        "/\\evil.example",
+        "javascript:1",
+        "/lookup",
+        "\r\n",
+    ],
+)
+def test_signing_in_leads_to_no_other_server(make_index: MakeIndex, target: str) -> None:
+    index = make_index()
+    secret = tokens.add(index, "reader", Role.READ)
+    web = served(index, private=True)
+    form = {"token": secret, "next": target}
+    done = web.post("/pages/sign-in", data=form, headers={**HERE, "X-Forwarded-Proto": "https"})
+    assert (done.status_code, done.headers["Location"]) == (303, "/")
+    assert "Secure" in done.headers["Set-Cookie"]
+
+
+def test_a_page_that_is_not_there(web: FlaskClient) -> None:
+    page(web.get("/pages/nothing/<b>here"), 404)
+    assert web.get("/pagesx").get_json()["error"]["code"] == "not_found"
+    assert web.get("/pages/static/../blueprint.py").status_code == 404
+    assert web.post("/pages/crawls").status_code == 405
+
+
+def test_a_defect_is_a_page_and_a_line_of_the_log(
+    web: FlaskClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("server.pages.crawling.page_asked", lambda text: 1 / 0)
+    monkeypatch.setattr("server.logs.LOGGER.propagate", True)
+    shown = page(web.get("/pages/crawls"), 500).text
+    assert "ZeroDivisionError" in caplog.text and "ZeroDivision" not in shown
+
+
+def hostile_captures() -> list[Capture]:
+    return [
+        capture(
+            number,
+            text.encode() + (b"\xff\xfe" if number == 3 else b""),
+            mime=text[:200].encode(),
+            container=f"/warcs/{text}",
+            record_id=text.encode("latin-1", "replace")[:300],
+        )
+        for number, text in enumerate(HOSTILE)
+    ]
+
+
+@pytest.mark.parametrize("number", range(len(HOSTILE)))
+def test_text_of_the_web_is_text(make_index: MakeIndex, number: int) -> None:
+    web = served(make_index(hostile_captures(), ALL))
+    url = hostile_captures()[number].url
+    if number == 4:  # no header line can carry it, which is said instead of a revisit
+        assert "no header line" in web.get(f"/pages/lookup?digest={sha1(number)}").text
+    for query in (f"digest={sha1(number)}&url={quote(url)}", f"url={quote(url)}"):
+        shown = page(web.get(f"/pages/lookup?{query}"))
+        assert escaped(HOSTILE[number])[:60].rstrip() in shown.text
+    page(web.get("/pages/containers"))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(st.text(max_size=60) | st.sampled_from(HOSTILE), st.sampled_from(["digest", "url", "crawl"]))
+def test_whatever_is_asked_is_only_text(web: FlaskClient, text: str, name: str) -> None:
+    sent = quote(text.encode("utf-8", "surrogatepass"))
+    Page(web.get(f"/pages/lookup?{name}={sent}").text)
+    Page(web.get(f"/pages/crawl?name={sent}").text)
+    Page(web.get(f"/pages/sign-in?next={sent}").text)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 10**15)), max_size=6))
+def test_a_bar_is_as_long_as_its_values(values: list[tuple[str, int]]) -> None:
+    parts, whole = bar(values), sum(value for _, value in values)
+    for part, (_, value) in zip(parts, [one for one in values if one[1]], strict=True):
+        assert part.width == pytest.approx(100 * value / whole, abs=0.001)
+    assert sum(part.width for part in parts) == pytest.approx(100 if whole else 0, abs=0.01)
+
+
+@given(st.lists(st.lists(st.integers(0, 10**15), min_size=2, max_size=2), max_size=40))
+def test_columns_stand_on_the_ground(rows: list[list[int]]) -> None:
+    parts = columns([(str(n), [("a", a), ("b", b)]) for n, (a, b) in enumerate(rows)])
+    highest = max((a + b for a, b in rows), default=0)
+    for number, (a, b) in enumerate(rows):
+        mine = [part for part in parts if part.label == str(number)]
+        assert sum(part.height for part in mine) == pytest.approx(
+            HEIGHT * (a + b) / (highest or 1), abs=0.02
+        )
+        assert all(part.x >= 0 and part.x + part.width <= 100.01 for part in mine)
+        assert all(part.y >= -0.01 and part.y + part.height <= HEIGHT + 0.02 for part in mine)
+
+
+def test_the_documentation_has_every_page() -> None:
+    text = DOCS.read_text()
+    for one in PAGES:
+        if "<" not in one.path:
+            assert re.search(rf"`{one.method} {one.path}`", text), one.path
