@@ -1,0 +1,209 @@
+"""The pages in a real browser: hostile text runs nothing; phones, the dark, no script, keys."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from dedupindex import tokens
+from dedupindex.tokens import Role
+from server.pages.blueprint import PAGES
+from tests.captures import capture, sha1
+from tests.conftest import MakeIndex
+from tests.peers.browser import Browser, browser
+from tests.peers.environments import environment
+from tests.test_pages import ALL, CDX, HOSTILE, hostile_captures
+from tests.test_server_live import Running, serving
+
+pytestmark = pytest.mark.peer
+
+AXE = ("--no-deps", "axe-playwright-python==0.1.8")  # which carries axe-core 4.x
+NAME = "a<script>window.sentinel=1<!--\"'>"  # what a crawl may be called
+DEADLINE = 30.0  # seconds
+
+
+@pytest.fixture
+def window(tmp_path: Path) -> Iterator[Browser]:
+    with browser(tmp_path / "browser.log") as one:
+        yield one
+
+
+@pytest.fixture
+def hostile(make_index: MakeIndex) -> Iterator[Running]:
+    """A server over an index of hostile captures, with crawls that report more of them."""
+    index = make_index(hostile_captures(), ALL)
+    with serving(index, "--workers", "1") as server:
+        post(server, "/crawls", name=NAME, seen_by="all")
+        post(server, "/crawls", name="silent")
+        for number, url in enumerate(HOSTILE[:6]):
+            url = url.replace("\x00", "").replace("\r\n", "")
+            one = {"digest": str(sha1(100 + number)), "url": url, "date": "2026-11-20T09:14:17Z"}
+            more = {"status": 200, "mime": "<i>x</i>", "size": 9000, "container": url}
+            post(server, f"/captures?crawl={quote(NAME)}", **one, **more)
+            server.get(f"/lookup?digest={sha1(100)}&url={quote(url)}&crawl={quote(NAME)}")
+        yield server
+
+
+def post(server: Running, path: str, **content: Any) -> None:
+    from http.client import HTTPConnection
+
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE)
+    body = json.dumps(content)
+    connection.request("POST", path, body, {"Content-Type": "application/json"})
+    assert connection.getresponse().status == 200
+    connection.close()
+
+
+def at(server: Running, path: str) -> str:
+    return f"http://127.0.0.1:{server.port}{path}"
+
+
+def paths() -> list[str]:
+    """Every page with what hostile text can come to it."""
+    found = [one.path for one in PAGES if one.method == "GET" and "<" not in one.path]
+    found.remove("/pages/crawl")
+    found.append(f"/pages/crawl?name={quote(NAME)}")
+    for number, url in enumerate(HOSTILE):
+        sent = quote(url[:2000])
+        found.append(f"/pages/lookup?digest={sha1(number)}&url={sent}")
+        found.append(f"/pages/lookup?url={sent}")
+    return found
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for the page to do something."""
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end
+
+
+def is_quiet(window: Browser) -> None:
+    """Nothing ran that came from the web, and the browser had nothing to complain of."""
+    assert window.said() == []
+    assert window.run("return window.sentinel === undefined && document.scripts.length === 1")
+
+
+def test_what_crawls_report_runs_nothing(window: Browser, hostile: Running, tmp_path: Path) -> None:
+    for path in paths():
+        window.open(at(hostile, path))
+        is_quiet(window)
+    file = tmp_path / "<img src=x onerror=window.sentinel=1>.cdx"
+    file.write_bytes(CDX)
+    window.open(at(hostile, "/pages/what-if"))
+    window.type("#crawl", str(file))
+    window.click("form.form button")
+    assert "saved" in window.text("#answer") and "<img src=x" in window.text("#answer")
+    is_quiet(window)
+
+
+def test_no_page_is_wider_than_a_phone(window: Browser, hostile: Running) -> None:
+    for width, dark in ((360, True), (320, False)):
+        window.show(width, 640, dark=dark)
+        for path in paths():
+            window.open(at(hostile, path))
+            wide = window.run("return document.documentElement.scrollWidth")
+            assert wide == width, path
+
+
+def test_everybody_can_use_every_page(window: Browser, hostile: Running) -> None:
+    """axe-core finds nothing: names, roles, order of headings, contrast in the light and dark."""
+    (axe,) = environment("axe", AXE).parent.rglob("axe.min.js")
+    script = axe.read_text()
+    few = [path for path in paths() if "url=" not in path]
+    for dark in (False, True):
+        window.show(1200 if dark else 360, 900, dark=dark)
+        for path in [*few, f"/pages/lookup?digest={sha1(0)}&url=x", "/pages/lookup?digest=x"]:
+            window.open(at(hostile, path))
+            window.run(script)
+            found = window.run("return axe.run(document, {resultTypes: ['violations']})")
+            wrong = [
+                (one["id"], [node["html"] for node in one["nodes"]]) for one in found["violations"]
+            ]
+            assert wrong == [], (path, dark)
+
+
+def test_pages_do_without_script(window: Browser, make_index: MakeIndex, tmp_path: Path) -> None:
+    with serving(make_index([capture(1)], ALL), "--workers", "1") as server:
+        window.scripts(on=False)
+        window.open(at(server, "/"))
+        assert "Keep these numbers current" not in window.text("main")
+        window.click("nav li:nth-child(3) a")
+        window.type("#digest", str(sha1(1)))
+        window.type("#url", "http://example.com/a")
+        window.click("form.form button")
+        assert window.text("#answer") == "A duplicate: same URL"
+        file = tmp_path / "crawl.cdx"
+        file.write_bytes(CDX)
+        window.open(at(server, "/pages/what-if"))
+        window.type("#crawl", str(file))
+        window.click("form.form button")
+        assert window.text("#answer") == "crawl.cdx: 5.0 kB of 12.0 kB saved"
+
+
+def test_numbers_renew_themselves(window: Browser, make_index: MakeIndex) -> None:
+    with serving(make_index([capture(1)], ALL), "--workers", "1") as server:
+        post(server, "/crawls", name="a")
+        window.open(at(server, "/pages/crawls"))
+        window.run("window.same = true")
+        assert "begun, no lookup yet" in window.text("#crawls")
+        server.get(f"/lookup?digest={sha1(1)}&crawl=a")
+        until(lambda: "begun, no lookup yet" not in window.text("#crawls"))
+        assert window.run("return window.same") and "renewed" in window.text(".live")
+        server.process.terminate()
+        server.process.wait(DEADLINE)
+        until(lambda: "does not answer" in window.text(".live"))
+
+
+def test_keys_are_enough(window: Browser, make_index: MakeIndex) -> None:
+    tab, enter = "\ue004", "\ue007"
+    with serving(make_index([capture(1)], ALL), "--workers", "1") as server:
+        window.open(at(server, "/pages/lookup"))
+        window.press(tab)
+        assert window.focused() == "Skip to the content"
+        window.press(enter)
+        window.press(tab)
+        assert window.run("return document.activeElement.id") == "digest"
+        for letter in str(sha1(1)):
+            window.press(letter)
+        window.press(enter)
+        until(lambda: "A duplicate" in window.source)
+
+
+def test_signing_in_and_out(window: Browser, make_index: MakeIndex) -> None:
+    index = make_index([capture(1)], ALL)
+    secret = tokens.add(index, "reader", Role.READ)
+    with serving(index, "--workers", "1", "--private") as server:
+        window.open(at(server, "/pages/crawls"))
+        assert window.text("h1") == "Sign in"
+        window.type("#token", secret + "x")
+        window.click("form.form button")
+        assert "no token of this index" in window.text("#problem")
+        window.type("#token", secret)
+        window.click("form.form button")
+        assert (window.text("h1"), window.url) == ("Crawls", at(server, "/pages/crawls"))
+        (cookie,) = window.cookies()
+        assert cookie["httpOnly"] and cookie["sameSite"] == "Strict"
+        assert window.run("return document.cookie") == ""
+        status = "return fetch('/stats').then((answer) => answer.status)"
+        assert window.run(status) == 401  # the API takes no cookie
+        window.click("header button")
+        assert window.text("h1") == "Sign in" and window.cookies() == []
+
+
+def test_a_file_that_is_too_large_is_a_page(
+    window: Browser, make_index: MakeIndex, tmp_path: Path
+) -> None:
+    file = tmp_path / "crawl.cdx"
+    file.write_bytes(os.urandom(8 << 20))
+    with serving(make_index(), "--workers", "1", "--max-body", "1000000") as server:
+        window.open(at(server, "/pages/what-if"))
+        window.type("#crawl", str(file))
+        window.click("form.form button")
+        assert window.text("h1") == "Too large"
