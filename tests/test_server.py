@@ -465,3 +465,14 @@ def test_the_documentation_has_the_tables_of_the_code() -> None:
         assert re.search(rf"^\| `{name}` \|", text, re.MULTILINE), name
     for route in ROUTES:
         assert f"`{route.method} {route.path}`" in text
+
+
+def test_a_short_answer_is_one_piece(make_index: MakeIndex) -> None:
+    """In two pieces it would wait for the client's acknowledgement of the first."""
+    index = make_index([])
+    live = LiveIndex(index)
+    live.refresh()
+    app = create_app(Config(index), live)
+    for path in ("/health", "/crawls", "/nowhere"):
+        environ = EnvironBuilder(path).get_environ()
+        assert type(app.wsgi_app(environ, lambda *given: None)) is list, path  # type: ignore[arg-type]
