@@ -37,13 +37,14 @@ class Size:
     outback: int  # captures in OutbackCDX when it is asked
     scale: tuple[int, int]  # captures of the two builds whose rates are compared
     seconds: int  # that a load lasts
+    fetched: int  # URLs of a whole crawl
     warm: bool = True  # whether a round comes first that does not count
 
 
 SIZES = {
-    "tiny": Size(24, 2, 2_000, 2_000, 2_000, (1_000, 3_000), 1, warm=False),
-    "small": Size(600, 4, 50_000, 200_000, 100_000, (50_000, 200_000), 2),
-    "full": Size(39_000, 8, 1_000_000, 10_000_000, 1_000_000, (1_000_000, 10_000_000), 8),
+    "tiny": Size(24, 2, 2_000, 2_000, 2_000, (1_000, 3_000), 1, 24, warm=False),
+    "small": Size(600, 4, 50_000, 200_000, 100_000, (50_000, 200_000), 2, 400),
+    "full": Size(39_000, 8, 1_000_000, 10_000_000, 1_000_000, (1_000_000, 10_000_000), 8, 2_000),
 }
 
 
