@@ -49,6 +49,11 @@ class Front:
         self.asked.append(answer)
         return answer
 
+    def stop(self) -> None:
+        """Accept nothing any more."""
+        self.server.shutdown()
+        self.server.server_close()
+
     def statuses(self) -> list[int]:
         """The statuses of all answers."""
         return [one.status for one in self.asked]
@@ -85,6 +90,5 @@ def in_front_of(port: int) -> Iterator[Front]:
         yield front
     finally:
         front.released.set()
-        front.server.shutdown()
-        front.server.server_close()
+        front.stop()
         thread.join()

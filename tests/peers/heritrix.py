@@ -19,6 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from warcio.archiveiterator import ArchiveIterator
 
@@ -62,6 +63,10 @@ def first_edition() -> dict[str, Page]:
     rnd = random.Random(4)
     logo, report = Page(rnd.randbytes(5000), "image/png"), Page(rnd.randbytes(9000), "x/pdf")
     story = Page(b"<p>" + b"a story that is told twice " * 50)
+    feed = Page(b"<feed>" + b"entry " * 700, "application/xml", chunked=True)
+    encoded = (("Content-Encoding", "gzip"),)
+    packed = gzip.compress(b'{"a": 1}' * 200, mtime=0)
+    streamed = gzip.compress(rnd.randbytes(3000), mtime=0)
     pages = {
         "/logo.png": logo,
         "/copy/logo.png": logo,
@@ -71,20 +76,19 @@ def first_edition() -> dict[str, Page]:
         "/story.html": story,
         "/told/again.html": story,
         "/news.html": Page(b"<p>monday's news " * 60),
-        "/feed.xml": Page(b"<feed>" + b"entry " * 700, "application/xml", chunked=True),
-        "/data.json": Page(
-            gzip.compress(b'{"a": 1}' * 200, mtime=0),
-            "application/json",
-            headers=(("Content-Encoding", "gzip"),),
-        ),
+        "/feed.xml": feed,
+        "/copy/feed.xml": feed,
+        "/data.json": Page(packed, "application/json", headers=encoded),
+        "/streamed.json": Page(streamed, "application/json", headers=encoded, chunked=True),
+        "/z%C3%BCrich.bin": Page(rnd.randbytes(2000), "x/bin"),
         "/tour.mp4": Page(rnd.randbytes(120_000), "video/mp4"),
         "/part.bin": Page(rnd.randbytes(3000), "x/bin", 203),
         "/empty.bin": Page(b"", "x/bin"),
         "/gone.html": Page(b"<p>gone", status=404),
         "/moved.html": Page(b"<p>moved", status=302, headers=(("Location", "/story.html"),)),
     }
-    links = "".join(f'<a href="{path}">{path}</a> ' for path in pages)
-    return {"/": Page(links.encode()), **pages}
+    links = "".join(f'<a href="{unquote(path)}">{path}</a> ' for path in pages)
+    return {"/": Page(links.encode(), "text/html; charset=utf-8"), **pages}
 
 
 class Site:
@@ -160,10 +164,14 @@ class Crawl(NamedTuple):
     launch: Path  # directory with logs, reports and WARCs
     output: str
 
+    def warcs(self) -> list[Path]:
+        """The WARCs that it wrote."""
+        return sorted((self.launch / "warcs").glob("*.warc.gz"))
+
     def records(self) -> list[Record]:
         """Responses and revisits."""
         found = []
-        for path in sorted((self.launch / "warcs").glob("*.warc.gz")):
+        for path in self.warcs():
             with open(path, "rb") as stream:
                 for record in ArchiveIterator(stream):
                     if record.rec_type in ("response", "revisit"):
@@ -186,8 +194,9 @@ class Crawl(NamedTuple):
 class Heritrix:
     """Runs jobs; each in a process of its own."""
 
-    def __init__(self, home: Path, folder: Path) -> None:
+    def __init__(self, home: Path, folder: Path, *jars: Path) -> None:
         self._home, self._folder = home, folder
+        self._jars = ":".join([f"{home}/lib/*", *map(str, jars)])
         (folder / "jobs").mkdir()
 
     def make(self, name: str, site: Site, server: str, *options: str) -> Path:
@@ -205,7 +214,7 @@ class Heritrix:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         words = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", f"-Dheritrix.home={self._folder}"]
-        words += ["-cp", f"{self._home}/lib/*", "org.archive.crawler.Heritrix", "-a", "admin:admin"]
+        words += ["-cp", self._jars, "org.archive.crawler.Heritrix", "-a", "admin:admin"]
         words += ["-b", "127.0.0.1", "-p", str(port), "-j", str(job.parent), "-r", job.name]
         words += ["-l", f"{self._home}/conf/logging.properties"]
         output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}

@@ -23,6 +23,7 @@ import pytest
 from dedupindex.digest import Digest
 from dedupindex.index import open_index
 from dedupindex.lookup import Query, find
+from tests.peers import replay
 from tests.peers.heritrix import Crawl, Heritrix, Page, Record, Site, heritrix_home, tell
 from tests.test_cli import dedupindex
 from tests.test_server_live import Running, serving, until
@@ -32,11 +33,12 @@ NEWS = "/news.html"  # what changes between the crawls
 
 
 class Harvests(NamedTuple):
-    """Two crawls of one site, the second of what the first had stored."""
+    """Crawls of one site, the second of what the first had stored; the third with HTTP/1.1."""
 
     site: Site
     first: Crawl
     second: Crawl
+    third: Crawl
     crawls: dict[str, Any]  # as the server shows them, by name
     index: Path
     token: str
@@ -64,6 +66,7 @@ def harvests(
 ) -> Iterator[Harvests]:
     """FetchHTTP first, then FetchHTTP2: their digests agree as long as nothing is chunked.
 
+    Then FetchHTTP with HTTP/1.1, which stores chunks as they come and takes its digests of that.
     The index has a token, so nobody reports without it.
     """
     folder = tmp_path_factory.mktemp("harvests")
@@ -76,12 +79,23 @@ def harvests(
         site.pages[NEWS] = Page(b"<p>friday's news " * 60)
         second = heritrix.run(heritrix.make("second", site, url, "--http2", "--token", token))
         site.pages[NEWS] = monday
+        third = heritrix.run(with_chunks(heritrix.make("third", site, url, "--token", token)))
         shown = {}
         for crawl in (first, second):
             asked = len(site.payloads()) + 1  # and a response 203
             assert until(lambda name=crawl.name, n=asked: crawl_of(server, name)["lookups"] == n)
             shown[crawl.name] = crawl_of(server, crawl.name)
-    yield Harvests(site, first, second, shown, index, token)
+    yield Harvests(site, first, second, third, shown, index, token)
+
+
+def with_chunks(job: Path) -> Path:
+    """The job, its FetchHTTP asking with HTTP/1.1."""
+    profile = job / "crawler-beans.cxml"
+    shown = '<property name="useHTTP11" value="%s" />'
+    text, off = profile.read_text(), f"<!-- {shown % 'false'} -->"
+    assert text.count(off) == 1
+    profile.write_text(text.replace(off, shown % "true"))
+    return job
 
 
 def crawl_of(server: Running, name: str) -> dict[str, Any]:
@@ -114,7 +128,7 @@ def check_revisits(records: list[Record], everything: list[Record]) -> None:
 def test_what_is_twice_in_a_crawl_is_stored_once(harvests: Harvests) -> None:
     records, payloads = harvests.first.records(), harvests.site.payloads()
     again = len(payloads) - len(set(payloads.values()))
-    assert len(of_kind(records, "revisit")) == again == 4
+    assert len(of_kind(records, "revisit")) == again == 5
     assert len(stored(harvests.site, records)) == len(set(payloads.values()))
     assert {one.url for one in records} >= payloads.keys()
     check_revisits(records, records)
@@ -157,6 +171,30 @@ def test_the_server_was_told_of_each_record_once(harvests: Harvests) -> None:
 
 def paths(records: list[Record]) -> list[str]:
     return [record.url.split("/", 3)[3] for record in records]
+
+
+def test_what_is_stored_in_chunks_is_found_among_its_like(harvests: Harvests) -> None:
+    """Its digests cover the chunks, so the first of two copies is no duplicate of what is not."""
+    records = harvests.third.records()
+    chunked = {
+        harvests.site.url + path for path, page in harvests.site.pages.items() if page.chunked
+    }
+    first = {one.url for one in stored(harvests.site, records)}
+    assert len(first & chunked) == len(chunked) - 1 and first - chunked == set()
+    everything = [*harvests.first.records(), *records]
+    check_revisits(records, everything)
+
+
+def test_every_revisit_replays_byte_for_byte(harvests: Harvests, tmp_path: Path) -> None:
+    crawls = (harvests.first, harvests.second, harvests.third)
+    warcs = [path for crawl in crawls for path in crawl.warcs()]
+    found = replay.records(warcs)
+    payloads = harvests.site.payloads()
+    assert any("%C3" in one.url for one in found if one.type == "revisit")
+    with replay.replay(warcs, tmp_path) as archive:
+        checked = replay.check_revisits(found, archive, payloads)
+    assert checked == sum(len(of_kind(crawl.records(), "revisit")) for crawl in crawls)
+    assert checked == 5 + (len(payloads) - 1) + (len(payloads) - 2)
 
 
 def test_the_numbers_agree_with_heritrixs_own(harvests: Harvests) -> None:
