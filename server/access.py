@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dedupindex.errors import IndexUnavailable
+from dedupindex.errors import DedupError, IndexUnavailable
 from dedupindex.tokens import FILE, Role, Token, holder, read_tokens
 from server.replies import RequestError
 
@@ -38,14 +38,25 @@ class Access:
         tokens = self._known()
         if not tokens and not self._guarded:
             return "-"
-        scheme, _, text = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
-        token = holder(tokens, text.strip()) if scheme.lower() == "bearer" else None
+        token = self._token(environ, tokens)
         if token is None:
             raise RequestError("unauthorized", "send a token: Authorization: Bearer <token>")
         if not token.may(role, crawl):
             what = f" to crawl {crawl[:200]!r}" if crawl else ""
             raise RequestError("forbidden", f"token {token.name} may not {role.name.lower()}{what}")
         return token.name
+
+    def holder(self, environ: dict[str, Any]) -> str:
+        """The name of the token that comes with a request, "" if none that is known."""
+        try:
+            token = self._token(environ, self._known())
+        except DedupError:
+            return ""
+        return token.name if token else ""
+
+    def _token(self, environ: dict[str, Any], tokens: list[Token]) -> Token | None:
+        scheme, _, text = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
+        return holder(tokens, text.strip()) if scheme.lower() == "bearer" else None
 
     def may_read(self, environ: dict[str, Any]) -> None:
         """Raise `RequestError` if lookups are private and no token allows this one."""

@@ -22,10 +22,12 @@ from server.dialect_views import DialectViews
 from server.failures import reply_to
 from server.hot import HotRoutes
 from server.judges import Judges
+from server.limits import Limits
 from server.live import LiveIndex
 from server.metrics import Metrics
 from server.openapi import document
 from server.pages.blueprint import make_pages
+from server.patience import Patience
 from server.records import Records
 from server.replies import ERRORS, Headers, Reply, error_reply
 from server.reporting import Reporting
@@ -59,7 +61,10 @@ def create_app(
     app.register_error_handler(HTTPException, views.refused)
     app.register_error_handler(Exception, views.failed)
     if hot:
-        app.wsgi_app = HotRoutes(app.wsgi_app, lookups, cdx)  # type: ignore[assignment,method-assign]
+        patience = Patience(config.body_timeout)
+        limits = Limits(config.rate_limit, access, metrics) if config.rate_limit else None
+        inner = app.wsgi_app
+        app.wsgi_app = HotRoutes(inner, lookups, cdx, patience, limits)  # type: ignore[assignment,method-assign]
     return app
 
 

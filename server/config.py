@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from server.tls import Tls
+
 
 def default_workers() -> int:
     """A process for each core, four at most: a crawler rarely asks more than two can answer."""
@@ -22,10 +24,14 @@ class Config:
     workers: int = field(default_factory=default_workers)
     private: bool = False  # whether lookups need a token
     guarded: bool = False  # whether nobody may write while there are no tokens
+    tls: Tls | None = None
     access_log: bool = False
+    log_format: str = "text"  # or "json"
     max_body: int = 16 << 20  # of a JSON batch; JSON lines may be of any length
     max_batch: int = 100_000  # lookups, captures or records in one JSON body
     max_line: int = 1 << 20  # of one JSON line
+    body_timeout: int = 60  # for each 64 KiB of a body, or its rest, to come
+    rate_limit: int = 0  # requests a second of one client to one worker; 0: no limit
     max_connections: int = 4096  # of one worker, idle ones included; more wait to be accepted
     stop_timeout: int = 30  # to finish requests when stopping
 
@@ -34,6 +40,8 @@ MAX_QUERY = 60_000  # bytes of a query string; the HTTP layer below ends at 65,5
 MAX_STREAMS = 96  # requests with a body at one time and worker: slow senders hold no more threads
 THREADS = 128  # of one worker
 HEADER_TIMEOUT = 30  # seconds in which the head of a request must have come
+BURST = 5  # seconds without a request after which so many seconds' requests may come at once
+CLIENTS = 10_000  # whose rates a worker remembers
 RELOAD_EVERY = 0.25  # seconds between two looks at whether the index was replaced
 COUNT_EVERY = 1.0  # seconds between two times that lookups of crawls are written down
 RELOAD_GRACE = 2.0  # seconds an index may be missing (it is being replaced) before it is an error

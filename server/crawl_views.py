@@ -105,6 +105,8 @@ class CrawlViews:
         self._writer()
         stream, length = cast(Any, request.environ["wsgi.input"]), request.headers
         if request.mimetype == _FORM:
+            if not length.get("Content-Length"):  # half a form is a form, too
+                raise RequestError("bad_request", "a form needs its Content-Length")
             request.max_content_length = self._config.max_body
             with self._bodies.one():
                 form = request.form

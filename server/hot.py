@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from server import logs
 from server.answers import Lookups
 from server.cdx import PATHS, Cdx
+from server.limits import Limits
+from server.patience import Patience
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication
@@ -23,8 +25,16 @@ _SHORT = 1 << 20  # bytes
 class HotRoutes:
     """A WSGI application around another."""
 
-    def __init__(self, inner: WSGIApplication, lookups: Lookups, cdx: Cdx) -> None:
+    def __init__(
+        self,
+        inner: WSGIApplication,
+        lookups: Lookups,
+        cdx: Cdx,
+        patience: Patience,
+        limits: Limits | None = None,
+    ) -> None:
         self._inner, self._respond = inner, lookups.respond
+        self.patience, self._limits = patience, limits
         self.gets = {"/lookup": lookups.get, **dict.fromkeys(PATHS, cdx.get)}
         self.stopping = False
 
@@ -39,7 +49,14 @@ class HotRoutes:
     def __call__(self, environ: dict[str, Any], start: StartResponse) -> Iterable[bytes]:
         if self.stopping:
             start = _last(start)
+        if self._limits is not None:
+            refusal = self._limits.refusal(environ)
+            if refusal is not None:
+                start(refusal[0], refusal[1])
+                return [cast(bytes, refusal[2])]
         path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
+        if method != "GET":
+            environ["wsgi.input"] = self.patience.timed(environ)
         answer = self.gets.get(path) if method == "GET" else None
         if answer is None and method == "POST" and path == "/lookup":
             answer = self._respond

@@ -7,6 +7,7 @@ from typing import Any
 from dedupindex import __version__
 from dedupindex.asking import PARAMETERS
 from server import cdx_query
+from server.limits import FREE
 from server.replies import ERRORS
 from server.routes import ROUTES, Route, schema
 from server.schemas import schemas
@@ -32,12 +33,22 @@ def _responses(route: Route) -> dict[str, Any]:
         found["200"]["content"]["text/plain"] = {"schema": {"type": "string"}}
     if route.name == "lookup_batch":
         found["200"]["content"]["application/x-ndjson"] = {"schema": {"type": "string"}}
-    for number in route.errors:
+    for number in _errors_of(route):
         found[str(number)] = {
             "description": ", ".join(code for code, about in ERRORS.items() if about[0] == number),
             "content": {"application/json": {"schema": schema("Error")}},
         }
     return found
+
+
+def _errors_of(route: Route) -> tuple[int, ...]:
+    """Also those of every route that takes a body, or that is limited."""
+    found = set(route.errors)
+    if route.body or route.name == "lookup_batch":
+        found.add(408)
+    if route.path not in FREE:
+        found.add(429)
+    return tuple(sorted(found))
 
 
 def _parameters() -> list[dict[str, Any]]:

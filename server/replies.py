@@ -51,6 +51,11 @@ ERRORS: dict[str, tuple[int, str]] = {
     ),
     "uri_too_long": (414, "the query string is too long; POST the lookup"),
     "unsupported_media_type": (415, "the body is neither JSON nor JSON lines"),
+    "body_timeout": (408, "the body came too slowly; the connection is closed"),
+    "rate_limited": (
+        429,
+        "this client sends too many requests; `Retry-After` says how long to wait",
+    ),
     "internal": (500, "a defect of the server; its log says more"),
     "index_unavailable": (503, "there is no index, or it cannot be read now"),
     "format_from_future": (503, "the index was written by a newer version"),

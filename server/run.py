@@ -22,11 +22,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from granian._granian import SocketHolder
-from granian.constants import Interfaces
+from granian.constants import HTTPModes, Interfaces
 from granian.http import HTTP1Settings
 from granian.log import LogLevels
 from granian.server.mp import MPServer, WorkerProcess
 
+from dedupindex.errors import BadInput
 from dedupindex.index import open_index
 from dedupindex.index.protocol import Counts
 from server import doors, logs, shortcut
@@ -35,6 +36,7 @@ from server.config import DRAIN, HEADER_TIMEOUT, THREADS, Config
 from server.hot import AccessLog, HotRoutes
 from server.live import LiveIndex
 from server.metrics import Metrics, block_size
+from server.notify import notify
 from server.upkeep import Upkeep
 
 _PARENT_EVERY = 1.0  # seconds between two looks at whether the main process is still there
@@ -55,13 +57,14 @@ def serve(config: Config, ready: Callable[[Started], None]) -> None:
     Raises `doors.CannotListen`, and what keeps the index from being opened. Must be called in the
     main thread, because it takes over the signals.
     """
-    logs.configure()
+    logs.configure(config.log_format)
     with closing(open_index(config.index)) as engine, engine.view() as view:
         counts = view.counts()
     sockets = doors.listen(config.host, config.port, config.workers)
     port = sockets[0].getsockname()[1]
     host = f"[{config.host}]" if ":" in config.host else config.host
-    started = Started(f"http://{host}:{port}", config.workers, counts)
+    scheme = "https" if config.tls else "http"
+    started = Started(f"{scheme}://{host}:{port}", config.workers, counts)
     with suppress(ValueError, OSError):  # as many connections as the system lets us have
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -85,9 +88,13 @@ class _Server(MPServer):
             blocking_threads=THREADS,
             backlog=doors.BACKLOG,
             backpressure=config.max_connections,
-            http1_settings=HTTP1Settings(header_read_timeout=HEADER_TIMEOUT * 1000),
+            http=HTTPModes.http1,  # our limits of connections and times are of HTTP/1
+            http1_settings=HTTP1Settings(
+                header_read_timeout=min(HEADER_TIMEOUT, config.body_timeout) * 1000
+            ),
+            **(config.tls.options() if config.tls else {}),
             log_level=LogLevels.error,
-            log_dictconfig=logs.granian_config(),
+            log_dictconfig=logs.granian_config(config.log_format),
             respawn_failed_workers=True,
             workers_kill_timeout=config.stop_timeout,
         )
@@ -114,11 +121,32 @@ class _Server(MPServer):
         for _ in range(self.workers):
             os.read(self._loaded, 1)
         self._ready()
+        notify("READY=1")
 
-    def _stop_workers(self) -> None:
+    def _reload(self, spawn_target: Any, target_loader: Any) -> None:
+        """SIGHUP: new workers, which read the files of TLS again; then the old ones end."""
+        if self._config.tls is not None:
+            try:
+                self._config.tls.check()
+                cert, key, least = self._config.tls.options().values()
+                self.build_ssl_context(cert, key, None, least, None, [], False)
+            except BadInput as error:
+                self.reload_signal = False
+                self.main_loop_interrupt.clear()
+                logs.LOGGER.error("still serving with the old certificate: %s", error)
+                return
+        self._say_last()
+        super()._reload(spawn_target, target_loader)  # type: ignore[no-untyped-call]
+
+    def _say_last(self) -> None:
+        """Let the workers' answers ask clients to close their connections."""
         for worker in self.wrks:
             with suppress(ProcessLookupError):
                 os.kill(worker.inner.pid, signal.SIGUSR1)
+
+    def _stop_workers(self) -> None:
+        notify("STOPPING=1")
+        self._say_last()
         doors.shut(self._sockets)
         time.sleep(DRAIN)
         super()._stop_workers()  # type: ignore[no-untyped-call]
@@ -146,8 +174,11 @@ class _Server(MPServer):
         gc.collect()
         gc.freeze()
         os.write(self._loading, b".")
+        hot.patience.start()
         if self._config.access_log:
             return AccessLog(hot)
+        if self._config.rate_limit:
+            return hot
         shortcut.install(hot)
         return hot
 

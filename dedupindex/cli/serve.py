@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from dedupindex.cli.common import Command, print_json, printable, say
 from dedupindex.errors import BadInput
 from dedupindex.tokens import read_tokens
+
+if TYPE_CHECKING:
+    from server.tls import Tls
 
 EXAMPLES = """
 bin/serve my-index
@@ -38,7 +42,28 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 )
 @click.option("--private", is_flag=True, help="Lookups need a token, too.")
 @click.option("--open", "for_all", is_flag=True, help="Listen beyond loopback without any token.")
+@click.option(
+    "--tls-cert",
+    type=click.Path(path_type=Path),
+    help="Certificate and its chain, PEM: answer HTTPS; read again on SIGHUP.",
+)
+@click.option(
+    "--tls-key", type=click.Path(path_type=Path), help="Its key, PEM, PKCS#8, not encrypted."
+)
 @click.option("--access-log", is_flag=True, help="Log every request on stderr.")
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Lines of the log: text, or one JSON object each.",
+)
+@click.option(
+    "--rate-limit",
+    type=click.IntRange(0),
+    default=0,
+    help="Requests a second of one client to one worker; 0 for any number.",
+)
 @click.option(
     "--max-body",
     type=click.IntRange(1),
@@ -61,6 +86,13 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
     help="Longest of the JSON lines, in bytes.",
 )
 @click.option(
+    "--body-timeout",
+    type=click.IntRange(1, 3600),
+    default=60,
+    show_default=True,
+    help="Seconds in which each 64 KiB of a body, or its rest, must come.",
+)
+@click.option(
     "--max-connections",
     type=click.IntRange(1),
     default=4096,
@@ -78,7 +110,10 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 def command(index: Path, as_json: bool, **chosen: Any) -> int:
     """Answer lookups from INDEX over HTTP until told to stop (SIGTERM, Ctrl-C)."""
     from server.config import Config, default_workers
+    from server.logs import LOGGER, configure
     from server.run import Started, serve
+
+    tell = LOGGER.info if chosen["log_format"] == "json" else say
 
     def ready(started: Started) -> None:
         if as_json:
@@ -90,23 +125,41 @@ def command(index: Path, as_json: bool, **chosen: Any) -> int:
                     "workers": started.workers,
                 }
             )
-        say(
+        tell(
             f"serving {index} ({started.counts.captures:,} captures) at {started.url}, "
             f"{started.workers} workers"
         )
 
     for_all = chosen.pop("for_all")
     chosen["guarded"] = chosen["host"] not in _LOOPBACK and not for_all
-    _check_door(index, chosen["host"], for_all, private=chosen["private"])
+    chosen["tls"] = _tls(chosen)
+    configure(chosen["log_format"])
+    _check_door(index, chosen["host"], for_all, tell, chosen)
     chosen["workers"] = chosen["workers"] or default_workers()
     serve(Config(index, **chosen), ready)
-    say("stopped")
+    tell("stopped")
     return 0
 
 
-def _check_door(index: Path, host: str, for_all: bool, *, private: bool) -> None:
+def _tls(chosen: dict[str, Any]) -> Tls | None:
+    """The certificate to answer HTTPS with, if any; raises `BadInput`."""
+    from server.tls import Tls
+
+    cert, key = chosen.pop("tls_cert"), chosen.pop("tls_key")
+    if cert is None and key is None:
+        return None
+    if cert is None or key is None:
+        raise BadInput("--tls-cert and --tls-key are needed both")
+    tls = Tls(cert, key)
+    tls.check()
+    return tls
+
+
+def _check_door(
+    index: Path, host: str, for_all: bool, tell: Callable[[str], None], chosen: dict[str, Any]
+) -> None:
     """Refuse what would let strangers in unasked; raises `BadInput`."""
-    tokens = read_tokens(index)
+    private, tokens = chosen["private"], read_tokens(index)
     if private and not tokens:
         raise BadInput(f"--private needs a token: bin/token {index} --add NAME --role read")
     if host in _LOOPBACK:
@@ -117,4 +170,9 @@ def _check_door(index: Path, host: str, for_all: bool, *, private: bool) -> None
             f"token with bin/token {index} --add NAME, or say --open"
         )
     if not private:
-        say(f"{host} is not loopback: whoever reaches this address may ask the index")
+        tell(f"{host} is not loopback: whoever reaches this address may ask the index")
+    if chosen["tls"] is None:
+        tell(
+            f"{host} is not loopback, and there is no TLS: tokens and URLs can be read on the way; "
+            "give --tls-cert and --tls-key, or let a proxy do it"
+        )

@@ -216,6 +216,7 @@ class Core:
 
 
 _PASSING = ("unreachable", "timeout", "status", "garbage", "quiet")
+_LATER = (408, 429)  # too slow, too often: neither says anything about what was asked
 _ERRORS = {
     kind.code: kind
     for kind in vars(errors).values()
@@ -226,7 +227,7 @@ _ERRORS = {
 def _read(reply: Reply | Failure, read: Callable[[Any], _T]) -> _T | NotAsked:
     if isinstance(reply, Failure):
         return NotAsked(reply.why, reply.message)
-    if reply.status >= 500:
+    if reply.status >= 500 or reply.status in _LATER:
         return NotAsked("status", f"the server answered {reply.status}")
     try:
         value = requests.loaded(reply.body)
