@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import need
-from tests.peers.replay import Record, check_references, records
-from tests.peers.site import COPIES, PAGES, site
+from tests.peers.replay import Record, check_references, records, replay
+from tests.peers.site import COPIES, PAGES, bodies, site
 from tests.test_cli import dedupindex
 
 pytestmark = pytest.mark.peer
@@ -54,6 +54,29 @@ def test_the_second_harvest_has_revisits(tmp_path: Path) -> None:
         dedupindex("export", "--wget", index, "--out", cdx)
         third = harvest(tmp_path, "all", both, f"--warc-dedup={cdx}")
         assert [record.type for record in third].count("revisit") == len(PAGES)
+
+
+def test_what_the_revisits_name_is_what_the_site_served(tmp_path: Path) -> None:
+    """wget names its originals by record id alone, which pywb does not follow.
+
+    A reader gets the same bytes nevertheless: of the original, which has the same URL.
+    """
+    with site() as base:
+        urls = [base + path for path in PAGES]
+        first = harvest(tmp_path, "one", urls)
+        dedupindex("index", "-w", "-m", ".*", tmp_path / "one.warc.gz", tmp_path / "index")
+        dedupindex("export", "--wget", tmp_path / "index", "--out", tmp_path / "dedup.cdx")
+        second = harvest(tmp_path, "two", urls, f"--warc-dedup={tmp_path / 'dedup.cdx'}")
+    stored = {one.record_id: one for one in first}
+    served = bodies(base)
+    with replay([tmp_path / "one.warc.gz", tmp_path / "two.warc.gz"], tmp_path) as archive:
+        for revisit in second:
+            original = stored[revisit.refers_to]
+            assert (revisit.type, original.url) == ("revisit", revisit.url)
+            for date in (original.date, revisit.date):
+                answer = archive.get(revisit.url, date)
+                assert answer == (200, served[revisit.url], original.date)
+    assert len(second) == len(urls)
 
 
 def test_what_changed_is_stored(tmp_path: Path) -> None:
