@@ -11,6 +11,7 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
+from dedupindex.browsertrix import is_address, shown
 from dedupindex.build.plan import Plan, make_plan
 from dedupindex.build.stage import Staged, Task, judge_of, run_task
 from dedupindex.capture import Problem
@@ -22,7 +23,7 @@ from dedupindex.index.identity import FILE, Identity, Settings, read_identity
 from dedupindex.index.protocol import Load
 from dedupindex.index.settle import CHAINED, CONTRADICTED, Outcome
 from dedupindex.index.staging import Staging
-from dedupindex.sources import Expanded, SourceOptions, expand
+from dedupindex.sources import Expanded, SourceOptions, expand, passing
 from dedupindex.tally import BuildTally
 
 
@@ -45,7 +46,7 @@ class Build:
     def signature(self) -> dict[str, Any]:
         """What makes two builds the same: run again, the second has nothing left to do."""
         return {
-            "sources": [os.path.abspath(source) for source in self.sources],
+            "sources": [_named(source) for source in self.sources],
             "settings": asdict(self.settings),
             "engine": self.engine,
             "kind": self.kind,
@@ -101,6 +102,11 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
     tally.seconds = time.monotonic() - start
     problems = [*found.problems, *(problem for staged in done for problem in staged.problems)]
     return Built(tally, problems, found.skipped)
+
+
+def _named(source: str) -> str:
+    """A source as an index may remember it: without a password."""
+    return shown(source) if is_address(source) else os.path.abspath(source)
 
 
 def _find(job: Build) -> Expanded:
@@ -171,7 +177,7 @@ def _prepare(job: Build) -> None:
         Identity(job.engine, job.settings).write(job.index)
         return
     with closing(open_index(job.index)) as engine:
-        again = engine.note() == job.signature() and "-" not in job.sources
+        again = engine.note() == job.signature() and not any(map(passing, job.sources))
         if not (job.add or job.replace or again):
             raise IndexExists(
                 f"there is an index at {job.index}; give --add to add to it, "

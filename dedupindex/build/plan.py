@@ -10,17 +10,17 @@ from blake3 import blake3
 
 from dedupindex.errors import BadSource, ContainerChanged
 from dedupindex.index.protocol import View
-from dedupindex.sources import Expanded
+from dedupindex.sources import Expanded, passing
 
 TASK_BYTES = 1 << 30  # of containers; what a task has done is kept when a build is killed
 
 
 @dataclass(frozen=True)
 class Input:
-    """One container to read: its absolute path, or ``-`` for standard input."""
+    """One container to read: its absolute path, ``-`` for standard input, or an address."""
 
     path: str
-    size: int  # bytes, 0 for standard input
+    size: int  # bytes, 0 where it is no file
     modified: int = 0  # nanoseconds since 1970
 
 
@@ -49,8 +49,8 @@ def make_plan(
     plan = Plan()
     inputs, known = [], list[Input]()
     for path in expanded.paths:
-        if path == "-":
-            inputs.append(Input("-", 0))
+        if passing(path):
+            inputs.append(Input(path, 0))
             continue
         name = os.path.abspath(path)
         try:

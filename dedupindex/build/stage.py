@@ -18,7 +18,7 @@ from dedupindex.index.identity import Settings
 from dedupindex.index.protocol import Container
 from dedupindex.index.runs import RunWriter
 from dedupindex.index.staging import Numbers
-from dedupindex.sources import Source, SourceOptions, open_source
+from dedupindex.sources import Source, SourceOptions, open_source, passing
 from dedupindex.sources.cdx import CdxSource
 from dedupindex.sources.wacz import WaczSource
 from dedupindex.sources.warc import WarcSource
@@ -112,8 +112,8 @@ def run_task(task: Task, progress: Progress) -> Staged:
 
 
 def _container(source: Source, item: Input, stager: _Stager, crawl: str) -> Container:
-    """How a container that was read is registered; a pipe is known by its content only."""
-    name = f"-:{source.content_hash}" if item.path == "-" else source.name
+    """How a container that was read is registered; what is no file is known by its content, too."""
+    name = f"{source.name}:{source.content_hash}" if passing(item.path) else source.name
     records, damaged = stager.tally.records, stager.damages > 0
     return Container(name, source.size, source.content_hash, records, crawl, damaged, item.modified)
 

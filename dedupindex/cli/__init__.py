@@ -22,7 +22,7 @@ COMMANDS = {  # in the order of the work
     "lookup": "Look digests up.",
     "report": "Say what a crawl would have saved.",
     "token": "Say who may write to a served index, or read it.",
-    "export": "Write an index for a crawler that reads files.",
+    "export": "Write an index for a crawler that reads a file, or Redis.",
     "search": "Search an index as a person would.",
 }
 ONCE = {  # what is done once, and has no settings that stay

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import click
 
-from dedupindex.cli.common import Command, print_json, say
+from dedupindex.cli.common import Command, print_json, printable, say
+from dedupindex.export import browsertrix as browsertrix_keys
 from dedupindex.export import wget as wget_cdx
 from dedupindex.files import whole
 from dedupindex.index import open_index
@@ -17,19 +19,26 @@ from dedupindex.index import open_index
 EXAMPLES = """
 bin/export --wget my-index --seeds seeds.txt --out dedup.cdx
 wget --warc-file=harvest --warc-cdx --warc-dedup=dedup.cdx --input-file=seeds.txt
+bin/export --redis redis://127.0.0.1:6379/0 my-index
+bin/export --redis redis://127.0.0.1:6379/0 --cancel my-index
 """
 
 
 @click.command(cls=Command, examples=EXAMPLES)
-@click.argument("index", type=click.Path(path_type=Path))
+@click.argument("index", type=click.Path(path_type=Path), required=False)
 @click.option(
     "--wget", is_flag=True, allow_from_autoenv=False, help="The CDX that wget --warc-dedup takes."
+)
+@click.option(
+    "--redis",
+    metavar="URL",
+    help="The keys of Browsertrix, into a Redis: redis://[USER:PASSWORD@]HOST:PORT/DATABASE.",
 )
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     allow_from_autoenv=False,
-    help="Write to this file, whole or not at all. Default: standard output.",
+    help="--wget: Write to this file, whole or not at all. Default: standard output.",
 )
 @click.option(
     "--seeds",
@@ -45,20 +54,52 @@ wget --warc-file=harvest --warc-cdx --warc-dedup=dedup.cdx --input-file=seeds.tx
 @click.option(
     "--bridge", is_flag=True, help="Also originals whose own record spells the digest otherwise."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout; needs --out.")
-def command(
-    index: Path,
-    wget: bool,
-    out: Path | None,
-    seeds: BinaryIO | None,
-    hosts: BinaryIO | None,
-    bridge: bool,
-    as_json: bool,
-) -> int:
-    """Write the originals in INDEX for a crawler: --wget."""
-    if not wget:
-        raise click.UsageError("say what for: --wget")
-    if as_json and out is None:
+@click.option(
+    "--crawl", "crawls", multiple=True, metavar="NAME", help="--redis: only these crawls."
+)
+@click.option(
+    "--as",
+    "other",
+    metavar="NAME",
+    help="--redis: the crawl of captures of no crawl. Default: the name of INDEX.",
+)
+@click.option(
+    "--algorithm",
+    type=click.Choice(list(browsertrix_keys.ENCODINGS)),
+    default="sha256",
+    show_default=True,
+    help="--redis: of the digests that the crawler makes.",
+)
+@click.option(
+    "--commit", metavar="CRAWL", allow_from_autoenv=False, help="--redis: commit this crawl."
+)
+@click.option(
+    "--cancel", metavar="CRAWL", allow_from_autoenv=False, help="--redis: take this crawl away."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def command(index: Path | None, wget: bool, redis: str | None, **options: Any) -> int:
+    """Write the originals in INDEX for a crawler: --wget or --redis."""
+    ended = [name for name in ("commit", "cancel") if options[name]]
+    if not wget and not redis:
+        raise click.UsageError("say what for: --wget or --redis")
+    if ended and (wget or index or len(ended) > 1):
+        raise click.UsageError(f"--{ended[0]} takes --redis and a crawl, and no INDEX")
+    if ended:
+        return _end(redis or "", ended[0], options[ended[0]], as_json=options["as_json"])
+    if index is None:
+        raise click.UsageError("name an INDEX")
+    if wget:
+        return _wget(index, options)
+    if options["out"]:
+        raise click.UsageError("--out is for --wget")
+    return _redis(index, redis or "", options)
+
+
+def _wget(index: Path, options: dict[str, Any]) -> int:
+    out: Path | None = options["out"]
+    seeds: BinaryIO | None = options["seeds"]
+    hosts: BinaryIO | None = options["hosts"]
+    if options["as_json"] and out is None:
         raise click.UsageError("--json needs --out: standard output carries the CDX")
     wanted = wget_cdx.Wanted.of(seeds or (), hosts or ())
     exported = wget_cdx.Exported()
@@ -66,22 +107,72 @@ def command(
         engine = stack.enter_context(closing(open_index(index)))
         view = stack.enter_context(engine.view())
         stream = stack.enter_context(whole(out)) if out else sys.stdout.buffer
+        bridge = options["bridge"]
         stream.writelines(wget_cdx.lines(view.captures(), wanted, exported, bridge=bridge))
     if out is None:
         sys.stdout.buffer.flush()
-    if as_json:
+    if options["as_json"]:
         print_json({**vars(exported), "left_out": dict(exported.left_out)})
-    else:
-        _tell(exported)
-    return 0
-
-
-def _tell(exported: wget_cdx.Exported) -> None:
+        return 0
     say(
         f"{exported.written:,} originals written, {exported.for_seeds:,} of them with the URL of "
         f"a seed, {exported.for_hosts:,} of a wanted host"
     )
     if exported.other_urls:
         say(f"  {exported.other_urls:,} captures at other URLs: wget takes one URL for a digest")
-    for reason, count in sorted(exported.left_out.items()):
+    _tell_left_out(exported.left_out)
+    return 0
+
+
+def _redis(index: Path, address: str, options: dict[str, Any]) -> int:
+    from dedupindex.export.redis import writing  # an extra of its own
+
+    home = index.resolve()
+    choice = browsertrix_keys.Choice(
+        options["other"] or home.name,
+        frozenset(options["crawls"]),
+        options["algorithm"],
+        options["bridge"],
+    )
+    exported = browsertrix_keys.Exported()
+    with ExitStack() as stack:
+        engine = stack.enter_context(closing(open_index(index)))
+        view = stack.enter_context(engine.view())
+        database = stack.enter_context(writing(address))
+        files = browsertrix_keys.Files(view.container)
+        found = browsertrix_keys.originals(view.captures(), files, choice, exported)
+        database.export(found, os.fsencode(home), choice.crawls)
+    if options["as_json"]:
+        print_json({**vars(exported), "left_out": dict(exported.left_out)})
+        return 0
+    say(f"{exported.written:,} originals written and committed")
+    for crawl, count in sorted(exported.crawls.items()):
+        say(f"  crawl {crawl}: {count:,}")
+    _tell_left_out(exported.left_out)
+    if not exported.written and exported.left_out["spelled-otherwise"]:
+        say(f"their records state other digests than {choice.algorithm}; --bridge takes them too")
+    elif not exported.written:
+        say(
+            f"has the index digests in {choice.algorithm}? bin/index --also-digest "
+            f"{choice.algorithm} makes them, of WARCs"
+        )
+    return 0
+
+
+def _end(address: str, action: str, crawl: str, *, as_json: bool) -> int:
+    """Commit or cancel a crawl in a Redis."""
+    from dedupindex.export.redis import writing
+
+    with writing(address) as database:
+        getattr(database, action)(crawl)
+    state = "committed" if action == "commit" else "cancelled"
+    if as_json:
+        print_json({"crawl": crawl, "state": state})
+    else:
+        say(f"crawl {printable(crawl)} is {state}")
+    return 0
+
+
+def _tell_left_out(left_out: dict[str, int]) -> None:
+    for reason, count in sorted(left_out.items()):
         say(f"  left out: {reason:<18}{count:>12,}")

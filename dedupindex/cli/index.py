@@ -111,8 +111,8 @@ def command(
 ) -> int:
     """Build an index of originals from SOURCEs, or look after the one in INDEX.
 
-    A SOURCE is a WARC, ARC, WACZ, CDX, CDXJ or Heritrix crawl.log, a directory of them, a glob, or
-    - for standard input.
+    A SOURCE is a WARC, ARC, WACZ, CDX, CDXJ or Heritrix crawl.log, a directory of them, a glob, -
+    for standard input, or the redis:// address at which Browsertrix keeps its hashes.
     """
     if actions := [name for name in _ACTIONS if options[name]]:
         if len(actions) > 1:

@@ -1,14 +1,15 @@
 """Sources: everything that captures can be read from, behind one door.
 
-WARC, ARC, WACZ, CDX, CDXJ and crawl logs all become the same stream of items (`Source`).
+WARC, ARC, WACZ, CDX, CDXJ, crawl logs and what Browsertrix keeps in Redis all become the same
+stream of items (`Source`).
 `expand` finds the containers that a user names, `open_source` opens one.
 """
 
 from __future__ import annotations
 
-from dedupindex.sources.finding import Expanded, expand
+from dedupindex.sources.finding import Expanded, expand, passing
 from dedupindex.sources.kinds import KINDS
 from dedupindex.sources.opening import open_source
 from dedupindex.sources.protocol import Source, SourceOptions
 
-__all__ = ["KINDS", "Expanded", "Source", "SourceOptions", "expand", "open_source"]
+__all__ = ["KINDS", "Expanded", "Source", "SourceOptions", "expand", "open_source", "passing"]

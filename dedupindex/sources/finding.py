@@ -1,4 +1,4 @@
-"""From what a user names (files, directories, globs, ``-``) to the containers to read."""
+"""From what a user names (files, directories, globs, ``-``, a Redis) to the containers to read."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from dedupindex.browsertrix import is_address
 from dedupindex.capture import Problem
 from dedupindex.errors import BadSource
 from dedupindex.sources.kinds import HEAD, NO_ZSTD, ZSTD, kind_named, kind_of
@@ -24,7 +25,7 @@ _INDEX = ("index.json", b'"canonicaliser"')  # what makes a directory one of our
 class Expanded:
     """The containers that were meant, each once."""
 
-    paths: list[str] = field(default_factory=list)  # absolute, or "-"
+    paths: list[str] = field(default_factory=list)  # absolute, "-", or the address of a Redis
     skipped: int = 0  # files met in directories or by globs that are no source
     problems: list[Problem] = field(default_factory=list)  # such files that may be one
 
@@ -41,8 +42,8 @@ def expand(sources: Sequence[str], kind: str | None = None) -> Expanded:
     found = Expanded()
     visited: set[tuple[int, int]] = set()
     for source in sources:
-        if source == STDIN:
-            found.paths.append(STDIN)
+        if source == STDIN or is_address(source):
+            found.paths.append(source)
         elif os.path.isdir(source):
             _search(os.path.abspath(source), wanted, found, visited)
         elif os.path.lexists(source) or not glob.has_magic(source):
@@ -51,6 +52,11 @@ def expand(sources: Sequence[str], kind: str | None = None) -> Expanded:
             _by_glob(source, wanted, found, visited)
     found.paths = list(dict.fromkeys(found.paths))
     return found
+
+
+def passing(path: str) -> bool:
+    """Whether a path of `Expanded` is of something that may say something else the next time."""
+    return path == STDIN or is_address(path)
 
 
 def regular(path: str) -> str:

@@ -10,7 +10,7 @@ from dedupindex.errors import BadSource
 from dedupindex.sources import cdxlayout, crawllog
 from dedupindex.sources.text import GZIP, gunzip
 
-KINDS = ("warc", "arc", "wacz", "cdx", "cdxj", "crawllog")
+KINDS = ("warc", "arc", "wacz", "cdx", "cdxj", "crawllog", "browsertrix")
 HEAD = 1 << 15  # bytes of a file that are looked at
 ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 ZSTD = (b"\x28\xb5\x2f\xfd", b"\x5d\x2a\x4d\x18")  # a frame, and the dictionary before .warc.zst

@@ -8,8 +8,10 @@ import sys
 from collections.abc import Iterator
 from typing import BinaryIO
 
+from dedupindex.browsertrix import is_address, shown
 from dedupindex.capture import Item, Problem
 from dedupindex.errors import BadSource
+from dedupindex.sources.browsertrix import BrowsertrixSource
 from dedupindex.sources.cdx import CdxSource
 from dedupindex.sources.cdxj import CdxjSource
 from dedupindex.sources.cdxlayout import NO_HEADER
@@ -31,10 +33,18 @@ _TEXT: dict[str, type[TextSource]] = {
 def open_source(path: str, kind: str | None = None, options: SourceOptions | None = None) -> Source:
     """Open a file, or standard input for ``-``, as the kind its content tells, or as `kind`.
 
+    The address of a Redis is opened as ``browsertrix``, the only kind of source that is one.
+
     Raises `BadSource`: missing, unreadable, of no known kind, or plainly not what `kind` says.
     """
     forced = kind_named(kind) if kind else ""
     options = options or SourceOptions()
+    if is_address(path):
+        if forced not in ("", "browsertrix"):
+            raise BadSource(f"{shown(path)} can only be read as browsertrix, not as {forced}")
+        return BrowsertrixSource(path)
+    if forced == "browsertrix":
+        raise BadSource(f"{path} is a file; browsertrix is read from an address, redis://…")
     name, size, stream = _open(path)
     try:
         head = stream.read(HEAD)
