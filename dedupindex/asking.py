@@ -46,9 +46,9 @@ def _base64(value: bytes) -> bytes:
         raise BadQuery(f"url_base64 is not base64: {error}") from error
 
 
-def _number(value: bytes) -> int:
+def _number(name: str, value: bytes) -> int:
     if not value.isdigit() or len(value) > 18:
-        raise BadQuery("min_size takes a number of bytes")
+        raise BadQuery(f"{name} takes a number of bytes")
     return int(value)
 
 
@@ -133,7 +133,7 @@ PARAMETERS = {
         ),
         Parameter(
             "min_size",
-            _number,
+            partial(_number, "min_size"),
             "Smallest payload of an original, in bytes.",
             {"type": "integer", "minimum": 0, "maximum": 10**18 - 1},
             types=(int,),
@@ -170,6 +170,13 @@ PARAMETERS = {
             "bytes than `covers` says. Replay tools compare the text of digests.",
             {"type": "boolean", "default": False},
             types=(bool,),
+        ),
+        Parameter(
+            "size",
+            partial(_number, "size"),
+            "Bytes that the asker counts for its capture; they are added up in statistics.",
+            {"type": "integer", "minimum": 0, "maximum": 10**18 - 1},
+            types=(int,),
         ),
         Parameter(
             "unlabelled",

@@ -78,6 +78,7 @@ class Query:
     crawl: str = ""  # that asks, and so sees what it has reported itself
     covers: Covers = Covers.UNKNOWN  # what the digest was taken of
     bridge: bool = False  # take originals whose own digest is of another algorithm or other bytes
+    size: int = -1  # bytes that the asker counts for its capture; no condition, for statistics
 
     def conditional(self) -> bool:
         """Whether a capture with the digest may be refused."""

@@ -43,6 +43,7 @@ _BASES = {
     f"strategy={name}": cell_of(Strategy.parse(name).value, "exact_url")
     for name in NAMES + NEWER_NAMES
 }
+_STRATEGIES = {base: name.removeprefix("strategy=") for name, base in reversed(_BASES.items())}
 _ACCEPTS_KEPT = 1000
 
 Environ = dict[str, Any]
@@ -57,6 +58,7 @@ class Lookups:
         self._live, self._metrics, self._config = live, metrics, config
         self._access, self._private = access, access.private
         self._bodies, self._batch = bodies, Batch(live, metrics, config)
+        self._counting = live.crawls.counting
         self._accepts: dict[str, bool] = {"*/*": False, "application/json": False}
 
     def respond(self, environ: Environ) -> Reply:
@@ -88,18 +90,21 @@ class Lookups:
                         body = None
                     if body is not None:
                         if asker:
-                            self._live.crawls.asked.note(asker)
+                            strategy, taken = _STRATEGIES[base], perf_counter_ns() - started
+                            self._counting.note((asker, strategy, url, body, -1, taken))
                         self._metrics.lookup(base + (MISS if body is NONE else HIT), started)
                         return OK, JSON, body
             return self._one(opened, text, as_text, started)
         except Exception as error:
+            self._counting.note_failure(error, environ["QUERY_STRING"])
             return reply_to(error, environ, self._metrics)
 
     def _one(self, opened: Opened, text: str, as_text: bool, started: int) -> Reply:
-        strategy = Strategy.DIGEST_ANY.value
+        strategy, given = Strategy.DIGEST_ANY.value, of_query_string(text)
         try:
-            query, explain = query_of(of_query_string(text))
+            query, explain = query_of(given)
         except UnknownAlgorithm:
+            self._counting.note_unknown(given, perf_counter_ns() - started)
             self._metrics.lookup(cell_of(strategy, "unknown_algorithm"), started)
             return ("204 No Content", [], b"") if as_text else (OK, JSON, UNKNOWN)
         if as_text and explain:
@@ -123,7 +128,7 @@ class Lookups:
             else:
                 reply = (OK, TEXT, header_lines(answer.original))
         if query.crawl:
-            self._live.crawls.asked.note(query.crawl)
+            self._counting.note_answer(query, answer, perf_counter_ns() - started)
         self._metrics.lookup(cell, started)
         return reply
 

@@ -13,13 +13,14 @@ import orjson
 
 from dedupindex import lookup
 from dedupindex.asking import PARAMETERS, UnknownAlgorithm, of_json, query_of
-from dedupindex.crawls.asked import Counting
+from dedupindex.crawls.counting import Outcome
 from dedupindex.crawls.view import NOTHING, Snapshot
 from dedupindex.errors import BadQuery, DedupError, UnknownCrawl
 from dedupindex.index.answer_bytes import BROKEN, NONE, PlainView, sought
 from dedupindex.index.protocol import View
 from dedupindex.lookup import Strategy
 from server.config import Config
+from server.counting import Counting, failed, noted
 from server.live import LiveIndex, Opened
 from server.metrics import HIT, MISS, Metrics, cell_of, error_cell
 from server.replies import RequestError, code_of, error_object
@@ -51,7 +52,7 @@ class Batch:
 
     def __init__(self, live: LiveIndex, metrics: Metrics, config: Config) -> None:
         self._live, self._metrics, self._config = live, metrics, config
-        self._known = NOTHING
+        self._known, self._counting = NOTHING, live.crawls.counting
 
     @contextmanager
     def _state(self) -> Iterator[_State]:
@@ -64,7 +65,7 @@ class Batch:
                 yield _State(opened, view, crawls)
 
     def _answers(self, opened: Opened, defaults: Given) -> _Answers:
-        return _Answers(opened, self._live.crawls.asked, defaults)
+        return _Answers(opened, self._counting, defaults)
 
     def json(self, body: bytes, defaults: Given) -> bytes:
         """``{"answers": [...]}`` to ``{"lookups": [...], ...}``, all of one state of the index."""
@@ -79,9 +80,15 @@ class Batch:
         limit = self._config.max_batch
         if len(lookups) > limit:
             raise RequestError("too_large", f"a batch has at most {limit} lookups")
-        with self._state() as state:
-            answers = self._answers(state.opened, {**defaults, **of_json(content)})
-            joined = b",".join(answers.of(state, lookups))
+        defaults = {**defaults, **of_json(content)}
+        try:
+            with self._state() as state:
+                answers = self._answers(state.opened, defaults)
+                joined = b",".join(answers.of(state, lookups))
+        except DedupError:
+            self._failed(defaults, len(lookups))
+            raise
+        answers.count(started, len(lookups))
         self._metrics.batch("batch", answers.cells, started)
         return b'{"answers":[' + joined + b"]}"
 
@@ -100,13 +107,20 @@ class Batch:
                     answers = self._answers(state.opened, defaults)
                     found = answers.of(state, lookups)
                 cells = answers.cells
+                answers.count(started, len(lookups))
             except DedupError as error:  # the index went away: no line may pass for "not found"
                 code = code_of(error)
+                self._failed(defaults, len(lookups))
                 found = [orjson.dumps(error_object(code, str(error)))] * len(lookups)
                 cells = Counter({error_cell(code): len(lookups)})
             self._metrics.batch("lines", cells, started)
             found.append(b"")
             yield b"\n".join(found)
+
+    def _failed(self, defaults: Given, count: int) -> None:
+        """Count lookups none of which could be answered."""
+        if name := defaults.get("crawl", b"").decode("utf-8", "replace"):
+            self._counting.note_all([failed(name)] * count)
 
 
 class _State(NamedTuple):
@@ -120,17 +134,24 @@ class _State(NamedTuple):
 class _Answers:
     """Answers lookups with common defaults, and counts what it answered."""
 
-    def __init__(self, opened: Opened, asked: Counting, defaults: Given) -> None:
+    def __init__(self, opened: Opened, counting: Counting, defaults: Given) -> None:
         """Raises what makes the defaults unfit for any lookup."""
-        self._asked, self._defaults = asked, defaults
+        self._counting, self._defaults = counting, defaults
+        self._noted: list[tuple[str, str, str | bytes, Outcome, int]] = []  # of crawls
         self._settings = opened.engine.identity.settings
         read_values = {name: PARAMETERS[name].read(text) for name, text in defaults.items() if text}
         strategy = read_values.get("strategy", Strategy.DIGEST_ANY)
         lookup.require_strategy(self._settings, strategy)
-        self._base = cell_of(strategy.value, "exact_url")
+        self._strategy, self._base = strategy.value, cell_of(strategy.value, "exact_url")
         self._plain = opened.plain if defaults.keys() <= {"strategy", "crawl"} else None
         self._asker = read_values.get("crawl", "")
         self.cells: Counter[int] = Counter()
+
+    def count(self, started: int, of: int) -> None:
+        """Note what was answered; each of them took its share of the time since `started`."""
+        if self._noted:
+            share = (perf_counter_ns() - started) // of
+            self._counting.note_all((*one, share) for one in self._noted)
 
     def of(self, state: _State, lookups: list[Any]) -> list[bytes]:
         """The answer to each, in order."""
@@ -141,6 +162,7 @@ class _Answers:
         covers = state.crawls.covers_of(asker) if asker else 0
         found: list[bytes] = []
         misses = hits = 0
+        aside = set[int]()  # which of them were not plain
         for item in lookups:
             body = None
             try:
@@ -156,6 +178,7 @@ class _Answers:
             except (TypeError, AttributeError, UnknownCrawl, *BROKEN):
                 body = None  # asked the other way, it will say what is wrong
             if body is None:
+                aside.add(len(found))
                 body = self._one(state, item)
             elif body is NONE:
                 misses += 1
@@ -163,7 +186,11 @@ class _Answers:
                 hits += 1
             found.append(body)
         if asker:
-            self._asked.note_all([asker] * (hits + misses))
+            self._noted += [
+                (asker, self._strategy, item["url"], body, -1)
+                for place, (item, body) in enumerate(zip(lookups, found, strict=True))
+                if place not in aside
+            ]
         self.cells[self._base + HIT] += hits
         self.cells[self._base + MISS] += misses
         return found
@@ -183,17 +210,26 @@ class _Answers:
             if explain:
                 content["considered"] = lookup.considered(seen, self._settings, query)
             if query.crawl:
-                self._asked.note(query.crawl)
+                self._noted.append(noted(query, answer))
             match = answer.match.value if answer else "none"
             self.cells[cell_of(query.strategy.value, match)] += 1
             return orjson.dumps(content)
         except UnknownAlgorithm:
             self.cells[cell_of(Strategy.DIGEST_ANY.value, "unknown_algorithm")] += 1
+            if name := asked.get("crawl") or self._asker:
+                self._noted.append((name, self._strategy, asked.get("url") or "", None, -1))
             return UNKNOWN
         except DedupError as error:
             code = code_of(error)
             self.cells[error_cell(code)] += 1
+            self._note_failure(asked)
             return orjson.dumps(error_object(code, str(error)))
+
+    def _note_failure(self, asked: Any) -> None:
+        """Count a lookup that could not be answered for the crawl that made it, if it says."""
+        own = asked.get("crawl") if isinstance(asked, dict) else None
+        if name := own if isinstance(own, str) else self._asker:
+            self._counting.note(failed(name))
 
 
 def loaded(line: bytes | RequestError) -> Any:

@@ -14,7 +14,9 @@ from typing import Any
 
 from werkzeug.http import parse_cookie
 
+from dedupindex import lookup
 from dedupindex.capture import Capture, Covers
+from dedupindex.crawls.counting import Other, Outcome
 from dedupindex.digest import EMPTY
 from dedupindex.index.identity import Settings
 from dedupindex.index.protocol import Finder
@@ -61,11 +63,20 @@ class Cdx:
                 captures = listed(view, settings, query, covers)
                 headers, body = written(captures, query)
         except Exception as error:
+            self._live.crawls.counting.note_failure(error, environ["QUERY_STRING"])
             return reply_to(error, environ, self._metrics)
         if query.crawl:
-            self._live.crawls.asked.note(query.crawl)
+            self._note(query, captures, perf_counter_ns() - started)
         self._metrics.lookup(_CELLS[query.match] + (HIT if captures else MISS), started)
         return OK, headers, body
+
+    def _note(self, query: CdxQuery, captures: list[Capture], taken: int) -> None:
+        """Count what a crawl asked. Without a digest nobody knows what it makes of the answer."""
+        strategy = _STRATEGIES[query.match].value
+        outcome: Outcome = Other.LISTED if captures else None
+        if captures and query.digest() is not None:
+            outcome = lookup.match_of(query.url, captures[0].url).value, captures[0]
+        self._live.crawls.counting.note((query.crawl, strategy, query.url, outcome, -1, taken))
 
 
 def _with_token(environ: Environ) -> Environ:

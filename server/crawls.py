@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from dedupindex.capture import Covers
-from dedupindex.crawls.asked import Counting, add_asked
+from dedupindex.crawls.counting import add_counted
 from dedupindex.crawls.store import FILE, Reading, Store, Writing
 from dedupindex.crawls.view import NOTHING, Snapshot
 from dedupindex.crawls.writer import Writer
@@ -25,6 +25,7 @@ from dedupindex.errors import IndexUnavailable, UnknownCrawl
 from dedupindex.index.cells import Keys
 from dedupindex.index.protocol import Finder
 from dedupindex.lookup import Query
+from server.counting import Counting
 
 _T = TypeVar("_T")
 
@@ -52,7 +53,7 @@ class Crawls:
         self._opened: _Opened | None = None
         self._error: IndexUnavailable | None = None  # what keeps a file from being open
         self._busy = threading.Lock()
-        self.asked = Counting()
+        self.counting = Counting()
 
     def refresh(self) -> None:
         """Open the file if it is there now, and let go of one that was replaced."""
@@ -96,11 +97,19 @@ class Crawls:
             raise UnknownCrawl("no crawl was begun here; begin one with POST /crawls")
         return opened.writer.write(change)
 
-    def write_asked(self) -> None:
-        """Write down who has asked since this was called last; raises `IndexUnavailable`."""
-        counted = self.asked.taken()
-        if counted and self._opened is not None:
-            self.write(lambda writing: add_asked(writing, counted.items(), time.time()))
+    def write_counts(self) -> None:
+        """Write down what was looked up since this was called last; raises `IndexUnavailable`."""
+        parts = self.counting.take()
+        while parts:
+            try:
+                self.write(partial(add_counted, counted=parts[0]))
+            except UnknownCrawl:
+                return  # there is none at all
+            except BaseException:
+                for part in parts:
+                    self.counting.give_back(part)
+                raise
+            parts.pop(0)
 
     def _look(self) -> None:
         if self._opened is None:

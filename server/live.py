@@ -20,7 +20,7 @@ from dedupindex.index import open_index
 from dedupindex.index.answer_bytes import PlainAnswers, PlainView
 from dedupindex.index.identity import Identity, read_identity
 from dedupindex.index.protocol import Engine
-from server.config import COUNT_EVERY, RELOAD_EVERY, RELOAD_GRACE
+from server.config import COUNT_EVERY, GATHER_EVERY, RELOAD_EVERY, RELOAD_GRACE
 from server.crawls import Crawls
 from server.logs import LOGGER
 
@@ -84,7 +84,12 @@ class LiveIndex:
 
     def watch(self) -> None:
         """Refresh for as long as the process lives, in a thread of its own."""
-        for work, pause in ((self.refresh, RELOAD_EVERY), (self.crawls.write_asked, COUNT_EVERY)):
+        works: list[tuple[Callable[[], None], float]] = [
+            (self.refresh, RELOAD_EVERY),
+            (self.crawls.counting.gather, GATHER_EVERY),
+            (self.crawls.write_counts, COUNT_EVERY),
+        ]
+        for work, pause in works:
             name = work.__name__
             threading.Thread(
                 target=_over_and_over, args=(work, pause), name=name, daemon=True

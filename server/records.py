@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from time import perf_counter_ns
 from typing import Any
 
 from dedupindex import lookup
@@ -17,7 +19,7 @@ from dedupindex.capture import Capture, Evidence
 from dedupindex.crawls import life
 from dedupindex.crawls.captures import Added, add
 from dedupindex.crawls.crawl import Crawl, Seen, State
-from dedupindex.crawls.store import Writing
+from dedupindex.crawls.store import Reading, Writing
 from dedupindex.digest import parse_spelled
 from dedupindex.errors import BadInput, BadQuery, UnknownCrawl
 from dedupindex.index.identity import Settings
@@ -43,6 +45,7 @@ class Records:
 
     def find(self, text: str, query: str) -> dict[str, Any] | None:
         """The record of a digest; `query` is ``uri=`` and then the URL, not escaped."""
+        started = perf_counter_ns()
         digest, _ = parse_spelled(text, unlabelled="sha1")
         url = query.removeprefix("uri=").encode("latin-1") if query.startswith("uri=") else b""
         opened = self._live.opened()
@@ -52,11 +55,20 @@ class Records:
             self._live.crawls.seen(base, settings.keys(), "") as view,
         ):
             answer = _nameable(view, settings, Query(digest, url))
+        self._note(Query(digest, url), answer, perf_counter_ns() - started)
         if answer is None:
             return None
         original = answer.original
         date = int(digits_of_date(original.date))
         return {"id": text, "uri": original.url.decode(), "date": date}
+
+    def _note(self, query: Query, answer: Answer | None, taken: int) -> None:
+        """Count a lookup for the crawl of records, since these askers can name none."""
+        with self._live.crawls.reading() as reading:
+            crawl = None if reading is None else _open(reading)
+        if crawl is not None:
+            query = replace(query, crawl=crawl.name)
+            self._live.crawls.counting.note_answer(query, answer, taken)
 
     def take(self, items: Any) -> dict[str, Any]:
         """An array of ``{"id", "uri", "date"}``; all of it or, if one cannot be read, nothing.
@@ -73,10 +85,12 @@ class Records:
         settings = self._live.opened().engine.identity.settings
         judge = self._judges.of(settings)
 
-        def change(writing: Writing) -> Added:
-            return add(writing, _crawl(writing), captures, settings, judge)
+        def change(writing: Writing) -> tuple[str, Added]:
+            crawl = _crawl(writing)
+            return crawl.name, add(writing, crawl, captures, settings, judge)
 
-        done = self._live.crawls.write(change, make=True)
+        name, done = self._live.crawls.write(change, make=True)
+        self._live.crawls.counting.note_stored(name, done.held)
         return {"added": done.added, "unchanged": done.unchanged, "refused": done.refused}
 
 
@@ -94,15 +108,28 @@ def _nameable(view: Finder, settings: Settings, query: Query) -> Answer | None:
 
 def _crawl(writing: Writing) -> Crawl:
     """The crawl that is open for records, begun if there is none."""
+    crawl = _open(writing)
+    if crawl is not None:
+        return crawl
+    name = next(name for name in _names() if not _known(writing, name))
+    return life.begin(writing, name, seen=Seen.ALL)
+
+
+def _open(reading: Reading) -> Crawl | None:
+    """The crawl that is open for records, None if there is none."""
     for name in _names():
-        try:
-            crawl = writing.crawl(name)
-        except UnknownCrawl:
-            return life.begin(writing, name, seen=Seen.ALL)
+        crawl = _known(reading, name)
         # Somebody may have begun one of this name for themselves: nobody else would see records.
-        if crawl.state is State.OPEN and crawl.seen is Seen.ALL:
+        if crawl is None or (crawl.state is State.OPEN and crawl.seen is Seen.ALL):
             return crawl
     raise AssertionError  # names do not end
+
+
+def _known(reading: Reading, name: str) -> Crawl | None:
+    try:
+        return reading.crawl(name)
+    except UnknownCrawl:
+        return None
 
 
 def _names() -> Iterator[str]:

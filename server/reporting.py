@@ -11,19 +11,21 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from time import perf_counter_ns
 from typing import Any, TypeVar
 
 from dedupindex import lookup
 from dedupindex.asking import of_json, query_of
 from dedupindex.capture import Capture, Covers
-from dedupindex.crawls import claims, life
-from dedupindex.crawls.asked import asked_of
+from dedupindex.crawls import claims, life, statistics
 from dedupindex.crawls.captures import Added, add
 from dedupindex.crawls.crawl import Crawl, Seen, State
 from dedupindex.crawls.reported import capture_of
 from dedupindex.crawls.store import Reading, Writing
+from dedupindex.crawls.told import told_of
 from dedupindex.crawls.view import Snapshot
 from dedupindex.errors import BadInput, BadQuery, DedupError, UnknownCrawl
+from dedupindex.lookup import Answer
 from server.judges import Judges
 from server.live import LiveIndex
 from server.replies import RequestError, error_object
@@ -75,7 +77,7 @@ class Reporting:
     def end(self, name: str, given: Mapping[str, Any], *, keep: bool) -> dict[str, Any]:
         """Commit or cancel; ``{"exit"?}`` to the crawl as it stands."""
         _only(given, "exit")
-        self._live.crawls.write_asked()  # a crawl that was short is shown as it was
+        self._live.crawls.write_counts()  # a crawl that was short is shown as it was
         change = partial(
             life.commit if keep else life.cancel, name=name, exit=text_of(given, "exit")
         )
@@ -131,6 +133,7 @@ class Reporting:
             return add(writing, writing.crawl(name), captures, settings, self._judges.of(settings))
 
         done = self._live.crawls.write(change)
+        self._live.crawls.counting.note_stored(name, done.held)
         bad = [one for one in found if not isinstance(one, Capture)]
         if only_bad:
             results = bad if len(total.results) < STRETCH else []
@@ -159,22 +162,23 @@ class Reporting:
         opened = self._live.opened()
         settings = opened.engine.identity.settings
 
-        def change(writing: Writing) -> dict[str, Any]:
+        def change(writing: Writing) -> tuple[Answer | None, dict[str, Any]]:
             crawl = writing.crawl(query.crawl)
             claims.require_open(crawl)
             with opened.engine.view() as base:
                 seen = Snapshot(writing).seen(base, settings.keys(), query.crawl)
                 answer = lookup.find(seen, settings, query)
             if answer is not None:
-                return lookup.as_json(answer)
+                return answer, lookup.as_json(answer)
             own = bytes.fromhex(token)
             claim, mine = claims.claim(writing, crawl, query.digest, _now(), lease, own)
             shown = {"duplicate": False, "claimed": mine, "until": claim.until / 1000}
-            return {**shown, "token": claim.token} if mine else shown
+            return None, {**shown, "token": claim.token} if mine else shown
 
-        answer = self._live.crawls.write(change)
-        self._live.crawls.asked.note(query.crawl)
-        return answer
+        started = perf_counter_ns()
+        answer, content = self._live.crawls.write(change)
+        self._live.crawls.counting.note_answer(query, answer, perf_counter_ns() - started)
+        return content
 
     def release(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """``{"digest", "token"}``: the claimant will not store the payload after all."""
@@ -200,15 +204,19 @@ def _read(item: Any) -> Capture | dict[str, Any]:
 
 def _shown(reading: Reading, crawl: Crawl) -> dict[str, Any]:
     captures, size = reading.counts(crawl)
-    asked = asked_of(reading, crawl)
+    total, times = statistics.total(reading, crawl), statistics.times(reading, crawl)
     return {
         **crawl.as_json(),
         "captures": captures,
         "bytes": size,
-        "lookups": asked.lookups,
-        "first_lookup": asked.first or None,
-        "last_lookup": asked.last or None,
-        "warning": None if asked.lookups else _NO_LOOKUP[crawl.state is State.OPEN],
+        "lookups": total.lookups,
+        "duplicates": total.duplicates,
+        "duplicate_bytes": total.duplicate_bytes,
+        "errors": total.errors,
+        **told_of(reading, crawl)._asdict(),
+        "first_lookup": _date(times.first),
+        "last_lookup": _date(times.last),
+        "warning": None if total.lookups else _NO_LOOKUP[crawl.state is State.OPEN],
     }
 
 
@@ -233,6 +241,11 @@ def _one_of(given: Mapping[str, Any], name: str, values: Mapping[str, _E], defau
     if not isinstance(value, str) or value not in values:
         raise BadQuery(f"{name} takes one of {', '.join(values)}")
     return values[value]
+
+
+def _date(moment: int) -> str | None:
+    """A WARC-Date of seconds since 1970, None for never."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment)) if moment else None
 
 
 def _now() -> int:

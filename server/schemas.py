@@ -123,10 +123,9 @@ def _capture() -> dict[str, Any]:
     )
 
 
-def _of_crawls() -> dict[str, Any]:
-    seen = {"type": "string", "enum": [one.value for one in Seen]}
-    covers = {"type": "string", "enum": [one.name.lower() for one in Covers]}
-    crawl = {
+def _crawl(seen: dict[str, Any], covers: dict[str, Any]) -> dict[str, Any]:
+    """What is shown of a crawl."""
+    return {
         "name": {"type": "string"},
         "state": {"type": "string", "enum": [one.value for one in State]},
         "seen_by": seen,
@@ -138,10 +137,21 @@ def _of_crawls() -> dict[str, Any]:
         "captures": {"type": "integer"},
         "bytes": {"type": "integer"},
         "lookups": {"type": "integer"},
+        "duplicates": {"type": "integer"},
+        "duplicate_bytes": {"type": "integer"},
+        "errors": {"type": "integer"},
+        "not_looked_up": _NUMBER,
+        "not_reported": _NUMBER,
         "first_lookup": _NULLABLE,
         "last_lookup": _NULLABLE,
         "warning": _NULLABLE,
     }
+
+
+def _of_crawls() -> dict[str, Any]:
+    seen = {"type": "string", "enum": [one.value for one in Seen]}
+    covers = {"type": "string", "enum": [one.name.lower() for one in Covers]}
+    crawl = _crawl(seen, covers)
     record = {"id": _TEXT, "uri": _TEXT, "date": {"type": "integer", "description": "14 digits"}}
     lookup = _lookup(digest_required=True)
     token = {"type": "string", "pattern": "^([0-9A-Fa-f]{32})?$"}

@@ -32,6 +32,7 @@ class Added:
     unchanged: int = 0
     refused: dict[str, int] = field(default_factory=dict)
     results: list[str] = field(default_factory=list)  # "added", "unchanged", or why refused
+    held: list[Capture] = field(default_factory=list)  # that were not held before
 
 
 def add(
@@ -61,6 +62,8 @@ def add(
         done.unchanged += not changed
         done.results.append("added" if changed else "unchanged")
         held += more
+        if more:
+            done.held.append(capture)
         size += max(capture.size, 0) * more
     if held:
         writing.count(crawl, held, size)

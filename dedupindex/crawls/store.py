@@ -9,7 +9,7 @@
     files     name of a container           -> its number, and back
     claims    digest prefix of `cells`      -> `claims.Claim`
     urls      captures by URL, see `index.byurl`
-    asked     number                        -> `asked.Asked`
+    statistics  number, kind, heading         -> see `rows`
     meta      "version"                     -> raised whenever a crawl changes its state
 
 A capture's key ends with the number of its crawl, so one seek on a digest finds what all crawls
@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 import lmdb
 
 from dedupindex.crawls.crawl import LONGEST_NAME, Crawl
+from dedupindex.crawls.rows import MOST
 from dedupindex.errors import IndexUnavailable, UnknownCrawl
 from dedupindex.files import sync_directory
 from dedupindex.index import byurl
@@ -50,7 +51,7 @@ class Trees(NamedTuple):
     captures: Any
     files: Any
     claims: Any
-    asked: Any
+    statistics: Any
     meta: Any
     urls: Any
 
@@ -205,7 +206,7 @@ class Writing(Reading):
     def count(self, crawl: Crawl, captures: int, size: int) -> None:
         """Add to the counts of a crawl."""
         before = self.counts(crawl)
-        value = _COUNTS.pack(before[0] + captures, before[1] + size)
+        value = _COUNTS.pack(before[0] + captures, min(before[1] + size, MOST))
         self.txn.put(_number(crawl), value, db=self.trees.counts)
 
     def number_of(self, name: str) -> int:

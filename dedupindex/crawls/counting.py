@@ -1,0 +1,246 @@
+"""What crawls ask and report is counted: noted at once, added up by and by, written every second.
+
+To note something must cost next to nothing, so what it means is found out later, in a thread of its
+own. What a process noted since it wrote last is lost if it is killed, and nothing else.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import repeat
+
+import orjson
+
+from dedupindex.capture import Capture
+from dedupindex.crawls.rows import COLUMN, WIDTH, Kind, key_of, packed, unpacked
+from dedupindex.crawls.store import Writing
+from dedupindex.errors import UnknownCrawl
+from dedupindex.urls import host_of
+
+KEPT = 50_000  # sums of different headings, when they cannot be written; then hosts are left out
+_AT_ONCE = 2000  # sums that are written in one transaction
+
+BUCKETS = 128  # of times: four to every doubling of nanoseconds, up to 17 s
+_LOOKUPS, _LISTED, _UNSIZED = COLUMN["lookups"], COLUMN["listed"], COLUMN["unsized"]
+_STATED, _DUPLICATE_STATED = COLUMN["stated_bytes"], COLUMN["duplicate_stated_bytes"]
+_ERRORS, _STORED = COLUMN["errors"], COLUMN["stored"]
+_TIMES = struct.Struct(f">{3 + BUCKETS}Q")
+
+
+class Other(Enum):
+    """What became of a lookup that was not decided by its digest."""
+
+    LISTED = 1  # what is under its URL was listed
+    FAILED = 2  # it was answered by an error
+
+
+Outcome = bytes | tuple[str, Capture] | Other | None
+"""A JSON answer; or a match class and the original; or neither; None: there is no original."""
+
+Noted = tuple[str, str, str | bytes, Outcome, int, int]
+"""Crawl, strategy, URL, outcome, bytes that the asker states (-1: none), nanoseconds taken."""
+
+
+_Heading = tuple[str, bytes, str, bytes, bytes, int]
+"""Crawl, hour, strategy, host, media type, status."""
+
+
+@dataclass
+class Counted:
+    """What is added to the statistics in one transaction."""
+
+    rows: dict[_Heading, list[int]] = field(default_factory=dict)
+    times: dict[str, list[int]] = field(default_factory=dict)  # by crawl: see `_TIMES`
+
+
+class Counting:
+    """Counts lookups, in any number of threads."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._noted: deque[Noted] = deque()
+        self.note = self._noted.append  # atomic, unlike adding to a number
+        self.note_all = self._noted.extend
+        self._stored: deque[tuple[str, Capture]] = deque()
+        self._clock = clock
+        self._sums = Counted()
+        self._busy = threading.Lock()
+
+    def note_stored(self, crawl: str, captures: Iterable[Capture]) -> None:
+        """Note captures that a crawl has reported, and that are new to it."""
+        self._stored.extend(zip(repeat(crawl), captures))
+
+    def gather(self) -> None:
+        """Add up what was noted; often, so that it does not pile up."""
+        with self._busy:
+            now = int(self._clock())
+            hour = hour_of(now)
+            for _ in range(len(self._noted)):
+                self._add(self._noted.popleft(), hour, now)
+            for _ in range(len(self._stored)):
+                crawl, capture = self._stored.popleft()
+                host = host_of(capture.url)
+                row = self._row((crawl, hour, "", host, capture.mime, capture.status))
+                row[_STORED] += 1
+                row[_STORED + 1] += max(capture.size, 0)
+
+    def take(self) -> list[Counted]:
+        """What was counted since this was called last, in parts for a transaction each."""
+        self.gather()
+        with self._busy:
+            taken, self._sums = self._sums, Counted()
+        rows = list(taken.rows.items())
+        parts = [Counted(dict(rows[at : at + _AT_ONCE])) for at in range(0, len(rows), _AT_ONCE)]
+        if parts:
+            parts[0].times = taken.times
+        return parts
+
+    def give_back(self, part: Counted) -> None:
+        """Count what could not be written another time."""
+        with self._busy:
+            for heading, amounts in part.rows.items():
+                row = self._row(heading)
+                row[:] = map(int.__add__, row, amounts)
+            for crawl, times in part.times.items():
+                mine = self._times(crawl, times[0])
+                mine[:] = _joined(mine, times)
+
+    def _add(self, noted: Noted, hour: bytes, now: int) -> None:
+        crawl, strategy, url, outcome, stated, taken = noted
+        column, size, mime, status = _meaning(outcome)
+        host = host_of(url.encode("utf-8", "surrogateescape") if isinstance(url, str) else url)
+        row = self._row((crawl, hour, strategy, host, mime, status))
+        if column == _ERRORS:
+            row[_ERRORS] += 1
+            return
+        row[_LOOKUPS] += 1
+        if stated > 0:
+            row[_STATED] += stated
+        if column:
+            row[column] += 1
+        if column and column != _LISTED:
+            if size < 0:
+                row[_UNSIZED] += 1
+            else:
+                row[column + 1] += size
+            if stated > 0:
+                row[_DUPLICATE_STATED] += stated
+        times = self._times(crawl, now)
+        times[1] = now
+        times[2] += taken
+        times[3 + _bucket(taken)] += 1
+
+    def _row(self, heading: _Heading) -> list[int]:
+        """The amounts of a heading, to be added to."""
+        rows = self._sums.rows
+        row = rows.get(heading)
+        if row is None:
+            if len(rows) >= KEPT:
+                heading = (*heading[:3], b"", b"", 0)
+            if len(rows) >= 2 * KEPT:  # of crawls that nobody can have begun
+                heading = ("", b"", "", b"", b"", 0)
+            row = rows.setdefault(heading, [0] * WIDTH)
+        return row
+
+    def _times(self, crawl: str, now: int) -> list[int]:
+        times = self._sums.times.get(crawl)
+        if times is None:
+            times = self._sums.times[crawl] = [now, now, 0, *[0] * BUCKETS]
+        return times
+
+
+def add_counted(writing: Writing, counted: Counted) -> None:
+    """Add what was counted to the statistics; of crawls that nobody began, it does not count."""
+    numbers: dict[str, int] = {}
+    sums: dict[bytes, list[int]] = {}
+    for heading, amounts in counted.rows.items():
+        number = _number(writing, heading[0], numbers)
+        for key in _keys(number, heading) if number else ():
+            row = sums.setdefault(key, [0] * WIDTH)
+            row[:] = map(int.__add__, row, amounts)
+    tree = writing.trees.statistics
+    for key in sorted(sums):
+        value, row = writing.txn.get(key, db=tree), sums[key]
+        writing.txn.put(key, packed(unpacked(value).plus(row) if value else row), db=tree)
+    for name, times in counted.times.items():
+        number = _number(writing, name, numbers)
+        if number:
+            key = key_of(number, Kind.TIMES)
+            value = writing.txn.get(key, db=tree)
+            after = _joined(list(_TIMES.unpack(value)), times) if value else times
+            writing.txn.put(key, _TIMES.pack(*after), db=tree)
+
+
+def hour_of(now: float) -> bytes:
+    """The hour of a moment, in seconds since 1970: ``2026-11-20T09``."""
+    return time.strftime("%Y-%m-%dT%H", time.gmtime(now)).encode()
+
+
+def times_of(value: bytes | memoryview[int]) -> tuple[int, int, int, tuple[int, ...]]:
+    """First and last lookup (seconds since 1970), nanoseconds of all, and how many took how long.
+
+    A lookup in the bucket `n` took less than `bound_of(n)`.
+    """
+    first, last, taken, *buckets = _TIMES.unpack(value)
+    return first, last, taken, tuple(buckets)
+
+
+def bound_of(bucket: int) -> int:
+    """Nanoseconds that all lookups of a bucket stay below."""
+    doubling, quarter = divmod(bucket, 4)
+    return (5 + quarter) << doubling
+
+
+def _bucket(taken: int) -> int:
+    doubling = max(taken.bit_length() - 3, 0)
+    return min(4 * doubling + max((taken >> doubling) - 4, 0), BUCKETS - 1)
+
+
+def _joined(one: list[int], other: list[int]) -> list[int]:
+    return [min(one[0], other[0]), max(one[1], other[1]), *map(int.__add__, one[2:], other[2:])]
+
+
+def _meaning(outcome: Outcome) -> tuple[int, int, bytes, int]:
+    """The column that counts an outcome (0: none), and of its original size, mime and status."""
+    if outcome is None:
+        return 0, -1, b"", 0
+    if isinstance(outcome, bytes):
+        answer = orjson.loads(outcome)
+        if not answer["duplicate"]:
+            return 0, -1, b"", 0
+        original = answer["original"]
+        size, mime = original["size"], (original["mime"] or "").encode()
+        column = COLUMN[answer["match"]]
+        return column, -1 if size is None else size, mime, original["status"] or 0
+    if isinstance(outcome, Other):
+        return _LISTED if outcome is Other.LISTED else _ERRORS, -1, b"", 0
+    match, capture = outcome
+    size = -1 if capture.size_of_record else capture.size
+    return COLUMN[match], size, capture.mime, capture.status
+
+
+def _number(writing: Writing, name: str, numbers: dict[str, int]) -> int:
+    """The number of a crawl, 0 if there is none."""
+    if name not in numbers:
+        try:
+            numbers[name] = writing.crawl(name).number
+        except UnknownCrawl:
+            numbers[name] = 0
+    return numbers[name]
+
+
+def _keys(number: int, heading: _Heading) -> Iterator[bytes]:
+    """The rows of a crawl that something is added to."""
+    _, hour, strategy, host, mime, status = heading
+    yield key_of(number, Kind.TOTAL)
+    yield key_of(number, Kind.HOST, host)
+    yield key_of(number, Kind.MIME, mime)
+    yield key_of(number, Kind.STATUS, b"%d" % status if status else b"")
+    yield key_of(number, Kind.HOUR, hour)
+    if strategy:
+        yield key_of(number, Kind.STRATEGY, strategy.encode())

@@ -1,0 +1,157 @@
+"""The statistics of crawls, read: totals, by host, media type, status, strategy, hour and day.
+
+Everything is read as it is asked for: no more is held than is yielded, however many hosts there
+are. Headings are bytes, see `rows`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from heapq import nlargest
+from typing import NamedTuple, cast
+
+from dedupindex.crawls.counting import bound_of, times_of
+from dedupindex.crawls.crawl import Crawl
+from dedupindex.crawls.rows import Kind, Row, key_of, unpacked
+from dedupindex.crawls.store import Reading, Writing
+from dedupindex.errors import BadQuery
+
+BY = {
+    "host": Kind.HOST,
+    "mime": Kind.MIME,
+    "status": Kind.STATUS,
+    "strategy": Kind.STRATEGY,
+    "hour": Kind.HOUR,
+    "day": Kind.HOUR,
+}
+ORDERS: dict[str, Callable[[Row], int]] = {
+    "lookups": lambda row: row.lookups,
+    "duplicates": lambda row: row.duplicates,
+    "duplicate_bytes": lambda row: row.duplicate_bytes,
+    "stored": lambda row: row.stored,
+    "stored_bytes": lambda row: row.stored_bytes,
+}
+_DAY = 10  # letters of an hour that are its day
+
+Headed = tuple[bytes, Row]
+"""A heading and its row."""
+
+
+class Times(NamedTuple):
+    """When a crawl asked, and how long answers took. Of lookups in batches, their share."""
+
+    first: int = 0  # of the lookups, in seconds since 1970; 0: never
+    last: int = 0
+    answered: int = 0  # as many lookups
+    average: float = 0.0  # seconds
+    p99: float = 0.0  # seconds that 99 of 100 took at most; up to a quarter too high
+
+
+def total(reading: Reading, crawl: Crawl) -> Row:
+    """All that a crawl asked and stored."""
+    return _get(reading, key_of(crawl.number, Kind.TOTAL))
+
+
+def times(reading: Reading, crawl: Crawl) -> Times:
+    """When a crawl asked, and how long it waited."""
+    value = reading.txn.get(key_of(crawl.number, Kind.TIMES), db=reading.trees.statistics)
+    if value is None:
+        return Times()
+    first, last, taken, buckets = times_of(value)
+    count = sum(buckets)
+    left, at = count - count // 100, -1  # as many were not slower
+    while left > 0:
+        at += 1
+        left -= buckets[at]
+    return Times(first, last, count, taken / count / 1e9, bound_of(at) / 1e9)
+
+
+def rows(reading: Reading, crawl: Crawl, by: str, after: bytes | None = None) -> Iterator[Headed]:
+    """Every row of a crawl by one of `BY`, in the order of headings, beyond `after`."""
+    kind = _kind(by)
+    if by != "day":
+        yield from _under(reading, crawl, kind, b"" if after is None else after + b"\0")
+        return
+    day, sums = b"", Row()
+    for hour, row in _under(reading, crawl, kind, b"" if after is None else after + b"U"):
+        if hour[:_DAY] != day:
+            if day:
+                yield day, sums
+            day, sums = hour[:_DAY], Row()
+        sums = sums.plus(row)
+    if day:
+        yield day, sums
+
+
+def largest(
+    reading: Reading, crawl: Crawl, by: str, most: int, order: str = "lookups"
+) -> list[Headed]:
+    """The `most` rows of a crawl that come first by one of `ORDERS`, largest first.
+
+    It holds no more than those, and looks at all: half a second for a million hosts.
+    """
+    if order not in ORDERS:
+        raise BadQuery(f"there is no order {order[:64]!r}; there are {', '.join(ORDERS)}")
+    value = ORDERS[order]
+    return nlargest(most, rows(reading, crawl, by), key=lambda headed: value(headed[1]))
+
+
+def at_host(reading: Reading, host: bytes) -> Iterator[tuple[Crawl, Row]]:
+    """What each crawl has of a host, in the order in which crawls began."""
+    for crawl in reading.crawls():
+        row = _get(reading, key_of(crawl.number, Kind.HOST, host))
+        if any(row):
+            yield crawl, row
+
+
+def over_time(
+    reading: Reading, crawls: Iterable[Crawl], by: str, since: bytes = b"", until: bytes = b""
+) -> list[Headed]:
+    """The sums of crawls by "hour" or "day", in the order of time, where there are any.
+
+    `since` and `until` (not included) are WARC-Dates or begin as one.
+    """
+    sums: dict[bytes, Row] = {}
+    width = _DAY if by == "day" else len(b"2026-11-20T09")
+    for crawl in crawls:
+        for hour, row in _under(reading, crawl, Kind.HOUR, since):
+            if until and hour >= until:
+                break
+            unit = hour[:width]
+            sums[unit] = sums.get(unit, Row()).plus(row)
+    return sorted(sums.items())
+
+
+def drop(writing: Writing, crawl: Crawl) -> int:
+    """Take away the statistics of a crawl that is dropped; how many rows there were."""
+    prefix, count = crawl.number.to_bytes(4, "big"), 0
+    with writing.txn.cursor(db=writing.trees.statistics) as cursor:
+        found = cursor.set_range(prefix)
+        while found and cast(bytes, cursor.key()).startswith(prefix):
+            found = cursor.delete()
+            count += 1
+    return count
+
+
+def _kind(by: str) -> Kind:
+    try:
+        return BY[by]
+    except KeyError:
+        raise BadQuery(f"there is no report by {by[:64]!r}; there are {', '.join(BY)}") from None
+
+
+def _get(reading: Reading, key: bytes) -> Row:
+    value = reading.txn.get(key, db=reading.trees.statistics)
+    return Row() if value is None else unpacked(value)
+
+
+def _under(reading: Reading, crawl: Crawl, kind: Kind, start: bytes) -> Iterator[Headed]:
+    """Rows of one kind, from a heading on."""
+    prefix = key_of(crawl.number, kind)
+    with reading.txn.cursor(db=reading.trees.statistics) as cursor:
+        if not cursor.set_range(prefix + start):
+            return
+        for key, value in cursor:
+            if not cast(bytes, key).startswith(prefix):
+                return
+            yield bytes(key[len(prefix) :]), unpacked(value)

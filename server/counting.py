@@ -1,0 +1,49 @@
+"""What requests of crawls come to, as the statistics count it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import parse_qs
+
+from dedupindex.crawls import counting
+from dedupindex.crawls.counting import Noted, Other, Outcome
+from dedupindex.lookup import Answer, Query, Strategy
+from server.replies import RequestError
+
+_STRANGERS = ("unauthorized", "forbidden")  # whose requests are nobody's lookups
+
+
+class Counting(counting.Counting):
+    """Counts lookups of crawls as the server meets them."""
+
+    def note_answer(self, query: Query, answer: Answer | None, taken: int) -> None:
+        """A lookup that was answered in `taken` nanoseconds."""
+        self.note((*noted(query, answer), taken))
+
+    def note_unknown(self, given: Mapping[str, bytes], taken: int) -> None:
+        """A lookup of a digest whose algorithm no index holds."""
+        name = given.get("crawl", b"").decode("utf-8", "replace")
+        if name:
+            strategy = Strategy.DIGEST_ANY.value
+            self.note((name, strategy, given.get("url", b""), None, -1, taken))
+
+    def note_failure(self, error: Exception, query_string: str) -> None:
+        """A lookup that ended with an error, if it says which crawl made it."""
+        if "crawl=" not in query_string:
+            return
+        if isinstance(error, RequestError) and error.reason in _STRANGERS:
+            return
+        given = parse_qs(query_string, errors="surrogateescape")
+        for name in given.get("crawl", [])[:1]:
+            self.note(failed(name, given.get("url", [""])[0]))
+
+
+def noted(query: Query, answer: Answer | None) -> tuple[str, str, bytes, Outcome, int]:
+    """What is counted of an answer, but for the time that it took."""
+    outcome = None if answer is None else (answer.match.value, answer.original)
+    return query.crawl, query.strategy.value, query.url, outcome, query.size
+
+
+def failed(crawl: str, url: str | bytes = "") -> Noted:
+    """A lookup that was answered by an error."""
+    return crawl[:200], "", url, Other.FAILED, -1, 0
