@@ -13,7 +13,7 @@ from dedupindex.digest import Digest
 from dedupindex.errors import BadDate, BadDigest, BadQuery
 from dedupindex.timestamps import check_digits, date_of_digits, seconds
 
-MOST = 100_000  # lines of an answer
+MOST = 10_000  # lines of an answer
 FIELDS = (
     "urlkey", "timestamp", "original", "mimetype", "statuscode", "digest",
     "redirect", "robotflags", "length", "offset", "filename",
@@ -29,6 +29,7 @@ OUTPUTS = ("text", "json", "jsondict", "cdxj")
 SORTS = ("default", "reverse", "closest")
 MATCHES = ("exact", "canonical")
 IGNORED = ("gzip", "resolveRevisits", "allowFuzzy")  # change nothing in what we list
+_EMPTY_CLOSEST = re.compile("(?:^|&)closest=(?:&|$)")  # how pywb asks for all
 _LONGEST_FILTER = 2_000
 _LONGEST_REGEX = 200
 _REPEATS = 2  # *, +, ? and {} in a regular expression, which each may multiply its time
@@ -123,7 +124,9 @@ def cdx_query_of(text: str, *, hex: bool = False) -> CdxQuery:
     closest = given.get("closest", b"")
     sort = _one_of(given, "sort", SORTS, "closest" if closest else "default")
     if sort == "closest" and not closest:
-        raise BadQuery("sort=closest needs closest")
+        if _EMPTY_CLOSEST.search(text) is None:
+            raise BadQuery("sort=closest needs closest")
+        sort = "default"
     if "fl" in given and "fields" in given:
         raise BadQuery("give either fl or fields")
     return CdxQuery(

@@ -199,6 +199,26 @@ def test_the_list_costs_eleven_bytes_a_capture(tmp_path: Path) -> None:
 # --- and of crawls -------------------------------------------------------------------------------
 
 
+def test_no_question_looks_at_more_than_so_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what is found all is true; the neighbours' captures do not count."""
+    bench = bench_in(tmp_path)
+    held = [capture(number, A, 1 + number % 28) for number in range(1, 30)]
+    bench.load([*held, *(capture(number, B) for number in range(1, 30))])
+    monkeypatch.setattr(byurl, "LOOKED_AT", 10)
+    with bench.view() as view:
+        found = list(view.at_url(A))
+        assert len(set(found)) == len(found) == 10 and set(found) <= set(held)
+        assert len(list(view.at_urlkey(urlkey(A)))) == 10
+        assert len(view.exact(sha1(29), A)) == 1
+    with closing(Store(bench.index)) as store:
+        with store.writing() as writing:
+            begin(writing, "one", seen=Seen.OWN, covers=Covers.STORED)
+        report(store, "one", *(capture(number, A) for number in range(40, 70)))
+        assert len(listed(bench.index, store, A, "one")) == 10 + 10
+
+
 def listed(index: Path, store: Store, url: bytes, asker: str = "") -> list[Capture]:
     keys = read_identity(index).settings.keys()
     with (

@@ -133,6 +133,20 @@ def test_what_pywb_asks_to_resolve_a_revisit(web: FlaskClient) -> None:
     assert (content["mime"], content["status"]) == ("image/png", "200")
 
 
+def test_what_pywb_asks_as_a_source_of_its_index(web: FlaskClient) -> None:
+    """For one capture the nearest to its date, for its calendar all by time; then by prefix."""
+    query = "url=http%3A//127.0.0.1%3A19301/b%3Fx%3D1%26y%3D2"
+    tail = "&closest=20200601000000&sort=closest&limit=100&matchType=exact"
+    assert [line.split()[1] for line in lines(web, query + tail)] == [
+        "20200102030405",
+        "20210102030405",
+    ]
+    found = lines(web, query + "&closest=&sort=closest&matchType=exact")
+    assert [line.split()[1] for line in found] == ["20200102030405", "20210102030405"]
+    tail = "&closest=&sort=closest&matchType=prefix"
+    assert error(web.get(f"/cdx?{query}{tail}")) == (400, "bad_query")
+
+
 def test_what_archiveteam_asks(web: FlaskClient) -> None:
     tail = "&fl=timestamp,original&filter=!mimetype:warc\\/revisit&limit=100"
     query = f"url={quote_plus(PAGE)}&filter=digest:{text_of(sha1(2))}{tail}"

@@ -10,7 +10,8 @@ second time, as short as that can be done:
 
 The values of a URL are one range, and each leads to the captures' tree by two seeks. They only
 find: the URL in the entry decides. So a value that is shared by two keys is listed once, and one
-whose capture is gone does no harm.
+whose capture is gone does no harm. A page that changes with every harvest has very many, in the
+order of digests; no question looks at more than `LOOKED_AT`, or it would hold up all others.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from dedupindex.index.cells import ALSO, DIGEST_KEY, answers, entries_of
 from dedupindex.index.runs import CHUNK, RunWriter, merge_files
 
 URL = 6  # bytes of a key's tail that find a URL; its urlkey alone is found by 4
+LOOKED_AT = 50_000  # values, half a second
 _DIGEST = 4
 _BEYOND = b"\xff" * 16  # greater than what follows the digest in any key
 _ALGORITHMS = [bytes([code]) for code in range(1, len(DIGEST_KEY))]
@@ -64,14 +66,19 @@ def holds(txn: lmdb.Transaction, tree: Any, key: bytes) -> bool:
 
 
 def prefixes(txn: lmdb.Transaction, captures: Any, tree: Any, sought: bytes) -> Iterator[bytes]:
-    """What the keys of captures begin with whose tail begins with `sought`, each once."""
+    """What the keys of captures begin with whose tail begins with `sought`, each once.
+
+    Looks at no more than `LOOKED_AT` values.
+    """
+    left = LOOKED_AT
     with txn.cursor(db=tree) as values, txn.cursor(db=captures) as cursor:
         for code in _ALGORITHMS:
             found = values.set_range_dup(code, sought)
-            while found:
+            while found and left:
                 value = cast(bytes, values.value())
                 if not value.startswith(sought):
                     break
+                left -= 1
                 yield from _whole(cursor, code + value[URL:], value[:URL])
                 found = values.next_dup()
 

@@ -57,7 +57,10 @@ class Finder(Protocol):
         """
 
     def at_url(self, url: bytes) -> Iterator[Capture]:
-        """The captures of exactly this URL, in no order; raises `StrategyUnavailable`."""
+        """The captures of exactly this URL, in no order; raises `StrategyUnavailable`.
+
+        Looks at no more than `byurl.LOOKED_AT`.
+        """
 
     def at_urlkey(self, urlkey: bytes) -> Iterator[Capture]:
         """The captures whose urlkey is `urlkey`, likewise."""

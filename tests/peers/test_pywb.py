@@ -1,0 +1,44 @@
+"""A real pywb whose index is our ``/cdx``: it replays what is listed, and lists it by time."""
+
+from __future__ import annotations
+
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+from tests.peers.environments import DEADLINE, PYWB, environment, running
+from tests.peers.front import in_front_of
+from tests.peers.replay import Archive, free_port, listening
+from tests.peers.site import COPIES, PAGES, bodies, site
+from tests.peers.test_wget_dedup import harvest
+from tests.test_cli import dedupindex
+from tests.test_server_live import serving
+
+pytestmark = pytest.mark.peer
+
+
+def test_it_replays_and_lists_what_the_index_holds(tmp_path: Path) -> None:
+    with site() as base:
+        stored = harvest(tmp_path, "one", [base + path for path in (*PAGES, *COPIES)])
+    index, port, log = tmp_path / "index", free_port(), tmp_path / "pywb.log"
+    dedupindex("index", "--by-url", "-w", "-m", ".*", tmp_path / "one.warc.gz", index)
+    with serving(index) as server, in_front_of(server.port) as front:
+        (tmp_path / "config.yaml").write_text(
+            f"collections: {{all: {{index: cdx+{front.url}/cdx, archive_paths: {tmp_path}/}}}}\n"
+        )
+        wayback = environment("pywb", PYWB) / "wayback"
+        words = [wayback, "-b", "127.0.0.1", "-p", str(port), "-t", "4"]
+        with running(words, log, lambda: listening(port)):
+            archive = Archive(port, log)
+            for one in stored:
+                answer = archive.get(one.url, one.date)
+                assert answer == (200, bodies(base)[one.url], one.date), log.read_text()
+            assert front.statuses() == [200] * len(stored)
+            connection = HTTPConnection("127.0.0.1", port, timeout=DEADLINE)
+            connection.request("GET", f"/all/cdx?url={base}/logo.png")
+            listing = connection.getresponse().read().decode()
+            connection.close()
+    (logo,) = [one for one in stored if one.url == base + "/logo.png"]
+    (line,) = listing.splitlines()
+    assert logo.digest.removeprefix("sha1:") in line and "/logo.png" in line
