@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from time import perf_counter_ns
 from typing import Any
 
 import orjson
-from flask import Flask, Response, request
+from flask import Flask, Response, g, request
 from werkzeug.exceptions import HTTPException
 
 from dedupindex.index.identity import FORMAT
@@ -49,7 +50,7 @@ def create_app(
     views = _Views(lookups, live, metrics, access)
     judges, cdx = Judges(), Cdx(live, metrics, access)
     reporting = Reporting(live, judges, config.max_batch)
-    crawls = CrawlViews(reporting, access, bodies, config)
+    crawls = CrawlViews(reporting, access, bodies, config, metrics)
     records = Records(live, judges, config.max_batch)
     dialects = DialectViews(cdx, records, access, bodies, config)
     for route in ROUTES:
@@ -60,12 +61,24 @@ def create_app(
     app.register_blueprint(make_pages(config, live, metrics, access, bodies, reporting))
     app.register_error_handler(HTTPException, views.refused)
     app.register_error_handler(Exception, views.failed)
+    _take_times(app, metrics)
     if hot:
         patience = Patience(config.body_timeout)
         limits = Limits(config.rate_limit, access, metrics) if config.rate_limit else None
         inner = app.wsgi_app
         app.wsgi_app = HotRoutes(inner, lookups, cdx, patience, limits)  # type: ignore[assignment,method-assign]
     return app
+
+
+def _take_times(app: Flask, metrics: Metrics) -> None:
+    @app.before_request
+    def begin() -> None:
+        g.begun = perf_counter_ns()
+
+    @app.after_request
+    def end(response: Response) -> Response:
+        metrics.route(request.endpoint or "", g.begun)
+        return response
 
 
 class _Views:

@@ -36,6 +36,7 @@ class Config:
     stop_timeout: int = 30  # to finish requests when stopping
 
 
+RECORDS_CRAWL = "doppelganger"  # the shared crawl of what is posted to /api/records
 MAX_QUERY = 60_000  # bytes of a query string; the HTTP layer below ends at 65,534
 MAX_STREAMS = 96  # requests with a body at one time and worker: slow senders hold no more threads
 THREADS = 128  # of one worker

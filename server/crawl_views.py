@@ -15,6 +15,7 @@ from server.access import Access
 from server.batches import loaded, read_body, stretches
 from server.bodies import Bodies
 from server.config import Config
+from server.metrics import Metrics
 from server.replies import RequestError
 from server.reporting import Reported, Reporting, text_of
 
@@ -26,10 +27,15 @@ class CrawlViews:
     """One method for each route of crawls; see `routes`."""
 
     def __init__(
-        self, reporting: Reporting, access: Access, bodies: Bodies, config: Config
+        self,
+        reporting: Reporting,
+        access: Access,
+        bodies: Bodies,
+        config: Config,
+        metrics: Metrics,
     ) -> None:
         self._reporting, self._access, self._config = reporting, access, config
-        self._bodies = bodies
+        self._bodies, self._metrics = bodies, metrics
 
     def begin_crawl(self) -> Response:
         given = self._given()
@@ -71,7 +77,10 @@ class CrawlViews:
     def claim(self) -> Response:
         given = self._given()
         crawl = text_of(given, "crawl")
-        return self._written(self._writer(crawl), self._reporting.claim(given), crawl)
+        who, answer = self._writer(crawl), self._reporting.claim(given)
+        result = "duplicate" if answer["duplicate"] else "claimed" if answer["claimed"] else "taken"
+        self._metrics.written({result: 1}, "claims")
+        return self._written(who, answer, crawl)
 
     def release(self) -> Response:
         given = self._given()
@@ -92,9 +101,11 @@ class CrawlViews:
         try:
             yield
         except BaseException:
+            self._metrics.written(total.counts())
             if total.added or total.unchanged or total.refused:
                 logs.audit(request.environ, who, {**vars(total), "broken_off": True}, crawl)
             raise
+        self._metrics.written(total.counts())
         logs.audit(request.environ, who, vars(total), crawl)
 
     def _given(self) -> dict[str, Any]:

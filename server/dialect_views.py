@@ -14,8 +14,8 @@ from server.answers import query_string
 from server.batches import read_body
 from server.bodies import Bodies
 from server.cdx import Cdx
-from server.config import Config
-from server.records import CRAWL, Records
+from server.config import RECORDS_CRAWL, Config
+from server.records import Records
 from server.replies import RequestError
 
 
@@ -45,7 +45,7 @@ class DialectViews:
         raise RequestError("bad_digest", "invalid ID: a record is asked for by its digest")
 
     def add_records(self) -> Response:
-        who = self._access.require(request.environ, Role.WRITE, CRAWL)
+        who = self._access.require(request.environ, Role.WRITE, RECORDS_CRAWL)
         stream = cast(Any, request.environ["wsgi.input"])
         length = request.headers.get("Content-Length", "")
         with self._bodies.one():
@@ -54,7 +54,7 @@ class DialectViews:
             items = orjson.loads(body)
         except orjson.JSONDecodeError as error:
             raise RequestError("bad_request", f"the body is not JSON: {error}") from error
-        logs.audit(request.environ, who, self._records.take(items), CRAWL)
+        logs.audit(request.environ, who, self._records.take(items), RECORDS_CRAWL)
         return Response(status=201)
 
     add_records_slash = add_records

@@ -9,22 +9,35 @@ from __future__ import annotations
 
 import mmap
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from threading import Lock
 from time import perf_counter_ns
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import CollectorRegistry
 
+from dedupindex import __version__
 from dedupindex.asking import NAMES
 from dedupindex.errors import DedupError
+from server.gauges import crawl_gauges
 from server.live import LiveIndex
 from server.replies import ERRORS
+from server.routes import HOT, ROUTES
 
 MATCHES = ("exact_url", "canonical_url", "digest", "none", "unknown_algorithm")
 KINDS = ("single", "batch", "lines")
+WRITTEN = {
+    "captures": ("added", "unchanged", "refused", "bad"),
+    "claims": ("claimed", "taken", "duplicate"),
+}
+SLOW_ROUTES = (*(route.name for route in ROUTES if route.path not in HOT), "page")
 BOUNDS = (25e-6, 5e-5, 1e-4, 25e-5, 5e-4, 1e-3, 25e-4, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
 
 _BOUNDS_NS = [int(bound * 1e9) for bound in BOUNDS]
@@ -32,17 +45,22 @@ _BUCKETS = len(BOUNDS) + 1  # with the unbounded one
 _CLASSES = len(NAMES) * len(MATCHES)
 
 # Cells of a block: lookups in batches by strategy and match; errors by code; then for each kind of
-# request the sum of its times in nanoseconds and its buckets. Single lookups have a row of buckets
-# for every strategy and match: one addition counts the lookup and its time.
+# request the sum of its times in nanoseconds and its buckets. Single lookups have a sum and a row
+# of buckets for every strategy and match: one addition counts the lookup and its time. Last come
+# what writes did, and sums and buckets of the routes that Flask answers.
 _ERRORS_AT = _CLASSES
 _SUMS_AT = _ERRORS_AT + len(ERRORS)
-_BATCHES_AT = _SUMS_AT + len(KINDS)
+_BATCHES_AT = _SUMS_AT + _CLASSES + len(KINDS) - 1
 _SINGLES_AT = _BATCHES_AT + (len(KINDS) - 1) * _BUCKETS
-CELLS = _SINGLES_AT + _CLASSES * _BUCKETS
+_WRITTEN_AT = _SINGLES_AT + _CLASSES * _BUCKETS
+_ROUTE_SUMS_AT = _WRITTEN_AT + sum(map(len, WRITTEN.values()))
+_ROUTES_AT = _ROUTE_SUMS_AT + len(SLOW_ROUTES)
+CELLS = _ROUTES_AT + len(SLOW_ROUTES) * _BUCKETS
 
 _ERROR_CELLS = {code: _ERRORS_AT + place for place, code in enumerate(ERRORS)}
 _MATCH = {name: place for place, name in enumerate(MATCHES)}
 _STRATEGY = {name: place * len(MATCHES) for place, name in enumerate(NAMES)}
+_ROUTE = {name: place for place, name in enumerate(SLOW_ROUTES)}
 HIT, MISS = _MATCH["exact_url"], _MATCH["none"]
 
 
@@ -68,7 +86,7 @@ class Metrics:
         mine = self._mine
         self._lock.acquire()  # not by `with`, which takes twice the time; nothing here can raise
         mine[place] += 1
-        mine[_SUMS_AT] += taken
+        mine[_SUMS_AT + cell] += taken
         self._lock.release()
 
     def batch(self, kind: str, cells: dict[int, int], started: int) -> None:
@@ -81,12 +99,27 @@ class Metrics:
             for cell, count in cells.items():
                 mine[cell] += count
             mine[place] += 1
-            mine[_SUMS_AT + number] += taken
+            mine[_SUMS_AT + _CLASSES + number - 1] += taken
 
     def error(self, code: str) -> None:
         """One error that was answered."""
         with self._lock:
             self._mine[_ERROR_CELLS[code]] += 1
+
+    def written(self, counts: Mapping[str, int], what: str = "captures") -> None:
+        """What became of captures or claims, by the names of `WRITTEN`."""
+        at = _WRITTEN_AT + (0 if what == "captures" else len(WRITTEN["captures"]))
+        with self._lock:
+            for place, name in enumerate(WRITTEN[what]):
+                self._mine[at + place] += counts.get(name, 0)
+
+    def route(self, name: str, started: int) -> None:
+        """One request to a route, or to a page where it is none."""
+        taken = perf_counter_ns() - started
+        number = _ROUTE.get(name, len(SLOW_ROUTES) - 1)
+        with self._lock:
+            self._mine[_ROUTE_SUMS_AT + number] += taken
+            self._mine[_ROUTES_AT + number * _BUCKETS + bisect_left(_BOUNDS_NS, taken)] += 1
 
     def totals(self) -> list[int]:
         """The cells of all workers, added up."""
@@ -126,7 +159,11 @@ class _Collector:
             errors.add_metric([code], cells[cell])
         yield errors
         yield self._times(cells)
+        yield self._lookup_times(cells)
+        yield from self._writes(cells)
         yield from self._index()
+        yield from crawl_gauges(self._live)
+        yield InfoMetricFamily("dedupindex_build", "Version.", {"version": __version__})
 
     def _times(self, cells: list[int]) -> Metric:
         times = HistogramMetricFamily(
@@ -134,16 +171,47 @@ class _Collector:
             "Time to answer: one lookup, a batch, or a stretch of JSON lines.",
             labels=["kind"],
         )
-        rows = [cells[at : at + _BUCKETS] for at in range(_BATCHES_AT, CELLS, _BUCKETS)]
-        batches = len(KINDS) - 1
-        singles = [sum(column) for column in zip(*rows[batches:], strict=True)]
-        for place, row in enumerate([singles, *rows[:batches]]):
-            buckets, seen = [], 0
-            for bound, count in zip((*BOUNDS, "+Inf"), row, strict=True):
-                seen += count
-                buckets.append((str(bound), float(seen)))
-            times.add_metric([KINDS[place]], buckets, cells[_SUMS_AT + place] / 1e9)
+        rows = _rows(cells, _BATCHES_AT, len(KINDS) - 1 + _CLASSES)
+        sums = cells[_SUMS_AT : _SUMS_AT + _CLASSES + len(KINDS) - 1]
+        singles = [sum(column) for column in zip(*rows[len(KINDS) - 1 :], strict=True)]
+        _add(times, ["single"], singles, sum(sums[:_CLASSES]))
+        for kind, row, total in zip(KINDS[1:], rows, sums[_CLASSES:], strict=False):
+            _add(times, [kind], row, total)
         return times
+
+    def _lookup_times(self, cells: list[int]) -> Metric:
+        times = HistogramMetricFamily(
+            "dedupindex_lookup_seconds",
+            "Time to answer a single lookup.",
+            labels=["strategy", "match"],
+        )
+        rows = _rows(cells, _SINGLES_AT, _CLASSES)
+        for strategy in NAMES:
+            for match in MATCHES:
+                cell = cell_of(strategy, match)
+                _add(times, [strategy, match], rows[cell], cells[_SUMS_AT + cell])
+        return times
+
+    def _writes(self, cells: list[int]) -> Iterator[Metric]:
+        at = _WRITTEN_AT
+        for what, results in WRITTEN.items():
+            family = CounterMetricFamily(
+                f"dedupindex_{what}", f"What became of {what} that crawls sent.", labels=["result"]
+            )
+            for result in results:
+                family.add_metric([result], cells[at])
+                at += 1
+            yield family
+        times = HistogramMetricFamily(
+            "dedupindex_route_seconds",
+            "Time of requests other than lookups, durable writing included.",
+            labels=["route"],
+        )
+        rows = _rows(cells, _ROUTES_AT, len(SLOW_ROUTES))
+        for place, name in enumerate(SLOW_ROUTES):
+            if any(rows[place]):
+                _add(times, [name], rows[place], cells[_ROUTE_SUMS_AT + place])
+        yield times
 
     def _index(self) -> Iterator[Metric]:
         ready = 1
@@ -162,6 +230,19 @@ class _Collector:
         except DedupError:
             ready = 0
         yield GaugeMetricFamily("dedupindex_ready", "Whether the index can answer.", ready)
+
+
+def _rows(cells: list[int], at: int, count: int) -> list[list[int]]:
+    return [cells[place : place + _BUCKETS] for place in range(at, at + count * _BUCKETS, _BUCKETS)]
+
+
+def _add(times: HistogramMetricFamily, labels: list[str], row: list[int], total: int) -> None:
+    """Add a row of buckets, with the sum of their times in nanoseconds."""
+    buckets, seen = [], 0
+    for bound, count in zip((*BOUNDS, "+Inf"), row, strict=True):
+        seen += count
+        buckets.append((str(bound), float(seen)))
+    times.add_metric(labels, buckets, total / 1e9)
 
 
 def families(metrics: Metrics, live: LiveIndex) -> Iterator[Metric]:

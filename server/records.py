@@ -27,11 +27,11 @@ from dedupindex.index.protocol import Finder
 from dedupindex.lookup import Answer, Query
 from dedupindex.timestamps import check_digits, date_of_digits, digits_of_date
 from server.cdx import may_be_named
+from server.config import RECORDS_CRAWL
 from server.judges import Judges
 from server.live import LiveIndex
 from server.replies import RequestError
 
-CRAWL = "doppelganger"
 _FIELDS = {"id", "uri", "date"}
 _LONGEST_URL = 65_000
 _DATE = re.compile(r"[0-9]{14}")
@@ -135,7 +135,7 @@ def _known(reading: Reading, name: str) -> Crawl | None:
 def _names() -> Iterator[str]:
     number = 1
     while True:
-        yield CRAWL if number == 1 else f"{CRAWL}-{number}"
+        yield RECORDS_CRAWL if number == 1 else f"{RECORDS_CRAWL}-{number}"
         number += 1
 
 

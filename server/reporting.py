@@ -55,6 +55,12 @@ class Reported:
             self.refused[reason] = self.refused.get(reason, 0) + count
         self.results += results
 
+    def counts(self) -> dict[str, int]:
+        """How many by what became of them."""
+        refused = sum(self.refused.values())
+        done = {"added": self.added, "unchanged": self.unchanged}
+        return {**done, "refused": refused, "bad": self.bad}
+
 
 class Reporting:
     """Answers what crawls report, in any number of threads; raises `DedupError`."""

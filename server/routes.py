@@ -159,6 +159,10 @@ ROUTES = (
 )
 
 
+HOT = ("/lookup", "/cdx", "/cdx/hex", "/cdx/search", "/web/timemap/cdx")
+"""What the layer in front of Flask answers, as far as it is a GET or a lookup."""
+
+
 def schema(name: str) -> dict[str, Any]:
     """A reference to a schema of the document."""
     return {"$ref": f"#/components/schemas/{name}"}
