@@ -30,6 +30,7 @@ DEADLINE = 60.0  # seconds after which a peer that does nothing has failed the t
 # setuptools: both still import pkg_resources, which is gone since 82.
 WARCPROX = ("warcprox==2.13.1", "httpx>=0.28", "setuptools<81")
 PYWB = ("pywb==2.10.0", "setuptools<81")
+JWARC = "org.netpreserve:jwarc:0.36.0"
 
 
 def environment(name: str, packages: tuple[str, ...]) -> Path:

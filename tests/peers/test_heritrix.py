@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+import subprocess
 import time
 from base64 import b32encode
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from dedupindex.digest import Digest
 from dedupindex.index import open_index
 from dedupindex.lookup import Query, find
 from tests.peers import replay
+from tests.peers.environments import JWARC, jar
 from tests.peers.heritrix import Crawl, Heritrix, Page, Record, Site, heritrix_home, tell
 from tests.test_cli import dedupindex
 from tests.test_server_live import Running, serving, until
@@ -195,6 +197,13 @@ def test_every_revisit_replays_byte_for_byte(harvests: Harvests, tmp_path: Path)
         checked = replay.check_revisits(found, archive, payloads)
     assert checked == sum(len(of_kind(crawl.records(), "revisit")) for crawl in crawls)
     assert checked == 5 + (len(payloads) - 1) + (len(payloads) - 2)
+
+
+def test_jwarc_finds_nothing_wrong(harvests: Harvests) -> None:
+    warcs = [path for crawl in (harvests.first, harvests.second) for path in crawl.warcs()]
+    words = ["java", "-jar", jar(JWARC), "validate", *warcs]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_numbers_agree_with_heritrixs_own(harvests: Harvests) -> None:

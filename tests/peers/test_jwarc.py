@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from demo.site import Page
-from tests.peers.environments import jar
+from tests.peers.environments import JWARC, jar
 from tests.peers.front import Front, in_front_of
 from tests.peers.replay import check_revisits, free_port, records, replay
 from tests.peers.site import COPIES, PAGES, bodies, site
@@ -17,7 +17,6 @@ from tests.test_cli import dedupindex
 from tests.test_server_live import serving
 
 pytestmark = pytest.mark.peer
-JWARC = "org.netpreserve:jwarc:0.36.0"
 ALL = [*PAGES, *COPIES]
 # What it never asks of: bodies whose length it does not know, or under 256 bytes.
 UNASKED = {path for path, page in PAGES.items() if page.chunked or len(page.body) < 256}
