@@ -15,11 +15,13 @@ from urllib.parse import unquote_to_bytes
 
 from dedupindex import conditions
 from dedupindex.capture import Covers
+from dedupindex.crawls.crawl import check_name
 from dedupindex.digest import SIZES, Digest
 from dedupindex.errors import BadQuery
 from dedupindex.lookup import Query, Strategy
 
 NAMES = ("DIGEST_ANY", "EXACT_URL", "CANONICAL_URL")
+_MOST_NAMESPACES = 20
 NEWER_NAMES = ("DIGEST_URL_PREFERRED", "URL_EXACT", "URL_CANONICAL")
 
 
@@ -50,6 +52,17 @@ def _number(name: str, value: bytes) -> int:
     if not value.isdigit() or len(value) > 18:
         raise BadQuery(f"{name} takes a number of bytes")
     return int(value)
+
+
+def _mime(value: bytes) -> bytes:
+    return value.partition(b";")[0].strip().lower()[:200]
+
+
+def _namespaces(value: bytes) -> tuple[str, ...]:
+    names = _text(value).split(",")
+    if len(names) > _MOST_NAMESPACES:
+        raise BadQuery(f"at most {_MOST_NAMESPACES} namespaces at once")
+    return tuple(sorted({check_name(name, "namespace") for name in names}))
 
 
 def _algorithm(value: bytes) -> str:
@@ -157,6 +170,18 @@ PARAMETERS = {
             {**_TEXT, "example": "weekly-20261120"},
         ),
         Parameter(
+            "namespace",
+            _namespaces,
+            "Namespaces whose crawls may answer too, with commas; that of `crawl` always may.",
+            {**_TEXT, "example": "news,base"},
+        ),
+        Parameter(
+            "mime",
+            _mime,
+            "Media type that was served, for policies; not given: the original's counts.",
+            {**_TEXT, "example": "image/png"},
+        ),
+        Parameter(
             "covers",
             _covers,
             "What the digest was taken of: the body as `stored`, with chunks if it has them, the "
@@ -258,4 +283,6 @@ def query_of(given: Mapping[str, bytes]) -> tuple[Query, bool]:
     if label and label[1].replace("-", "").lower() not in SIZES:
         raise UnknownAlgorithm
     values["digest"] = Digest.parse(text, unlabelled=unlabelled)
+    if "namespace" in values:
+        values["namespaces"] = values.pop("namespace")
     return Query(**values), explain

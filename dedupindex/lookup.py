@@ -24,6 +24,7 @@ from dedupindex.errors import BadQuery, StrategyUnavailable
 from dedupindex.index.identity import Settings
 from dedupindex.index.protocol import Finder
 from dedupindex.original import original_as_json
+from dedupindex.policy import NO_POLICY, Policy
 from dedupindex.timestamps import seconds, sort_key
 from dedupindex.urlkey import urlkey
 
@@ -76,6 +77,9 @@ class Query:
     not_record: bytes = b""  # record id of the asking record
     not_date: bytes = b""  # WARC-Date of the asking record, which has `url`
     crawl: str = ""  # that asks, and so sees what it has reported itself
+    mime: bytes = b""  # media type that was served, for policies; not given: the original's counts
+    namespaces: tuple[str, ...] = ()  # whose crawls may answer too
+    policy: Policy = NO_POLICY
     covers: Covers = Covers.UNKNOWN  # what the digest was taken of
     bridge: bool = False  # take originals whose own digest is of another algorithm or other bytes
     size: int = -1  # bytes that the asker counts for its capture; no condition, for statistics
@@ -89,6 +93,7 @@ class Query:
             or self.not_record
             or self.not_date
             or self.covers
+            or self.policy.narrowing()
         )
 
 
@@ -97,6 +102,14 @@ class Answer(NamedTuple):
 
     match: Match
     original: Capture
+    skip: bool = False  # a policy wants nothing written at all: the same URL was stored just now
+
+
+class Decision(NamedTuple):
+    """What a lookup came to."""
+
+    answer: Answer | None
+    policy: str = ""  # the word of the policy without which there may have been an answer
 
 
 class Considered(NamedTuple):
@@ -133,22 +146,36 @@ def find(view: Finder, settings: Settings, query: Query) -> Answer | None:
 
     Raises `StrategyUnavailable`, `BadQuery`, `IndexUnavailable` or `Damaged`.
     """
+    return decide(view, settings, query).answer
+
+
+def decide(view: Finder, settings: Settings, query: Query) -> Decision:
+    """The same, and what a policy has to do with it."""
     require(settings, query)
     if query.digest in EMPTY:
-        return None
-    now = None
+        return Decision(None)
+    applied = query.policy.applied(query.url, query.mime) if query.policy.rules else None
+    if applied is not None and applied.never():
+        return Decision(None, "never")
+    now, refused = None, ""
     for captures in _candidates(view, settings, query):
-        best: Capture | None = None
+        best, skip = None, False
         for capture in captures:
             if now is None:
                 now = _moment(query)
             if _objection(query, capture, now):
                 continue
+            if applied is not None:
+                if against := applied.refuses(capture, now):
+                    refused = refused or against.kind
+                    continue
+                skip = skip or (capture.url == query.url and applied.skips(capture, now))
             if best is None or _preferred(settings, capture, best):
                 best = capture
         if best is not None:
-            return Answer(match_of(query.url, best.url), best)
-    return None
+            match = match_of(query.url, best.url)
+            return Decision(Answer(match, best, skip and match is Match.EXACT_URL))
+    return Decision(None, refused)
 
 
 def explain(view: Finder, settings: Settings, query: Query) -> list[Considered]:
@@ -161,10 +188,12 @@ def explain(view: Finder, settings: Settings, query: Query) -> list[Considered]:
         return []
     answer = find(view, settings, query)
     considered: dict[tuple[bytes, bytes], Considered] = {}
-    now = _moment(query)
+    now, applied = _moment(query), query.policy.applied(query.url, query.mime)
     for captures in _candidates(view, settings, query):
         for capture in captures:
             verdict = _objection(query, capture, now)
+            if not verdict and (against := applied.refuses(capture, now)):
+                verdict = against.verdict
             if not verdict:
                 verdict = _against(settings, query, capture, answer)
             match = match_of(query.url, capture.url)
@@ -246,14 +275,16 @@ def _objection(query: Query, capture: Capture, now: int) -> str:
     return ""
 
 
-def as_json(answer: Answer | None) -> dict[str, Any]:
+def as_json(decision: Decision) -> dict[str, Any]:
     """The object of ``GET /lookup``, of ``bin/lookup --json`` and of every line of a batch."""
+    answer = decision.answer
     if answer is None:
-        return {"duplicate": False}
+        return {"duplicate": False, **({"policy": decision.policy} if decision.policy else {})}
     return {
         "duplicate": True,
         "match": answer.match.value,
         "original": original_as_json(answer.original),
+        **({"skip": True} if answer.skip else {}),
     }
 
 

@@ -1,7 +1,8 @@
 """Bearer tokens: who may write to a served index, or read it, and which crawls are theirs.
 
-``INDEX/tokens.json`` holds a name, a role, a pattern of crawls and the SHA-256 of each token. A
-token is 32 random bytes, so its plain hash gives nothing away; the token itself is shown once.
+``INDEX/tokens.json`` holds a name, a role, patterns of crawls and namespaces, and the SHA-256 of
+each token. A token is 32 random bytes, so its plain hash gives nothing away; the token itself is
+shown once.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from fnmatch import fnmatchcase
 from hashlib import sha256
@@ -40,24 +41,33 @@ class Token(NamedTuple):
     role: Role
     crawls: str  # pattern of crawls it may write to, as in a shell
     hash: str  # SHA-256, hex
+    namespaces: str = "*"  # pattern of namespaces it may touch; "" is what is in none
 
-    def may(self, role: Role, crawl: str) -> bool:
-        """Whether the holder has a role, and with `role` WRITE may touch a crawl."""
-        if self.role is Role.ADMIN or role < Role.WRITE or self.role < role:
+    def may(self, role: Role, crawl: str, namespaces: Iterable[str] = ()) -> bool:
+        """Whether the holder has a role in all `namespaces`, and with WRITE may touch a crawl."""
+        if self.role is Role.ADMIN or self.role < role:
             return self.role >= role
-        return not crawl or fnmatchcase(crawl, self.crawls)
+        if not all(fnmatchcase(name, self.namespaces) for name in namespaces):
+            return False
+        return role < Role.WRITE or not crawl or fnmatchcase(crawl, self.crawls)
 
 
 def read_tokens(index: Path) -> list[Token]:
     """The tokens of an index; raises `Damaged`, `IndexUnavailable`."""
     try:
         rows = json.loads((index / FILE).read_bytes())
-        return [Token(row["name"], Role[row["role"]], row["crawls"], row["hash"]) for row in rows]
+        return [
+            Token(
+                *(row["name"], Role[row["role"]], row["crawls"], row["hash"]),
+                row.get("namespaces", "*"),  # which came later
+            )
+            for row in rows
+        ]
     except FileNotFoundError:
         return []
     except OSError as error:
         raise IndexUnavailable(f"{index / FILE} cannot be read: {error.strerror}") from error
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise Damaged(f"{index / FILE} is damaged; remove it and make new tokens") from error
 
 
@@ -70,7 +80,7 @@ def holder(tokens: Sequence[Token], text: str) -> Token | None:
     return found
 
 
-def add(index: Path, name: str, role: Role, crawls: str = "*") -> str:
+def add(index: Path, name: str, role: Role, crawls: str = "*", namespaces: str = "*") -> str:
     """Make a token and return it; raises `BadInput`, `IndexExists` for a name that is taken."""
     if not _NAME.fullmatch(name):
         raise BadInput(f"a token's name has letters, digits and . _ @ -, not {name[:64]!r}")
@@ -79,7 +89,7 @@ def add(index: Path, name: str, role: Role, crawls: str = "*") -> str:
         if any(token.name == name for token in tokens):
             raise IndexExists(f"there is a token {name!r} already; remove it first")
         secret = _BEGINNING + secrets.token_urlsafe(32)
-        made = Token(name, role, crawls, sha256(secret.encode()).hexdigest())
+        made = Token(name, role, crawls, sha256(secret.encode()).hexdigest(), namespaces)
         _write(index, [*tokens, made])
     return secret
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,16 @@ class Access:
         self._looked = -_LOOK_EVERY
         self._busy = threading.Lock()
 
-    def require(self, environ: dict[str, Any], role: Role, crawl: str = "") -> str:
+    def require(
+        self,
+        environ: dict[str, Any],
+        role: Role,
+        crawl: str = "",
+        namespaces: Callable[[], Iterable[str]] = tuple,
+    ) -> str:
         """The name of whose token allows it, "-" if none is needed; raises `RequestError`.
 
+        `namespaces` are those that are touched, "" for none; it is called only if that matters.
         Raises `Damaged` or `IndexUnavailable` if it cannot tell.
         """
         tokens = self._known()
@@ -41,9 +49,13 @@ class Access:
         token = self._token(environ, tokens)
         if token is None:
             raise RequestError("unauthorized", "send a token: Authorization: Bearer <token>")
-        if not token.may(role, crawl):
+        touched = tuple(namespaces())
+        if not token.may(role, crawl, touched):
             what = f" to crawl {crawl[:200]!r}" if crawl else ""
-            raise RequestError("forbidden", f"token {token.name} may not {role.name.lower()}{what}")
+            where = f" in namespace {', '.join(touched)}" if any(touched) else ""
+            raise RequestError(
+                "forbidden", f"token {token.name} may not {role.name.lower()}{what}{where}"
+            )
         return token.name
 
     def holder(self, environ: dict[str, Any]) -> str:
@@ -58,10 +70,10 @@ class Access:
         scheme, _, text = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
         return holder(tokens, text.strip()) if scheme.lower() == "bearer" else None
 
-    def may_read(self, environ: dict[str, Any]) -> None:
+    def may_read(self, environ: dict[str, Any], namespaces: Iterable[str] = ()) -> None:
         """Raise `RequestError` if lookups are private and no token allows this one."""
         if self.private:
-            self.require(environ, Role.READ)
+            self.require(environ, Role.READ, namespaces=lambda: namespaces)
 
     def _known(self) -> list[Token]:
         now = time.monotonic()

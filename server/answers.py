@@ -7,6 +7,7 @@ environment, so that they cannot differ.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from time import perf_counter_ns
 from typing import Any, BinaryIO, cast
 from urllib.parse import unquote_to_bytes
@@ -19,7 +20,7 @@ from dedupindex import lookup
 from dedupindex.asking import NAMES, NEWER_NAMES, UnknownAlgorithm, of_query_string, query_of
 from dedupindex.errors import BadQuery
 from dedupindex.index.answer_bytes import NONE, sought
-from dedupindex.lookup import Strategy
+from dedupindex.lookup import Decision, Strategy
 from dedupindex.original import header_lines
 from server.access import Access
 from server.batches import UNKNOWN, Batch, read_body
@@ -84,23 +85,25 @@ class Lookups:
                 question = _plain_question(text)
                 if question is not None:
                     prefix, spelled, url, base, asker = question
-                    covers = self._live.crawls.covers_of(asker) if asker else 0
-                    body = opened.plain.one(prefix, spelled, url, covers)
-                    if (asker or body is NONE) and not self._live.crawls.silent(prefix, asker):
-                        body = None
+                    body, covers = None, self._live.crawls.plainly(asker) if asker else 0
+                    if covers >= 0:
+                        body = opened.plain.one(prefix, spelled, url, covers)
+                        if (asker or body is NONE) and not self._live.crawls.silent(prefix, asker):
+                            body = None
                     if body is not None:
                         if asker:
                             strategy, taken = _STRATEGIES[base], perf_counter_ns() - started
                             self._counting.note((asker, strategy, url, body, -1, taken))
                         self._metrics.lookup(base + (MISS if body is NONE else HIT), started)
                         return OK, JSON, body
-            return self._one(opened, text, as_text, started)
+            return self._one(opened, environ, as_text, started)
         except Exception as error:
             self._counting.note_failure(error, environ["QUERY_STRING"])
             return reply_to(error, environ, self._metrics)
 
-    def _one(self, opened: Opened, text: str, as_text: bool, started: int) -> Reply:
-        strategy, given = Strategy.DIGEST_ANY.value, of_query_string(text)
+    def _one(self, opened: Opened, environ: Environ, as_text: bool, started: int) -> Reply:
+        strategy = Strategy.DIGEST_ANY.value
+        given = of_query_string(query_string(environ))
         try:
             query, explain = query_of(given)
         except UnknownAlgorithm:
@@ -110,25 +113,25 @@ class Lookups:
         if as_text and explain:
             raise BadQuery("an explanation is JSON: ask for it with Accept: application/json")
         settings = opened.engine.identity.settings
-        query = self._live.crawls.completed(query)
+        query = self._live.crawls.completed(query, given)
+        if query.namespaces:
+            self._access.may_read(environ, query.namespaces)
         with (
             opened.engine.view() as base,
-            self._live.crawls.seen(base, settings.keys(), query.crawl) as view,
+            self._live.crawls.seen(base, settings.keys(), query.crawl, query.namespaces) as view,
         ):
-            answer = lookup.find(view, settings, query)
-            match = answer.match.value if answer else "none"
+            decision = lookup.decide(view, settings, query)
+            match = decision.answer.match.value if decision.answer else "none"
             cell = cell_of(query.strategy.value, match)
-            if not as_text:
-                content = lookup.as_json(answer)
+            if as_text:
+                reply = _text_of(decision)
+            else:
+                content = lookup.as_json(decision)
                 if explain:
                     content["considered"] = lookup.considered(view, settings, query)
                 reply = (OK, JSON, orjson.dumps(content))
-            elif answer is None:
-                reply = ("204 No Content", [], b"")
-            else:
-                reply = (OK, TEXT, header_lines(answer.original))
         if query.crawl:
-            self._counting.note_answer(query, answer, perf_counter_ns() - started)
+            self._counting.note_answer(query, decision.answer, perf_counter_ns() - started)
         self._metrics.lookup(cell, started)
         return reply
 
@@ -150,15 +153,16 @@ class Lookups:
             )
         defaults = of_query_string(text)
         stream = cast(BinaryIO, environ["wsgi.input"])
+        allowed = partial(self._access.may_read, environ)
         if lines:
-            answers = self._batch.lines(stream, defaults)
+            answers = self._batch.lines(stream, defaults, allowed)
             self._bodies.enter()
             released = self._released(answers, environ)
             next(released)
             return (OK, LINES, released)
         with self._bodies.one():
             body = read_body(stream, environ.get("CONTENT_LENGTH", ""), self._config.max_body)
-        return (OK, JSON, self._batch.json(body, defaults))
+        return (OK, JSON, self._batch.json(body, defaults, allowed))
 
     def _released(self, answers: Iterator[bytes], environ: Environ) -> Iterator[bytes]:
         """A stream that lets the next body in when it has ended, however it ended.
@@ -176,6 +180,15 @@ class Lookups:
             raise
         finally:
             self._bodies.leave()
+
+
+def _text_of(decision: Decision) -> Reply:
+    """Header lines of a revisit; what is no line of one is said in the answer's own headers."""
+    answer, policy = decision
+    if answer is None:
+        return "204 No Content", [("Dedup-Policy", policy)] if policy else [], b""
+    headers = [*TEXT, ("Dedup-Skip", "1")] if answer.skip else TEXT
+    return OK, headers, header_lines(answer.original)
 
 
 def query_string(environ: Environ) -> str:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from time import perf_counter_ns
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -13,14 +12,17 @@ import orjson
 
 from dedupindex import lookup
 from dedupindex.asking import PARAMETERS, UnknownAlgorithm, of_json, query_of
+from dedupindex.begun import completed
 from dedupindex.crawls.counting import Outcome
 from dedupindex.crawls.view import NOTHING, Snapshot
 from dedupindex.errors import BadQuery, DedupError, UnknownCrawl
 from dedupindex.index.answer_bytes import BROKEN, NONE, PlainView, sought
 from dedupindex.index.protocol import View
 from dedupindex.lookup import Strategy
+from dedupindex.policy import Policy
 from server.config import Config
 from server.counting import Counting, failed, noted
+from server.crawls import plain_covers
 from server.live import LiveIndex, Opened
 from server.metrics import HIT, MISS, Metrics, cell_of, error_cell
 from server.replies import RequestError, code_of, error_object
@@ -32,6 +34,7 @@ _READ = 1 << 16  # bytes of a body that are taken at once
 _STRETCH = 1000  # lines that are answered in one read transaction
 
 Given = dict[str, bytes]
+Allowed = Callable[[Iterable[str]], None]  # raises if the asker may not read these namespaces
 
 
 def read_body(stream: BinaryIO, length: str, limit: int) -> bytes:
@@ -64,10 +67,11 @@ class Batch:
             with opened.engine.view() as view:
                 yield _State(opened, view, crawls)
 
-    def _answers(self, opened: Opened, defaults: Given) -> _Answers:
-        return _Answers(opened, self._counting, defaults)
+    def _answers(self, opened: Opened, defaults: Given, allowed: Allowed) -> _Answers:
+        policy = self._live.crawls.policy
+        return _Answers(opened, self._counting, policy, defaults, allowed)
 
-    def json(self, body: bytes, defaults: Given) -> bytes:
+    def json(self, body: bytes, defaults: Given, allowed: Allowed) -> bytes:
         """``{"answers": [...]}`` to ``{"lookups": [...], ...}``, all of one state of the index."""
         started = perf_counter_ns()
         try:
@@ -83,7 +87,7 @@ class Batch:
         defaults = {**defaults, **of_json(content)}
         try:
             with self._state() as state:
-                answers = self._answers(state.opened, defaults)
+                answers = self._answers(state.opened, defaults, allowed)
                 joined = b",".join(answers.of(state, lookups))
         except DedupError:
             self._failed(defaults, len(lookups))
@@ -92,19 +96,19 @@ class Batch:
         self._metrics.batch("batch", answers.cells, started)
         return b'{"answers":[' + joined + b"]}"
 
-    def lines(self, stream: BinaryIO, defaults: Given) -> Iterator[bytes]:
+    def lines(self, stream: BinaryIO, defaults: Given, allowed: Allowed) -> Iterator[bytes]:
         """A line for each line, while they come; blank lines are passed over."""
         # It says at once what no line could be answered for.
-        self._answers(self._live.opened(), defaults)
-        return self._lines(stream, defaults)
+        self._answers(self._live.opened(), defaults, allowed)
+        return self._lines(stream, defaults, allowed)
 
-    def _lines(self, stream: BinaryIO, defaults: Given) -> Iterator[bytes]:
+    def _lines(self, stream: BinaryIO, defaults: Given, allowed: Allowed) -> Iterator[bytes]:
         for lines in stretches(stream, self._config.max_line):
             started = perf_counter_ns()
             lookups = [loaded(line) for line in lines]
             try:
                 with self._state() as state:
-                    answers = self._answers(state.opened, defaults)
+                    answers = self._answers(state.opened, defaults, allowed)
                     found = answers.of(state, lookups)
                 cells = answers.cells
                 answers.count(started, len(lookups))
@@ -134,9 +138,17 @@ class _State(NamedTuple):
 class _Answers:
     """Answers lookups with common defaults, and counts what it answered."""
 
-    def __init__(self, opened: Opened, counting: Counting, defaults: Given) -> None:
+    def __init__(
+        self,
+        opened: Opened,
+        counting: Counting,
+        policy: Policy,
+        defaults: Given,
+        allowed: Allowed,
+    ) -> None:
         """Raises what makes the defaults unfit for any lookup."""
-        self._counting, self._defaults = counting, defaults
+        self._counting, self._policy, self._defaults = counting, policy, defaults
+        self._allowed = allowed
         self._noted: list[tuple[str, str, str | bytes, Outcome, int]] = []  # of crawls
         self._settings = opened.engine.identity.settings
         read_values = {name: PARAMETERS[name].read(text) for name, text in defaults.items() if text}
@@ -155,11 +167,11 @@ class _Answers:
 
     def of(self, state: _State, lookups: list[Any]) -> list[bytes]:
         """The answer to each, in order."""
-        if self._plain is None:
+        covers = plain_covers(state.crawls.crawl(self._asker)) if self._asker else 0
+        if self._plain is None or covers < 0:
             return [self._one(state, asked) for asked in lookups]
         answer, cursor = self._plain.answer, cast(PlainView, state.view).cursor()
         silent, asker = state.crawls.silent, self._asker
-        covers = state.crawls.covers_of(asker) if asker else 0
         found: list[bytes] = []
         misses = hits = 0
         aside = set[int]()  # which of them were not plain
@@ -201,12 +213,17 @@ class _Answers:
                 raise asked
             if not isinstance(asked, dict):
                 raise BadQuery("a lookup is a JSON object")
-            query, explain = query_of({**self._defaults, **of_json(asked)})
-            if query.crawl and not query.covers:
-                query = replace(query, covers=state.crawls.covers_of(query.crawl))
-            seen = state.crawls.seen(state.view, self._settings.keys(), query.crawl)
-            answer = lookup.find(seen, self._settings, query)
-            content = lookup.as_json(answer)
+            given = {**self._defaults, **of_json(asked)}
+            query, explain = query_of(given)
+            if query.crawl or self._policy.rules:
+                crawl = state.crawls.crawl(query.crawl)
+                query = completed(query, given, crawl, self._policy)
+            if query.namespaces:
+                self._allowed(query.namespaces)
+            keys = self._settings.keys()
+            seen = state.crawls.seen(state.view, keys, query.crawl, query.namespaces)
+            decision = lookup.decide(seen, self._settings, query)
+            answer, content = decision.answer, lookup.as_json(decision)
             if explain:
                 content["considered"] = lookup.considered(seen, self._settings, query)
             if query.crawl:

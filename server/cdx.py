@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from heapq import nlargest, nsmallest
-from time import perf_counter_ns
+from time import perf_counter_ns, time
 from typing import Any
 
 from werkzeug.http import parse_cookie
@@ -21,6 +21,7 @@ from dedupindex.digest import EMPTY
 from dedupindex.index.identity import Settings
 from dedupindex.index.protocol import Finder
 from dedupindex.lookup import Strategy, require_strategy
+from dedupindex.policy import NO_POLICY, Policy
 from dedupindex.timestamps import digits_of_date, seconds, sort_key
 from dedupindex.urlkey import urlkey
 from server.access import Access
@@ -53,14 +54,14 @@ class Cdx:
                 self._access.may_read(_with_token(environ))
             hexadecimal = environ["PATH_INFO"] == HEX_PATH
             query = cdx_query_of(query_string(environ), hex=hexadecimal)
-            covers = self._live.crawls.covers_of(query.crawl) if query.crawl else Covers.UNKNOWN
+            covers, policy, namespaces = self._terms(environ, query)
             opened = self._live.opened()
             settings = opened.engine.identity.settings
             with (
                 opened.engine.view() as base,
-                self._live.crawls.seen(base, settings.keys(), query.crawl) as view,
+                self._live.crawls.seen(base, settings.keys(), query.crawl, namespaces) as view,
             ):
-                captures = listed(view, settings, query, covers)
+                captures = listed(view, settings, query, covers, policy)
                 headers, body = written(captures, query)
         except Exception as error:
             self._live.crawls.counting.note_failure(error, environ["QUERY_STRING"])
@@ -69,6 +70,17 @@ class Cdx:
             self._note(query, captures, perf_counter_ns() - started)
         self._metrics.lookup(_CELLS[query.match] + (HIT if captures else MISS), started)
         return OK, headers, body
+
+    def _terms(self, environ: Environ, query: CdxQuery) -> tuple[Covers, Policy, tuple[str, ...]]:
+        """What a crawl said when it began, and the rules that hold for all."""
+        crawls = self._live.crawls
+        crawl = crawls.crawl(query.crawl) if query.crawl else None
+        if crawl is None:
+            return Covers.UNKNOWN, crawls.policy, ()
+        namespaces = (crawl.namespace,) if crawl.namespace else ()
+        if namespaces:
+            self._access.may_read(_with_token(environ), namespaces)
+        return crawl.covers, Policy(crawl.policy.rules + crawls.policy.rules), namespaces
 
     def _note(self, query: CdxQuery, captures: list[Capture], taken: int) -> None:
         """Count what a crawl asked. Without a digest nobody knows what it makes of the answer."""
@@ -88,17 +100,24 @@ def _with_token(environ: Environ) -> Environ:
 
 
 def listed(
-    view: Finder, settings: Settings, query: CdxQuery, covers: Covers = Covers.UNKNOWN
+    view: Finder,
+    settings: Settings,
+    query: CdxQuery,
+    covers: Covers = Covers.UNKNOWN,
+    policy: Policy = NO_POLICY,
 ) -> list[Capture]:
     """The captures that a query asks for, in its order; raises `StrategyUnavailable`.
 
     An asker whose digests cover other bytes than a capture's cannot take it for the same.
     """
     require_strategy(settings, _STRATEGIES[query.match])
+    applied, now = policy.applied(query.url, b""), int(time())
     found = (
         capture
         for capture in _candidates(view, query)
-        if _passes(capture, query) and (not covers or not capture.covers or covers & capture.covers)
+        if _passes(capture, query)
+        and (not covers or not capture.covers or covers & capture.covers)
+        and applied.refuses(capture, now) is None
     )
     key, backwards = _order(query)
     first, last = (nlargest, nsmallest) if backwards else (nsmallest, nlargest)

@@ -11,6 +11,7 @@ from urllib.parse import unquote_to_bytes
 
 from dedupindex.digest import Digest
 from dedupindex.errors import BadDate, BadDigest, BadQuery
+from dedupindex.patterns import LONGEST_MATCHED, bounded
 from dedupindex.timestamps import check_digits, date_of_digits, seconds
 
 MOST = 10_000  # lines of an answer
@@ -31,9 +32,6 @@ MATCHES = ("exact", "canonical")
 IGNORED = ("gzip", "resolveRevisits", "allowFuzzy")  # change nothing in what we list
 _EMPTY_CLOSEST = re.compile("(?:^|&)closest=(?:&|$)")  # how pywb asks for all
 _LONGEST_FILTER = 2_000
-_LONGEST_REGEX = 200
-_REPEATS = 2  # *, +, ? and {} in a regular expression, which each may multiply its time
-_LONGEST_MATCHED = 2_000  # characters of a field that meets one
 _SPECIAL = re.compile(r"[\\.^$*+?{}()|\[\]]")
 
 
@@ -244,32 +242,12 @@ def _filter(text: str) -> Filter:
 
 
 def _expression(text: str) -> Callable[[str], object]:
-    """A regular expression for a whole field, of those whose time is bounded.
-
-    What repeats a group, looks around or refers back can take years to fail, and one asker would
-    stop the server for all.
-    """
-    bare = re.sub(r"\\.", "x", text, flags=re.DOTALL)  # without what is escaped
-    repeats = len(re.findall(r"[*+?{]", bare.replace("(?:", "(")))
-    if len(text) > _LONGEST_REGEX or repeats > _REPEATS:
-        raise BadQuery(
-            f"a regular expression has at most {_LONGEST_REGEX} characters, and {_REPEATS} repeats"
-        )
-    if bare.count("(") > 1 or re.search(r"\)[*+?{]|\(\?(?!:)", bare) or re.search(r"\\[0-9]", text):
-        raise BadQuery(
-            "a regular expression has at most one group, not repeated, and does not look around "
-            "or refer back"
-        )
-    try:
-        matches = re.compile(text).fullmatch
-    except (re.error, OverflowError, RecursionError) as error:
-        raise BadQuery(f"{text!r} is no regular expression: {error}") from error
+    """A regular expression for a whole field."""
+    matches = bounded(text)
 
     def whole(value: str) -> object:
-        if len(value) > _LONGEST_MATCHED:
-            raise BadQuery(
-                f"regular expressions are for fields up to {_LONGEST_MATCHED} characters"
-            )
+        if len(value) > LONGEST_MATCHED:
+            raise BadQuery(f"regular expressions are for fields up to {LONGEST_MATCHED} characters")
         return matches(value)
 
     return whole

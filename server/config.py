@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dedupindex.policy import NO_POLICY, Policy
 from server.tls import Tls
 
 
@@ -27,6 +28,7 @@ class Config:
     tls: Tls | None = None
     access_log: bool = False
     log_format: str = "text"  # or "json"
+    policy: Policy = NO_POLICY  # of all lookups, after that of their crawl
     max_body: int = 16 << 20  # of a JSON batch; JSON lines may be of any length
     max_batch: int = 100_000  # lookups, captures or records in one JSON body
     max_line: int = 1 << 20  # of one JSON line

@@ -39,7 +39,7 @@ class CrawlViews:
 
     def begin_crawl(self) -> Response:
         given = self._given()
-        who = self._writer(text_of(given, "name"))
+        who = self._writer(text_of(given, "name"), text_of(given, "namespace"))
         return self._written(who, self._reporting.begin(given))
 
     def list_crawls(self) -> Response:
@@ -86,9 +86,19 @@ class CrawlViews:
         given = self._given()
         return self._written(self._writer(), self._reporting.release(given))
 
-    def _writer(self, crawl: str = "") -> str:
-        """Who writes to a crawl, "" for not known yet; raises `RequestError` unless they may."""
-        return self._access.require(request.environ, Role.WRITE, crawl)
+    def _writer(self, crawl: str = "", namespace: str = "") -> str:
+        """Who writes to a crawl, "" for not known yet; raises `RequestError` unless they may.
+
+        A crawl that is there has its `namespace`; one that is begun gets it.
+        """
+
+        def touched() -> list[str]:
+            if not crawl:
+                return []
+            known = self._reporting.namespace_of(crawl)
+            return [namespace if known is None else known]
+
+        return self._access.require(request.environ, Role.WRITE, crawl, touched)
 
     def _written(self, who: str, content: dict[str, Any], crawl: str = "") -> Response:
         """The answer to a write, which leaves a line in the log."""

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from dedupindex.begun import completed
 from dedupindex.capture import Covers
 from dedupindex.crawls.counting import add_counted
+from dedupindex.crawls.crawl import Crawl
 from dedupindex.crawls.store import FILE, Reading, Store, Writing
 from dedupindex.crawls.view import NOTHING, Snapshot
 from dedupindex.crawls.writer import Writer
@@ -25,6 +26,7 @@ from dedupindex.errors import IndexUnavailable, UnknownCrawl
 from dedupindex.index.cells import Keys
 from dedupindex.index.protocol import Finder
 from dedupindex.lookup import Query
+from dedupindex.policy import NO_POLICY, Policy
 from server.counting import Counting
 
 _T = TypeVar("_T")
@@ -45,11 +47,18 @@ class _Opened:
         return snapshot
 
 
+def plain_covers(crawl: Crawl | None) -> int:
+    """As `Crawls.plainly`; a crawl that is unknown is found out elsewhere."""
+    if crawl is None:
+        return Covers.UNKNOWN
+    return -1 if crawl.strategy or crawl.policy.rules or crawl.namespace else crawl.covers
+
+
 class Crawls:
     """Crawls beside one index; any number of threads may use it."""
 
-    def __init__(self, index: Path) -> None:
-        self._index = index
+    def __init__(self, index: Path, policy: Policy = NO_POLICY) -> None:
+        self._index, self.policy = index, policy
         self._opened: _Opened | None = None
         self._error: IndexUnavailable | None = None  # what keeps a file from being open
         self._busy = threading.Lock()
@@ -133,31 +142,38 @@ class Crawls:
             yield reading
 
     @contextmanager
-    def seen(self, base: Finder, keys: Keys, asker: str) -> Iterator[Finder]:
+    def seen(
+        self, base: Finder, keys: Keys, asker: str, namespaces: tuple[str, ...] = ()
+    ) -> Iterator[Finder]:
         """Index and crawls as a crawl sees them, or ("") anybody; raises `UnknownCrawl`."""
         if asker:
             self._look()
         opened = self._there()
         if opened is None:
-            yield Snapshot(None).seen(base, keys, asker)
+            yield Snapshot(None).seen(base, keys, asker, namespaces)
             return
         with opened.store.reading() as reading:
-            yield opened.snapshot(reading).seen(base, keys, asker)
+            yield opened.snapshot(reading).seen(base, keys, asker, namespaces)
 
-    def covers_of(self, asker: str) -> Covers:
-        """What the digests of a crawl are taken of; UNKNOWN for a crawl that is unknown too."""
+    def crawl(self, name: str) -> Crawl | None:
+        """What is known of a crawl, None if there is none of this name."""
         self._look()
         opened = self._there()
         if opened is None:
-            return Covers.UNKNOWN
+            return None
         with opened.store.reading() as reading:
-            return opened.snapshot(reading).covers_of(asker)
+            return opened.snapshot(reading).crawl(name)
 
-    def completed(self, query: Query) -> Query:
-        """A query with what its crawl said when it began."""
-        if query.crawl and not query.covers:
-            return replace(query, covers=self.covers_of(query.crawl))
-        return query
+    def plainly(self, asker: str) -> int:
+        """What a crawl's digests cover, if nothing else of it bears on a plain lookup; else -1."""
+        crawl = self.crawl(asker)
+        return plain_covers(crawl)
+
+    def completed(self, query: Query, given: Mapping[str, bytes]) -> Query:
+        """A query with what its crawl said when it began, and the server's own policy."""
+        if not query.crawl:
+            return completed(query, given, None, self.policy) if self.policy.rules else query
+        return completed(query, given, self.crawl(query.crawl), self.policy)
 
     def silent(self, prefix: bytes, asker: str) -> bool:
         """Whether crawls have nothing to say of a digest, and the asker is known."""

@@ -20,6 +20,7 @@ from dedupindex.index import open_index
 from dedupindex.index.answer_bytes import PlainAnswers, PlainView
 from dedupindex.index.identity import Identity, read_identity
 from dedupindex.index.protocol import Engine
+from dedupindex.policy import NO_POLICY, Policy
 from server.config import COUNT_EVERY, GATHER_EVERY, RELOAD_EVERY, RELOAD_GRACE
 from server.crawls import Crawls
 from server.logs import LOGGER
@@ -37,9 +38,10 @@ class Opened(NamedTuple):
 class LiveIndex:
     """The open index, for as long as there is one. Threads may ask while another reloads."""
 
-    def __init__(self, index: Path) -> None:
-        self.index = index
-        self.crawls = Crawls(index)
+    def __init__(self, index: Path, policy: Policy = NO_POLICY) -> None:
+        """`policy` holds for all lookups, after that of their crawl."""
+        self.index, self._ruled = index, bool(policy.rules)
+        self.crawls = Crawls(index, policy)
         self.reloads = 0
         self._opened: Opened | None = None
         self._error: DedupError = IndexUnavailable(f"the index at {index} is not open yet")
@@ -77,7 +79,9 @@ class LiveIndex:
         engine = open_index(self.index)
         with engine.view() as view:
             view.counts()
-            plain = cast(PlainView, view).plain() if hasattr(view, "plain") else None
+            # A plain answer knows no policy.
+            able = hasattr(view, "plain") and not self._ruled
+            plain = cast(PlainView, view).plain() if able else None
         if self._opened is not None:
             self.reloads += 1
         self._opened = Opened(engine, plain)

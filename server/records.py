@@ -54,7 +54,8 @@ class Records:
             opened.engine.view() as base,
             self._live.crawls.seen(base, settings.keys(), "") as view,
         ):
-            answer = _nameable(view, settings, Query(digest, url))
+            asked = self._live.crawls.completed(Query(digest, url), {})
+            answer = _nameable(view, settings, asked)
         self._note(Query(digest, url), answer, perf_counter_ns() - started)
         if answer is None:
             return None

@@ -11,27 +11,32 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from secrets import token_bytes
 from time import perf_counter_ns
 from typing import Any, TypeVar
+
+import orjson
 
 from dedupindex import lookup
 from dedupindex.asking import of_json, query_of
 from dedupindex.capture import Capture, Covers
 from dedupindex.crawls import claims, life, statistics
 from dedupindex.crawls.captures import Added, add
-from dedupindex.crawls.crawl import Crawl, Seen, State
+from dedupindex.crawls.crawl import Crawl, Seen, State, check_name
 from dedupindex.crawls.reported import capture_of
 from dedupindex.crawls.store import Reading, Writing
 from dedupindex.crawls.told import told_of
 from dedupindex.crawls.view import Snapshot
 from dedupindex.errors import BadInput, BadQuery, DedupError, UnknownCrawl
-from dedupindex.lookup import Answer
+from dedupindex.lookup import Answer, Strategy
+from dedupindex.policy import rules_of
 from server.judges import Judges
 from server.live import LiveIndex
 from server.replies import RequestError, error_object
 
 STRETCH = 1000  # captures in one transaction: others write in between
 _TOKEN = re.compile(r"(?:[0-9A-Fa-f]{32})?")
+_BEGIN = ("name", "seen_by", "digest_covers", "strategy", "policy", "namespace")
 _NO_LOOKUP = ("ended without a lookup", "begun, no lookup yet")
 _E = TypeVar("_E", Seen, Covers)
 
@@ -69,16 +74,21 @@ class Reporting:
         self._live, self._judges, self._most = live, judges, most
 
     def begin(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """``{"name", "seen_by"?, "digest_covers"?}`` to the crawl as it stands."""
-        _only(given, "name", "seen_by", "digest_covers")
+        """What `_BEGIN` names, all but the name as one likes, to the crawl as it stands."""
+        _only(given, *_BEGIN)
         self._live.opened()  # crawls of no index would be lost with their directory
         name = text_of(given, "name")
         seen = _one_of(given, "seen_by", {one.value: one for one in Seen}, Seen.OWN)
         covers = _one_of(
             given, "digest_covers", {one.name.lower(): one for one in Covers}, Covers.UNKNOWN
         )
-        change = partial(life.begin, name=name, seen=seen, covers=covers)
+        change = partial(life.begin, name=name, seen=seen, covers=covers, **_stated(given))
         return self._shown(self._live.crawls.write(change, make=True))
+
+    def namespace_of(self, crawl: str) -> str | None:
+        """The namespace of a crawl, None if there is no such crawl."""
+        known = self._live.crawls.crawl(crawl)
+        return None if known is None else known.namespace
 
     def end(self, name: str, given: Mapping[str, Any], *, keep: bool) -> dict[str, Any]:
         """Commit or cancel; ``{"exit"?}`` to the crawl as it stands."""
@@ -161,10 +171,11 @@ class Reporting:
         given.pop("token", None)
         if not _TOKEN.fullmatch(token):
             raise BadQuery("token must be 32 hex digits")
-        query, _ = query_of(of_json(given))
+        asked = of_json(given)
+        query, _ = query_of(asked)
         if not query.crawl:
             raise BadQuery("a claim needs the crawl that makes it")
-        query = self._live.crawls.completed(query)
+        query = self._live.crawls.completed(query, asked)
         opened = self._live.opened()
         settings = opened.engine.identity.settings
 
@@ -172,11 +183,15 @@ class Reporting:
             crawl = writing.crawl(query.crawl)
             claims.require_open(crawl)
             with opened.engine.view() as base:
-                seen = Snapshot(writing).seen(base, settings.keys(), query.crawl)
-                answer = lookup.find(seen, settings, query)
-            if answer is not None:
-                return answer, lookup.as_json(answer)
+                seen = Snapshot(writing).seen(base, settings.keys(), query.crawl, query.namespaces)
+                decision = lookup.decide(seen, settings, query)
+            if decision.answer is not None:
+                return decision.answer, lookup.as_json(decision)
             own = bytes.fromhex(token)
+            if decision.policy:  # each stores it: nobody is to wait for another
+                until = time.time() + min(lease, claims.LONGEST)
+                free = {"claimed": True, "until": until, "token": (own or token_bytes(16)).hex()}
+                return None, {**lookup.as_json(decision), **free}
             claim, mine = claims.claim(writing, crawl, query.digest, _now(), lease, own)
             shown = {"duplicate": False, "claimed": mine, "until": claim.until / 1000}
             return None, {**shown, "token": claim.token} if mine else shown
@@ -252,6 +267,24 @@ def _one_of(given: Mapping[str, Any], name: str, values: Mapping[str, _E], defau
 def _date(moment: int) -> str | None:
     """A WARC-Date of seconds since 1970, None for never."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment)) if moment else None
+
+
+def _stated(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Strategy, policy and namespace of a crawl, those that are stated."""
+    stated: dict[str, Any] = {}
+    if strategy := text_of(given, "strategy"):
+        stated["strategy"] = Strategy.parse(strategy[:64]).value
+    if namespace := text_of(given, "namespace"):
+        stated["namespace"] = check_name(namespace, "namespace")
+    rules = given.get("policy")
+    if isinstance(rules, str) and rules:  # of a form
+        try:
+            rules = orjson.loads(rules)
+        except orjson.JSONDecodeError as error:
+            raise BadQuery(f"policy is not JSON: {error}") from error
+    if rules is not None and rules != "":
+        stated["policy"] = rules_of(rules)
+    return stated
 
 
 def _now() -> int:

@@ -160,7 +160,7 @@ class _Server(MPServer):
         # called HTTP_ACCEPT would pass for a header.
         for name in os.environ.keys() - set(_KEPT):
             del os.environ[name]
-        live = LiveIndex(self._config.index)
+        live = LiveIndex(self._config.index, self._config.policy)
         live.refresh()
         live.watch()
         if worker == 0:

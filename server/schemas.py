@@ -9,6 +9,7 @@ from dedupindex.capture import Covers
 from dedupindex.crawls.claims import LONGEST
 from dedupindex.crawls.crawl import Seen, State
 from dedupindex.crawls.reported import COVERS, NUMBERS, TEXTS
+from dedupindex.policy import MOST
 from server.replies import ERRORS
 from server.routes import schema
 
@@ -63,6 +64,8 @@ def schemas() -> dict[str, Any]:
                 "match": {"type": "string", "enum": ["exact_url", "canonical_url", "digest"]},
                 "original": schema("Original"),
                 "reason": {"type": "string", "enum": ["unknown_algorithm"]},
+                "policy": {"type": "string", "description": "whose word refused all originals"},
+                "skip": {"const": True, "description": "a policy wants nothing written at all"},
                 "considered": {"type": "array", "items": {"type": "object"}},
             },
             required=["duplicate"],
@@ -123,6 +126,24 @@ def _capture() -> dict[str, Any]:
     )
 
 
+def _rule() -> dict[str, Any]:
+    text = {"type": "string", "minLength": 1, "maxLength": 300}
+    age = {**PARAMETERS["max_age"].schema, "description": "seconds, or as 15m, 12h, 30d"}
+    return _object(
+        {
+            "host": {**text, "description": "with a dot before it: and all hosts below"},
+            "mime": {**text, "description": "a pattern, as image/*"},
+            "url": {**text, "description": "a regular expression for the whole URL"},
+            "never": {"const": True},
+            "min_size": PARAMETERS["min_size"].schema,
+            "max_age": age,
+            "blackout": age,
+            "originals_from": {"type": "array", "items": text, "minItems": 1, "maxItems": MOST},
+        },
+        additionalProperties=False,
+    )
+
+
 def _crawl(seen: dict[str, Any], covers: dict[str, Any]) -> dict[str, Any]:
     """What is shown of a crawl."""
     return {
@@ -130,6 +151,9 @@ def _crawl(seen: dict[str, Any], covers: dict[str, Any]) -> dict[str, Any]:
         "state": {"type": "string", "enum": [one.value for one in State]},
         "seen_by": seen,
         "digest_covers": covers,
+        "strategy": {"type": ["string", "null"]},
+        "policy": {"type": "array", "items": schema("Rule")},
+        "namespace": _NULLABLE,
         "begun": {"type": "string"},
         "ended": _NULLABLE,
         "exit": _NULLABLE,
@@ -159,8 +183,17 @@ def _of_crawls() -> dict[str, Any]:
     claim = {**lookup["properties"], "lease": lease, "token": token}
     return {
         "Begin": _object(
-            {"name": _TEXT, "seen_by": seen, "digest_covers": covers}, required=["name"]
+            {
+                "name": _TEXT,
+                "seen_by": seen,
+                "digest_covers": covers,
+                "strategy": PARAMETERS["strategy"].schema,
+                "policy": {"type": "array", "items": schema("Rule"), "maxItems": MOST},
+                "namespace": _TEXT,
+            },
+            required=["name"],
         ),
+        "Rule": _rule(),
         "End": _object({"exit": _TEXT}),
         "Crawl": _object(crawl, required=list(crawl)),
         "Crawls": _object({"crawls": {"type": "array", "items": schema("Crawl")}}),

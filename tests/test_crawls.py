@@ -73,9 +73,11 @@ def cancel(store: Store, name: str = "a") -> None:
         life.cancel(writing, name)
 
 
-def found(index: Path, store: Store, number: int, asker: str = "") -> list[Capture]:
+def found(
+    index: Path, store: Store, number: int, asker: str = "", namespaces: tuple[str, ...] = ()
+) -> list[Capture]:
     with closing(open_index(index)) as engine, engine.view() as base, store.reading() as reading:
-        visible = Visible(list(reading.crawls()), asker)
+        visible = Visible(list(reading.crawls()), asker, namespaces)
         return Both(base, reading, visible, SETTINGS.keys()).any(sha1(number), 100)
 
 
@@ -260,6 +262,37 @@ def test_of_two_that_claim_a_payload_one_has_it(store: Store) -> None:
         assert claims.claim_of(reading, sha1(2), 1000) is None
 
 
+def test_claims_hold_within_a_namespace(store: Store) -> None:
+    for name, namespace in (("a", "x"), ("b", "y"), ("c", "x"), ("d", "")):
+        begin(store, name, namespace=namespace)
+    with store.writing() as writing:
+        held = {}
+        for name in "abd":
+            held[name], mine = claims.claim(writing, writing.crawl(name), sha1(1), 0, 60)
+            assert mine
+        assert not claims.claim(writing, writing.crawl("c"), sha1(1), 0, 60)[1]
+        assert claims.release(writing, sha1(1), held["a"].token)
+        assert not claims.release(writing, sha1(1), held["a"].token)
+        assert claims.claim(writing, writing.crawl("c"), sha1(1), 0, 60)[1]
+    put(store, "b", capture(1))
+    with store.reading() as reading:
+        assert claims.claim_of(reading, sha1(1), 0, "y") is None
+        assert claims.claim_of(reading, sha1(1), 0, "x") is not None
+        assert claims.claim_of(reading, sha1(1), 0) == held["d"]
+
+
+def test_a_crawl_of_an_older_version_is_read(store: Store) -> None:
+    begin(store)
+    with store.writing() as writing:
+        before = writing.crawl("a")
+        kept = before.stored()
+        for name in ("strategy", "policy", "namespace"):
+            del kept[name]
+        key = before.number.to_bytes(4, "big")
+        writing.txn.put(key, json.dumps(kept).encode(), db=writing.trees.crawls)
+        assert writing.crawl("a") == before
+
+
 def test_claims_that_are_over_are_swept(store: Store) -> None:
     begin(store)
     with store.writing() as writing:
@@ -320,6 +353,9 @@ def test_crawls_of_a_read_only_copy_are_seen(index: Path, store: Store, tmp_path
                 begin(readable, "b")
 
 
+NAMESPACES = ["", "x", "y"]
+
+
 class Transactions(RuleBasedStateMachine):
     """Crawls a and b, asked in any order, against dictionaries."""
 
@@ -328,7 +364,8 @@ class Transactions(RuleBasedStateMachine):
         self.index, self.store = index, Store(index)
         self.own: dict[str, set[int]] = {}
         self.states: dict[str, State] = {}
-        self.all: set[int] = set()
+        self.of: dict[str, str] = {"": ""}  # crawl -> its namespace
+        self.all: dict[str, set[int]] = {name: set() for name in NAMESPACES}
         self.names = 0
 
     def teardown(self) -> None:
@@ -337,11 +374,12 @@ class Transactions(RuleBasedStateMachine):
     def _open(self) -> list[str]:
         return sorted(name for name, state in self.states.items() if state is State.OPEN)
 
-    @rule()
-    def begin(self) -> None:
+    @rule(namespace=st.sampled_from(NAMESPACES))
+    def begin(self, namespace: str) -> None:
         self.names += 1
         name = f"c{self.names}"
-        begin(self.store, name)
+        begin(self.store, name, **({"namespace": namespace} if namespace else {}))
+        self.of[name] = namespace
         self.states[name], self.own[name] = State.OPEN, set()
 
     @rule(data=st.data(), number=st.integers(1, 5))
@@ -359,7 +397,7 @@ class Transactions(RuleBasedStateMachine):
             (commit if keep else cancel)(self.store, name)
             self.states[name] = State.COMMITTED if keep else State.CANCELLED
             if keep:
-                self.all |= self.own[name]
+                self.all[self.of[name]] |= self.own[name]
 
     @rule()
     def merge(self) -> None:
@@ -376,12 +414,13 @@ class Transactions(RuleBasedStateMachine):
         self.store.close()
         self.store = Store(self.index)
 
-    @rule(number=st.integers(1, 5))
-    def ask(self, number: int) -> None:
+    @rule(number=st.integers(1, 5), named=st.sets(st.sampled_from(NAMESPACES[1:])))
+    def ask(self, number: int, named: set[str]) -> None:
         for name in ["", *self.states]:
             own = self.own[name] if self.states.get(name) is State.OPEN else set()
-            expected = number in self.all or number in own
-            assert bool(found(self.index, self.store, number, name)) == expected
+            seen = own.union(*(self.all[one] for one in {"", *named, self.of[name]}))
+            answer = found(self.index, self.store, number, name, tuple(named))
+            assert bool(answer) == (number in seen)
 
 
 def test_any_order_of_transactions(make_index: MakeIndex) -> None:

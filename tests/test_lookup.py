@@ -19,6 +19,7 @@ from dedupindex.lookup import (
     LIMIT,
     Answer,
     Considered,
+    Decision,
     Match,
     Query,
     Strategy,
@@ -220,7 +221,7 @@ def test_an_answer_carries_what_a_revisit_needs_to_the_letter(ask: Ask) -> None:
     )._replace(spelling=Spelling(1, 2))
     answer = ask([stored], Query(sha1(1)))
     assert answer is not None
-    original = as_json(answer)["original"]
+    original = as_json(Decision(answer))["original"]
     assert original["url"] == stored.url.decode()
     assert original["date"] == "2026-11-01T09:14:17.123456Z"
     assert original["digest"] == "sha1:" + sha1(1).raw.hex()
@@ -231,7 +232,7 @@ def test_an_answer_carries_what_a_revisit_needs_to_the_letter(ask: Ask) -> None:
 
 
 def test_no_answer_is_said_plainly() -> None:
-    assert as_json(None) == {"duplicate": False}
+    assert as_json(Decision(None)) == {"duplicate": False}
 
 
 @pytest.mark.parametrize(

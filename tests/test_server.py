@@ -421,7 +421,7 @@ def test_a_digest_of_many_urls_is_answered_quickly_too(
 ) -> None:
     urls = [b"http://%c.example/logo" % letter for letter in b"abcdefgh"]
     web = client([capture(1, url) for url in urls])
-    monkeypatch.setattr("dedupindex.lookup.find", lambda *asked: 1 / 0)
+    monkeypatch.setattr("dedupindex.lookup.decide", lambda *asked: 1 / 0)
     for url in urls:
         for safe, more in (("", {}), (":", {"strategy": "EXACT_URL"}), (":/", {})):
             found = ask(web, safe, digest=str(sha1(1)), url=url, **more).get_json()

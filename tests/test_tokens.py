@@ -96,6 +96,40 @@ def test_writing_needs_a_token_as_soon_as_there_is_one(index: Path) -> None:
     assert web.get(f"/lookup?digest={sha1(1)}").status_code == 200
 
 
+def test_tokens_for_namespaces(index: Path) -> None:
+    news = bearer(tokens.add(index, "news", Role.WRITE, namespaces="news*"))
+    read = bearer(tokens.add(index, "read", Role.READ, namespaces="news"))
+    admin = bearer(tokens.add(index, "root", Role.ADMIN))
+    web = served(index, private=True)
+
+    def begin(name: str, headers: dict[str, str], **more: str) -> int:
+        return web.post("/crawls", json={"name": name, **more}, headers=headers).status_code
+
+    assert begin("a", news, namespace="news") == begin("b", news, namespace="news-2") == 200
+    assert begin("c", news) == begin("c", news, namespace="base") == 403
+    assert begin("c", admin, namespace="base") == begin("d", admin) == 200
+    assert begin("c", news, namespace="news") == begin("c", news) == 403  # it is another's
+    for crawl, status in (("a", 200), ("c", 403), ("d", 403)):
+        body = {"captures": []}
+        assert web.post(f"/captures?crawl={crawl}", json=body, headers=news).status_code == status
+        assert web.post(f"/crawls/{crawl}/commit", headers=news).status_code == status
+    question = {"digest": str(sha1(1)), "url": "http://example.com/a"}
+    for more, status in (
+        ("", 200),
+        ("&crawl=d", 200),
+        ("&crawl=a", 200),
+        ("&namespace=news", 200),
+        ("&namespace=news,base", 403),
+        ("&crawl=c", 403),
+    ):
+        path = f"/lookup?digest={question['digest']}&url={question['url']}{more}"
+        assert web.get(path, headers=read).status_code == status, more
+        given = dict(part.split("=") for part in more.split("&") if part)
+        for body in ({"lookups": [question], **given}, {"lookups": [{**question, **given}]}):
+            answer = web.post("/lookup", json=body, headers=read).get_json()["answers"][0]
+            assert ("error" in answer) == (status == 403), more
+
+
 def test_private_lookups_need_one_too(index: Path) -> None:
     reader = tokens.add(index, "reader", Role.READ)
     web = served(index, private=True)
@@ -145,7 +179,7 @@ def test_the_command(index: Path) -> None:
     assert "nla-*" in listed and "dedup_" not in listed
     dedupindex("token", index, "--remove", "a")
     rows: list[dict[str, Any]] = json.loads(dedupindex("token", index, "--json")[0])["tokens"]
-    assert rows == [{"name": "b", "role": "write", "crawls": "nla-*"}]
+    assert rows == [{"name": "b", "role": "write", "crawls": "nla-*", "namespaces": "*"}]
     dedupindex("token", index, "--remove", "a", status=4)
     dedupindex("token", index, "--add", "x", "--remove", "b", status=2)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,6 +14,7 @@ import orjson
 
 from dedupindex import lookup
 from dedupindex.asking import UnknownAlgorithm, of_json, query_of
+from dedupindex.begun import completed
 from dedupindex.cli.common import Command, print_json, printable, say
 from dedupindex.crawls.store import open_store
 from dedupindex.crawls.view import Snapshot
@@ -23,8 +23,11 @@ from dedupindex.errors import BadDigest, BadInput, BadQuery, DedupError, Strateg
 from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
 from dedupindex.index.protocol import Finder
+from dedupindex.lookup import Query
+from dedupindex.policy import NO_POLICY
 
-See = Callable[[str], Finder]
+Given = dict[str, bytes]
+See = Callable[[Query, Given], tuple[Query, Finder]]
 _STRETCH = 1000  # lines that are answered from one state of index and crawls
 
 EXAMPLES = """
@@ -41,8 +44,8 @@ bin/lookup my-index --batch queries.jsonl      lines of {"digest": ..., "url": .
 @click.option("--url", default="", help="The URL that was fetched.")
 @click.option(
     "--strategy",
-    default="DIGEST_ANY",
-    show_default=True,
+    default="",
+    show_default="the crawl's, or DIGEST_ANY",
     help="DIGEST_ANY (prefers the same URL), EXACT_URL or CANONICAL_URL.",
 )
 @click.option(
@@ -60,6 +63,8 @@ bin/lookup my-index --batch queries.jsonl      lines of {"digest": ..., "url": .
 )
 @click.option("--bridge", is_flag=True, help="Take originals of other digest algorithms or bytes.")
 @click.option("--crawl", metavar="NAME", help="The crawl that asks: it sees what it has reported.")
+@click.option("--namespace", metavar="NAMES", help="Namespaces whose crawls may answer too.")
+@click.option("--mime", metavar="TYPE", help="Media type that was served, for the crawl's policy.")
 @click.option("--explain", is_flag=True, help="Say what was considered, and why it was refused.")
 @click.option("--batch", type=click.File("rb"), help="JSON lines to answer in order; - for stdin.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
@@ -88,10 +93,17 @@ def _opened(index: Path) -> Iterator[tuple[See, Settings]]:
         engine = stack.enter_context(closing(open_index(index)))
         view = stack.enter_context(engine.view())
         settings = engine.identity.settings
-        yield partial(snapshot.seen, view, settings.keys()), settings
+
+        def see(query: Query, given: Given) -> tuple[Query, Finder]:
+            """A query with what its crawl said when it began, and what it sees."""
+            query = completed(query, given, snapshot.crawl(query.crawl), NO_POLICY)
+            keys = settings.keys()
+            return query, snapshot.seen(view, keys, query.crawl, query.namespaces)
+
+        yield see, settings
 
 
-def _given(options: dict[str, Any]) -> dict[str, bytes]:
+def _given(options: dict[str, Any]) -> Given:
     """The options that were given, as `asking` takes parameters."""
     return {
         name: str(value).lower().encode()
@@ -102,7 +114,7 @@ def _given(options: dict[str, Any]) -> dict[str, bytes]:
     }
 
 
-def _batch(index: Path, given: dict[str, bytes], batch: BinaryIO) -> int:
+def _batch(index: Path, given: Given, batch: BinaryIO) -> int:
     """Answer JSON lines in order; what a line does not say, the options do.
 
     Crawls and index are opened anew for each stretch: a batch may take hours, and captures that are
@@ -128,14 +140,15 @@ def _batch(index: Path, given: dict[str, bytes], batch: BinaryIO) -> int:
     return BadInput.exit_status if failed else 0
 
 
-def _line(see: See, settings: Settings, given: dict[str, bytes], line: bytes) -> dict[str, Any]:
+def _line(see: See, settings: Settings, given: Given, line: bytes) -> dict[str, Any]:
     try:
         own = orjson.loads(line)
         if not isinstance(own, dict):
             raise BadQuery("a line of a batch is a JSON object")
-        query, explained = query_of({**given, **of_json(own)})
-        view = see(query.crawl)
-        answer = lookup.as_json(lookup.find(view, settings, query))
+        asked = {**given, **of_json(own)}
+        query, explained = query_of(asked)
+        query, view = see(query, asked)
+        answer = lookup.as_json(lookup.decide(view, settings, query))
         if explained:
             answer["considered"] = lookup.considered(view, settings, query)
         return answer
@@ -149,7 +162,7 @@ def _line(see: See, settings: Settings, given: dict[str, bytes], line: bytes) ->
         raise
 
 
-def _one(see: See, settings: Settings, given: dict[str, bytes], as_json: bool) -> None:
+def _one(see: See, settings: Settings, given: Given, as_json: bool) -> None:
     try:
         query, explained = query_of(given)
     except UnknownAlgorithm:
@@ -157,18 +170,19 @@ def _one(see: See, settings: Settings, given: dict[str, bytes], as_json: bool) -
             f"no known algorithm in digest {given['digest'].decode()!r}; "
             f"known are {', '.join(SIZES)}"
         ) from None
-    view = see(query.crawl)
-    found = lookup.find(view, settings, query)
-    answer = lookup.as_json(found)
+    query, view = see(query, given)
+    decision = lookup.decide(view, settings, query)
+    found, answer = decision.answer, lookup.as_json(decision)
     if explained:
         answer["considered"] = lookup.considered(view, settings, query)
     if as_json:
         print_json(answer)
         return
     if found is None:
-        click.echo("no duplicate")
+        click.echo(f"no duplicate: policy {decision.policy}" if decision.policy else "no duplicate")
     else:
-        click.echo(f"duplicate, match {found.match.value}")
+        skipped = "; a policy says: write nothing" if found.skip else ""
+        click.echo(f"duplicate, match {found.match.value}{skipped}")
         for name, value in answer["original"].items():
             if value is not None:
                 click.echo(f"  {name:<12}{printable(str(value))}")

@@ -10,6 +10,7 @@ import click
 
 from dedupindex.cli.common import Command, print_json, printable, say
 from dedupindex.errors import BadInput
+from dedupindex.policy import NO_POLICY, read_policy
 from dedupindex.tokens import read_tokens
 
 if TYPE_CHECKING:
@@ -49,6 +50,11 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 )
 @click.option(
     "--tls-key", type=click.Path(path_type=Path), help="Its key, PEM, PKCS#8, not encrypted."
+)
+@click.option(
+    "--policy",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Rules of what may become a revisit, for all lookups: TOML or JSON.",
 )
 @click.option("--access-log", is_flag=True, help="Log every request on stderr.")
 @click.option(
@@ -136,6 +142,7 @@ def command(index: Path, as_json: bool, **chosen: Any) -> int:
     configure(chosen["log_format"])
     _check_door(index, chosen["host"], for_all, tell, chosen)
     chosen["workers"] = chosen["workers"] or default_workers()
+    chosen["policy"] = read_policy(chosen["policy"]) if chosen["policy"] else NO_POLICY
     serve(Config(index, **chosen), ready)
     tell("stopped")
     return 0

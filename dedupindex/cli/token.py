@@ -33,9 +33,21 @@ _ROLES = [role.name.lower() for role in Role]
     help="read: look up; write: report to its crawls as well; admin: to all.",
 )
 @click.option("--crawls", default="*", show_default=True, help="Crawls it may write to, a pattern.")
+@click.option(
+    "--namespaces",
+    default="*",
+    show_default=True,
+    help="Namespaces that it may write to and, with bin/serve --private, read; a pattern.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(
-    index: Path, add: str | None, remove: str | None, role: str, crawls: str, as_json: bool
+    index: Path,
+    add: str | None,
+    remove: str | None,
+    role: str,
+    crawls: str,
+    namespaces: str,
+    as_json: bool,
 ) -> int:
     """Make, list or remove the bearer tokens of INDEX.
 
@@ -45,7 +57,7 @@ def command(
     if add and remove:
         raise click.UsageError("give either --add or --remove")
     if add:
-        secret = tokens.add(index, add, Role[role.upper()], crawls)
+        secret = tokens.add(index, add, Role[role.upper()], crawls, namespaces)
         if as_json:
             print_json({"name": add, "token": secret})
         else:
@@ -63,10 +75,19 @@ def command(
 def _list(index: Path, as_json: bool) -> None:
     found = tokens.read_tokens(index)
     if as_json:
-        rows = [{"name": t.name, "role": t.role.name.lower(), "crawls": t.crawls} for t in found]
+        rows = [
+            {
+                "name": token.name,
+                "role": token.role.name.lower(),
+                "crawls": token.crawls,
+                "namespaces": token.namespaces,
+            }
+            for token in found
+        ]
         print_json({"tokens": rows})
         return
     for token in found:
-        click.echo(f"{token.name:<24}{token.role.name.lower():<8}{token.crawls}")
+        role = token.role.name.lower()
+        click.echo(f"{token.name:<24}{role:<8}{token.crawls:<24}{token.namespaces}".rstrip())
     if not found:
         say("no tokens: whoever reaches the server may read and write")

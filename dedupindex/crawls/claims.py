@@ -32,12 +32,17 @@ class Claim(NamedTuple):
     token: str  # 32 hex digits, known to the claimant alone
 
 
-def claim_of(reading: Reading, digest: Digest, now: int) -> Claim | None:
+def _key(digest: Digest, namespace: str) -> bytes:
+    """Crawls of different namespaces do not see what the others store, nor wait for it."""
+    return digest_prefix(digest) + namespace.encode()
+
+
+def claim_of(reading: Reading, digest: Digest, now: int, namespace: str = "") -> Claim | None:
     """The claim on a digest at a time in milliseconds, None if there is none or it is over.
 
     That of a crawl that has ended is over too: it will not report the payload any more.
     """
-    value = reading.txn.get(digest_prefix(digest), db=reading.trees.claims)
+    value = reading.txn.get(_key(digest, namespace), db=reading.trees.claims)
     if value is None:
         return None
     crawl, until, token = _CLAIM.unpack(value)
@@ -66,32 +71,34 @@ def claim(
     bytes, may ask again when the answer was lost: the claim that it then finds is its own.
     """
     require_open(crawl)
-    held = claim_of(writing, digest, now)
+    held = claim_of(writing, digest, now, crawl.namespace)
     if held is not None:
         mine = held.crawl == crawl.number and secrets.compare_digest(held.token, token.hex())
         return held, mine
     token = token or secrets.token_bytes(16)
     until = now + 1000 * min(lease, LONGEST)
     value = _CLAIM.pack(crawl.number, until, token)
-    writing.txn.put(digest_prefix(digest), value, db=writing.trees.claims)
+    writing.txn.put(_key(digest, crawl.namespace), value, db=writing.trees.claims)
     return Claim(crawl.number, until, token.hex()), True
 
 
 def release(writing: Writing, digest: Digest, token: str) -> bool:
     """Give a claim back; whether there was one with this token."""
-    key = digest_prefix(digest)
-    value = writing.txn.get(key, db=writing.trees.claims)
-    if value is None:
-        return False
-    held = _CLAIM.unpack(value)[2].hex().encode()  # as bytes: a text with others than ASCII raises
-    if not secrets.compare_digest(held, token.lower().encode("utf-8", "surrogatepass")):
-        return False
-    return bool(writing.txn.delete(key, db=writing.trees.claims))
+    prefix, sought = digest_prefix(digest), token.lower().encode("utf-8", "surrogatepass")
+    with writing.txn.cursor(db=writing.trees.claims) as cursor:
+        if cursor.set_range(prefix):
+            for key, value in cursor:
+                if not bytes(key).startswith(prefix):
+                    break
+                held = _CLAIM.unpack(value)[2].hex().encode()  # text beyond ASCII would raise
+                if secrets.compare_digest(held, sought):
+                    return bool(cursor.delete())
+    return False
 
 
 def fulfil(writing: Writing, crawl: Crawl, digest: Digest) -> None:
     """End the claim of a crawl on a digest of which it has reported a capture."""
-    key = digest_prefix(digest)
+    key = _key(digest, crawl.namespace)
     value = writing.txn.get(key, db=writing.trees.claims)
     if value is not None and _CLAIM.unpack(value)[0] == crawl.number:
         writing.txn.delete(key, db=writing.trees.claims)

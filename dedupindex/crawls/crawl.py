@@ -7,12 +7,13 @@ open ──commit──▶ committed      its captures answer everybody, from th
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from dedupindex.capture import Covers
 from dedupindex.errors import BadInput
+from dedupindex.policy import NO_POLICY, Policy, rules_of
 
 LONGEST_NAME = 200  # characters
 _NAME = re.compile(r"[!-.0-~]+")  # what fits into a path, a header and a log line
@@ -47,17 +48,21 @@ class Crawl:
     exit: str = ""  # why it ended, in the crawler's words
     merged: bool = False  # whether the index itself holds its captures
     swept: bool = False  # whether none of its captures is kept here any more
+    strategy: str = ""  # of its lookups that state none
+    policy: Policy = NO_POLICY  # of its lookups
+    namespace: str = ""  # in which it stays apart; such a crawl is never merged
 
     def stored(self) -> dict[str, Any]:
         """For JSON; `restored` reads it."""
-        values = asdict(self)
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         values.update(state=self.state.value, seen=self.seen.value, covers=self.covers.name)
-        return values
+        return values | {"policy": [rule.as_json() for rule in self.policy.rules]}
 
     @classmethod
     def restored(cls, values: dict[str, Any]) -> Crawl:
         read = {**values, "state": State(values["state"]), "seen": Seen(values["seen"])}
-        return cls(**{**read, "covers": Covers[values["covers"]]})
+        policy = rules_of(values.get("policy", []))
+        return cls(**{**read, "covers": Covers[values["covers"]], "policy": policy})
 
     def as_json(self) -> dict[str, Any]:
         """As the API shows it."""
@@ -66,6 +71,9 @@ class Crawl:
             "state": self.state.value,
             "seen_by": self.seen.value,
             "digest_covers": self.covers.name.lower(),
+            "strategy": self.strategy or None,
+            "policy": [rule.as_json() for rule in self.policy.rules],
+            "namespace": self.namespace or None,
             "begun": self.begun,
             "ended": self.ended or None,
             "exit": self.exit or None,
@@ -73,11 +81,11 @@ class Crawl:
         }
 
 
-def check_name(name: str) -> str:
+def check_name(name: str, what: str = "crawl") -> str:
     """`name` if crawls may be called so; raises `BadInput`."""
     if not _NAME.fullmatch(name) or len(name) > LONGEST_NAME:
         raise BadInput(
-            f"a crawl's name has 1 to {LONGEST_NAME} printable ASCII characters, no space and no "
+            f"a {what}'s name has 1 to {LONGEST_NAME} printable ASCII characters, no space and no "
             f"slash, not {name[:64]!r}"
         )
     return name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 from dedupindex.capture import Covers
 from dedupindex.crawls.crawl import Crawl, Seen, State, check_name
@@ -12,17 +13,24 @@ from dedupindex.errors import CrawlEnded, CrawlExists, UnknownCrawl
 
 
 def begin(
-    writing: Writing, name: str, *, seen: Seen = Seen.OWN, covers: Covers = Covers.UNKNOWN
+    writing: Writing,
+    name: str,
+    *,
+    seen: Seen = Seen.OWN,
+    covers: Covers = Covers.UNKNOWN,
+    **more: Any,
 ) -> Crawl:
     """Begin a crawl, or find it as it was begun before.
 
-    Raises `CrawlExists` if it was begun otherwise, `CrawlEnded` if it has ended.
+    `more` are a strategy, a policy and a namespace. Who does not state one, as stock crawlers do
+    not, has that with which it was begun. Raises `CrawlExists` if it was begun otherwise,
+    `CrawlEnded` if it has ended.
     """
     check_name(name)
     try:
         crawl = writing.crawl(name)
     except UnknownCrawl:
-        crawl = Crawl(writing.new_number(), name, _now(), seen=seen, covers=covers)
+        crawl = Crawl(writing.new_number(), name, _now(), seen=seen, covers=covers, **more)
         writing.put_crawl(crawl)
         return crawl
     if crawl.state is not State.OPEN:
@@ -32,6 +40,8 @@ def begin(
             f"crawl {name} was begun with seen_by {crawl.seen.value} and digest_covers "
             f"{crawl.covers.name.lower()}"
         )
+    if other := [name for name, value in more.items() if getattr(crawl, name) != value]:
+        raise CrawlExists(f"crawl {name} was begun with another {other[0]}")
     return crawl
 
 

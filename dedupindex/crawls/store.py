@@ -7,7 +7,7 @@
     counts    number                        -> u64 captures, u64 bytes of payload
     captures  key of `index.cells`, number  -> cell, as in the index
     files     name of a container           -> its number, and back
-    claims    digest prefix of `cells`      -> `claims.Claim`
+    claims    digest prefix, namespace      -> `claims.Claim`
     urls      captures by URL, see `index.byurl`
     statistics  number, kind, heading         -> see `rows`
     meta      "version"                     -> raised whenever a crawl changes its state

@@ -23,9 +23,10 @@ KEPT = 10.0  # seconds that merged captures still answer here: readers open the 
 
 
 def committed(store: Store) -> list[Crawl]:
-    """The crawls that are committed and not merged yet."""
+    """The crawls that are committed and not merged yet; those of a namespace stay apart."""
     with store.reading() as reading:
-        return [one for one in reading.crawls() if one.state is State.COMMITTED and not one.merged]
+        ended = [one for one in reading.crawls() if one.state is State.COMMITTED]
+    return [one for one in ended if not (one.merged or one.namespace)]
 
 
 def merge(index: Path, store: Store) -> Outcome | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from dedupindex.capture import Capture, Covers, Evidence, Uncommitted
+from dedupindex.capture import Capture, Evidence, Uncommitted
 from dedupindex.crawls.captures import Found, at_url, under
 from dedupindex.crawls.crawl import Crawl, Seen, State
 from dedupindex.crawls.store import Reading, Trees
@@ -20,14 +20,23 @@ PASSED = 10_000  # captures that the asker does not see, under one digest; beyon
 
 
 class Visible:
-    """Which crawls' captures an asker sees: all committed ones, shared ones, and its own."""
+    """Which crawls' captures an asker sees: all committed ones, shared ones, and its own.
 
-    def __init__(self, crawls: list[Crawl], asker: str = "") -> None:
+    Of crawls in a namespace only if it is that of the asker, or named by it.
+    """
+
+    def __init__(
+        self, crawls: list[Crawl], asker: str = "", namespaces: tuple[str, ...] = ()
+    ) -> None:
+        named = {"", *namespaces, *(one.namespace for one in crawls if one.name == asker)}
         self._crawls = {
             crawl.number: crawl
             for crawl in crawls
-            if (crawl.state is State.COMMITTED and not crawl.swept)  # those have nothing here
-            or (crawl.state is State.OPEN and (crawl.seen is Seen.ALL or crawl.name == asker))
+            if crawl.namespace in named
+            and (
+                (crawl.state is State.COMMITTED and not crawl.swept)  # those have nothing here
+                or (crawl.state is State.OPEN and (crawl.seen is Seen.ALL or crawl.name == asker))
+            )
         }
 
     def get(self, number: int) -> Crawl | None:
@@ -126,8 +135,8 @@ class Known:
 
     def __init__(self, trees: Trees | None, version: int, crawls: list[Crawl]) -> None:
         self._trees, self._version, self._all = trees, version, crawls
-        self.covers = {crawl.name: crawl.covers for crawl in crawls}
-        self._visible: dict[str, Visible] = {}
+        self.by_name = {crawl.name: crawl for crawl in crawls}
+        self._visible: dict[tuple[str, tuple[str, ...]], Visible] = {}
 
     def at(self, reading: Reading | None) -> Known:
         """What is known in a state of the crawls, read anew only if it has changed."""
@@ -138,15 +147,16 @@ class Known:
             return self
         return Known(reading.trees, version, list(reading.crawls()))
 
-    def visible(self, asker: str) -> Visible:
+    def visible(self, asker: str, namespaces: tuple[str, ...] = ()) -> Visible:
         """What an asker sees; raises `UnknownCrawl`."""
-        visible = self._visible.get(asker)
+        visible = self._visible.get((asker, namespaces))
         if visible is None:
-            if asker and asker not in self.covers:
+            if asker and asker not in self.by_name:
                 raise UnknownCrawl(f"there is no crawl {asker[:200]!r}; begin it with POST /crawls")
             if len(self._visible) >= _ASKERS_KEPT:
                 self._visible.clear()
-            visible = self._visible[asker] = Visible(self._all, asker)
+            visible = Visible(self._all, asker, namespaces)
+            self._visible[asker, namespaces] = visible
         return visible
 
 
@@ -164,9 +174,11 @@ class Snapshot:
         """`known`: that of an earlier one, so that crawls are read again only if they changed."""
         self._reading, self.known = reading, known.at(reading)
 
-    def seen(self, base: Finder, keys: Keys, asker: str) -> Finder:
+    def seen(
+        self, base: Finder, keys: Keys, asker: str, namespaces: tuple[str, ...] = ()
+    ) -> Finder:
         """Index and crawls as an asker sees them; raises `UnknownCrawl`."""
-        visible = self.known.visible(asker)
+        visible = self.known.visible(asker, namespaces)
         return Both(base, self._reading, visible, keys) if self._reading and visible else base
 
     def silent(self, prefix: bytes, asker: str) -> bool:
@@ -174,6 +186,6 @@ class Snapshot:
         self.known.visible(asker)
         return self._reading is None or next(under(self._reading, prefix), None) is None
 
-    def covers_of(self, asker: str) -> Covers:
-        """What the digests of a crawl are taken of; UNKNOWN for a crawl that is unknown too."""
-        return self.known.covers.get(asker, Covers.UNKNOWN)
+    def crawl(self, name: str) -> Crawl | None:
+        """The crawl of a name, None if there is none."""
+        return self.known.by_name.get(name)

@@ -67,11 +67,11 @@ class LookupPage:
 
     def _of_digest(self, given: Given) -> dict[str, Any]:
         query, _ = query_of(given)
-        query = self._live.crawls.completed(query)
-        with self._seen(query.crawl) as (view, settings):
-            answer = lookup.find(view, settings, query)
+        query = self._live.crawls.completed(query, given)
+        with self._seen(query.crawl, query.namespaces) as (view, settings):
+            decision = lookup.decide(view, settings, query)
             considered = lookup.considered(view, settings, query)
-        lines = ""
+        lines, answer = "", decision.answer
         if answer is not None:
             try:
                 lines = header_lines(answer.original).decode("utf-8", "surrogateescape")
@@ -79,7 +79,7 @@ class LookupPage:
                 lines = str(error)
         return {
             "kind": "digest",
-            "answer": lookup.as_json(answer),
+            "answer": lookup.as_json(decision),
             "lines": lines.splitlines(),
             "considered": considered[:_SHOWN],
             "more": len(considered) > _SHOWN,
@@ -102,12 +102,14 @@ class LookupPage:
         return {"kind": "url", "considered": rows, "more": len(some) > _SHOWN}
 
     @contextmanager
-    def _seen(self, crawl: str) -> Iterator[tuple[Finder, Settings]]:
+    def _seen(
+        self, crawl: str, namespaces: tuple[str, ...] = ()
+    ) -> Iterator[tuple[Finder, Settings]]:
         """Index and crawls as a crawl sees them, or ("") anybody."""
         opened = self._live.opened()
         settings = opened.engine.identity.settings
         with (
             opened.engine.view() as base,
-            self._live.crawls.seen(base, settings.keys(), crawl) as view,
+            self._live.crawls.seen(base, settings.keys(), crawl, namespaces) as view,
         ):
             yield view, settings
