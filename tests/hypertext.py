@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 
-_VOID = {"meta", "link", "input", "rect", "br", "line"}
+_VOID = {"meta", "link", "input", "line"}
 _TAGS = _VOID | set(
     re.findall(
         r"\w+",
         "html head title script body a header p nav ul li main footer h1 h2 h3 section div dl dt dd"
         " bdi code pre table caption thead tbody tr th td svg form label input select option button"
-        " span strong time details summary ol text",
+        " span strong time details summary ol rect figure figcaption",
     )
 )
 _ATTRIBUTES = set(
@@ -21,7 +21,7 @@ _ATTRIBUTES = set(
         " aria-current aria-labelledby aria-describedby aria-invalid aria-hidden role hidden scope"
         " datetime width height x y x1 x2 y1 y2 for value autocomplete autocapitalize spellcheck"
         " inputmode method action enctype required checked selected open data-live"
-        " data-live-control data-live-time data-live-said data-summary",
+        " data-live-control data-live-from data-live-time data-live-said data-summary",
     )
 )
 
@@ -52,7 +52,8 @@ class Page(HTMLParser):
             assert name in _ATTRIBUTES, (tag, name)
             if name in ("href", "src", "action"):
                 assert value and value[0] in "/#" and value[:2] != "//", value
-                self.links.append(value)
+                if name != "action":
+                    self.links.append(value)
             if name == "id":
                 self.ids.append(str(value))
             if name in ("for", "aria-labelledby", "aria-describedby"):
@@ -63,14 +64,16 @@ class Page(HTMLParser):
             self._open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag in ("rect", "line")
         self.handle_starttag(tag, attrs)
-        assert tag in _VOID
+        if tag not in _VOID:
+            self._open.pop()
 
     def handle_endtag(self, tag: str) -> None:
         assert self._open.pop() == tag, self._open
 
     def handle_data(self, data: str) -> None:
-        if self._open and self._open[-1] == "title":
+        if self._open[-2:] == ["head", "title"]:
             self.title += data
         assert not self._open or self._open[-1] != "script"
         self.text += data

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import re
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -23,7 +24,7 @@ from server.app import create_app
 from server.config import Config
 from server.live import LiveIndex
 from server.logs import escaped
-from server.pages import what_if
+from server.pages import charts, what_if
 from server.pages.blueprint import PAGES
 from server.pages.chart import HEIGHT, bar, columns
 from server.pages.headers import POLICY
@@ -51,7 +52,9 @@ HOSTILE = (
 def served(index: Path, **how: Any) -> FlaskClient:
     live = LiveIndex(index)
     live.refresh()
-    return create_app(Config(index, **how), live).test_client()
+    app = create_app(Config(index, **how), live)
+    app.config["live"] = live
+    return app.test_client()
 
 
 @pytest.fixture
@@ -195,6 +198,75 @@ def test_a_person_who_asks_as_a_crawl_is_not_counted_as_it(web: FlaskClient) -> 
     assert "not committed yet" in page(web.get(asked + "&crawl=a")).text
     web.post("/crawls/a/commit")
     assert web.get("/crawls/a").get_json()["lookups"] == 0
+
+
+def counted(web: FlaskClient) -> None:
+    """What was counted of crawls is written every second; a test waits for no clock."""
+    web.application.config["live"].crawls.write_counts()
+
+
+def report(web: FlaskClient, crawl: str, *urls: str, size: int = 1000) -> None:
+    """A crawl asks for each URL, stores it, and asks for it again."""
+    web.post("/crawls", json={"name": crawl, "seen_by": "all"})
+    for number, url in enumerate(urls):
+        digest = str(sha1(500 + number))
+        ask = {"digest": digest, "url": url, "crawl": crawl}
+        web.post("/lookup", json={"lookups": [ask]})
+        one = {"digest": digest, "url": url, "date": "2026-11-20T09:14:17Z", "status": 200}
+        web.post(f"/captures?crawl={quote(crawl)}", json={**one, "mime": "a/b", "size": size})
+        web.post("/lookup", json={"lookups": [ask]})
+    counted(web)
+
+
+def test_hosts_of_crawls(web: FlaskClient) -> None:
+    assert "No host has been counted yet" in page(web.get("/pages/host")).text
+    report(web, "a", "http://one.example/1", "http://one.example/2", "http://two.example/")
+    report(web, "b", "http://two.example/", "http://b\u00fccher.example/")
+    assert "two.example" in page(web.get("/pages/host")).text
+    shown = page(web.get("/pages/host?host=ONE.example")).text
+    assert "2.0 kB" in shown and "Crawls that met it" in shown
+    assert "b" not in re.findall(r"name=(\w)", web.get("/pages/host?host=one.example").text)
+    assert {"a", "b"} <= set(re.findall(r"name=(\w)", web.get("/pages/host?host=two.example").text))
+    assert "Crawls that met it" in page(web.get("/pages/host?host=b\u00fccher.example")).text
+    assert "No crawl has asked" in page(web.get("/pages/host?host=none.example")).text
+    for by, order, text in (
+        ("host", "stored_bytes", "one.example"),
+        ("mime", "lookups", "a/b"),
+        ("strategy", "duplicates", "DIGEST_ANY"),
+    ):
+        path = f"/pages/crawl?name=a&by={by}&order={order}"
+        assert text in page(web.get(path)).text
+    assert "one.example" not in page(web.get("/pages/crawl?name=a&brief=")).text
+    for query in ("by=x", "order=x"):
+        page(web.get(f"/pages/crawl?name=a&{query}"), 400)
+
+
+def test_charts_have_the_numbers_of_crawls(web: FlaskClient) -> None:
+    assert "Nothing was counted in these 48 hours" in page(web.get("/pages/charts")).text
+    report(web, "a", "http://one.example/1", "http://one.example/2")
+    report(web, "b", "http://three.example/")
+    for span in charts.SPANS:
+        shown = web.get(f"/pages/charts?span={span}")
+        assert "6 lookups, 4 duplicates" in page(shown).text  # of b the first one is one, too
+        one = page(web.get(f"/pages/charts?span={span}&crawl=b"))
+        assert "2 lookups, 2 duplicates" in one.text
+    page(web.get("/pages/charts?span=x"), 400)
+    page(web.get("/pages/charts?crawl=x"), 404)
+
+
+@given(st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1)), st.sampled_from([*charts.SPANS]))
+def test_a_span_ends_now_and_leaves_nothing_out(now: datetime, name: str) -> None:
+    span = charts.SPANS[name]
+    units = charts._units(span, now)
+    assert len(set(units)) == span.units and units == sorted(units)
+    assert units[-1].decode() == now.isoformat()[: span.width]
+    step = {"hours": 1, "days": 24, "months": 24}[name]
+    first = datetime.fromisoformat((units[0].decode() + "-01" * (name == "months"))[:10])
+    met = {
+        (now - timedelta(hours=back)).isoformat()[: span.width].encode()
+        for back in range(0, int((now - first).total_seconds() // 3600) - 24, step)
+    }
+    assert met <= set(units)
 
 
 CDX = (
@@ -381,10 +453,12 @@ def test_a_bar_is_as_long_as_its_values(values: list[tuple[str, int]]) -> None:
 
 @given(st.lists(st.lists(st.integers(0, 10**15), min_size=2, max_size=2), max_size=40))
 def test_columns_stand_on_the_ground(rows: list[list[int]]) -> None:
-    parts = columns([(str(n), [("a", a), ("b", b)]) for n, (a, b) in enumerate(rows)])
+    chart = columns([(str(n), [("a", a), ("b", b)]) for n, (a, b) in enumerate(rows)])
     highest = max((a + b for a, b in rows), default=0)
-    for number, (a, b) in enumerate(rows):
-        mine = [part for part in parts if part.label == str(number)]
+    assert chart.highest == highest and len(chart.titles) == len(rows)
+    for (place, title), (number, (a, b)) in zip(chart.titles, enumerate(rows), strict=True):
+        assert title == str(number)
+        mine = [part for part in chart.parts if part.x == place.x]
         assert sum(part.height for part in mine) == pytest.approx(
             HEIGHT * (a + b) / (highest or 1), abs=0.02
         )

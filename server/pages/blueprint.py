@@ -16,11 +16,13 @@ from server.config import RETRY_AFTER, Config
 from server.live import LiveIndex
 from server.logs import report
 from server.metrics import Metrics
+from server.pages.charts import Charts
 from server.pages.crawling import CrawlPages
+from server.pages.forms import from_here
 from server.pages.headers import protect
 from server.pages.looking import LookupPage
 from server.pages.overview import Overview
-from server.pages.signing import Signing, from_here, with_token
+from server.pages.signing import Signing, with_token
 from server.pages.text import dress
 from server.pages.what_if import WhatIf
 from server.replies import ERRORS, RequestError, code_of
@@ -42,6 +44,8 @@ PAGES = (
     Page("GET", "/pages/containers", "containers", "the files that were indexed"),
     Page("GET", "/pages/crawls", "crawls", "crawls and how far they are"),
     Page("GET", "/pages/crawl", "crawl", "one crawl"),
+    Page("GET", "/pages/host", "host", "one host of all crawls"),
+    Page("GET", "/pages/charts", "charts", "lookups and bytes over time"),
     Page("GET", "/pages/lookup", "lookup", "a digest or URL looked up, and why"),
     Page("GET", "/pages/what-if", "what_if", "what a crawl would have saved: the form"),
     Page("POST", "/pages/what-if", "try_out", "the same: its answer"),
@@ -73,7 +77,8 @@ def make_pages(
     guard = _Guard(access, metrics, Signing(access, bodies))
     of: list[Any] = [
         Overview(live, metrics, reporting),
-        CrawlPages(reporting),
+        CrawlPages(live, reporting),
+        Charts(live),
         LookupPage(live),
         WhatIf(config, bodies),
         guard.signing,

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-HEIGHT = 160  # of the columns, in pixels
+HEIGHT = 160  # of columns, in pixels
+
+Values = Sequence[tuple[str, float]]
+"""Amounts by class, the first one at the left or at the bottom."""
 
 
 class Part(NamedTuple):
@@ -18,37 +21,43 @@ class Part(NamedTuple):
     name: str  # its class
     x: float
     width: float
-    y: float
-    height: float
-    label: str
+    y: float = 0
+    height: float = 0
 
 
-def bar(values: Sequence[tuple[str, float]], whole: float = 0) -> list[Part]:
+class Columns(NamedTuple):
+    """Columns side by side."""
+
+    highest: float  # sum of a column
+    parts: list[Part]
+    titles: list[tuple[Part, str]]  # the whole height of each column, and what to say of it
+
+
+def bar(values: Values, whole: float = 0) -> list[Part]:
     """Values side by side in one bar, of which `whole` would fill all; 0: their sum."""
     whole = whole or sum(value for _, value in values)
     parts, x = [], 0.0
     for name, value in values:
         if whole and value:
             width = 100 * value / whole
-            parts.append(Part(name, round(x, 3), round(width, 3), 0, 14, ""))
+            parts.append(Part(name, round(x, 3), round(width, 3)))
             x += width
     return parts
 
 
-def columns(rows: Sequence[tuple[str, Sequence[tuple[str, float]]]]) -> list[Part]:
+def columns(rows: Sequence[tuple[str, Values]]) -> Columns:
     """A column for each row, its values one upon the other; the highest fills the height."""
     highest = max((sum(value for _, value in values) for _, values in rows), default=0)
-    if not highest:
-        return []
-    step, parts = 100 / len(rows), []
-    for place, (label, values) in enumerate(rows):
-        y = float(HEIGHT)
+    step = 100 / max(len(rows), 1)
+    parts, titles = [], []
+    for place, (title, values) in enumerate(rows):
+        x, y = round(place * step, 3), float(HEIGHT)
+        titles.append((Part("over", x, round(step, 3), 0, HEIGHT), title))
         for name, value in values:
-            height = HEIGHT * value / highest
-            y -= height
             if value:
-                x, width = place * step + step * 0.1, step * 0.8
+                height = HEIGHT * value / highest
+                y -= height
                 parts.append(
-                    Part(name, round(x, 3), round(width, 3), round(y, 2), round(height, 2), label)
+                    Part(name, x, round(step * 0.85, 3), round(max(y, 0), 2), round(height, 2))
                 )
-    return parts
+    return Columns(highest, parts, titles)

@@ -1,19 +1,37 @@
-"""Crawls and how far they are."""
+"""Crawls and how far they are; their hosts, media types and statuses; one host of all crawls."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from flask import render_template, request
 
-from dedupindex.errors import BadQuery
+from dedupindex.crawls import statistics
+from dedupindex.crawls.crawl import Crawl
+from dedupindex.crawls.rows import LONGEST, Row
+from dedupindex.crawls.store import Reading
+from dedupindex.errors import BadQuery, UnknownCrawl
+from server.live import LiveIndex
+from server.pages.chart import bar
+from server.pages.figures import CLASSES, found, shown, spent
 from server.pages.paging import Paging, page_asked
 from server.reporting import Reporting
+
+BY = {"host": "Hosts", "mime": "Media types", "status": "HTTP statuses", "strategy": "Strategies"}
+ORDERS = {
+    "lookups": "lookups",
+    "duplicates": "duplicates",
+    "duplicate_bytes": "bytes saved",
+    "stored_bytes": "bytes stored",
+}
+_ROWS = 50  # of the largest
 
 
 class CrawlPages:
     """The views of crawls. Names are sent in queries: as parts of paths, some would be lost."""
 
-    def __init__(self, reporting: Reporting) -> None:
-        self._reporting = reporting
+    def __init__(self, live: LiveIndex, reporting: Reporting) -> None:
+        self._live, self._reporting = live, reporting
 
     def crawls(self) -> str:
         """All of them, the newest first."""
@@ -29,4 +47,84 @@ class CrawlPages:
         name = request.args.get("name", "")
         if not name:
             raise BadQuery("say which crawl: ?name=…")
-        return render_template("crawl.html", crawl=self._reporting.crawl(name))
+        by, order = request.args.get("by", "host"), request.args.get("order", "lookups")
+        if by not in BY or order not in ORDERS:
+            raise BadQuery(f"by takes one of {', '.join(BY)}, order of {', '.join(ORDERS)}")
+        crawl = self._reporting.crawl(name)
+        brief = "brief" in request.args  # as the script of the page asks every few seconds
+        with self._live.crawls.reading() as reading:
+            if reading is None:
+                raise UnknownCrawl(f"there is no crawl {name[:200]!r}")
+            known = reading.crawl(name)
+            total, times = statistics.total(reading, known), statistics.times(reading, known)
+            rows = [] if brief else statistics.largest(reading, known, by, _ROWS, order)
+        most = max((row.lookups for _, row in rows), default=0)
+        return render_template(
+            "crawl.html",
+            crawl=crawl,
+            brief=brief,
+            times=times,
+            by=by,
+            order=order,
+            all_by=BY,
+            orders=ORDERS,
+            rows=[shown(heading, row, most) for heading, row in rows],
+            most=_ROWS,
+            **_sums(total),
+        )
+
+    def host(self) -> str:
+        """One host of all crawls, or the form that asks which."""
+        name = request.args.get("host", "").strip()
+        self._live.opened()
+        content: dict[str, Any] = {"rows": [], "largest": [], "latest": "", **_sums(Row())}
+        with self._live.crawls.reading() as reading:
+            if reading is not None and name:
+                content.update(_host(reading, name))
+            elif reading is not None:
+                content.update(_some_hosts(reading))
+        return render_template("host.html", host=name, **content)
+
+
+def _host(reading: Reading, name: str) -> dict[str, Any]:
+    """What all crawls have of a host."""
+    known: list[tuple[Crawl, Row]] = []
+    for host in _spellings(name):
+        known += statistics.at_host(reading, host)
+    total = Row()
+    for _, row in known:
+        total = total.plus(row)
+    most = max((row.lookups for _, row in known), default=0)
+    rows = [{**shown(b"", row, most), "crawl": crawl.name} for crawl, row in reversed(known)]
+    return {"rows": rows, **_sums(total)}
+
+
+def _spellings(name: str) -> list[bytes]:
+    """A host as crawlers write it: most of them not in the letters of its language."""
+    text = name.encode("utf-8", "replace").lower()[:LONGEST]
+    if text.isascii():
+        return [text]
+    try:
+        return [text, name.encode("idna")]
+    except UnicodeError:
+        return [text]
+
+
+def _some_hosts(reading: Reading) -> dict[str, Any]:
+    """Hosts to choose from: those of the latest crawl that has any."""
+    for crawl in reversed(list(reading.crawls())):
+        largest = statistics.largest(reading, crawl, "host", 20)
+        if largest:
+            rows = [shown(heading, row) for heading, row in largest]
+            return {"largest": rows, "latest": crawl.name}
+    return {}
+
+
+def _sums(row: Row) -> dict[str, Any]:
+    """What templates show of a sum."""
+    return {
+        "total": row.as_json(),
+        "found": [(name, CLASSES[name], count) for name, count in found(row)],
+        "found_bar": bar(found(row)),
+        "spent_bar": bar(spent(row)),
+    }

@@ -94,7 +94,7 @@ def _on_disk(index: Path) -> tuple[int, str]:
             status = path.stat()
         except OSError:  # it is being replaced
             continue
-        if path.is_file():
+        if path.is_file() and not path.name.endswith("lock"):  # which is written to read
             size += status.st_blocks * 512  # crawls.mdb and others may have holes
             changed = max(changed, status.st_mtime)
     moment = datetime.fromtimestamp(changed, UTC)

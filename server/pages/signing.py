@@ -7,45 +7,23 @@ The cookie counts for pages only, never for the API, and is sent along only by o
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import urlsplit
 
 from flask import Response, redirect, render_template, request
-from werkzeug.formparser import parse_form_data
 from werkzeug.http import parse_cookie
 
 from dedupindex.tokens import Role
 from server.access import Access
 from server.bodies import Bodies
+from server.pages.forms import received
 from server.replies import RequestError
 
 COOKIE = "dedupindex_token"
-_MOST = 1 << 14  # bytes of a form
 
 
 def with_token(environ: dict[str, Any]) -> dict[str, Any]:
     """A request whose cookie is taken for its token."""
     token = parse_cookie(environ.get("HTTP_COOKIE", "")).get(COOKIE, "")
     return {**environ, "HTTP_AUTHORIZATION": f"Bearer {token}"}
-
-
-def from_here(environ: dict[str, Any]) -> bool:
-    """Whether a browser says that one of our own pages sent this request."""
-    site = environ.get("HTTP_SEC_FETCH_SITE")
-    if site is not None:
-        return bool(site == "same-origin")
-    # Behind a proxy the scheme may be another one here than there, the host is the same.
-    host = environ.get("HTTP_HOST", "")
-    try:
-        return bool(host) and urlsplit(environ.get("HTTP_ORIGIN", "")).netloc == host
-    except ValueError:
-        return False
-
-
-def form_of(environ: dict[str, Any], bodies: Bodies) -> dict[str, str]:
-    """The fields of a small form."""
-    with bodies.one():
-        _, form, _ = parse_form_data(environ, max_content_length=_MOST, max_form_parts=20)
-    return dict(form.items())
 
 
 class Signing:
@@ -65,7 +43,7 @@ class Signing:
 
     def take_token(self) -> Response:
         """What the form sends: a token for a cookie."""
-        form = form_of(request.environ, self._bodies)
+        form, _ = received(request.environ, self._bodies)
         token, target = form.get("token", "").strip(), _local(form.get("next", ""))
         # A header or cookie can carry no other characters, and no token has them.
         sent = token if token.isascii() and token.isprintable() else ""
@@ -81,7 +59,6 @@ class Signing:
 
     def sign_out(self) -> Response:
         """Forget the token."""
-        form_of(request.environ, self._bodies)
         answer = _to(_local(""))
         answer.delete_cookie(COOKIE, httponly=True, samesite="Strict", secure=_secure())
         return answer

@@ -30,6 +30,7 @@ def dress(app: App) -> None:
         field=field,
         long=long,
         visible=escaped,
+        unit=unit,
     )
 
 
@@ -73,6 +74,12 @@ def amount(value: float | None) -> str:
 def percent(part: float, whole: float) -> str:
     """``12.5 %``."""
     return f"{100 * part / whole:.1f} %" if whole else "–"
+
+
+def unit(value: str) -> str:
+    """A month, day or hour as a heading: ``2026-11-20 09:00``."""
+    day, _, hour = value.partition("T")
+    return f"{day} {hour}:00" if hour else day
 
 
 def date(value: str | None) -> Markup:

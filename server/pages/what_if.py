@@ -11,25 +11,23 @@ import os
 import subprocess
 import sys
 from pathlib import PurePosixPath, PureWindowsPath
-from tempfile import TemporaryFile
 from threading import BoundedSemaphore
 from typing import IO, Any
 
 import orjson
 from flask import render_template, request
-from werkzeug.formparser import parse_form_data
 
 from dedupindex.errors import BadInput, Damaged, IndexUnavailable
 from dedupindex.report import GROUPS, STRATEGIES
 from server.bodies import Bodies
 from server.config import Config
 from server.pages.chart import bar
+from server.pages.forms import received
 from server.replies import RequestError
 
 LONGEST = 60  # seconds of one
 AT_ONCE = 2  # in one worker
 _ROWS = 50  # of the largest groups
-_MORE = 1 << 14  # bytes of a form beside its file
 
 
 class WhatIf:
@@ -53,14 +51,7 @@ class WhatIf:
             self._free.release()
 
     def _answered(self) -> tuple[str, int]:
-        with self._bodies.one():
-            _, form, files = parse_form_data(
-                request.environ,
-                stream_factory=_unnamed,
-                max_form_memory_size=_MORE,
-                max_content_length=self._config.max_body + _MORE,
-                max_form_parts=10,
-            )
+        form, files = received(request.environ, self._bodies, self._config.max_body)
         sent = files.get("crawl")
         by = form.get("by", "host")
         if sent is None or not sent.filename:
@@ -92,16 +83,6 @@ class WhatIf:
             longest=LONGEST,
             **shown,
         )
-
-
-def _unnamed(
-    total_content_length: int | None,
-    content_type: str | None,
-    filename: str | None,
-    content_length: int | None = None,
-) -> IO[bytes]:
-    """Where the parser of forms writes a file."""
-    return TemporaryFile()
 
 
 def _bar(sums: dict[str, Any], whole: float = 0) -> Any:

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from http.client import HTTPConnection
@@ -40,6 +41,7 @@ class Browser:
         wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
         made = self._ask("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
         self._path = f"/session/{made['sessionId']}"
+        self._ask("POST", "/timeouts", {"implicit": 10_000})  # that it looks for an element
 
     def _ask(self, method: str, path: str, content: Any = None) -> Any:
         with closing(HTTPConnection("127.0.0.1", self._port, timeout=_DEADLINE)) as connection:
@@ -71,9 +73,20 @@ class Browser:
         """Type into a field, or name the file of a file field."""
         self._ask("POST", f"/element/{self.find(selector)}/value", {"text": text})
 
-    def click(self, selector: str) -> None:
-        """Click, and wait for the page that follows."""
+    def follow(self, selector: str) -> None:
+        """Click a link or button, and wait for the page that follows."""
+        old = self.find("html")
         self._ask("POST", f"/element/{self.find(selector)}/click", {})
+        end = time.monotonic() + _DEADLINE
+        while self._is_there(old):
+            assert time.monotonic() < end, "no page followed"
+
+    def _is_there(self, element: str) -> bool:
+        try:
+            self._ask("GET", f"/element/{element}/name")
+        except AssertionError:
+            return False
+        return True
 
     def press(self, key: str) -> None:
         """Press a key wherever the focus is."""

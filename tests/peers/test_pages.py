@@ -69,7 +69,8 @@ def paths() -> list[str]:
     """Every page with what hostile text can come to it."""
     found = [one.path for one in PAGES if one.method == "GET" and "<" not in one.path]
     found.remove("/pages/crawl")
-    found.append(f"/pages/crawl?name={quote(NAME)}")
+    found += [f"/pages/crawl?name={quote(NAME)}{more}" for more in ("", "&by=mime")]
+    found += [f"/pages/charts?crawl={quote(NAME)}", "/pages/host?host=x.example"]
     for number, url in enumerate(HOSTILE):
         sent = quote(url[:2000])
         found.append(f"/pages/lookup?digest={sha1(number)}&url={sent}")
@@ -98,7 +99,7 @@ def test_what_crawls_report_runs_nothing(window: Browser, hostile: Running, tmp_
     file.write_bytes(CDX)
     window.open(at(hostile, "/pages/what-if"))
     window.type("#crawl", str(file))
-    window.click("form.form button")
+    window.follow("form.form button")
     assert "saved" in window.text("#answer") and "<img src=x" in window.text("#answer")
     is_quiet(window)
 
@@ -134,16 +135,16 @@ def test_pages_do_without_script(window: Browser, make_index: MakeIndex, tmp_pat
         window.scripts(on=False)
         window.open(at(server, "/"))
         assert "Keep these numbers current" not in window.text("main")
-        window.click("nav li:nth-child(3) a")
+        window.follow("nav a[href='/pages/lookup']")
         window.type("#digest", str(sha1(1)))
         window.type("#url", "http://example.com/a")
-        window.click("form.form button")
+        window.follow("form.form button")
         assert window.text("#answer") == "A duplicate: same URL"
         file = tmp_path / "crawl.cdx"
         file.write_bytes(CDX)
         window.open(at(server, "/pages/what-if"))
         window.type("#crawl", str(file))
-        window.click("form.form button")
+        window.follow("form.form button")
         assert window.text("#answer") == "crawl.cdx: 5.0 kB of 12.0 kB saved"
 
 
@@ -183,17 +184,17 @@ def test_signing_in_and_out(window: Browser, make_index: MakeIndex) -> None:
         window.open(at(server, "/pages/crawls"))
         assert window.text("h1") == "Sign in"
         window.type("#token", secret + "x")
-        window.click("form.form button")
+        window.follow("form.form button")
         assert "no token of this index" in window.text("#problem")
         window.type("#token", secret)
-        window.click("form.form button")
+        window.follow("form.form button")
         assert (window.text("h1"), window.url) == ("Crawls", at(server, "/pages/crawls"))
         (cookie,) = window.cookies()
         assert cookie["httpOnly"] and cookie["sameSite"] == "Strict"
         assert window.run("return document.cookie") == ""
         status = "return fetch('/stats').then((answer) => answer.status)"
         assert window.run(status) == 401  # the API takes no cookie
-        window.click("header button")
+        window.follow("header button")
         assert window.text("h1") == "Sign in" and window.cookies() == []
 
 
@@ -205,5 +206,5 @@ def test_a_file_that_is_too_large_is_a_page(
     with serving(make_index(), "--workers", "1", "--max-body", "1000000") as server:
         window.open(at(server, "/pages/what-if"))
         window.type("#crawl", str(file))
-        window.click("form.form button")
+        window.follow("form.form button")
         assert window.text("h1") == "Too large"

@@ -34,7 +34,7 @@
   async function renew() {
     if (!wanted.checked || document.hidden) return;
     try {
-      const answer = await fetch(location.href, { signal: AbortSignal.timeout(EVERY) });
+      const answer = await fetch(control.dataset.liveFrom || location.href, { signal: AbortSignal.timeout(EVERY) });
       if (!answer.ok) throw new Error();
       take(new DOMParser().parseFromString(await answer.text(), "text/html"));
       time.textContent = `renewed ${new Date().toISOString().slice(11, 19)} UTC`;
