@@ -54,14 +54,16 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def site(pages: Mapping[str, Page] | None = None, port: int = 0) -> Iterator[str]:
+def site(
+    pages: Mapping[str, Page] | None = None, port: int = 0, host: str = "127.0.0.1"
+) -> Iterator[str]:
     """Serve all pages, `pages` in place of them; gives the URL that paths are appended to."""
     handler = type("Handler", (_Handler,), {"pages": {**PAGES, **COPIES, **(pages or {})}})
-    server = ThreadingHTTPServer(("127.0.0.1", port), handler)
+    server = ThreadingHTTPServer((host, port), handler)
     thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield f"http://{host}:{server.server_port}"
     finally:
         server.shutdown()
         server.server_close()
