@@ -269,6 +269,30 @@ def test_a_span_ends_now_and_leaves_nothing_out(now: datetime, name: str) -> Non
     assert met <= set(units)
 
 
+def test_policies_and_namespaces_show(make_index: MakeIndex) -> None:
+    index = make_index([capture(1)], ALL)
+    web = served(index)
+    rules = [{"host": "x<b>.example", "never": True}, {"originals_from": ["a*", "<i>"]}, {}]
+    begun = {"name": "a", "namespace": "news", "policy": rules, "strategy": "EXACT_URL"}
+    assert web.post("/crawls", json=begun).status_code == 200
+    shown = page(web.get("/pages/crawl?name=a")).text
+    for text in ("news", "EXACT_URL", "never True", "x<b>.example", "a*, <i>", "everything else"):
+        assert text in shown
+    asked = f"/pages/lookup?digest={sha1(1)}&url={URL}&crawl=a"
+    assert "A policy has a say" in page(web.get(asked)).text
+    reader = tokens.add(index, "reader", Role.READ, namespaces="other")
+    live = web.application.config["live"]
+    closed = create_app(Config(index, private=True), live).test_client()
+    closed.post("/pages/sign-in", data={"token": reader}, headers=HERE)
+    page(closed.get(f"/pages/lookup?digest={sha1(1)}&namespace=other"))
+    for query in (
+        f"digest={sha1(1)}&namespace=news",
+        f"url={URL}&crawl=a",
+        f"url={URL}&namespace=news",
+    ):
+        page(closed.get(f"/pages/lookup?{query}"), 403)
+
+
 CDX = (
     b" CDX N b a m s k r M S V g\n"
     + b"example,com)/a 20261120091417 http://example.com/a image/png 200 "

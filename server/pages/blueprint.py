@@ -79,7 +79,7 @@ def make_pages(
         Overview(live, metrics, reporting),
         CrawlPages(live, reporting),
         Charts(live),
-        LookupPage(live),
+        LookupPage(live, access),
         WhatIf(config, bodies),
         guard.signing,
         guard,

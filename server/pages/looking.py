@@ -20,8 +20,10 @@ from dedupindex.index.identity import Settings
 from dedupindex.index.protocol import Finder
 from dedupindex.original import header_lines, original_as_json
 from dedupindex.urlkey import urlkey
+from server.access import Access
 from server.answers import query_string
 from server.live import LiveIndex
+from server.pages.signing import with_token
 from server.replies import ERRORS, code_of
 
 _SHOWN = 200  # captures
@@ -32,8 +34,8 @@ Given = dict[str, bytes]
 class LookupPage:
     """The view of lookups."""
 
-    def __init__(self, live: LiveIndex) -> None:
-        self._live = live
+    def __init__(self, live: LiveIndex, access: Access) -> None:
+        self._live, self._access = live, access
 
     def lookup(self) -> tuple[str, int]:
         """The form, and the answer to what was filled in."""
@@ -89,13 +91,15 @@ class LookupPage:
         """The captures of a URL, and of those that are the same to a canonicaliser."""
         values = {name: PARAMETERS[name].read(value) for name, value in given.items() if value}
         url: bytes = values["url"]
-        with self._seen(values.get("crawl", "")) as (view, settings):
+        crawl = self._live.crawls.crawl(values.get("crawl", ""))
+        namespaces = {*values.get("namespace", ()), crawl.namespace if crawl else ""} - {""}
+        with self._seen(values.get("crawl", ""), tuple(namespaces)) as (view, settings):
             captures = view.at_urlkey(urlkey(url)) if settings.canonical else view.at_url(url)
             some = list(islice(captures, _SHOWN + 1))
         rows = [
             {
                 "match": lookup.match_of(url, capture.url).value,
-                "original": original_as_json(capture),
+                "original": {**original_as_json(capture), "crawl": capture.crawl or None},
             }
             for capture in some[:_SHOWN]
         ]
@@ -105,7 +109,9 @@ class LookupPage:
     def _seen(
         self, crawl: str, namespaces: tuple[str, ...] = ()
     ) -> Iterator[tuple[Finder, Settings]]:
-        """Index and crawls as a crawl sees them, or ("") anybody."""
+        """Index and crawls as a crawl sees them, or ("") anybody; raises `RequestError`."""
+        if namespaces:
+            self._access.may_read(with_token(request.environ), namespaces)
         opened = self._live.opened()
         settings = opened.engine.identity.settings
         with (
