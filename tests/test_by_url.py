@@ -265,3 +265,16 @@ def test_crawls_list_what_their_askers_see(make_index: MakeIndex) -> None:
     with closing(open_index(index)) as engine:
         assert engine.check() == []
     assert (index / FILE).exists()
+
+
+def test_a_copy_of_a_long_list(make_index: MakeIndex, tmp_path: Path) -> None:
+    """LMDB's own compacting copy crashes on it."""
+    index = make_index(
+        [capture(number, b"http://h.org/") for number in range(2000)], Settings(by_url=True)
+    )
+    target = tmp_path / "copy"
+    target.mkdir()
+    with closing(open_index(index)) as engine:
+        engine.copy(target)
+    with closing(open_index(target)) as engine:
+        assert engine.check() == []

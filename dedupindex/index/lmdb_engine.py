@@ -210,12 +210,14 @@ class LmdbEngine:
             return problems(view)
 
     def copy(self, target: Path) -> None:
-        """A compact copy of one consistent state, made while others read and write."""
+        """A copy of one consistent state, made while others read and write."""
         if self._env is None:
             raise IndexUnavailable(unfinished(self.index))
         try:
             with open(target / self.path.name, "xb") as stream:
-                self._env.copyfd(stream.fileno(), compact=True)
+                # Page by page: LMDB 0.9's compacting copy crashes on the tree of `byurl`.
+                self._env.copyfd(stream.fileno())
+                os.fsync(stream.fileno())
         except (lmdb.Error, OSError) as error:
             raise IndexUnavailable(f"copying to {target} failed: {error}") from error
         sync_directory(target)
