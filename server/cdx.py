@@ -149,6 +149,9 @@ def _place(capture: Capture) -> tuple[bytes, bytes, Any]:
 def _passes(capture: Capture, query: CdxQuery) -> bool:
     if not may_be_named(capture) or not writable(capture, query):
         return False
+    # A revisit has the digest as its crawler spells it, and replay compares that text.
+    if not query.bridge and capture.spelling.encoding != query.encoding:
+        return False
     if query.since or query.until != "9" * 14:
         digits = digits_of_date(capture.date).decode()
         if not query.since <= digits <= query.until:

@@ -19,7 +19,6 @@ from dedupindex.urlkey import urlkey
 from server.cdx_query import FIELDS, CdxQuery
 from server.replies import JSON, TEXT, Headers
 
-_BASE32, _HEX = Spelling(0, 0), Spelling(0, 2)
 _SHORT = {"original": "url", "mimetype": "mime", "statuscode": "status"}  # of pywb and OutbackCDX
 _NONE = "-"
 
@@ -34,7 +33,7 @@ def value_of(capture: Capture, field: str, query: CdxQuery) -> str:
         case "timestamp":
             return digits_of_date(capture.date).decode()
         case "digest":
-            return capture.digest.spelled(_HEX if query.hex else _BASE32)
+            return capture.digest.spelled(Spelling(0, query.encoding))
         case "original":
             return _url(capture, query)
         case "urlkey":

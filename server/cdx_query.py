@@ -32,6 +32,7 @@ MATCHES = ("exact", "canonical")
 IGNORED = ("gzip", "resolveRevisits", "allowFuzzy")  # change nothing in what we list
 _EMPTY_CLOSEST = re.compile("(?:^|&)closest=(?:&|$)")  # how pywb asks for all
 _LONGEST_FILTER = 2_000
+_BASE32, _HEX = 0, 2
 _SPECIAL = re.compile(r"[\\.^$*+?{}()|\[\]]")
 
 
@@ -69,6 +70,11 @@ PARAMETERS = (
     CdxParameter("closest", "A time of 1 to 14 digits; implies `sort=closest`.", _TEXT),
     CdxParameter("output", "The form of the answer.", {**_TEXT, "enum": list(OUTPUTS)}),
     CdxParameter("digest", "How digests are written.", {**_TEXT, "enum": ["base32", "hex"]}),
+    CdxParameter(
+        "bridge",
+        "`1`: also captures whose own record spells its digest otherwise.",
+        {**_TEXT, "enum": ["0", "1"]},
+    ),
     CdxParameter("crawl", "The crawl that asks.", _TEXT),
 )
 _NAMES = frozenset(parameter.name for parameter in PARAMETERS)
@@ -98,12 +104,18 @@ class CdxQuery:
     closest: int = 0  # seconds since 1970
     output: str = "text"
     hex: bool = False
+    bridge: bool = False
     crawl: str = ""
 
     @property
     def fields(self) -> tuple[str, ...]:
         """The fields of a line, by their canonical names."""
         return tuple(ALIASES.get(name, name) for name in self.named) or FIELDS
+
+    @property
+    def encoding(self) -> int:
+        """How digests are written, as `Spelling` has it."""
+        return _HEX if self.hex else _BASE32
 
     def digest(self) -> Digest | None:
         """The only digest that the filters let pass, None if there is no such."""
@@ -139,6 +151,7 @@ def cdx_query_of(text: str, *, hex: bool = False) -> CdxQuery:
         closest=_moment(_digits(given, "closest")) if closest else 0,
         output=_one_of(given, "output", OUTPUTS, "text"),
         hex=_one_of(given, "digest", ("base32", "hex"), "hex" if hex else "base32") == "hex",
+        bridge=_one_of(given, "bridge", ("0", "1"), "0") == "1",
         crawl=_text(given, "crawl"),
     )
 

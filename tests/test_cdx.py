@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dedupindex.capture import Capture, Covers, Evidence
-from dedupindex.digest import EMPTY, Digest
+from dedupindex.digest import EMPTY, Digest, Spelling
 from dedupindex.index.identity import Settings
 from dedupindex.timestamps import digits_of_date
 from dedupindex.urlkey import urlkey
@@ -80,8 +80,19 @@ def test_what_warcprox_asks(web: FlaskClient) -> None:
     assert lines(web, f"url={spaced}{tail}") == [f"20200102030405 {text_of(sha1(5))}"]
     response = web.get(f"/cdx?url=http%3A%2F%2Fnowhere.org%2F{tail}")
     assert (response.status_code, response.data) == (200, b"")
-    assert lines(web, f"url={url}{tail}", "/cdx/hex") == [f"20210102030405 {sha1(2).raw.hex()}"]
-    assert lines(web, f"url={url}{tail}&digest=hex") == [f"20210102030405 {sha1(2).raw.hex()}"]
+    hexadecimal = [f"20210102030405 {sha1(2).raw.hex()}"]
+    assert lines(web, f"url={url}{tail}&bridge=1", "/cdx/hex") == hexadecimal
+    assert lines(web, f"url={url}{tail}&bridge=1&digest=hex") == hexadecimal
+
+
+def test_a_digest_that_its_record_spells_otherwise_is_not_listed(make_index: MakeIndex) -> None:
+    spelled = [capture(n, PAGE)._replace(spelling=Spelling(n % 2, n)) for n in range(6)]
+    web = served(make_index(spelled, BY_URL))
+    query = f"url={quote_plus(PAGE)}&fl=digest"
+    assert lines(web, query) == [text_of(sha1(0))]
+    assert lines(web, query, "/cdx/hex") == [sha1(2).raw.hex()]
+    assert lines(web, f"{query}&filter=digest:{text_of(sha1(2))}") == []
+    assert len(lines(web, query + "&bridge=1")) == 6
 
 
 def test_what_zeno_asks(web: FlaskClient) -> None:
@@ -194,7 +205,7 @@ def test_an_index_without_a_list_says_how_to_get_one(path: str, make_index: Make
     response = web.get(f"{path}?url={quote_plus(PAGE)}")
     assert error(response) == (409, "strategy_unavailable")
     assert "--by-url" in response.text
-    query = f"url={quote_plus(PAGE)}&filter=digest:{text_of(sha1(1))}"
+    query = f"url={quote_plus(PAGE)}&bridge=1&filter=digest:{text_of(sha1(1))}"
     assert len(lines(web, query, path)) == 1  # a digest finds without a list
     assert len(lines(web, query.replace("=digest", "==digest") + "&matchType=canonical")) == 1
     assert error(web.get(f"/cdx?{query.replace('filter=', 'filter=!')}"))[0] == 409

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.peers.environments import until
+from tests.peers.environments import ROOT, until
 from tests.peers.front import in_front_of
 from tests.peers.replay import check_revisits, free_port, records, replay
 from tests.peers.site import COPIES, PAGES, bodies, site
@@ -28,12 +28,12 @@ def index(tmp_path: Path) -> Path:
     return index
 
 
-def harvest(index: Path, base: str, paths: Sequence[str]) -> Path:
+def harvest(index: Path, base: str, paths: Sequence[str], script: str = SCRIPT) -> Path:
     """A first crawl, all of which is stored, and then indexed; gives where its WARCs are."""
     folder = index.with_name("first")
     with serving(index) as server:
         url = f"http://127.0.0.1:{server.port}"
-        with proxying(folder, url, script=SCRIPT) as port:
+        with proxying(folder, url, script=script) as port:
             crawl(port, base, paths)
     assert types(folder) == dict.fromkeys([base + path for path in paths], "response")
     dedupindex("index", "--add", "--by-url", "-w", "-m", ".*", folder, index)
@@ -74,6 +74,28 @@ def test_what_changed_and_what_is_elsewhere_is_stored(index: Path, tmp_path: Pat
     written = types(second)
     assert written.pop(base + "/logo.png") == "revisit"
     assert set(written.values()) == {"response"} and len(written) == 1 + len(COPIES)
+
+
+def test_what_replay_would_not_find_is_not_a_revisit(index: Path, tmp_path: Path) -> None:
+    """The originals' digests are in hex: asked in base32 there are none, in hex all."""
+    first, second, third = tmp_path / "first", tmp_path / "second", tmp_path / "third"
+    in_hex = tmp_path / "in_hex.sh"
+    text = (ROOT / "conf" / "warcprox" / SCRIPT).read_text()
+    in_hex.write_text(text.replace("--base32 ", "").replace("/cdx", "/cdx/hex"))
+    in_hex.chmod(0o755)
+    paths = ["/", "/logo.png"]
+    with site() as base:
+        harvest(index, base, paths, str(in_hex))
+        with serving(index) as server:
+            url = f"http://127.0.0.1:{server.port}"
+            for folder, script in ((second, SCRIPT), (third, str(in_hex))):
+                with proxying(folder, url, script=script) as port:
+                    crawl(port, base, paths)
+        assert set(types(second).values()) == {"response"}
+        assert set(types(third).values()) == {"revisit"}
+        found = records(warcs(first, third))
+        with replay(warcs(first, third), tmp_path) as archive:
+            assert check_revisits(found, archive, bodies(base)) == len(paths)
 
 
 @pytest.mark.parametrize("sickness", ["down", "503", "silent"])
