@@ -43,6 +43,7 @@ GROUPS: dict[str, Group] = {
     "host": lambda capture: host_of(capture.url),
     "mime": lambda capture: capture.mime or b"unknown",
     "status": lambda capture: b"%d" % capture.status if capture.status else b"unknown",
+    "day": lambda capture: capture.date[:10],
     "year": lambda capture: capture.date[:4],
 }
 

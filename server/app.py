@@ -31,6 +31,7 @@ from server.pages.blueprint import make_pages
 from server.patience import Patience
 from server.records import Records
 from server.replies import ERRORS, Headers, Reply, error_reply
+from server.report_views import ReportViews
 from server.reporting import Reporting
 from server.routes import ROUTES
 
@@ -51,10 +52,11 @@ def create_app(
     judges, cdx = Judges(), Cdx(live, metrics, access)
     reporting = Reporting(live, judges, config.max_batch)
     crawls = CrawlViews(reporting, access, bodies, config, metrics)
+    reports = ReportViews(live, reporting, access)
     records = Records(live, judges, config.max_batch)
     dialects = DialectViews(cdx, records, access, bodies, config)
     for route in ROUTES:
-        of = next(one for one in (views, crawls, dialects) if hasattr(one, route.name))
+        of = next(one for one in (views, crawls, reports, dialects) if hasattr(one, route.name))
         view = getattr(of, route.name)
         path = route.path.replace("{", "<").replace("}", ">")
         app.add_url_rule(path, route.name, view, methods=[route.method])

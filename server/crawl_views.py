@@ -15,9 +15,10 @@ from server.access import Access
 from server.batches import loaded, read_body, stretches
 from server.bodies import Bodies
 from server.config import Config
+from server.fields import text_of
 from server.metrics import Metrics
 from server.replies import RequestError
-from server.reporting import Reported, Reporting, text_of
+from server.reporting import Reported, Reporting
 
 _FORM = "application/x-www-form-urlencoded"
 _LINES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
@@ -42,10 +43,6 @@ class CrawlViews:
         who = self._writer(text_of(given, "name"), text_of(given, "namespace"))
         return self._written(who, self._reporting.begin(given))
 
-    def list_crawls(self) -> Response:
-        self._access.may_read(request.environ)
-        return _json({"crawls": self._reporting.crawls()})
-
     def show_crawl(self, name: str) -> Response:
         self._access.may_read(request.environ)
         return _json(self._reporting.crawl(name))
@@ -57,6 +54,10 @@ class CrawlViews:
     def cancel_crawl(self, name: str) -> Response:
         who = self._writer(name)
         return self._written(who, self._reporting.end(name, self._given(), keep=False))
+
+    def count_crawl(self, name: str) -> Response:
+        who = self._writer(name)
+        return self._written(who, self._reporting.told(name, self._given()))
 
     def add_captures(self) -> Response:
         crawl, total = request.args.get("crawl", ""), Reported()

@@ -6,7 +6,7 @@ from typing import Any
 
 from dedupindex import __version__
 from dedupindex.asking import PARAMETERS
-from server import cdx_query
+from server import cdx_query, queries
 from server.limits import FREE
 from server.replies import ERRORS
 from server.routes import ROUTES, Route, schema
@@ -31,6 +31,9 @@ def _responses(route: Route) -> dict[str, Any]:
         found[status] = answer
     if route.name == "lookup":
         found["200"]["content"]["text/plain"] = {"schema": {"type": "string"}}
+    if route.name == "crawl_report":
+        for kind in ("text/plain", "text/csv", "text/html"):
+            found["200"]["content"][kind] = {"schema": {"type": "string"}}
     if route.name == "lookup_batch":
         found["200"]["content"]["application/x-ndjson"] = {"schema": {"type": "string"}}
     for number in _errors_of(route):
@@ -93,6 +96,8 @@ def _parameters_of(route: Route) -> list[dict[str, Any]]:
     if route.name == "record":
         text = {"type": "string"}
         found.append({"name": "uri", "in": "query", "description": _RAW, "schema": text})
+    for name, content in queries.OF_ROUTES.get(route.name, {}).items():
+        found.append({"name": name, "in": "query", "schema": content})
     if route.name == "add_captures":
         found.append({"name": "crawl", "in": "query", "schema": {"type": "string"}})
     return found

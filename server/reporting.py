@@ -11,25 +11,25 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from secrets import token_bytes
 from time import perf_counter_ns
-from typing import Any, TypeVar
-
-import orjson
+from typing import Any
 
 from dedupindex import lookup
 from dedupindex.asking import of_json, query_of
 from dedupindex.capture import Capture, Covers
+from dedupindex.crawlreport import date, warning
 from dedupindex.crawls import claims, life, statistics
 from dedupindex.crawls.captures import Added, add
-from dedupindex.crawls.crawl import Crawl, Seen, State, check_name
+from dedupindex.crawls.crawl import Crawl, Seen
 from dedupindex.crawls.reported import capture_of
 from dedupindex.crawls.store import Reading, Writing
-from dedupindex.crawls.told import told_of
+from dedupindex.crawls.told import tell, told_of
 from dedupindex.crawls.view import Snapshot
 from dedupindex.errors import BadInput, BadQuery, DedupError, UnknownCrawl
-from dedupindex.lookup import Answer, Strategy
-from dedupindex.policy import rules_of
+from dedupindex.lookup import Answer
+from server.fields import TOLD, numbers, one_of, only, stated, text_of, texts
 from server.judges import Judges
 from server.live import LiveIndex
 from server.replies import RequestError, error_object
@@ -37,8 +37,6 @@ from server.replies import RequestError, error_object
 STRETCH = 1000  # captures in one transaction: others write in between
 _TOKEN = re.compile(r"(?:[0-9A-Fa-f]{32})?")
 _BEGIN = ("name", "seen_by", "digest_covers", "strategy", "policy", "namespace")
-_NO_LOOKUP = ("ended without a lookup", "begun, no lookup yet")
-_E = TypeVar("_E", Seen, Covers)
 
 
 @dataclass
@@ -75,14 +73,14 @@ class Reporting:
 
     def begin(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """What `_BEGIN` names, all but the name as one likes, to the crawl as it stands."""
-        _only(given, *_BEGIN)
+        only(given, *_BEGIN)
         self._live.opened()  # crawls of no index would be lost with their directory
         name = text_of(given, "name")
-        seen = _one_of(given, "seen_by", {one.value: one for one in Seen}, Seen.OWN)
-        covers = _one_of(
+        seen = one_of(given, "seen_by", {one.value: one for one in Seen}, Seen.OWN)
+        covers = one_of(
             given, "digest_covers", {one.name.lower(): one for one in Covers}, Covers.UNKNOWN
         )
-        change = partial(life.begin, name=name, seen=seen, covers=covers, **_stated(given))
+        change = partial(life.begin, name=name, seen=seen, covers=covers, **stated(given))
         return self._shown(self._live.crawls.write(change, make=True))
 
     def namespace_of(self, crawl: str) -> str | None:
@@ -91,20 +89,40 @@ class Reporting:
         return None if known is None else known.namespace
 
     def end(self, name: str, given: Mapping[str, Any], *, keep: bool) -> dict[str, Any]:
-        """Commit or cancel; ``{"exit"?}`` to the crawl as it stands."""
-        _only(given, "exit")
+        """Commit or cancel; ``{"exit"?, …}`` and what `told` takes, to the crawl as it stands."""
+        only(given, "exit", *TOLD)
+        step, exit, who = life.commit if keep else life.cancel, *texts(given, "exit", "who")
+        said = numbers(given)
         self._live.crawls.write_counts()  # a crawl that was short is shown as it was
-        change = partial(
-            life.commit if keep else life.cancel, name=name, exit=text_of(given, "exit")
-        )
+
+        def change(writing: Writing) -> Crawl:
+            crawl = step(writing, name, exit)
+            tell(writing, crawl, said, who)
+            return crawl
+
         return self._shown(self._live.crawls.write(change))
 
-    def crawls(self) -> list[dict[str, Any]]:
-        """All crawls, the newest first."""
+    def told(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """``{"not_looked_up"?, "not_reported"?, "who"?}``, also of a crawl that has ended."""
+        only(given, *TOLD)
+        said, who = numbers(given), text_of(given, "who")
+
+        def change(writing: Writing) -> Crawl:
+            crawl = writing.crawl(name)
+            tell(writing, crawl, said, who)
+            return crawl
+
+        return self._shown(self._live.crawls.write(change))
+
+    def crawls(self, most: int = 0, after: str = "") -> list[dict[str, Any]]:
+        """Crawls, the newest first: `most` of them, 0 for all, that began before one named."""
         with self._live.crawls.reading() as reading:
             if reading is None:
                 return []
-            return [_shown(reading, crawl) for crawl in reading.crawls()][::-1]
+            before = reading.crawl(after) if after else None
+            return [
+                _shown(reading, crawl) for crawl in islice(reading.newest(before), most or None)
+            ]
 
     def crawl(self, name: str) -> dict[str, Any]:
         """One crawl; raises `UnknownCrawl`."""
@@ -235,56 +253,10 @@ def _shown(reading: Reading, crawl: Crawl) -> dict[str, Any]:
         "duplicate_bytes": total.duplicate_bytes,
         "errors": total.errors,
         **told_of(reading, crawl)._asdict(),
-        "first_lookup": _date(times.first),
-        "last_lookup": _date(times.last),
-        "warning": None if total.lookups else _NO_LOOKUP[crawl.state is State.OPEN],
+        "first_lookup": date(times.first),
+        "last_lookup": date(times.last),
+        "warning": warning(crawl, total),
     }
-
-
-def _only(given: Mapping[str, Any], *names: str) -> None:
-    for name in given:
-        if name not in names:
-            raise BadQuery(f"there is no field {name[:64]!r}; there are {', '.join(names)}")
-
-
-def text_of(given: Mapping[str, Any], name: str) -> str:
-    """The text of a field, "" if it is not there; raises `BadQuery` if it is no text."""
-    value = given.get(name, "")
-    if not isinstance(value, str):
-        raise BadQuery(f"{name} must be a string")
-    return value
-
-
-def _one_of(given: Mapping[str, Any], name: str, values: Mapping[str, _E], default: _E) -> _E:
-    value = given.get(name)
-    if value is None:
-        return default
-    if not isinstance(value, str) or value not in values:
-        raise BadQuery(f"{name} takes one of {', '.join(values)}")
-    return values[value]
-
-
-def _date(moment: int) -> str | None:
-    """A WARC-Date of seconds since 1970, None for never."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment)) if moment else None
-
-
-def _stated(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Strategy, policy and namespace of a crawl, those that are stated."""
-    stated: dict[str, Any] = {}
-    if strategy := text_of(given, "strategy"):
-        stated["strategy"] = Strategy.parse(strategy[:64]).value
-    if namespace := text_of(given, "namespace"):
-        stated["namespace"] = check_name(namespace, "namespace")
-    rules = given.get("policy")
-    if isinstance(rules, str) and rules:  # of a form
-        try:
-            rules = orjson.loads(rules)
-        except orjson.JSONDecodeError as error:
-            raise BadQuery(f"policy is not JSON: {error}") from error
-    if rules is not None and rules != "":
-        stated["policy"] = rules_of(rules)
-    return stated
 
 
 def _now() -> int:

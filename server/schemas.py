@@ -9,6 +9,9 @@ from dedupindex.capture import Covers
 from dedupindex.crawls.claims import LONGEST
 from dedupindex.crawls.crawl import Seen, State
 from dedupindex.crawls.reported import COVERS, NUMBERS, TEXTS
+from dedupindex.crawls.rows import Row
+from dedupindex.crawls.statistics import BY
+from dedupindex.crawls.told import NAMES
 from dedupindex.policy import MOST
 from server.replies import ERRORS
 from server.routes import schema
@@ -172,10 +175,27 @@ def _crawl(seen: dict[str, Any], covers: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _report() -> dict[str, Any]:
+    """A crawl's report, with its groups if it was asked for some."""
+    figures = {name: {"type": "integer"} for name in Row._fields}
+    group = _object(figures, required=list(figures))
+    return _object(
+        {
+            "crawl": _TEXT,
+            **figures,
+            "by": {"type": "string", "enum": list(BY)},
+            "groups": {"type": "array", "items": group},
+            "next": _NULLABLE,
+        },
+        required=["crawl", *figures, "next"],
+    )
+
+
 def _of_crawls() -> dict[str, Any]:
     seen = {"type": "string", "enum": [one.value for one in Seen]}
     covers = {"type": "string", "enum": [one.name.lower() for one in Covers]}
     crawl = _crawl(seen, covers)
+    told = {name: {"type": ["integer", "string"]} for name in NAMES} | {"who": _TEXT}
     record = {"id": _TEXT, "uri": _TEXT, "date": {"type": "integer", "description": "14 digits"}}
     lookup = _lookup(digest_required=True)
     token = {"type": "string", "pattern": "^([0-9A-Fa-f]{32})?$"}
@@ -194,9 +214,14 @@ def _of_crawls() -> dict[str, Any]:
             required=["name"],
         ),
         "Rule": _rule(),
-        "End": _object({"exit": _TEXT}),
+        "End": _object({"exit": _TEXT, **told}),
+        "Told": _object(told),
+        "CrawlReport": _report(),
         "Crawl": _object(crawl, required=list(crawl)),
-        "Crawls": _object({"crawls": {"type": "array", "items": schema("Crawl")}}),
+        "Crawls": _object(
+            {"crawls": {"type": "array", "items": schema("Crawl")}, "next": _NULLABLE},
+            required=["crawls", "next"],
+        ),
         "Capture": _capture(),
         "Captures": _object(
             {"crawl": _TEXT, "captures": {"type": "array", "items": schema("Capture")}}

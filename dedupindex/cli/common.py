@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from dedupindex.capture import Problem
 from dedupindex.cli import COMMANDS
 from dedupindex.errors import BadInput
+from dedupindex.tables import printable
 
 _FILE = "dedupindex.settings"  # under which a context remembers its settings file
 STATUSES = """\
@@ -153,20 +154,3 @@ def warn(problems: Iterable[Problem]) -> None:
     for container, offset, message in problems:
         place = f"{container} at {offset}" if offset >= 0 else container
         say(f"warning: {place}: {message}")
-
-
-def printable(text: str) -> str:
-    """Text from the web as a terminal may show it: no control characters, no lone surrogates."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode()
-        for char in text
-    )
-
-
-def amount(count: float) -> str:
-    """Bytes for people: ``1.4 MB``."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if count < 1000 or unit == "TB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return ""

@@ -10,11 +10,12 @@ from typing import Any, BinaryIO
 
 import click
 
-from dedupindex.cli.common import Command, print_json, printable, say
+from dedupindex.cli.common import Command, print_json, say
 from dedupindex.export import browsertrix as browsertrix_keys
 from dedupindex.export import wget as wget_cdx
 from dedupindex.files import whole
 from dedupindex.index import open_index
+from dedupindex.tables import printable
 
 EXAMPLES = """
 bin/export --wget my-index --seeds seeds.txt --out dedup.cdx

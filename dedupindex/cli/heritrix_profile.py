@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
-from dedupindex.cli.common import print_json, printable
+from dedupindex.cli.common import print_json
 from dedupindex.heritrix import Job, make_job
 from dedupindex.lookup import Strategy
+from dedupindex.tables import printable
 
 
 @click.command()

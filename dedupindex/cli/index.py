@@ -11,13 +11,14 @@ import click
 from click.core import ParameterSource
 
 from dedupindex.build.builder import Build, Built, build
-from dedupindex.cli.common import Command, annotation, print_json, printable, say, warn
+from dedupindex.cli.common import Command, annotation, print_json, say, warn
 from dedupindex.cli.progress import shown
 from dedupindex.digest import SIZES
 from dedupindex.errors import BadInput, Damaged
 from dedupindex.index import ENGINES
 from dedupindex.index.identity import Settings
 from dedupindex.sources import KINDS, SourceOptions
+from dedupindex.tables import printable
 
 _OUTCOMES = {
     "added": "URL and digest new to the index",

@@ -15,7 +15,7 @@ import orjson
 from dedupindex import lookup
 from dedupindex.asking import UnknownAlgorithm, of_json, query_of
 from dedupindex.begun import completed
-from dedupindex.cli.common import Command, print_json, printable, say
+from dedupindex.cli.common import Command, print_json, say
 from dedupindex.crawls.store import open_store
 from dedupindex.crawls.view import Snapshot
 from dedupindex.digest import SIZES
@@ -25,6 +25,7 @@ from dedupindex.index.identity import Settings
 from dedupindex.index.protocol import Finder
 from dedupindex.lookup import Query
 from dedupindex.policy import NO_POLICY
+from dedupindex.tables import printable
 
 Given = dict[str, bytes]
 See = Callable[[Query, Given], tuple[Query, Finder]]

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from dedupindex.build.builder import Seen
-from dedupindex.cli.common import amount, say
+from dedupindex.cli.common import say
+from dedupindex.tables import amount
 
 _PLAIN_EVERY = 10.0  # seconds
 

@@ -1,10 +1,8 @@
-"""``bin/report``: what a crawl would have saved, for people, programs and spreadsheets."""
+"""``bin/report``: what a crawl saved, or would have, for people, programs and spreadsheets."""
 
 from __future__ import annotations
 
-import csv
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from functools import partial
@@ -12,35 +10,37 @@ from pathlib import Path
 from typing import Any
 
 import click
-import orjson
 from click.core import ParameterSource
 
+from dedupindex import crawlreport
 from dedupindex.admission import statuses
 from dedupindex.build.builder import OnProgress, Seen
 from dedupindex.capture import Item
-from dedupindex.cli.common import Command, amount, annotation, printable, say, warn
+from dedupindex.cli.common import Command, annotation, say, warn
 from dedupindex.cli.progress import shown
-from dedupindex.errors import Damaged
+from dedupindex.cli.report_formats import PRINT
+from dedupindex.crawlreport import FORMATS, Asked
+from dedupindex.crawls.statistics import BY, ORDERS
+from dedupindex.crawls.store import open_store
+from dedupindex.errors import Damaged, UnknownCrawl
 from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
 from dedupindex.index.protocol import View
-from dedupindex.report import COLUMNS, GROUPS, Filter, Report
+from dedupindex.report import GROUPS, Filter, Report
 from dedupindex.sources import KINDS, Expanded, Source, SourceOptions, expand, open_source
 from dedupindex.sources.text import TextSource
 from dedupindex.urlkey import urlkey
 
 EXAMPLES = """
+bin/report my-index --crawl weekly-20261120
+bin/report my-index --crawl weekly-20261120 --by host --top 50 --order duplicate_bytes --format csv
 bin/report my-index --against new-crawl/
 bin/report my-index --against crawl.log --by mime --format csv
 bin/report my-index --against new-crawl/ --mime '' --mime '^text/.*' --min-size 0 --min-size 1024
 """
 _ROWS = 20  # of text
+_BY = list(dict.fromkeys((*GROUPS, *BY)))
 _TOLD_EVERY = 2048  # records between two looks at the progress
-_LABELS = {
-    "exact_url": "Exact URL hits",
-    "canonical_url": "Canonical URL hits",
-    "digest": "Digest hits",
-}
 
 
 @click.command(cls=Command, examples=EXAMPLES)
@@ -50,8 +50,19 @@ _LABELS = {
 @click.option(
     "-i", "--iterator", default=None, metavar="KIND", help=f"Kind of source: {', '.join(KINDS)}."
 )
+@click.option("--crawl", default="", metavar="NAME", help="What a crawl asked and reported live.")
 @click.option(
-    "--by", type=click.Choice(list(GROUPS)), default="host", show_default=True, help="Group by."
+    "--by",
+    type=click.Choice(_BY),
+    default=None,
+    help="Group by. Default: host; with --crawl no groups. strategy and hour: only with --crawl.",
+)
+@click.option(
+    "--order",
+    type=click.Choice(list(ORDERS)),
+    default="lookups",
+    show_default=True,
+    help="With --crawl: what the largest groups have most of.",
 )
 @click.option(
     "-m",
@@ -70,9 +81,10 @@ _LABELS = {
 @click.option("--status", default="200", show_default=True, help="HTTP codes: 200,203 or 2xx.")
 @click.option(
     "--limit",
+    "--top",
     type=click.IntRange(0),
     default=None,
-    help="Largest groups only; 0 for all. Default: 20 in text, else all.",
+    help="Largest groups only; 0 for all. Default: 20 in text, else all; hours and days: all.",
 )
 @click.option(
     "--revisit-annotation",
@@ -82,27 +94,56 @@ _LABELS = {
 )
 @click.option(
     "--format",
-    type=click.Choice(["text", "json", "csv"]),
+    type=click.Choice(list(FORMATS)),
     default="text",
     show_default=True,
-    help="csv gives the groups, one a line.",
+    help="csv gives the groups, one a line; html a page of its own.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.pass_context
 def command(
     ctx: click.Context, /, index: Path, more: tuple[str, ...], as_json: bool, **options: Any
 ) -> int:
-    """What the crawl in SOURCE would have saved had it asked INDEX, by strategy and by group."""
+    """What a crawl of INDEX asked and saved, or what the crawl in SOURCE would have, had it asked.
+
+    By strategy, and by group.
+    """
     sources = [*options["against"], *more]
-    if not sources:
-        raise click.UsageError("name the crawl: --against SOURCE...")
-    style, kind = options["format"], options["iterator"]
-    if as_json and style != "json":
+    if bool(sources) is bool(options["crawl"]):
+        raise click.UsageError("name the crawl: either --crawl NAME or --against SOURCE...")
+    if as_json and options["format"] != "json":
         if ctx.get_parameter_source("format") is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"give either --json or --format {style}")
-        style = "json"
+            raise click.UsageError(f"give either --json or --format {options['format']}")
+        options["format"] = "json"
+    by, known = options["by"], BY if options["crawl"] else GROUPS
+    if by and by not in known:
+        raise click.UsageError(f"such a report is by {', '.join(known)}")
+    if options["limit"] is None:
+        few = options["format"] == "text" and by not in ("hour", "day", "year")
+        options["limit"] = _ROWS if few else 0
+    return _of_crawl(index, **options) if options["crawl"] else _against(index, sources, **options)
+
+
+def _of_crawl(index: Path, *, crawl: str, format: str, **options: Any) -> int:
+    """What a crawl asked and reported until a second ago."""
+    store = open_store(index)
+    if store is None:
+        open_index(index).close()
+        raise UnknownCrawl(f"no crawl has asked or reported to {index} while it ran")
+    asked = Asked(options["by"] or "", options["limit"], options["order"])
+    with closing(store), store.reading() as reading:
+        found = crawlreport.report(reading, reading.crawl(crawl), asked)
+        for piece in crawlreport.written(found, format):
+            click.echo(piece, nl=False)
+    return 0
+
+
+def _against(index: Path, sources: list[str], **options: Any) -> int:
+    """What a crawl would have saved; its status."""
+    kind = options["iterator"]
     filters = [Filter(mime, size) for mime in options["mime"] for size in options["min_size"]]
-    report = Report(filters, by=options["by"], status=statuses(options["status"]))
+    status = statuses(options["status"])
+    report = Report(filters, by=options["by"] or "host", status=status)
     reading = SourceOptions(revisit_annotation=annotation(options["revisit_annotation"]))
     with closing(open_index(index)) as engine, engine.view() as view:
         settings = engine.identity.settings
@@ -110,10 +151,7 @@ def command(
         head = report.head(settings, view.counts().captures)
     warn(report.problems)
     _doubts(report, kinds)
-    limit = options["limit"]
-    if limit is None:
-        limit = _ROWS if style == "text" else 0
-    _PRINT[style](head, report.groups(limit))
+    PRINT[options["format"]](head, report.groups(options["limit"]))
     return Damaged.exit_status if report.problems else 0
 
 
@@ -164,114 +202,3 @@ def _doubts(report: Report, kinds: set[str]) -> None:
             "warning: the index holds captures of this crawl itself, which are not counted as "
             "their own duplicates; make the report before bin/index --add"
         )
-
-
-def _print_json(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> None:
-    """One JSON object on one line, its groups one by one: all of them may not fit in memory."""
-    write = sys.stdout.buffer.write
-    write(orjson.dumps(head)[:-1] + b',"groups":[')
-    for number, group in enumerate(groups):
-        write((b"," if number else b"") + orjson.dumps(group))
-    write(b"]}\n")
-    sys.stdout.buffer.flush()
-
-
-def _print_csv(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> None:
-    """The groups of a report, one a line under a header."""
-    by = head["by"]
-    names = [by, *COLUMNS, "duplicates", "duplicate_bytes", "new", "new_bytes"]
-    writer = csv.DictWriter(sys.stdout, names, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    for group in groups:
-        writer.writerow({**group, by: _safe_cell(printable(group[by]))})
-
-
-def _safe_cell(text: str) -> str:
-    """Spreadsheets run cells that begin like a formula; a host of the web may."""
-    return f"'{text}" if text[:1] in "=+-@" else text
-
-
-def _print_text(content: dict[str, Any], groups: Iterable[dict[str, Any]]) -> None:
-    """A report for people, with every field of the DeDuplicator's."""
-    for line in (*_totals(content), *_strategies(content), ""):
-        click.echo(line)
-    for line in _groups(content["by"], groups):
-        click.echo(line)
-    for line in ("", *_index(content["index"])):
-        click.echo(line)
-
-
-def _totals(content: dict[str, Any]) -> list[str]:
-    lines = [
-        f"Records read:         {content['records']:,}",
-        *(
-            f"  not handled: {name:<28}{count:>12,}"
-            for name, count in content["not_handled"].items()
-        ),
-        f"Total handled:        {content['handled']:,}",
-        f"Duplicates found:     {content['duplicates']:,} ({content['duplicates_percent']} %)",
-        f"Bytes total:          {content['handled_bytes']:,} ({amount(content['handled_bytes'])})"
-        + _unsized(content["size_unknown"]),
-        f"Bytes duplicate:      {content['duplicate_bytes']:,} "
-        f"({content['duplicate_bytes_percent']} %)",
-        f"  of these stored as revisits: {content['already_revisits']:,}, "
-        f"bytes: {content['already_revisits_bytes']:,}",
-        f"New (no hits):        {content['new']:,}, bytes: {content['new_bytes']:,}",
-    ]
-    for name, label in _LABELS.items():
-        lines.append(f"{label + ':':<22}{content[name]:,}, bytes: {content[f'{name}_bytes']:,}")
-    return [
-        *lines,
-        f"Average lookup time:  {content['average_lookup_ms']} ms",
-        f"Last lookup time:     {content['last_lookup_ms']} ms",
-    ]
-
-
-def _strategies(content: dict[str, Any]) -> list[str]:
-    lines = [
-        "",
-        "What each strategy would have saved (each finds what the one above it does, and more):",
-    ]
-    for row in content["filters"]:
-        left_out = f"without {row['mime']}" if row["mime"] else "all media types"
-        lines.append(f"  {left_out}, from {row['min_size']} bytes")
-        for strategy, saving in row["strategies"].items():
-            lines.append(
-                f"    {strategy:<15}{saving['captures']:>12,} captures"
-                f"{amount(saving['bytes']):>12} ({saving['percent']} %)"
-            )
-    return lines
-
-
-def _unsized(count: int) -> str:
-    return f", and {count:,} captures whose sizes the sources do not tell" if count else ""
-
-
-def _groups(by: str, groups: Iterable[dict[str, Any]]) -> Iterator[str]:
-    yield f"{'handled':>9} {'exact':>8} {'canonical':>9} {'digest':>8} {'saved':>10}  by {by}"
-    for group in groups:
-        yield (
-            f"{group['handled']:>9,} {group['exact_url']:>8,} {group['canonical_url']:>9,} "
-            f"{group['digest']:>8,} {amount(group['duplicate_bytes']):>10}  {printable(group[by])}"
-        )
-
-
-def _index(index: dict[str, Any]) -> list[str]:
-    return [
-        "Index:",
-        f"  URL indexed:        {_yes(index['url_indexed'])}",
-        f"  Digest indexed:     {_yes(index['digest_indexed'])}",
-        f"  Canonical URL available: {_yes(index['canonical_url_available'])}",
-        "  Search strategy:    all, calculated from one lookup",
-        f"  Digest in index includes hashing algorithm: {_yes(index['digest_includes_algorithm'])}",
-        f"  Records in index:   {index['records_in_index']:,}",
-        "  BloomFilter size:   none (none is needed: a miss costs one seek)",
-        "  BloomFilter hits:   none",
-    ]
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
-
-
-_PRINT = {"text": _print_text, "json": _print_json, "csv": _print_csv}

@@ -9,9 +9,10 @@ import click
 import orjson
 
 from dedupindex.capture import Capture
-from dedupindex.cli.common import Command, amount, printable, say
+from dedupindex.cli.common import Command, say
 from dedupindex.index.search import LIMIT, search
 from dedupindex.original import original_as_json
+from dedupindex.tables import amount, printable
 
 EXAMPLES = """
 bin/search my-index annual report host:example.org

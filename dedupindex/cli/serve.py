@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dedupindex.cli.common import Command, print_json, printable, say
+from dedupindex.cli.common import Command, print_json, say
 from dedupindex.errors import BadInput
 from dedupindex.policy import NO_POLICY, read_policy
+from dedupindex.tables import printable
 from dedupindex.tokens import read_tokens
 
 if TYPE_CHECKING:

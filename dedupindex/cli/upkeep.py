@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from dedupindex import tokens
-from dedupindex.cli.common import amount, print_json, printable, say
+from dedupindex.cli.common import print_json, say
 from dedupindex.crawls import upkeep as crawls
 from dedupindex.crawls.store import open_store
 from dedupindex.errors import Damaged, IndexExists
@@ -19,6 +19,7 @@ from dedupindex.index import open_index
 from dedupindex.index.identity import read_identity
 from dedupindex.index.protocol import Engine, View
 from dedupindex.spill import Sums
+from dedupindex.tables import amount, printable
 from dedupindex.urls import host_of
 
 _HOSTS_SHOWN = 20

@@ -73,7 +73,7 @@ def rows(reading: Reading, crawl: Crawl, by: str, after: bytes | None = None) ->
         yield from _under(reading, crawl, kind, b"" if after is None else after + b"\0")
         return
     day, sums = b"", Row()
-    for hour, row in _under(reading, crawl, kind, b"" if after is None else after + b"U"):
+    for hour, row in _under(reading, crawl, kind, after + b"U" if after else b""):
         if hour[:_DAY] != day:
             if day:
                 yield day, sums

@@ -165,6 +165,14 @@ class Reading:
         for _, value in self.txn.cursor(db=self.trees.crawls):
             yield self._restored(value)
 
+    def newest(self, before: Crawl | None = None) -> Iterator[Crawl]:
+        """All crawls, or those that began before one of them, the newest first."""
+        with self.txn.cursor(db=self.trees.crawls) as cursor:
+            if cursor.last() if before is None else cursor.set_key(_number(before)):
+                for key, value in cursor.iterprev():
+                    if before is None or key != _number(before):
+                        yield self._restored(value)
+
     def _restored(self, value: bytes | memoryview[int] | None) -> Crawl:
         return Crawl.restored(json.loads(bytes(value or b"")))
 
