@@ -20,7 +20,7 @@ from dedupindex.crawls import life
 from dedupindex.crawls.captures import Added, add
 from dedupindex.crawls.crawl import Crawl, Seen, State
 from dedupindex.crawls.store import Reading, Writing
-from dedupindex.digest import parse_spelled
+from dedupindex.digest import Spelling, parse_spelled
 from dedupindex.errors import BadInput, BadQuery, UnknownCrawl
 from dedupindex.index.identity import Settings
 from dedupindex.index.protocol import Finder
@@ -46,7 +46,7 @@ class Records:
     def find(self, text: str, query: str) -> dict[str, Any] | None:
         """The record of a digest; `query` is ``uri=`` and then the URL, not escaped."""
         started = perf_counter_ns()
-        digest, _ = parse_spelled(text, unlabelled="sha1")
+        digest, spelling = parse_spelled(text, unlabelled="sha1")
         url = query.removeprefix("uri=").encode("latin-1") if query.startswith("uri=") else b""
         opened = self._live.opened()
         settings = opened.engine.identity.settings
@@ -55,7 +55,7 @@ class Records:
             self._live.crawls.seen(base, settings.keys(), "") as view,
         ):
             asked = self._live.crawls.completed(Query(digest, url), {})
-            answer = _nameable(view, settings, asked)
+            answer = _nameable(view, settings, asked, spelling)
         self._note(Query(digest, url), answer, perf_counter_ns() - started)
         if answer is None:
             return None
@@ -95,10 +95,16 @@ class Records:
         return {"added": done.added, "unchanged": done.unchanged, "refused": done.refused}
 
 
-def _nameable(view: Finder, settings: Settings, query: Query) -> Answer | None:
-    """The answer of a lookup, if the client can be told of it: JSON cannot hold every URL."""
+def _nameable(view: Finder, settings: Settings, query: Query, spelling: Spelling) -> Answer | None:
+    """The answer of a lookup, if the client can be told of it: JSON cannot hold every URL.
+
+    Nor of an original whose own record spells the digest otherwise: the client writes it as it
+    asks for it, and replay compares that text.
+    """
     answer = lookup.find(view, settings, query)
     if answer is None or not may_be_named(answer.original):
+        return None
+    if answer.original.spelling.encoding != spelling.encoding:
         return None
     try:
         answer.original.url.decode()

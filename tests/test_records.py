@@ -10,6 +10,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from dedupindex import tokens
+from dedupindex.digest import Spelling
 from dedupindex.index.identity import Settings
 from dedupindex.tokens import Role
 from server.app import create_app
@@ -49,6 +50,13 @@ def test_the_uri_is_everything_after_its_name(web: FlaskClient) -> None:
         found = web.get(f"/api/records/{id}?uri={url}").get_json()
         assert found["uri"] == "http://aaa.org/"
     assert web.get(f"/api/records/{id}").status_code == 200
+
+
+def test_an_original_that_replay_would_not_find_is_none(make_index: MakeIndex) -> None:
+    """The client writes the digest as it asked for it, and replay compares the text."""
+    web = served(make_index([capture(1, URL)._replace(spelling=Spelling(1, 2))]))
+    assert web.get(f"/api/records/{text_of(sha1(1))}?uri={URL.decode()}").status_code == 404
+    assert web.get(f"/api/records/{sha1(1).raw.hex()}?uri={URL.decode()}").status_code == 200
 
 
 def test_a_miss_and_a_bad_id(web: FlaskClient) -> None:
