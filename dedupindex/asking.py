@@ -210,6 +210,13 @@ PARAMETERS = {
             {**_TEXT, "enum": list(SIZES)},
         ),
         Parameter(
+            "in_batch",
+            partial(_flag, "in_batch"),
+            "Of a whole batch: say of new payloads that come again which lookup was the first.",
+            {"type": "boolean", "default": False},
+            types=(bool,),
+        ),
+        Parameter(
             "explain",
             partial(_flag, "explain"),
             "Add `considered`: every capture looked at, and why it was refused or chosen.",
@@ -272,6 +279,8 @@ def query_of(given: Mapping[str, bytes]) -> tuple[Query, bool]:
     values = {name: PARAMETERS[name].read(value) for name, value in given.items() if value}
     explain = values.pop("explain", False)
     unlabelled = values.pop("unlabelled", "")
+    if values.pop("in_batch", False):
+        raise BadQuery("in_batch stands beside the lookups of a batch, or in its query string")
     if "url_base64" in values:
         if "url" in values:
             raise BadQuery("give either url or url_base64")

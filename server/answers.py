@@ -23,10 +23,11 @@ from dedupindex.index.answer_bytes import NONE, sought
 from dedupindex.lookup import Decision, Strategy
 from dedupindex.original import header_lines
 from server.access import Access
-from server.batches import UNKNOWN, Batch, read_body
+from server.batches import UNKNOWN, Batch
 from server.bodies import Bodies
 from server.config import MAX_QUERY, Config
 from server.failures import reply_to
+from server.incoming import read_body
 from server.live import LiveIndex, Opened
 from server.logs import report
 from server.metrics import HIT, MISS, Metrics, cell_of

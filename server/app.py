@@ -17,6 +17,7 @@ from server.access import Access
 from server.answers import Lookups
 from server.bodies import Bodies
 from server.cdx import Cdx
+from server.claiming import Claiming
 from server.config import Config
 from server.crawl_views import CrawlViews
 from server.dialect_views import DialectViews
@@ -51,7 +52,7 @@ def create_app(
     views = _Views(lookups, live, metrics, access)
     judges, cdx = Judges(), Cdx(live, metrics, access)
     reporting = Reporting(live, judges, config.max_batch)
-    crawls = CrawlViews(reporting, access, bodies, config, metrics)
+    crawls = CrawlViews(reporting, Claiming(live), access, bodies, config, metrics)
     reports = ReportViews(live, reporting, access)
     records = Records(live, judges, config.max_batch)
     dialects = DialectViews(cdx, records, access, bodies, config)

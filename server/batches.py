@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter_ns
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -23,6 +23,8 @@ from dedupindex.policy import Policy
 from server.config import Config
 from server.counting import Counting, failed, noted
 from server.crawls import plain_covers
+from server.firsts import Firsts
+from server.incoming import stretches
 from server.live import LiveIndex, Opened
 from server.metrics import HIT, MISS, Metrics, cell_of, error_cell
 from server.replies import RequestError, code_of, error_object
@@ -30,24 +32,8 @@ from server.replies import RequestError, code_of, error_object
 UNKNOWN = orjson.dumps({"duplicate": False, "reason": "unknown_algorithm"})
 """The answer to a digest of an algorithm that we do not know: not found, and no error."""
 
-_READ = 1 << 16  # bytes of a body that are taken at once
-_STRETCH = 1000  # lines that are answered in one read transaction
-
 Given = dict[str, bytes]
 Allowed = Callable[[Iterable[str]], None]  # raises if the asker may not read these namespaces
-
-
-def read_body(stream: BinaryIO, length: str, limit: int) -> bytes:
-    """A whole body; raises `RequestError` as soon as it is known to be over `limit` bytes."""
-    if length.isdigit() and int(length) > limit:
-        raise RequestError("too_large", f"a body has at most {limit} bytes; send JSON lines")
-    pieces, size = [], 0
-    while piece := stream.read(_READ):
-        size += len(piece)
-        if size > limit:
-            raise RequestError("too_large", f"a body has at most {limit} bytes; send JSON lines")
-        pieces.append(piece)
-    return b"".join(pieces)
 
 
 class Batch:
@@ -67,9 +53,11 @@ class Batch:
             with opened.engine.view() as view:
                 yield _State(opened, view, crawls)
 
-    def _answers(self, opened: Opened, defaults: Given, allowed: Allowed) -> _Answers:
+    def _answers(
+        self, opened: Opened, defaults: Given, allowed: Allowed, firsts: Firsts | None
+    ) -> _Answers:
         policy = self._live.crawls.policy
-        return _Answers(opened, self._counting, policy, defaults, allowed)
+        return _Answers(opened, self._counting, policy, defaults, allowed, firsts)
 
     def json(self, body: bytes, defaults: Given, allowed: Allowed) -> bytes:
         """``{"answers": [...]}`` to ``{"lookups": [...], ...}``, all of one state of the index."""
@@ -84,10 +72,10 @@ class Batch:
         limit = self._config.max_batch
         if len(lookups) > limit:
             raise RequestError("too_large", f"a batch has at most {limit} lookups")
-        defaults = {**defaults, **of_json(content)}
+        defaults, firsts = _in_batch({**defaults, **of_json(content)})
         try:
             with self._state() as state:
-                answers = self._answers(state.opened, defaults, allowed)
+                answers = self._answers(state.opened, defaults, allowed, firsts)
                 joined = b",".join(answers.of(state, lookups))
         except DedupError:
             self._failed(defaults, len(lookups))
@@ -99,23 +87,25 @@ class Batch:
     def lines(self, stream: BinaryIO, defaults: Given, allowed: Allowed) -> Iterator[bytes]:
         """A line for each line, while they come; blank lines are passed over."""
         # It says at once what no line could be answered for.
-        self._answers(self._live.opened(), defaults, allowed)
-        return self._lines(stream, defaults, allowed)
+        defaults, firsts = _in_batch(defaults)
+        self._answers(self._live.opened(), defaults, allowed, firsts)
+        return self._lines(stream, defaults, allowed, firsts)
 
-    def _lines(self, stream: BinaryIO, defaults: Given, allowed: Allowed) -> Iterator[bytes]:
-        for lines in stretches(stream, self._config.max_line):
+    def _lines(
+        self, stream: BinaryIO, defaults: Given, allowed: Allowed, firsts: Firsts | None
+    ) -> Iterator[bytes]:
+        for lookups, numbers in stretches(stream, self._config.max_line):
             started = perf_counter_ns()
-            lookups = [loaded(line) for line in lines]
             try:
                 with self._state() as state:
-                    answers = self._answers(state.opened, defaults, allowed)
-                    found = answers.of(state, lookups)
+                    answers = self._answers(state.opened, defaults, allowed, firsts)
+                    found = answers.of(state, lookups, numbers)
                 cells = answers.cells
                 answers.count(started, len(lookups))
             except DedupError as error:  # the index went away: no line may pass for "not found"
                 code = code_of(error)
                 self._failed(defaults, len(lookups))
-                found = [orjson.dumps(error_object(code, str(error)))] * len(lookups)
+                found = [orjson.dumps(error_object(code, str(error), line)) for line in numbers]
                 cells = Counter({error_cell(code): len(lookups)})
             self._metrics.batch("lines", cells, started)
             found.append(b"")
@@ -125,6 +115,13 @@ class Batch:
         """Count lookups none of which could be answered."""
         if name := defaults.get("crawl", b"").decode("utf-8", "replace"):
             self._counting.note_all([failed(name)] * count)
+
+
+def _in_batch(defaults: Given) -> tuple[Given, Firsts | None]:
+    """Whether payloads that come twice are to be told; what is left holds for each lookup."""
+    left = {**defaults}
+    text = left.pop("in_batch", b"")
+    return left, Firsts() if text and PARAMETERS["in_batch"].read(text) else None
 
 
 class _State(NamedTuple):
@@ -145,17 +142,20 @@ class _Answers:
         policy: Policy,
         defaults: Given,
         allowed: Allowed,
+        firsts: Firsts | None,
     ) -> None:
         """Raises what makes the defaults unfit for any lookup."""
         self._counting, self._policy, self._defaults = counting, policy, defaults
-        self._allowed = allowed
+        self._allowed, self._firsts = allowed, firsts
+        self._lines = False
         self._noted: list[tuple[str, str, str | bytes, Outcome, int]] = []  # of crawls
         self._settings = opened.engine.identity.settings
         read_values = {name: PARAMETERS[name].read(text) for name, text in defaults.items() if text}
         strategy = read_values.get("strategy", Strategy.DIGEST_ANY)
         lookup.require_strategy(self._settings, strategy)
         self._strategy, self._base = strategy.value, cell_of(strategy.value, "exact_url")
-        self._plain = opened.plain if defaults.keys() <= {"strategy", "crawl"} else None
+        plain = firsts is None and defaults.keys() <= {"strategy", "crawl"}
+        self._plain = opened.plain if plain else None
         self._asker = read_values.get("crawl", "")
         self.cells: Counter[int] = Counter()
 
@@ -165,11 +165,15 @@ class _Answers:
             share = (perf_counter_ns() - started) // of
             self._counting.note_all((*one, share) for one in self._noted)
 
-    def of(self, state: _State, lookups: list[Any]) -> list[bytes]:
-        """The answer to each, in order."""
+    def of(
+        self, state: _State, lookups: list[Any], lines: Sequence[int] | None = None
+    ) -> list[bytes]:
+        """The answer to each, in order; `lines` are the numbers of those that they stood in."""
+        self._lines = lines is not None
+        places = range(len(lookups)) if lines is None else lines
         covers = plain_covers(state.crawls.crawl(self._asker)) if self._asker else 0
         if self._plain is None or covers < 0:
-            return [self._one(state, asked) for asked in lookups]
+            return [self._one(state, *one) for one in zip(lookups, places, strict=True)]
         answer, cursor = self._plain.answer, cast(PlainView, state.view).cursor()
         silent, asker = state.crawls.silent, self._asker
         found: list[bytes] = []
@@ -191,7 +195,7 @@ class _Answers:
                 body = None  # asked the other way, it will say what is wrong
             if body is None:
                 aside.add(len(found))
-                body = self._one(state, item)
+                body = self._one(state, item, places[len(found)])
             elif body is NONE:
                 misses += 1
             else:
@@ -207,7 +211,7 @@ class _Answers:
         self.cells[self._base + MISS] += misses
         return found
 
-    def _one(self, state: _State, asked: Any) -> bytes:
+    def _one(self, state: _State, asked: Any, place: int) -> bytes:
         try:
             if isinstance(asked, DedupError):
                 raise asked
@@ -226,6 +230,9 @@ class _Answers:
             answer, content = decision.answer, lookup.as_json(decision)
             if explain:
                 content["considered"] = lookup.considered(seen, self._settings, query)
+            if self._firsts is not None and answer is None and not decision.policy:
+                first = self._firsts.before(query, place)
+                content |= {} if first is None else {"in_batch": first}
             if query.crawl:
                 self._noted.append(noted(query, answer))
             match = answer.match.value if answer else "none"
@@ -240,41 +247,10 @@ class _Answers:
             code = code_of(error)
             self.cells[error_cell(code)] += 1
             self._note_failure(asked)
-            return orjson.dumps(error_object(code, str(error)))
+            return orjson.dumps(error_object(code, str(error), place if self._lines else 0))
 
     def _note_failure(self, asked: Any) -> None:
         """Count a lookup that could not be answered for the crawl that made it, if it says."""
         own = asked.get("crawl") if isinstance(asked, dict) else None
         if name := own if isinstance(own, str) else self._asker:
             self._counting.note(failed(name))
-
-
-def loaded(line: bytes | RequestError) -> Any:
-    """What a line says; what is wrong with it takes its place."""
-    if isinstance(line, RequestError):
-        return line
-    try:
-        return orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        return RequestError("bad_request", f"not JSON: {error}")
-
-
-def stretches(stream: BinaryIO, limit: int) -> Iterator[list[bytes | RequestError]]:
-    """The lines of a stream, in lists of no more than `_STRETCH`; an error for one too long."""
-    rest, skipping = b"", False
-    while True:
-        piece = stream.read(_READ)
-        *complete, rest = (rest + piece if piece else rest + b"\n").split(b"\n")
-        found: list[bytes | RequestError] = []
-        for line in complete:
-            if skipping or len(line) > limit:
-                found.append(RequestError("too_large", f"a line has at most {limit} bytes"))
-                skipping = False
-            elif line and not line.isspace():
-                found.append(line)
-        if len(rest) > limit:
-            rest, skipping = b"", True
-        for at in range(0, len(found), _STRETCH):
-            yield found[at : at + _STRETCH]
-        if not piece:
-            return

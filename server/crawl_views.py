@@ -1,9 +1,11 @@
-"""The Flask views of crawls: requests read at the edge, answers made by `reporting`."""
+"""The Flask views of crawls: requests read at the edge, answers made elsewhere."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, cast
 
 import orjson
@@ -12,10 +14,11 @@ from flask import Response, request
 from dedupindex.tokens import Role
 from server import logs
 from server.access import Access
-from server.batches import loaded, read_body, stretches
 from server.bodies import Bodies
+from server.claiming import Claiming
 from server.config import Config
 from server.fields import text_of
+from server.incoming import read_body, stretches
 from server.metrics import Metrics
 from server.replies import RequestError
 from server.reporting import Reported, Reporting
@@ -30,13 +33,14 @@ class CrawlViews:
     def __init__(
         self,
         reporting: Reporting,
+        claiming: Claiming,
         access: Access,
         bodies: Bodies,
         config: Config,
         metrics: Metrics,
     ) -> None:
         self._reporting, self._access, self._config = reporting, access, config
-        self._bodies, self._metrics = bodies, metrics
+        self._claiming, self._bodies, self._metrics = claiming, bodies, metrics
 
     def begin_crawl(self) -> Response:
         given = self._given()
@@ -65,27 +69,28 @@ class CrawlViews:
             who = self._writer(crawl)
             stream = cast(Any, request.environ["wsgi.input"])
             lines = stretches(stream, self._config.max_line)
-            items = ([loaded(line) for line in some] for some in lines)
             with self._bodies.one(), self._audited(who, crawl, total):
-                self._reporting.lines(crawl, items, total)
-            return _json(vars(total))
+                self._reporting.lines(crawl, lines, total)
+            return _json(total.as_json())
         given = self._given()
         crawl = crawl or text_of(given, "crawl")
         with self._audited(self._writer(crawl), crawl, total):
             self._reporting.captures(crawl, given, total)
-        return _json(vars(total))
+        return _json(total.as_json())
 
     def claim(self) -> Response:
         given = self._given()
         crawl = text_of(given, "crawl")
-        who, answer = self._writer(crawl), self._reporting.claim(given)
-        result = "duplicate" if answer["duplicate"] else "claimed" if answer["claimed"] else "taken"
-        self._metrics.written({result: 1}, "claims")
-        return self._written(who, answer, crawl)
+        who, allowed = self._writer(crawl), partial(self._access.may_read, request.environ)
+        many = "claims" in given
+        answer = (self._claiming.claims if many else self._claiming.claim)(given, allowed)
+        results = Counter(map(_result, answer["answers"] if many else [answer]))
+        self._metrics.written(results, "claims")
+        return self._written(who, dict(results) if many else answer, crawl, answer)
 
     def release(self) -> Response:
         given = self._given()
-        return self._written(self._writer(), self._reporting.release(given))
+        return self._written(self._writer(), self._claiming.release(given))
 
     def _writer(self, crawl: str = "", namespace: str = "") -> str:
         """Who writes to a crawl, "" for not known yet; raises `RequestError` unless they may.
@@ -101,10 +106,16 @@ class CrawlViews:
 
         return self._access.require(request.environ, Role.WRITE, crawl, touched)
 
-    def _written(self, who: str, content: dict[str, Any], crawl: str = "") -> Response:
-        """The answer to a write, which leaves a line in the log."""
+    def _written(
+        self,
+        who: str,
+        content: dict[str, Any],
+        crawl: str = "",
+        answer: dict[str, Any] | None = None,
+    ) -> Response:
+        """The answer to a write, if it is not its content, which leaves a line in the log."""
         logs.audit(request.environ, who, content, crawl)
-        return _json(content)
+        return _json(content if answer is None else answer)
 
     @contextmanager
     def _audited(self, who: str, crawl: str, total: Reported) -> Iterator[None]:
@@ -146,6 +157,12 @@ class CrawlViews:
         if not isinstance(content, dict):
             raise RequestError("bad_request", "the body must be a JSON object")
         return content
+
+
+def _result(answer: dict[str, Any]) -> str:
+    if "error" in answer:
+        return "bad"
+    return "duplicate" if answer["duplicate"] else "claimed" if answer["claimed"] else "taken"
 
 
 def _json(content: dict[str, Any]) -> Response:

@@ -11,10 +11,10 @@ from dedupindex.tokens import Role
 from server import logs
 from server.access import Access
 from server.answers import query_string
-from server.batches import read_body
 from server.bodies import Bodies
 from server.cdx import Cdx
 from server.config import RECORDS_CRAWL, Config
+from server.incoming import read_body
 from server.records import Records
 from server.replies import RequestError
 

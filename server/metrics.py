@@ -35,7 +35,7 @@ MATCHES = ("exact_url", "canonical_url", "digest", "none", "unknown_algorithm")
 KINDS = ("single", "batch", "lines")
 WRITTEN = {
     "captures": ("added", "unchanged", "refused", "bad"),
-    "claims": ("claimed", "taken", "duplicate"),
+    "claims": ("claimed", "taken", "duplicate", "bad"),
 }
 SLOW_ROUTES = (*(route.name for route in ROUTES if route.path not in HOT), "page")
 BOUNDS = (25e-6, 5e-5, 1e-4, 25e-5, 5e-4, 1e-3, 25e-4, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)

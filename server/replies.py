@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from http import HTTPStatus
+from typing import Any
 
 import orjson
 
@@ -85,11 +86,11 @@ def status_line(status: int) -> str:
     return f"{status} {HTTPStatus(status).phrase}"
 
 
-def error_object(code: str, message: str) -> dict[str, dict[str, str]]:
-    """The shape of every error, alone or in the place of an answer in a batch."""
+def error_object(code: str, message: str, line: int = 0) -> dict[str, dict[str, Any]]:
+    """The shape of every error, also in the place of an answer; `line` is that of JSON lines."""
     # Messages quote what was sent: bytes that are no text are shown escaped, and not all of it.
     shown = message[:500].encode("utf-8", "backslashreplace").decode()
-    return {"error": {"code": code, "message": shown}}
+    return {"error": {"code": code, "message": shown, **({"line": line} if line else {})}}
 
 
 def error_reply(code: str, message: str, headers: Headers | None = None) -> Reply:

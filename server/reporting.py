@@ -6,36 +6,30 @@ changes nothing. Nothing is acknowledged before it is on disk.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from secrets import token_bytes
-from time import perf_counter_ns
 from typing import Any
 
-from dedupindex import lookup
-from dedupindex.asking import of_json, query_of
 from dedupindex.capture import Capture, Covers
 from dedupindex.crawlreport import date, warning
-from dedupindex.crawls import claims, life, statistics
+from dedupindex.crawls import life, statistics
 from dedupindex.crawls.captures import Added, add
 from dedupindex.crawls.crawl import Crawl, Seen
 from dedupindex.crawls.reported import capture_of
 from dedupindex.crawls.store import Reading, Writing
 from dedupindex.crawls.told import tell, told_of
-from dedupindex.crawls.view import Snapshot
+from dedupindex.digest import Digest
 from dedupindex.errors import BadInput, BadQuery, DedupError, UnknownCrawl
-from dedupindex.lookup import Answer
 from server.fields import TOLD, numbers, one_of, only, stated, text_of, texts
+from server.incoming import Stretch
 from server.judges import Judges
 from server.live import LiveIndex
 from server.replies import RequestError, error_object
 
 STRETCH = 1000  # captures in one transaction: others write in between
-_TOKEN = re.compile(r"(?:[0-9A-Fa-f]{32})?")
 _BEGIN = ("name", "seen_by", "digest_covers", "strategy", "policy", "namespace")
 
 
@@ -48,15 +42,20 @@ class Reported:
     refused: dict[str, int] = field(default_factory=dict)
     bad: int = 0
     results: list[Any] = field(default_factory=list)
+    in_batch: list[tuple[int, int]] = field(default_factory=list)  # places in `results`
 
-    def take(self, done: Added, bad: int, results: list[Any]) -> None:
+    def as_json(self) -> dict[str, Any]:
+        """As it is answered."""
+        content = vars(self)
+        return content if self.in_batch else {n: content[n] for n in content if n != "in_batch"}
+
+    def take(self, done: Added, bad: int) -> None:
         """Add what became of some of them."""
         self.added += done.added
         self.unchanged += done.unchanged
         self.bad += bad
         for reason, count in done.refused.items():
             self.refused[reason] = self.refused.get(reason, 0) + count
-        self.results += results
 
     def counts(self) -> dict[str, int]:
         """How many by what became of them."""
@@ -148,19 +147,32 @@ class Reporting:
             raise BadQuery('a batch is an object with a list "captures", and perhaps "crawl"')
         if len(items) > self._most:
             raise RequestError("too_large", f"at most {self._most} captures at once; send lines")
+        firsts: dict[Digest, int] = {}
         for at in range(0, max(len(items), 1), STRETCH):  # none at all is an empty stretch
-            self._report(crawl, items[at : at + STRETCH], total)
+            some = items[at : at + STRETCH]
+            found = [_read(item) for item in some]
+            became = iter(self._report(crawl, found, total))
+            for place, one in enumerate(found, at):
+                result = next(became) if isinstance(one, Capture) else one
+                total.results.append(result)
+                if isinstance(one, Capture) and result in ("added", "unchanged"):
+                    first = firsts.setdefault(one.digest, place)
+                    if first != place:
+                        total.in_batch.append((place, first))
 
-    def lines(self, crawl: str, stretches: Iterator[list[Any]], total: Reported) -> None:
+    def lines(self, crawl: str, stretches: Iterator[Stretch], total: Reported) -> None:
         """Captures as they come, each stretch on disk before the next; results only if bad."""
-        for items in stretches:
-            self._report(crawl, items, total, only_bad=True)
+        for items, places in stretches:
+            found = [_read(item, line) for item, line in zip(items, places, strict=True)]
+            self._report(crawl, found, total)
+            if len(total.results) < STRETCH:
+                total.results += [one for one in found if not isinstance(one, Capture)]
 
     def _report(
-        self, name: str, items: list[Any], total: Reported, *, only_bad: bool = False
-    ) -> None:
+        self, name: str, found: list[Capture | dict[str, Any]], total: Reported
+    ) -> list[str]:
+        """Write captures; what became of each."""
         settings = self._live.opened().engine.identity.settings
-        found: list[Any] = [_read(item) for item in items]
         captures = [one for one in found if isinstance(one, Capture)]
 
         def change(writing: Writing) -> Added:
@@ -168,68 +180,11 @@ class Reporting:
 
         done = self._live.crawls.write(change)
         self._live.crawls.counting.note_stored(name, done.held)
-        bad = [one for one in found if not isinstance(one, Capture)]
-        if only_bad:
-            results = bad if len(total.results) < STRETCH else []
-        else:
-            became = iter(done.results)
-            results = [next(became) if isinstance(one, Capture) else one for one in found]
-        total.take(done, len(bad), results)
-
-    def claim(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """``{"crawl", "digest", …, "lease"?, "token"?}``: an original, or who may store it.
-
-        One transaction: of all who ask at once for a digest that nobody has, one is told to store.
-        """
-        given = dict(given)
-        lease = given.pop("lease", claims.LEASE)
-        if type(lease) is not int or not 1 <= lease <= claims.LONGEST:
-            raise BadQuery(f"lease must be a number of seconds up to {claims.LONGEST}")
-        token = text_of(given, "token")
-        given.pop("token", None)
-        if not _TOKEN.fullmatch(token):
-            raise BadQuery("token must be 32 hex digits")
-        asked = of_json(given)
-        query, _ = query_of(asked)
-        if not query.crawl:
-            raise BadQuery("a claim needs the crawl that makes it")
-        query = self._live.crawls.completed(query, asked)
-        opened = self._live.opened()
-        settings = opened.engine.identity.settings
-
-        def change(writing: Writing) -> tuple[Answer | None, dict[str, Any]]:
-            crawl = writing.crawl(query.crawl)
-            claims.require_open(crawl)
-            with opened.engine.view() as base:
-                seen = Snapshot(writing).seen(base, settings.keys(), query.crawl, query.namespaces)
-                decision = lookup.decide(seen, settings, query)
-            if decision.answer is not None:
-                return decision.answer, lookup.as_json(decision)
-            own = bytes.fromhex(token)
-            if decision.policy:  # each stores it: nobody is to wait for another
-                until = time.time() + min(lease, claims.LONGEST)
-                free = {"claimed": True, "until": until, "token": (own or token_bytes(16)).hex()}
-                return None, {**lookup.as_json(decision), **free}
-            claim, mine = claims.claim(writing, crawl, query.digest, _now(), lease, own)
-            shown = {"duplicate": False, "claimed": mine, "until": claim.until / 1000}
-            return None, {**shown, "token": claim.token} if mine else shown
-
-        started = perf_counter_ns()
-        answer, content = self._live.crawls.write(change)
-        self._live.crawls.counting.note_answer(query, answer, perf_counter_ns() - started)
-        return content
-
-    def release(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """``{"digest", "token"}``: the claimant will not store the payload after all."""
-        given = dict(given)
-        token = text_of(given, "token")
-        given.pop("token", None)
-        query, _ = query_of(of_json(given))
-        change = partial(claims.release, digest=query.digest, token=token)
-        return {"released": self._live.crawls.write(change)}
+        total.take(done, len(found) - len(captures))
+        return done.results
 
 
-def _read(item: Any) -> Capture | dict[str, Any]:
+def _read(item: Any, line: int = 0) -> Capture | dict[str, Any]:
     """A capture, or what is wrong with it."""
     try:
         if isinstance(item, RequestError):
@@ -238,7 +193,7 @@ def _read(item: Any) -> Capture | dict[str, Any]:
             raise BadInput("a capture is a JSON object")
         return capture_of(item)
     except DedupError as error:
-        return error_object("bad_capture", str(error))
+        return error_object("bad_capture", str(error), line)
 
 
 def _shown(reading: Reading, crawl: Crawl) -> dict[str, Any]:

@@ -68,6 +68,7 @@ def schemas() -> dict[str, Any]:
                 "original": schema("Original"),
                 "reason": {"type": "string", "enum": ["unknown_algorithm"]},
                 "policy": {"type": "string", "description": "whose word refused all originals"},
+                "in_batch": {"type": "integer", "description": "the lookup with it first"},
                 "skip": {"const": True, "description": "a policy wants nothing written at all"},
                 "considered": {"type": "array", "items": {"type": "object"}},
             },
@@ -101,6 +102,7 @@ def _errors() -> dict[str, Any]:
                     {
                         "code": {"type": "string", "enum": list(ERRORS)},
                         "message": {"type": "string"},
+                        "line": {"type": "integer", "description": "of JSON lines, from 1"},
                     },
                     required=["code", "message"],
                 )
@@ -191,16 +193,27 @@ def _report() -> dict[str, Any]:
     )
 
 
+def _claims() -> dict[str, Any]:
+    token = {"type": "string", "pattern": "^([0-9A-Fa-f]{32})?$"}
+    lease = {"type": "integer", "minimum": 1, "maximum": LONGEST}
+    claim = {**_lookup(digest_required=True)["properties"], "lease": lease, "token": token}
+    one = _object(claim, required=["crawl", "digest"], additionalProperties=False)
+    each = _object({n: claim[n] for n in claim if n != "crawl"}, required=["digest"])
+    many = {"crawl": _TEXT, "lease": lease, "claims": {"type": "array", "items": each}}
+    told = _object({"duplicate": {"type": "boolean"}}, required=["duplicate"])
+    answers = {"type": "array", "items": {"anyOf": [told, schema("Error")]}}
+    return {
+        "Claim": {"anyOf": [one, _object(many, required=["crawl", "claims"])]},
+        "Claimed": {"anyOf": [told, _object({"answers": answers}, required=["answers"])]},
+    }
+
+
 def _of_crawls() -> dict[str, Any]:
     seen = {"type": "string", "enum": [one.value for one in Seen]}
     covers = {"type": "string", "enum": [one.name.lower() for one in Covers]}
     crawl = _crawl(seen, covers)
     told = {name: {"type": ["integer", "string"]} for name in NAMES} | {"who": _TEXT}
     record = {"id": _TEXT, "uri": _TEXT, "date": {"type": "integer", "description": "14 digits"}}
-    lookup = _lookup(digest_required=True)
-    token = {"type": "string", "pattern": "^([0-9A-Fa-f]{32})?$"}
-    lease = {"type": "integer", "minimum": 1, "maximum": LONGEST}
-    claim = {**lookup["properties"], "lease": lease, "token": token}
     return {
         "Begin": _object(
             {
@@ -231,10 +244,10 @@ def _of_crawls() -> dict[str, Any]:
                 **{name: {"type": "integer"} for name in ("added", "unchanged", "bad")},
                 "refused": _object({}, additionalProperties={"type": "integer"}),
                 "results": {"type": "array"},
+                "in_batch": {"type": "array", "description": "pairs: a result, and the first"},
             }
         ),
-        "Claim": _object(claim, required=["crawl", "digest"], additionalProperties=False),
-        "Claimed": _object({"duplicate": {"type": "boolean"}}, required=["duplicate"]),
+        **_claims(),
         "Release": _object({"digest": _TEXT, "token": _TEXT}, required=["digest", "token"]),
         "Record": _object(record, required=list(record)),
         "Records": {"type": "array", "items": _object(record, required=list(record))},

@@ -66,11 +66,8 @@ class AsyncClient:
         """Give a claim back, of a payload that is not stored after all. Raises nothing."""
         return await self._run(self._core.release(digest, token))
 
-    async def begin(
-        self, name: str, *, seen_by: str | None = None, digest_covers: str | None = None
-    ) -> dict[str, Any]:
+    async def begin(self, name: str, **settings: Any) -> dict[str, Any]:
         """Begin a crawl; raises `DedupError`; see `Client.begin`."""
-        settings = {"seen_by": seen_by, "digest_covers": digest_covers}
         return await self._run(self._core.begin(name, settings))
 
     async def report(self, captures: Iterable[Mapping[str, Any]], *, crawl: str = "") -> Reported:

@@ -31,13 +31,14 @@ class Hit:
 
     match: str  # exact_url, canonical_url or digest
     original: Original
+    skip: bool = False  # a policy of the server or crawl: write nothing at all, not even a revisit
 
 
 @dataclass(frozen=True)
 class Miss:
-    """The server has looked: the payload is not stored. Store it."""
+    """The server has looked: the payload is not stored, or a policy wants it stored. Store it."""
 
-    why: str = ""
+    why: str = ""  # unknown_algorithm, or what the policy says: never, min_size …
     original: None = None
 
 
@@ -111,10 +112,10 @@ def read_answer(value: Any) -> Answer:
     if "error" in value:
         return refusal(value)
     if value.get("duplicate") is False:
-        return Miss(str(value.get("reason") or ""))
+        return Miss(str(value.get("reason") or value.get("policy") or ""))
     if value.get("duplicate") is not True or not isinstance(value.get("match"), str):
         raise ValueError("an answer says whether it is a duplicate, and how it matches")
-    return Hit(value["match"], _original(value.get("original")))
+    return Hit(value["match"], _original(value.get("original")), value.get("skip") is True)
 
 
 def read_claim(value: Any) -> Claim:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import replace
+from secrets import token_hex
 from typing import Any, TypeVar
 
 from dedupindex import errors
@@ -35,6 +36,7 @@ Steps = Generator[Ask | Pause, Reply | Failure | None, _T]
 BATCH = 1000  # lookups or captures of one request
 TRIES = 2  # of a report
 PAUSE = 0.2  # seconds between them
+_LOST = 10_000  # claims whose tokens are kept
 _log = logging.getLogger("dedupindex.client")
 
 
@@ -49,6 +51,8 @@ class Core:
         self._short, self._long = patience
         self._kept = Keeping(keep, BATCH)
         self._wanted: dict[str, dict[str, Any]] = {}  # crawls that shall have begun
+        # Tokens of claims whose answer was lost: asked for again, they are our own.
+        self._lost: dict[tuple[str, str], str] = {}
 
     @property
     def kept(self) -> int:
@@ -100,10 +104,14 @@ class Core:
     ) -> Steps[Claim]:
         """Ask for one payload, and for the right to store it."""
         more = {"crawl": self._crawl, "lease": lease, **more}
+        lost = (str(more["crawl"]), digest)
+        more["token"] = more.get("token") or self._lost.pop(lost, None) or token_hex(16)
         claim: Claim = yield from self._ask(
             lambda: requests.post("/claims", requests.question(digest, url, more), self._short),
             read_claim,
         )
+        if isinstance(claim, NotAsked) and len(self._lost) < _LOST:
+            self._lost[lost] = more["token"]
         self.counts.answered(claim)
         return claim
 

@@ -78,14 +78,13 @@ class Client:
         """Give a claim back, of a payload that is not stored after all. Raises nothing."""
         return self._run(self._core.release(digest, token))
 
-    def begin(
-        self, name: str, *, seen_by: str | None = None, digest_covers: str | None = None
-    ) -> dict[str, Any]:
+    def begin(self, name: str, **settings: Any) -> dict[str, Any]:
         """Begin a crawl; raises `DedupError`.
 
+        `settings` are those of ``POST /crawls``: ``seen_by``, ``digest_covers``, ``strategy``,
+        ``policy`` (a list of rules) and ``namespace``.
         `IndexUnavailable` says that nobody answered; the crawl is begun with the first report.
         """
-        settings = {"seen_by": seen_by, "digest_covers": digest_covers}
         return self._run(self._core.begin(name, settings))
 
     def report(self, captures: Iterable[Mapping[str, Any]], *, crawl: str = "") -> Reported:
