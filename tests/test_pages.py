@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import re
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -18,17 +19,19 @@ from werkzeug.test import TestResponse
 
 from dedupindex import tokens
 from dedupindex.capture import Capture
+from dedupindex.errors import BadInput, IndexUnavailable
 from dedupindex.index.identity import Settings
 from dedupindex.tokens import Role
 from server.app import create_app
 from server.config import Config
 from server.live import LiveIndex
 from server.logs import escaped
-from server.pages import charts, what_if
+from server.pages import charts, commands
 from server.pages.blueprint import PAGES
 from server.pages.chart import HEIGHT, bar, columns
 from server.pages.headers import POLICY
 from server.pages.signing import COOKIE
+from server.replies import RequestError
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.hypertext import Page
@@ -102,7 +105,7 @@ def test_every_link_leads_to_an_answer(web: FlaskClient) -> None:
         assert response.status_code == 200 and content, path
         if response.mimetype == "text/html":
             todo += page(response).links
-        if path not in ("/openapi.json", "/metrics"):
+        if path == "/" or path.startswith("/pages/"):
             assert response.headers["Content-Security-Policy"] == POLICY
     assert len(seen) > 10
     assert any(path.startswith("/pages/crawl?name=a?b%3Dc%26d%23%252F") for path in seen)
@@ -155,7 +158,7 @@ def test_crawls_and_their_progress(web: FlaskClient) -> None:
     assert "begun, no lookup yet" in shown and "1.2 MB" in shown
     assert "c50" in shown and "c01" in shown and "c00" not in shown
     assert "c00" in page(web.get("/pages/crawls?page=2")).text
-    assert "none of them on this page" in page(web.get("/pages/crawls?page=3")).text
+    assert "none of them is on this page" in page(web.get("/pages/crawls?page=3")).text
     web.post("/crawls/c50/commit", json={"exit": "<b>Finished</b>"})
     text = page(web.get("/pages/crawl?name=c50")).text
     assert "committed" in text and "<b>Finished</b>" in text
@@ -319,21 +322,37 @@ def test_what_cannot_be_tried_out(web: FlaskClient, monkeypatch: pytest.MonkeyPa
     assert "Choose a file" in page(empty, 400).text
     damaged = page(send(web, gzip.compress(CDX * 1000)[:-20])).text
     assert "warning: " in damaged
-    monkeypatch.setattr(what_if, "LONGEST", 0.01)
+    monkeypatch.setattr(commands, "LONGEST", 0.01)
     assert "more than 0.01 seconds" in page(send(web, CDX), 400).text
 
 
-def test_files_that_are_too_large_and_too_many_at_once(make_index: MakeIndex) -> None:
+def test_files_that_are_too_large(make_index: MakeIndex) -> None:
     web = served(make_index(), max_body=1000)
     page(send(web, b"x" * 40_000), 413)
-    pages = web.application.view_functions["pages.try_out"]
-    views = [cell.cell_contents for cell in pages.__closure__ or ()]
-    busy = next(
-        view.__self__ for view in views if hasattr(view, "__self__") and "What" in str(view)
+
+
+def test_commands_are_few_at_a_time_and_end_in_time(
+    make_index: MakeIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = commands.Commands(make_index([capture(1)]))
+    assert run.run("index", ["--stats", "--json"]).last.startswith(b"{")
+    said = run.run("lookup", ["--help"], lines=3)
+    assert (
+        len(said.lines) == 3 and said.lines[0].startswith(b"Usage") and b"0 done" not in said.last
     )
-    for _ in range(what_if.AT_ONCE):
-        assert busy._free.acquire(blocking=False)
-    page(send(web, CDX), 503)
+    for options in (["--digest=a\0b"], ["--digest=x"], ["--nothing"]):
+        with pytest.raises(BadInput):
+            run.run("lookup", options)
+    with pytest.raises(IndexUnavailable):
+        commands.Commands(Path("/nothing")).run("lookup", ["--digest=sha1:x"])
+    monkeypatch.setattr(commands, "AT_ONCE", 0)
+    busy = commands.Commands(make_index())
+    with pytest.raises(RequestError):
+        busy.run("report", [])
+    monkeypatch.setattr(commands, "LONGEST", 0.3)
+    reading, writing = os.pipe()  # of which nothing comes
+    with open(reading, "rb") as never, open(writing, "wb"), pytest.raises(BadInput, match="0.3 s"):
+        run.run("report", ["--against=-"], never)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from server.live import LiveIndex
 from server.logs import report
 from server.metrics import Metrics
 from server.pages.charts import Charts
+from server.pages.commands import Commands
 from server.pages.crawling import CrawlPages
 from server.pages.forms import from_here
 from server.pages.headers import protect
@@ -74,13 +75,14 @@ def make_pages(
     )
     pages.record_once(lambda state: dress(state.app))
     pages.after_request(protect)
+    running = Commands(config.index)
     guard = _Guard(access, metrics, Signing(access, bodies))
     of: list[Any] = [
         Overview(live, metrics, reporting),
         CrawlPages(live, reporting),
         Charts(live),
         LookupPage(live, access),
-        WhatIf(config, bodies),
+        WhatIf(config, bodies, running),
         guard.signing,
         guard,
     ]

@@ -36,11 +36,8 @@ class CrawlPages:
     def crawls(self) -> str:
         """All of them, the newest first."""
         paging = Paging(page_asked(request.args.get("page", "")))
-        rows = self._reporting.crawls()
-        shown = rows[paging.start : paging.stop + 1]
-        return render_template(
-            "crawls.html", rows=shown[: paging.size], paging=paging.of(len(shown)), total=len(rows)
-        )
+        rows = self._reporting.crawls(paging.stop + 1)[paging.start :]
+        return render_template("crawls.html", rows=rows[: paging.size], paging=paging.of(len(rows)))
 
     def crawl(self) -> str:
         """One of them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import islice
@@ -10,6 +11,7 @@ from typing import Any
 
 from flask import render_template, request
 
+from dedupindex.crawls.crawl import State
 from dedupindex.index.identity import FORMAT, Settings
 from server import metrics as counting
 from server.live import LiveIndex
@@ -40,7 +42,7 @@ class Overview:
         with engine.view() as view:
             counts = view.counts()
         size, changed = _on_disk(self._live.index)
-        crawls = self._reporting.crawls()
+        states = self._states()
         return render_template(
             "overview.html",
             index=self._live.index.name,
@@ -50,11 +52,16 @@ class Overview:
             identity=engine.identity,
             format=FORMAT,
             settings=_told(engine.identity.settings),
-            crawls=crawls[:_CRAWLS],
-            open=sum(crawl["state"] == "open" for crawl in crawls),
-            all_crawls=len(crawls),
+            crawls=self._reporting.crawls(_CRAWLS),
+            open=states[State.OPEN],
+            all_crawls=states.total(),
             **self._lookups(),
         )
+
+    def _states(self) -> Counter[State]:
+        """How many crawls stand where."""
+        with self._live.crawls.reading() as reading:
+            return Counter(crawl.state for crawl in (reading.crawls() if reading else ()))
 
     def _lookups(self) -> dict[str, Any]:
         """Lookups and errors of all workers since they began to count."""

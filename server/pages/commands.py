@@ -1,0 +1,118 @@
+"""Commands that read much, run for a page: in a process of their own and at low priority.
+
+So no lookup of a crawler waits for them, they can be ended when they take too long, and what they
+hold is gone with them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryFile
+from threading import BoundedSemaphore
+from typing import IO, NamedTuple
+
+from dedupindex.errors import BadInput, Damaged, IndexUnavailable
+from server.replies import RequestError
+
+LONGEST = 60  # seconds of one
+AT_ONCE = 2  # in one worker
+_LONGEST_LINE = 1 << 24  # bytes
+
+
+class Said(NamedTuple):
+    """What a command said."""
+
+    lines: list[bytes]  # of its output the first ones
+    last: bytes  # and the last one
+    talk: list[str]  # the last lines of what it said besides
+
+
+class Commands:
+    """Runs commands on one index, a few at a time."""
+
+    def __init__(self, index: Path) -> None:
+        self._index = os.path.abspath(index)
+        self._free = BoundedSemaphore(AT_ONCE)
+
+    def run(
+        self, name: str, options: Sequence[str], stdin: IO[bytes] | None = None, lines: int = 0
+    ) -> Said:
+        """What ``bin/name INDEX`` says; of its output `lines` lines and the last one.
+
+        Raises `BadInput`, `IndexUnavailable`, or `RequestError` where there are too many already.
+        """
+        if any("\0" in option for option in options):
+            raise BadInput("a name cannot hold a byte of 0")
+        if not self._free.acquire(blocking=False):
+            raise RequestError("overloaded", f"{AT_ONCE} of these are being made; try again soon")
+        try:
+            return self._run([name, self._index, *options], stdin, lines)
+        finally:
+            self._free.release()
+
+    def _run(self, words: list[str], stdin: IO[bytes] | None, lines: int) -> Said:
+        path = os.pathsep.join(filter(None, sys.path))
+        with (
+            TemporaryFile() as talk,
+            subprocess.Popen(
+                ["nice", "-n", "10", sys.executable, "-m", "dedupindex", *words],
+                env={**os.environ, "PYTHONPATH": path},
+                stdin=stdin or subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=talk,
+            ) as process,
+        ):
+            assert process.stdout is not None
+            late = threading.Event()
+
+            def end() -> None:
+                late.set()
+                process.kill()
+
+            clock = threading.Timer(LONGEST, end)
+            clock.start()
+            try:
+                kept, last = _lines(process.stdout, lines)
+                process.wait()
+            finally:
+                clock.cancel()
+                process.kill()
+            said = _talk(talk)
+        if late.is_set():
+            raise BadInput(f"that takes more than {LONGEST} seconds: use bin/{words[0]} itself")
+        _check(words[0], process.returncode, said)
+        return Said(kept, last, said)
+
+
+def _lines(stream: IO[bytes], most: int) -> tuple[list[bytes], bytes]:
+    """The first lines of a stream, and the last one; there may be millions between."""
+    kept: list[bytes] = []
+    last = b""
+    while line := stream.readline(_LONGEST_LINE):
+        if last and len(kept) < most:
+            kept.append(last)
+        last = line
+    return kept, last
+
+
+def _talk(stream: IO[bytes]) -> list[str]:
+    size = stream.seek(0, os.SEEK_END)
+    stream.seek(max(size - (1 << 14), 0))
+    lines = stream.read().decode("utf-8", "replace").splitlines()
+    return [line for line in lines if line][-20:]
+
+
+def _check(name: str, status: int, said: list[str]) -> None:
+    """Raise what the exit status means."""
+    text = said[-1].removeprefix("dedupindex: ") if said else f"bin/{name} said nothing"
+    if status in (BadInput.exit_status, 2):
+        raise BadInput(text)
+    if status == IndexUnavailable.exit_status:
+        raise IndexUnavailable(text)
+    if status not in (0, Damaged.exit_status):
+        raise RuntimeError(f"bin/{name} ended with {status}: {said}")
