@@ -149,6 +149,11 @@ def _redis(index: Path, address: str, options: dict[str, Any]) -> int:
     say(f"{exported.written:,} originals written and committed")
     for crawl, count in sorted(exported.crawls.items()):
         say(f"  crawl {crawl}: {count:,}")
+    if exported.bridged:
+        say(
+            f"  {exported.bridged:,} are bridged: a revisit of one states another digest than its "
+            "original, and replay that seeks digests (pywb) does not find it"
+        )
     _tell_left_out(exported.left_out)
     if not exported.written and exported.left_out["spelled-otherwise"]:
         say(f"their records state other digests than {choice.algorithm}; --bridge takes them too")

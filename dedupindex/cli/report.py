@@ -27,7 +27,7 @@ from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
 from dedupindex.index.protocol import View
 from dedupindex.report import GROUPS, Filter, Report
-from dedupindex.sources import KINDS, Expanded, Source, SourceOptions, expand, open_source
+from dedupindex.sources import KINDS, Expanded, Source, SourceOptions, expand, open_source, passing
 from dedupindex.sources.text import TextSource
 from dedupindex.urlkey import urlkey
 
@@ -166,7 +166,8 @@ def _read(
     """Look up what the sources hold, with progress; gives what they were: rows, records or both."""
     urlkey(b"http://[::1]:1/")  # what it imports for unusual URLs is no part of lookup times
     report.problems += found.problems
-    of = 0 if "-" in found.paths else sum(os.path.getsize(path) for path in found.paths)
+    unsized = any(map(passing, found.paths))
+    of = 0 if unsized else sum(os.path.getsize(path) for path in found.paths)
     kinds: set[str] = set()
     before = 0
     with shown(verbose=False) as progress:

@@ -43,6 +43,7 @@ class Exported:
     """What was written, and what was left out, by reason; filled while originals are taken."""
 
     written: int = 0
+    bridged: int = 0  # of them, whose own record has the digest otherwise, or another
     crawls: dict[str, int] = field(default_factory=dict)  # written of each
     left_out: Counter[str] = field(default_factory=Counter)
 
@@ -100,6 +101,7 @@ def originals(
                 best[crawl] = min(before, capture, key=_order)
         for crawl, capture in best.items():
             exported.written += 1
+            exported.bridged += not _own(digest, capture)
             exported.crawls[crawl] = exported.crawls.get(crawl, 0) + 1
             yield Written(crawl, _spelled(digest), capture, files.of(capture.container))
     if without > 0:
@@ -139,8 +141,7 @@ def _unfit(digest: Digest, capture: Capture, crawl: str, choice: Choice) -> str:
         return "other-crawl"
     if _UNNAMEABLE.search(crawl):
         return "crawl-name"
-    own = capture.digest == digest and capture.spelling.encoding == ENCODINGS[choice.algorithm]
-    if not (own or choice.bridge):
+    if not (choice.bridge or _own(digest, capture)):
         return "spelled-otherwise"
     if capture.status and capture.status // 100 != 2:
         return "status"
@@ -149,3 +150,9 @@ def _unfit(digest: Digest, capture: Capture, crawl: str, choice: Choice) -> str:
     if _UNWRITABLE.search(capture.url):
         return "url-with-spaces"
     return ""
+
+
+def _own(digest: Digest, capture: Capture) -> bool:
+    """Whether a capture's own record has a digest as the crawler writes it."""
+    encoding = ENCODINGS[digest.algorithm]
+    return capture.digest == digest and capture.spelling.encoding == encoding

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import signal
@@ -9,8 +10,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from hashlib import sha1
+from hashlib import sha256 as sha
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import redis
@@ -20,6 +24,7 @@ from redis.connection import Connection
 
 from dedupindex.browsertrix import Entry
 from dedupindex.capture import Capture, Evidence
+from dedupindex.digest import Digest
 from dedupindex.errors import CrawlExists, DedupError, IndexBusy, UnknownCrawl
 from dedupindex.export.browsertrix import Choice, Exported, Files, originals
 from dedupindex.export.redis import LOCK, writing
@@ -27,6 +32,7 @@ from dedupindex.index.identity import Settings
 from tests.conftest import MakeIndex
 from tests.peers.environments import DEADLINE
 from tests.peers.redis import Crawl, redis_server, state
+from tests.peers.replay import check_revisits, records, replay
 from tests.test_browsertrix import sha256, stored
 from tests.test_cli import dedupindex
 from tests.test_server_live import serving
@@ -102,7 +108,9 @@ def test_a_recorded_exchange_from_key_to_lookup(
     """One new page and two duplicates, and the crawl after it; then both are in an index."""
     index = make_index(CAPTURES[:2], EVERYTHING)
     out, talk = dedupindex("export", "--redis", address, index, "--json")
-    assert json.loads(out) == {"written": 2, "crawls": {index.name: 2}, "left_out": {}}
+    assert json.loads(out) == {
+        "written": 2, "bridged": 0, "crawls": {index.name: 2}, "left_out": {},
+    }  # fmt: skip
     new = sha256(4).raw.hex()
     crawl3 = Crawl(client, "crawl3")
     url = "http://127.0.0.1:19301/page1?third=1"
@@ -137,6 +145,62 @@ def test_a_recorded_exchange_from_key_to_lookup(
         assert (original["digest"], original["container"]) == (f"sha256:{new}", "crawl3.wacz")
         assert (original["evidence"], original["record_size"]) == ("revisit", 597)
     assert json.loads(dedupindex("index", "--check", target, "--json")[0])
+
+
+@pytest.mark.parametrize("bridge", [False, True])
+def test_the_revisit_that_the_crawler_writes_is_replayed(
+    address: str, client: Any, tmp_path: Path, bridge: bool
+) -> None:
+    """Unless it is bridged: then the record states SHA-1, and pywb finds no SHA-256 there."""
+    body, index, warcs = b"\x89PNG" + b"archive" * 900, tmp_path / "index", tmp_path / "warcs"
+    warcs.mkdir()
+    first, second, digest = warcs / "first.warc.gz", warcs / "second.warc.gz", sha(body).hexdigest()
+    url, again = "http://a.example/logo.png?b=1&a=%c3%a9", "http://b.example/copy.png"
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\nContent-Length: %d\r\n\r\n" % len(body)
+    stated = str(Digest("sha1", sha1(body).digest())) if bridge else f"sha256:{digest}"
+    said = {"WARC-Target-URI": url, "WARC-Date": "2026-11-20T09:14:17Z"}
+    first.write_bytes(_record("response", {**said, "WARC-Payload-Digest": stated}, head + body))
+    words = ["index", "-w", "-m", ".*", "--also-digest", "sha256", "--crawl", "weekly"]
+    dedupindex(*words, first, index)
+    words = ["export", "--redis", address, index]
+    if bridge:
+        assert "--bridge" in dedupindex(*words)[1]
+        words.append("--bridge")
+    assert ("1 are bridged" in dedupindex(*words)[1]) is bridge
+    assert client.smembers("allcrawls") == {b"weekly"}
+    found = Crawl(client, "crawl").response(digest, again, "20261121031451390", 900)
+    assert found == (url, "2026-11-20T09:14:17.000Z", "first.warc.gz")
+    said = {
+        "WARC-Target-URI": again,
+        "WARC-Date": "2026-11-21T03:14:51.390Z",
+        "WARC-Payload-Digest": f"sha256:{digest}",
+        "WARC-Profile": "http://netpreserve.org/warc/1.1/revisit/identical-payload-digest",
+        "WARC-Refers-To-Target-URI": found.url,
+        "WARC-Refers-To-Date": found.date,
+        "WARC-Refers-To-Container": f"file://{found.container}",
+    }
+    second.write_bytes(_record("revisit", said, head))
+    written = records([second])
+    with replay([first, second], tmp_path) as archive:
+        if bridge:
+            assert archive.get(again, written[0].date).status == 503
+        else:
+            assert check_revisits(written, archive, {again: body}) == 1
+
+
+def _record(kind: str, said: dict[str, str], block: bytes) -> bytes:
+    lines = {"WARC-Type": kind, "WARC-Record-ID": f"<urn:uuid:{uuid4()}>", **said}
+    lines |= {"Content-Type": "application/http; msgtype=response"}
+    lines |= {"Content-Length": str(len(block))}
+    text = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    return gzip.compress(f"WARC/1.1\r\n{text}\r\n".encode() + block + b"\r\n\r\n")
+
+
+def test_a_report_takes_a_redis_for_a_crawl(address: str, make_index: MakeIndex) -> None:
+    export(address, CAPTURES)
+    index = make_index(CAPTURES, EVERYTHING)
+    out, _ = dedupindex("report", index, "--against", address, "--json")
+    assert json.loads(out)["not_handled"] == {"status": 3}  # which Redis does not say
 
 
 def test_commit_and_cancel(address: str, client: Any) -> None:
