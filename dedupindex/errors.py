@@ -13,6 +13,7 @@
     - IndexExists                          the target already holds something
     - CrawlEnded                           the crawl was committed or cancelled before
     - CrawlExists                          a crawl of this name was begun otherwise
+    - HasDependents                        revisits name what would be purged
   + IndexUnavailable    exit 6, HTTP 503   the answer is unknown, which is not the same as "new"
     - IndexBusy                            another process is writing to this index
     - FormatFromFuture                     the index was written by a newer version
@@ -110,6 +111,12 @@ class CrawlExists(SettingsConflict):
     """A crawl of this name was begun with other settings."""
 
     code = "crawl_exists"
+
+
+class HasDependents(SettingsConflict):
+    """Revisits name captures that would be taken out."""
+
+    code = "has_dependents"
 
 
 class IndexUnavailable(DedupError):

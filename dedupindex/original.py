@@ -18,14 +18,10 @@ from dedupindex.errors import Damaged
 def original_as_json(capture: Capture) -> dict[str, Any]:
     """A capture as answers carry it; what is not known is null."""
     size = capture.size if capture.size >= 0 else None
-    try:
-        url, exact = capture.url.decode(), {}
-    except UnicodeDecodeError:  # JSON has no bytes: escaped for people, and exact for programs
-        url = capture.url.decode("utf-8", "dedupindex.percent")
-        exact = {"url_base64": b64encode(capture.url).decode()}
+    shown = url_as_json(capture.url)
     more: dict[str, Any] = {"committed": False} if isinstance(capture, Uncommitted) else {}
     return {
-        "url": url,
+        "url": shown.pop("url"),
         "date": capture.date.decode(),
         "record_id": capture.record_id.decode("latin-1") or None,
         "digest": capture.digest.spelled(capture.spelling),
@@ -36,9 +32,18 @@ def original_as_json(capture: Capture) -> dict[str, Any]:
         "container": _shown(capture.container) or None,
         "offset": capture.offset if capture.offset >= 0 else None,
         "evidence": _EVIDENCE[capture.evidence],
-        **exact,
+        **shown,
         **more,
     }
+
+
+def url_as_json(url: bytes) -> dict[str, str]:
+    """A URL as ``url``; what is no UTF-8 is escaped for people, and exact for programs."""
+    try:
+        return {"url": url.decode()}
+    except UnicodeDecodeError:  # JSON has no bytes
+        exact = b64encode(url).decode()
+        return {"url": url.decode("utf-8", "dedupindex.percent"), "url_base64": exact}
 
 
 _EVIDENCE = {Evidence.RECORD: "record", Evidence.ROW: "row", Evidence.NAMED: "revisit"}

@@ -43,6 +43,7 @@ ERRORS: dict[str, tuple[int, str]] = {
     "not_found": (404, "there is no such path"),
     "method_not_allowed": (405, "the path does not take this method; `Allow` says which"),
     "crawl_ended": (409, "the crawl was committed or cancelled before"),
+    "has_dependents": (409, "revisits name what would be purged; `force` does it all the same"),
     "crawl_exists": (409, "a crawl of this name was begun with other settings"),
     "bad_capture": (400, "a reported capture lacks a field or has one that cannot be read"),
     "strategy_unavailable": (409, "the index does not hold what the strategy needs"),

@@ -21,7 +21,7 @@ from dedupindex.index import open_index
 from dedupindex.index.cells import Place
 from dedupindex.index.identity import FILE, Identity, Settings, read_identity
 from dedupindex.index.protocol import Load
-from dedupindex.index.settle import CHAINED, CONTRADICTED, Outcome
+from dedupindex.index.settle import CHAINED, CONTRADICTED, PURGED, Outcome
 from dedupindex.index.staging import Staging
 from dedupindex.sources import Expanded, SourceOptions, expand, passing
 from dedupindex.tally import BuildTally
@@ -250,6 +250,7 @@ def _load(job: Build, plan: Plan, staging: Staging, done: list[Staged]) -> Outco
             containers,
             frozenset(plan.dropped),
             job.signature(),
+            ledger=staging.ledger(),
         )
         return engine.load(load)
 
@@ -264,5 +265,7 @@ def _account(done: list[Staged], outcome: Outcome) -> BuildTally:
         tally.refused[CHAINED] += outcome.chained
     if outcome.contradicted:
         tally.refused[CONTRADICTED] += outcome.contradicted
+    if outcome.purged:
+        tally.refused[PURGED] += outcome.purged
     tally.check()
     return tally

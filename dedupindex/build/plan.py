@@ -70,7 +70,7 @@ def make_plan(
         else:
             inputs.append(found)
     if plan.dropped:  # what had lost to captures that go must be offered again
-        inputs += known
+        inputs += [found for found in known if not _purged(found, view)]
     else:
         plan.known = len(known)
     plan.tasks = _tasks(inputs, jobs)
@@ -83,6 +83,10 @@ def _known(found: Input, view: View, plan: Plan, *, replace: bool) -> bool:
     before = view.container(name)
     if before is None:
         return False
+    if before.purged:
+        if replace:
+            plan.dropped.add(name)
+        return not replace
     if before.size == size and (
         before.modified == found.modified or before.content_hash == hash_file(Path(name))
     ):
@@ -94,6 +98,11 @@ def _known(found: Input, view: View, plan: Plan, *, replace: bool) -> bool:
         )
     plan.dropped.add(name)
     return False
+
+
+def _purged(found: Input, view: View | None) -> bool:
+    container = view.container(found.path) if view is not None else None
+    return container is not None and container.purged
 
 
 def _tasks(inputs: list[Input], jobs: int) -> list[list[Input]]:

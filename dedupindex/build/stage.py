@@ -15,6 +15,7 @@ from dedupindex.index import open_index
 from dedupindex.index.bulk import stage_rows
 from dedupindex.index.cells import Place, encode, encode_revisit
 from dedupindex.index.identity import Settings
+from dedupindex.index.ledger import dependent
 from dedupindex.index.protocol import Container
 from dedupindex.index.runs import RunWriter
 from dedupindex.index.staging import Numbers
@@ -25,6 +26,7 @@ from dedupindex.sources.warc import WarcSource
 from dedupindex.tally import BuildTally
 
 PROBLEMS_KEPT = 100  # of one container; the rest are only counted
+_LEDGER_BYTES = 16 << 20  # of revisits before a run of them is written
 _AT_ONCE = 64  # items held at a time: so few stay in the processor's cache
 _STRETCH = 2048  # records, or a batch of rows if that has more, between two signs of life
 
@@ -54,6 +56,7 @@ class Staged:
     problems: list[Problem] = field(default_factory=list)
     containers: list[Container] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
+    ledger: list[str] = field(default_factory=list)  # runs of revisits, see `index.ledger`
 
     def as_json(self) -> dict[str, Any]:
         """For the journal; `from_json` reads it."""
@@ -63,6 +66,7 @@ class Staged:
             "problems": [list(problem) for problem in self.problems],
             "containers": [container._asdict() for container in self.containers],
             "runs": self.runs,
+            "ledger": self.ledger,
         }
 
     @classmethod
@@ -76,6 +80,7 @@ class Staged:
             [Problem(*problem) for problem in data["problems"]],
             [Container(**container) for container in data["containers"]],
             data["runs"],
+            data.get("ledger", []),
         )
 
 
@@ -89,25 +94,32 @@ def run_task(task: Task, progress: Progress) -> Staged:
 
     numbers = Numbers(task.staging, known, engine.next_number())
     writer = RunWriter(task.staging, f"{task.number:06d}")
+    dependents = RunWriter(task.staging, f"{task.number:06d}-revisits", run_bytes=_LEDGER_BYTES)
     judge = judge_of(task.settings)
     for item in task.inputs:
         stager = _Stager(task.settings, judge, numbers)
         writer.begin()
+        dependents.begin()
         with open_source(item.path, task.kind, task.options) as source:
             for batch in stager.read(source, progress):
                 writer.extend(batch)
+                dependents.extend(stager.dependents)
+                stager.dependents = []
         staged.problems += stager.problems
         staged.tally.containers += 1
         if source.changed:
             writer.roll_back()
+            dependents.roll_back()
             continue
         staged.tally.add(stager.tally)
         staged.admitted += stager.admitted
         staged.containers.append(_container(source, item, stager, task.crawl))
     writer.flush()
+    dependents.flush()
     numbers.close()
     engine.close()
     staged.runs = [path.name for path in writer.paths]
+    staged.ledger = [path.name for path in dependents.paths]
     return staged
 
 
@@ -145,6 +157,7 @@ class _Stager:
         self.tally = BuildTally()
         self.admitted = 0
         self.problems: list[Problem] = []
+        self.dependents: list[bytes] = []
         self._reads = False  # records, and not only rows
         self.damages = 0  # all problems; only the first are kept
 
@@ -233,6 +246,7 @@ class _Stager:
         itself = revisit.capture
         if itself.evidence == Evidence.REVISIT:
             staged += self._marks(itself)
+            self.dependents.append(dependent(revisit, self._keys, self._numbers(itself.container)))
         original = named_original(revisit)
         if original is None:
             self.tally.refused["unresolved-revisit"] += 1

@@ -26,6 +26,8 @@ COMMANDS = {  # in the order of the work
     "search": "Search an index as a person would.",
 }
 ONCE = {  # what is done once, and has no settings that stay
+    "impact": "Say what depends on captures that are to go.",
+    "purge": "Take captures out of an index.",
     "heritrix-profile": "Make a Heritrix job that asks.",
 }
 

@@ -18,9 +18,9 @@ from dedupindex.errors import CrawlEnded
 from dedupindex.index import byurl
 from dedupindex.index.cells import ALSO, decode, encode, entries_of
 from dedupindex.index.identity import Settings
-from dedupindex.index.settle import Outcome, Rule, mark_before
+from dedupindex.index.settle import Outcome, Rule, mark_before, mark_each
 
-_NUMBER = 4  # bytes of a crawl's number, at the end of a key
+NUMBER = 4  # bytes of a crawl's number, at the end of a key
 LOOKED_AT_ONCE = 100_000  # places, in one read transaction
 
 
@@ -87,7 +87,7 @@ def _put(
 def _put_entry(
     writing: Writing, crawl: Crawl, key: bytes, entry: bytes, rule: Rule
 ) -> tuple[bool, int]:
-    place = key + crawl.number.to_bytes(_NUMBER, "big")
+    place = key + crawl.number.to_bytes(NUMBER, "big")
     before = cast(bytes | None, writing.txn.get(place, db=writing.trees.captures))
     if before is None:
         writing.txn.put(place, entry, db=writing.trees.captures)
@@ -98,6 +98,21 @@ def _put_entry(
     writing.txn.put(place, after, db=writing.trees.captures)
     more = len(list(entries_of(after))) - len(list(entries_of(before)))
     return True, more
+
+
+def put_back(writing: Writing, crawl: Crawl, place: bytes, gone: list[bytes], rule: Rule) -> None:
+    """Take entries out of a cell that a crawl has, and leave the others."""
+    key = place[:-NUMBER]
+    before = list(entries_of(cast(bytes, writing.txn.get(place, db=writing.trees.captures))))
+    stay = [entry for entry in before if entry not in gone]
+    cell = rule.settle(key, mark_each(stay), Outcome()) if stay else None
+    if cell is None:
+        writing.txn.delete(place, db=writing.trees.captures)
+        _unlist(writing, key)
+    else:
+        writing.txn.put(place, cell, db=writing.trees.captures)
+    sizes = [decode(key, entry, writing.place_of).size for entry in gone]
+    writing.count(crawl, -len(gone), -sum(size for size in sizes if size > 0))
 
 
 class Found(NamedTuple):
@@ -120,7 +135,7 @@ def under(reading: Reading, prefix: bytes) -> Iterator[Found]:
         for place, cell in cast(Iterable[tuple[bytes, bytes]], cursor):
             if not place.startswith(prefix):
                 return
-            key, crawl = place[:-_NUMBER], int.from_bytes(place[-_NUMBER:], "big")
+            key, crawl = place[:-NUMBER], int.from_bytes(place[-NUMBER:], "big")
             for entry in entries_of(cell):
                 yield Found(crawl, key, entry)
 
@@ -153,7 +168,7 @@ def places_of(
     And the place from which to go on, None at the end.
     """
     found: list[bytes] = []
-    tail = crawl.number.to_bytes(_NUMBER, "big")
+    tail = crawl.number.to_bytes(NUMBER, "big")
     with reading.txn.cursor(db=reading.trees.captures) as cursor:
         if not cursor.set_range(after):
             return found, None
@@ -170,4 +185,4 @@ def drop(writing: Writing, places: Iterable[bytes]) -> None:
     """Take away what `places_of` found."""
     for place in places:
         writing.txn.delete(place, db=writing.trees.captures)
-        _unlist(writing, place[:-_NUMBER])
+        _unlist(writing, place[:-NUMBER])

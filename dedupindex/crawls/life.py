@@ -58,6 +58,25 @@ def cancel(writing: Writing, name: str, exit: str = "") -> Crawl:
     return _end(writing, name, State.CANCELLED, exit)
 
 
+def drop(writing: Writing, name: str) -> Crawl:
+    """Take back all that a crawl reported, also if it was committed; nobody sees it from then on.
+
+    Raises `CrawlEnded` if the index has taken it in. A merge must not be going on: the caller
+    holds the index's write lock.
+    """
+    crawl = writing.crawl(name)
+    if crawl.merged:
+        raise CrawlEnded(
+            f"crawl {name} is merged, its captures are in the index: bin/purge --crawl {name} "
+            "takes them out"
+        )
+    if crawl.state is State.CANCELLED:
+        return crawl
+    crawl = replace(crawl, state=State.CANCELLED, ended=_now(), exit="dropped")
+    writing.put_crawl(crawl)
+    return crawl
+
+
 def _end(writing: Writing, name: str, state: State, exit: str) -> Crawl:
     crawl = writing.crawl(name)
     if crawl.state is state:

@@ -215,7 +215,7 @@ class Writing(Reading):
     def count(self, crawl: Crawl, captures: int, size: int) -> None:
         """Add to the counts of a crawl."""
         before = self.counts(crawl)
-        value = _COUNTS.pack(before[0] + captures, min(before[1] + size, MOST))
+        value = _COUNTS.pack(max(before[0] + captures, 0), min(max(before[1] + size, 0), MOST))
         self.txn.put(_number(crawl), value, db=self.trees.counts)
 
     def number_of(self, name: str) -> int:

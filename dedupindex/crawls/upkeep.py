@@ -35,13 +35,13 @@ def merge(index: Path, store: Store) -> Outcome | None:
     If it is killed, all of it is done again, which changes nothing. What was taken is still
     answered from the crawls until `sweep`. Raises `IndexBusy` while something else writes.
     """
-    ready = committed(store)
-    if not ready:
+    if not committed(store):
         return None
     with (
         exclusive(index / "lock", f"the index at {index}"),
         closing(open_index(index, write=True)) as engine,
     ):
+        ready = committed(store)  # as it is now: one may have been dropped before we had the lock
         directory = index / "merging"
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir()
@@ -93,11 +93,13 @@ def sweep(store: Store, now: float, seen_merged: dict[int, float]) -> None:
             continue
         if crawl.merged and now - seen_merged.setdefault(crawl.number, now) < KEPT:
             continue
-        _drop_all(store, crawl)
+        drop_all(store, crawl)
 
 
-def _drop_all(store: Store, crawl: Crawl) -> None:
-    """Captures are sought while others write, and taken away in short transactions.
+def drop_all(store: Store, crawl: Crawl) -> None:
+    """Take away what is kept here of a crawl that has ended.
+
+    Captures are sought while others write, and taken away in short transactions.
 
     Nothing can be added to a crawl that has ended, so what was found stays what there is. If this
     is killed, it is done from the beginning, which finds what is left.

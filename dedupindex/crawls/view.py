@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from dedupindex.capture import Capture, Evidence, Uncommitted
+from dedupindex.capture import Capture, Uncommitted
 from dedupindex.crawls.captures import Found, at_url, under
 from dedupindex.crawls.crawl import Crawl, Seen, State
 from dedupindex.crawls.store import Reading, Trees
@@ -121,8 +121,7 @@ class Both:
         if crawl is None:
             return None
         capture = found.capture(self._reading, crawl.name)
-        told = capture.evidence is not Evidence.RECORD  # and not read by its crawl itself
-        if told and self._base.denies(digest_of_key(found.key), capture):
+        if self._base.denies(digest_of_key(found.key), capture):
             return None
         return capture if crawl.state is State.COMMITTED else Uncommitted(*capture)
 

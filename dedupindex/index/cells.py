@@ -24,7 +24,9 @@ decides, and a cell (the value under a key) holds every entry whose key is the s
            ..     URL         packed, to the end
     An entry of a revisit, or of a record that was refused, is a mark and ends after the date: it
     only says that the digest of this URL was seen there as no original. Bit 2 of its flags: the
-    record was read (READ), and not only a row of it.
+    record was read (READ), and not only a row of it. Bit 3 (GONE): an original was there that was
+    purged; 4 bytes follow, the number of its container (0: wherever it is), and the hash of its
+    URL (8).
 
 Numbers are big-endian. The format has a version (`identity.FORMAT`).
 """
@@ -47,7 +49,7 @@ from dedupindex.timestamps import date_of_digits, digits_of_date
 from dedupindex.urlkey import urlkey
 
 ALGORITHMS = ("", "md5", "sha1", "sha256", "sha512", "blake3")  # the place is the code
-ALSO, BEFORE, SEVERAL, SPARE, READ = 0x80, 0x08, 0x80, 0x80, 0x04
+ALSO, BEFORE, SEVERAL, SPARE, READ, GONE = 0x80, 0x08, 0x80, 0x80, 0x04, 0x08
 UNKNOWN_SIZE, SIZE_IN_EXTRAS = 0xFFFFFFFF, 0xFFFFFFFE
 UNKNOWN_OFFSET = 0xFFFFFFFFFF
 LOW = 0xFFFFFFFF

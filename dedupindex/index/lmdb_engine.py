@@ -8,26 +8,30 @@ identity then names the new generation. Readers keep the old file until they loo
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import lmdb
 
 from dedupindex.errors import Damaged, IndexUnavailable
 from dedupindex.files import sync_directory
-from dedupindex.index import byurl
-from dedupindex.index.cells import DIGEST_KEY, Place, answers, entries_of
+from dedupindex.index import byurl, ledger
+from dedupindex.index.cells import Keys, Place
 from dedupindex.index.identity import read_identity, unfinished
+from dedupindex.index.ledger import Keeper, drops_of
 from dedupindex.index.lmdb_check import problems
 from dedupindex.index.lmdb_file import environment, length_of, remove
+from dedupindex.index.lmdb_put import put_one
 from dedupindex.index.lmdb_trees import Trees
 from dedupindex.index.lmdb_view import LmdbView
-from dedupindex.index.protocol import Load
+from dedupindex.index.protocol import Load, numbers_of
 from dedupindex.index.runs import merge, merge_files
-from dedupindex.index.settle import Outcome, Rule, checksum, mark_before
+from dedupindex.index.settle import Outcome, Rule
 from dedupindex.index.sweep import Cells, grouped, settled, staged_again
 
+COPIES_TRIED = 10
 _MAPPED = 3_000_000  # captures after which a file is mapped anew: its pages count as memory
 REBUILD = 4  # a load of more than a quarter of the index is merged into a new file
 
@@ -63,6 +67,11 @@ class LmdbEngine:
                     raise IndexUnavailable(f"{path} cannot be opened: {error}") from error
 
     @property
+    def keys(self) -> Keys:
+        """How its keys are made."""
+        return self.identity.settings.keys()
+
+    @property
     def path(self) -> Path:
         """The data file of the current generation."""
         return self.index / f"data-{self.identity.generation}.mdb"
@@ -71,7 +80,7 @@ class LmdbEngine:
         """A read transaction; see `protocol.View`."""
         if self._env is None or self._trees is None:
             raise IndexUnavailable(unfinished(self.index))
-        return LmdbView(self._env, self._trees, self.identity.settings.keys(), self._places)
+        return LmdbView(self._env, self._trees, self.keys, self._places)
 
     def number_of(self, place: Place) -> int:
         if self._env is None or self._trees is None:
@@ -124,12 +133,17 @@ class LmdbEngine:
         assert self._env is not None and self._trees is not None
         rule, outcome, trees = self._rule(load), Outcome(), self._trees
         scratch = load.runs[0].parent if load.runs else self.index
-        with self._env.begin(db=trees.captures, write=True) as txn:
+        with (
+            self._keeper(load, set()) as keeper,
+            self._env.begin(db=trees.captures, write=True) as txn,
+        ):
             for key, group in grouped(merge_files(load.runs, scratch), rule.keys.lengths()):
-                cell = _put_one(txn, rule, key, group, outcome)
+                cell = put_one(txn, rule, key, group, outcome)
                 if trees.urls is not None and cell and byurl.listed(cell):
                     byurl.put(txn, trees.urls, key)
+                keeper.take(outcome.lost)
             trees.register(txn, load, outcome)
+            trees.put(txn, "ledger", keeper.names())
         length = length_of(self._env)
         if self.path.stat().st_size < length:  # its last pages were allocated, but not needed
             os.truncate(self.path, length)
@@ -140,30 +154,18 @@ class LmdbEngine:
         identity = self.identity.next_generation()
         path = self.index / f"data-{identity.generation}.mdb"
         remove(path)
-        outcome, rule = Outcome(), self._rule(load)
-        scratch = load.runs[0].parent if load.runs else self.index
-        sources = [merge_files(load.runs, scratch)] if load.runs else []
-        if self._env is not None:
-            sources.append(self._staged(load.dropped))
-        try:
-            env, trees = self._fill(path, settled(merge(sources), rule, outcome), outcome)
+        gone = self._numbers_of(load.dropped)
+        with self._keeper(load, gone) as keeper:
             try:
-                with env.begin(write=True) as txn:
-                    if self._env is not None and self._trees is not None:
-                        with self._env.begin() as old:
-                            trees.inherit(txn, self._trees, old, load.dropped)
-                    trees.register(txn, load, outcome, absolute=True)
-                env.sync(True)
+                outcome = self._write_file(path, load, gone, keeper)
+            except BaseException:
+                remove(path)
+                raise
             finally:
-                env.close()
-        except BaseException:
-            remove(path)
-            raise
-        finally:
-            byurl.clear(self.index)
-        sync_directory(self.index)
-        before = self.path if self._env is not None else None
-        identity.write(self.index)  # if this fails, either file may be the named one: both stay
+                byurl.clear(self.index)
+            sync_directory(self.index)
+            before = self.path if self._env is not None else None
+            identity.write(self.index)  # if this fails, either file may be the named one: both stay
         self.close()
         self.identity = identity
         self._open()
@@ -171,8 +173,41 @@ class LmdbEngine:
             remove(before)
         return outcome
 
+    def _write_file(self, path: Path, load: Load, gone: set[int], keeper: Keeper) -> Outcome:
+        """Write what is there, without the containers that are gone, and the load."""
+        outcome, rule = Outcome(), self._rule(load)
+        scratch = load.runs[0].parent if load.runs else self.index
+        sources = [merge_files(load.runs, scratch)] if load.runs else []
+        if self._env is not None:
+            sources.append(self._staged(gone))
+        env, trees = self._fill(path, settled(merge(sources), rule, outcome), outcome, keeper)
+        try:
+            with env.begin(write=True) as txn:
+                if self._env is not None and self._trees is not None:
+                    with self._env.begin() as old:
+                        trees.inherit(txn, self._trees, old, load.dropped)
+                trees.register(txn, load, outcome, absolute=True)
+                trees.put(txn, "ledger", keeper.names())
+            env.sync(True)
+        finally:
+            env.close()
+        return outcome
+
+    def _keeper(self, load: Load, gone: set[int]) -> Keeper:
+        names: list[str] = []
+        if self._env is not None:
+            with self.view() as view:
+                names = view.ledger()
+        return Keeper(self.index, names, load.ledger, drops_of(gone, load.drops), self.keys)
+
+    def _numbers_of(self, names: frozenset[str]) -> set[int]:
+        if self._env is None:
+            return set()
+        with self.view() as view:
+            return numbers_of(view, names)
+
     def _fill(
-        self, path: Path, settled_cells: Iterator[Cells], outcome: Outcome
+        self, path: Path, settled_cells: Iterator[Cells], outcome: Outcome, keeper: Keeper
     ) -> tuple[lmdb.Environment, Trees]:
         """A new data file with captures that come in order."""
         by_url = self.identity.settings.by_url
@@ -184,6 +219,7 @@ class LmdbEngine:
             for cells in settled_cells:
                 with env.begin(db=trees.captures, write=True) as txn, txn.cursor() as cursor:
                     cursor.putmulti(cells, append=True)
+                keeper.take(outcome.lost)
                 if lister is not None:
                     lister.take(cells)
                 if outcome.captures - mapped > _MAPPED:
@@ -198,10 +234,9 @@ class LmdbEngine:
             raise
         return env, trees
 
-    def _staged(self, dropped: frozenset[str]) -> Iterator[list[bytes]]:
+    def _staged(self, gone: set[int]) -> Iterator[list[bytes]]:
         """What the index holds, as sorted chunks of staged entries marked as from before."""
         with self.view() as view:
-            gone = view.numbers_of(dropped)
             yield from staged_again(view.cells(), gone)
 
     def check(self) -> list[str]:
@@ -214,14 +249,30 @@ class LmdbEngine:
         if self._env is None:
             raise IndexUnavailable(unfinished(self.index))
         try:
-            with open(target / self.path.name, "xb") as stream:
-                # Page by page: LMDB 0.9's compacting copy crashes on the tree of `byurl`.
-                self._env.copyfd(stream.fileno())
-                os.fsync(stream.fileno())
+            for _ in range(COPIES_TRIED):
+                with open(target / self.path.name, "wb") as stream:
+                    # Page by page: LMDB 0.9's compacting copy crashes on the tree of `byurl`.
+                    self._env.copyfd(stream.fileno())
+                    os.fsync(stream.fileno())
+                with suppress(FileNotFoundError):  # a load came between: copy its state instead
+                    ledger.copy(self.index, self._ledger_of(target / self.path.name), target)
+                    break
+            else:
+                raise IndexUnavailable(f"copying {self.index} failed: it changes all the time")
         except (lmdb.Error, OSError) as error:
             raise IndexUnavailable(f"copying to {target} failed: {error}") from error
         sync_directory(target)
         self.identity.write(target)
+
+    def _ledger_of(self, path: Path) -> list[str]:
+        """The files of the ledger that a data file names."""
+        env = environment(path, write=False)
+        try:
+            trees = Trees.open(env, create=False, by_url=self.identity.settings.by_url)
+            with LmdbView(env, trees, self.keys, {}) as view:
+                return view.ledger()
+        finally:
+            env.close()
 
     def close(self) -> None:
         if self._env is not None:
@@ -232,50 +283,8 @@ class LmdbEngine:
     def clear_leftovers(self) -> None:
         """Remove data files that a killed build left behind (the caller holds the write lock)."""
         byurl.clear(self.index)
+        with self._keeper(Load([], (), []), set()):
+            pass  # it does so for the ledger
         for path in self.index.glob("data-*.mdb"):
             if path != self.path or not self.identity.generation:
                 remove(path)
-
-
-def _put_one(
-    txn: lmdb.Transaction, rule: Rule, key: bytes, group: list[bytes], outcome: Outcome
-) -> bytes | None:
-    """Settle incoming entries with what is under its key, and keep the counts right.
-
-    Returns the cell that is there now.
-    """
-    cell = cast(bytes | None, txn.get(key))
-    entries = mark_before(cell) if cell else []
-    held = sum(map(answers, entries_of(cell))) if cell else 0
-    outcome.captures -= held
-    others = 0 if held else _holds(txn, key)
-    holds = outcome.captures
-    settled_cell = rule.settle(key, entries + group, outcome)
-    holds = outcome.captures - holds
-    if settled_cell is None:
-        if cell:
-            txn.delete(key)
-    elif settled_cell != cell:
-        txn.put(key, settled_cell)
-    if cell:
-        outcome.checksum -= checksum([(key, cell)])
-    if settled_cell:
-        outcome.checksum += checksum([(key, settled_cell)])
-    if holds and not held:
-        outcome.digests += not others
-    elif held and not holds:
-        outcome.digests -= not _holds(txn, key)
-    return settled_cell
-
-
-def _holds(txn: lmdb.Transaction, key: bytes) -> bool:
-    """Whether the digest of `key` has a capture in the index."""
-    digest = key[: DIGEST_KEY[key[0]]]
-    with txn.cursor() as cursor:
-        if cursor.set_range(digest):
-            for other, cell in cast(Iterable[tuple[bytes, bytes]], cursor):
-                if not other.startswith(digest):
-                    return False
-                if any(map(answers, entries_of(cell))):
-                    return True
-    return False

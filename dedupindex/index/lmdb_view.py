@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from types import TracebackType
 from typing import cast
@@ -178,21 +178,23 @@ class LmdbView:
         number = self.txn.get(key_of(place), db=self.trees.names)
         return int.from_bytes(number or b"", "big")
 
-    def numbers_of(self, names: Collection[str]) -> set[int]:
-        """All container numbers of files of these names, in whatever crawl."""
-        found = set()
+    def places(self) -> Iterator[tuple[int, Place]]:
+        """Every container number, and what it stands for."""
         with self.txn.cursor(db=self.trees.names) as cursor:
-            if names and cursor.set_range(b"#"):
-                for key, name in cast(Iterator[tuple[bytes, bytes]], cursor):
+            if cursor.set_range(b"#"):
+                for key in cursor.iternext(keys=True, values=False):
                     if key[:1] != b"#":
                         break
-                    if text_of(name) in names:
-                        found.add(int.from_bytes(key[1:], "big"))
-        return found
+                    number = int.from_bytes(key[1:], "big")
+                    yield number, self.place_of(number)
 
-    def cells(self) -> Iterator[tuple[bytes, bytes]]:
-        """Every key and cell, in order."""
-        yield from self.txn.cursor()
+    def cells(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """The keys that begin so, in order, and their cells."""
+        return self._under(prefix) if prefix else iter(self.txn.cursor())
+
+    def ledger(self) -> list[str]:
+        """The files of the ledger."""
+        return list(self.trees.get(self.txn, "ledger") or [])
 
     def captures(self) -> Iterator[tuple[Digest, Capture]]:
         for key, cell in self.txn.cursor():

@@ -1,12 +1,14 @@
-"""Marks: when a digest of a URL was seen as a revisit, or as a record that was refused."""
+"""Marks: when a digest of a URL was seen as a revisit, as a record that was refused, or purged."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import NamedTuple
 
+from xxhash import xxh3_64_digest
+
 from dedupindex.capture import Capture, Evidence
-from dedupindex.index.cells import BEFORE, READ, encode_revisit
+from dedupindex.index.cells import BEFORE, GONE, READ, SPARE, container_of, encode, packed_url
 
 RECORD, ROW, NAMED, REVISIT = range(4)  # as in the flags of an entry
 MARKS = 8  # seconds of records that were read, kept under one key
@@ -18,27 +20,52 @@ class Marks(NamedTuple):
     entries: list[bytes]
     since: bytes | None  # the earliest second; from it on claims are chains
     read: list[bytes]  # the earliest seconds of records that were read, in order
+    gone: frozenset[bytes] = frozenset()  # of what was purged: second, container, URL, as in marks
 
     @classmethod
     def of(cls, entries: list[bytes]) -> Marks:
-        """The marks among `entries`: those read up to `MARKS`, and one before them all."""
+        """The marks among `entries`: those read up to `MARKS`, one before them all, all purged."""
         found: dict[tuple[bytes, bool], bytes] = {}
+        gone = set[bytes]()
         for entry in entries:
             if entry[0] & 3 == REVISIT:
+                if entry[0] & GONE:
+                    gone.add(unmarked(entry))
+                    continue
                 place, mark = (entry[2:8], not entry[0] & READ), unmarked(entry)
                 found[place] = min(mark, found.get(place, mark))
         if not found:
-            return _UNMARKED
+            return cls(sorted(gone), None, [], _places(gone)) if gone else _UNMARKED
         read = sorted(second for second, unread in found if not unread)[:MARKS]
         kept = [found[second, False] for second in read]
         since, unread = min(found)
         if unread:
             kept.insert(0, found[since, True])
-        return cls(kept, since, read)
+        return cls([*kept, *sorted(gone)], since, read, _places(gone))
 
     def chain(self, claim: bytes) -> bool:
         """Whether what `claim` names is, for all we know, no original itself."""
-        return self.since is not None and claim[2:8] >= self.since
+        if self.since is not None and claim[2:8] >= self.since:
+            return True
+        if not self.gone:
+            return False
+        url, second = url_hash(claim), claim[2:8]
+        # Of what is purged wherever it is, no revisit is believed, whatever date it names.
+        return any(
+            one[10:] == url and (one[:6] == second or one[6:10] == _ANYWHERE) for one in self.gone
+        )
+
+    def purged(self, entry: bytes) -> bool:
+        """Whether the capture of an entry that was read, or of a row, was purged.
+
+        A row that names no container may tell of any.
+        """
+        if not self.gone:
+            return False
+        url, second, container = url_hash(entry), entry[2:8], entry[17:21]
+        if container == _ANYWHERE:
+            return any(one[:6] == second and one[10:] == url for one in self.gone)
+        return not self.gone.isdisjoint((second + container + url, second + _ANYWHERE + url))
 
     def refute(self, row: bytes) -> bool:
         """Whether the record that `row` tells of was read, and was no original."""
@@ -47,17 +74,50 @@ class Marks(NamedTuple):
 
 
 _UNMARKED = Marks([], None, [])
+_ANYWHERE = bytes(4)
+
+
+def _places(gone: set[bytes]) -> frozenset[bytes]:
+    return frozenset(mark[2:] for mark in gone)
 
 
 def denied(entries: Iterable[bytes], capture: Capture) -> bool:
     """Whether marks among `entries`, those of its key, say that `capture` is no original."""
-    if capture.evidence is Evidence.RECORD:
+    marks = Marks.of([entry for entry in entries if entry[0] & 3 == REVISIT])
+    if marks is _UNMARKED:
         return False
-    marks, moment = Marks.of(list(entries)), encode_revisit(capture)
+    entry = encode(capture, 0)
     if capture.evidence is Evidence.NAMED:
-        return marks.chain(moment)
-    return marks.refute(moment)
+        return marks.chain(entry)
+    # Whoever reports a capture to a crawl has it, whatever container it was purged from.
+    gone = (entry[2:8] + _ANYWHERE + url_hash(entry)) in marks.gone
+    return gone or (capture.evidence is Evidence.ROW and marks.refute(entry))
 
 
 def unmarked(entry: bytes) -> bytes:
     return b"%c%c%b" % (entry[0], entry[1] & ~BEFORE, entry[2:]) if entry[1] & BEFORE else entry
+
+
+def encode_gone(entry: bytes, *, anywhere: bool) -> bytes:
+    """The mark of an entry that is purged: from its container, or wherever else it may be."""
+    container = bytes(4) if anywhere or entry[0] & 3 == NAMED else entry[17:21]
+    return b"%c\0%b%b%b" % (3 | READ | GONE, entry[2:8], container, url_hash(entry))
+
+
+def url_hash(entry: bytes) -> bytes:
+    """What stands for the URL of an entry in the marks of what was purged."""
+    return xxh3_64_digest(packed_url(entry))
+
+
+def lives_in(entry: bytes, containers: Container[int]) -> bool:
+    """Whether an entry is of one of these containers, or a mark of what was purged from them."""
+    if entry[0] & 3 != REVISIT:
+        return container_of(entry) in containers
+    return bool(entry[0] & GONE) and int.from_bytes(entry[8:12], "big") in containers
+
+
+def bare(entry: bytes) -> bytes:
+    """The entry itself, wherever it comes from: not in reserve, not marked as from before."""
+    if entry[0] & SPARE or entry[1] & BEFORE:
+        return b"%c%c%b" % (entry[0] & ~SPARE, entry[1] & ~BEFORE, entry[2:])
+    return entry

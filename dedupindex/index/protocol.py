@@ -6,7 +6,7 @@ from a `View`, a consistent state. It knows nothing of strategies, sources or HT
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -15,6 +15,7 @@ from dedupindex.capture import Capture
 from dedupindex.digest import Digest
 from dedupindex.index.cells import Place
 from dedupindex.index.identity import Identity
+from dedupindex.index.ledger import Drops
 from dedupindex.index.settle import Outcome
 
 
@@ -28,6 +29,7 @@ class Container(NamedTuple):
     crawl: str = ""
     damaged: bool = False
     modified: int = 0  # nanoseconds since 1970; as long as it and the size stay, so does the hash
+    purged: bool = False  # its captures were taken out, and it is not read again by itself
 
 
 class Counts(NamedTuple):
@@ -72,6 +74,18 @@ class View(Finder, Protocol):
     def captures(self) -> Iterator[tuple[Digest, Capture]]:
         """Every capture with the digest it stands under, in the order of digests."""
 
+    def cells(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """The keys that begin so, in order, and what is under each, as `cells` draws it."""
+
+    def places(self) -> Iterator[tuple[int, Place]]:
+        """Every container number, and what it stands for."""
+
+    def place_of(self, number: int) -> Place:
+        """What a container number stands for."""
+
+    def ledger(self) -> list[str]:
+        """The names of the ledger's files, see `ledger`."""
+
     def containers(self) -> Iterator[Container]:
         """Every registered container, by name."""
 
@@ -90,6 +104,15 @@ class Load(NamedTuple):
     containers: list[Container]
     dropped: frozenset[str] = frozenset()  # containers whose captures are to go first
     note: dict[str, Any] = {}  # kept with the index: which command made it
+    ledger: list[Path] = []  # runs of what the ledger is to take
+    drops: Drops | None = None  # what is to go from the ledger
+
+
+def numbers_of(view: View, names: Collection[str]) -> set[int]:
+    """All container numbers of files of these names, in whatever crawl."""
+    return (
+        {number for number, place in view.places() if place.container in names} if names else set()
+    )
 
 
 class Engine(Protocol):

@@ -14,13 +14,15 @@ A digest of a URL that was once seen as a revisit, or as a record that was refus
 Of such seconds the `marks.MARKS` earliest are kept. When there are so many, rows from the last of
 them on are refuted too: what is not kept may refute them, and the order must not matter.
 
+What was purged is remembered likewise, and refused when it comes again.
+
 Of the rows under a key only the best counts, refuted or not. What may fall later is thus one row
 and one claim, and what they beat stays in reserve behind them (`SPARE`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cmp_to_key
 
@@ -38,10 +40,11 @@ from dedupindex.index.cells import (
     entries_of,
     packed_url,
 )
-from dedupindex.index.marks import NAMED, RECORD, REVISIT, Marks, unmarked
+from dedupindex.index.marks import NAMED, RECORD, REVISIT, Marks, bare, unmarked
 
 CHAINED = "refers-to-revisit"  # the reason under which a claim of a chain is refused
 CONTRADICTED = "contradicted"  # and a row that a record refutes
+PURGED = "purged"  # and what was taken out of the index before
 
 
 @dataclass
@@ -53,9 +56,11 @@ class Outcome:
     unchanged: int = 0
     chained: int = 0
     contradicted: int = 0
+    purged: int = 0
     captures: int = field(default=0, compare=False)  # originals kept, all digests
     digests: int = field(default=0, compare=False)  # distinct, all algorithms
     checksum: int = field(default=0, compare=False)  # see `checksum`
+    lost: list[bytes] = field(default_factory=list, compare=False)  # staged, for `ledger`
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,9 @@ class Rule:
         marks = Marks.of(entries)
         groups: dict[bytes, list[bytes]] = {}
         for entry in entries:
-            if entry[0] & 3 != REVISIT:
+            if entry[0] & 3 < NAMED and marks.gone and marks.purged(entry):
+                outcome.purged += _counts(entry)
+            elif entry[0] & 3 != REVISIT:
                 group = packed_url(entry) if self.keys.url else b""
                 groups.setdefault(group, []).append(entry)
         kept = list(marks.entries)
@@ -106,6 +113,8 @@ class Rule:
                 break  # and this never
         if refuted:
             kept += row
+        if len(kept) < len(group):
+            outcome.lost += _lost(key, records + rows, unchained, kept)
         return [
             b"%c%b" % (body[0] | (SPARE if number or not order else 0), body[1:])
             for number, body in enumerate(map(unmarked, kept))
@@ -154,6 +163,23 @@ class Rule:
         last = "\U0010ffff"
         crawl = capture.crawl or last
         return capture.date[:-1], capture.container or last, place, body, crawl, fresh
+
+
+def _lost(
+    key: bytes, stored: list[bytes], claims: list[bytes], kept: list[bytes]
+) -> Iterator[bytes]:
+    """Staged, what would stay if others had not come: further copies, and claims of others.
+
+    A claim that names one of the others, kept or not, says nothing that those do not.
+    """
+    held = set(map(bare, kept))
+    for entry in map(bare, stored):
+        if entry not in held:
+            yield key + entry
+    seconds = {entry[2:8] for entry in stored + kept} if claims else set()
+    for entry in map(bare, claims):
+        if entry[2:8] not in seconds:
+            yield key + entry
 
 
 def mark_before(cell: bytes) -> list[bytes]:

@@ -54,7 +54,7 @@ class Staging:
         if not entries or entries[0] != what:
             return False
         self.done = entries[1:]
-        kept = {name for task in self.done for name in task["runs"]}
+        kept = {name for task in self.done for name in [*task["runs"], *task.get("ledger", ())]}
         for path in self.directory.iterdir():
             if path.suffix in (".run", ".part") and path.name not in kept:
                 path.unlink()
@@ -74,6 +74,10 @@ class Staging:
     def runs(self) -> list[Path]:
         """The runs of all tasks done."""
         return [self.directory / name for task in self.done for name in task["runs"]]
+
+    def ledger(self) -> list[Path]:
+        """The runs of revisits of all tasks done."""
+        return [self.directory / name for task in self.done for name in task.get("ledger", ())]
 
     def next_task(self) -> int:
         """The first task number whose run files are not there: tasks end in any order."""

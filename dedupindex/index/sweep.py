@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from dedupindex.index.cells import ALSO, BEFORE, DIGEST_KEY, container_of
-from dedupindex.index.marks import REVISIT, unmarked
+from dedupindex.index.cells import ALSO, BEFORE, DIGEST_KEY
+from dedupindex.index.marks import REVISIT, lives_in, unmarked
 from dedupindex.index.runs import CHUNK
 from dedupindex.index.settle import Outcome, Rule, checksum, mark_before
 
@@ -129,7 +129,7 @@ def staged_again(cells: Iterable[tuple[bytes, bytes]], gone: set[int]) -> Iterat
     chunk: list[bytes] = []
     for key, cell in cells:
         for entry in mark_before(cell):
-            if gone and entry[0] & 3 != REVISIT and container_of(entry) in gone:
+            if gone and lives_in(entry, gone):
                 continue
             chunk.append(key + entry)
         if len(chunk) >= CHUNK:

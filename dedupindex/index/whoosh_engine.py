@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,14 @@ from whoosh.index import TOC, FileIndex
 
 from dedupindex.errors import DedupError, IndexUnavailable
 from dedupindex.files import sync_directory
+from dedupindex.index import ledger
 from dedupindex.index.cells import Place
 from dedupindex.index.identity import read_identity, unfinished
-from dedupindex.index.protocol import Load
+from dedupindex.index.ledger import Keeper, drops_of
+from dedupindex.index.protocol import Load, numbers_of
 from dedupindex.index.runs import merge_files
 from dedupindex.index.settle import Outcome, Rule
+from dedupindex.index.whoosh_check import problems
 from dedupindex.index.whoosh_files import Storage, Writer, crc_of, sync
 from dedupindex.index.whoosh_load import Loader, register
 from dedupindex.index.whoosh_schema import SCHEMA
@@ -94,21 +97,28 @@ class WhooshEngine:
     def load(self, load: Load) -> Outcome:
         """Take in a load; see `protocol.Engine.load`."""
         load = load._replace(places=list(load.places))  # it is read twice
-        with self._writing() as writer, self._before() as before:
-            gone: set[int] = set()
-            if before is not None:
-                gone = before.numbers_of(load.dropped)
+        with self._keeper(load) as keeper, self._writing() as writer, self._before() as before:
+            gone = numbers_of(before, load.dropped) if before is not None else set()
             state = before.snapshot if before is not None else None
-            loader = Loader(writer, state, self._rule(load, before), gone)
+            loader = Loader(writer, state, self._rule(load, before), gone, keeper)
             scratch = load.runs[0].parent if load.runs else self.index
             outcome = loader.run(merge_files(load.runs, scratch))
-            register(writer, state, load, outcome)
+            register(writer, state, load, outcome, keeper.names())
             writer.commit()
         if not self.identity.generation:
             identity = self.identity.next_generation()
             identity.write(self.index)
             self.identity = identity
         return outcome
+
+    def _keeper(self, load: Load) -> Keeper:
+        names: list[str] = []
+        gone: set[int] = set()
+        if self._index is not None:
+            with self.view() as view:
+                names, gone = view.ledger(), numbers_of(view, load.dropped)
+        drops, keys = drops_of(gone, load.drops), self.identity.settings.keys()
+        return Keeper(self.index, names, load.ledger, drops, keys)
 
     def _rule(self, load: Load, before: WhooshView | None) -> Rule:
         fresh = dict(load.places)
@@ -173,7 +183,7 @@ class WhooshEngine:
                 ):
                     wrong.append(f"{path} is not what was written (its CRC is another)")
             with self.view() as view:
-                wrong += view.check()
+                wrong += problems(view)
         except (DedupError, OSError) as error:
             wrong.append(str(error))
         except Exception as error:  # see `reading`
@@ -201,6 +211,7 @@ class WhooshEngine:
                 for name in self._segments():
                     shutil.copyfile(self.directory / name, directory / name)
                     sync(directory / name)
+                ledger.copy(self.index, self._ledger_of(directory), target)
                 break
             except FileNotFoundError:  # a commit came between: copy its state instead
                 continue
@@ -210,6 +221,12 @@ class WhooshEngine:
             raise IndexUnavailable(f"copying {self.index} failed: it changes all the time")
         sync_directory(directory)
         self.identity.write(target)
+
+    def _ledger_of(self, directory: Path) -> list[str]:
+        """The files of the ledger that a copy names."""
+        copied = FileIndex(Storage(str(directory)), SCHEMA, NAME)
+        with closing(Snapshot(copied.reader(), self.identity.settings.keys())) as snapshot:
+            return list(snapshot.meta().get("ledger", []))
 
     def close(self) -> None:
         self._index = None
@@ -224,6 +241,8 @@ class WhooshEngine:
             return
         if self._index is None:
             return
+        with self._keeper(Load([], (), [])):
+            pass  # it does so for the ledger
         used = set(self._segments())
         for path in self.directory.iterdir():
             if path.is_dir():

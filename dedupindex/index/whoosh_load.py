@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
 from heapq import merge as merge_sorted
 from itertools import groupby
@@ -10,7 +9,8 @@ from typing import Any
 
 from dedupindex.capture import Capture
 from dedupindex.index.cells import DIGEST_KEY, answers, decode, entries_of
-from dedupindex.index.marks import REVISIT
+from dedupindex.index.ledger import Keeper
+from dedupindex.index.marks import lives_in
 from dedupindex.index.protocol import Load
 from dedupindex.index.settle import Outcome, Rule, checksum, mark_each
 from dedupindex.index.whoosh_files import Writer
@@ -24,8 +24,6 @@ from dedupindex.index.whoosh_schema import (
 )
 from dedupindex.index.whoosh_view import Snapshot
 
-_CONTAINER = struct.Struct(">I")  # at byte 17 of an entry
-
 
 class Loader:
     """One load: what changes goes to `writer`, `before` is what is there (None for nothing).
@@ -34,7 +32,10 @@ class Loader:
     when its last key has passed.
     """
 
-    def __init__(self, writer: Writer, before: Snapshot | None, rule: Rule, gone: set[int]) -> None:
+    def __init__(
+        self, writer: Writer, before: Snapshot | None, rule: Rule, gone: set[int], keeper: Keeper
+    ) -> None:
+        self._keeper = keeper
         self._writer, self._before, self._rule, self._gone = writer, before, rule, gone
         self.outcome = Outcome()
         self._digest = b""
@@ -55,6 +56,7 @@ class Loader:
                 self._end_digest()
                 self._digest = key[: DIGEST_KEY[key[0]]]
             self._one(key, [entry for _, entry in group if entry])
+            self._keeper.take(self.outcome.lost)
         self._end_digest()
         return self.outcome
 
@@ -71,7 +73,7 @@ class Loader:
         return sorted(keys)
 
     def _goes(self, entry: bytes) -> bool:
-        return entry[0] & 3 != REVISIT and _CONTAINER.unpack_from(entry, 17)[0] in self._gone
+        return lives_in(entry, self._gone)
 
     def _one(self, key: bytes, incoming: list[bytes]) -> None:
         """Settle the entries under one key."""
@@ -122,7 +124,9 @@ class Loader:
         return False
 
 
-def register(writer: Writer, before: Snapshot | None, load: Load, outcome: Outcome) -> None:
+def register(
+    writer: Writer, before: Snapshot | None, load: Load, outcome: Outcome, ledger: list[str]
+) -> None:
     """Write what a load says beside its captures, in the same commit."""
     meta: dict[str, Any] = {"captures": 0, "digests": 0, "containers": 0, "checksum": 0}
     meta |= {"next_number": 1, "note": {}}
@@ -144,6 +148,7 @@ def register(writer: Writer, before: Snapshot | None, load: Load, outcome: Outco
         meta[count] = (meta[count] + getattr(outcome, count)) % (1 << 64)
     if load.note:
         meta["note"] = load.note
+    meta["ledger"] = ledger
     _forget(writer, before, META)
     writer.add_document(**note_document((META,), meta))
 

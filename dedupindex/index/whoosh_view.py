@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, NamedTuple
@@ -22,13 +22,13 @@ from dedupindex.index.cells import (
     Place,
     answers,
     canonical_prefix,
+    cell_of,
     decode,
     digest_of_key,
     digest_prefix,
 )
 from dedupindex.index.marks import denied
 from dedupindex.index.protocol import Container, Counts
-from dedupindex.index.settle import checksum
 from dedupindex.index.whoosh_schema import (
     META,
     NO_CAPTURE,
@@ -230,11 +230,12 @@ class WhooshView:
             found = self.snapshot.about(place_key(place))
         return int(found[1][0]) if found else 0
 
-    def numbers_of(self, names: Collection[str]) -> set[int]:
-        """All container numbers of files of these names, in whatever crawl."""
+    def places(self) -> Iterator[tuple[int, Place]]:
+        """Every container number, and what it stands for."""
         with reading("the index"):
-            numbered = (self.snapshot.about(term) for term in self.snapshot.terms("about", b"#"))
-            return {found[1][0] for found in numbered if found and found[1][1] in names}
+            for term in self.snapshot.terms("about", b"#"):
+                number = int.from_bytes(term[1:], "big")
+                yield number, self.place_of(number)
 
     def matching(self, query: Any, further: bool) -> Iterator[tuple[bytes, bytes]]:
         """Date (6 bytes) and content of each capture that matches a query of Whoosh.
@@ -249,6 +250,19 @@ class WhooshView:
                 entry = snapshot.entry(content)
                 if answers(entry) and (further or not entry[1] & ALSO):
                     yield entry[2:8], content
+
+    def cells(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """The keys that begin so, in order, and what is under each as one cell."""
+        with reading("the index"):
+            for key in self.snapshot.keys_from(prefix):
+                contents = [content for _, content in self.snapshot.documents("key", key)]
+                if contents:
+                    yield key, cell_of([content[len(key) :] for content in contents])
+
+    def ledger(self) -> list[str]:
+        """The files of the ledger."""
+        with reading("the index"):
+            return list(self.snapshot.meta().get("ledger", []))
 
     def captures(self) -> Iterator[tuple[Digest, Capture]]:
         with reading("the index"):
@@ -273,28 +287,3 @@ class WhooshView:
         with reading("the index"):
             meta = self.snapshot.meta()
             return Counts(meta["captures"], meta["digests"], meta["containers"])
-
-    def check(self) -> list[str]:
-        """What is wrong with the documents, in sentences; files are checked by the engine."""
-        wrong: list[str] = []
-        keys, captures, total, digests, last = self.snapshot.keys, 0, 0, 0, b""
-        for key in self.snapshot.keys_from(b""):
-            digest = digest_prefix(digest_of_key(key))
-            for _, content in self.snapshot.documents("key", key):
-                total += checksum([(content, b"")])
-                if not answers(self.snapshot.entry(content)):
-                    continue
-                capture = self.decoded(content)
-                if keys.of(digest_of_key(key), capture.url) != key:
-                    wrong.append(f"the entry under {key.hex()} belongs under another key")
-                captures += 1
-                digests += digest != last
-                last = digest
-        meta, containers = self.snapshot.meta(), sum(1 for _ in self.containers())
-        found = {"captures": captures, "digests": digests, "containers": containers}
-        for name, count in found.items():
-            if count != meta[name]:
-                wrong.append(f"{count} {name} are there, {meta[name]} were counted")
-        if total % (1 << 64) != meta["checksum"]:
-            wrong.append("what is stored is not what was written (its checksum is another)")
-        return wrong

@@ -1,0 +1,133 @@
+"""What ``bin/impact`` and ``bin/purge`` share: what is meant, and what would become of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+import click
+import orjson
+
+from dedupindex.cli.common import print_json, say
+from dedupindex.digest import Digest
+from dedupindex.errors import BadInput, DedupError
+from dedupindex.purge.impact import Amount, Depending, Going
+from dedupindex.purge.purge import Found
+from dedupindex.purge.shown import going_as_json, impact_as_json
+from dedupindex.purge.target import Kind, One, Target
+from dedupindex.tables import amount, printable
+from dedupindex.timestamps import check_date
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_SHOWN = 20  # containers and crawls, without --json
+
+
+def meant(function: _F) -> _F:
+    """The options that say what is to go."""
+    for option in reversed(
+        (
+            click.option("--container", multiple=True, metavar="NAME", help="All of this file."),
+            click.option("--crawl", multiple=True, metavar="NAME", help="All of this crawl."),
+            click.option("--url", multiple=True, help="All of this URL, exactly as it was."),
+            click.option("--prefix", is_flag=True, help="With --url: all that begin so."),
+            click.option(
+                "--captures",
+                type=click.File("rb"),
+                metavar="FILE",
+                help="JSON lines with digest, url and perhaps date; - for stdin.",
+            ),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def target_of(options: dict[str, Any]) -> Target:
+    """What the options mean; takes them out of `options`."""
+    given = {name: options.pop(name) for name in ("container", "crawl", "url", "captures")}
+    prefix = options.pop("prefix")
+    chosen = [name for name, value in given.items() if value]
+    if len(chosen) != 1:
+        raise click.UsageError("give one of --container, --crawl, --url and --captures")
+    if prefix and chosen != ["url"]:
+        raise click.UsageError("--prefix is for --url")
+    if given["captures"]:
+        return Target(Kind.CAPTURE, ones=_captures(given["captures"]))
+    kind = Kind.PREFIX if prefix else Kind(chosen[0])
+    return Target(kind, tuple(given[chosen[0]]))
+
+
+def _captures(stream: BinaryIO) -> tuple[One, ...]:
+    found = []
+    for number, line in enumerate(stream, 1):
+        if not line.strip():
+            continue
+        try:
+            content = orjson.loads(line)
+            date = content.get("date") or ""
+            found.append(
+                One(
+                    Digest.parse(content["digest"]),
+                    content["url"].encode(),
+                    check_date(date.encode()) if date else b"",
+                )
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, DedupError) as error:
+            raise BadInput(f"line {number} is no capture: {error}") from error
+    if not found:
+        raise BadInput("there are no captures to look for")
+    return tuple(found)
+
+
+def lister(wanted: bool) -> Callable[[Going | Depending], None]:
+    """Prints each original and each revisit, or nothing."""
+    if not wanted:
+        return lambda item: None
+    return lambda item: print_json(going_as_json(item))
+
+
+def missing(target: Target, found: Found) -> list[Any]:
+    """What of a target is not in the index."""
+    if target.kind is Kind.CAPTURE:
+        return [
+            {"digest": str(one.digest), "url": one.url.decode("utf-8", "replace")}
+            for at, one in enumerate(target.ones)
+            if at not in found.places
+        ]
+    return [text for at, text in enumerate(target.texts) if at not in found.places]
+
+
+def tell(target: Target, found: Found, *, purged: bool, as_json: bool) -> None:
+    """Print what would become of the index, or what has."""
+    absent = missing(target, found)
+    if as_json:
+        counts = {"found": len(found.places), "not_found": absent}
+        print_json({**counts, **impact_as_json(found)})
+        return
+    for one in absent:
+        say(f"not found: {one}")
+    impact = found.impact
+    verb = "went" if purged else "would go"
+    _line("originals", impact.originals, f"that {verb}")
+    _line("  same URL", impact.left["same_url"], "of them have another copy of their URL")
+    _line("  other URL", impact.left["other_url"], "are stored under other URLs only")
+    _line("  nowhere", impact.left["nowhere"], "are stored nowhere else")
+    _line("copies", impact.copies, f"that answered nothing, and {verb} too")
+    if found.live:
+        click.echo(f"{'of crawls':<14}{found.live:>12,}  captures not merged yet {verb}")
+    _line("dependents", impact.dependents, f"are revisits that name what {verb}")
+    _line("  broken", impact.broken, "of them have their payload nowhere else")
+    for title, sums in (("file", impact.by_container), ("crawl", impact.by_crawl)):
+        for name, (count, size) in sums.largest(_SHOWN, 0):
+            shown = printable(name.decode("utf-8", "backslashreplace")) or "(not known)"
+            click.echo(f"  in {title} {shown}: {count:,} revisits, {amount(size)}")
+
+
+def _line(title: str, what: Amount, about: str) -> None:
+    click.echo(f"{title:<14}{what.captures:>12,}  {amount(what.bytes):>10}  {about}")
+
+
+def index_argument(function: _F) -> _F:
+    """The index, first of all."""
+    return click.argument("index", type=click.Path(path_type=Path))(function)

@@ -1,0 +1,33 @@
+"""Reading a whole Whoosh index back: is what is stored what was written?"""
+
+from __future__ import annotations
+
+from dedupindex.index.cells import answers, digest_of_key, digest_prefix
+from dedupindex.index.settle import checksum
+from dedupindex.index.whoosh_view import WhooshView
+
+
+def problems(view: WhooshView) -> list[str]:
+    """What is wrong with the documents, in sentences; files are checked by the engine."""
+    wrong: list[str] = []
+    keys, captures, total, digests, last = view.snapshot.keys, 0, 0, 0, b""
+    for key in view.snapshot.keys_from(b""):
+        digest = digest_prefix(digest_of_key(key))
+        for _, content in view.snapshot.documents("key", key):
+            total += checksum([(content, b"")])
+            if not answers(view.snapshot.entry(content)):
+                continue
+            capture = view.decoded(content)
+            if keys.of(digest_of_key(key), capture.url) != key:
+                wrong.append(f"the entry under {key.hex()} belongs under another key")
+            captures += 1
+            digests += digest != last
+            last = digest
+    meta, containers = view.snapshot.meta(), sum(1 for _ in view.containers())
+    found = {"captures": captures, "digests": digests, "containers": containers}
+    for name, count in found.items():
+        if count != meta[name]:
+            wrong.append(f"{count} {name} are there, {meta[name]} were counted")
+    if total % (1 << 64) != meta["checksum"]:
+        wrong.append("what is stored is not what was written (its checksum is another)")
+    return wrong

@@ -1,0 +1,46 @@
+"""What is left under one key when entries go, settled as a load will settle it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from dedupindex.index.cells import NOWHERE, Place, answers, entries_of, packed_url
+from dedupindex.index.identity import Settings
+from dedupindex.index.marks import REVISIT, bare, encode_gone
+from dedupindex.index.settle import Outcome, Rule, mark_before
+
+
+class Purged(NamedTuple):
+    """One key without what goes."""
+
+    staged: list[bytes]  # what a load must bring: marks of what goes, and copies that stay
+    answering: list[bytes]  # entries that will answer, one for a URL
+    seconds: set[tuple[bytes, bytes]]  # second and packed URL of all captures that stay
+
+
+class Settling:
+    """The rule of an index, which knows its places."""
+
+    def __init__(self, settings: Settings, place_of: Callable[[int], Place]) -> None:
+        self._place_of = place_of
+        self._rule = Rule(settings.keys(), settings.keep == "latest", self.place_of)
+
+    def place_of(self, number: int) -> Place:
+        """What a container number stands for, 0 for nothing."""
+        return self._place_of(number) if number else NOWHERE
+
+    def purged(
+        self, key: bytes, cell: bytes, copies: list[bytes], gone: set[bytes], *, anywhere: bool
+    ) -> Purged:
+        """What is under `key` when `gone` has gone from its cell and from the ledger's copies."""
+        marks = {encode_gone(entry, anywhere=anywhere) for entry in gone}
+        stay = [entry for entry in copies if entry not in gone]
+        settled = self._rule.settle(key, [*mark_before(cell), *marks, *stay], Outcome())
+        left = list(entries_of(settled)) if settled else []
+        held = {bare(entry) for entry in [*entries_of(cell), *stay] if entry[0] & 3 != REVISIT}
+        return Purged(
+            [*marks, *stay],
+            [entry for entry in left if answers(entry)],
+            {(entry[2:8], packed_url(entry)) for entry in held - gone},
+        )

@@ -1,0 +1,272 @@
+"""What depends on captures that are to go: one pass over index and ledger, in the order of keys.
+
+Of each original that would go it is told whether another copy of its URL takes its place, whether
+the payload is stored under another URL, or nowhere; and which revisits name it. Memory does not
+grow with any of them.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import SpooledTemporaryFile
+from typing import IO, Any, NamedTuple
+
+from dedupindex.capture import Capture
+from dedupindex.digest import Digest
+from dedupindex.index.cells import (
+    ALSO,
+    DIGEST_KEY,
+    answers,
+    decode,
+    digest_of_key,
+    entries_of,
+    packed_url,
+)
+from dedupindex.index.ledger import DEPENDENT, Dependent, items
+from dedupindex.index.marks import NAMED, REVISIT, ROW, Marks, bare
+from dedupindex.index.protocol import View
+from dedupindex.index.runs import RunWriter
+from dedupindex.index.urlpack import pack
+from dedupindex.purge.going import Settling
+from dedupindex.purge.target import Chosen
+from dedupindex.spill import Sums
+
+_HELD = 8 << 20  # bytes of what is told of a digest, before it goes to disk
+SAME_URL, OTHER_URL, NOWHERE = "same_url", "other_url", "nowhere"
+
+
+@dataclass
+class Amount:
+    """Captures, and bytes of their payloads as far as these are known."""
+
+    captures: int = 0
+    bytes: int = 0
+
+    def add(self, size: int) -> None:
+        """Count one."""
+        self.captures += 1
+        self.bytes += max(size, 0)
+
+
+@dataclass
+class Impact:
+    """What would become of an index."""
+
+    originals: Amount = field(default_factory=Amount)  # that answer now and would go
+    copies: Amount = field(default_factory=Amount)  # that would go, and answer nothing
+    left: dict[str, Amount] = field(
+        default_factory=lambda: {name: Amount() for name in (SAME_URL, OTHER_URL, NOWHERE)}
+    )  # of the originals: where their payload is still stored
+    dependents: Amount = field(default_factory=Amount)  # that name what would go
+    broken: Amount = field(default_factory=Amount)  # of these, whose payload would be nowhere
+    by_container: Sums = field(default_factory=lambda: Sums(2))
+    by_crawl: Sums = field(default_factory=lambda: Sums(2))
+
+    def depends(self, container: str, crawl: str, size: int) -> None:
+        """Count a revisit that depends, by where it is."""
+        self.dependents.add(size)
+        for sums, name in ((self.by_container, container), (self.by_crawl, crawl)):
+            sums.add(name.encode("utf-8", "surrogateescape"), 1, max(size, 0))
+
+
+class Going(NamedTuple):
+    """An original that would go."""
+
+    digest: Digest
+    capture: Capture
+    left: str  # SAME_URL, OTHER_URL or NOWHERE
+    becomes: Capture | None  # the copy of its URL that takes its place
+
+
+class Depending(NamedTuple):
+    """A revisit that names what would go."""
+
+    digest: Digest
+    dependent: Dependent
+    container: str
+    crawl: str
+    size: int  # bytes of payload, -1 unknown
+    left: str
+
+
+class Survey:
+    """Goes through an index once; `impact` is whole when `items` has ended.
+
+    With a `writer` it stages what takes the captures out: see `purge`.
+    """
+
+    def __init__(
+        self, index: Path, view: View, chosen: Chosen, settling: Settling,
+        writer: RunWriter | None = None,
+    ) -> None:  # fmt: skip
+        self.impact = Impact()
+        self._index, self._view, self._chosen = index, view, chosen
+        self._settling, self._writer = settling, writer
+        self._digest, self._survives = b"", False
+        self._held: IO[bytes]
+        self._any_held = False
+
+    def items(self) -> Iterator[Going | Depending]:
+        """Every original that would go, and every revisit that depends on one."""
+        with SpooledTemporaryFile(_HELD) as held:
+            self._held = held
+            yield from self._items()
+
+    def _items(self) -> Iterator[Going | Depending]:
+        ledger = _Ledger(items(self._index, self._view.ledger()))
+        chosen = self._chosen
+        for key, cell in self._view.cells():
+            if not self._digest or not key.startswith(self._digest):
+                yield from self._told()
+                self._digest, self._survives = key[: DIGEST_KEY[key[0]]], False
+            if not chosen.may_hold(key):
+                self._survives = self._survives or any(map(answers, entries_of(cell)))
+                continue
+            marks = Marks.of(list(entries_of(cell)))
+            copies = [entry for entry in ledger.copies(key) if not _void(entry, marks)]
+            entries = [entry for entry in entries_of(cell) if entry[0] & 3 != REVISIT]
+            gone = self._gone(key, [*map(bare, entries), *copies])
+            if gone:
+                self._one(key, cell, copies, gone, ledger)
+            else:
+                self._survives = self._survives or any(map(answers, entries))
+        yield from self._told()
+
+    def _gone(self, key: bytes, known: list[bytes]) -> set[bytes]:
+        """The entries under a key that go; rows that may tell of the same records among them."""
+        takes = self._chosen.takes
+        gone = {entry for entry in known if takes(key, entry)}
+        if gone and not self._chosen.anywhere:
+            places = {(entry[2:8], packed_url(entry)) for entry in gone}
+            for entry in known:
+                if entry[0] & 3 == ROW and (entry[2:8], packed_url(entry)) in places:
+                    place = self._settling.place_of(int.from_bytes(entry[17:21], "big"))
+                    if not place.container:
+                        gone.add(entry)
+        return gone
+
+    def _one(
+        self, key: bytes, cell: bytes, copies: list[bytes], gone: set[bytes], ledger: _Ledger
+    ) -> None:
+        """What goes under one key, and what depends on it."""
+        purged = self._settling.purged(key, cell, copies, gone, anywhere=self._chosen.anywhere)
+        if self._writer is not None:
+            self._writer.extend(sorted(key + entry for entry in purged.staged))
+        digest = digest_of_key(key)
+        stay = {packed_url(entry): entry for entry in purged.answering}
+        self._survives = self._survives or bool(stay)
+        answered = {bare(entry) for entry in entries_of(cell) if answers(entry)}
+        sizes: dict[tuple[bytes, bytes], int] = {}
+        for entry in sorted(gone):
+            capture = decode(key, entry, self._settling.place_of)
+            size = -1 if capture.size_of_record else capture.size
+            place = entry[2:8], packed_url(entry)
+            sizes[place] = max(size, sizes.get(place, -1))
+            if entry[1] & ALSO:  # it is told of under its own digest
+                continue
+            if entry not in answered:
+                self.impact.copies.add(size)
+                continue
+            self.impact.originals.add(size)
+            heir = stay.get(packed_url(entry))
+            becomes = decode(key, heir, self._settling.place_of) if heir else None
+            self._hold(Going(digest, capture, SAME_URL if heir else "", becomes))
+        self._depending(key, ledger, sizes, purged.seconds, stay)
+
+    def _depending(
+        self,
+        key: bytes,
+        ledger: _Ledger,
+        sizes: dict[tuple[bytes, bytes], int],
+        seconds: set[tuple[bytes, bytes]],
+        stay: dict[bytes, bytes],
+    ) -> None:
+        """The revisits that name what goes, but those that go with it, each told once.
+
+        `sizes` are those of the captures that go and `seconds` those that stay.
+        """
+        digest, seen = digest_of_key(key), b""
+        for body in ledger.dependents(key):
+            if self._chosen.takes_dependent(body):
+                continue
+            one = Dependent.of(body)
+            packed, named = pack(one.names_url), body[7:13]
+            if any(named):
+                place = named, packed
+                known = place in sizes or (self._chosen.means(one.names_url) and not stay)
+                if not known or place in seconds:
+                    continue
+                size = sizes.get(place, -1)
+            else:  # it names a URL: whatever is left of it will do
+                if packed in stay or all(url != packed for _, url in sizes):
+                    continue
+                size = max(size for (_, url), size in sizes.items() if url == packed)
+            itself = body[1:7] + pack(one.url)
+            if itself == seen:  # of a log, too, or of a copy of its file
+                continue
+            seen = itself
+            size = one.size if one.size >= 0 else size
+            where = self._settling.place_of(one.container)
+            left = SAME_URL if packed in stay else ""
+            self.impact.depends(where.container, where.crawl, size)
+            self._hold(Depending(digest, one, where.container, where.crawl, size, left))
+
+    def _hold(self, item: Going | Depending) -> None:
+        pickle.dump(item, self._held)
+        self._any_held = True
+
+    def _told(self) -> Iterator[Any]:
+        """What was held until all of a digest was seen."""
+        if not self._any_held:
+            return
+        end = self._held.tell()
+        self._held.seek(0)
+        while self._held.tell() < end:
+            item = pickle.load(self._held)
+            if not item.left:
+                item = item._replace(left=OTHER_URL if self._survives else NOWHERE)
+            if isinstance(item, Depending):
+                if item.left == NOWHERE:
+                    self.impact.broken.add(item.size)
+            else:
+                self.impact.left[item.left].add(
+                    -1 if item.capture.size_of_record else item.capture.size
+                )
+            yield item
+        self._held.seek(0)
+        self._held.truncate()
+        self._any_held = False
+
+
+def _void(entry: bytes, marks: Marks) -> bool:
+    """Whether a copy is one no more, by what the index has heard since."""
+    return marks.chain(entry) if entry[0] & 3 == NAMED else marks.purged(entry)
+
+
+class _Ledger:
+    """The items of a ledger beside the keys of an index, which come in order."""
+
+    def __init__(self, found: Iterator[bytes]) -> None:
+        self._found = found
+        self._next: bytes | None = next(found, None)
+
+    def copies(self, key: bytes) -> list[bytes]:
+        """The copies under a key; what is before it is passed over."""
+        while self._next is not None and self._next < key:
+            self._next = next(self._found, None)
+        return list(self._under(key, copies=True))
+
+    def dependents(self, key: bytes) -> Iterator[bytes]:
+        """The dependents under a key of which the copies were taken."""
+        return self._under(key, copies=False)
+
+    def _under(self, key: bytes, *, copies: bool) -> Iterator[bytes]:
+        while self._next is not None and self._next.startswith(key):
+            body = self._next[len(key) :]
+            if copies and body[0] == DEPENDENT:
+                return
+            self._next = next(self._found, None)
+            yield body

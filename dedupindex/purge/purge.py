@@ -1,0 +1,122 @@
+"""Taking captures out of an index, so that the next surviving copies become the originals.
+
+What goes is remembered by marks in the cells, which settling obeys: a purge is a load of these
+marks and of the copies that the ledger has under the same keys. So it happens wholly or not at all,
+may be done again, and what was purged stays away: no revisit's claim and no row brings it back, nor
+its container when it is read once more.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from dedupindex.crawls.store import open_store
+from dedupindex.errors import HasDependents
+from dedupindex.files import exclusive
+from dedupindex.index import open_index
+from dedupindex.index.identity import read_identity
+from dedupindex.index.protocol import Container, Engine, Load, View
+from dedupindex.index.runs import RunWriter
+from dedupindex.purge import live
+from dedupindex.purge.going import Settling
+from dedupindex.purge.impact import Depending, Going, Impact, Survey
+from dedupindex.purge.target import Chosen, Kind, Target, chosen, registered
+
+Seen = Callable[[Going | Depending], None]
+SCRATCH = "purging"
+_STAGED = 32 << 20  # bytes of what is staged, before it goes to disk
+
+
+@dataclass
+class Found:
+    """What a target means in an index."""
+
+    impact: Impact
+    live: int  # captures of crawls that the index has not taken in yet
+    places: set[int]  # of the texts or captures in the target, that were found
+
+
+def survey(index: Path, target: Target, seen: Seen = lambda item: None) -> Found:
+    """What would become of an index; `seen` hears of each original and each revisit.
+
+    Changes nothing, and may be asked while others write. Raises `DedupError`.
+    """
+    store = open_store(index)
+    with closing(open_index(index)) as engine, engine.view() as view:
+        keys = engine.identity.settings.keys()
+        what = chosen(target, view, keys)
+        impact = _surveyed(index, engine, view, what, None, seen)
+        held = 0
+        if store is not None:
+            with closing(store), store.reading() as reading:
+                held = live.counted(reading, what)
+        return Found(impact, held, what.found)
+
+
+def _surveyed(
+    index: Path, engine: Engine, view: View, what: Chosen, writer: RunWriter | None, seen: Seen
+) -> Impact:
+    settling = Settling(engine.identity.settings, view.place_of)
+    whole = Survey(index, view, what, settling, writer)
+    for item in whole.items():
+        seen(item)
+    return whole.impact
+
+
+def purge(index: Path, target: Target, *, force: bool, seen: Seen = lambda item: None) -> Found:
+    """Take captures out of an index and of its crawls, durably.
+
+    Raises `HasDependents` if a revisit names what would go, unless `force`; nothing has changed
+    then. Raises `IndexBusy` while something else writes, and other `DedupError`.
+    """
+    read_identity(index)  # where there is no index, no lock file is to be made
+    scratch = index / SCRATCH
+    with (
+        exclusive(index / "lock", f"the index at {index}"),
+        closing(open_index(index, write=True)) as engine,
+    ):
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir()
+        try:
+            return _purged(index, engine, target, force, scratch, seen)
+        finally:
+            with suppress(OSError):
+                shutil.rmtree(scratch)
+
+
+def _purged(
+    index: Path, engine: Engine, target: Target, force: bool, scratch: Path, seen: Seen
+) -> Found:
+    writer = RunWriter(scratch, "purged", run_bytes=_STAGED)
+    with engine.view() as view:
+        what = chosen(target, view, engine.identity.settings.keys())
+        impact = _surveyed(index, engine, view, what, writer, seen)
+        marked = [_purged_container(view, name) for name in registered(target, view)]
+    if impact.dependents.captures and not force:
+        raise HasDependents(
+            f"{impact.dependents.captures:,} revisits name captures that would go; "
+            "bin/impact lists them, and --force purges all the same"
+        )
+    writer.flush()
+    held, store = 0, open_store(index)
+    if store is not None:
+        with closing(store):
+            held = live.remove(store, what, engine.identity.settings)
+    with engine.view() as view:
+        drops = what.drops if view.ledger() else None
+    if writer.paths or marked or drops:
+        engine.load(Load(writer.paths, (), marked, drops=drops))
+    return Found(impact, held, what.found)
+
+
+def _purged_container(view: View, name: str) -> Container:
+    container = view.container(name)
+    assert container is not None
+    return container._replace(purged=True)
+
+
+__all__ = ["Found", "Kind", "purge", "survey"]

@@ -1,0 +1,162 @@
+"""Purges against a model that keeps everything: the index is as if built from what survives."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dedupindex.capture import Capture, Evidence
+from dedupindex.index.identity import Settings
+from dedupindex.purge.purge import purge, survey
+from dedupindex.purge.target import Kind, One, Target, is_container
+from dedupindex.timestamps import digits_of_date
+from tests.captures import capture, sha1
+from tests.purging import READ, UNREAD, begin, held, load
+
+URLS = (b"http://example.com/a", b"http://www.example.com/a", b"http://example.com/b")
+FILES = ("/w/a.warc.gz", "/w/b.warc.gz", "/copy/a.warc.gz", "a.warc.gz", "")
+
+stored = st.builds(
+    lambda number, url, day, evidence, container: capture(
+        number, url, day, evidence=evidence, container=container
+    ),
+    st.integers(1, 2),
+    st.sampled_from(URLS),
+    st.integers(1, 3),
+    st.sampled_from([Evidence.RECORD, Evidence.RECORD, Evidence.ROW]),
+    st.sampled_from(FILES),
+)
+told = st.builds(
+    lambda number, url, day, evidence, offset: capture(
+        number, url, day, evidence=evidence, container="", offset=offset
+    ),
+    st.integers(1, 2),
+    st.sampled_from(URLS),
+    st.integers(1, 3),
+    st.sampled_from([Evidence.NAMED, Evidence.NAMED, Evidence.REVISIT]),
+    st.sampled_from([READ, UNREAD]),
+)
+targets = st.one_of(
+    st.builds(lambda name: Target(Kind.CONTAINER, (name,)), st.sampled_from(FILES[:-1])),
+    st.builds(lambda url: Target(Kind.URL, (url.decode(),)), st.sampled_from(URLS)),
+    st.just(Target(Kind.PREFIX, ("http://example.com/",))),
+    st.builds(
+        lambda number, url, day: Target(
+            Kind.CAPTURE, ones=(One(sha1(number), url, b"2026-11-%02dT09:14:17Z" % day),)
+        ),
+        st.integers(1, 2),
+        st.sampled_from(URLS),
+        st.integers(1, 3),
+    ),
+)
+steps = st.one_of(st.lists(st.one_of(stored, stored, told), max_size=8), targets)
+
+Place = tuple[str, bytes, bytes]  # digest, URL, second
+
+
+@dataclass
+class Model:
+    """Everything that came and was not purged, and what stays away."""
+
+    items: list[Capture] = field(default_factory=list)
+    gone: set[tuple[Place, str]] = field(default_factory=set)  # with the container, "*" for any
+
+    def load(self, captures: Iterable[Capture]) -> None:
+        self.items += [one for one in captures if not self._stays_away(one)]
+
+    def _stays_away(self, one: Capture) -> bool:
+        place = _place(one)
+        if one.evidence is Evidence.NAMED:
+            return any(
+                (other[0] == place) or (where == "*" and other[0][:2] == place[:2])
+                for other in self.gone
+                for where in [other[1]]
+            )
+        if one.evidence is Evidence.REVISIT:
+            return False
+        if not one.container:
+            return any(other[0] == place for other in self.gone)
+        return (place, one.container) in self.gone or (place, "*") in self.gone
+
+    def _chained(self, one: Capture) -> bool:
+        """Whether it is a claim that nobody ever believed: an index does not know of it."""
+        return one.evidence is Evidence.NAMED and any(
+            mark.evidence is Evidence.REVISIT
+            and _place(mark)[:2] == _place(one)[:2]
+            and mark.date <= one.date
+            for mark in self.items
+        )
+
+    def purge(self, target: Target) -> int:
+        """How many captures go."""
+        gone = [one for one in self.items if _takes(target, one) and not self._chained(one)]
+        if target.kind is Kind.CONTAINER:
+            places = {_place(one) for one in gone}
+            gone += [
+                one
+                for one in self.items
+                if one.evidence is Evidence.ROW and not one.container and _place(one) in places
+            ]
+        where = target.kind is Kind.CONTAINER
+        self.gone |= {
+            (_place(one), one.container if where else "*") for one in gone if one.container
+        }
+        self.gone |= {(_place(one), "*") for one in gone if not one.container}
+        self.items = [one for one in self.items if one not in gone and not self._stays_away(one)]
+        return len(gone)
+
+
+def _place(one: Capture) -> Place:
+    return str(one.digest), one.url, digits_of_date(one.date)
+
+
+def _takes(target: Target, one: Capture) -> bool:
+    if one.evidence is Evidence.REVISIT:
+        return False
+    if target.kind is Kind.CONTAINER:
+        named = one.evidence is Evidence.NAMED or not one.container
+        return not named and is_container(target.texts[0], one.container)
+    if target.kind is Kind.CAPTURE:
+        (wanted,) = target.ones
+        return (one.digest, one.url, one.date) == (wanted.digest, wanted.url, wanted.date)
+    url = one.url.decode()
+    return url.startswith(target.texts) if target.kind is Kind.PREFIX else url in target.texts
+
+
+@pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
+@pytest.mark.parametrize("keep", ["earliest", "latest"])
+def test_after_any_loads_and_purges_an_index_is_as_if_built_from_what_survives(
+    engine: str, keep: str
+) -> None:
+    @settings(max_examples=150 if engine == "lmdb" else 20)
+    @given(st.lists(steps, min_size=2, max_size=6), st.booleans())
+    def check(made: list[list[Capture] | Target], canonical: bool) -> None:
+        chosen = Settings(keep=keep, canonical=canonical)
+        model = Model()
+        with tempfile.TemporaryDirectory() as name:
+            index = begin(Path(name), engine, chosen)
+            for step in made:
+                if isinstance(step, Target):
+                    model.purge(step)
+                    before = survey(index, step)
+                    done = purge(index, step, force=True)
+                    assert done.impact.originals == before.impact.originals
+                    again = purge(index, step, force=False).impact
+                    assert not (again.originals.captures or again.copies.captures)
+                else:
+                    model.load(step)
+                    load(index, step)
+                rebuilt = begin(Path(name) / "fresh", engine, chosen)
+                load(rebuilt, model.items)
+                assert held(index) == held(rebuilt)
+                for path in sorted((Path(name) / "fresh").rglob("*"), reverse=True):
+                    path.rmdir() if path.is_dir() else path.unlink()
+                (Path(name) / "fresh").rmdir()
+
+    check()
