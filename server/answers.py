@@ -38,6 +38,7 @@ from server.replies import (
     TEXT,
     Reply,
     RequestError,
+    error_object,
 )
 
 _LINES_TYPES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
@@ -175,6 +176,9 @@ class Lookups:
             yield from answers
         except OSError:
             return  # the client went away
+        except RequestError as error:  # of the body, in the middle of it: said in the last line
+            self._metrics.error(error.reason)
+            yield orjson.dumps(error_object(error.reason, str(error))) + b"\n"
         except Exception as error:
             report(error, environ)
             self._metrics.error("internal")

@@ -79,7 +79,7 @@ def test_what_writes_did_and_how_crawls_stand(web: Any) -> None:
     counted = of(found, "dedupindex_captures_total")
     assert counted == {"added": 1, "unchanged": 1, "refused": 1, "bad": 1}
     counted = of(found, "dedupindex_claims_total")
-    assert counted == {"duplicate": 1, "claimed": 1, "taken": 1}
+    assert counted == {"duplicate": 1, "claimed": 1, "taken": 1, "bad": 0}
     assert of(found, "dedupindex_crawls") == {"open": 2, "committed": 0, "cancelled": 0}
     assert of(found, "dedupindex_crawls_open_captures") == {"": 1}
     requests = of(found, "dedupindex_route_seconds_count")

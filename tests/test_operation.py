@@ -284,6 +284,22 @@ def test_a_body_may_take_long_if_it_moves(make_index: MakeIndex) -> None:
         assert until(lambda: answer.readline() == b"0\r\n")
 
 
+def test_lines_that_break_off_end_with_an_error(make_index: MakeIndex) -> None:
+    line = json.dumps({"digest": str(sha1(1))}).encode() + b"\n"
+    head = b"POST /lookup HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n"
+    options = ("--workers", "1", "--body-timeout", "1")
+    with (
+        serving(make_index([capture(1)]), *options) as server,
+        socket.create_connection(("127.0.0.1", server.port), DEADLINE) as stream,
+        stream.makefile("rb") as answer,
+    ):
+        stream.sendall(head + b"Content-Length: 300000\r\n\r\n" + line * 1500)
+        text = answer.read()
+        assert 0 < text.count(b'"duplicate":true') <= 1500
+        assert text.count(b'"error"') == 1 and b'"body_timeout"' in text
+        assert "Traceback" not in server.log.read_text()
+
+
 def status(port: int, request: bytes) -> int:
     """The status of the answer to a request that is sent as it is."""
     with (
@@ -361,6 +377,7 @@ WRITES = {
     "begin_crawl": ("/crawls", {"name": "b"}),
     "commit_crawl": ("/crawls/a/commit", {}),
     "cancel_crawl": ("/crawls/a/cancel", {}),
+    "count_crawl": ("/crawls/a/counts", {}),
     "add_captures": ("/captures?crawl=a", report(1)),
     "claim": ("/claims", {"crawl": "a", "digest": str(sha1(1))}),
     "release": ("/claims", {"digest": str(sha1(1)), "token": "0" * 32}),
