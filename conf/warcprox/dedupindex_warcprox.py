@@ -13,9 +13,14 @@ DEDUPINDEX_CRAWL   the crawl of requests without buckets; not set: they are look
 DEDUPINDEX_TOKEN   a token of the role write, where the server wants one
 DEDUPINDEX_COMMIT  1: commit the crawls when warcprox ends; otherwise somebody else does
 
-A bucket of ``Warcprox-Meta: {"dedup-buckets": {"news": "rw", "base": "ro"}}`` is the crawl of its
-name, asked in the order given; ``ro`` is looked up and never reported to. What is committed answers
+A bucket of ``Warcprox-Meta: {"dedup-buckets": {"news": "rw", "base": "ro"}}`` is the namespace of
+its name, asked in the order given. What is stored for ``rw`` is reported to a crawl in it, named
+after DEDUPINDEX_CRAWL and the bucket (``weekly.news``; without the former after the bucket alone);
+``ro`` is looked up and never reported to. What is in no namespace, the index first of all, answers
 every bucket.
+
+Where a policy of the server says ``skip``, the response is not written at all, as in warcprox's own
+``--blackout-period``, which works too.
 """
 
 from __future__ import annotations
@@ -62,24 +67,30 @@ class Session:
         if new:
             _log.warning("%s", sentence)
 
-    def crawls(self, recorded_url):
-        """The crawls of a capture, in order: name, and whether it may be written to."""
+    def places(self, recorded_url):
+        """Where a capture is looked up, in order: parameters, and the crawl it is reported to."""
         buckets = (recorded_url.warcprox_meta or {}).get("dedup-buckets")
         if buckets is None:
-            return [(self.default, bool(self.default) and self._may_write(self.default))]
+            if self.default and self._may_write(self.default, {}):
+                return [({"crawl": self.default}, self.default)]
+            return [({}, None)]
         if not isinstance(buckets, dict):
             self.tell(f"dedup-buckets is no object of bucket names and modes: {buckets!r:.200}")
             return []
         found = []
         for name, mode in buckets.items():
-            if not (name.isascii() and name.isprintable()) or set(name) & {" ", "/"} or not name:
-                self.tell(f"bucket {name!r:.200} is ignored: it cannot be the name of a crawl")
+            if not (name.isascii() and name.isprintable()) or set(name) & set(" /,") or not name:
+                self.tell(f"bucket {name!r:.200} is ignored: it cannot be a namespace")
                 self.counts["bucket ignored"] += 1
+                continue
+            crawl = f"{self.default}.{name}" if self.default else name
+            if mode != "ro" and self._may_write(crawl, {"namespace": name}):
+                found.append(({"crawl": crawl}, crawl))
             else:
-                found.append((name, mode != "ro" and self._may_write(name)))
+                found.append(({"namespace": name}, None))
         return found
 
-    def _may_write(self, name):
+    def _may_write(self, name, settings):
         """Whether a crawl takes captures; begins it at first."""
         with self._lock:
             state, now = self._open.get(name), time.monotonic()
@@ -88,7 +99,7 @@ class Session:
             self._open[name] = now + _ASK_AGAIN
         try:
             # warcprox takes digests of the body without its chunks
-            self.client.begin(name, digest_covers="entity")
+            self.client.begin(name, digest_covers="entity", **settings)
             done = True
         except DedupError as error:
             if error.http_status == 503:
@@ -150,12 +161,14 @@ class Lookup(warcprox.BaseStandardPostfetchProcessor, DedupableMixin):
         ):
             return
         mine = spelled(recorded_url, self.options)
-        for crawl, writable in self._session.crawls(recorded_url):
-            answer = self._session.client.lookup(
-                mine, recorded_url.url, **({"crawl": crawl} if writable else {})
-            )
+        mime = {"mime": recorded_url.mimetype} if recorded_url.mimetype else {}
+        for place, _ in self._session.places(recorded_url):
+            answer = self._session.client.lookup(mine, recorded_url.url, **place, **mime)
             if isinstance(answer, Hit) and self._will_replay(answer.original, mine):
                 recorded_url.dedup_info = _dedup_info(answer.original)
+                if answer.skip:
+                    recorded_url.do_not_archive = True
+                    self._session.counts["skipped"] += 1
                 return
 
     def _will_replay(self, original, mine):
@@ -194,8 +207,8 @@ class Store:
         """Called by warcprox when records were written."""
         try:
             if records and records[0].type == b"response" and not recorded_url.truncated:
-                for crawl, writable in self._session.crawls(recorded_url):
-                    if writable:
+                for _, crawl in self._session.places(recorded_url):
+                    if crawl:
                         self._queue.put((crawl, self._capture(recorded_url, records[0])))
         except Exception:  # it is in the WARC all the same, and can be indexed from there
             _log.exception("a capture was not reported")

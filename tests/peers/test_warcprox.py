@@ -29,7 +29,7 @@ from tests.peers.replay import (
     replay,
 )
 from tests.peers.site import COPIES, PAGES, bodies, site
-from tests.test_server_live import serving
+from tests.test_server_live import Running, serving
 
 pytestmark = pytest.mark.peer
 EVERYTHING = Settings(mime=".*", whitelist=True)
@@ -43,7 +43,12 @@ def index(make_index: MakeIndex) -> Path:
 
 @contextmanager
 def proxying(
-    folder: Path, server: str, crawl: str = "", script: str = "plugin.sh", **env: str
+    folder: Path,
+    server: str,
+    crawl: str = "",
+    script: str = "plugin.sh",
+    more: Sequence[str] = (),
+    **env: str,
 ) -> Iterator[int]:
     """warcprox with our plugin, writing to `folder`; when it has ended its WARCs are whole."""
     tools, port = environment("warcprox", WARCPROX), free_port()
@@ -53,7 +58,8 @@ def proxying(
     allowed.write_text(f'#!/bin/sh\nexec "{tools / "python"}" "{main}" "$@"\n')
     allowed.chmod(0o755)
     words = [
-        *(ROOT / "conf" / "warcprox" / script, "-b", "127.0.0.1", "-p", str(port), "-d", folder),
+        *(ROOT / "conf" / "warcprox" / script, *more),
+        *("-b", "127.0.0.1", "-p", str(port), "-d", folder),
         *("-z", "--stats-db-file=/dev/null", "-c", folder / "ca.pem"),
         *("--certs-dir", folder / "certs"),
     ]
@@ -140,24 +146,69 @@ def test_a_crawl_finds_its_own(index: Path, tmp_path: Path) -> None:
     assert written == [["response"], ["revisit"], ["response"]]
 
 
-def test_buckets_are_crawls(index: Path, tmp_path: Path) -> None:
+def meta(**buckets: str) -> dict[str, str]:
+    """The header that names buckets."""
+    named = {name.replace("_", " "): mode for name, mode in buckets.items()}
+    return {"Warcprox-Meta": json.dumps({"dedup-buckets": named})}
+
+
+def test_buckets_are_namespaces(index: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
-
-    def meta(**buckets: str) -> str:
-        return json.dumps({"dedup-buckets": {n.replace("_", " "): m for n, m in buckets.items()}})
-
     with site() as base, serving(index) as server:
         url = f"http://127.0.0.1:{server.port}"
-        with proxying(first, url, "default") as port:
-            crawl(port, base, ["/"], **{"Warcprox-Meta": meta(news="rw", bad_name="rw")})
-            crawl(port, base, ["/data"], **{"Warcprox-Meta": meta(base="ro")})
+        with proxying(first, url, "one", DEDUPINDEX_COMMIT="1") as port:
+            crawl(port, base, ["/"], **meta(news="rw", bad_name="rw"))
+            crawl(port, base, ["/data"], **meta(base="ro"))
+            crawl(port, base, ["/logo.png"])
         crawls = json.loads(server.get("/crawls")[1])["crawls"]
-        assert {one["name"]: one["captures"] for one in crawls} == {"news": 1}
+        told = {one["name"]: (one["namespace"], one["state"], one["captures"]) for one in crawls}
+        assert told == {"one.news": ("news", "committed", 1), "one": (None, "committed", 1)}
         assert "bucket 'bad name' is ignored" in (first / "log").read_text()
-        with proxying(second, url, "default") as port:
-            crawl(port, base, ["/"], **{"Warcprox-Meta": meta(base="ro", news="rw")})
-            crawl(port, base, ["/data"], **{"Warcprox-Meta": meta(news="rw")})
-    assert types(second) == {base + "/": "revisit", base + "/data": "response"}
+        with proxying(second, url, "two") as port:
+            crawl(port, base, ["/"], **meta(other="rw"))  # what news has committed is not for it
+            crawl(port, base, ["/data"], **meta(news="rw"))
+            crawl(port, base, ["/logo.png"], **meta(other="rw"))  # in no namespace: for all
+            crawl(port, base, ["/copy/logo.png"])
+        third = tmp_path / "third"
+        with proxying(third, url, "three") as port:
+            crawl(port, base, ["/"], **meta(base="ro", news="ro"))
+            crawl(port, base, ["/data"])
+        crawls = json.loads(server.get("/crawls")[1])["crawls"]
+        names = {one["name"] for one in crawls}
+        assert names == {"one", "one.news", "two", "two.other", "two.news", "three"}
+    assert types(second) == {
+        base + "/": "response",
+        base + "/data": "response",
+        base + "/logo.png": "revisit",
+        base + "/copy/logo.png": "revisit",
+    }
+    assert types(third) == {base + "/": "revisit", base + "/data": "response"}
+    found = records(warcs(first, second, third))
+    assert check_references(found) == 3
+
+
+@pytest.mark.parametrize("whose", ["policy", "warcprox"])
+def test_in_the_blackout_period_nothing_is_written(whose: str, index: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "warcs"
+    more = ["--blackout-period=3600"] if whose == "warcprox" else []
+    with site() as base, serving(index) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        with Client(url) as client:
+            policy = [{"blackout": "1h"}] if whose == "policy" else []
+            client.begin("one", digest_covers="entity", policy=policy)
+            with proxying(folder, url, "one", more=more) as port:
+                crawl(port, base, ["/logo.png"])
+                until(lambda: _captures(server, "one") == 1, None, folder / "log")
+                for _ in range(2):
+                    crawl(port, base, ["/logo.png"])
+                crawl(port, base, ["/copy/logo.png"])
+    assert types(folder) == {base + "/logo.png": "response", base + "/copy/logo.png": "revisit"}
+    if whose == "policy":
+        assert "{'skipped': 2}" in (folder / "log").read_text()
+
+
+def _captures(server: Running, name: str) -> int:
+    return int(json.loads(server.get(f"/crawls/{name}")[1])["captures"])
 
 
 def test_a_hit_that_replay_would_not_find_is_not_used(index: Path, tmp_path: Path) -> None:
