@@ -29,7 +29,9 @@ from server.live import LiveIndex
 from server.metrics import Metrics
 from server.openapi import document
 from server.pages.blueprint import make_pages
+from server.pages.commands import Commands
 from server.patience import Patience
+from server.purging import PurgeViews
 from server.records import Records
 from server.replies import ERRORS, Headers, Reply, error_reply
 from server.report_views import ReportViews
@@ -56,8 +58,12 @@ def create_app(
     reports = ReportViews(live, reporting, access)
     records = Records(live, judges, config.max_batch)
     dialects = DialectViews(cdx, records, access, bodies, config)
+    commands = Commands(config.index)
+    purging = PurgeViews(live, reporting, access, commands, crawls.given, config.max_batch)
     for route in ROUTES:
-        of = next(one for one in (views, crawls, reports, dialects) if hasattr(one, route.name))
+        of = next(
+            one for one in (views, crawls, reports, purging, dialects) if hasattr(one, route.name)
+        )
         view = getattr(of, route.name)
         path = route.path.replace("{", "<").replace("}", ">")
         app.add_url_rule(path, route.name, view, methods=[route.method])

@@ -43,7 +43,7 @@ class CrawlViews:
         self._claiming, self._bodies, self._metrics = claiming, bodies, metrics
 
     def begin_crawl(self) -> Response:
-        given = self._given()
+        given = self.given()
         who = self._writer(text_of(given, "name"), text_of(given, "namespace"))
         return self._written(who, self._reporting.begin(given))
 
@@ -53,15 +53,15 @@ class CrawlViews:
 
     def commit_crawl(self, name: str) -> Response:
         who = self._writer(name)
-        return self._written(who, self._reporting.end(name, self._given(), keep=True))
+        return self._written(who, self._reporting.end(name, self.given(), keep=True))
 
     def cancel_crawl(self, name: str) -> Response:
         who = self._writer(name)
-        return self._written(who, self._reporting.end(name, self._given(), keep=False))
+        return self._written(who, self._reporting.end(name, self.given(), keep=False))
 
     def count_crawl(self, name: str) -> Response:
         who = self._writer(name)
-        return self._written(who, self._reporting.told(name, self._given()))
+        return self._written(who, self._reporting.told(name, self.given()))
 
     def add_captures(self) -> Response:
         crawl, total = request.args.get("crawl", ""), Reported()
@@ -72,14 +72,14 @@ class CrawlViews:
             with self._bodies.one(), self._audited(who, crawl, total):
                 self._reporting.lines(crawl, lines, total)
             return _json(total.as_json())
-        given = self._given()
+        given = self.given()
         crawl = crawl or text_of(given, "crawl")
         with self._audited(self._writer(crawl), crawl, total):
             self._reporting.captures(crawl, given, total)
         return _json(total.as_json())
 
     def claim(self) -> Response:
-        given = self._given()
+        given = self.given()
         crawl = text_of(given, "crawl")
         who, allowed = self._writer(crawl), partial(self._access.may_read, request.environ)
         many = "claims" in given
@@ -89,7 +89,7 @@ class CrawlViews:
         return self._written(who, dict(results) if many else answer, crawl, answer)
 
     def release(self) -> Response:
-        given = self._given()
+        given = self.given()
         return self._written(self._writer(), self._claiming.release(given))
 
     def _writer(self, crawl: str = "", namespace: str = "") -> str:
@@ -130,7 +130,7 @@ class CrawlViews:
         self._metrics.written(total.counts())
         logs.audit(request.environ, who, vars(total), crawl)
 
-    def _given(self) -> dict[str, Any]:
+    def given(self) -> dict[str, Any]:
         """The fields of a body: a JSON object, or a form as scripts send it.
 
         Nobody's body is received who may not write at all.

@@ -104,7 +104,7 @@ def audit(
 
 _RESULTS = (
     *("crawl", "name", "state", "added", "unchanged", "bad", "broken_off"),
-    *("duplicate", "claimed", "released"),
+    *("duplicate", "claimed", "released", "found"),
 )
 
 

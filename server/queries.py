@@ -39,7 +39,15 @@ REPORT: dict[str, dict[str, Any]] = {
     "limit": _LIMIT,
     "after": {**_TEXT, "description": "A group's heading: those that come after it."},
 }
-OF_ROUTES = {"list_crawls": CRAWLS, "crawl_report": REPORT}
+_BOOLEAN = {**_TEXT, "enum": ["true", "false"]}
+IMPACT: dict[str, dict[str, Any]] = {
+    "container": {**_TEXT, "description": "All of this file."},
+    "crawl": {**_TEXT, "description": "All of this crawl."},
+    "url": {**_TEXT, "description": "All of this URL, exactly as it was."},
+    "prefix": {**_BOOLEAN, "description": "With `url`: all that begin so."},
+    "list": {**_BOOLEAN, "description": "The first of what would go and of what depends, too."},
+}
+OF_ROUTES = {"list_crawls": CRAWLS, "crawl_report": REPORT, "impact": IMPACT}
 
 
 def read(query_string: str, known: Mapping[str, dict[str, Any]]) -> dict[str, Any]:

@@ -91,6 +91,7 @@ def schemas() -> dict[str, Any]:
         ),
         "object": {"type": "object"},
         **_of_crawls(),
+        **_of_purging(),
     }
 
 
@@ -208,6 +209,12 @@ def _claims() -> dict[str, Any]:
     }
 
 
+_AMOUNTS = (
+    *("originals", "same_url", "other_url", "nowhere"),
+    *("copies", "dependents", "broken"),
+)
+
+
 def _of_crawls() -> dict[str, Any]:
     seen = {"type": "string", "enum": [one.value for one in Seen]}
     covers = {"type": "string", "enum": [one.name.lower() for one in Covers]}
@@ -252,4 +259,29 @@ def _of_crawls() -> dict[str, Any]:
         "Record": _object(record, required=list(record)),
         "Records": {"type": "array", "items": _object(record, required=list(record))},
         "Released": _object({"released": {"type": "boolean"}}, required=["released"]),
+    }
+
+
+def _of_purging() -> dict[str, Any]:
+    deletion = {name: _TEXT for name in ("digest", "url", "date")}
+    amount = {"captures": {"type": "integer"}, "bytes": {"type": "integer"}}
+    return {
+        "Deletions": _object(
+            {
+                "captures": {"type": "array", "items": _object(deletion)},
+                "force": {"type": "boolean"},
+                **deletion,
+            },
+            additionalProperties=False,
+        ),
+        "Impact": _object(
+            {
+                "found": {"type": "integer"},
+                "not_found": {"type": "array"},
+                "live": {"type": "integer"},
+                **dict.fromkeys(("by_container", "by_crawl", "listed"), {"type": "array"}),
+                **dict.fromkeys(_AMOUNTS, _object(amount, required=list(amount))),
+            },
+            required=["found", "not_found", *_AMOUNTS],
+        ),
     }

@@ -16,7 +16,7 @@ from tempfile import TemporaryFile
 from threading import BoundedSemaphore
 from typing import IO, NamedTuple
 
-from dedupindex.errors import BadInput, Damaged, IndexUnavailable
+from dedupindex.errors import BadInput, Damaged, HasDependents, IndexUnavailable
 from server.replies import RequestError
 
 LONGEST = 60  # seconds of one
@@ -114,5 +114,7 @@ def _check(name: str, status: int, said: list[str]) -> None:
         raise BadInput(text)
     if status == IndexUnavailable.exit_status:
         raise IndexUnavailable(text)
+    if status == HasDependents.exit_status and name == "purge":
+        raise HasDependents(text)
     if status not in (0, Damaged.exit_status):
         raise RuntimeError(f"bin/{name} ended with {status}: {said}")

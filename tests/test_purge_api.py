@@ -1,0 +1,108 @@
+"""Impact, dropping and deleting over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from dedupindex import tokens
+from dedupindex.files import exclusive
+from dedupindex.tokens import Role
+from tests.captures import capture, sha1
+from tests.purging import begin, load, revisit_of
+from tests.test_crawl_api import begin as begin_crawl
+from tests.test_crawl_api import report, served
+
+A, B = b"http://example.com/a", b"http://example.com/b"
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
+    """Two captures of a URL, of which a revisit names the first."""
+    index = begin(tmp_path)
+    first = capture(1, A, 1, container="/w/a.warc.gz")
+    load(index, [first, capture(1, A, 2, container="/w/b.warc.gz")], [revisit_of(first, B, 3)])
+    return index
+
+
+def date(web: FlaskClient, number: int = 1) -> str:
+    """The day of what answers, "" for nothing."""
+    answer = web.get(f"/lookup?digest={sha1(number)}").get_json()
+    return str(answer["original"]["date"][8:10]) if answer["duplicate"] else ""
+
+
+def test_impact_is_told_before_captures_are_deleted(index: Path) -> None:
+    web = served(index)
+    told = web.get("/impact", query_string={"container": "a.warc.gz", "list": "true"}).get_json()
+    assert told["found"] == 1 and told["dependents"]["captures"] == 1
+    assert [next(iter(one)) for one in told["listed"]] == ["goes", "depends"]
+    assert told["listed"][0]["becomes"]["date"].startswith("2026-11-02")
+    one = {"digest": str(sha1(1)), "url": A.decode(), "date": "2026-11-01T09:14:17Z"}
+    refused = web.delete("/captures", json=one)
+    assert refused.status_code == 409
+    assert refused.get_json()["error"]["code"] == "has_dependents" and date(web) == "01"
+    none = {"digest": str(sha1(9)), "url": A.decode()}
+    done = web.delete("/captures", json={"captures": [one, none], "force": True})
+    assert done.status_code == 200, done.text
+    content = done.get_json()
+    assert content["found"] == 1 and date(web) == "02"
+    assert content["not_found"] == [{"digest": str(sha1(9)), "url": A.decode()}]
+    again = web.delete("/captures", json=one).get_json()
+    assert again["found"] == 0 and len(again["not_found"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/impact", None),
+        ("/impact?container=a&url=b", None),
+        ("/impact?what=a", None),
+        ("/impact?crawl=a&prefix=true", None),
+        ("/impact?url=a%00", None),
+        ("/captures", {"digest": "x", "url": "y"}),
+        ("/captures", {"digest": str(sha1(1))}),
+        ("/captures", {"digest": str(sha1(1)), "url": "a", "date": "yesterday"}),
+        ("/captures", {"captures": {}}),
+        ("/captures", {"captures": []}),
+        ("/captures", {"captures": ["a"]}),
+        ("/captures", {"captures": [], "force": "perhaps"}),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(index: Path, path: str, body: Any) -> None:
+    web = served(index)
+    answer = web.get(path) if body is None else web.delete(path, json=body)
+    assert answer.status_code == 400, answer.text
+
+
+def test_a_crawl_is_dropped_unless_the_index_has_it(index: Path) -> None:
+    web = served(index)
+    for name in ("open", "committed"):
+        begin_crawl(web, name, seen_by="all")
+        web.post(f"/captures?crawl={name}", json=report(5))
+    web.post("/crawls/committed/commit")
+    with exclusive(index / "lock", "the index"):  # a merge is going on
+        assert web.delete("/crawls/committed").status_code == 503
+    assert date(web, 5)
+    for name in ("open", "committed", "open"):
+        assert web.delete(f"/crawls/{name}").get_json()["state"] == "cancelled"
+    assert not date(web, 5)
+    assert web.delete("/crawls/none").status_code == 404
+
+
+def test_only_administrators_may(index: Path) -> None:
+    secrets = {role: tokens.add(index, role.name, role) for role in Role}
+    web = served(index)
+    begun = {"Authorization": f"Bearer {secrets[Role.ADMIN]}"}
+    web.post("/crawls", json={"name": "a"}, headers=begun)
+    for role, secret in secrets.items():
+        headers = {"Authorization": f"Bearer {secret}"}
+        answers = [
+            web.get("/impact?crawl=a", headers=headers),
+            web.delete("/captures", json={"digest": str(sha1(9)), "url": "x"}, headers=headers),
+            web.delete("/crawls/a", headers=headers),
+        ]
+        may = role is Role.ADMIN
+        assert [one.status_code for one in answers] == ([200] * 3 if may else [403] * 3)
