@@ -346,15 +346,19 @@ def test_the_server_keeps_to_its_own_document(make_index: MakeIndex) -> None:
     numbers = iter(range(10**6))
     for found in schema.get_all_operations():
         operation = found.ok()
-        succeeded[operation.definition.raw["operationId"]] = 0
+        operation_id = operation.definition.raw["operationId"]
+        succeeded[operation_id] = 0
+        examples = 10 if operation_id in ("impact", "delete_captures") else 50  # a process for each
 
-        @settings(max_examples=50, database=None)
+        @settings(max_examples=examples, database=None)
         @schemathesis_given(operation)
         def check(case: schemathesis.Case) -> None:
             name = case.operation.definition.raw["operationId"]
             number = next(numbers)
             if number % 2:
                 known = {**KNOWN, "crawl": f"crawl-{number}", "name": f"crawl-{number}"}
+                if name == "delete_captures":
+                    known["url"] = "http://example.com/gone"  # the known one is still needed
                 if name != "begin_crawl":
                     web.post("/crawls", json={"name": known["crawl"]})
                 make_known(case, known)
