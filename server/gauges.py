@@ -10,6 +10,7 @@ from prometheus_client.metrics_core import Metric
 
 from dedupindex.crawls import statistics
 from dedupindex.crawls.crawl import State
+from dedupindex.crawls.upkeep import waits
 from dedupindex.errors import DedupError
 from server.config import RECORDS_CRAWL
 from server.live import LiveIndex
@@ -31,7 +32,7 @@ def crawl_gauges(live: LiveIndex) -> Iterator[Metric]:
                         RECORDS_CRAWL
                     )  # of /api/records: nobody asks for it
                     silent += not own and not statistics.total(reading, crawl).lookups
-                unmerged += crawl.state is State.COMMITTED and not crawl.merged
+                unmerged += waits(crawl)
     except DedupError:
         return
     states = GaugeMetricFamily("dedupindex_crawls", "Crawls by state.", labels=["state"])

@@ -127,9 +127,13 @@ def _open(reading: Reading) -> Crawl | None:
     for name in _names():
         crawl = _known(reading, name)
         # Somebody may have begun one of this name for themselves: nobody else would see records.
-        if crawl is None or (crawl.state is State.OPEN and crawl.seen is Seen.ALL):
+        if crawl is None or _for_all(crawl):
             return crawl
     raise AssertionError  # names do not end
+
+
+def _for_all(crawl: Crawl) -> bool:
+    return crawl.state is State.OPEN and crawl.seen is Seen.ALL and not crawl.namespace
 
 
 def _known(reading: Reading, name: str) -> Crawl | None:

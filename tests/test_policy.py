@@ -366,6 +366,28 @@ def test_a_namespace_stays_apart(web: FlaskClient) -> None:
         assert web.get("/lookup", query_string=question).status_code == 400
 
 
+def test_a_crawl_of_a_namespace_goes_by_itself_alone(make_index: MakeIndex) -> None:
+    index = make_index([])
+    web = served(index)
+    for name in ("a", "b"):
+        begin(web, name, namespace="news")
+        put(web, name, 3, b"http://%b.net/" % name.encode())
+        web.post(f"/crawls/{name}/commit")
+    assert "dedupindex_crawls_unmerged 0.0" in web.get("/metrics").text  # nobody waits for it
+    assert dedupindex("index", "--merge", index)[0].count(" 0 added") == 1
+    assert ask(web, 3, namespace="news")["original"]["url"] == "http://a.net/"
+    dedupindex("purge", index, "--crawl", "a")
+    assert ask(web, 3, namespace="news")["original"]["url"] == "http://b.net/"
+    assert not web.get("/crawls/b").get_json()["merged"]
+
+
+def test_records_are_never_taken_into_a_namespace(web: FlaskClient) -> None:
+    begin(web, "doppelganger", namespace="news", seen_by="all")
+    record = {"id": str(sha1(3)), "uri": PAGE.decode(), "date": 20261120091417}
+    assert web.post("/api/records", json=[record]).status_code == 201
+    assert ask(web, 3)["duplicate"]
+
+
 def test_the_command_line_asks_as_its_crawl_does(make_index: MakeIndex) -> None:
     index = make_index([capture(1, PAGE)])
     web = served(index)

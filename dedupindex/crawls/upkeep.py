@@ -23,10 +23,14 @@ KEPT = 10.0  # seconds that merged captures still answer here: readers open the 
 
 
 def committed(store: Store) -> list[Crawl]:
-    """The crawls that are committed and not merged yet; those of a namespace stay apart."""
+    """The crawls that are committed and not merged yet."""
     with store.reading() as reading:
-        ended = [one for one in reading.crawls() if one.state is State.COMMITTED]
-    return [one for one in ended if not (one.merged or one.namespace)]
+        return [one for one in reading.crawls() if waits(one)]
+
+
+def waits(crawl: Crawl) -> bool:
+    """Whether a crawl is to be merged; those of a namespace stay apart."""
+    return crawl.state is State.COMMITTED and not (crawl.merged or crawl.namespace)
 
 
 def merge(index: Path, store: Store) -> Outcome | None:
