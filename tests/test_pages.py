@@ -35,6 +35,7 @@ from server.replies import RequestError
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.hypertext import Page
+from tests.purging import begin, load, revisit_of
 
 DOCS = Path(__file__).parent.parent / "docs" / "http.md"
 URL = "http://example.com/a"
@@ -175,7 +176,7 @@ def test_a_lookup_is_explained(make_index: MakeIndex) -> None:
     assert "No original" in page(web.get(none)).text
     assert "another URL: EXACT_URL does not take it" in page(web.get(none)).text
     held = page(web.get(f"/pages/lookup?digest=&url={URL}")).text
-    assert "2 originals of this URL" in held and str(sha1(2)) in held
+    assert "Originals of this URL: 2" in held and str(sha1(2)) in held
     assert "No index holds" in page(web.get("/pages/lookup?digest=crc32:abcd")).text
     plain = served(make_index([capture(1)]))
     assert "--by-url" in page(plain.get(f"/pages/lookup?url={URL}"), 409).text
@@ -294,6 +295,37 @@ def test_policies_and_namespaces_show(make_index: MakeIndex) -> None:
         f"url={URL}&namespace=news",
     ):
         page(closed.get(f"/pages/lookup?{query}"), 403)
+
+
+def test_what_depends_on_captures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = begin(tmp_path, chosen=ALL)
+    one, other = capture(1, b"http://x.example/<b>", container="/w/a.warc.gz"), capture(2)
+    again = capture(1, b"http://y.example/", day=2, container="/w/<i>.warc.gz")
+    away = [revisit_of(other, b"http://z.example/<img>", day, crawl="<u>") for day in (1, 2)]
+    load(index, [one, again, other], [revisit_of(one, one.url, 3), *away])
+    web = served(index)
+    shown = page(web.get("/pages/impact?kind=container&name=/w/a.warc.gz")).text
+    assert "that would go: 1; revisits that name them: 1" in shown
+    assert "Goes: its payload stays, under another URL" in shown and "http://x.example/<b>" in shown
+    assert "their payload nowhere:" not in shown
+    broken = page(web.get(f"/pages/impact?kind=url&name={quote(other.url)}")).text
+    assert "payload nowhere: 2 (2.0 kB)" in broken
+    assert "http://z.example/<img>" in broken and "<u>" in broken
+    assert (
+        "Originals that would go: 3;" in page(web.get("/pages/impact?kind=prefix&name=http")).text
+    )
+    assert "nothing of -x" in page(web.get("/pages/impact?kind=crawl&name=-x")).text.replace(
+        "\n", " "
+    )
+    asked = "/pages/impact?kind=crawl&name=weekly"
+    for site, runs in (("none", True), ("same-origin", True), ("cross-site", False)):
+        text = page(web.get(asked, headers={"Sec-Fetch-Site": site})).text
+        assert ("There is nothing of" in text) is runs
+    for query in ("kind=x&name=y", "kind=crawl&name=a%00b"):
+        page(web.get(f"/pages/impact?{query}"), 400)
+    page(web.get("/pages/impact?kind=container&name=%FF%22%3Cscript%3E"))
+    monkeypatch.setattr(commands, "LONGEST", 0.01)
+    assert "use bin/impact itself" in page(web.get(asked), 400).text
 
 
 CDX = (

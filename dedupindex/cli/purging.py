@@ -95,7 +95,11 @@ def missing(target: Target, found: Found) -> list[Any]:
             for at, one in enumerate(target.ones)
             if at not in found.places
         ]
-    return [text for at, text in enumerate(target.texts) if at not in found.places]
+    return [
+        url.decode("utf-8", "backslashreplace")  # JSON holds no bytes that are no text
+        for at, url in enumerate(target.urls)
+        if at not in found.places
+    ]
 
 
 def tell(target: Target, found: Found, *, purged: bool, as_json: bool) -> None:

@@ -21,6 +21,7 @@ from server.pages.commands import Commands
 from server.pages.crawling import CrawlPages
 from server.pages.forms import from_here
 from server.pages.headers import protect
+from server.pages.impact import ImpactPage
 from server.pages.looking import LookupPage
 from server.pages.overview import Overview
 from server.pages.signing import Signing, with_token
@@ -50,6 +51,7 @@ PAGES = (
     Page("GET", "/pages/lookup", "lookup", "a digest or URL looked up, and why"),
     Page("GET", "/pages/what-if", "what_if", "what a crawl would have saved: the form"),
     Page("POST", "/pages/what-if", "try_out", "the same: its answer"),
+    Page("GET", "/pages/impact", "impact", "what depends on a container, crawl or URL"),
     Page("GET", "/pages/sign-in", "sign_in", "where a browser gets its cookie", open=True),
     Page("POST", "/pages/sign-in", "take_token", "the same: takes a token", open=True),
     Page("POST", "/pages/sign-out", "sign_out", "gives the cookie back", open=True),
@@ -83,6 +85,7 @@ def make_pages(
         Charts(live),
         LookupPage(live, access),
         WhatIf(config, bodies, running),
+        ImpactPage(running),
         guard.signing,
         guard,
     ]

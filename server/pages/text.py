@@ -22,6 +22,7 @@ def dress(app: App) -> None:
         "trim_blocks": True,
         "lstrip_blocks": True,
     }
+    app.jinja_env.tests["sendable"] = sendable
     app.jinja_env.filters.update(
         number=number,
         amount=amount,
@@ -41,6 +42,14 @@ def _finalized(value: Any) -> Any:
     made visible: a URL must not look like another one.
     """
     return escaped(value) if type(value) is str else value
+
+
+def sendable(value: str) -> bool:
+    """Whether a link can carry a text: names of files may have bytes that are none."""
+    try:
+        return bool(value.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def field(value: str) -> Markup:

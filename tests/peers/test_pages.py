@@ -71,6 +71,7 @@ def paths() -> list[str]:
     found.remove("/pages/crawl")
     found += [f"/pages/crawl?name={quote(NAME)}{more}" for more in ("", "&by=mime")]
     found += [f"/pages/charts?crawl={quote(NAME)}", "/pages/host?host=x.example"]
+    found.append(f"/pages/impact?kind=prefix&name={quote('http://x.example/<')}")
     for number, url in enumerate(HOSTILE):
         sent = quote(url[:2000])
         found.append(f"/pages/lookup?digest={sha1(number)}&url={sent}")

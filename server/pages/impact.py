@@ -1,0 +1,61 @@
+"""What depends on a container, a crawl or a URL: which originals would go, and what names them."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import parse_qs
+
+import orjson
+from flask import render_template, request
+
+from dedupindex.errors import BadInput, BadQuery
+from server.pages import commands
+from server.pages.commands import Commands
+
+KINDS = {
+    "container": "a container",
+    "crawl": "a crawl",
+    "url": "a URL",
+    "prefix": "all URLs that begin with",
+}
+_LISTED = 100  # originals and revisits
+_ROWS = 20  # containers and crawls
+_OURS = (None, "same-origin", "none")
+
+
+class ImpactPage:
+    """The view of the form, and of its answer."""
+
+    def __init__(self, running: Commands) -> None:
+        self._commands = running
+
+    def impact(self) -> tuple[str, int]:
+        """It reads the whole index, so a page of another server cannot ask for it."""
+        given = parse_qs(request.environ.get("QUERY_STRING", ""), errors="surrogateescape")
+        kind, text = (given.get(name, [""])[0] for name in ("kind", "name"))
+        found, problem, status = None, "", 200
+        if text and request.environ.get("HTTP_SEC_FETCH_SITE") in _OURS:
+            try:
+                found = self._found(kind, text)
+            except BadInput as error:
+                problem, status = str(error), 400
+        page = render_template(
+            "impact.html",
+            kind=kind,
+            kinds=KINDS,
+            name=text,
+            problem=problem,
+            found=found,
+            listed=_LISTED,
+            shown=_ROWS,
+            longest=commands.LONGEST,
+        )
+        return page, status
+
+    def _found(self, kind: str, text: str) -> dict[str, Any]:
+        if kind not in KINDS:
+            raise BadQuery(f"kind takes one of {', '.join(KINDS)}")
+        options = [f"--url={text}", "--prefix"] if kind == "prefix" else [f"--{kind}={text}"]
+        said = self._commands.run("impact", [*options, "--list", "--json"], lines=_LISTED)
+        found: dict[str, Any] = orjson.loads(said.last)
+        return {**found, "listed": [orjson.loads(line) for line in said.lines]}
