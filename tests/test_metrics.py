@@ -148,3 +148,14 @@ def test_the_alerts_ask_for_what_there_is(web: Any) -> None:
         assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}
         assert rule["labels"]["severity"] in ("warning", "critical")
         check(rule["expr"], found)
+
+
+def test_every_metric_is_documented(web: Any) -> None:
+    text = (CONF.parent / "docs" / "operations.md").read_text()
+    for family in text_string_to_metric_families(web.get("/metrics").text):
+        names = {sample.name for sample in family.samples} | {family.name}
+        short = family.name.replace("dedupindex_index", "…")
+        assert any(f"`{name}`" in text for name in (*names, short)), family.name
+        for sample in family.samples:
+            for label in sample.labels.keys() - {"le"}:
+                assert f"`{label}`" in text, label

@@ -377,6 +377,8 @@ WRITES = {
     "begin_crawl": ("/crawls", {"name": "b"}),
     "commit_crawl": ("/crawls/a/commit", {}),
     "cancel_crawl": ("/crawls/a/cancel", {}),
+    "drop_crawl": ("/crawls/a", None),
+    "delete_captures": ("/captures", {"digest": str(sha1(1)), "url": "http://a.example/"}),
     "count_crawl": ("/crawls/a/counts", {}),
     "add_captures": ("/captures?crawl=a", report(1)),
     "claim": ("/claims", {"crawl": "a", "digest": str(sha1(1))}),
