@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from urllib.parse import parse_qs
 
 from dedupindex.crawls import counting
-from dedupindex.crawls.counting import Noted, Other, Outcome
+from dedupindex.crawls.counting import Missed, Noted, Other, Outcome
 from dedupindex.lookup import Answer, Query, Strategy
 from server.replies import RequestError
 
@@ -40,7 +40,9 @@ class Counting(counting.Counting):
 
 def noted(query: Query, answer: Answer | None) -> tuple[str, str, bytes, Outcome, int]:
     """What is counted of an answer, but for the time that it took."""
-    outcome = None if answer is None else (answer.match.value, answer.original)
+    outcome: Outcome = Missed(query.mime) if query.mime else None
+    if answer is not None:
+        outcome = answer.match.value, answer.original
     return query.crawl, query.strategy.value, query.url, outcome, query.size
 
 

@@ -9,6 +9,7 @@ import orjson
 
 from dedupindex.capture import Covers
 from dedupindex.crawls.crawl import Seen, check_name
+from dedupindex.crawls.rows import LONGEST
 from dedupindex.crawls.told import NAMES
 from dedupindex.errors import BadQuery
 from dedupindex.lookup import Strategy
@@ -33,10 +34,6 @@ def text_of(given: Mapping[str, Any], name: str) -> str:
     return value
 
 
-def texts(given: Mapping[str, Any], *names: str) -> tuple[str, ...]:
-    return tuple(text_of(given, name) for name in names)
-
-
 def numbers(given: Mapping[str, Any]) -> dict[str, int]:
     """What a crawler tells of itself; numbers may come as text. Raises `BadQuery`."""
     found = {}
@@ -47,6 +44,14 @@ def numbers(given: Mapping[str, Any]) -> dict[str, int]:
         if text:
             found[name] = int(text)
     return found
+
+
+def teller(given: Mapping[str, Any]) -> str:
+    """Who counts: a name of its own among the processes of a crawl."""
+    who = text_of(given, "who")
+    if len(who.encode("utf-8", "surrogatepass")) > LONGEST:
+        raise BadQuery(f"who has at most {LONGEST} bytes")
+    return who
 
 
 def one_of(given: Mapping[str, Any], name: str, values: Mapping[str, _E], default: _E) -> _E:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -23,7 +24,7 @@ from dedupindex.crawls.store import Reading, Writing
 from dedupindex.crawls.told import tell, told_of
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput, BadQuery, DedupError, UnknownCrawl
-from server.fields import TOLD, numbers, one_of, only, stated, text_of, texts
+from server.fields import TOLD, numbers, one_of, only, stated, teller, text_of
 from server.incoming import Stretch
 from server.judges import Judges
 from server.live import LiveIndex
@@ -90,13 +91,14 @@ class Reporting:
     def end(self, name: str, given: Mapping[str, Any], *, keep: bool) -> dict[str, Any]:
         """Commit or cancel; ``{"exit"?, …}`` and what `told` takes, to the crawl as it stands."""
         only(given, "exit", *TOLD)
-        step, exit, who = life.commit if keep else life.cancel, *texts(given, "exit", "who")
-        said = numbers(given)
+        step, exit = life.commit if keep else life.cancel, text_of(given, "exit")
+        said, who = numbers(given), teller(given)
         self._live.crawls.write_counts()  # a crawl that was short is shown as it was
 
         def change(writing: Writing) -> Crawl:
             crawl = step(writing, name, exit)
-            tell(writing, crawl, said, who)
+            with suppress(BadInput):  # a crawl ends all the same
+                tell(writing, crawl, said, who)
             return crawl
 
         return self._shown(self._live.crawls.write(change))
@@ -104,7 +106,7 @@ class Reporting:
     def told(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         """``{"not_looked_up"?, "not_reported"?, "who"?}``, also of a crawl that has ended."""
         only(given, *TOLD)
-        said, who = numbers(given), text_of(given, "who")
+        said, who = numbers(given), teller(given)
 
         def change(writing: Writing) -> Crawl:
             crawl = writing.crawl(name)

@@ -231,6 +231,37 @@ def test_reports_of_an_outage_are_sent_later(switch: Switch) -> None:
     assert client.commit("c")["captures"] == 4
 
 
+def test_what_was_missed_is_told_by_crawl(switch: Switch) -> None:
+    """With the commit, before it, and in the end; of two clients the server adds it up."""
+    now = [0.0]
+    first = switched(switch, breaker=Breaker(1, 5.0, lambda: now[0]), crawl="c", keep=2)
+    second = switched(switch, crawl="c")
+    for name in "cd":
+        first.begin(name)
+    switch.on = False
+    first.lookup(OLD, PAGE)
+    first.lookups([(OLD, PAGE)] * 3, crawl="d")
+    first.claim(OLD, PAGE)
+    first.report([stored(n) for n in range(5)])
+    second.lookup(OLD, PAGE)
+    with pytest.raises(IndexUnavailable):
+        first.tell("c")
+    switch.on, now[0] = True, 9
+    told = first.tell("c")
+    assert (told["not_looked_up"], told["not_reported"]) == (2, 3)
+    switch.on = False
+    first.lookup(OLD, PAGE)
+    switch.on, now[0] = True, 18
+    for _ in range(2):
+        shown = first.commit("c")
+        assert (shown["not_looked_up"], shown["not_reported"], shown["captures"]) == (3, 3, 2)
+    second.close()
+    first.close()
+    with switched(switch) as third:
+        assert third.tell("c")["not_looked_up"] == 4
+        assert third.cancel("d")["not_looked_up"] == 3
+
+
 def test_what_cannot_be_kept_is_counted(switch: Switch) -> None:
     client = switched(switch, failures=1, crawl="c", keep=3)
     switch.on = False

@@ -76,11 +76,14 @@ class DedupSession implements ApplicationListener<CrawlStateEvent> {
         return curi.getHttpResponseHeader('Transfer-Encoding') ? null : 'both'
     }
 
-    /** The original of a payload as the headers of its revisit, empty if there is none, null if nobody knows. */
-    Map<String, String> original(String url, String digest, String covers) {
+    /**
+     * The original of a payload as the headers of its revisit, empty if there is none, null if nobody knows.
+     * `more` says of the response what policies and statistics of the server ask for.
+     */
+    Map<String, String> original(String url, String digest, Map more) {
         def answer = attempt('not looked up') {
             if (!begun) begin()
-            request('GET', '/lookup?digest=' + digest + '&url=' + URLEncoder.encode(url, 'UTF-8') + (covers ? '&covers=' + covers : '') + question, null)
+            request('GET', '/lookup?digest=' + digest + '&url=' + URLEncoder.encode(url, 'UTF-8') + said(more) + question, null)
         }
         if (answer == null) {
             notAsked.incrementAndGet()
@@ -89,6 +92,10 @@ class DedupSession implements ApplicationListener<CrawlStateEvent> {
         asked.incrementAndGet()
         if (answer) found.incrementAndGet()
         return answer
+    }
+
+    private static String said(Map fields) {
+        fields.findAll { it.value != null }.collect { '&' + it.key + '=' + URLEncoder.encode(it.value as String, 'UTF-8') }.join('')
     }
 
     /** Tell the server what was written. */
@@ -202,14 +209,15 @@ class DedupSession implements ApplicationListener<CrawlStateEvent> {
         }
         def cancelOn = settings.getProperty('cancelOn', '').trim()
         def step = '/crawls/' + crawl + (cancelOn && reason =~ cancelOn ? '/cancel' : '/commit')
+        def said = [exit: reason, not_looked_up: notAsked, not_reported: notReported]
         for (int left = ATTEMPTS; left > 0; left--) {
             try {
-                request('POST', step, [exit: reason + missed])
+                request('POST', step, said)
                 log.info('dedup: done: POST ' + step)
                 return
             } catch (IOException e) {
                 // Said at once: when Heritrix exits, its log is closed before we are done.
-                if (left == ATTEMPTS) log.severe('dedup: crawl ' + crawl + ' is still open: ' + e + '; if no line "done" follows, do it by hand: POST ' + server + step)
+                if (left == ATTEMPTS) log.severe('dedup: crawl ' + crawl + ' is still open: ' + e + '; if no line "done" follows, do it by hand: POST ' + server + step + ' not_looked_up=' + notAsked + '&not_reported=' + notReported)
             }
         }
     }
@@ -221,7 +229,10 @@ void process(curi) {
     if (!curi.is2XXSuccess() || !curi.isHttpTransaction() || curi.isRevisit()) return
     String digest = curi.getContentDigestSchemeString()
     if (digest == null || curi.getContentLength() <= 0L) return
-    def original = dedup.original(curi.getURI(), digest, dedup.coversOf(curi))
+    def original = dedup.original(curi.getURI(), digest, [
+        covers: dedup.coversOf(curi), mime: curi.getContentType(),
+        size: curi.getContentSize(),                   // with headers, as in Heritrix's own reports
+    ])
     if (original == null) return                       // nobody knows: stored, and not reported
     if (original.isEmpty()) {
         curi.getContentDigestHistory()                 // makes the writer note there what it wrote; dedup-store reads it

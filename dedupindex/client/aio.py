@@ -86,6 +86,13 @@ class AsyncClient:
         """Take back all that a crawl reported; raises `DedupError`."""
         return await self._run(self._core.end(name, "cancel", exit))
 
+    async def tell(self, name: str) -> dict[str, Any]:
+        """Tell what this client did not look up and not report for a crawl; raises `DedupError`.
+
+        `commit`, `cancel` and `close` do it, too.
+        """
+        return await self._run(self._core.tell(name))
+
     @property
     def counts(self) -> Counts:
         """What was asked and reported until now."""
@@ -97,10 +104,10 @@ class AsyncClient:
         return self._core.kept
 
     async def aclose(self) -> None:
-        """Send what was kept, once; what cannot be sent is counted as not reported."""
+        """Send what was kept, once, and tell what was missed, which is what cannot be sent, too."""
         if self.kept:
             await self.flush()
-        self._core.lost()
+        await self._run(self._core.farewell())
         await self._http.aclose()
 
     async def __aenter__(self) -> AsyncClient:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from secrets import token_hex
 from typing import Any, TypeVar
 
@@ -50,6 +51,8 @@ class Core:
         self._crawl, self._breaker = crawl, breaker
         self._short, self._long = patience
         self._kept = Keeping(keep, BATCH)
+        self._who = token_hex(8)  # other processes of a crawl count for themselves
+        self._told: dict[str, dict[str, Any]] = {}  # the last of each crawl
         self._wanted: dict[str, dict[str, Any]] = {}  # crawls that shall have begun
         # Tokens of claims whose answer was lost: asked for again, they are our own.
         self._lost: dict[tuple[str, str], str] = {}
@@ -69,18 +72,18 @@ class Core:
             return read_answer(value)
 
         answer = yield from self._ask(lambda: requests.lookup(digest, url, more, self._short), read)
-        self.counts.answered(answer)
+        self.counts.answered(answer, more["crawl"])
         return answer
 
     def lookups(self, asked: Iterable[Question], more: Mapping[str, Any]) -> Steps[list[Answer]]:
         """Ask for many payloads; one answer for each, in order."""
-        asked, answers = list(asked), list[Answer]()
+        asked, answers, more = list(asked), list[Answer](), {"crawl": self._crawl, **more}
         for at in range(0, len(asked), BATCH):
             some = asked[at : at + BATCH]
-            found = yield from self._some(some, {"crawl": self._crawl, **more})
+            found = yield from self._some(some, more)
             answers += [found] * len(some) if isinstance(found, NotAsked) else found
         for answer in answers:
-            self.counts.answered(answer)
+            self.counts.answered(answer, more["crawl"])
         return answers
 
     def _some(
@@ -112,7 +115,7 @@ class Core:
         )
         if isinstance(claim, NotAsked) and len(self._lost) < _LOST:
             self._lost[lost] = more["token"]
-        self.counts.answered(claim)
+        self.counts.answered(claim, more["crawl"])
         return claim
 
     def release(self, digest: str, token: str) -> Steps[bool]:
@@ -137,12 +140,36 @@ class Core:
             done = yield from self.report("", [])
             if done.kept:  # committed without them, the crawl could not take them any more
                 raise errors.IndexUnavailable(f"{done.kept} captures wait to be reported first")
-        path = requests.of_crawl(name, action)
+        value = self._missed(name) | ({"exit": exit} if exit else {})
         crawl = yield from self._done(
-            path, {"exit": exit} if exit else {}, f"no {action} of {name}"
+            requests.of_crawl(name, action), value, f"no {action} of {name}"
         )
+        self._told[name] = value
         self._wanted.pop(name, None)
         return crawl
+
+    def tell(self, name: str) -> Steps[dict[str, Any]]:
+        """Tell the server what was not looked up and not reported for a crawl."""
+        value = self._missed(name)
+        path = requests.of_crawl(name, "counts")
+        crawl = yield from self._done(path, value, f"counts of {name} are not told")
+        self._told[name] = value
+        return crawl
+
+    def farewell(self) -> Steps[None]:
+        """Give up what is kept, and tell what was missed; as far as the server still answers."""
+        self._give_up()
+        for name in self.counts.crawls():
+            value = self._missed(name)
+            if self._told.get(name, {}).items() >= value.items():
+                continue
+            yield from self._ask(partial(self._counts, name, value), dict)
+
+    def _counts(self, name: str, value: Any) -> Ask:
+        return requests.post(requests.of_crawl(name, "counts"), value, self._short)
+
+    def _missed(self, name: str) -> dict[str, Any]:
+        return {**self.counts.missed(name), "who": self._who}
 
     def _done(self, path: str, value: Any, failed: str) -> Steps[dict[str, Any]]:
         """What must be done or raise: nobody's response is lost by it."""
@@ -164,14 +191,18 @@ class Core:
             except (ValueError, TypeError) as error:
                 _log.warning("a capture cannot be reported: %s", error)
                 bad += 1
-        total = Reported(bad=bad, dropped=self._kept.add(crawl or self._crawl, sound))
+        dropped = self._kept.add(crawl or self._crawl, sound)
+        self.counts.dropped(crawl or self._crawl, dropped)
+        total = Reported(bad=bad, dropped=dropped)
         while (parcel := self._kept.take()) is not None:
             done: Reported | NotAsked | None = None
             try:
                 done = yield from self._deliver(parcel)
             finally:  # also of a task that is cancelled meanwhile: to send twice changes nothing
                 if not isinstance(done, Reported):
-                    total += Reported(dropped=self._kept.give_back(parcel))
+                    dropped = self._kept.give_back(parcel)
+                    self.counts.dropped(parcel.crawl, dropped)
+                    total += Reported(dropped=dropped)
             if not isinstance(done, Reported):
                 break
             total += done
@@ -190,6 +221,7 @@ class Core:
                 yield from self._ask(lambda begun=begun: begun, dict)  # type: ignore[misc]
             elif done.why not in _PASSING:
                 _log.warning("%d captures not reported: %s", len(parcel.captures), done.message)
+                self.counts.dropped(parcel.crawl, len(parcel.captures))
                 return Reported(dropped=len(parcel.captures))
             elif done.why == "quiet":
                 break
@@ -197,13 +229,14 @@ class Core:
                 yield Pause(PAUSE)
         return done
 
-    def lost(self) -> int:
+    def _give_up(self) -> None:
         """Drop what is kept, counted: the client ends."""
-        dropped = self._kept.clear()
-        if dropped:
-            self.counts.reported(Reported(dropped=dropped))
-            _log.warning("%d captures could not be reported; index their WARCs later", dropped)
-        return dropped
+        lost = self._kept.clear()
+        for crawl, count in lost.items():
+            self.counts.dropped(crawl, count)
+        if lost:
+            self.counts.reported(Reported(dropped=lost.total()))
+            _log.warning("%d captures could not be reported; index their WARCs later", lost.total())
 
     def _ask(self, make: Callable[[], Ask], read: Callable[[Any], _T]) -> Steps[_T | NotAsked]:
         """Send one request and read its answer, unless the breaker forbids."""

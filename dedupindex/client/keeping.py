@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -60,9 +60,9 @@ class Keeping:
                 self._queue.appendleft((parcel.crawl, capture))
         return len(parcel.captures[room:])
 
-    def clear(self) -> int:
-        """Drop everything; how many there were."""
+    def clear(self) -> Counter[str]:
+        """Drop everything; how many there were, by crawl."""
         with self._lock:
-            count = len(self._queue)
+            counts = Counter(crawl for crawl, _ in self._queue)
             self._queue.clear()
-        return count
+        return counts

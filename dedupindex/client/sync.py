@@ -106,6 +106,13 @@ class Client:
         """Take back all that a crawl reported; raises `DedupError`."""
         return self._run(self._core.end(name, "cancel", exit))
 
+    def tell(self, name: str) -> dict[str, Any]:
+        """Tell what this client did not look up and not report for a crawl; raises `DedupError`.
+
+        `commit`, `cancel` and `close` do it, too.
+        """
+        return self._run(self._core.tell(name))
+
     @property
     def counts(self) -> Counts:
         """What was asked and reported until now."""
@@ -117,10 +124,10 @@ class Client:
         return self._core.kept
 
     def close(self) -> None:
-        """Send what was kept, once; what cannot be sent is counted as not reported."""
+        """Send what was kept, once, and tell what was missed, which is what cannot be sent, too."""
         if self.kept:
             self.flush()
-        self._core.lost()
+        self._run(self._core.farewell())
         self._http.close()
 
     def __enter__(self) -> Client:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import repeat
+from typing import NamedTuple
 
 import orjson
 
@@ -40,7 +41,13 @@ class Other(Enum):
     FAILED = 2  # it was answered by an error
 
 
-Outcome = bytes | tuple[str, Capture] | Other | None
+class Missed(NamedTuple):
+    """There is no original of what was asked for."""
+
+    mime: bytes  # that the asker states
+
+
+Outcome = bytes | tuple[str, Capture] | Missed | Other | None
 """A JSON answer; or a match class and the original; or neither; None: there is no original."""
 
 Noted = tuple[str, str, str | bytes, Outcome, int, int]
@@ -217,6 +224,8 @@ def _meaning(outcome: Outcome) -> tuple[int, int, bytes, int]:
         size, mime = original["size"], (original["mime"] or "").encode()
         column = COLUMN[answer["match"]]
         return column, -1 if size is None else size, mime, original["status"] or 0
+    if isinstance(outcome, Missed):
+        return 0, -1, outcome.mime, 0
     if isinstance(outcome, Other):
         return _LISTED if outcome is Other.LISTED else _ERRORS, -1, b"", 0
     match, capture = outcome

@@ -88,7 +88,7 @@ def largest(
 ) -> list[Headed]:
     """The `most` rows of a crawl that come first by one of `ORDERS`, largest first.
 
-    It holds no more than those, and looks at all: half a second for a million hosts.
+    It holds no more than those, and looks at all: a second for a million hosts.
     """
     if order not in ORDERS:
         raise BadQuery(f"there is no order {order[:64]!r}; there are {', '.join(ORDERS)}")

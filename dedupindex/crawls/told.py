@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple, cast
 
 from dedupindex.crawls.crawl import Crawl
-from dedupindex.crawls.rows import LONGEST, MOST, Kind, key_of
+from dedupindex.crawls.rows import MOST, Kind, key_of
 from dedupindex.crawls.store import Reading, Writing
 from dedupindex.errors import BadInput
 
@@ -31,13 +31,13 @@ _NOBODY = MOST
 
 
 def tell(writing: Writing, crawl: Crawl, numbers: Mapping[str, int], who: str = "") -> None:
-    """Keep what `who` says of `NAMES`, perhaps not of all; raises `BadInput`."""
+    """Keep what `who` says of `NAMES`, perhaps not of all.
+
+    Raises `BadInput` if too many have said something: nothing is kept then.
+    """
     if not numbers:
         return
-    heading = who.encode("utf-8", "surrogateescape")
-    if len(heading) > LONGEST:
-        raise BadInput(f"the name of who counts has at most {LONGEST} bytes")
-    key = key_of(crawl.number, Kind.TOLD, heading)
+    key = key_of(crawl.number, Kind.TOLD, who.encode("utf-8", "surrogateescape"))
     value = writing.txn.get(key, db=writing.trees.statistics)
     if value is None and sum(1 for _ in _all(writing, crawl)) >= _TELLERS:
         raise BadInput(f"no more than {_TELLERS} processes of one crawl can count apart")

@@ -12,7 +12,7 @@ import subprocess
 import time
 from base64 import b32encode
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from hashlib import sha1
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -42,6 +42,7 @@ class Harvests(NamedTuple):
     second: Crawl
     third: Crawl
     crawls: dict[str, Any]  # as the server shows them, by name
+    reports: dict[str, Any]  # by host
     index: Path
     token: str
 
@@ -82,12 +83,13 @@ def harvests(
         second = heritrix.run(heritrix.make("second", site, url, "--http2", "--token", token))
         site.pages[NEWS] = monday
         third = heritrix.run(with_chunks(heritrix.make("third", site, url, "--token", token)))
-        shown = {}
+        shown, reports = {}, {}
         for crawl in (first, second):
             asked = len(site.payloads()) + 1  # and a response 203
             assert until(lambda name=crawl.name, n=asked: crawl_of(server, name)["lookups"] == n)
             shown[crawl.name] = crawl_of(server, crawl.name)
-    yield Harvests(site, first, second, third, shown, index, token)
+            reports[crawl.name] = crawl_of(server, f"{crawl.name}/report?by=host")
+    yield Harvests(site, first, second, third, shown, reports, index, token)
 
 
 def with_chunks(job: Path) -> Path:
@@ -212,6 +214,16 @@ def test_the_numbers_agree_with_heritrixs_own(harvests: Harvests) -> None:
         assert crawl.said("duplicate-by-hash URIs") == len(of_kind(records, "revisit"))
         assert crawl.said("novel URIs") == len(of_kind(records, "response"))
         assert "SEVERE" not in crawl.alerts()
+        report = harvests.reports[crawl.name]
+        assert report["duplicates"] == crawl.said("duplicate-by-hash URIs") > 0
+        duplicate_bytes = crawl.said("duplicate-by-hash crawled bytes")
+        assert report["duplicate_stated_bytes"] == duplicate_bytes > report["duplicate_bytes"] > 0
+        assert (report["not_looked_up"], report["not_reported"], report["errors"]) == (0, 0, 0)
+        kept = stored(harvests.site, records)
+        assert (report["stored"], report["new"]) == (len(kept), len(kept) + 1)  # of it a 203
+        [host] = report["groups"]
+        assert host["host"] == "127.0.0.1"
+        assert all(host[name] == report[name] for name in ("lookups", "duplicates", "stored"))
 
 
 def test_the_crawl_log_names_the_same_originals(harvests: Harvests, tmp_path: Path) -> None:
@@ -274,7 +286,46 @@ def test_a_server_that_dies_in_the_middle(
     revisits = {one.url for one in of_kind(records, "revisit")}
     assert revisits == before & site.payloads().keys() and len(revisits) >= 3
     check_revisits(records, harvests.first.records())
-    assert "is still open" in crawl.alerts()
+    asked = len(site.payloads()) + 1 - len(revisits)
+    assert "is still open" in crawl.alerts() and f"not_looked_up={asked}&" in crawl.alerts()
+
+
+def test_a_server_that_comes_back_is_told_what_it_missed(
+    heritrix: Heritrix, site: Site, tmp_path: Path
+) -> None:
+    """Between two pages it is away; Heritrix stores all, and its report says how many."""
+    index, fetched = empty_index(tmp_path), list[str]()
+    with ExitStack() as servers:
+        server = servers.enter_context(serving(index))
+
+        def away(path: str) -> None:
+            fetched.append(path)
+            if path == "/report.pdf":
+                server.process.terminate()
+                server.process.wait()
+            if path == "/data.json":
+                servers.enter_context(serving(index, "--port", str(server.port)))
+                time.sleep(1.1)  # the quiet time is over
+
+        job = heritrix.make("back", site, f"http://127.0.0.1:{server.port}")
+        beans = job / "dedup-beans.xml"
+        beans.write_text(beans.read_text().replace("quietSeconds=30", "quietSeconds=1"))
+        site.before = away
+        try:
+            crawl = heritrix.run(job)
+        finally:
+            site.before = lambda path: None
+        report = crawl_of(server, f"{crawl.name}/report")
+        text = dedupindex("report", index, "--crawl", crawl.name)[0]
+    all_stored(site, crawl)
+    between = fetched[fetched.index("/report.pdf") : fetched.index("/data.json")]
+    missed = len({site.url + path for path in between} & site.payloads().keys())
+    assert report["state"] == "committed" and missed >= 2
+    assert report["not_looked_up"] == missed
+    assert report["lookups"] + missed == len(site.payloads()) + 1  # and a response 203
+    assert f"Not looked up:        {missed}\n" in text
+    assert report["duplicates"] == crawl.said("duplicate-by-hash URIs")
+    assert report["duplicate_stated_bytes"] == crawl.said("duplicate-by-hash crawled bytes")
 
 
 def answers(port: int) -> bool:

@@ -30,6 +30,7 @@ from tests.peers.replay import (
 )
 from tests.peers.site import COPIES, PAGES, bodies, site
 from tests.test_server_live import Running, serving
+from tests.test_server_live import until as server_until
 
 pytestmark = pytest.mark.peer
 EVERYTHING = Settings(mime=".*", whitelist=True)
@@ -110,6 +111,16 @@ def counted(folder: Path) -> dict[str, object]:
     return dict(json.loads(counts.replace("'", '"')))
 
 
+def until_lookups(server: Running, name: str, count: int) -> dict[str, object]:
+    """The report of a crawl when so many lookups are in it."""
+
+    def report() -> dict[str, object]:
+        return dict(json.loads(server.get(f"/crawls/{name}/report")[1]))
+
+    assert server_until(lambda: report()["lookups"] == count), report()
+    return report()
+
+
 def test_the_second_crawl_is_all_revisits_and_replays(index: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     with site() as base:
@@ -120,8 +131,15 @@ def test_the_second_crawl_is_all_revisits_and_replays(index: Path, tmp_path: Pat
             with Client(url) as client:
                 state = json.loads(server.get("/crawls/one")[1])
                 assert (state["state"], state["captures"]) == ("committed", len(PAGES))
+                assert (state["not_looked_up"], state["not_reported"]) == (0, 0)
             with proxying(second, url, "two") as port:
                 crawl(port, base, ALL)
+            asked = until_lookups(server, "two", len(ALL))
+            assert (asked["duplicates"], asked["stored"], asked["not_looked_up"]) == (
+                len(ALL),
+                0,
+                None,  # nobody has committed it, and there was nothing to tell
+            )
         assert set(types(first).values()) == {"response"} and len(types(first)) == len(PAGES)
         assert set(types(second).values()) == {"revisit"} and len(types(second)) == len(ALL)
         found = records(warcs(first, second))
