@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 from flask import Response, request
 
-from dedupindex.crawls import life
+from dedupindex.crawls import life, statistics
 from dedupindex.errors import BadQuery
 from dedupindex.files import exclusive
 from dedupindex.tokens import Role
@@ -68,7 +68,9 @@ class PurgeViews:
         self._live.crawls.write_counts()
         # So no merge is going on: it would take in what is dropped.
         with exclusive(self._live.index / "lock", "the index"):
-            self._live.crawls.write(partial(life.drop, name=name))
+            crawl = self._live.crawls.write(partial(life.drop, name=name))
+        while self._live.crawls.write(partial(statistics.drop, crawl=crawl)):
+            pass
         content = self._reporting.crawl(name)
         logs.audit(request.environ, who, content)
         return _json(content)

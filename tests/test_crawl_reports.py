@@ -393,6 +393,17 @@ def test_statistics_stay_when_crawls_are_merged_and_swept(web: Web) -> None:
     assert found(after) == found(before) == Row(lookups=1, exact_url=1, exact_url_bytes=1001)
 
 
+def test_a_crawl_that_is_dropped_or_purged_has_no_statistics(web: Web, index: Path) -> None:
+    for name in "ab":
+        web.get("/lookup?" + question(1, crawl=name))
+        assert web.report(crawl=name)["lookups"] == 1
+    assert web.delete("/crawls/a").status_code == 200
+    dedupindex("purge", index, "--crawl", "b", "--force")
+    for name in "ab":
+        assert found(web.report(crawl=name)) == Row()
+        assert web.report("by=host", crawl=name)["groups"] == []
+
+
 def test_counts_of_a_crawl_that_nobody_began_are_left_out(tmp_path: Path) -> None:
     with closing(Store(tmp_path)) as store:
         counting = Counting()

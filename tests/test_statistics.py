@@ -234,7 +234,10 @@ def test_a_crawl_that_is_dropped_leaves_nothing(store: Store) -> None:
             note(counting, b"h%d.example" % number, crawl)
     write(store, counting)
     with store.writing() as writing:
-        assert statistics.drop(writing, writing.crawl("one")) == 56
+        assert statistics.drop(writing, writing.crawl("one"), 50) == 50
+    with store.writing() as writing:
+        assert statistics.drop(writing, writing.crawl("one")) == 6
+        assert statistics.drop(writing, writing.crawl("one")) == 0
     with store.reading() as reading:
         assert list(statistics.rows(reading, reading.crawl("one"), "host")) == []
         assert statistics.total(reading, reading.crawl("one")) == Row()

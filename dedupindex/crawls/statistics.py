@@ -31,6 +31,7 @@ ORDERS: dict[str, Callable[[Row], int]] = {
     "stored": lambda row: row.stored,
     "stored_bytes": lambda row: row.stored_bytes,
 }
+DROPPED_AT_ONCE = 1000  # rows, in one transaction: crawls write in between
 _DAY = 10  # letters of an hour that are its day
 
 Headed = tuple[bytes, Row]
@@ -122,12 +123,12 @@ def over_time(
     return sorted(sums.items())
 
 
-def drop(writing: Writing, crawl: Crawl) -> int:
-    """Take away the statistics of a crawl that is dropped; how many rows there were."""
+def drop(writing: Writing, crawl: Crawl, most: int = DROPPED_AT_ONCE) -> int:
+    """Take away rows of a crawl that is dropped; how many: there are no more if it is 0."""
     prefix, count = crawl.number.to_bytes(4, "big"), 0
     with writing.txn.cursor(db=writing.trees.statistics) as cursor:
         found = cursor.set_range(prefix)
-        while found and cast(bytes, cursor.key()).startswith(prefix):
+        while found and count < most and cast(bytes, cursor.key()).startswith(prefix):
             found = cursor.delete()
             count += 1
     return count

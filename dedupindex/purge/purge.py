@@ -9,13 +9,14 @@ its container when it is read once more.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dedupindex.crawls.store import open_store
-from dedupindex.errors import HasDependents
+from dedupindex.crawls import statistics
+from dedupindex.crawls.store import Store, open_store
+from dedupindex.errors import HasDependents, UnknownCrawl
 from dedupindex.files import exclusive
 from dedupindex.index import open_index
 from dedupindex.index.identity import read_identity
@@ -106,11 +107,24 @@ def _purged(
     if store is not None:
         with closing(store):
             held = live.remove(store, what, engine.identity.settings)
+            if target.kind is Kind.CRAWL:
+                _forget(store, target.texts)
     with engine.view() as view:
         drops = what.drops if view.ledger() else None
     if writer.paths or marked or drops:
         engine.load(Load(writer.paths, (), marked, drops=drops))
     return Found(impact, held, what.found)
+
+
+def _forget(store: Store, names: Iterable[str]) -> None:
+    """Take away the statistics of crawls, in short transactions."""
+    for name in names:
+        left = 1
+        while left:
+            with store.writing() as writing:
+                left = 0
+                with suppress(UnknownCrawl):  # it never wrote while it ran
+                    left = statistics.drop(writing, writing.crawl(name))
 
 
 def _purged_container(view: View, name: str) -> Container:
