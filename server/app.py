@@ -18,6 +18,7 @@ from server.answers import Lookups
 from server.bodies import Bodies
 from server.cdx import Cdx
 from server.claiming import Claiming
+from server.commands import Commands
 from server.config import Config
 from server.crawl_views import CrawlViews
 from server.dialect_views import DialectViews
@@ -29,7 +30,6 @@ from server.live import LiveIndex
 from server.metrics import Metrics
 from server.openapi import document
 from server.pages.blueprint import make_pages
-from server.pages.commands import Commands
 from server.patience import Patience
 from server.purging import PurgeViews
 from server.records import Records
@@ -67,7 +67,7 @@ def create_app(
         view = getattr(of, route.name)
         path = route.path.replace("{", "<").replace("}", ">")
         app.add_url_rule(path, route.name, view, methods=[route.method])
-    app.register_blueprint(make_pages(config, live, metrics, access, bodies, reporting))
+    app.register_blueprint(make_pages(config, live, metrics, access, bodies, reporting, commands))
     app.register_error_handler(HTTPException, views.refused)
     app.register_error_handler(Exception, views.failed)
     _take_times(app, metrics)

@@ -19,9 +19,9 @@ from dedupindex.files import exclusive
 from dedupindex.tokens import Role
 from server import logs, queries
 from server.access import Access
+from server.commands import Commands
 from server.fields import only, text_of
 from server.live import LiveIndex
-from server.pages.commands import Commands
 from server.replies import RequestError
 from server.reporting import Reporting
 

@@ -7,6 +7,7 @@ import io
 import os
 import re
 from datetime import datetime, timedelta
+from html import unescape
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -22,11 +23,12 @@ from dedupindex.capture import Capture
 from dedupindex.errors import BadInput, IndexUnavailable
 from dedupindex.index.identity import Settings
 from dedupindex.tokens import Role
+from server import commands
 from server.app import create_app
 from server.config import Config
 from server.live import LiveIndex
 from server.logs import escaped
-from server.pages import charts, commands
+from server.pages import charts
 from server.pages.blueprint import PAGES
 from server.pages.chart import HEIGHT, bar, columns
 from server.pages.headers import POLICY
@@ -289,6 +291,8 @@ def test_policies_and_namespaces_show(make_index: MakeIndex) -> None:
     closed = create_app(Config(index, private=True), live).test_client()
     closed.post("/pages/sign-in", data={"token": reader}, headers=HERE)
     page(closed.get(f"/pages/lookup?digest={sha1(1)}&namespace=other"))
+    page(closed.get("/pages/impact"))
+    page(closed.get("/pages/impact?kind=crawl&name=a"), 403)
     for query in (
         f"digest={sha1(1)}&namespace=news",
         f"url={URL}&crawl=a",
@@ -431,8 +435,23 @@ def test_private_pages_need_a_token(make_index: MakeIndex) -> None:
     page(send(web, CDX))
     assert web.get(f"/lookup?digest={sha1(1)}").status_code == 401  # the API takes no cookie
     assert web.get("/stats").status_code == 401
+    assert "Sign out" in web.get("/").text
     web.post("/pages/sign-out", headers=HERE)
     page(web.get("/"), 401)
+
+
+def test_what_depends_is_for_administrators_where_there_are_tokens(make_index: MakeIndex) -> None:
+    index = make_index([capture(1)])
+    secret = tokens.add(index, "root", Role.ADMIN)
+    web = served(index)
+    assert "Sign out" not in page(web.get("/")).text  # which are for all here
+    asked = "/pages/impact?kind=crawl&name=a%26b"
+    page(web.get(asked), 401)
+    (target,) = re.findall('name="next" value="([^"]+)"', web.get(asked).text)
+    form = {"token": secret, "next": unescape(target)}
+    done = web.post("/pages/sign-in", data=form, headers=HERE)
+    assert done.headers["Location"] == asked
+    assert "There is nothing of a&b" in page(web.get(asked)).text.replace("\n", " ")
 
 
 @pytest.mark.parametrize("token", ["\u202e", "a\r\nSet-Cookie: x=y", "a; Domain=evil", "", "é"])

@@ -12,19 +12,19 @@ from dedupindex import __version__
 from dedupindex.errors import DedupError
 from server.access import Access
 from server.bodies import Bodies
+from server.commands import Commands
 from server.config import RETRY_AFTER, Config
 from server.live import LiveIndex
 from server.logs import report
 from server.metrics import Metrics
 from server.pages.charts import Charts
-from server.pages.commands import Commands
 from server.pages.crawling import CrawlPages
 from server.pages.forms import from_here
 from server.pages.headers import protect
 from server.pages.impact import ImpactPage
 from server.pages.looking import LookupPage
 from server.pages.overview import Overview
-from server.pages.signing import Signing, with_token
+from server.pages.signing import COOKIE, Signing, with_token
 from server.pages.text import dress
 from server.pages.what_if import WhatIf
 from server.replies import ERRORS, RequestError, code_of
@@ -66,6 +66,7 @@ def make_pages(
     access: Access,
     bodies: Bodies,
     reporting: Reporting,
+    running: Commands,
 ) -> Blueprint:
     """The blueprint; nothing of it may be registered twice."""
     pages = Blueprint(
@@ -77,7 +78,6 @@ def make_pages(
     )
     pages.record_once(lambda state: dress(state.app))
     pages.after_request(protect)
-    running = Commands(config.index)
     guard = _Guard(access, metrics, Signing(access, bodies))
     of: list[Any] = [
         Overview(live, metrics, reporting),
@@ -85,7 +85,7 @@ def make_pages(
         Charts(live),
         LookupPage(live, access),
         WhatIf(config, bodies, running),
-        ImpactPage(running),
+        ImpactPage(running, access),
         guard.signing,
         guard,
     ]
@@ -96,7 +96,7 @@ def make_pages(
 
     @pages.context_processor
     def common() -> dict[str, Any]:
-        return {"version": __version__, "private": access.private}
+        return {"version": __version__, "signed": COOKIE in request.cookies}
 
     return pages
 

@@ -9,8 +9,11 @@ import orjson
 from flask import render_template, request
 
 from dedupindex.errors import BadInput, BadQuery
-from server.pages import commands
-from server.pages.commands import Commands
+from dedupindex.tokens import Role
+from server import commands
+from server.access import Access
+from server.commands import Commands
+from server.pages.signing import with_token
 
 KINDS = {
     "container": "a container",
@@ -26,15 +29,19 @@ _OURS = (None, "same-origin", "none")
 class ImpactPage:
     """The view of the form, and of its answer."""
 
-    def __init__(self, running: Commands) -> None:
-        self._commands = running
+    def __init__(self, running: Commands, access: Access) -> None:
+        self._commands, self._access = running, access
 
     def impact(self) -> tuple[str, int]:
-        """It reads the whole index, so a page of another server cannot ask for it."""
+        """It reads the whole index: if there are tokens, that is for administrators.
+
+        And a page of another server cannot ask for it.
+        """
         given = parse_qs(request.environ.get("QUERY_STRING", ""), errors="surrogateescape")
         kind, text = (given.get(name, [""])[0] for name in ("kind", "name"))
         found, problem, status = None, "", 200
         if text and request.environ.get("HTTP_SEC_FETCH_SITE") in _OURS:
+            self._access.require(with_token(request.environ), Role.ADMIN)
             try:
                 found = self._found(kind, text)
             except BadInput as error:

@@ -1,4 +1,4 @@
-"""Commands that read much, run for a page: in a process of their own and at low priority.
+"""Commands that read much, run for a request: in a process of their own, at low priority.
 
 So no lookup of a crawler waits for them, they can be ended when they take too long, and what they
 hold is gone with them.
