@@ -20,7 +20,7 @@ from dedupindex.crawls import life, upkeep
 from dedupindex.crawls.captures import add
 from dedupindex.crawls.crawl import State
 from dedupindex.crawls.store import Store
-from dedupindex.errors import BadInput, CrawlEnded, HasDependents, UnknownCrawl
+from dedupindex.errors import BadInput, CrawlEnded, Damaged, HasDependents, UnknownCrawl
 from dedupindex.index import ledger, open_index
 from dedupindex.index.identity import Settings
 from dedupindex.purge.impact import Depending, Going
@@ -275,6 +275,23 @@ def test_the_files_of_a_ledger_are_few_however_many_loads(tmp_path: Path) -> Non
     (index / ledger.DIRECTORY / "orphan.led").write_bytes(b"x")
     load(index, [])
     assert not (index / ledger.DIRECTORY / "orphan.led").exists()
+
+
+def test_damage_of_a_ledger_is_found(index: Path) -> None:
+    (path, *_) = (index / ledger.DIRECTORY).iterdir()
+    whole = path.read_bytes()
+    for at in (3, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with closing(open_index(index)) as engine:
+            assert any(str(path) in problem for problem in engine.check())
+        with pytest.raises(Damaged, match="restore"):
+            survey(index, container(FIRST))
+    path.write_bytes(whole[:5])
+    with pytest.raises(Damaged, match="restore"):
+        survey(index, container(FIRST))
+    path.unlink()
+    with closing(open_index(index)) as engine:
+        assert any("ask again" in problem for problem in engine.check())
 
 
 def report(store: Store, name: str, *captures: Capture) -> None:

@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 from dedupindex.capture import RefersTo, Revisit
+from dedupindex.errors import DedupError
 from dedupindex.files import sync_directory
 from dedupindex.index.cells import Keys, container_of
 from dedupindex.index.ledger_file import read, write
@@ -104,6 +105,21 @@ def items(index: Path, names: list[str], prefix: bytes = b"") -> Iterator[bytes]
             if item != last and item.startswith(prefix):
                 yield item
             last = item
+
+
+def problems(index: Path, names: list[str]) -> list[str]:
+    """What is wrong with the files, in sentences."""
+    wrong: list[str] = []
+    for name in names:
+        try:
+            last = b""
+            for chunk in read(index / DIRECTORY / name):
+                if chunk != sorted(chunk) or chunk[0] < last:
+                    wrong.append(f"{index / DIRECTORY / name} is out of order")
+                last = chunk[-1]
+        except DedupError as error:
+            wrong.append(str(error))
+    return wrong
 
 
 class Keeper:

@@ -242,7 +242,7 @@ class LmdbEngine:
     def check(self) -> list[str]:
         """Read everything back; see `protocol.Engine.check`."""
         with self.view() as view:
-            return problems(view)
+            return [*problems(view), *ledger.problems(self.index, view.ledger())]
 
     def copy(self, target: Path) -> None:
         """A copy of one consistent state, made while others read and write."""

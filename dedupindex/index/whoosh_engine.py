@@ -184,6 +184,7 @@ class WhooshEngine:
                     wrong.append(f"{path} is not what was written (its CRC is another)")
             with self.view() as view:
                 wrong += problems(view)
+                wrong += ledger.problems(self.index, view.ledger())
         except (DedupError, OSError) as error:
             wrong.append(str(error))
         except Exception as error:  # see `reading`

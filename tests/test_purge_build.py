@@ -1,0 +1,123 @@
+"""Purges of what was built from real records, and what later builds make of it."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dedupindex.build.builder import Build, Built, build
+from dedupindex.errors import DedupError
+from dedupindex.index import ledger, open_index
+from dedupindex.index.identity import Settings
+from dedupindex.purge.impact import Depending
+from dedupindex.purge.purge import purge, survey
+from dedupindex.purge.target import Kind, Target
+from tests.purging import held
+from tests.warc_cases import DATE, URL, gz, response, revisit
+
+PAYLOAD = b"payload"
+LATER = b"2026-11-21T09:14:17Z"
+ANY = Settings(mime=".*", whitelist=True)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    """An original, a copy of later, and a revisit of the first."""
+    named = revisit(
+        number=9, Target_URI=b"http://example.net/copy", Date=LATER,
+        Refers_To_Target_URI=URL, Refers_To_Date=DATE,
+    )  # fmt: skip
+    copy = response(PAYLOAD, number=3, Date=LATER)
+    made = []
+    for name, data in (("first", response(PAYLOAD)), ("second", copy), ("third", named)):
+        path = tmp_path / f"{name}.warc.gz"
+        path.write_bytes(gz(data))
+        made.append(path)
+    return made
+
+
+def index_of(files: list[Path], engine: str = "lmdb", **how: Any) -> Path:
+    index = files[0].parent / f"index-{engine}-{len(list(files[0].parent.iterdir()))}"
+    run(files, index, engine=engine, **how)
+    return index
+
+
+def run(files: list[Path], index: Path, **how: Any) -> Built:
+    return build(Build([str(path) for path in files], index, **{"settings": ANY, **how}))
+
+
+def answering(index: Path) -> list[str]:
+    return [Path(one.container).name for _, one in held(index)]
+
+
+def target(path: Path) -> Target:
+    return Target(Kind.CONTAINER, (str(path),))
+
+
+@pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
+def test_a_purged_file_stays_away_until_it_is_asked_for(files: list[Path], engine: str) -> None:
+    index = index_of(files, engine, crawl="weekly")
+    seen: list[Any] = []
+    impact = survey(index, target(files[0]), seen.append).impact
+    assert impact.originals.captures == impact.left["same_url"].captures == 1
+    (one,) = (item for item in seen if isinstance(item, Depending))
+    assert one.dependent.url == b"http://example.net/copy" and one.crawl == "weekly"
+    assert one.container == str(files[2]) and one.dependent.names_date == DATE
+    purge(index, target(files[0]), force=True)
+    assert answering(index) == ["second.warc.gz"]
+    again = run(files, index, engine=engine, crawl="weekly")
+    assert again.tally.known == 3 and answering(index) == ["second.warc.gz"]
+    run(files, index, engine=engine, crawl="weekly", replace=True)
+    assert answering(index) == ["first.warc.gz"]
+    assert survey(index, target(files[0])).impact.dependents.captures == 1
+
+
+def test_a_file_of_the_same_records_under_another_name_is_another(files: list[Path]) -> None:
+    index = index_of(files)
+    purge(index, target(files[0]), force=True)
+    moved = files[0].with_name("moved.warc.gz")
+    shutil.copy(files[0], moved)
+    run([moved], index, add=True)
+    assert answering(index) == ["moved.warc.gz"]
+    purge(index, Target(Kind.URL, (URL.decode(),)), force=True)
+    assert answering(index) == []
+    last = files[0].with_name("last.warc.gz")
+    shutil.copy(files[0], last)
+    assert run([last], index, add=True).tally.refused["purged"] == 1
+    assert answering(index) == []
+
+
+def test_what_a_replaced_file_had_in_the_ledger_goes_with_it(files: list[Path]) -> None:
+    index = index_of(files)
+    files[2].write_bytes(gz(response(b"other", Target_URI=b"http://example.net/other")))
+    run(files, index, replace=True)
+    impact = survey(index, target(files[0])).impact
+    assert not impact.dependents.captures and impact.left["same_url"].captures == 1
+
+
+def test_processes_and_resumed_builds_make_the_same_ledger(
+    files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(index: Path) -> list[bytes]:
+        with closing(open_index(index)) as engine, engine.view() as view:
+            return sorted(item[:30] for item in ledger.items(index, view.ledger()))
+
+    plain = index_of(files, jobs=1)
+    several = index_of(files, jobs=2)
+    killed = files[0].parent / "killed"
+    job = Build([str(path) for path in files], killed, settings=ANY, jobs=2)
+    with monkeypatch.context() as patched:
+
+        def fail(*given: Any) -> None:
+            raise DedupError("the power went")
+
+        patched.setattr("dedupindex.build.builder._load", fail)
+        with pytest.raises(DedupError):
+            build(job)
+    assert build(replace(job, resume=True)).tally.records == 3
+    assert found(plain) == found(several) == found(killed) != []
