@@ -13,7 +13,7 @@ keys, and the earliest of them that passes is the answer.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
@@ -82,6 +82,7 @@ class Query:
     policy: Policy = NO_POLICY
     covers: Covers = Covers.UNKNOWN  # what the digest was taken of
     bridge: bool = False  # take originals whose own digest is of another algorithm or other bytes
+    fits: Callable[[Capture], bool] | None = None  # what else the asker's protocol can name
     size: int = -1  # bytes that the asker counts for its capture; no condition, for statistics
 
     def conditional(self) -> bool:
@@ -93,6 +94,7 @@ class Query:
             or self.not_record
             or self.not_date
             or self.covers
+            or self.fits is not None
             or self.policy.narrowing()
         )
 
@@ -268,6 +270,8 @@ def _objection(query: Query, capture: Capture, now: int) -> str:
     if query.min_size and (capture.size_of_record or capture.size < query.min_size):
         known = capture.size >= 0 and not capture.size_of_record
         return f"smaller than min_size {query.min_size}" if known else "payload size not known"
+    if query.fits is not None and not query.fits(capture):
+        return "cannot be named to the asker"
     if query.not_record and capture.record_id == query.not_record:
         return "is the asking record"
     if query.not_date and capture.date == query.not_date and capture.url == query.url:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
@@ -22,8 +23,6 @@ from dedupindex.crawls.crawl import Crawl, Seen, State
 from dedupindex.crawls.store import Reading, Writing
 from dedupindex.digest import Spelling, parse_spelled
 from dedupindex.errors import BadInput, BadQuery, UnknownCrawl
-from dedupindex.index.identity import Settings
-from dedupindex.index.protocol import Finder
 from dedupindex.lookup import Answer, Query
 from dedupindex.timestamps import check_digits, date_of_digits, digits_of_date
 from server.cdx import may_be_named
@@ -54,8 +53,9 @@ class Records:
             opened.engine.view() as base,
             self._live.crawls.seen(base, settings.keys(), "") as view,
         ):
-            asked = self._live.crawls.completed(Query(digest, url), {})
-            answer = _nameable(view, settings, asked, spelling)
+            fits = partial(_nameable, spelling=spelling)
+            asked = self._live.crawls.completed(Query(digest, url, fits=fits), {})
+            answer = lookup.find(view, settings, asked)
         self._note(Query(digest, url), answer, perf_counter_ns() - started)
         if answer is None:
             return None
@@ -95,22 +95,19 @@ class Records:
         return {"added": done.added, "unchanged": done.unchanged, "refused": done.refused}
 
 
-def _nameable(view: Finder, settings: Settings, query: Query, spelling: Spelling) -> Answer | None:
-    """The answer of a lookup, if the client can be told of it: JSON cannot hold every URL.
+def _nameable(capture: Capture, spelling: Spelling) -> bool:
+    """Whether the client can be told of an original: JSON cannot hold every URL.
 
-    Nor of an original whose own record spells the digest otherwise: the client writes it as it
-    asks for it, and replay compares that text.
+    Nor of one whose own record spells the digest otherwise: the client writes it as it asks for it,
+    and replay compares that text.
     """
-    answer = lookup.find(view, settings, query)
-    if answer is None or not may_be_named(answer.original):
-        return None
-    if answer.original.spelling.encoding != spelling.encoding:
-        return None
+    if not may_be_named(capture) or capture.spelling.encoding != spelling.encoding:
+        return False
     try:
-        answer.original.url.decode()
+        capture.url.decode()
     except UnicodeDecodeError:
-        return None
-    return answer
+        return False
+    return True
 
 
 def _crawl(writing: Writing) -> Crawl:

@@ -59,6 +59,13 @@ def test_an_original_that_replay_would_not_find_is_none(make_index: MakeIndex) -
     assert web.get(f"/api/records/{sha1(1).raw.hex()}?uri={URL.decode()}").status_code == 200
 
 
+def test_another_original_answers_where_the_best_cannot(make_index: MakeIndex) -> None:
+    best = capture(1, URL, 1)._replace(spelling=Spelling(1, 2))
+    web = served(make_index([best, capture(1, b"http://aaa.org/", 2)]))
+    found = web.get(f"/api/records/{text_of(sha1(1))}?uri={URL.decode()}").get_json()
+    assert found["uri"] == "http://aaa.org/"
+
+
 def test_a_miss_and_a_bad_id(web: FlaskClient) -> None:
     response = web.get(f"/api/records/{ID}?uri=http://a.org/")
     assert (response.status_code, response.text) == (404, "record not found\n")
