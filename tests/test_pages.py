@@ -38,6 +38,7 @@ from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.hypertext import Page
 from tests.purging import begin, load, revisit_of
+from tests.text_sources import DATA
 
 DOCS = Path(__file__).parent.parent / "docs" / "http.md"
 URL = "http://example.com/a"
@@ -349,6 +350,11 @@ def test_what_a_crawl_would_have_saved(web: FlaskClient, content: bytes) -> None
     assert "crawl.cdx: 5.0 kB of 12.0 kB saved" in shown
     assert "<script>x" in shown and r"C:\logs" not in shown
     assert "image/png" in page(send(web, content, "mime")).text
+
+
+def test_a_crawl_log_is_tried_out_too(web: FlaskClient) -> None:
+    shown = page(send(web, (DATA / "heritrix.log").read_bytes())).text
+    assert "crawl.cdx: 0 B of" in shown and "Not looked up" in shown
 
 
 def test_what_cannot_be_tried_out(web: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:

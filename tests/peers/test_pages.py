@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -19,8 +20,10 @@ from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.peers.browser import Browser, browser
 from tests.peers.environments import environment
+from tests.test_cli import dedupindex
 from tests.test_pages import ALL, CDX, HOSTILE, hostile_captures
 from tests.test_server_live import Running, serving
+from tests.warc_cases import response
 
 pytestmark = pytest.mark.peer
 
@@ -35,10 +38,27 @@ def window(tmp_path: Path) -> Iterator[Browser]:
         yield one
 
 
+def hostile_warc(directory: Path) -> Path:
+    """A container whose name, URLs and headers are hostile, as a crawler may have written it."""
+    path = directory / "<img src=x onerror=window.sentinel=1>.warc"
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/<script>window.sentinel=1</script>\r\n\r\n"
+    path.write_bytes(
+        b"".join(
+            response(b"payload %d" % number, head=head, Target_URI=url.encode(), number=number)
+            for number, url in enumerate(HOSTILE)
+            if "\r\n" not in url
+        )
+    )
+    return path
+
+
 @pytest.fixture
-def hostile(make_index: MakeIndex) -> Iterator[Running]:
+def hostile(make_index: MakeIndex, tmp_path: Path) -> Iterator[Running]:
     """A server over an index of hostile captures, with crawls that report more of them."""
     index = make_index(hostile_captures(), ALL)
+    dedupindex(
+        "index", "--add", *ALL.as_options().replace("'", "").split(), hostile_warc(tmp_path), index
+    )
     with serving(index, "--workers", "1") as server:
         post(server, "/crawls", name=NAME, seen_by="all")
         post(server, "/crawls", name="silent")
@@ -76,6 +96,8 @@ def paths() -> list[str]:
         sent = quote(url[:2000])
         found.append(f"/pages/lookup?digest={sha1(number)}&url={sent}")
         found.append(f"/pages/lookup?url={sent}")
+        of_warc = f"sha1:{hashlib.sha1(b'payload %d' % number).hexdigest()}"
+        found.append(f"/pages/lookup?digest={of_warc}")
     return found
 
 
@@ -93,6 +115,8 @@ def is_quiet(window: Browser) -> None:
 
 
 def test_what_crawls_report_runs_nothing(window: Browser, hostile: Running, tmp_path: Path) -> None:
+    window.open(at(hostile, "/pages/containers"))
+    assert "<img src=x onerror" in window.text("tbody")
     for path in paths():
         window.open(at(hostile, path))
         is_quiet(window)
