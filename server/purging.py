@@ -56,7 +56,8 @@ class PurgeViews:
         if given.get("prefix") == "true":
             options.append("--prefix")
         lines = LISTED if given.get("list") == "true" else 0
-        said = self._commands.run("impact", ["--json", "--list", *options], lines=lines)
+        listing = ["--list"] if lines else []
+        said = self._commands.run("impact", ["--json", *listing, *options], lines=lines)
         content = orjson.loads(said.last)
         if lines:
             content["listed"] = [orjson.loads(line) for line in said.lines]

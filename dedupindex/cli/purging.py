@@ -80,11 +80,9 @@ def _captures(stream: BinaryIO) -> tuple[One, ...]:
     return tuple(found)
 
 
-def lister(wanted: bool) -> Callable[[Going | Depending], None]:
-    """Prints each original and each revisit, or nothing."""
-    if not wanted:
-        return lambda item: None
-    return lambda item: print_json(going_as_json(item))
+def lister(wanted: bool) -> Callable[[Going | Depending], None] | None:
+    """Prints each original and each revisit; None if that is not wanted."""
+    return (lambda item: print_json(going_as_json(item))) if wanted else None
 
 
 def missing(target: Target, found: Found) -> list[Any]:

@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from dedupindex.index.cells import NOWHERE, Place, answers, entries_of, packed_url
+from dedupindex.index.cells import (
+    NOWHERE,
+    SIZE_IN_EXTRAS,
+    UNKNOWN_SIZE,
+    Place,
+    answers,
+    decode,
+    entries_of,
+    packed_url,
+)
 from dedupindex.index.identity import Settings
 from dedupindex.index.marks import REVISIT, bare, encode_gone
 from dedupindex.index.settle import Outcome, Rule, mark_before
+
+OF_RECORD = 32  # in an entry's flags: its size is that of the record
 
 
 class Purged(NamedTuple):
@@ -44,3 +55,11 @@ class Settling:
             [entry for entry in left if answers(entry)],
             {(entry[2:8], packed_url(entry)) for entry in held - gone},
         )
+
+
+def size_of(key: bytes, entry: bytes) -> int:
+    """Bytes of payload of an entry's capture, -1 unknown."""
+    size = int.from_bytes(entry[8:12], "big")
+    if entry[0] & OF_RECORD or size == UNKNOWN_SIZE:
+        return -1
+    return size if size < SIZE_IN_EXTRAS else decode(key, entry, lambda number: NOWHERE).size

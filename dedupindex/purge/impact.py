@@ -30,7 +30,7 @@ from dedupindex.index.marks import NAMED, REVISIT, ROW, Marks, bare
 from dedupindex.index.protocol import View
 from dedupindex.index.runs import RunWriter
 from dedupindex.index.urlpack import pack
-from dedupindex.purge.going import Settling
+from dedupindex.purge.going import Settling, size_of
 from dedupindex.purge.target import Chosen
 from dedupindex.spill import Sums
 
@@ -45,9 +45,9 @@ class Amount:
     captures: int = 0
     bytes: int = 0
 
-    def add(self, size: int) -> None:
-        """Count one."""
-        self.captures += 1
+    def add(self, size: int, captures: int = 1) -> None:
+        """Count one, or several of this size together."""
+        self.captures += captures
         self.bytes += max(size, 0)
 
 
@@ -95,19 +95,20 @@ class Depending(NamedTuple):
 class Survey:
     """Goes through an index once; `impact` is whole when `items` has ended.
 
-    With a `writer` it stages what takes the captures out: see `purge`.
+    With a `writer` it stages what takes the captures out: see `purge`. It only counts unless what
+    it finds is to be `listed`.
     """
 
     def __init__(
-        self, index: Path, view: View, chosen: Chosen, settling: Settling,
-        writer: RunWriter | None = None,
+        self, index: Path, view: View, chosen: Chosen, settling: Settling, *,
+        writer: RunWriter | None = None, listed: bool = True,
     ) -> None:  # fmt: skip
-        self.impact = Impact()
+        self.impact, self._listed = Impact(), listed
         self._index, self._view, self._chosen = index, view, chosen
         self._settling, self._writer = settling, writer
         self._digest, self._survives = b"", False
         self._held: IO[bytes]
-        self._any_held = False
+        self._originals, self._revisits = Amount(), Amount()  # of a digest: left where it will be
 
     def items(self) -> Iterator[Going | Depending]:
         """Every original that would go, and every revisit that depends on one."""
@@ -161,8 +162,7 @@ class Survey:
         answered = {bare(entry) for entry in entries_of(cell) if answers(entry)}
         sizes: dict[tuple[bytes, bytes], int] = {}
         for entry in sorted(gone):
-            capture = decode(key, entry, self._settling.place_of)
-            size = -1 if capture.size_of_record else capture.size
+            size = size_of(key, entry)
             place = entry[2:8], packed_url(entry)
             sizes[place] = max(size, sizes.get(place, -1))
             if entry[1] & ALSO:  # it is told of under its own digest
@@ -172,8 +172,14 @@ class Survey:
                 continue
             self.impact.originals.add(size)
             heir = stay.get(packed_url(entry))
-            becomes = decode(key, heir, self._settling.place_of) if heir else None
-            self._hold(Going(digest, capture, SAME_URL if heir else "", becomes))
+            if heir:
+                self.impact.left[SAME_URL].add(size)
+            else:
+                self._originals.add(size)
+            if self._listed:
+                capture = decode(key, entry, self._settling.place_of)
+                becomes = decode(key, heir, self._settling.place_of) if heir else None
+                self._hold(Going(digest, capture, SAME_URL if heir else "", becomes))
         self._depending(key, ledger, sizes, purged.seconds, stay)
 
     def _depending(
@@ -188,7 +194,7 @@ class Survey:
 
         `sizes` are those of the captures that go and `seconds` those that stay.
         """
-        digest, seen = digest_of_key(key), b""
+        digest, second, seen = digest_of_key(key), b"", set[bytes]()
         for body in ledger.dependents(key):
             if self._chosen.takes_dependent(body):
                 continue
@@ -204,41 +210,42 @@ class Survey:
                 if packed in stay or all(url != packed for _, url in sizes):
                     continue
                 size = max(size for (_, url), size in sizes.items() if url == packed)
-            itself = body[1:7] + pack(one.url)
-            if itself == seen:  # of a log, too, or of a copy of its file
+            if body[1:7] != second:
+                second, seen = body[1:7], set()
+            if one.url in seen:  # it was told of by a log, too, or by a copy of its file
                 continue
-            seen = itself
+            seen.add(one.url)
             size = one.size if one.size >= 0 else size
             where = self._settling.place_of(one.container)
             left = SAME_URL if packed in stay else ""
             self.impact.depends(where.container, where.crawl, size)
-            self._hold(Depending(digest, one, where.container, where.crawl, size, left))
+            if not left:
+                self._revisits.add(size)
+            if self._listed:
+                self._hold(Depending(digest, one, where.container, where.crawl, size, left))
 
     def _hold(self, item: Going | Depending) -> None:
         pickle.dump(item, self._held)
-        self._any_held = True
 
     def _told(self) -> Iterator[Any]:
         """What was held until all of a digest was seen."""
-        if not self._any_held:
-            return
+        if self._originals.captures or self._revisits.captures:
+            where = OTHER_URL if self._survives else NOWHERE
+            self.impact.left[where].add(self._originals.bytes, self._originals.captures)
+            if where is NOWHERE:
+                self.impact.broken.add(self._revisits.bytes, self._revisits.captures)
+            self._originals, self._revisits = Amount(), Amount()
         end = self._held.tell()
+        if not end:
+            return
         self._held.seek(0)
         while self._held.tell() < end:
             item = pickle.load(self._held)
-            if not item.left:
-                item = item._replace(left=OTHER_URL if self._survives else NOWHERE)
-            if isinstance(item, Depending):
-                if item.left == NOWHERE:
-                    self.impact.broken.add(item.size)
-            else:
-                self.impact.left[item.left].add(
-                    -1 if item.capture.size_of_record else item.capture.size
-                )
-            yield item
+            yield (
+                item if item.left else item._replace(left=OTHER_URL if self._survives else NOWHERE)
+            )
         self._held.seek(0)
         self._held.truncate()
-        self._any_held = False
 
 
 def _void(entry: bytes, marks: Marks) -> bool:

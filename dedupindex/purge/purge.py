@@ -41,7 +41,7 @@ class Found:
     places: set[int]  # of the texts or captures in the target, that were found
 
 
-def survey(index: Path, target: Target, seen: Seen = lambda item: None) -> Found:
+def survey(index: Path, target: Target, seen: Seen | None = None) -> Found:
     """What would become of an index; `seen` hears of each original and each revisit.
 
     Changes nothing, and may be asked while others write. Raises `DedupError`.
@@ -59,16 +59,22 @@ def survey(index: Path, target: Target, seen: Seen = lambda item: None) -> Found
 
 
 def _surveyed(
-    index: Path, engine: Engine, view: View, what: Chosen, writer: RunWriter | None, seen: Seen
+    index: Path,
+    engine: Engine,
+    view: View,
+    what: Chosen,
+    writer: RunWriter | None,
+    seen: Seen | None,
 ) -> Impact:
     settling = Settling(engine.identity.settings, view.place_of)
-    whole = Survey(index, view, what, settling, writer)
+    whole = Survey(index, view, what, settling, writer=writer, listed=seen is not None)
     for item in whole.items():
-        seen(item)
+        if seen is not None:
+            seen(item)
     return whole.impact
 
 
-def purge(index: Path, target: Target, *, force: bool, seen: Seen = lambda item: None) -> Found:
+def purge(index: Path, target: Target, *, force: bool, seen: Seen | None = None) -> Found:
     """Take captures out of an index and of its crawls, durably.
 
     Raises `HasDependents` if a revisit names what would go, unless `force`; nothing has changed
@@ -90,7 +96,7 @@ def purge(index: Path, target: Target, *, force: bool, seen: Seen = lambda item:
 
 
 def _purged(
-    index: Path, engine: Engine, target: Target, force: bool, scratch: Path, seen: Seen
+    index: Path, engine: Engine, target: Target, force: bool, scratch: Path, seen: Seen | None
 ) -> Found:
     writer = RunWriter(scratch, "purged", run_bytes=_STAGED)
     with engine.view() as view:
