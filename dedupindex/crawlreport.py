@@ -112,13 +112,17 @@ def written(found: Report, style: str) -> Iterator[str]:
     if style == "text":
         return (line + "\n" for line in _text(found, rows))
     if style == "html":
-        facts = {name: value for name, value in found.summary.items() if name != "strategies"}
+        facts = {name: value for name, value in found.summary.items() if _is_fact(value)}
         title = f"Crawl {found.summary['crawl']}"
         return html_lines(title, facts, names if found.by else (), rows)
     if not found.by:
         told = ("not_looked_up", "not_reported", "average_lookup_ms", "p99_lookup_ms")
         return csv_lines(["crawl", "state", *COLUMNS, *told], [found.summary])
     return csv_lines(names, rows)
+
+
+def _is_fact(value: Any) -> bool:
+    return value is not None and not isinstance(value, dict | list)
 
 
 def _groups(found: Report) -> Iterator[dict[str, Any]]:

@@ -50,7 +50,8 @@ class ReportViews:
         )
 
     def crawl_report(self, name: str) -> Response:
-        self._access.may_read(request.environ)
+        namespace = self._reporting.namespace_of(name) if self._access.private else None
+        self._access.may_read(request.environ, [namespace] if namespace else ())
         given = read(query_string(request.environ), REPORT)
         asked, most = _asked(given), given.get("limit", PAGE)
         with self._live.crawls.reading() as reading:

@@ -128,6 +128,9 @@ def test_tokens_for_namespaces(index: Path) -> None:
         for body in ({"lookups": [question], **given}, {"lookups": [{**question, **given}]}):
             answer = web.post("/lookup", json=body, headers=read).get_json()["answers"][0]
             assert ("error" in answer) == (status == 403), more
+    for crawl, headers, status in (("a", read, 200), ("c", read, 403), ("d", read, 200)):
+        assert web.get(f"/crawls/{crawl}/report", headers=headers).status_code == status
+    assert web.get("/crawls/a/report").status_code == 401
 
 
 def test_private_lookups_need_one_too(index: Path) -> None:
