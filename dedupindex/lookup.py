@@ -114,14 +114,6 @@ class Decision(NamedTuple):
     policy: str = ""  # the word of the policy without which there may have been an answer
 
 
-class Considered(NamedTuple):
-    """One capture that a lookup looked at, and what was decided."""
-
-    match: Match
-    capture: Capture
-    verdict: str
-
-
 def require(settings: Settings, query: Query) -> None:
     """Raise `StrategyUnavailable` or `BadQuery` if the index cannot answer such a query."""
     require_strategy(settings, query.strategy)
@@ -160,12 +152,12 @@ def decide(view: Finder, settings: Settings, query: Query) -> Decision:
     if applied is not None and applied.never():
         return Decision(None, "never")
     now, refused = None, ""
-    for captures in _candidates(view, settings, query):
+    for captures in candidates(view, settings, query):
         best, skip = None, False
         for capture in captures:
             if now is None:
-                now = _moment(query)
-            if _objection(query, capture, now):
+                now = moment(query)
+            if objection(query, capture, now):
                 continue
             if applied is not None:
                 if against := applied.refuses(capture, now):
@@ -180,46 +172,6 @@ def decide(view: Finder, settings: Settings, query: Query) -> Decision:
     return Decision(None, refused)
 
 
-def explain(view: Finder, settings: Settings, query: Query) -> list[Considered]:
-    """Every capture that `find` would look at, and why each was refused or chosen.
-
-    With a strategy that needs the URL also captures of the digest that it leaves out.
-    """
-    require(settings, query)
-    if query.digest in EMPTY:
-        return []
-    answer = find(view, settings, query)
-    considered: dict[tuple[bytes, bytes], Considered] = {}
-    now, applied = _moment(query), query.policy.applied(query.url, query.mime)
-    for captures in _candidates(view, settings, query):
-        for capture in captures:
-            verdict = _objection(query, capture, now)
-            if not verdict and (against := applied.refuses(capture, now)):
-                verdict = against.verdict
-            if not verdict:
-                verdict = _against(settings, query, capture, answer)
-            match = match_of(query.url, capture.url)
-            considered.setdefault((capture.url, capture.date), Considered(match, capture, verdict))
-    if query.strategy is not Strategy.DIGEST_ANY:
-        verdict = f"another URL: {query.strategy.value} does not take it, DIGEST_ANY would"
-        for capture in view.any(query.digest, LIMIT):
-            match = match_of(query.url, capture.url)
-            considered.setdefault((capture.url, capture.date), Considered(match, capture, verdict))
-    return list(considered.values())
-
-
-def _against(settings: Settings, query: Query, capture: Capture, answer: Answer | None) -> str:
-    """Why a capture that might answer does or does not."""
-    if answer is None or capture == answer.original:
-        return "chosen"
-    if match_of(query.url, capture.url) is not answer.match:
-        return f"not preferred: {answer.match.value} goes first"
-    if sort_key(capture.date) != sort_key(answer.original.date):
-        earliest = settings.keep == "earliest"
-        return f"not preferred: the chosen one is {'earlier' if earliest else 'later'}"
-    return "not preferred: as old as the chosen one, whose URL sorts first"
-
-
 def match_of(url: bytes, original: bytes) -> Match:
     """How an original's URL relates to the one that was asked for."""
     if not url:
@@ -229,7 +181,7 @@ def match_of(url: bytes, original: bytes) -> Match:
     return Match.CANONICAL_URL if urlkey(url) == urlkey(original) else Match.DIGEST
 
 
-def _candidates(view: Finder, settings: Settings, query: Query) -> Iterator[list[Capture]]:
+def candidates(view: Finder, settings: Settings, query: Query) -> Iterator[list[Capture]]:
     """Captures in order of preference, read only as far as they are asked for."""
     digest, url, strategy = query.digest, query.url, query.strategy
     if url and settings.url_index:
@@ -249,14 +201,14 @@ def _preferred(settings: Settings, capture: Capture, other: Capture) -> bool:
     return capture.url < other.url
 
 
-def _moment(query: Query) -> int:
+def moment(query: Query) -> int:
     return seconds(query.as_of) if query.as_of else int(time.time())
 
 
 _COVERED = {Covers.STORED: "body as stored, chunks and all", Covers.ENTITY: "body without chunks"}
 
 
-def _objection(query: Query, capture: Capture, now: int) -> str:
+def objection(query: Query, capture: Capture, now: int) -> str:
     """Why a capture may not answer a query, "" if it may."""
     if not query.bridge:
         if capture.digest.algorithm != query.digest.algorithm:
@@ -290,15 +242,3 @@ def as_json(decision: Decision) -> dict[str, Any]:
         "original": original_as_json(answer.original),
         **({"skip": True} if answer.skip else {}),
     }
-
-
-def considered(view: Finder, settings: Settings, query: Query) -> list[dict[str, Any]]:
-    """The explanation of an answer in JSON: every capture looked at, and the verdict."""
-    return [
-        {
-            "match": match.value,
-            "verdict": verdict,
-            "original": {**original_as_json(capture), "crawl": capture.crawl or None},
-        }
-        for match, capture, verdict in explain(view, settings, query)
-    ]

@@ -16,7 +16,7 @@ import orjson
 from werkzeug.datastructures import MIMEAccept
 from werkzeug.http import parse_accept_header
 
-from dedupindex import lookup
+from dedupindex import explanation, lookup
 from dedupindex.asking import NAMES, NEWER_NAMES, UnknownAlgorithm, of_query_string, query_of
 from dedupindex.errors import BadQuery
 from dedupindex.index.answer_bytes import NONE, sought
@@ -130,7 +130,7 @@ class Lookups:
             else:
                 content = lookup.as_json(decision)
                 if explain:
-                    content["considered"] = lookup.considered(view, settings, query)
+                    content["considered"] = explanation.considered(view, settings, query)
                 reply = (OK, JSON, orjson.dumps(content))
         if query.crawl:
             self._counting.note_answer(query, decision.answer, perf_counter_ns() - started)

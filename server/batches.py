@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 import orjson
 
-from dedupindex import lookup
+from dedupindex import explanation, lookup
 from dedupindex.asking import PARAMETERS, UnknownAlgorithm, of_json, query_of
 from dedupindex.begun import completed
 from dedupindex.crawls.counting import Outcome
@@ -229,7 +229,7 @@ class _Answers:
             decision = lookup.decide(seen, self._settings, query)
             answer, content = decision.answer, lookup.as_json(decision)
             if explain:
-                content["considered"] = lookup.considered(seen, self._settings, query)
+                content["considered"] = explanation.considered(seen, self._settings, query)
             if self._firsts is not None and answer is None and not decision.policy:
                 first = self._firsts.before(query, place)
                 content |= {} if first is None else {"in_batch": first}

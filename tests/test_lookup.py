@@ -13,18 +13,17 @@ from dedupindex.capture import Capture, Covers, Evidence
 from dedupindex.conditions import parse_age, parse_moment
 from dedupindex.digest import EMPTY, Digest, Spelling
 from dedupindex.errors import BadQuery, IndexUnavailable, StrategyUnavailable
+from dedupindex.explanation import Considered, explain
 from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
 from dedupindex.lookup import (
     LIMIT,
     Answer,
-    Considered,
     Decision,
     Match,
     Query,
     Strategy,
     as_json,
-    explain,
     find,
 )
 from dedupindex.original import header_lines

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput
+from dedupindex.explanation import considered
 from dedupindex.index.identity import Settings
-from dedupindex.lookup import Match, Query, as_json, considered, decide
+from dedupindex.lookup import Match, Query, as_json, decide
 from dedupindex.policy import MOST, NO_POLICY, Policy, Rule, read_policy, rules_of
 from dedupindex.timestamps import seconds
 from dedupindex.urlkey import urlkey

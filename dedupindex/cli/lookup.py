@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import click
 import orjson
 
-from dedupindex import lookup
+from dedupindex import explanation, lookup
 from dedupindex.asking import UnknownAlgorithm, of_json, query_of
 from dedupindex.begun import completed
 from dedupindex.cli.common import Command, print_json, say
@@ -151,7 +151,7 @@ def _line(see: See, settings: Settings, given: Given, line: bytes) -> dict[str, 
         query, view = see(query, asked)
         answer = lookup.as_json(lookup.decide(view, settings, query))
         if explained:
-            answer["considered"] = lookup.considered(view, settings, query)
+            answer["considered"] = explanation.considered(view, settings, query)
         return answer
     except UnknownAlgorithm:
         return {"duplicate": False, "reason": "unknown_algorithm"}
@@ -175,7 +175,7 @@ def _one(see: See, settings: Settings, given: Given, as_json: bool) -> None:
     decision = lookup.decide(view, settings, query)
     found, answer = decision.answer, lookup.as_json(decision)
     if explained:
-        answer["considered"] = lookup.considered(view, settings, query)
+        answer["considered"] = explanation.considered(view, settings, query)
     if as_json:
         print_json(answer)
         return

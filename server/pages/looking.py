@@ -12,7 +12,7 @@ from typing import Any
 
 from flask import render_template, request
 
-from dedupindex import lookup
+from dedupindex import explanation, lookup
 from dedupindex.asking import NAMES, PARAMETERS, UnknownAlgorithm, of_query_string, query_of
 from dedupindex.digest import SIZES
 from dedupindex.errors import Damaged, DedupError
@@ -72,7 +72,7 @@ class LookupPage:
         query = self._live.crawls.completed(query, given)
         with self._seen(query.crawl, query.namespaces) as (view, settings):
             decision = lookup.decide(view, settings, query)
-            considered = lookup.considered(view, settings, query)
+            considered = explanation.considered(view, settings, query)
         lines, answer = "", decision.answer
         if answer is not None:
             try:
