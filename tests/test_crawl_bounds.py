@@ -274,7 +274,7 @@ def test_a_merge_in_the_middle_of_a_batch_hides_nothing(
                 assert store is not None
                 with store.writing() as writing:
                     crawl = writing.crawl("a")
-                upkeep._drop_all(store, crawl)
+                upkeep.drop_all(store, crawl)
             yield base
 
     monkeypatch.setattr(engine, "view", overtaken)
