@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -56,9 +57,8 @@ def hostile_warc(directory: Path) -> Path:
 def hostile(make_index: MakeIndex, tmp_path: Path) -> Iterator[Running]:
     """A server over an index of hostile captures, with crawls that report more of them."""
     index = make_index(hostile_captures(), ALL)
-    dedupindex(
-        "index", "--add", *ALL.as_options().replace("'", "").split(), hostile_warc(tmp_path), index
-    )
+    options = shlex.split(ALL.as_options())
+    dedupindex("index", "--add", *options, hostile_warc(tmp_path), index)
     with serving(index, "--workers", "1") as server:
         post(server, "/crawls", name=NAME, seen_by="all")
         post(server, "/crawls", name="silent")
