@@ -292,6 +292,20 @@ def test_policies_and_namespaces_show(make_index: MakeIndex) -> None:
     closed = create_app(Config(index, private=True), live).test_client()
     closed.post("/pages/sign-in", data={"token": reader}, headers=HERE)
     page(closed.get(f"/pages/lookup?digest={sha1(1)}&namespace=other"))
+    asked = {"digest": str(sha1(1)), "url": "http://h.example/", "crawl": "a"}
+    web.post("/lookup", json={"lookups": [asked]})
+    counted(web)
+    for path, shows in (
+        ("crawl?name=a", "h.example"),
+        ("host?host=h.example", "Crawls that met it"),
+        ("host", "h.example"),
+        ("charts", "1 lookups"),
+        ("charts?crawl=a", "1 lookups"),
+    ):
+        assert shows in page(web.get(f"/pages/{path}")).text
+        hidden = closed.get(f"/pages/{path}")
+        page(hidden, 403 if "=a" in path else 200)
+        assert shows not in hidden.text
     page(closed.get("/pages/impact"))
     page(closed.get("/pages/impact?kind=crawl&name=a"), 403)
     for query in (

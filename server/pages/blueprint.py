@@ -81,8 +81,8 @@ def make_pages(
     guard = _Guard(access, metrics, Signing(access, bodies))
     of: list[Any] = [
         Overview(live, metrics, reporting),
-        CrawlPages(live, reporting),
-        Charts(live),
+        CrawlPages(live, reporting, access),
+        Charts(live, access),
         LookupPage(live, access),
         WhatIf(config, bodies, running),
         ImpactPage(running, access),

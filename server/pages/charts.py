@@ -11,9 +11,11 @@ from flask import render_template, request
 from dedupindex.crawls import statistics
 from dedupindex.crawls.rows import Row
 from dedupindex.errors import BadQuery
+from server.access import Access
 from server.live import LiveIndex
 from server.pages.chart import columns
 from server.pages.figures import CLASSES, found, shown, spent, text_of
+from server.pages.signing import Sight
 
 
 class _Span(NamedTuple):
@@ -35,8 +37,8 @@ SPANS = {
 class Charts:
     """The view of charts."""
 
-    def __init__(self, live: LiveIndex) -> None:
-        self._live = live
+    def __init__(self, live: LiveIndex, access: Access) -> None:
+        self._live, self._access = live, access
 
     def charts(self) -> str:
         """All crawls together, or one."""
@@ -61,9 +63,15 @@ class Charts:
         """A row for every unit, also for those in which nothing happened."""
         sums = {unit: Row() for unit in _units(span, datetime.now(UTC))}
         self._live.opened()
+        sight = Sight(self._access, request.environ)
         with self._live.crawls.reading() as reading:
             if reading is not None:
-                crawls = [reading.crawl(crawl)] if crawl else reading.crawls()
+                if crawl:
+                    known = reading.crawl(crawl)
+                    sight.require(known)
+                    crawls = iter([known])
+                else:
+                    crawls = filter(sight.sees, reading.crawls())
                 first = min(sums)
                 for unit, row in statistics.over_time(reading, crawls, span.by, since=first):
                     unit = unit[: span.width]

@@ -11,10 +11,12 @@ from dedupindex.crawls.crawl import Crawl
 from dedupindex.crawls.rows import LONGEST, Row
 from dedupindex.crawls.store import Reading
 from dedupindex.errors import BadQuery, UnknownCrawl
+from server.access import Access
 from server.live import LiveIndex
 from server.pages.chart import bar
 from server.pages.figures import CLASSES, found, shown, spent
 from server.pages.paging import Paging, page_asked
+from server.pages.signing import Sight
 from server.reporting import Reporting
 
 BY = {"host": "Hosts", "mime": "Media types", "status": "HTTP statuses", "strategy": "Strategies"}
@@ -30,8 +32,8 @@ _ROWS = 50  # of the largest
 class CrawlPages:
     """The views of crawls. Names are sent in queries: as parts of paths, some would be lost."""
 
-    def __init__(self, live: LiveIndex, reporting: Reporting) -> None:
-        self._live, self._reporting = live, reporting
+    def __init__(self, live: LiveIndex, reporting: Reporting, access: Access) -> None:
+        self._live, self._reporting, self._access = live, reporting, access
 
     def crawls(self) -> str:
         """All of them, the newest first."""
@@ -53,6 +55,7 @@ class CrawlPages:
             if reading is None:
                 raise UnknownCrawl(f"there is no crawl {name[:200]!r}")
             known = reading.crawl(name)
+            Sight(self._access, request.environ).require(known)
             total, times = statistics.total(reading, known), statistics.times(reading, known)
             rows = [] if brief else statistics.largest(reading, known, by, _ROWS, order)
         most = max((row.lookups for _, row in rows), default=0)
@@ -74,20 +77,21 @@ class CrawlPages:
         """One host of all crawls, or the form that asks which."""
         name = request.args.get("host", "").strip()
         self._live.opened()
+        sight = Sight(self._access, request.environ)
         content: dict[str, Any] = {"rows": [], "largest": [], "latest": "", **_sums(Row())}
         with self._live.crawls.reading() as reading:
             if reading is not None and name:
-                content.update(_host(reading, name))
+                content.update(_host(reading, name, sight))
             elif reading is not None:
-                content.update(_some_hosts(reading))
+                content.update(_some_hosts(reading, sight))
         return render_template("host.html", host=name, **content)
 
 
-def _host(reading: Reading, name: str) -> dict[str, Any]:
+def _host(reading: Reading, name: str, sight: Sight) -> dict[str, Any]:
     """What all crawls have of a host."""
     known: list[tuple[Crawl, Row]] = []
     for host in _spellings(name):
-        known += statistics.at_host(reading, host)
+        known += (one for one in statistics.at_host(reading, host) if sight.sees(one[0]))
     total = Row()
     for _, row in known:
         total = total.plus(row)
@@ -107,9 +111,9 @@ def _spellings(name: str) -> list[bytes]:
         return [text]
 
 
-def _some_hosts(reading: Reading) -> dict[str, Any]:
+def _some_hosts(reading: Reading, sight: Sight) -> dict[str, Any]:
     """Hosts to choose from: those of the latest crawl that has any."""
-    for crawl in reversed(list(reading.crawls())):
+    for crawl in filter(sight.sees, reading.newest()):
         largest = statistics.largest(reading, crawl, "host", 20)
         if largest:
             rows = [shown(heading, row) for heading, row in largest]
