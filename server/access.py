@@ -45,6 +45,10 @@ class Access:
         """
         tokens = self._known()
         if not tokens and not self._guarded:
+            if role is not Role.READ and _of_a_page(environ):
+                raise RequestError(
+                    "forbidden", "a web page sent this; without tokens only programs may write"
+                )
             return "-"
         token = self._token(environ, tokens)
         if token is None:
@@ -85,6 +89,16 @@ class Access:
                     self._tokens, self._stamp = read_tokens(self._index), stamp
                 self._looked = now
         return self._tokens
+
+
+def _of_a_page(environ: dict[str, Any]) -> bool:
+    """Whether a browser sent a request to write, for a page that somebody has open in it.
+
+    Any page of the web can make it do that to a server on the same machine. No crawler says where a
+    request comes from, and our own pages write nothing.
+    """
+    site = environ.get("HTTP_SEC_FETCH_SITE", "none")
+    return "HTTP_ORIGIN" in environ or site not in ("none", "same-origin")
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

@@ -133,6 +133,19 @@ def test_tokens_for_namespaces(index: Path) -> None:
     assert web.get("/crawls/a/report").status_code == 401
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [{"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}],
+)
+def test_a_web_page_writes_nothing_where_no_token_is_needed(
+    index: Path, headers: dict[str, str]
+) -> None:
+    web = served(index)
+    assert begin(web, "of-a-page", **headers) == (403, "forbidden")
+    assert web.get("/crawls/of-a-page").status_code == 404
+    assert begin(web, "of-a-page") == (200, "")
+
+
 def test_private_lookups_need_one_too(index: Path) -> None:
     reader = tokens.add(index, "reader", Role.READ)
     web = served(index, private=True)
