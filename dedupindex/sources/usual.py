@@ -66,7 +66,7 @@ class Usual:
             return _new(Capture, (
                 _new(Digest, ("sha1", raw)), CANONICAL, url, date, _RECORD, _BOTH,
                 _STATUSES[code], _MEDIA_TYPES[line], stop - at, False, record_id[1:-1],
-                self._container, record.offset, b"", b"", (),
+                self._container, record.offset, b"", b"", (), "",
             ))  # fmt: skip
         except (KeyError, ValueError, IndexError):
             return None
