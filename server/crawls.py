@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from dedupindex.begun import completed
 from dedupindex.capture import Covers
-from dedupindex.crawls.counting import add_counted
+from dedupindex.crawls.counting import Counted, add_counted
 from dedupindex.crawls.crawl import Crawl
 from dedupindex.crawls.store import FILE, Reading, Store, Writing
 from dedupindex.crawls.view import NOTHING, Snapshot
@@ -63,6 +63,7 @@ class Crawls:
         self._error: IndexUnavailable | None = None  # what keeps a file from being open
         self._busy = threading.Lock()
         self.counting = Counting()
+        self._counted = threading.Lock()  # the last to write waits for who is writing
 
     def refresh(self) -> None:
         """Open the file if it is there now, and let go of one that was replaced."""
@@ -108,7 +109,10 @@ class Crawls:
 
     def write_counts(self) -> None:
         """Write down what was looked up since this was called last; raises `IndexUnavailable`."""
-        parts = self.counting.take()
+        with self._counted:
+            self._write(self.counting.take())
+
+    def _write(self, parts: list[Counted]) -> None:
         while parts:
             try:
                 self.write(partial(add_counted, counted=parts[0]))

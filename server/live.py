@@ -99,6 +99,13 @@ class LiveIndex:
                 target=_over_and_over, args=(work, pause), name=name, daemon=True
             ).start()
 
+    def close(self) -> None:
+        """Write down what was counted last; when the process ends in good order."""
+        try:
+            self.crawls.write_counts()
+        except DedupError as error:
+            LOGGER.error("the last lookups are not counted: %s", error)
+
 
 def _over_and_over(work: Callable[[], None], pause: float) -> None:
     """Do some work with pauses between; that it fails once does not end it."""

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from functools import partial
+from multiprocessing.util import Finalize
 from typing import Any, NamedTuple
 
 from granian._granian import SocketHolder
@@ -163,6 +164,7 @@ class _Server(MPServer):
         live = LiveIndex(self._config.index, self._config.policy)
         live.refresh()
         live.watch()
+        Finalize(None, live.close, exitpriority=1)  # as a worker ends: atexit is not for them
         if worker == 0:
             Upkeep(live).start()
         metrics = Metrics(self._counts, self._config.workers, worker)

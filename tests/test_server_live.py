@@ -396,6 +396,18 @@ def schemathesis_given(operation: Any) -> Any:
     return given(case=operation.as_strategy())
 
 
+def test_a_server_that_is_stopped_has_counted_its_last_lookups(make_index: MakeIndex) -> None:
+    index = make_index([capture(1)])
+    with serving(index, "--workers", "2") as server:
+        with closing(HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE)) as connection:
+            connection.request("POST", "/crawls", b'{"name": "a"}', JSON_BODY)
+            assert connection.getresponse().status == 200
+        for _ in range(40):
+            assert server.get(question(1) + "&crawl=a")[0] == 200
+    with serving(index) as again:
+        assert json.loads(again.get("/crawls/a")[1])["lookups"] == 40
+
+
 def test_lookups_of_crawls_are_added_up_over_workers(make_index: MakeIndex) -> None:
     with serving(make_index([capture(1)]), "--workers", "2") as server:
         with closing(HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE)) as connection:
