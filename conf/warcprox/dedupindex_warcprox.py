@@ -41,6 +41,7 @@ from dedupindex.errors import DedupError
 _log = logging.getLogger("dedupindex")
 _AT_ONCE = 500  # captures of one report
 _ASK_AGAIN = 30  # seconds between two attempts to begin a crawl
+_COVERS = {"covers": "entity"}  # a crawl says so when it begins; without one each lookup must
 
 
 class Session:
@@ -48,7 +49,9 @@ class Session:
 
     def __init__(self):
         self.client = Client(
-            os.environ.get("DEDUPINDEX_URL") or "http://127.0.0.1:8484", patience=5
+            os.environ.get("DEDUPINDEX_URL") or "http://127.0.0.1:8484",
+            token=os.environ.get("DEDUPINDEX_TOKEN", "").strip(),
+            patience=5,
         )
         self.default = os.environ.get("DEDUPINDEX_CRAWL", "")
         self.commit = os.environ.get("DEDUPINDEX_COMMIT", "") not in ("", "0")
@@ -73,7 +76,7 @@ class Session:
         if buckets is None:
             if self.default and self._may_write(self.default, {}):
                 return [({"crawl": self.default}, self.default)]
-            return [({}, None)]
+            return [({**_COVERS}, None)]
         if not isinstance(buckets, dict):
             self.tell(f"dedup-buckets is no object of bucket names and modes: {buckets!r:.200}")
             return []
@@ -87,7 +90,7 @@ class Session:
             if mode != "ro" and self._may_write(crawl, {"namespace": name}):
                 found.append(({"crawl": crawl}, crawl))
             else:
-                found.append(({"namespace": name}, None))
+                found.append(({"namespace": name, **_COVERS}, None))
         return found
 
     def _may_write(self, name, settings):

@@ -6,9 +6,11 @@ import json
 import os
 import re
 import threading
+from base64 import b32encode
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from hashlib import sha1
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,7 +18,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from dedupindex.capture import Capture, Covers
 from dedupindex.client import Client
+from dedupindex.digest import parse_spelled
 from dedupindex.index.identity import Settings
 from tests.conftest import MakeIndex
 from tests.peers.environments import DEADLINE, ROOT, WARCPROX, environment, running, until
@@ -29,6 +33,7 @@ from tests.peers.replay import (
     replay,
 )
 from tests.peers.site import COPIES, PAGES, bodies, site
+from tests.test_cli import dedupindex
 from tests.test_server_live import Running, serving
 from tests.test_server_live import until as server_until
 
@@ -151,6 +156,47 @@ def test_the_second_crawl_is_all_revisits_and_replays(index: Path, tmp_path: Pat
         assert (counts["lookups"], counts["hits"]) == (len(ALL), len(ALL))
         with replay(warcs(first, second), tmp_path) as archive:
             assert check_revisits(found, archive, bodies(base)) == len(ALL)
+
+
+def test_where_tokens_are_needed(index: Path, tmp_path: Path) -> None:
+    """To look up and to report; with none, all is stored."""
+    token = dedupindex("token", index, "--add", "warcprox")[0].strip()
+    with site() as base, serving(index, "--private") as server:
+        url = f"http://127.0.0.1:{server.port}"
+        for number, given in enumerate(("", token, token)):
+            env = {"DEDUPINDEX_TOKEN": given, "DEDUPINDEX_COMMIT": "1"}
+            with proxying(tmp_path / str(number), url, f"no-{number}", **env) as port:
+                crawl(port, base, ["/logo.png"])
+    written = [list(types(tmp_path / str(number)).values()) for number in range(3)]
+    assert written == [["response"], ["response"], ["revisit"]]
+    assert token not in (tmp_path / "1" / "log").read_text()
+
+
+def test_what_is_asked_without_a_crawl_says_what_its_digests_cover(
+    make_index: MakeIndex, tmp_path: Path
+) -> None:
+    """A chunked original whose digest is of the chunks: what has equal bytes is another payload."""
+    with site() as base:
+        originals = [
+            Capture(
+                *parse_spelled("sha1:" + b32encode(sha1(PAGES[path].body).digest()).decode()),
+                url=(base + path).encode(),
+                date=b"2026-11-01T00:00:00Z",
+                covers=covers,
+                status=200,
+                mime=b"image/png",
+                size=len(PAGES[path].body),
+            )
+            for path, covers in (("/logo.png", Covers.STORED), ("/data", Covers.BOTH))
+        ]
+        with serving(make_index(originals, EVERYTHING)) as server:
+            url = f"http://127.0.0.1:{server.port}"
+            for name, headers in (("plain", {}), ("bucket", meta(base="ro"))):
+                with proxying(tmp_path / name, url) as port:
+                    crawl(port, base, ["/logo.png", "/data"], **headers)
+        for name in ("plain", "bucket"):
+            kinds = {base + "/logo.png": "response", base + "/data": "revisit"}
+            assert types(tmp_path / name) == kinds
 
 
 def test_a_crawl_finds_its_own(index: Path, tmp_path: Path) -> None:
