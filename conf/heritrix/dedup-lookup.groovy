@@ -6,6 +6,7 @@
 // Heritrix loads this file once in each of its threads, when the thread has its first URI. What there must be one of
 // in a crawl is therefore the bean "dedupSession": the thread that comes first makes it.
 
+import java.util.concurrent.ConcurrentHashMap
 import java.util.concurrent.CountDownLatch
 import java.util.concurrent.TimeUnit
 import java.util.concurrent.atomic.AtomicLong
@@ -16,7 +17,9 @@ import org.springframework.context.ApplicationListener
 
 /** The server refused this one request; that says nothing about the next. */
 class Refused extends IOException {
-    Refused(String message) { super(message) }
+    static final List<Integer> EACH = [400, 413, 414], OFTEN = [409, 429]   // the latter are said once
+    final int status
+    Refused(int status, String message) { super(message); this.status = status }
 }
 
 /** What all threads of a crawl share: the connection's health, and that the crawl is begun and ended once. */
@@ -30,6 +33,7 @@ class DedupSession implements ApplicationListener<CrawlStateEvent> {
     final Properties settings
     final String covers
     final long quiet
+    private final Set<Integer> mentioned = ConcurrentHashMap.newKeySet()
     private volatile boolean begun, down
     private long quietUntil
 
@@ -119,7 +123,8 @@ class DedupSession implements ApplicationListener<CrawlStateEvent> {
             if (down) recovered()
             return answer
         } catch (Refused e) {
-            log.warning('dedup: ' + otherwise + ': ' + e.message)
+            boolean often = e.status in Refused.OFTEN
+            if (!often || mentioned.add(e.status)) log.warning('dedup: ' + otherwise + ': ' + e.message + (often ? '; further answers ' + e.status + ' are only counted' : ''))
         } catch (Exception e) {
             failed(otherwise, e)
         }
@@ -169,7 +174,7 @@ class DedupSession implements ApplicationListener<CrawlStateEvent> {
             return method == 'GET' && code == 200 ? headers(text) : [:]
         }
         def message = method + ' ' + path.take(200) + ' was answered ' + code + ' ' + (connection.errorStream?.getText('UTF-8')?.take(300) ?: '')
-        if (code in [400, 413, 414]) throw new Refused(message)
+        if (code in Refused.EACH + Refused.OFTEN) throw new Refused(code, message)
         if (code == 404) begun = false                 // the server has another index now, which does not know this crawl
         throw new IOException(message)
     }
@@ -217,6 +222,7 @@ class DedupSession implements ApplicationListener<CrawlStateEvent> {
                 return
             } catch (IOException e) {
                 // Said at once: when Heritrix exits, its log is closed before we are done.
+                if (e instanceof Refused && e.status == 429) sleep(1000)
                 if (left == ATTEMPTS) log.severe('dedup: crawl ' + crawl + ' is still open: ' + e + '; if no line "done" follows, do it by hand: POST ' + server + step + ' not_looked_up=' + notAsked + '&not_reported=' + notReported)
             }
         }
