@@ -219,7 +219,7 @@ PARAMETERS = {
         Parameter(
             "explain",
             partial(_flag, "explain"),
-            "Add `considered`: every capture looked at, and why it was refused or chosen.",
+            "Add `considered`: the captures looked at, and why each was refused or chosen.",
             {"type": "boolean", "default": False},
             types=(bool,),
         ),

@@ -130,7 +130,7 @@ class Lookups:
             else:
                 content = lookup.as_json(decision)
                 if explain:
-                    content["considered"] = explanation.considered(view, settings, query)
+                    content |= explanation.explained(view, settings, query)
                 reply = (OK, JSON, orjson.dumps(content))
         if query.crawl:
             self._counting.note_answer(query, decision.answer, perf_counter_ns() - started)

@@ -20,6 +20,7 @@ from dedupindex.index.answer_bytes import BROKEN, NONE, PlainView, sought
 from dedupindex.index.protocol import View
 from dedupindex.lookup import Strategy
 from dedupindex.policy import Policy
+from server.budget import LOOKS, Budget
 from server.config import Config
 from server.counting import Counting, failed, noted
 from server.crawls import plain_covers
@@ -54,10 +55,10 @@ class Batch:
                 yield _State(opened, view, crawls)
 
     def _answers(
-        self, opened: Opened, defaults: Given, allowed: Allowed, firsts: Firsts | None
+        self, opened: Opened, defaults: Given, allowed: Allowed, firsts: Firsts | None, left: Budget
     ) -> _Answers:
         policy = self._live.crawls.policy
-        return _Answers(opened, self._counting, policy, defaults, allowed, firsts)
+        return _Answers(opened, self._counting, policy, defaults, allowed, firsts, left)
 
     def json(self, body: bytes, defaults: Given, allowed: Allowed) -> bytes:
         """``{"answers": [...]}`` to ``{"lookups": [...], ...}``, all of one state of the index."""
@@ -75,7 +76,7 @@ class Batch:
         defaults, firsts = _in_batch({**defaults, **of_json(content)})
         try:
             with self._state() as state:
-                answers = self._answers(state.opened, defaults, allowed, firsts)
+                answers = self._answers(state.opened, defaults, allowed, firsts, Budget(LOOKS))
                 joined = b",".join(answers.of(state, lookups))
         except DedupError:
             self._failed(defaults, len(lookups))
@@ -88,17 +89,18 @@ class Batch:
         """A line for each line, while they come; blank lines are passed over."""
         # It says at once what no line could be answered for.
         defaults, firsts = _in_batch(defaults)
-        self._answers(self._live.opened(), defaults, allowed, firsts)
+        self._answers(self._live.opened(), defaults, allowed, firsts, Budget())
         return self._lines(stream, defaults, allowed, firsts)
 
     def _lines(
         self, stream: BinaryIO, defaults: Given, allowed: Allowed, firsts: Firsts | None
     ) -> Iterator[bytes]:
+        left = Budget()
         for lookups, numbers in stretches(stream, self._config.max_line):
             started = perf_counter_ns()
             try:
                 with self._state() as state:
-                    answers = self._answers(state.opened, defaults, allowed, firsts)
+                    answers = self._answers(state.opened, defaults, allowed, firsts, left)
                     found = answers.of(state, lookups, numbers)
                 cells = answers.cells
                 answers.count(started, len(lookups))
@@ -143,10 +145,11 @@ class _Answers:
         defaults: Given,
         allowed: Allowed,
         firsts: Firsts | None,
+        left: Budget,
     ) -> None:
         """Raises what makes the defaults unfit for any lookup."""
         self._counting, self._policy, self._defaults = counting, policy, defaults
-        self._allowed, self._firsts = allowed, firsts
+        self._allowed, self._firsts, self._left = allowed, firsts, left
         self._lines = False
         self._noted: list[tuple[str, str, str | bytes, Outcome, int]] = []  # of crawls
         self._settings = opened.engine.identity.settings
@@ -226,10 +229,13 @@ class _Answers:
                 self._allowed(query.namespaces)
             keys = self._settings.keys()
             seen = state.crawls.seen(state.view, keys, query.crawl, query.namespaces)
+            if query.conditional():
+                seen = self._left.looking(seen)
             decision = lookup.decide(seen, self._settings, query)
             answer, content = decision.answer, lookup.as_json(decision)
             if explain:
-                content["considered"] = explanation.considered(seen, self._settings, query)
+                self._left.explain()
+                content |= explanation.explained(seen, self._settings, query)
             if self._firsts is not None and answer is None and not decision.policy:
                 first = self._firsts.before(query, place)
                 content |= {} if first is None else {"in_batch": first}

@@ -62,7 +62,7 @@ ERRORS: dict[str, tuple[int, str]] = {
     "index_unavailable": (503, "there is no index, or it cannot be read now"),
     "format_from_future": (503, "the index was written by a newer version"),
     "damaged": (503, "what is stored for this question is damaged"),
-    "overloaded": (503, "too many bodies are being received at this moment"),
+    "overloaded": (503, "too much of this is asked for at this moment, or by one batch"),
 }
 """Code -> HTTP status and meaning; docs/http.md has the same table."""
 

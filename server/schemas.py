@@ -71,6 +71,7 @@ def schemas() -> dict[str, Any]:
                 "in_batch": {"type": "integer", "description": "the lookup with it first"},
                 "skip": {"const": True, "description": "a policy wants nothing written at all"},
                 "considered": {"type": "array", "items": {"type": "object"}},
+                "more": {"const": True, "description": "more was considered than is shown"},
             },
             required=["duplicate"],
         ),

@@ -13,7 +13,7 @@ from dedupindex.capture import Capture, Covers, Evidence
 from dedupindex.conditions import parse_age, parse_moment
 from dedupindex.digest import EMPTY, Digest, Spelling
 from dedupindex.errors import BadQuery, IndexUnavailable, StrategyUnavailable
-from dedupindex.explanation import Considered, explain
+from dedupindex.explanation import MOST, Considered, explain
 from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
 from dedupindex.lookup import (
@@ -188,17 +188,27 @@ def test_explain_says_why(make_index: MakeIndex) -> None:
     stored = [capture(1, PAGE, 9), capture(1, COUSIN, 2), capture(1, OTHER, 1)]
     query = Query(sha1(1), PAGE, as_of=b"2026-11-05T00:00:00Z")
     with closing(open_index(make_index(stored))) as engine, engine.view() as view:
-        considered = explain(view, engine.identity.settings, query)
+        considered, more = explain(view, engine.identity.settings, query)
     assert considered == [
         Considered(Match.EXACT_URL, stored[0], "captured after as_of 2026-11-05T00:00:00Z"),
         Considered(Match.CANONICAL_URL, stored[1], "chosen"),
         Considered(Match.DIGEST, stored[2], "not preferred: canonical_url goes first"),
     ]
     with closing(open_index(make_index(stored))) as engine, engine.view() as view:
-        others = explain(view, engine.identity.settings, Query(sha1(1)))
+        others, _ = explain(view, engine.identity.settings, Query(sha1(1)))
     assert [one.verdict for one in others if one.capture != stored[2]] == [
         "not preferred: the chosen one is earlier"
     ] * 2
+
+
+def test_an_explanation_is_bounded_and_has_the_chosen_one(make_index: MakeIndex) -> None:
+    stored = [capture(1, b"http://example.com/%d" % n, day=2) for n in range(3 * MOST)]
+    good = capture(1, b"http://example.com/good", day=1)
+    query = Query(sha1(1), PAGE, as_of=b"2026-11-01T23:00:00Z")
+    with closing(open_index(make_index([*stored, good]))) as engine, engine.view() as view:
+        considered, more = explain(view, engine.identity.settings, query)
+    assert more and len(considered) == MOST
+    assert [one.capture for one in considered if one.verdict == "chosen"] == [good]
 
 
 def test_an_outage_is_an_outage(tmp_path: Path, make_index: MakeIndex) -> None:

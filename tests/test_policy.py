@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput
-from dedupindex.explanation import considered
+from dedupindex.explanation import explained
 from dedupindex.index.identity import Settings
 from dedupindex.lookup import Match, Query, as_json, decide
 from dedupindex.policy import MOST, NO_POLICY, Policy, Rule, read_policy, rules_of
@@ -214,7 +214,7 @@ def test_what_answers_is_what_the_model_lets_answer(
         never = bool(mime) and "never" in decides(given_rules, url, mime)
         assert bool(decision.policy) or not past
         assert decision.policy == "never" or not never
-    verdicts = [one["verdict"] for one in considered(view, settings, query)]
+    verdicts = [one["verdict"] for one in explained(view, settings, query)["considered"]]
     assert ("chosen" in verdicts) == (decision.answer is not None)
 
 

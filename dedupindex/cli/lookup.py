@@ -151,7 +151,7 @@ def _line(see: See, settings: Settings, given: Given, line: bytes) -> dict[str, 
         query, view = see(query, asked)
         answer = lookup.as_json(lookup.decide(view, settings, query))
         if explained:
-            answer["considered"] = explanation.considered(view, settings, query)
+            answer |= explanation.explained(view, settings, query)
         return answer
     except UnknownAlgorithm:
         return {"duplicate": False, "reason": "unknown_algorithm"}
@@ -175,7 +175,7 @@ def _one(see: See, settings: Settings, given: Given, as_json: bool) -> None:
     decision = lookup.decide(view, settings, query)
     found, answer = decision.answer, lookup.as_json(decision)
     if explained:
-        answer["considered"] = explanation.considered(view, settings, query)
+        answer |= explanation.explained(view, settings, query)
     if as_json:
         print_json(answer)
         return
@@ -195,3 +195,5 @@ def _one(see: See, settings: Settings, given: Given, as_json: bool) -> None:
             f"considered: {entry['match']}  {original['date']}  "
             f"{printable(original['url'])}  {entry['verdict']}"
         )
+    if answer.get("more"):
+        click.echo("considered: and more than are shown")

@@ -72,7 +72,7 @@ class LookupPage:
         query = self._live.crawls.completed(query, given)
         with self._seen(query.crawl, query.namespaces) as (view, settings):
             decision = lookup.decide(view, settings, query)
-            considered = explanation.considered(view, settings, query)
+            explained = explanation.explained(view, settings, query)
         lines, answer = "", decision.answer
         if answer is not None:
             try:
@@ -83,8 +83,8 @@ class LookupPage:
             "kind": "digest",
             "answer": lookup.as_json(decision),
             "lines": lines.splitlines(),
-            "considered": considered[:_SHOWN],
-            "more": len(considered) > _SHOWN,
+            "more": False,
+            **explained,
         }
 
     def _of_url(self, given: Given) -> dict[str, Any]:
