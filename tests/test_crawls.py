@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -20,8 +21,8 @@ from dedupindex.build.stage import judge_of
 from dedupindex.capture import Capture, Covers, Uncommitted
 from dedupindex.crawls import claims, life, upkeep
 from dedupindex.crawls.captures import Added, add
-from dedupindex.crawls.crawl import Seen, State
-from dedupindex.crawls.store import Store
+from dedupindex.crawls.crawl import Crawl, Seen, State
+from dedupindex.crawls.store import Store, Writing
 from dedupindex.crawls.view import Both, Visible
 from dedupindex.crawls.writer import Writer
 from dedupindex.errors import (
@@ -37,6 +38,7 @@ from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
+from tests.test_cli import dedupindex
 
 SETTINGS = Settings()
 JUDGE = judge_of(SETTINGS)
@@ -236,6 +238,97 @@ def test_a_merge_that_was_cut_off_is_done_again(index: Path, store: Store) -> No
         with pytest.raises(IndexBusy):
             upkeep.merge(index, store)
     assert found(index, store, 3) == [capture(3, crawl="b")]
+
+
+KILLED_AFTER_ITS_LOAD = """
+import os, signal, sys
+from pathlib import Path
+from dedupindex.crawls import upkeep
+from dedupindex.crawls.store import Store
+from dedupindex.index.lmdb_engine import LmdbEngine
+
+load = LmdbEngine.load
+
+def killed(self, what):
+    load(self, what)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+LmdbEngine.load = killed
+index = Path(sys.argv[1])
+upkeep.merge(index, Store(index))
+"""
+
+
+@pytest.fixture
+def cut_off(index: Path, store: Store) -> Store:
+    """Crawls of which the index has one, but nobody could note it."""
+    begin(store)
+    put(store, "a", capture(1))
+    commit(store)
+    done = subprocess.run([sys.executable, "-c", KILLED_AFTER_ITS_LOAD, index], check=False)
+    assert done.returncode == -signal.SIGKILL
+    store.forget_dead_readers()
+    return store
+
+
+def drop(store: Store, name: str = "a") -> None:
+    with store.writing() as writing:
+        life.drop(writing, name)
+
+
+def test_a_crawl_whose_merge_was_killed_is_not_dropped(index: Path, cut_off: Store) -> None:
+    with pytest.raises(IndexBusy, match="try again, or bin/purge --crawl a"):
+        drop(cut_off)
+    assert found(index, cut_off, 1)
+    upkeep.merge(index, cut_off)
+    with pytest.raises(CrawlEnded, match="is merged"):
+        drop(cut_off)
+
+
+def test_a_crawl_whose_merge_was_killed_is_purged(index: Path, cut_off: Store) -> None:
+    dedupindex("purge", index, "--crawl", "a")
+    assert found(index, cut_off, 1) == []
+    assert upkeep.merge(index, cut_off) is None and found(index, cut_off, 1) == []
+
+
+def test_a_drop_finds_a_merge_going_on_until_it_is_noted(
+    index: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(store)
+    put(store, "a", capture(1))
+    commit(store)
+    put_crawl, steps = Writing.put_crawl, list[tuple[bool, bool]]()
+
+    def noted(writing: Writing, crawl: Crawl) -> None:
+        with pytest.raises(IndexBusy), exclusive(index / "lock", "it"):
+            pass
+        steps.append((crawl.merging, crawl.merged))
+        put_crawl(writing, crawl)
+
+    monkeypatch.setattr(Writing, "put_crawl", noted)
+    upkeep.merge(index, store)
+    assert steps == [(True, False), (False, True)]
+
+
+def test_a_copy_made_during_a_merge_drops_nothing_that_its_index_has(
+    index: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(store)
+    put(store, "a", capture(1))
+    commit(store)
+    copy_crawls = Store.copy
+
+    def then_merged(self: Store, target: Path) -> None:
+        copy_crawls(self, target)
+        words = [sys.executable, "-m", "dedupindex", "index", "--merge", str(index)]
+        subprocess.run(words, check=True, capture_output=True)
+
+    monkeypatch.setattr(Store, "copy", then_merged)
+    dedupindex("index", "--copy", tmp_path / "copy", index)
+    with closing(Store(tmp_path / "copy")) as copied:
+        assert found(tmp_path / "copy", copied, 1)
+        with pytest.raises(IndexBusy):
+            drop(copied)
 
 
 def test_of_two_that_claim_a_payload_one_has_it(store: Store) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,13 @@ from flask.testing import FlaskClient
 from dedupindex import tokens
 from dedupindex.files import exclusive
 from dedupindex.tokens import Role
+from server.app import create_app
+from server.config import Config
+from server.live import LiveIndex
 from tests.captures import capture, sha1
 from tests.purging import begin, load, revisit_of
 from tests.test_crawl_api import begin as begin_crawl
-from tests.test_crawl_api import report, served
+from tests.test_crawl_api import error, report, served
 
 A, B = b"http://example.com/a", b"http://example.com/b"
 
@@ -78,13 +82,22 @@ def test_what_cannot_be_meant_is_refused(index: Path, path: str, body: Any) -> N
 
 
 def test_a_crawl_is_dropped_unless_the_index_has_it(index: Path) -> None:
-    web = served(index)
+    live = LiveIndex(index)
+    live.refresh()
+    web = create_app(Config(index), live).test_client()
     for name in ("open", "committed"):
         begin_crawl(web, name, seen_by="all")
         web.post(f"/captures?crawl={name}", json=report(5))
     web.post("/crawls/committed/commit")
     with exclusive(index / "lock", "the index"):  # a merge is going on
         assert web.delete("/crawls/committed").status_code == 503
+    committed = live.crawls.crawl("committed")
+    assert committed is not None
+    cut_off = replace(committed, merging=True)
+    live.crawls.write(lambda writing: writing.put_crawl(cut_off))
+    refused = web.delete("/crawls/committed")
+    assert error(refused) == (503, "index_unavailable") and "is being merged" in refused.text
+    live.crawls.write(lambda writing: writing.put_crawl(committed))
     assert date(web, 5)
     for name in ("open", "committed", "open"):
         assert web.delete(f"/crawls/{name}").get_json()["state"] == "cancelled"

@@ -163,6 +163,9 @@ def copy(index: Path, target: Path, *, as_json: bool) -> int:
     tokens.copy(index, target)
     with closing(open_index(index)) as engine:
         engine.copy(target)
+    if (copied := open_store(target)) is not None:
+        with closing(copied):
+            crawls.note_merging(copied)
     if as_json:
         print_json({"copy": printable(str(target)), "bytes": _size(target)})
     else:

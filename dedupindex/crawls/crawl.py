@@ -47,6 +47,7 @@ class Crawl:
     ended: str = ""
     exit: str = ""  # why it ended, in the crawler's words
     merged: bool = False  # whether the index itself holds its captures
+    merging: bool = False  # whether the index may hold them: a merge goes on, or was cut off
     swept: bool = False  # whether none of its captures is kept here any more
     strategy: str = ""  # of its lookups that state none
     policy: Policy = NO_POLICY  # of its lookups

@@ -9,7 +9,7 @@ from typing import Any
 from dedupindex.capture import Covers
 from dedupindex.crawls.crawl import Crawl, Seen, State, check_name
 from dedupindex.crawls.store import Writing
-from dedupindex.errors import CrawlEnded, CrawlExists, UnknownCrawl
+from dedupindex.errors import CrawlEnded, CrawlExists, IndexBusy, UnknownCrawl
 
 
 def begin(
@@ -61,14 +61,19 @@ def cancel(writing: Writing, name: str, exit: str = "") -> Crawl:
 def drop(writing: Writing, name: str) -> Crawl:
     """Take back all that a crawl reported, also if it was committed; nobody sees it from then on.
 
-    Raises `CrawlEnded` if the index has taken it in. A merge must not be going on: the caller
-    holds the index's write lock.
+    Raises `CrawlEnded` if the index has taken it in, `IndexBusy` if it may have: a merge was cut
+    off. None must be going on: the caller holds the index's write lock.
     """
     crawl = writing.crawl(name)
     if crawl.merged:
         raise CrawlEnded(
             f"crawl {name} is merged, its captures are in the index: bin/purge --crawl {name} "
             "takes them out"
+        )
+    if crawl.merging:
+        raise IndexBusy(
+            f"crawl {name} is being merged, the index may hold its captures already: try again, or "
+            f"bin/purge --crawl {name}"
         )
     if crawl.state is State.CANCELLED:
         return crawl

@@ -36,8 +36,9 @@ def waits(crawl: Crawl) -> bool:
 def merge(index: Path, store: Store) -> Outcome | None:
     """Take the captures of committed crawls into the index; None if there is nothing to take.
 
-    If it is killed, all of it is done again, which changes nothing. What was taken is still
-    answered from the crawls until `sweep`. Raises `IndexBusy` while something else writes.
+    If it is killed, all of it is done again, which changes nothing; until then the crawls stay
+    marked as merging, since the index may have them already. What was taken is still answered from
+    the crawls until `sweep`. Raises `IndexBusy` while something else writes.
     """
     if not committed(store):
         return None
@@ -46,15 +47,29 @@ def merge(index: Path, store: Store) -> Outcome | None:
         closing(open_index(index, write=True)) as engine,
     ):
         ready = committed(store)  # as it is now: one may have been dropped before we had the lock
+        if not ready:
+            return None
+        _note(store, ready, merging=True)
         directory = index / "merging"
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir()
         outcome = engine.load(staged(engine, store, ready, directory))
         shutil.rmtree(directory)
-    with store.writing() as writing:
-        for crawl in ready:
-            writing.put_crawl(replace(writing.crawl(crawl.name), merged=True))
+        _note(store, ready, merging=False, merged=True)
     return outcome
+
+
+def note_merging(store: Store) -> None:
+    """Mark crawls that the index beside them may hold: it was copied later than they were."""
+    if waiting := committed(store):
+        _note(store, waiting, merging=True)
+
+
+def _note(store: Store, crawls: list[Crawl], *, merging: bool, merged: bool = False) -> None:
+    with store.writing() as writing:
+        for crawl in crawls:
+            known = writing.crawl(crawl.name)
+            writing.put_crawl(replace(known, merging=merging, merged=merged))
 
 
 def staged(engine: Engine, store: Store, crawls: list[Crawl], directory: Path) -> Load:

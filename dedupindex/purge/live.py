@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import cast
 
 from dedupindex.crawls import life, upkeep
@@ -55,6 +56,9 @@ def remove(store: Store, what: Chosen, settings: Settings) -> int:
 
 def _end(store: Store, name: str) -> None:
     with store.writing() as writing:
+        crawl = writing.crawl(name)
+        if crawl.merging:  # cut off: what the index has of it goes, too
+            writing.put_crawl(replace(crawl, merging=False))
         with suppress(CrawlEnded):  # merged: what it has here is only what is not swept yet
             life.drop(writing, name)
         crawl = writing.crawl(name)
