@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from dedupindex.crawls.crawl import Crawl
 from dedupindex.errors import DedupError, IndexUnavailable
 from dedupindex.tokens import FILE, Role, Token, holder, read_tokens
 from server.replies import RequestError
@@ -89,6 +90,31 @@ class Access:
                     self._tokens, self._stamp = read_tokens(self._index), stamp
                 self._looked = now
         return self._tokens
+
+
+class Sight:
+    """What whoever asks may see of crawls that stay apart."""
+
+    def __init__(self, access: Access, environ: dict[str, Any]) -> None:
+        self._access, self._environ = access, environ
+        self._known: dict[str, bool] = {"": True}
+
+    def require(self, crawl: Crawl) -> None:
+        """Raise `RequestError` for a crawl of a namespace that is closed to them."""
+        if crawl.namespace:
+            self._access.may_read(self._environ, [crawl.namespace])
+
+    def sees(self, crawl: Crawl) -> bool:
+        """Whether `require` lets a crawl pass."""
+        known = self._known.get(crawl.namespace)
+        if known is None:
+            try:
+                self.require(crawl)
+                known = True
+            except RequestError:
+                known = False
+            self._known[crawl.namespace] = known
+        return known
 
 
 def _of_a_page(environ: dict[str, Any]) -> bool:

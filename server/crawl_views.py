@@ -48,7 +48,7 @@ class CrawlViews:
         return self._written(who, self._reporting.begin(given))
 
     def show_crawl(self, name: str) -> Response:
-        self._access.may_read(request.environ)
+        self._access.may_read(request.environ, self._reporting.apart(name))
         return _json(self._reporting.crawl(name))
 
     def commit_crawl(self, name: str) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, cast
 
 import orjson
@@ -13,7 +14,7 @@ from server.access import Access
 from server.answers import query_string
 from server.bodies import Bodies
 from server.cdx import Cdx
-from server.config import RECORDS_CRAWL, Config
+from server.config import Config
 from server.incoming import read_body
 from server.records import Records
 from server.replies import RequestError
@@ -45,7 +46,8 @@ class DialectViews:
         raise RequestError("bad_digest", "invalid ID: a record is asked for by its digest")
 
     def add_records(self) -> Response:
-        who = self._access.require(request.environ, Role.WRITE, RECORDS_CRAWL)
+        allowed = partial(self._writer, request.environ)
+        who = allowed(self._records.crawl())  # before the body is received
         stream = cast(Any, request.environ["wsgi.input"])
         length = request.headers.get("Content-Length", "")
         with self._bodies.one():
@@ -54,7 +56,11 @@ class DialectViews:
             items = orjson.loads(body)
         except orjson.JSONDecodeError as error:
             raise RequestError("bad_request", f"the body is not JSON: {error}") from error
-        logs.audit(request.environ, who, self._records.take(items), RECORDS_CRAWL)
+        logs.audit(request.environ, who, self._records.take(items, allowed))
         return Response(status=201)
+
+    def _writer(self, environ: dict[str, Any], crawl: str) -> str:
+        """Who writes to a crawl of no namespace; raises `RequestError` unless they may."""
+        return self._access.require(environ, Role.WRITE, crawl, lambda: [""])
 
     add_records_slash = add_records

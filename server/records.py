@@ -3,24 +3,25 @@
 What is posted says that an original exists, as a revisit does that names it; nobody here has seen
 the record. It goes into a shared crawl that stays open, so that it is on disk when it is
 acknowledged and answers everybody at once. When somebody commits or cancels that crawl, the next
-record begins another.
+record begins another. Who posts must be allowed to write to the crawl that it is then, which is in
+no namespace.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, NamedTuple
 
 from dedupindex import lookup
 from dedupindex.capture import Capture, Evidence
 from dedupindex.crawls import life
 from dedupindex.crawls.captures import Added, add
 from dedupindex.crawls.crawl import Crawl, Seen, State
-from dedupindex.crawls.store import Reading, Writing
+from dedupindex.crawls.store import Reading, Trees, Writing
 from dedupindex.digest import Spelling, parse_spelled
 from dedupindex.errors import BadInput, BadQuery, UnknownCrawl
 from dedupindex.lookup import Answer, Query
@@ -36,11 +37,19 @@ _LONGEST_URL = 65_000
 _DATE = re.compile(r"[0-9]{14}")
 
 
+class _Current(NamedTuple):
+    """The crawl that is open for records, or only the name of the one that will be."""
+
+    name: str
+    crawl: Crawl | None
+
+
 class Records:
     """Answers and takes records, in any number of threads; raises `DedupError`."""
 
     def __init__(self, live: LiveIndex, judges: Judges, most: int) -> None:
         self._live, self._judges, self._most = live, judges, most
+        self._held: tuple[Trees, int, _Current] | None = None
 
     def find(self, text: str, query: str) -> dict[str, Any] | None:
         """The record of a digest; `query` is ``uri=`` and then the URL, not escaped."""
@@ -66,15 +75,30 @@ class Records:
     def _note(self, query: Query, answer: Answer | None, taken: int) -> None:
         """Count a lookup for the crawl of records, since these askers can name none."""
         with self._live.crawls.reading() as reading:
-            crawl = None if reading is None else _open(reading)
+            crawl = None if reading is None else self._current(reading).crawl
         if crawl is not None:
             query = replace(query, crawl=crawl.name)
             self._live.crawls.counting.note_answer(query, answer, taken)
 
-    def take(self, items: Any) -> dict[str, Any]:
+    def crawl(self) -> str:
+        """The name of the crawl that the next record goes into."""
+        with self._live.crawls.reading() as reading:
+            return RECORDS_CRAWL if reading is None else self._current(reading).name
+
+    def _current(self, reading: Reading) -> _Current:
+        """The crawl for records, sought anew only if a crawl has changed: many may have ended."""
+        version, held = reading.version(), self._held
+        if held is not None and held[:2] == (reading.trees, version):
+            return held[2]
+        current = _next(reading)
+        if not isinstance(reading, Writing):  # which may come to nothing
+            self._held = reading.trees, version, current
+        return current
+
+    def take(self, items: Any, allowed: Callable[[str], object]) -> dict[str, Any]:
         """An array of ``{"id", "uri", "date"}``; all of it or, if one cannot be read, nothing.
 
-        Returns what became of them.
+        Returns what became of them. `allowed` raises if nothing may be written to a crawl.
         """
         if not isinstance(items, list):
             raise RequestError("bad_request", "records come as a JSON array")
@@ -87,12 +111,15 @@ class Records:
         judge = self._judges.of(settings)
 
         def change(writing: Writing) -> tuple[str, Added]:
-            crawl = _crawl(writing)
+            name, crawl = self._current(writing)
+            allowed(name)  # another may have begun since the asker was let in
+            crawl = crawl or life.begin(writing, name, seen=Seen.ALL)
             return crawl.name, add(writing, crawl, captures, settings, judge)
 
         name, done = self._live.crawls.write(change, make=True)
         self._live.crawls.counting.note_stored(name, done.held)
-        return {"added": done.added, "unchanged": done.unchanged, "refused": done.refused}
+        counts = {"added": done.added, "unchanged": done.unchanged, "refused": done.refused}
+        return {"crawl": name, **counts}
 
 
 def _nameable(capture: Capture, spelling: Spelling) -> bool:
@@ -110,22 +137,12 @@ def _nameable(capture: Capture, spelling: Spelling) -> bool:
     return True
 
 
-def _crawl(writing: Writing) -> Crawl:
-    """The crawl that is open for records, begun if there is none."""
-    crawl = _open(writing)
-    if crawl is not None:
-        return crawl
-    name = next(name for name in _names() if not _known(writing, name))
-    return life.begin(writing, name, seen=Seen.ALL)
-
-
-def _open(reading: Reading) -> Crawl | None:
-    """The crawl that is open for records, None if there is none."""
+def _next(reading: Reading) -> _Current:
     for name in _names():
         crawl = _known(reading, name)
         # Somebody may have begun one of this name for themselves: nobody else would see records.
         if crawl is None or _for_all(crawl):
-            return crawl
+            return _Current(name, crawl)
     raise AssertionError  # names do not end
 
 

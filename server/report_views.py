@@ -15,7 +15,7 @@ from dedupindex.crawlreport import Asked, Report
 from dedupindex.crawls.store import Reading
 from dedupindex.errors import BadQuery, UnknownCrawl
 from dedupindex.tables import STYLE
-from server.access import Access
+from server.access import Access, Sight
 from server.answers import query_string
 from server.live import LiveIndex
 from server.queries import CRAWLS, PAGE, REPORT, read
@@ -41,7 +41,8 @@ class ReportViews:
         self._access.may_read(request.environ)
         given = read(query_string(request.environ), CRAWLS)
         most = given.get("limit", PAGE)
-        found = self._reporting.crawls(most + 1, given.get("after", ""))
+        sight = Sight(self._access, request.environ)
+        found = self._reporting.crawls(most + 1, given.get("after", ""), sees=sight.sees)
         content: dict[str, Any] = {"crawls": found[:most], "next": None}
         if len(found) > most:
             content["next"] = _page("/crawls", given, found[most - 1]["name"])
@@ -50,8 +51,7 @@ class ReportViews:
         )
 
     def crawl_report(self, name: str) -> Response:
-        namespace = self._reporting.namespace_of(name) if self._access.private else None
-        self._access.may_read(request.environ, [namespace] if namespace else ())
+        self._access.may_read(request.environ, self._reporting.apart(name))
         given = read(query_string(request.environ), REPORT)
         asked, most = _asked(given), given.get("limit", PAGE)
         with self._live.crawls.reading() as reading:

@@ -7,7 +7,7 @@ changes nothing. Nothing is acknowledged before it is on disk.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -88,6 +88,11 @@ class Reporting:
         known = self._live.crawls.crawl(crawl)
         return None if known is None else known.namespace
 
+    def apart(self, crawl: str) -> Iterator[str]:
+        """The namespace in which a crawl stays apart, if it does; read when it is asked for."""
+        if namespace := self.namespace_of(crawl):
+            yield namespace
+
     def end(self, name: str, given: Mapping[str, Any], *, keep: bool) -> dict[str, Any]:
         """Commit or cancel; ``{"exit"?, …}`` and what `told` takes, to the crawl as it stands."""
         only(given, "exit", *TOLD)
@@ -115,15 +120,19 @@ class Reporting:
 
         return self._shown(self._live.crawls.write(change))
 
-    def crawls(self, most: int = 0, after: str = "") -> list[dict[str, Any]]:
-        """Crawls, the newest first: `most` of them, 0 for all, that began before one named."""
+    def crawls(
+        self, most: int = 0, after: str = "", *, sees: Callable[[Crawl], bool]
+    ) -> list[dict[str, Any]]:
+        """Crawls, the newest first: `most` of them, 0 for all, that began before one named.
+
+        Only those of which it `sees` anything.
+        """
         with self._live.crawls.reading() as reading:
             if reading is None:
                 return []
             before = reading.crawl(after) if after else None
-            return [
-                _shown(reading, crawl) for crawl in islice(reading.newest(before), most or None)
-            ]
+            seen = filter(sees, reading.newest(before))
+            return [_shown(reading, crawl) for crawl in islice(seen, most or None)]
 
     def crawl(self, name: str) -> dict[str, Any]:
         """One crawl; raises `UnknownCrawl`."""

@@ -306,6 +306,9 @@ def test_policies_and_namespaces_show(make_index: MakeIndex) -> None:
         hidden = closed.get(f"/pages/{path}")
         page(hidden, 403 if "=a" in path else 200)
         assert shows not in hidden.text
+    for path in ("/", "/pages/crawls"):
+        assert "crawl?name=a" in web.get(path).text
+        assert "crawl?name=a" not in closed.get(path).text
     page(closed.get("/pages/impact"))
     page(closed.get("/pages/impact?kind=crawl&name=a"), 403)
     for query in (

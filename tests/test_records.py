@@ -10,12 +10,15 @@ import pytest
 from flask.testing import FlaskClient
 
 from dedupindex import tokens
+from dedupindex.crawls.store import Reading
 from dedupindex.digest import Spelling
 from dedupindex.index.identity import Settings
 from dedupindex.tokens import Role
+from server.access import Access
 from server.app import create_app
 from server.config import Config
 from server.live import LiveIndex
+from server.replies import RequestError
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.test_cdx import text_of
@@ -97,6 +100,45 @@ def test_when_the_shared_crawl_has_ended_another_begins(web: FlaskClient) -> Non
         assert web.get(f"/api/records/{record['id']}").get_json() == record
     web.post("/crawls/doppelganger-2/cancel")
     assert web.get(f"/api/records/{other['id']}").status_code == 404
+
+
+def test_another_crawl_begins_between_the_check_and_the_write(
+    web: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web.post("/api/records", json=[RECORD])
+    asked: list[str] = []
+
+    def require(self: Access, environ: Any, role: Role, crawl: str, touched: Any) -> str:
+        asked.append(crawl)
+        if len(asked) == 1:  # the body comes now
+            web.post("/crawls/doppelganger/commit")
+        elif crawl and crawl != "doppelganger":
+            raise RequestError("forbidden", "not to this one")
+        return "-"
+
+    monkeypatch.setattr(Access, "require", require)
+    assert error(web.post("/api/records", json=[RECORD])) == (403, "forbidden")
+    assert asked[0] == "doppelganger" and asked[-1] == "doppelganger-2"
+    assert error(web.get("/crawls/doppelganger-2")) == (404, "unknown_crawl")
+
+
+def test_crawls_that_have_ended_are_sought_once(
+    web: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        web.post("/api/records", json=[RECORD])
+        crawl = web.get("/crawls?limit=1").get_json()["crawls"][0]["name"]
+        web.post(f"/crawls/{crawl}/commit")
+    web.get(f"/api/records/{ID}")
+    sought: list[str] = []
+    crawl_of = Reading.crawl
+    monkeypatch.setattr(
+        Reading, "crawl", lambda self, name: sought.append(name) or crawl_of(self, name)
+    )
+    assert web.get(f"/api/records/{ID}").get_json() == RECORD and not sought
+    web.post("/crawls", json={"name": "other"})
+    web.get(f"/api/records/{ID}")
+    assert "doppelganger-4" in sought
 
 
 @pytest.mark.parametrize(

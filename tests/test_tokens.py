@@ -130,7 +130,45 @@ def test_tokens_for_namespaces(index: Path) -> None:
             assert ("error" in answer) == (status == 403), more
     for crawl, headers, status in (("a", read, 200), ("c", read, 403), ("d", read, 200)):
         assert web.get(f"/crawls/{crawl}/report", headers=headers).status_code == status
-    assert web.get("/crawls/a/report").status_code == 401
+        assert web.get(f"/crawls/{crawl}", headers=headers).status_code == status
+    assert web.get("/crawls/a/report").status_code == web.get("/crawls/a").status_code == 401
+
+
+def test_crawls_of_other_namespaces_are_not_listed(index: Path) -> None:
+    read = bearer(tokens.add(index, "read", Role.READ, namespaces="news"))
+    admin = bearer(tokens.add(index, "root", Role.ADMIN))
+    web = served(index, private=True)
+    for name, namespace in (("a", "news"), ("b", "base"), ("c", ""), ("d", "base"), ("e", "news")):
+        begun = {"name": name, "namespace": namespace} if namespace else {"name": name}
+        assert web.post("/crawls", json=begun, headers=admin).status_code == 200
+
+    def listed(headers: dict[str, str]) -> list[str]:
+        names: list[str] = []
+        path = "/crawls?limit=2"
+        while path:
+            page = web.get(path, headers=headers).get_json()
+            names += [crawl["name"] for crawl in page["crawls"]]
+            path = page["next"]
+        return names
+
+    assert listed(admin) == ["e", "d", "c", "b", "a"]
+    assert listed(read) == ["e", "c", "a"]
+
+
+def test_records_are_written_by_who_may_write_to_their_crawl(index: Path) -> None:
+    apart = bearer(tokens.add(index, "apart", Role.WRITE, namespaces="news"))
+    first = bearer(tokens.add(index, "first", Role.WRITE, "doppelganger"))
+    every = bearer(tokens.add(index, "every", Role.WRITE, "doppelganger*"))
+    web = served(index)
+    record = {"id": str(sha1(5)), "uri": "http://a.example/", "date": 20261120091417}
+
+    def post(headers: dict[str, str]) -> int:
+        return web.post("/api/records", json=[record], headers=headers).status_code
+
+    assert (post(apart), post(first), post(every)) == (403, 201, 201)
+    assert web.post("/crawls/doppelganger/commit", headers=first).status_code == 200
+    assert (post(apart), post(first), post(every)) == (403, 403, 201)
+    assert web.get("/crawls/doppelganger-2").get_json()["captures"] == 1
 
 
 @pytest.mark.parametrize(

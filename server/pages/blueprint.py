@@ -80,7 +80,7 @@ def make_pages(
     pages.after_request(protect)
     guard = _Guard(access, metrics, Signing(access, bodies))
     of: list[Any] = [
-        Overview(live, metrics, reporting),
+        Overview(live, metrics, reporting, access),
         CrawlPages(live, reporting, access),
         Charts(live, access),
         LookupPage(live, access),

@@ -11,11 +11,11 @@ from flask import render_template, request
 from dedupindex.crawls import statistics
 from dedupindex.crawls.rows import Row
 from dedupindex.errors import BadQuery
-from server.access import Access
+from server.access import Access, Sight
 from server.live import LiveIndex
 from server.pages.chart import columns
 from server.pages.figures import CLASSES, found, shown, spent, text_of
-from server.pages.signing import Sight
+from server.pages.signing import with_token
 
 
 class _Span(NamedTuple):
@@ -63,7 +63,7 @@ class Charts:
         """A row for every unit, also for those in which nothing happened."""
         sums = {unit: Row() for unit in _units(span, datetime.now(UTC))}
         self._live.opened()
-        sight = Sight(self._access, request.environ)
+        sight = Sight(self._access, with_token(request.environ))
         with self._live.crawls.reading() as reading:
             if reading is not None:
                 if crawl:

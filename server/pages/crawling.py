@@ -11,12 +11,12 @@ from dedupindex.crawls.crawl import Crawl
 from dedupindex.crawls.rows import LONGEST, Row
 from dedupindex.crawls.store import Reading
 from dedupindex.errors import BadQuery, UnknownCrawl
-from server.access import Access
+from server.access import Access, Sight
 from server.live import LiveIndex
 from server.pages.chart import bar
 from server.pages.figures import CLASSES, found, shown, spent
 from server.pages.paging import Paging, page_asked
-from server.pages.signing import Sight
+from server.pages.signing import with_token
 from server.reporting import Reporting
 
 BY = {"host": "Hosts", "mime": "Media types", "status": "HTTP statuses", "strategy": "Strategies"}
@@ -38,7 +38,8 @@ class CrawlPages:
     def crawls(self) -> str:
         """All of them, the newest first."""
         paging = Paging(page_asked(request.args.get("page", "")))
-        rows = self._reporting.crawls(paging.stop + 1)[paging.start :]
+        sight = Sight(self._access, with_token(request.environ))
+        rows = self._reporting.crawls(paging.stop + 1, sees=sight.sees)[paging.start :]
         return render_template("crawls.html", rows=rows[: paging.size], paging=paging.of(len(rows)))
 
     def crawl(self) -> str:
@@ -55,7 +56,7 @@ class CrawlPages:
             if reading is None:
                 raise UnknownCrawl(f"there is no crawl {name[:200]!r}")
             known = reading.crawl(name)
-            Sight(self._access, request.environ).require(known)
+            Sight(self._access, with_token(request.environ)).require(known)
             total, times = statistics.total(reading, known), statistics.times(reading, known)
             rows = [] if brief else statistics.largest(reading, known, by, _ROWS, order)
         most = max((row.lookups for _, row in rows), default=0)
@@ -77,7 +78,7 @@ class CrawlPages:
         """One host of all crawls, or the form that asks which."""
         name = request.args.get("host", "").strip()
         self._live.opened()
-        sight = Sight(self._access, request.environ)
+        sight = Sight(self._access, with_token(request.environ))
         content: dict[str, Any] = {"rows": [], "largest": [], "latest": "", **_sums(Row())}
         with self._live.crawls.reading() as reading:
             if reading is not None and name:

@@ -14,10 +14,12 @@ from flask import render_template, request
 from dedupindex.crawls.crawl import State
 from dedupindex.index.identity import FORMAT, Settings
 from server import metrics as counting
+from server.access import Access, Sight
 from server.live import LiveIndex
 from server.metrics import Metrics
 from server.pages.chart import bar
 from server.pages.paging import Paging, page_asked
+from server.pages.signing import with_token
 from server.reporting import Reporting
 
 _CRAWLS = 5  # of the latest
@@ -33,8 +35,11 @@ CLASSES = {
 class Overview:
     """The views of what is served."""
 
-    def __init__(self, live: LiveIndex, metrics: Metrics, reporting: Reporting) -> None:
-        self._live, self._metrics, self._reporting = live, metrics, reporting
+    def __init__(
+        self, live: LiveIndex, metrics: Metrics, reporting: Reporting, access: Access
+    ) -> None:
+        self._live, self._metrics = live, metrics
+        self._reporting, self._access = reporting, access
 
     def overview(self) -> str:
         """The first page."""
@@ -42,7 +47,8 @@ class Overview:
         with engine.view() as view:
             counts = view.counts()
         size, changed = _on_disk(self._live.index)
-        states = self._states()
+        sight = Sight(self._access, with_token(request.environ))
+        states = self._states(sight)
         return render_template(
             "overview.html",
             index=self._live.index.name,
@@ -52,16 +58,17 @@ class Overview:
             identity=engine.identity,
             format=FORMAT,
             settings=_told(engine.identity.settings),
-            crawls=self._reporting.crawls(_CRAWLS),
+            crawls=self._reporting.crawls(_CRAWLS, sees=sight.sees),
             open=states[State.OPEN],
             all_crawls=states.total(),
             **self._lookups(),
         )
 
-    def _states(self) -> Counter[State]:
+    def _states(self, sight: Sight) -> Counter[State]:
         """How many crawls stand where."""
         with self._live.crawls.reading() as reading:
-            return Counter(crawl.state for crawl in (reading.crawls() if reading else ()))
+            crawls = reading.crawls() if reading else ()
+            return Counter(crawl.state for crawl in crawls if sight.sees(crawl))
 
     def _lookups(self) -> dict[str, Any]:
         """Lookups and errors of all workers since they began to count."""

@@ -11,7 +11,6 @@ from typing import Any
 from flask import Response, redirect, render_template, request
 from werkzeug.http import parse_cookie
 
-from dedupindex.crawls.crawl import Crawl
 from dedupindex.tokens import Role
 from server.access import Access
 from server.bodies import Bodies
@@ -25,31 +24,6 @@ def with_token(environ: dict[str, Any]) -> dict[str, Any]:
     """A request whose cookie is taken for its token."""
     token = parse_cookie(environ.get("HTTP_COOKIE", "")).get(COOKIE, "")
     return {**environ, "HTTP_AUTHORIZATION": f"Bearer {token}"}
-
-
-class Sight:
-    """What whoever looks at a page may see of crawls that stay apart."""
-
-    def __init__(self, access: Access, environ: dict[str, Any]) -> None:
-        self._access, self._environ = access, with_token(environ)
-        self._known: dict[str, bool] = {"": True}
-
-    def require(self, crawl: Crawl) -> None:
-        """Raise `RequestError` for a crawl of a namespace that is closed to them."""
-        if crawl.namespace:
-            self._access.may_read(self._environ, [crawl.namespace])
-
-    def sees(self, crawl: Crawl) -> bool:
-        """Whether `require` lets a crawl pass."""
-        known = self._known.get(crawl.namespace)
-        if known is None:
-            try:
-                self.require(crawl)
-                known = True
-            except RequestError:
-                known = False
-            self._known[crawl.namespace] = known
-        return known
 
 
 class Signing:
