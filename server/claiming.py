@@ -15,7 +15,6 @@ from dedupindex.asking import UnknownAlgorithm, of_json, query_of
 from dedupindex.crawls import claims
 from dedupindex.crawls.crawl import Crawl
 from dedupindex.crawls.store import Writing
-from dedupindex.crawls.view import Snapshot
 from dedupindex.digest import Digest
 from dedupindex.errors import BadDigest, BadQuery, DedupError
 from dedupindex.lookup import Decision, Query
@@ -110,7 +109,7 @@ class Claiming:
         def change(writing: Writing) -> list[tuple[Decision, dict[str, Any]]]:
             crawl = writing.crawl(asked[0].query.crawl)
             claims.require_open(crawl)
-            snapshot = Snapshot(writing)
+            snapshot = self._live.crawls.written(writing)
             with opened.engine.view() as base:
 
                 def one(ask: _Asked) -> tuple[Decision, dict[str, Any]]:

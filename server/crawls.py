@@ -38,12 +38,12 @@ class _Opened:
     def __init__(self, index: Path) -> None:
         self.store = Store(index)
         self.writer = Writer(self.store)
-        self._known = NOTHING
+        self.known = NOTHING
 
     def snapshot(self, reading: Reading) -> Snapshot:
         """A state of the file."""
-        snapshot = Snapshot(reading, self._known)
-        self._known = snapshot.known
+        snapshot = Snapshot(reading, self.known)
+        self.known = snapshot.known
         return snapshot
 
 
@@ -167,6 +167,14 @@ class Crawls:
             return None
         with opened.store.reading() as reading:
             return opened.snapshot(reading).crawl(name)
+
+    def written(self, writing: Writing) -> Snapshot:
+        """The crawls as a transaction that writes sees them.
+
+        Crawls are read again only if it has changed one. That is not kept: it may come to nothing.
+        """
+        opened = self._opened
+        return Snapshot(writing, NOTHING if opened is None else opened.known)
 
     def plainly(self, asker: str) -> int:
         """What a crawl's digests cover, if nothing else of it bears on a plain lookup; else -1."""

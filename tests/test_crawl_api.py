@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,12 @@ import pytest
 from flask.testing import FlaskClient
 
 from dedupindex.capture import Covers
+from dedupindex.crawls import life
+from dedupindex.crawls.store import Reading, Writing
+from dedupindex.errors import BadInput
 from server.app import create_app
 from server.config import Config
+from server.crawls import Crawls
 from server.live import LiveIndex
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
@@ -228,6 +233,50 @@ def test_look_up_or_claim(web: FlaskClient) -> None:
     assert claim("b")["match"] == "exact_url"
     assert claim("a")["claimed"]  # it does not see what the other has, and may store its own
     assert claim("a", 90)["match"] == "digest"
+
+
+def test_a_report_that_is_refused_ends_its_claim(web: FlaskClient) -> None:
+    for name in "ab":
+        begin(web, name)
+    asked = {"digest": str(sha1(1)), "url": PAGE}
+    assert web.post("/claims", json={**asked, "crawl": "a"}).get_json()["claimed"]
+    assert not web.post("/claims", json={**asked, "crawl": "b"}).get_json()["claimed"]
+    assert web.post("/captures?crawl=a", json=report(status=404)).get_json()["refused"]
+    assert web.post("/claims", json={**asked, "crawl": "b"}).get_json()["claimed"]
+
+
+def test_a_claim_does_not_read_every_crawl(
+    web: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(web)
+    web.post("/claims", json={"crawl": "a", "digest": str(sha1(1)), "url": PAGE})
+    with monkeypatch.context() as patched:
+        patched.setattr(Reading, "crawls", None)
+        body = {"crawl": "a", "digest": str(sha1(2)), "url": PAGE}
+        assert web.post("/claims", json=body).get_json()["claimed"]
+    begin(web, "b")
+    assert web.post("/claims", json={**body, "crawl": "b"}).status_code == 200
+
+
+def test_what_an_undone_transaction_began_is_not_kept(make_index: MakeIndex) -> None:
+    crawls = Crawls(make_index([]))
+    crawls.write(lambda writing: life.begin(writing, "a"), make=True)
+    assert crawls.crawl("a")
+
+    def begun(name: str) -> Callable[[Writing], Any]:
+        def change(writing: Writing) -> None:
+            life.begin(writing, name)
+            snapshot = crawls.written(writing)
+            assert [one for one in "abc" if snapshot.crawl(one)] == ["a", name]
+            if name == "b":
+                raise BadInput("not this one")
+
+        return change
+
+    with pytest.raises(BadInput):
+        crawls.write(begun("b"))
+    crawls.write(begun("c"))
+    assert crawls.crawl("c") and not crawls.crawl("b")
 
 
 def test_a_crawl_hits_only_what_its_digests_cover(make_index: MakeIndex) -> None:

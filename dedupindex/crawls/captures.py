@@ -50,14 +50,14 @@ def add(
     for capture in captures:
         if capture.covers == 0 and crawl.covers:
             capture = capture._replace(covers=crawl.covers)
+        for digest in (capture.digest, *capture.also):  # stored, even where it may be no original
+            fulfil(writing, crawl, digest)
         reason = judge(capture)
         if reason:
             done.refused[reason] = done.refused.get(reason, 0) + 1
             done.results.append(reason)
             continue
         changed, more = _put(writing, crawl, capture, rule, settings)
-        for digest in (capture.digest, *capture.also):
-            fulfil(writing, crawl, digest)
         done.added += changed
         done.unchanged += not changed
         done.results.append("added" if changed else "unchanged")
