@@ -12,7 +12,6 @@ import socket
 import ssl
 import subprocess
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from http.client import HTTPException, HTTPSConnection
 from pathlib import Path
@@ -333,14 +332,13 @@ HOSTILE = 'x"}\n{"event": "audit"}\x1b[31m\u2028\x85'
 
 
 @pytest.fixture
-def lines() -> Iterator[io.StringIO]:
-    """What is logged as JSON."""
-    stream = io.StringIO()
-    handlers = logs.LOGGER.handlers[:]
+def lines(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """What is logged as JSON, by a logger of this test's own."""
+    monkeypatch.setattr(logs, "LOGGER", logging.Logger("dedupindex.server"))
     logs.configure("json")
+    stream = io.StringIO()
     cast(Any, logs.LOGGER.handlers[0]).setStream(stream)
-    yield stream
-    logs.LOGGER.handlers[:] = handlers
+    return stream
 
 
 def test_hostile_text_stays_in_its_field(lines: io.StringIO) -> None:
@@ -391,7 +389,7 @@ WRITES = {
 READS = {"lookup_batch"}
 
 
-def test_every_write_leaves_a_line(make_index: MakeIndex, caplog: Any) -> None:
+def test_every_write_leaves_a_line(make_index: MakeIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every route that is no GET is named here, so that a new one is thought of."""
     from server.routes import ROUTES
 
@@ -405,11 +403,7 @@ def test_every_write_leaves_a_line(make_index: MakeIndex, caplog: Any) -> None:
         web = create_app(Config(index), live).test_client()
         assert web.post("/crawls", json={"name": "a"}).status_code == 200
         stream = io.StringIO()
-        handler = logging.StreamHandler(stream)
-        logs.LOGGER.addHandler(handler)
-        logs.LOGGER.setLevel(logging.INFO)
-        try:
-            assert web.open(path, method=route.method, json=body).status_code in (200, 201)
-        finally:
-            logs.LOGGER.removeHandler(handler)
+        monkeypatch.setattr(logs, "LOGGER", logging.Logger("dedupindex.server", logging.INFO))
+        logs.LOGGER.addHandler(logging.StreamHandler(stream))
+        assert web.open(path, method=route.method, json=body).status_code in (200, 201)
         assert stream.getvalue().count("audit ") == 1, route.name
