@@ -44,7 +44,8 @@ class Commands:
     ) -> Said:
         """What ``bin/name INDEX`` says; of its output `lines` lines and the last one.
 
-        Raises `BadInput`, `IndexUnavailable`, or `RequestError` where there are too many already.
+        Raises `BadInput`, `IndexUnavailable`, `Damaged`, or `RequestError` where there are too many
+        already.
         """
         if any("\0" in option for option in options):
             raise BadInput("a name cannot hold a byte of 0")
@@ -116,5 +117,7 @@ def _check(name: str, status: int, said: list[str]) -> None:
         raise IndexUnavailable(text)
     if status == HasDependents.exit_status and name == "purge":
         raise HasDependents(text)
+    if status == Damaged.exit_status and name != "report":  # which leaves it out, and tells
+        raise Damaged(text)
     if status not in (0, Damaged.exit_status):
         raise RuntimeError(f"bin/{name} ended with {status}: {said}")

@@ -81,6 +81,27 @@ def test_what_cannot_be_meant_is_refused(index: Path, path: str, body: Any) -> N
     assert answer.status_code == 400, answer.text
 
 
+def test_a_damaged_ledger_is_told_as_such(tmp_path: Path) -> None:
+    index = begin(tmp_path)
+    stored = [capture(number, A, 1, container="/w/a.warc.gz") for number in range(5000)]
+    load(index, stored, [revisit_of(one, B, 3) for one in stored])
+    (ledger,) = (index / "ledger").iterdir()
+    content = bytearray(ledger.read_bytes())
+    content[len(content) * 9 // 10] ^= 1  # when much of it has been read, and told of
+    ledger.write_bytes(content)
+    web, last = served(index), max(str(one.digest) for one in stored)
+    for answer in (
+        web.get("/impact?container=a.warc.gz&list=true"),
+        web.get("/impact?container=a.warc.gz"),
+        web.delete("/captures", json={"digest": last, "url": A.decode(), "force": True}),
+    ):
+        assert answer.status_code == 503, answer.text
+        assert answer.get_json()["error"]["code"] == "damaged"
+        assert f"{ledger.name} is damaged" in answer.text
+    shown = web.get("/pages/impact?kind=container&name=a.warc.gz")
+    assert shown.status_code == 503 and f"{ledger.name} is damaged" in shown.text
+
+
 def test_a_crawl_is_dropped_unless_the_index_has_it(index: Path) -> None:
     live = LiveIndex(index)
     live.refresh()
