@@ -17,6 +17,7 @@ import pytest
 
 from dedupindex import tokens
 from dedupindex.client import (
+    SPELLED_OTHERWISE,
     AsyncClient,
     Claimed,
     Client,
@@ -27,6 +28,7 @@ from dedupindex.client import (
     Taken,
 )
 from dedupindex.client.breaker import Breaker
+from dedupindex.digest import Spelling
 from dedupindex.errors import CrawlEnded, DedupError, IndexUnavailable, UnknownCrawl
 from dedupindex.tokens import Role
 from server.app import create_app
@@ -80,6 +82,28 @@ def test_a_miss_is_no_failure(client: Client) -> None:
     assert client.lookup("crc32:12345678", PAGE) == Miss("unknown_algorithm")
     assert client.lookup(OLD, "http://b.example/", strategy="EXACT_URL") == Miss()
     assert client.counts.as_json()["misses"] == 3
+
+
+def test_a_hit_that_replay_would_not_find_is_a_miss(make_index: MakeIndex) -> None:
+    """pywb finds an original by the text of the revisit's digest."""
+    in_hex = capture(90)._replace(spelling=Spelling(1, 2))
+    text = in_hex.digest.spelled(in_hex.spelling)
+    transport = httpx.WSGITransport(app_of(make_index([in_hex])).wsgi_app)
+    with Client(crawl="c", transport=transport) as client:
+        client.begin("c")
+        assert client.lookup(OLD, PAGE) == SPELLED_OTHERWISE == Miss("spelled_otherwise")
+        assert client.claim(OLD, PAGE) == SPELLED_OTHERWISE
+        answers = client.lookups([(text, PAGE), (OLD, PAGE), (text.replace("sha1", "SHA-1"), PAGE)])
+        assert [type(answer) for answer in answers] == [Hit, Miss, Hit]
+        assert isinstance(client.lookup(OLD, PAGE, bridge=True), Hit)
+        counts = client.counts.as_json()
+        assert (counts["hits"], counts["misses"], counts["spelled_otherwise"]) == (3, 3, 3)
+        assert counts["not_looked_up"] == 0
+    with Client(any_spelling=True, transport=transport) as client:
+        hit = client.lookup(OLD, PAGE)
+        assert isinstance(hit, Hit) and hit.original.digest == text
+        assert isinstance(client.lookups([(OLD, PAGE)])[0], Hit)
+        assert client.counts.as_json()["spelled_otherwise"] == 0
 
 
 def test_urls_arrive_byte_for_byte(client: Client) -> None:
@@ -208,8 +232,8 @@ def test_the_breaker_goes_quiet_and_tries_again(switch: Switch) -> None:
     now[0], switch.on = 62, True
     assert all(isinstance(client.lookup(OLD, PAGE), Hit) for _ in range(3))
     assert client.counts.as_json() == {
-        "lookups": 10, "hits": 3, "misses": 0, "taken": 0, "added": 0, "unchanged": 0,
-        "refused": 0, "bad": 0, "not_reported": 0,
+        "lookups": 10, "hits": 3, "misses": 0, "taken": 0, "spelled_otherwise": 0,
+        "added": 0, "unchanged": 0, "refused": 0, "bad": 0, "not_reported": 0,
         "not_looked_up": 7, "not_looked_up_why": {"quiet": 3, "unreachable": 4},
     }  # fmt: skip
 

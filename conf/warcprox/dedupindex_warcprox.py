@@ -35,7 +35,7 @@ from collections import Counter
 import warcprox
 from warcprox.dedup import DedupableMixin
 
-from dedupindex.client import Client, Hit
+from dedupindex.client import SPELLED_OTHERWISE, Client, Hit
 from dedupindex.errors import DedupError
 
 _log = logging.getLogger("dedupindex")
@@ -167,23 +167,17 @@ class Lookup(warcprox.BaseStandardPostfetchProcessor, DedupableMixin):
         mime = {"mime": recorded_url.mimetype} if recorded_url.mimetype else {}
         for place, _ in self._session.places(recorded_url):
             answer = self._session.client.lookup(mine, recorded_url.url, **place, **mime)
-            if isinstance(answer, Hit) and self._will_replay(answer.original, mine):
+            if answer == SPELLED_OTHERWISE:
+                self._session.tell(
+                    f"originals spell their digests otherwise than warcprox does, as in {mine}: "
+                    "replay would not find them, so such hits are not used; run it with --base32"
+                )
+            if isinstance(answer, Hit):
                 recorded_url.dedup_info = _dedup_info(answer.original)
                 if answer.skip:
                     recorded_url.do_not_archive = True
                     self._session.counts["skipped"] += 1
                 return
-
-    def _will_replay(self, original, mine):
-        """Replay tools compare digests as text, and warcprox writes its own spelling."""
-        if original.digest.rpartition(":")[2] == mine.rpartition(":")[2]:
-            return True
-        self._session.counts["spelled otherwise"] += 1
-        self._session.tell(
-            f"originals spell digests as {original.digest}, warcprox as {mine}: such hits are not "
-            "used, because replay would not find them; run warcprox with --base32"
-        )
-        return False
 
 
 def _dedup_info(original):

@@ -6,7 +6,7 @@
         index.begin("weekly")
         answer = index.lookup("sha1:FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN", "http://example.com/")
         if isinstance(answer, Hit):
-            ...                         # write a revisit of answer.original
+            ...                         # write a revisit of answer.original, with the same digest
         else:
             ...                         # store the response in full, then say so
             index.report([{"digest": ..., "url": ..., "date": ..., "status": 200}])
@@ -24,6 +24,7 @@ it fits into a crawler's own environment.
 
 from dedupindex.client.aio import AsyncClient
 from dedupindex.client.answers import (
+    SPELLED_OTHERWISE,
     Answer,
     Claim,
     Claimed,
@@ -39,6 +40,7 @@ from dedupindex.client.counts import Counts
 from dedupindex.client.sync import Client
 
 __all__ = [
+    "SPELLED_OTHERWISE",
     "Answer",
     "AsyncClient",
     "Claim",

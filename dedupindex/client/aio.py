@@ -32,12 +32,14 @@ class AsyncClient:
         failures: int = 5,
         quiet: float = 30.0,
         keep: int = KEPT,
+        any_spelling: bool = False,
         token: str = "",
         headers: Mapping[str, str] | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
         breaker: Breaker | None = None,
     ) -> None:
-        self._core = Core(crawl, (timeout, patience), breaker or Breaker(failures, quiet), keep)
+        breaker = breaker or Breaker(failures, quiet)
+        self._core = Core(crawl, (timeout, patience), breaker, keep, any_spelling)
         self._http = httpx.AsyncClient(
             base_url=url,
             headers=with_token(token, headers),

@@ -6,7 +6,7 @@ import re
 from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?Z")
 _UNWRITABLE = re.compile(r"[\x00-\x1f\x7f]")
@@ -36,9 +36,12 @@ class Hit:
 
 @dataclass(frozen=True)
 class Miss:
-    """The server has looked: the payload is not stored, or a policy wants it stored. Store it."""
+    """The server has looked: the payload is not stored, or a policy wants it stored. Store it.
 
-    why: str = ""  # unknown_algorithm, or what the policy says: never, min_size …
+    Or the original spells its digest otherwise than the question: replay would not find it.
+    """
+
+    why: str = ""  # unknown_algorithm, spelled_otherwise, or what the policy says: never …
     original: None = None
 
 
@@ -73,7 +76,25 @@ class Taken:
 
 
 Answer = Hit | Miss | NotAsked
-Claim = Hit | Claimed | Taken | NotAsked
+Claim = Hit | Miss | Claimed | Taken | NotAsked  # Miss: of what is stored, spelled otherwise
+
+SPELLED_OTHERWISE = Miss("spelled_otherwise")
+_T = TypeVar("_T")
+
+
+def usable(answer: _T, digest: str) -> _T | Miss:
+    """An answer to a question with `digest`; not a hit that replay would not find.
+
+    A revisit has the digest as its crawler spells it, and replay tools compare that text with the
+    original's own, but for the label.
+    """
+    if isinstance(answer, Hit) and _value(answer.original.digest) != _value(digest):
+        return SPELLED_OTHERWISE
+    return answer
+
+
+def _value(digest: str) -> str:
+    return digest.rpartition(":")[2]
 
 
 class Question(NamedTuple):

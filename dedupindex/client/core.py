@@ -18,6 +18,7 @@ from dedupindex.client import requests
 from dedupindex.client.answers import (
     Answer,
     Claim,
+    Miss,
     NotAsked,
     Question,
     Reported,
@@ -25,6 +26,7 @@ from dedupindex.client.answers import (
     read_claim,
     read_reported,
     refusal,
+    usable,
 )
 from dedupindex.client.breaker import Breaker
 from dedupindex.client.counts import Counts
@@ -45,9 +47,15 @@ class Core:
     """What a client knows: its crawl, its counts, what it could not report."""
 
     def __init__(
-        self, crawl: str, patience: tuple[float, float], breaker: Breaker, keep: int
+        self,
+        crawl: str,
+        patience: tuple[float, float],
+        breaker: Breaker,
+        keep: int,
+        any_spelling: bool = False,
     ) -> None:
         self.counts = Counts()
+        self._any_spelling = any_spelling
         self._crawl, self._breaker = crawl, breaker
         self._short, self._long = patience
         self._kept = Keeping(keep, BATCH)
@@ -72,6 +80,7 @@ class Core:
             return read_answer(value)
 
         answer = yield from self._ask(lambda: requests.lookup(digest, url, more, self._short), read)
+        answer = self._usable(answer, digest, more)
         self.counts.answered(answer, more["crawl"])
         return answer
 
@@ -82,6 +91,9 @@ class Core:
             some = asked[at : at + BATCH]
             found = yield from self._some(some, more)
             answers += [found] * len(some) if isinstance(found, NotAsked) else found
+        answers = [
+            self._usable(answer, one[0], more) for answer, one in zip(answers, asked, strict=True)
+        ]
         for answer in answers:
             self.counts.answered(answer, more["crawl"])
         return answers
@@ -115,8 +127,14 @@ class Core:
         )
         if isinstance(claim, NotAsked) and len(self._lost) < _LOST:
             self._lost[lost] = more["token"]
+        claim = self._usable(claim, digest, more)
         self.counts.answered(claim, more["crawl"])
         return claim
+
+    def _usable(self, answer: _T, digest: str, more: Mapping[str, Any]) -> _T | Miss:
+        """Who asks with `bridge` takes originals with other digests."""
+        taken = self._any_spelling or more.get("bridge")
+        return answer if taken else usable(answer, digest)
 
     def release(self, digest: str, token: str) -> Steps[bool]:
         """Give a claim back; it lapses by itself where this cannot be said."""

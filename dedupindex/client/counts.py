@@ -6,13 +6,22 @@ import threading
 from collections import Counter
 from typing import Any
 
-from dedupindex.client.answers import Claimed, Hit, Miss, NotAsked, Reported, Taken
+from dedupindex.client.answers import (
+    SPELLED_OTHERWISE,
+    Claimed,
+    Hit,
+    Miss,
+    NotAsked,
+    Reported,
+    Taken,
+)
 
 
 class Counts:
     """Numbers of a client's life, safe to read at any time.
 
-    Every lookup and claim ends as a hit, a miss, taken or not looked up; they add up.
+    Every lookup and claim ends as a hit, a miss, taken or not looked up; they add up. Of the misses
+    some are hits that replay would not find: `spelled_otherwise`.
     """
 
     def __init__(self) -> None:
@@ -30,6 +39,7 @@ class Counts:
                 self._of(crawl)["not_looked_up"] += 1
             else:
                 self._counts[_NAMES[type(answer)]] += 1
+                self._counts["spelled_otherwise"] += answer == SPELLED_OTHERWISE
 
     def reported(self, done: Reported) -> None:
         """Count what became of captures that reached an end: all but those kept."""
@@ -77,6 +87,6 @@ class Counts:
 _CRAWLS = 1000  # that are counted apart
 _NAMES: dict[type, str] = {Hit: "hits", Miss: "misses", Claimed: "misses", Taken: "taken"}
 _ALL = (
-    *("lookups", "hits", "misses", "taken"),
+    *("lookups", "hits", "misses", "taken", "spelled_otherwise"),
     *("added", "unchanged", "refused", "bad", "not_reported"),
 )

@@ -62,7 +62,7 @@ def lookup(digest: str, url: str | bytes, more: Mapping[str, Any], patience: flo
         fields["url"] = url
     for name, value in more.items():
         if value not in (None, ""):
-            fields[name] = str(value)
+            fields[name] = str(value).lower() if isinstance(value, bool) else str(value)
     query = "&".join(
         f"{name}={quote(value, '', errors='surrogateescape')}"
         if isinstance(value, str)

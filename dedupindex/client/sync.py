@@ -29,8 +29,11 @@ class Client:
     `timeout` is how long a lookup or claim may take, `patience` anything else, in seconds;
     `crawl` is the crawl that asks and reports where a call does not name another. After `failures`
     failures in a row nothing is sent for `quiet` seconds. At most `keep` captures that could not be
-    reported are kept in memory. `token` (``bin/token``) and `headers` go with every request;
-    proxies and other settings of the environment are not used. `transport` is httpx's.
+    reported are kept in memory. A hit whose original spells its digest otherwise than the question
+    is a `Miss`, because replay tools compare that text; with `any_spelling` it is a hit, for those
+    who write a revisit with the digest of `answer.original`, to the letter. `token` (``bin/token``)
+    and `headers` go with every request; proxies and other settings of the environment are not used.
+    `transport` is httpx's.
     """
 
     def __init__(
@@ -43,12 +46,14 @@ class Client:
         failures: int = 5,
         quiet: float = 30.0,
         keep: int = KEPT,
+        any_spelling: bool = False,
         token: str = "",
         headers: Mapping[str, str] | None = None,
         transport: httpx.BaseTransport | None = None,
         breaker: Breaker | None = None,
     ) -> None:
-        self._core = Core(crawl, (timeout, patience), breaker or Breaker(failures, quiet), keep)
+        breaker = breaker or Breaker(failures, quiet)
+        self._core = Core(crawl, (timeout, patience), breaker, keep, any_spelling)
         self._http = httpx.Client(
             base_url=url,
             headers=with_token(token, headers),

@@ -290,7 +290,7 @@ def test_a_hit_that_replay_would_not_find_is_not_used(index: Path, tmp_path: Pat
         with proxying(second, url, "two", script=str(in_hex)) as port:
             crawl(port, base, ["/logo.png"])
     assert list(types(second).values()) == ["response"]
-    assert "run warcprox with --base32" in (second / "log").read_text()
+    assert "run it with --base32" in (second / "log").read_text()
 
 
 @contextmanager
