@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
-from dedupindex.capture import Capture, Covers
+from dedupindex.capture import Capture, Covers, Evidence, Uncommitted
 from dedupindex.digest import EMPTY, Digest
 from dedupindex.errors import BadQuery, StrategyUnavailable
 from dedupindex.index.identity import Settings
@@ -99,6 +99,12 @@ class Query:
         )
 
 
+def wary(query: Query) -> str:
+    """The word of a policy that may refuse, to one who asks the same, what is stored only now."""
+    policy = query.policy
+    return policy.applied(query.url, query.mime).wary() if policy.rules else ""
+
+
 class Answer(NamedTuple):
     """An original and how it matches."""
 
@@ -163,13 +169,22 @@ def decide(view: Finder, settings: Settings, query: Query) -> Decision:
                 if against := applied.refuses(capture, now):
                     refused = refused or against.kind
                     continue
-                skip = skip or (capture.url == query.url and applied.skips(capture, now))
+                skip = skip or (_certain(query, capture) and applied.skips(capture, now))
             if best is None or _preferred(settings, capture, best):
                 best = capture
         if best is not None:
             match = match_of(query.url, best.url)
             return Decision(Answer(match, best, skip and match is Match.EXACT_URL))
     return Decision(None, refused)
+
+
+def _certain(query: Query, capture: Capture) -> bool:
+    """Whether a capture of the query's URL is there beyond doubt, and stays.
+
+    A revisit of what proves to be none can be mended; where nothing was written, nothing can.
+    """
+    passing = isinstance(capture, Uncommitted) and capture.crawl != query.crawl
+    return capture.url == query.url and capture.evidence < Evidence.NAMED and not passing
 
 
 def match_of(url: bytes, original: bytes) -> Match:

@@ -60,6 +60,16 @@ class Rule:
         """Whether a media type meets the condition; one that is not known meets none."""
         return not self.mime or (bool(mime) and fnmatchcase(mime, self.mime))
 
+    def refusing(self) -> str:
+        """The first word of the rule for which it may refuse a capture, "" if it never does."""
+        said = {
+            "never": self.never,
+            "min_size": self.min_size > 0,
+            "max_age": self.max_age is not None,
+            "originals_from": bool(self.originals_from),
+        }
+        return next((word for word, says in said.items() if says), "")
+
     def as_json(self) -> dict[str, Any]:
         """What the rule says; `rules_of` reads it."""
         default = asdict(Rule())
@@ -112,6 +122,16 @@ class Applied:
             elif not rule.never:
                 return False  # it depends on the original's media type
         return False
+
+    def wary(self) -> str:
+        """The word with which it may refuse what is stored only now, "" if it lets all pass."""
+        for rule in self._rules:
+            if rule.is_of(self._mime) or not self._mime:
+                if word := rule.refusing():
+                    return word
+                if self._mime or not rule.mime:
+                    break  # no rule below is asked
+        return ""
 
     def _rule(self, capture: Capture) -> Rule | None:
         mime = self._mime or capture.mime.decode("utf-8", "replace")
@@ -205,7 +225,7 @@ def _names(value: Any) -> tuple[str, ...]:
 
 
 _READ: Mapping[str, Callable[[Any], Any]] = {
-    "host": lambda value: _text(value).lower(),
+    "host": lambda value: _text(value).lower().removesuffix("."),
     "mime": lambda value: _text(value).lower(),
     "url": _url,
     "never": _never,

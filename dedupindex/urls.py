@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 
-_HOST = re.compile(rb"[a-z][a-z0-9+.-]*://(?:[^/?#@]*@)?([^/?#:]+|\[[^\]/?#]*\])", re.IGNORECASE)
+# The name of a user may hold "@" itself, unescaped: the host follows the last one.
+_HOST = re.compile(rb"[a-z][a-z0-9+.-]*://(?:[^/?#]*@)?+([^/?#:]+|\[[^\]/?#]*\])", re.IGNORECASE)
 
 
 def host_of(url: bytes) -> bytes:
-    """The host of a URL in lower case, without port; of a URL without host, its scheme."""
+    """The host of a URL in lower case, without port; of a URL without host, its scheme.
+
+    Without the dot at its end, which says only that a name is whole.
+    """
     match = _HOST.match(url)
-    return match[1].lower() if match else url.partition(b":")[0].lower()[:255]
+    return match[1].lower().removesuffix(b".") if match else url.partition(b":")[0].lower()[:255]

@@ -236,7 +236,8 @@ class _Answers:
             if explain:
                 self._left.explain()
                 content |= explanation.explained(seen, self._settings, query)
-            if self._firsts is not None and answer is None and not decision.policy:
+            new = answer is None and not decision.policy
+            if self._firsts is not None and new and not lookup.wary(query):
                 first = self._firsts.before(query, place)
                 content |= {} if first is None else {"in_batch": first}
             if query.crawl:

@@ -74,10 +74,11 @@ class Claiming:
         firsts: dict[Digest, int] = {}
         for place, one in enumerate(found):
             answers.append(next(told) if isinstance(one, _Asked) else one)
-            if isinstance(one, _Asked) and not answers[-1]["duplicate"]:
+            answer = answers[-1]
+            if isinstance(one, _Asked) and not (answer["duplicate"] or "policy" in answer):
                 first = firsts.setdefault(one.query.digest, place)
-                if first != place and "policy" not in answers[-1]:
-                    answers[-1]["in_batch"] = first
+                if first != place:
+                    answer["in_batch"] = first
         return {"answers": answers}
 
     def _asked(self, given: Mapping[str, Any], allowed: Allowed) -> _Asked:
@@ -145,10 +146,11 @@ def _told(writing: Writing, crawl: Crawl, ask: _Asked, decision: Decision) -> di
     """The answer to a claim, which is made if nothing else answers it."""
     if decision.answer is not None:
         return lookup.as_json(decision)
-    if decision.policy:  # each stores it: nobody is to wait for another
+    policy = decision.policy or lookup.wary(ask.query)
+    if policy:  # each stores it: nobody is to wait for another
         until = time.time() + min(ask.lease, claims.LONGEST)
         free = {"claimed": True, "until": until, "token": (ask.token or token_bytes(16)).hex()}
-        return {**lookup.as_json(decision), **free}
+        return {**lookup.as_json(Decision(None, policy)), **free}
     now = int(time.time() * 1000)
     claim, mine = claims.claim(writing, crawl, ask.query.digest, now, ask.lease, ask.token)
     shown = {"duplicate": False, "claimed": mine, "until": claim.until / 1000}

@@ -105,6 +105,14 @@ def test_a_policy_is_read_from_toml_and_json(tmp_path: Path) -> None:
         (".example.org", b"http://example.org.evil.net/", False),
         (".example.org", b"http://user@example.org/", True),
         (".example.org", b"", False),
+        (".example.org", b"http://example.org./", True),
+        ("example.org.", b"http://example.org:80/", True),
+        ("example.org", b"http://example.org..:80/", False),
+        ("example.org", b"http://a@b:c@example.org/", True),
+        ("b", b"http://a@b@example.org/", False),
+        ("example.org", b"http://evil.net/@example.org/", False),
+        ("example.org", b"http://evil.net?@example.org/", False),
+        ("a", b"http://a@/", False),
     ],
 )
 def test_hosts(host: str, url: bytes, met: bool) -> None:
@@ -334,6 +342,67 @@ def test_in_the_blackout_period_nothing_is_to_be_written(web: FlaskClient) -> No
         f"/lookup?digest={sha1(3)}&url={PAGE.decode()}&crawl=a", headers={"Accept": "text/plain"}
     )
     assert text.headers["Dedup-Skip"] == "1" and b"WARC-Refers-To" in text.data
+
+
+def test_nothing_is_skipped_for_what_may_not_be_there(web: FlaskClient) -> None:
+    """Where nothing was written, nothing can be mended later."""
+    now = datetime.now(UTC)
+    begin(web, "a", policy=[{"blackout": "1h"}], seen_by="all")
+    begin(web, "b", policy=[{"blackout": "1h"}])
+    put(web, "a", 3, date=now.strftime("%Y-%m-%dT%H:%M:%SZ"))
+    assert ask(web, 3, crawl="a")["skip"] is True
+    other = ask(web, 3, crawl="b")
+    assert other["duplicate"] and "skip" not in other
+    web.post("/crawls/a/commit")
+    assert ask(web, 3, crawl="b")["skip"] is True
+    record = {"id": str(sha1(4))[5:], "uri": PAGE.decode(), "date": now.strftime("%Y%m%d%H%M%S")}
+    assert web.post("/api/records", json=[record]).status_code == 201
+    web.post("/crawls/doppelganger/commit")
+    named = ask(web, 4, crawl="b")
+    assert named["original"]["evidence"] == "revisit" and "skip" not in named
+
+
+@pytest.mark.parametrize(
+    ("rules", "mime", "word"),
+    [
+        ([{"never": True}], "", "never"),
+        ([{"min_size": 1}], "image/png", "min_size"),
+        ([{"max_age": 0}], "", "max_age"),
+        ([{"originals_from": ["weekly-*"]}], "", "originals_from"),
+        ([{"mime": "image/*", "never": True}], "", "never"),  # it may be an image
+        ([{"mime": "image/*", "never": True}], "text/html", ""),
+        ([{"mime": "image/*"}, {"never": True}], "image/png", ""),
+        ([{"mime": "image/*"}, {"never": True}], "", "never"),
+        ([{}, {"never": True}], "", ""),
+        ([{"url": ".*/b", "never": True}], "", ""),
+        ([{"host": "example.org.", "max_age": "1d"}], "", "max_age"),
+        ([{"blackout": "1h"}], "", ""),
+        ([], "", ""),
+    ],
+)
+def test_of_a_new_payload_nobody_waits_where_a_policy_may_refuse_it(
+    web: FlaskClient, rules: list[Any], mime: str, word: str
+) -> None:
+    begin(web, policy=rules)
+    asked = {"digest": str(sha1(5)), "url": PAGE.decode(), **({"mime": mime} if mime else {})}
+    batch = {"lookups": [asked] * 2, "in_batch": True, "crawl": "a"}
+    answers = web.post("/lookup", json=batch).get_json()["answers"]
+    free = "policy" in answers[0] or word
+    assert [one.get("in_batch") for one in answers] == [None, None if free else 0]
+    one = web.post("/claims", json={**asked, "crawl": "a"}).get_json()
+    two = web.post("/claims", json={"claims": [asked] * 2, "crawl": "a"}).get_json()["answers"]
+    assert [answer["claimed"] for answer in (one, *two)] == [True, bool(word), bool(word)]
+    assert {answer.get("policy", "") for answer in (one, *two)} == {word}
+    assert [answer.get("in_batch") for answer in two] == [None, None if word else 0]
+
+
+def test_a_claim_that_a_policy_grants_is_not_the_first(web: FlaskClient) -> None:
+    begin(web, policy=[{"url": ".*/a", "never": True}])
+    other = "http://example.org/other"
+    some = [{"digest": str(sha1(5)), "url": url} for url in (PAGE.decode(), other, other)]
+    answers = web.post("/claims", json={"claims": some, "crawl": "a"}).get_json()["answers"]
+    assert [one.get("in_batch") for one in answers] == [None, None, 1]
+    assert [one["claimed"] for one in answers] == [True, True, False]
 
 
 def test_originals_of_certain_crawls(web: FlaskClient) -> None:
