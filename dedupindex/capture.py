@@ -58,6 +58,15 @@ class Capture(NamedTuple):
     crawl: str = ""  # whose it is, where an index says it
 
 
+def spelled_alike(capture: Capture, encoding: int) -> bool:
+    """Whether a record has its digest in an encoding (see `Spelling`).
+
+    One who cannot see how it is spelled writes a revisit with the digest of his question. Replay
+    tools compare the text of the two, and so would not find the original.
+    """
+    return capture.spelling.encoding == encoding
+
+
 class Uncommitted(Capture):
     """A capture of a crawl that goes on, and may yet be cancelled."""
 

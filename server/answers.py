@@ -6,7 +6,8 @@ environment, so that they cannot differ.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from time import perf_counter_ns
 from typing import Any, BinaryIO, cast
@@ -17,7 +18,16 @@ from werkzeug.datastructures import MIMEAccept
 from werkzeug.http import parse_accept_header
 
 from dedupindex import explanation, lookup
-from dedupindex.asking import NAMES, NEWER_NAMES, UnknownAlgorithm, of_query_string, query_of
+from dedupindex.asking import (
+    NAMES,
+    NEWER_NAMES,
+    PARAMETERS,
+    UnknownAlgorithm,
+    of_query_string,
+    query_of,
+)
+from dedupindex.capture import Uncommitted, spelled_alike
+from dedupindex.digest import parse_spelled
 from dedupindex.errors import BadQuery
 from dedupindex.index.answer_bytes import NONE, sought
 from dedupindex.lookup import Decision, Strategy
@@ -90,8 +100,9 @@ class Lookups:
                     body, covers = None, self._live.crawls.plainly(asker) if asker else 0
                     if covers >= 0:
                         body = opened.plain.one(prefix, spelled, url, covers)
-                        if (asker or body is NONE) and not self._live.crawls.silent(prefix, asker):
-                            body = None
+                        crawls = self._live.crawls
+                        if asker or body is NONE or crawls.answering:
+                            body = body if crawls.silent(prefix, asker) else None
                     if body is not None:
                         if asker:
                             strategy, taken = _STRATEGIES[base], perf_counter_ns() - started
@@ -118,6 +129,8 @@ class Lookups:
         query = self._live.crawls.completed(query, given)
         if query.namespaces:
             self._access.may_read(environ, query.namespaces)
+        if as_text and not query.bridge:
+            query = replace(query, fits=partial(spelled_alike, encoding=_encoding(given)))
         with (
             opened.engine.view() as base,
             self._live.crawls.seen(base, settings.keys(), query.crawl, query.namespaces) as view,
@@ -192,8 +205,19 @@ def _text_of(decision: Decision) -> Reply:
     answer, policy = decision
     if answer is None:
         return "204 No Content", [("Dedup-Policy", policy)] if policy else [], b""
-    headers = [*TEXT, ("Dedup-Skip", "1")] if answer.skip else TEXT
+    headers = [*TEXT]
+    if answer.skip:
+        headers.append(("Dedup-Skip", "1"))
+    if isinstance(answer.original, Uncommitted):
+        headers.append(("Dedup-Uncommitted", "1"))
     return OK, headers, header_lines(answer.original)
+
+
+def _encoding(given: Mapping[str, bytes]) -> int:
+    """In which encoding a question that could be read has its digest."""
+    unlabelled = PARAMETERS["unlabelled"].read(given.get("unlabelled") or b"sha1")
+    text = PARAMETERS["digest"].read(given["digest"])
+    return parse_spelled(text, unlabelled=unlabelled)[1].encoding
 
 
 def query_string(environ: Environ) -> str:

@@ -178,7 +178,7 @@ class _Answers:
         if self._plain is None or covers < 0:
             return [self._one(state, *one) for one in zip(lookups, places, strict=True)]
         answer, cursor = self._plain.answer, cast(PlainView, state.view).cursor()
-        silent, asker = state.crawls.silent, self._asker
+        silent, asker, answering = state.crawls.silent, self._asker, state.crawls.known.answering
         found: list[bytes] = []
         misses = hits = 0
         aside = set[int]()  # which of them were not plain
@@ -192,7 +192,7 @@ class _Answers:
                     text_url = type(url) is str and url[0] != "<" and url[-1] != ">"
                     if prefix is not None and text_url:
                         body = answer(cursor, prefix, text[5:], url, covers)
-                        if (asker or body is NONE) and not silent(prefix, asker):
+                        if (asker or answering or body is NONE) and not silent(prefix, asker):
                             body = None
             except (TypeError, AttributeError, UnknownCrawl, *BROKEN):
                 body = None  # asked the other way, it will say what is wrong

@@ -64,11 +64,15 @@ class Crawls:
         self._busy = threading.Lock()
         self.counting = Counting()
         self._counted = threading.Lock()  # the last to write waits for who is writing
+        self.answering = False
+        """Whether a hit of the index may not be all; true when in doubt, but for as long as this
+        process has not heard of a change: until the next `refresh` at most."""
 
     def refresh(self) -> None:
         """Open the file if it is there now, and let go of one that was replaced."""
         with self._busy:
             opened = self._opened
+            self.answering = opened is not None  # another process may have changed a crawl
             if opened is not None and not opened.store.in_place():
                 # Its threads may still read: the file is closed when the last of them lets go.
                 threading.Thread(target=opened.writer.close, daemon=True).start()
@@ -81,6 +85,7 @@ class Crawls:
     def _open(self) -> None:
         try:
             self._opened = _Opened(self._index)
+            self.answering = True
         except IndexUnavailable as error:
             self._error = error
 
@@ -105,7 +110,10 @@ class Crawls:
         opened = self._there()
         if opened is None:
             raise UnknownCrawl("no crawl was begun here; begin one with POST /crawls")
-        return opened.writer.write(change)
+        try:
+            return opened.writer.write(change)
+        finally:
+            self.answering = True
 
     def write_counts(self) -> None:
         """Write down what was looked up since this was called last; raises `IndexUnavailable`."""
@@ -193,4 +201,6 @@ class Crawls:
         if opened is None:
             return not asker  # who asks the other way is told
         with opened.store.reading() as reading:
-            return opened.snapshot(reading).silent(prefix, asker)
+            snapshot = opened.snapshot(reading)
+            self.answering = snapshot.known.answering
+            return snapshot.silent(prefix, asker)

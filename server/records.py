@@ -17,7 +17,7 @@ from time import perf_counter_ns
 from typing import Any, NamedTuple
 
 from dedupindex import lookup
-from dedupindex.capture import Capture, Evidence
+from dedupindex.capture import Capture, Evidence, spelled_alike
 from dedupindex.crawls import life
 from dedupindex.crawls.captures import Added, add
 from dedupindex.crawls.crawl import Crawl, Seen, State
@@ -128,7 +128,7 @@ def _nameable(capture: Capture, spelling: Spelling) -> bool:
     Nor of one whose own record spells the digest otherwise: the client writes it as it asks for it,
     and replay compares that text.
     """
-    if not may_be_named(capture) or capture.spelling.encoding != spelling.encoding:
+    if not may_be_named(capture) or not spelled_alike(capture, spelling.encoding):
         return False
     try:
         capture.url.decode()

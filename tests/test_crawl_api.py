@@ -327,3 +327,33 @@ def test_crawls_that_cannot_be_read_are_an_outage(make_index: MakeIndex) -> None
     assert error(web.post("/crawls", json={"name": "a"})) == (503, "index_unavailable")
     batch = web.post("/lookup", json={"lookups": [{"digest": str(sha1(1)), "url": PAGE}]})
     assert error(batch) == (503, "index_unavailable")
+
+
+def test_a_hit_is_the_best_of_index_and_crawls(make_index: MakeIndex) -> None:
+    """Asked for without a crawl, and also before the merge."""
+    live = LiveIndex(make_index([capture(90, PAGE.encode())]))
+    live.refresh()
+    web = create_app(Config(live.index), live).test_client()
+    assert ask(web, 90)["original"]["date"] == "2026-11-01T09:14:17Z" and not live.crawls.answering
+    for name, end in (("a", "cancel"), ("b", "commit")):
+        begin(web, name)
+        better = report(90, date="2026-10-01T09:14:17Z")
+        assert web.post(f"/captures?crawl={name}", json=better).get_json()["added"] == 1
+        assert ask(web, 90)["original"]["date"] == "2026-11-01T09:14:17Z"
+        assert not live.crawls.answering  # so the next is answered without a look at the crawls
+        web.post(f"/crawls/{name}/{end}")
+        month = "10" if end == "commit" else "11"
+        assert ask(web, 90)["original"]["date"] == f"2026-{month}-01T09:14:17Z"
+    begin(web, "c", seen_by="all")
+    web.post("/captures?crawl=c", json=report(90, date="2026-09-01T09:14:17Z"))
+    assert ask(web, 90)["original"]["committed"] is False
+
+
+def test_header_lines_say_that_an_original_is_not_committed(web: FlaskClient) -> None:
+    begin(web, seen_by="all")
+    web.post("/captures?crawl=a", json=report())
+    path, plain = f"/lookup?digest={sha1(1)}&url={PAGE}", {"Accept": "text/plain"}
+    assert web.get(path, headers=plain).headers["Dedup-Uncommitted"] == "1"
+    web.post("/crawls/a/commit")
+    told = web.get(path, headers=plain)
+    assert told.status_code == 200 and "Dedup-Uncommitted" not in told.headers

@@ -123,6 +123,33 @@ def test_header_lines_are_ready_to_be_written(client: Client) -> None:
     assert code(web.get("/lookup?digest=x", headers=plain)) == (400, "bad_digest")
 
 
+def test_header_lines_are_of_an_original_that_is_spelled_alike(client: Client) -> None:
+    """The asker does not see its digest, and replay seeks it by the text of the revisit's."""
+    other = b"http://other.example/"
+    in_hex = capture(1, PAGE)._replace(spelling=Spelling(1, 2))
+    alone, both = client([in_hex]), client([in_hex, capture(1, other, day=2)])
+    base32, hexadecimal = str(sha1(1)), f"sha1:{sha1(1).raw.hex()}"
+
+    def target(web: FlaskClient, text: str, **more: str) -> str:
+        given = {"digest": text, "url": PAGE.decode(), **more}
+        told = web.get("/lookup", query_string=given, headers={"Accept": "text/plain"})
+        shown = web.get("/lookup", query_string=given).get_json()
+        assert shown["original"]["digest"] == hexadecimal and shown["match"] == "exact_url"
+        lines = dict(line.split(": ", 1) for line in told.text.splitlines())
+        assert told.status_code == (200 if lines else 204)
+        return lines.get("WARC-Refers-To-Target-URI", "")
+
+    assert target(alone, base32) == target(alone, hexadecimal.upper()) == ""
+    assert target(alone, base32[5:], unlabelled="sha1") == ""
+    assert target(both, base32) == other.decode()
+    for web in (alone, both):
+        assert target(web, hexadecimal) == target(web, base32, bridge="1") == PAGE.decode()
+    refused = alone.get(
+        "/lookup", query_string={"digest": base32[5:]}, headers={"Accept": "text/plain"}
+    )
+    assert code(refused) == (400, "bad_digest")
+
+
 def test_a_stored_line_end_never_reaches_a_header_line(client: Client) -> None:
     web = client([capture(1, b"http://example.com/\r\nX-Injected: 1")])
     response = web.get(f"/lookup?digest={sha1(1)}", headers={"Accept": "text/plain"})

@@ -135,6 +135,8 @@ class Known:
     def __init__(self, trees: Trees | None, version: int, crawls: list[Crawl]) -> None:
         self._trees, self._version, self._all = trees, version, crawls
         self.by_name = {crawl.name: crawl for crawl in crawls}
+        # Whether everybody sees captures of crawls: the index may not hold them yet.
+        self.answering = bool(Visible(crawls))
         self._visible: dict[tuple[str, tuple[str, ...]], Visible] = {}
 
     def at(self, reading: Reading | None) -> Known:
