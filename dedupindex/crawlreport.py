@@ -87,7 +87,7 @@ def summary(reading: Reading, crawl: Crawl) -> dict[str, Any]:
 
 def warning(crawl: Crawl, total: Row) -> str | None:
     """What is wrong with a crawl that should ask."""
-    if total.lookups:
+    if total.lookups or crawl.dropped:
         return None
     return "begun, no lookup yet" if crawl.state is State.OPEN else "ended without a lookup"
 

@@ -402,6 +402,29 @@ def test_a_crawl_that_is_dropped_or_purged_has_no_statistics(web: Web, index: Pa
     for name in "ab":
         assert found(web.report(crawl=name)) == Row()
         assert web.report("by=host", crawl=name)["groups"] == []
+        web.get("/lookup?" + question(1, crawl=name))  # its crawler still runs
+        said = {"not_looked_up": 3, "who": "1"}
+        assert web.post(f"/crawls/{name}/counts", json=said).status_code == 200
+        assert found(web.report(crawl=name)) == Row()
+        assert web.report("by=host", crawl=name)["groups"] == []
+        crawl = web.get(f"/crawls/{name}").get_json()
+        assert crawl["first_lookup"] is crawl["not_looked_up"] is crawl["warning"] is None
+
+
+@pytest.mark.parametrize("how", ["dropped", "purged"])
+def test_what_was_cancelled_or_merged_has_no_more_statistics_either(
+    web: Web, index: Path, how: str
+) -> None:
+    if how == "dropped":
+        assert web.post("/crawls/a/cancel").status_code == 200
+        assert web.delete("/crawls/a").status_code == 200
+    else:
+        assert web.post("/crawls/a/commit").status_code == 200
+        dedupindex("index", "--merge", index)
+        dedupindex("purge", index, "--crawl", "a", "--force")
+    web.get("/lookup?" + question(1, crawl="a"))
+    assert found(web.report()) == Row()
+    assert web.get("/crawls/a").get_json()["first_lookup"] is None
 
 
 def test_counts_of_a_crawl_that_nobody_began_are_left_out(tmp_path: Path) -> None:

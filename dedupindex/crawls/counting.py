@@ -162,7 +162,7 @@ class Counting:
 
 
 def add_counted(writing: Writing, counted: Counted) -> None:
-    """Add what was counted to the statistics; of crawls that nobody began, it does not count."""
+    """Add what was counted to the statistics, but of crawls that nobody began, or were dropped."""
     numbers: dict[str, int] = {}
     sums: dict[bytes, list[int]] = {}
     for heading, amounts in counted.rows.items():
@@ -234,10 +234,11 @@ def _meaning(outcome: Outcome) -> tuple[int, int, bytes, int]:
 
 
 def _number(writing: Writing, name: str, numbers: dict[str, int]) -> int:
-    """The number of a crawl, 0 if there is none."""
+    """The number of a crawl, 0 if there is none or nothing of it is counted."""
     if name not in numbers:
         try:
-            numbers[name] = writing.crawl(name).number
+            crawl = writing.crawl(name)
+            numbers[name] = 0 if crawl.dropped else crawl.number
         except UnknownCrawl:
             numbers[name] = 0
     return numbers[name]

@@ -49,6 +49,7 @@ class Crawl:
     merged: bool = False  # whether the index itself holds its captures
     merging: bool = False  # whether the index may hold them: a merge goes on, or was cut off
     swept: bool = False  # whether none of its captures is kept here any more
+    dropped: bool = False  # or purged: its statistics are gone, and nothing is counted any more
     strategy: str = ""  # of its lookups that state none
     policy: Policy = NO_POLICY  # of its lookups
     namespace: str = ""  # in which it stays apart; such a crawl is never merged

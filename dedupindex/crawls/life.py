@@ -75,10 +75,17 @@ def drop(writing: Writing, name: str) -> Crawl:
             f"crawl {name} is being merged, the index may hold its captures already: try again, or "
             f"bin/purge --crawl {name}"
         )
-    if crawl.state is State.CANCELLED:
-        return crawl
-    crawl = replace(crawl, state=State.CANCELLED, ended=_now(), exit="dropped")
-    writing.put_crawl(crawl)
+    if crawl.state is not State.CANCELLED:
+        writing.put_crawl(replace(crawl, state=State.CANCELLED, ended=_now(), exit="dropped"))
+    return forget(writing, name)
+
+
+def forget(writing: Writing, name: str) -> Crawl:
+    """Count nothing more of a crawl, whoever may still ask as it; raises `UnknownCrawl`."""
+    crawl = writing.crawl(name)
+    if not crawl.dropped:
+        crawl = replace(crawl, dropped=True)
+        writing.put_crawl(crawl)
     return crawl
 
 

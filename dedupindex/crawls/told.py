@@ -33,9 +33,10 @@ _NOBODY = MOST
 def tell(writing: Writing, crawl: Crawl, numbers: Mapping[str, int], who: str = "") -> None:
     """Keep what `who` says of `NAMES`, perhaps not of all.
 
-    Raises `BadInput` if too many have said something: nothing is kept then.
+    Nothing of a crawl that was dropped. Raises `BadInput` if too many have said something: nothing
+    is kept then.
     """
-    if not numbers:
+    if not numbers or crawl.dropped:
         return
     key = key_of(crawl.number, Kind.TOLD, who.encode("utf-8", "surrogateescape"))
     value = writing.txn.get(key, db=writing.trees.statistics)

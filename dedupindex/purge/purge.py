@@ -14,7 +14,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dedupindex.crawls import statistics
+from dedupindex.crawls import life, statistics
 from dedupindex.crawls.store import Store, open_store
 from dedupindex.errors import HasDependents, UnknownCrawl
 from dedupindex.files import exclusive
@@ -123,14 +123,14 @@ def _purged(
 
 
 def _forget(store: Store, names: Iterable[str]) -> None:
-    """Take away the statistics of crawls, in short transactions."""
+    """Take away the statistics of crawls, in short transactions; no more are counted."""
     for name in names:
         left = 1
         while left:
             with store.writing() as writing:
                 left = 0
                 with suppress(UnknownCrawl):  # it never wrote while it ran
-                    left = statistics.drop(writing, writing.crawl(name))
+                    left = statistics.drop(writing, life.forget(writing, name))
 
 
 def _purged_container(view: View, name: str) -> Container:
