@@ -25,11 +25,12 @@ from typing import Any, NamedTuple
 from dedupindex.capture import Capture
 from dedupindex.conditions import parse_age
 from dedupindex.errors import BadInput
-from dedupindex.patterns import LONGEST_MATCHED, bounded
+from dedupindex.patterns import Bounded
 from dedupindex.timestamps import seconds
 from dedupindex.urls import host_of
 
 MOST = 100  # rules of a policy
+MOST_STEPS = 100_000_000  # of all its expressions, for one URL; see `patterns`
 _LONGEST = 300  # characters of a host, a pattern or a name
 _SIZES = range(10**18)
 
@@ -54,7 +55,8 @@ class Rule:
             return False
         if not self.url:
             return True
-        return 0 < len(url) <= LONGEST_MATCHED and bool(_expression(self.url)(url))
+        expression = _expression(self.url)
+        return 0 < len(url) <= expression.longest and bool(expression.matches(url))
 
     def is_of(self, mime: str) -> bool:
         """Whether a media type meets the condition; one that is not known meets none."""
@@ -77,8 +79,8 @@ class Rule:
 
 
 @lru_cache(1000)
-def _expression(text: str) -> Callable[[str], object]:
-    return bounded(text)
+def _expression(text: str) -> Bounded:
+    return Bounded(text)
 
 
 class Objection(NamedTuple):
@@ -165,7 +167,14 @@ def rules_of(given: Any) -> Policy:
     """The policy of a list of rules as JSON or TOML has them; raises `BadInput`."""
     if not isinstance(given, list) or len(given) > MOST:
         raise BadInput(f"a policy is a list of at most {MOST} rules")
-    return Policy(tuple(_rule_of(number, rule) for number, rule in enumerate(given, 1)))
+    rules = tuple(_rule_of(number, rule) for number, rule in enumerate(given, 1))
+    expressions = [_expression(rule.url) for rule in rules if rule.url]
+    if sum(one.steps(one.longest) for one in expressions) > MOST_STEPS:
+        raise BadInput(
+            "the rules of a policy take too long with their urls: use one of *, + and {} in each, "
+            "or shorter ones"
+        )
+    return Policy(rules)
 
 
 def _rule_of(number: int, given: Any) -> Rule:

@@ -8,6 +8,7 @@ of them take any other status for an outage, and wait.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from heapq import nlargest, nsmallest
 from time import perf_counter_ns, time
 from typing import Any
@@ -26,8 +27,9 @@ from dedupindex.timestamps import digits_of_date, seconds, sort_key
 from dedupindex.urlkey import urlkey
 from server.access import Access
 from server.answers import Environ, query_string
+from server.cdx_filters import Sieve
 from server.cdx_lines import value_of, writable, written
-from server.cdx_query import MOST, CdxQuery, Filter, cdx_query_of
+from server.cdx_query import MOST, CdxQuery, cdx_query_of
 from server.failures import reply_to
 from server.live import LiveIndex
 from server.metrics import HIT, MISS, Metrics, cell_of
@@ -111,11 +113,11 @@ def listed(
     An asker whose digests cover other bytes than a capture's cannot take it for the same.
     """
     require_strategy(settings, _STRATEGIES[query.match])
-    applied, now = policy.applied(query.url, b""), int(time())
+    applied, now, sieve = policy.applied(query.url, b""), int(time()), Sieve(query.filters)
     found = (
         capture
         for capture in _candidates(view, query)
-        if _passes(capture, query)
+        if _passes(capture, query, sieve)
         and (not covers or not capture.covers or covers & capture.covers)
         and applied.refuses(capture, now) is None
     )
@@ -146,7 +148,7 @@ def _place(capture: Capture) -> tuple[bytes, bytes, Any]:
     return sort_key(capture.date), capture.url, capture.digest
 
 
-def _passes(capture: Capture, query: CdxQuery) -> bool:
+def _passes(capture: Capture, query: CdxQuery, sieve: Sieve) -> bool:
     if not may_be_named(capture) or not writable(capture, query):
         return False
     # A revisit has the digest as its crawler spells it, and replay compares that text.
@@ -156,7 +158,7 @@ def _passes(capture: Capture, query: CdxQuery) -> bool:
         digits = digits_of_date(capture.date).decode()
         if not query.since <= digits <= query.until:
             return False
-    return all(_meets(capture, one, query) for one in query.filters)
+    return not query.filters or sieve.passes(capture.digest, partial(_field, capture, query))
 
 
 def may_be_named(capture: Capture) -> bool:
@@ -174,11 +176,8 @@ def may_be_named(capture: Capture) -> bool:
 _GOOD = frozenset((0, *range(200, 300)))  # 0: of an original that a revisit names, not known
 
 
-def _meets(capture: Capture, condition: Filter, query: CdxQuery) -> bool:
-    if condition.digest is not None:
-        met = capture.digest == condition.digest
-    elif condition.field == "original":
-        met = bool(condition.matches(capture.url.decode("utf-8", "surrogateescape")))
-    else:
-        met = bool(condition.matches(value_of(capture, condition.field, query)))
-    return met is not condition.negated
+def _field(capture: Capture, query: CdxQuery, name: str) -> str:
+    """A field as filters meet it."""
+    if name == "original":
+        return capture.url.decode("utf-8", "surrogateescape")
+    return value_of(capture, name, query)

@@ -16,7 +16,8 @@ from dedupindex.capture import Capture
 from dedupindex.digest import Spelling
 from dedupindex.timestamps import digits_of_date
 from dedupindex.urlkey import urlkey
-from server.cdx_query import FIELDS, CdxQuery
+from server.cdx_filters import FIELDS
+from server.cdx_query import CdxQuery
 from server.replies import JSON, TEXT, Headers
 
 _SHORT = {"original": "url", "mimetype": "mime", "statuscode": "status"}  # of pywb and OutbackCDX

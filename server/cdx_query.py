@@ -3,37 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from dedupindex.digest import Digest
-from dedupindex.errors import BadDate, BadDigest, BadQuery
-from dedupindex.patterns import LONGEST_MATCHED, bounded
+from dedupindex.errors import BadDate, BadQuery
 from dedupindex.timestamps import check_digits, date_of_digits, seconds
+from server.cdx_filters import ALIASES, FIELDS, FILTERS, Filter, filter_of
 
 MOST = 10_000  # lines of an answer
-FIELDS = (
-    "urlkey", "timestamp", "original", "mimetype", "statuscode", "digest",
-    "redirect", "robotflags", "length", "offset", "filename",
-)  # fmt: skip
-ALIASES = {
-    "url": "original",
-    "mime": "mimetype",
-    "status": "statuscode",
-    "redirecturl": "redirect",
-    "checksum": "digest",
-}
 OUTPUTS = ("text", "json", "jsondict", "cdxj")
 SORTS = ("default", "reverse", "closest")
 MATCHES = ("exact", "canonical")
 IGNORED = ("gzip", "resolveRevisits", "allowFuzzy")  # change nothing in what we list
 _EMPTY_CLOSEST = re.compile("(?:^|&)closest=(?:&|$)")  # how pywb asks for all
-_LONGEST_FILTER = 2_000
 _BASE32, _HEX = 0, 2
-_SPECIAL = re.compile(r"[\\.^$*+?{}()|\[\]]")
 
 
 class CdxParameter(NamedTuple):
@@ -80,15 +66,6 @@ PARAMETERS = (
 _NAMES = frozenset(parameter.name for parameter in PARAMETERS)
 
 
-class Filter(NamedTuple):
-    """A condition on one field, in its canonical name."""
-
-    field: str
-    negated: bool
-    matches: Callable[[str], object]
-    digest: Digest | None  # which the field must be, or with `negated` must not
-
-
 @dataclass(frozen=True)
 class CdxQuery:
     """What is asked."""
@@ -128,6 +105,8 @@ class CdxQuery:
 def cdx_query_of(text: str, *, hex: bool = False) -> CdxQuery:
     """The query of a WSGI query string; raises `BadQuery`. Empty values count as not given."""
     given, filters = _parameters(text)
+    if len(filters) > FILTERS:
+        raise BadQuery(f"a query has at most {FILTERS} filters")
     if "url" not in given:
         raise BadQuery("a url is needed")
     limit = _number(given, "limit" if "limit" in given else "rows", MOST)
@@ -144,7 +123,7 @@ def cdx_query_of(text: str, *, hex: bool = False) -> CdxQuery:
         match=_match(given),
         limit=max(-MOST, min(limit, MOST)),
         named=_fields(_text(given, "fl") or _text(given, "fields")),
-        filters=tuple(map(_filter, filters)),
+        filters=tuple(map(filter_of, filters)),
         since=_digits(given, "from"),
         until=_digits(given, "to").ljust(14, "9"),
         sort=sort,
@@ -230,37 +209,3 @@ def _fields(text: str) -> tuple[str, ...]:
         if ALIASES.get(name, name) not in FIELDS:
             raise BadQuery(f"there is no field {name[:64]!r}; there are {', '.join(FIELDS)}")
     return names
-
-
-@lru_cache(1000)
-def _filter(text: str) -> Filter:
-    if len(text) > _LONGEST_FILTER:
-        raise BadQuery(f"a filter has at most {_LONGEST_FILTER} characters")
-    negated = text.startswith("!")
-    rest = text.removeprefix("!")
-    how = rest[:1] if rest[:1] in ("=", "~") else ""
-    name, colon, value = rest.removeprefix(how).partition(":")
-    field = ALIASES.get(name, name)
-    if not colon or field not in FIELDS:
-        raise BadQuery(f"a filter is [!][=|~]field:value with one of {', '.join(FIELDS)}")
-    plain = how == "=" or (not how and _SPECIAL.search(value) is None)
-    if plain and field == "digest":
-        try:
-            return Filter(field, negated, value.__eq__, Digest.parse(value, unlabelled="sha1"))
-        except BadDigest:
-            pass  # no capture has it
-    if plain:
-        return Filter(field, negated, value.__eq__, None)
-    return Filter(field, negated, _expression(value), None)
-
-
-def _expression(text: str) -> Callable[[str], object]:
-    """A regular expression for a whole field."""
-    matches = bounded(text)
-
-    def whole(value: str) -> object:
-        if len(value) > LONGEST_MATCHED:
-            raise BadQuery(f"regular expressions are for fields up to {LONGEST_MATCHED} characters")
-        return matches(value)
-
-    return whole

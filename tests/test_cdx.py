@@ -8,6 +8,7 @@ import time
 from base64 import b32encode
 from collections.abc import Callable
 from pathlib import Path
+from time import thread_time
 from typing import Any
 from urllib.parse import quote_plus
 
@@ -18,11 +19,14 @@ from hypothesis import strategies as st
 
 from dedupindex.capture import Capture, Covers, Evidence
 from dedupindex.digest import EMPTY, Digest, Spelling
+from dedupindex.errors import BadQuery
 from dedupindex.index.identity import Settings
+from dedupindex.patterns import Bounded
 from dedupindex.timestamps import digits_of_date
 from dedupindex.urlkey import urlkey
 from server.cdx import PATHS
-from server.cdx_query import FIELDS, IGNORED, PARAMETERS
+from server.cdx_filters import FIELDS, FILTERS, Sieve, filter_of
+from server.cdx_query import IGNORED, PARAMETERS
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.test_crawl_api import begin, error, report, served
@@ -242,6 +246,35 @@ def test_no_expression_takes_long(make_index: MakeIndex) -> None:
     long = "http://a/" + "a" * 3000
     assert error(web.get(f"/cdx?url={long}&filter=~url:.*b")) == (400, "bad_query")
     assert lines(web, f"url={long}&filter=!url:b")
+
+
+def test_filters_of_a_query_are_bounded(make_index: MakeIndex) -> None:
+    """So many, and all their expressions together so many steps."""
+    url = "http://a.org/" + "a" * 1900
+    stored = [capture(1, url.encode()), *(capture(number, PAGE) for number in range(2, 7))]
+    web = served(make_index(stored, BY_URL))
+    for plain in ("!mimetype:x", "!~mimetype:x.*"):
+        query = f"url={quote_plus(PAGE)}" + f"&filter={plain}" * FILTERS
+        assert len(lines(web, query)) == 5
+        assert error(web.get(f"/cdx?{query}&filter={plain}")) == (400, "bad_query")
+    worst = quote_plus(".*.*(" + "|".join(["a"] * 90) + ")b")  # 1.5 s by itself
+    start = thread_time()
+    assert error(web.get(f"/cdx?url={url}" + f"&filter=~url:{worst}" * FILTERS))[0] == 400
+    assert thread_time() - start < 1
+    assert lines(web, f"url={url}&filter=~url:.*a.*") == lines(web, f"url={url}")
+
+
+def test_expressions_meet_each_value_once() -> None:
+    """What is often the same, as a URL of thousands of captures, costs as much as one."""
+    value, asked = "http://a.org/" + "a" * 400, "url:.*a.*c"
+    met, steps = Sieve((filter_of(asked),)), Bounded(".*a.*c").steps(len(value))
+    assert not any(met.passes(sha1(1), lambda field: value) for _ in range(10_000))
+    most = int(300e6 // steps)
+    different = Sieve((filter_of("!" + asked),))
+    for number in range(most):
+        assert different.passes(sha1(1), lambda field, n=number: value[:-4] + f"{n:04}")  # type: ignore[misc]
+    with pytest.raises(BadQuery, match="take too long"):
+        different.passes(sha1(1), lambda field: value[:-4] + "last")
 
 
 def test_an_outage_is_not_a_miss(tmp_path: Path) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import time
+import tomllib
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
+from time import thread_time
 from typing import Any
 
 import pytest
@@ -128,6 +131,25 @@ def test_a_url_is_matched_whole_and_in_bounded_time() -> None:
     start = time.monotonic()
     assert not policy.applied(b"http://" + b"a" * 1990, b"").never()
     assert time.monotonic() - start < 1
+
+
+def test_the_rules_of_the_docs_are_rules() -> None:
+    text = (Path(__file__).parents[1] / "docs" / "http.md").read_text()
+    written = [one for one in re.findall(r"```toml\n(.*?)```", text, re.DOTALL) if "rules" in one]
+    assert [len(rules_of(tomllib.loads(one)["rules"]).rules) for one in written] == [1]
+
+
+def test_the_expressions_of_a_policy_take_bounded_time() -> None:
+    """Those of one URL in all, however many rules there are; what is short enough is none of it."""
+    slow = {"url": ".*.*(" + "|".join(["a"] * 80) + ")b", "never": True}
+    with pytest.raises(BadInput, match="take too long"):
+        rules_of([slow] * 4)
+    policy = rules_of([slow] * 2 + [{"url": f"http://{n}.*", "never": True} for n in range(90)])
+    for length in (480, 1990):
+        start = thread_time()
+        assert not policy.applied(b"http://" + b"a" * length, b"").never()
+        assert thread_time() - start < 2
+    assert policy.applied(b"http://aaab", b"").never()
 
 
 CRAWLS, MIMES = ["", "weekly-1", "weekly-2", "other"], [b"", b"image/png", b"text/html"]
