@@ -22,10 +22,11 @@ from dedupindex.crawls.crawl import State
 from dedupindex.crawls.store import Store
 from dedupindex.errors import BadInput, CrawlEnded, Damaged, HasDependents, UnknownCrawl
 from dedupindex.index import ledger, open_index
+from dedupindex.index.filenames import files_of, is_container
 from dedupindex.index.identity import Settings
 from dedupindex.purge.impact import Depending, Going
 from dedupindex.purge.purge import Found, purge, survey
-from dedupindex.purge.target import Kind, One, Target, is_container
+from dedupindex.purge.target import Kind, One, Target
 from tests.captures import capture, sha1
 from tests.purging import begin, held, load, revisit_of
 
@@ -201,6 +202,9 @@ def test_containers_are_meant_by_path_and_by_name() -> None:
     assert is_container("/w/a.gz", "/w/a.gz") and is_container("/w/a.gz", "a.gz")
     assert is_container("a.gz", "/w/a.gz") and is_container("a.gz", "a.gz")
     assert not is_container("/w/a.gz", "/x/a.gz") and not is_container("a.gz", "ba.gz")
+    assert list(files_of("/archive/a.wacz/archive/archive/w.gz")) == [
+        "/archive/a.wacz/archive/archive/w.gz", "/archive/a.wacz/archive", "/archive/a.wacz",
+    ]  # fmt: skip
     with pytest.raises(BadInput):
         Target(Kind.URL, ("",))
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import shutil
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 
 from dedupindex.build.builder import Build, Built, build
-from dedupindex.errors import DedupError
+from dedupindex.errors import BadInput, DedupError
 from dedupindex.index import ledger, open_index
 from dedupindex.index.identity import Settings
 from dedupindex.purge.impact import Depending
@@ -121,3 +123,60 @@ def test_processes_and_resumed_builds_make_the_same_ledger(
             build(job)
     assert build(replace(job, resume=True)).tally.records == 3
     assert found(plain) == found(several) == found(killed) != []
+
+
+def wacz(path: Path, payloads: dict[bytes, bytes]) -> Path:
+    """A WACZ with two WARCs of responses, by URL, one of them in a directory of its own."""
+    first, *rest = [
+        gz(response(payload, number=at, Target_URI=url))
+        for at, (url, payload) in enumerate(payloads.items(), 1)
+    ]
+    with ZipFile(path, "w") as container:
+        container.writestr("archive/data.warc.gz", first)
+        container.writestr("archive/deep/more.warc.gz", b"".join(rest))
+    return path
+
+
+def urls(index: Path) -> set[bytes]:
+    return {one.url for _, one in held(index)}
+
+
+@pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
+@pytest.mark.parametrize("below", ["", "archive"])
+def test_a_wacz_is_the_file_of_all_captures_in_it(tmp_path: Path, engine: str, below: str) -> None:
+    (tmp_path / below).mkdir(exist_ok=True)
+    old, both, new = b"http://example.com/old", b"http://example.com/both", b"http://example.com/n"
+    path = wacz(tmp_path / below / "a.wacz", {old: b"1", both: b"2"})
+    other = tmp_path / below / "other.warc.gz"
+    other.write_bytes(gz(response(PAYLOAD)))
+    index = index_of([path, other], engine)
+    wacz(path, {both: b"2", new: b"3"})
+    run([path], index, engine=engine, replace=True)
+    assert urls(index) == {both, new, URL}
+    for text in (str(path), "a.wacz"):
+        impact = survey(index, Target(Kind.CONTAINER, (text,))).impact
+        assert impact.originals.captures == 2
+    assert purge(index, target(path), force=False).places == {0}
+    assert urls(index) == {URL}
+    assert run([path], index, engine=engine, add=True).tally.known == 1
+    run([path], index, engine=engine, replace=True)
+    assert urls(index) == {both, new, URL}
+
+
+def test_a_file_whose_captures_are_of_others_is_not_marked_as_purged(tmp_path: Path) -> None:
+    path, row = tmp_path / "w.cdx", "com,example)/{0} 20260101000000 http://example.com/{0}"
+    rest = "image/png 200 FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN - - 300 {0} w.warc.gz\n"
+    lines = [f"{row} {rest}".format(number) for number in (1, 2)]
+    path.write_text(" CDX N b a m s k r M S V g\n" + lines[0])
+    index = index_of([path])
+    for name in (str(path), "w.cdx"):
+        meant = Target(Kind.CONTAINER, ("w.warc.gz", name))
+        for ask in (survey, partial(purge, force=True)):
+            with pytest.raises(BadInput, match=f"{path} itself.*Nothing was purged"):
+                ask(index, meant)
+    assert len(urls(index)) == 1
+    path.write_text(path.read_text() + lines[1])
+    run([path], index, replace=True)
+    assert len(urls(index)) == 2
+    assert purge(index, Target(Kind.CONTAINER, ("w.warc.gz",)), force=False).places == {0}
+    assert urls(index) == set()

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from dedupindex.browsertrix import Entry
 from dedupindex.capture import Capture, Covers, Evidence
 from dedupindex.digest import Digest
+from dedupindex.index.filenames import files_of
 from dedupindex.index.protocol import Container
 from dedupindex.timestamps import digits_of_date
 
@@ -26,7 +27,6 @@ ENCODINGS = {"sha256": 2, "sha1": 0}  # hex, base32: how the crawler spells its 
 NO_PLACE = 999_999_999  # in no list: the revisit then names no file
 _UNWRITABLE = re.compile(rb"[\x00-\x20\x7f]")  # would end the URL
 _UNNAMEABLE = re.compile(r"[\s:\ud800-\udfff]")  # would end a crawl's name, or begin another key
-_INNER = re.compile(r"(.+)/archive/[^/]+")  # a WARC in a WACZ
 
 
 class Written(NamedTuple):
@@ -68,10 +68,8 @@ class Files:
     def of(self, container: str) -> Container | None:
         """The file of a capture's container, None if it names none."""
         if container not in self._known:
-            inner = _INNER.fullmatch(container)
-            found = inner and self._registered(inner[1])
-            found = found or self._registered(container) or Container(container, -1, "", 0)
-            self._known[container] = found
+            files = filter(None, map(self._registered, files_of(container)))
+            self._known[container] = next(files, Container(container, -1, "", 0))
         return self._known[container]
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
 from dedupindex.index.cells import Place
+from dedupindex.index.filenames import files_of
 from dedupindex.index.identity import Identity
 from dedupindex.index.ledger import Drops
 from dedupindex.index.settle import Outcome
@@ -109,10 +110,14 @@ class Load(NamedTuple):
 
 
 def numbers_of(view: View, names: Collection[str]) -> set[int]:
-    """All container numbers of files of these names, in whatever crawl."""
-    return (
-        {number for number, place in view.places() if place.container in names} if names else set()
-    )
+    """All container numbers of files of these names and of what is in them, in whatever crawl."""
+    if not names:
+        return set()
+    return {
+        number
+        for number, place in view.places()
+        if any(file in names for file in files_of(place.container))
+    }
 
 
 class Engine(Protocol):

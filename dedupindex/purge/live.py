@@ -13,10 +13,11 @@ from dedupindex.crawls.crawl import Crawl, State
 from dedupindex.crawls.store import Reading, Store
 from dedupindex.errors import CrawlEnded, UnknownCrawl
 from dedupindex.index.cells import ALSO, container_of, entries_of
+from dedupindex.index.filenames import is_container
 from dedupindex.index.identity import Settings
 from dedupindex.index.marks import NAMED
 from dedupindex.index.settle import Rule
-from dedupindex.purge.target import Chosen, Kind, is_container
+from dedupindex.purge.target import Chosen, Kind
 
 _LOOKED_AT_ONCE = 100_000  # places, in one read transaction
 
@@ -34,24 +35,21 @@ def counted(reading: Reading, what: Chosen) -> int:
     return count
 
 
-def remove(store: Store, what: Chosen, settings: Settings) -> int:
-    """Take away what a target means; how many captures that the index has not taken in.
+def remove(store: Store, what: Chosen, settings: Settings) -> None:
+    """Take away what a target means.
 
     Crawls that are meant as a whole end by this: nothing more can be reported to them.
     """
-    with store.reading() as reading:
-        count = counted(reading, what)
     if what.target.kind is Kind.CRAWL:
         for name in what.target.texts:
             with suppress(UnknownCrawl):
                 _end(store, name)
-        return count
+        return
     after: bytes | None = b""
     while after is not None:
         places, after = _places(store, what, after)
         for at in range(0, len(places), upkeep.DROPPED_AT_ONCE):
             _drop(store, what, settings, places[at : at + upkeep.DROPPED_AT_ONCE])
-    return count
 
 
 def _end(store: Store, name: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,11 +51,18 @@ def survey(index: Path, target: Target, seen: Seen | None = None) -> Found:
         keys = engine.identity.settings.keys()
         what = chosen(target, view, keys)
         impact = _surveyed(index, engine, view, what, None, seen)
-        held = 0
-        if store is not None:
-            with closing(store), store.reading() as reading:
-                held = live.counted(reading, what)
-        return Found(impact, held, what.found)
+        with closing(store) if store is not None else nullcontext():
+            return Found(impact, _held(store, what), what.found)
+
+
+def _held(store: Store | None, what: Chosen) -> int:
+    """How many captures of crawls go, too; raises `BadInput`, see `Chosen.check`."""
+    held = 0
+    if store is not None:
+        with store.reading() as reading:
+            held = live.counted(reading, what)
+    what.check()
+    return held
 
 
 def _surveyed(
@@ -102,17 +109,18 @@ def _purged(
     with engine.view() as view:
         what = chosen(target, view, engine.identity.settings.keys())
         impact = _surveyed(index, engine, view, what, writer, seen)
-        marked = [_purged_container(view, name) for name in registered(target, view)]
+        marked = [_purged_container(view, name) for name in registered(what, view)]
     if impact.dependents.captures and not force:
         raise HasDependents(
             f"{impact.dependents.captures:,} revisits name captures that would go; "
             "bin/impact lists them, and --force purges all the same"
         )
     writer.flush()
-    held, store = 0, open_store(index)
-    if store is not None:
-        with closing(store):
-            held = live.remove(store, what, engine.identity.settings)
+    store = open_store(index)
+    with closing(store) if store is not None else nullcontext():
+        held = _held(store, what)
+        if store is not None:
+            live.remove(store, what, engine.identity.settings)
             if target.kind is Kind.CRAWL:
                 _forget(store, target.texts)
     with engine.view() as view:

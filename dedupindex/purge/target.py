@@ -20,9 +20,10 @@ from dedupindex.index.cells import (
     packed_url,
     url_of,
 )
+from dedupindex.index.filenames import files_of, is_container
 from dedupindex.index.ledger import DEPENDENT, Dependent, dependent_lives_in
 from dedupindex.index.marks import NAMED
-from dedupindex.index.protocol import View
+from dedupindex.index.protocol import Container, View
 from dedupindex.index.urlpack import pack
 from dedupindex.timestamps import digits_of_date
 
@@ -72,6 +73,8 @@ class Chosen:
     keys: Keys
     numbers: dict[int, str] = field(default_factory=dict)  # of containers -> the text that means it
     found: set[int] = field(default_factory=set)  # places of texts or captures in the target
+    files: set[str] = field(default_factory=set)  # the names of those containers
+    elsewhere: dict[int, str] = field(default_factory=dict)  # place of a text -> file without any
 
     def __post_init__(self) -> None:
         kind, urls = self.target.kind, self.target.urls
@@ -84,6 +87,15 @@ class Chosen:
         self._ones: dict[bytes, list[tuple[int, One]]] = {}
         for place, one in enumerate(self.target.ones):
             self._ones.setdefault(pack(one.url), []).append((place, one))
+
+    def check(self) -> None:
+        """Raise `BadInput` if a file is meant that was read, but has no captures of its own."""
+        for at, name in self.elsewhere.items():
+            if at not in self.found:
+                raise BadInput(
+                    f"the index has no capture of {name} itself: rows of CDX files and crawl logs "
+                    "are captures of the files that they name; give those. Nothing was purged"
+                )
 
     @property
     def anywhere(self) -> bool:
@@ -165,48 +177,51 @@ def _no_place(number: int) -> Place:
 
 def chosen(target: Target, view: View, keys: Keys) -> Chosen:
     """A target in an index: containers and crawls by their numbers."""
+    what = Chosen(target, keys)
     if target.kind not in (Kind.CONTAINER, Kind.CRAWL):
-        return Chosen(target, keys)
-    numbers: dict[int, str] = {}
+        return what
     for number, place in view.places():
-        for text in target.texts:
-            if target.kind is Kind.CRAWL:
-                meant = place.crawl == text
-            else:
-                meant = is_container(text, place.container)
-            if meant:
-                numbers[number] = text
-    return Chosen(target, keys, numbers, set(_registered(target, view)))
+        if target.kind is Kind.CRAWL:
+            names, wanted = [place.crawl], [text for text in target.texts if text == place.crawl]
+        else:
+            names = _names(view, place.container)
+            wanted = [text for text in target.texts if any(is_container(text, n) for n in names)]
+        if wanted:
+            what.numbers[number] = wanted[-1]
+            what.files.update(names)
+    held = set(what.numbers.values())
+    for container in _registered(target, view):
+        for at, text in enumerate(target.texts):
+            if _means(target, text, container):
+                if target.kind is Kind.CRAWL or text in held:
+                    what.found.add(at)
+                else:
+                    what.elsewhere[at] = container.name
+    return what
 
 
-def is_container(text: str, name: str) -> bool:
-    """Whether `text` means a container.
-
-    Rows of CDX files and crawl logs know WARCs by their last name alone, so a path means that too;
-    and a name without a path means files of that name wherever they lie.
-    """
-    if text == name:
-        return True
-    last = text.rpartition("/")[2]
-    return last == name if "/" in text else last == name.rpartition("/")[2]
+def _names(view: View, name: str) -> list[str]:
+    """A container's name, and that of the registered WACZ that it is in."""
+    _, *around = files_of(name)
+    return [name, *(file for file in around if view.container(file) is not None)]
 
 
-def registered(target: Target, view: View) -> Iterable[str]:
-    """The names of registered containers that a target means."""
-    if target.kind not in (Kind.CONTAINER, Kind.CRAWL):
-        return
-    for container in view.containers():
-        for text in target.texts:
-            of_crawl = target.kind is Kind.CRAWL and container.crawl == text
-            if of_crawl or (target.kind is Kind.CONTAINER and is_container(text, container.name)):
-                yield container.name
-                break
+def registered(what: Chosen, view: View) -> Iterable[str]:
+    """The names of registered containers whose captures go."""
+    for container in _registered(what.target, view):
+        if what.target.kind is Kind.CRAWL or container.name in what.files:
+            yield container.name
 
 
-def _registered(target: Target, view: View) -> Iterable[int]:
-    """Places of the texts that mean a registered container."""
-    for container in view.containers():
-        for place, text in enumerate(target.texts):
-            name = container.crawl if target.kind is Kind.CRAWL else container.name
-            if text == name or (target.kind is Kind.CONTAINER and is_container(text, name)):
-                yield place
+def _registered(target: Target, view: View) -> Iterable[Container]:
+    """The registered containers that a target means."""
+    if target.kind in (Kind.CONTAINER, Kind.CRAWL):
+        for container in view.containers():
+            if any(_means(target, text, container) for text in target.texts):
+                yield container
+
+
+def _means(target: Target, text: str, container: Container) -> bool:
+    if target.kind is Kind.CRAWL:
+        return container.crawl == text
+    return is_container(text, container.name)
