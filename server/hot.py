@@ -54,9 +54,12 @@ class HotRoutes:
             if refusal is not None:
                 start(refusal[0], refusal[1])
                 return [cast(bytes, refusal[2])]
+        if environ["REQUEST_METHOD"] == "GET" and environ["PATH_INFO"] in self.gets:
+            return self._answer(environ, start)  # which takes no body and does not last
+        return self.patience.watched(environ, lambda: self._answer(environ, start))
+
+    def _answer(self, environ: dict[str, Any], start: StartResponse) -> Iterable[bytes]:
         path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
-        if method != "GET":
-            environ["wsgi.input"] = self.patience.timed(environ)
         answer = self.gets.get(path) if method == "GET" else None
         if answer is None and method == "POST" and path == "/lookup":
             answer = self._respond

@@ -11,8 +11,10 @@ import signal
 import socket
 import ssl
 import subprocess
+import threading
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from http.client import HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any, cast
@@ -28,6 +30,8 @@ from server.app import create_app
 from server.config import Config
 from server.limits import RateLimit, network
 from server.live import LiveIndex
+from server.patience import Patience
+from server.replies import RequestError
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex, need
 from tests.test_cli import dedupindex
@@ -260,6 +264,75 @@ def test_senders_that_stall_are_cut_off(tls: bool, make_index: MakeIndex, tmp_pa
             assert set(answers) == {b"408", b"503"} and answers.count(b"408") >= 80, answers
             send(server.port, "POST", "/crawls", {"name": "a"})
             assert send(server.port, "POST", "/captures?crawl=a", report(1))["added"] == 1
+
+
+def test_a_stalled_body_costs_others_nothing(make_index: MakeIndex) -> None:
+    """An upload that takes long but moves, beside one that does not, from the same address."""
+    line = json.dumps(report(1)).encode() + b"\n"
+    piece = line * (70_000 // len(line))
+    head = HEAD + b"Content-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
+    pause = threading.Event()
+    with (
+        serving(make_index([]), "--workers", "1", "--body-timeout", "1") as server,
+        socket.create_connection(("127.0.0.1", server.port), DEADLINE) as stalled,
+        socket.create_connection(("127.0.0.1", server.port), DEADLINE) as moving,
+        stalled.makefile("rb") as error,
+        moving.makefile("rb") as answer,
+    ):
+        send(server.port, "POST", "/crawls", {"name": "a"})
+        moving.sendall(head)
+        stalled.sendall(SLOW[-1])
+        for _ in range(12):
+            moving.sendall(b"%x\r\n%b\r\n" % (len(piece), piece))
+            pause.wait(0.25)
+        moving.sendall(b"0\r\n\r\n")
+        assert answer.readline().split()[1] == b"200"
+        assert error.readline().split()[1] == b"408"
+
+
+def test_who_waits_for_an_answer_is_not_cut_off_for_another() -> None:
+    """Nothing comes and goes on either connection; only one of them is at fault."""
+    patience, go, outcome = Patience(0.4), threading.Event(), []
+    patience.start()
+
+    def read(environ: dict[str, Any]) -> list[bytes]:
+        try:
+            return [environ["wsgi.input"].read(9)]
+        except RequestError as error:
+            return [error.reason.encode()]
+
+    def ask(accepted: socket.socket, method: str, answer: Any) -> None:
+        environ = {"REQUEST_METHOD": method, "REMOTE_ADDR": "127.0.0.2", "CONTENT_LENGTH": "9"}
+        with accepted.makefile("rb") as stream:
+            environ["wsgi.input"] = stream  # type: ignore[assignment]
+            pieces = patience.watched(environ, lambda: answer(environ))
+            outcome.append(b"".join(pieces))
+            if not isinstance(pieces, list):
+                pieces.close()  # type: ignore[attr-defined]
+
+    def wait(environ: dict[str, Any]) -> Iterator[bytes]:
+        go.wait(DEADLINE)
+        yield b"done"
+
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        ends, threads = [], []
+        for method, answer in (("POST", read), ("GET", wait)):
+            address = ("127.0.0.1", listener.getsockname()[1])
+            stack.enter_context(
+                socket.create_connection(address, DEADLINE, source_address=("127.0.0.2", 0))
+            )
+            ends.append(stack.enter_context(listener.accept()[0]))
+            threads.append(threading.Thread(target=ask, args=(ends[-1], method, answer)))
+            threads[-1].start()
+        threads[0].join(2)
+        with pytest.raises(BlockingIOError):  # it is open: nothing has come
+            ends[1].recv(1, socket.MSG_DONTWAIT)
+        assert threads[0].is_alive() and not outcome  # nor can it be told which of them is slow
+        go.set()
+        for thread in reversed(threads):
+            thread.join(DEADLINE)
+        assert outcome == [b"done", b"body_timeout"]
 
 
 def test_a_body_may_take_long_if_it_moves(make_index: MakeIndex) -> None:
