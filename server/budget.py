@@ -13,6 +13,7 @@ from server.replies import RequestError
 
 EXPLAINED = 100  # lookups of a request
 LOOKS = 100 * CONDITIONAL_LIMIT  # at captures that conditions may refuse, in a batch
+LOOKS_OF_CLAIMS = LOOKS // 10  # in a transaction, while nobody else writes
 
 
 class Budget:
@@ -20,7 +21,7 @@ class Budget:
 
     def __init__(self, looks: int | None = None) -> None:
         """`looks`: None where the asker gets its answers as they are made, and pays for them."""
-        self._looks, self._explained = looks, EXPLAINED
+        self._total, self._looks, self._explained = looks, looks, EXPLAINED
 
     def explain(self) -> None:
         """Count an explanation; raises `BadQuery`."""
@@ -39,8 +40,8 @@ class Budget:
         if self._looks is not None and self._looks <= 0:
             raise RequestError(
                 "overloaded",
-                f"the conditions of this batch made it look at {LOOKS} captures: nobody knows the "
-                "answer to this lookup; ask for it by itself",
+                f"the conditions of this batch made it look at {self._total} captures: nobody "
+                "knows the answer to this one; ask for it by itself",
             )
 
     def spend(self, looks: int) -> None:

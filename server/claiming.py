@@ -18,6 +18,7 @@ from dedupindex.crawls.store import Writing
 from dedupindex.digest import Digest
 from dedupindex.errors import BadDigest, BadQuery, DedupError
 from dedupindex.lookup import Decision, Query
+from server.budget import LOOKS_OF_CLAIMS, Budget
 from server.live import LiveIndex
 from server.replies import RequestError, code_of, error_object
 
@@ -75,7 +76,7 @@ class Claiming:
         for place, one in enumerate(found):
             answers.append(next(told) if isinstance(one, _Asked) else one)
             answer = answers[-1]
-            if isinstance(one, _Asked) and not (answer["duplicate"] or "policy" in answer):
+            if isinstance(one, _Asked) and "claimed" in answer and "policy" not in answer:
                 first = firsts.setdefault(one.query.digest, place)
                 if first != place:
                     answer["in_batch"] = first
@@ -107,16 +108,21 @@ class Claiming:
         opened = self._live.opened()
         settings = opened.engine.identity.settings
 
-        def change(writing: Writing) -> list[tuple[Decision, dict[str, Any]]]:
+        def change(writing: Writing) -> list[tuple[Decision | None, dict[str, Any]]]:
             crawl = writing.crawl(asked[0].query.crawl)
             claims.require_open(crawl)
-            snapshot = self._live.crawls.written(writing)
+            snapshot, left = self._live.crawls.written(writing), Budget(LOOKS_OF_CLAIMS)
             with opened.engine.view() as base:
 
-                def one(ask: _Asked) -> tuple[Decision, dict[str, Any]]:
+                def one(ask: _Asked) -> tuple[Decision | None, dict[str, Any]]:
                     query = ask.query
                     seen = snapshot.seen(base, settings.keys(), query.crawl, query.namespaces)
-                    decision = lookup.decide(seen, settings, query)
+                    if query.conditional():
+                        seen = left.looking(seen)
+                    try:
+                        decision = lookup.decide(seen, settings, query)
+                    except RequestError as error:  # too much was looked at before
+                        return None, error_object(code_of(error), str(error))
                     return decision, _told(writing, crawl, ask, decision)
 
                 return [one(ask) for ask in asked]
@@ -125,7 +131,8 @@ class Claiming:
         done = self._live.crawls.write(change)
         share = (perf_counter_ns() - started) // len(asked)
         for ask, (decision, _) in zip(asked, done, strict=True):
-            self._live.crawls.counting.note_answer(ask.query, decision.answer, share)
+            if decision is not None:
+                self._live.crawls.counting.note_answer(ask.query, decision.answer, share)
         return [content for _, content in done]
 
     def release(self, given: Mapping[str, Any]) -> dict[str, Any]:

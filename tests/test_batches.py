@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from server import batches
+from server import batches, claiming
 from server.budget import EXPLAINED
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
-from tests.test_crawl_api import PAGE, served
+from tests.test_crawl_api import PAGE, begin, served
 
 MANY = 150  # captures of one payload
 
@@ -46,3 +46,22 @@ def test_what_conditions_refuse_is_looked_at_so_often_and_no_more(
     assert answers[3]["error"]["code"] == "overloaded"
     assert web.post("/lookup", json={"lookups": [hard]}).get_json() == {"answers": answers[:1]}
     assert web.get("/lookup", query_string=hard).get_json() == answers[0]
+
+
+def test_so_are_claims_and_nobody_else_waits_for_them(
+    make_index: MakeIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not looked up is not claimed either; and by itself it is."""
+    monkeypatch.setattr(claiming, "LOOKS_OF_CLAIMS", 2 * MANY)
+    web = served(make_index([capture(1, b"http://example.com/%d" % n) for n in range(MANY)]))
+    begin(web)
+    hard = {"digest": str(sha1(1)), "url": PAGE, "min_size": 10**6}
+    new = {"digest": str(sha1(2)), "url": PAGE}
+    asked = [hard, new, hard, hard, new]
+    answers = web.post("/claims", json={"crawl": "a", "claims": asked}).get_json()["answers"]
+    assert [one.get("claimed") for one in answers] == [True, True, False, None, False]
+    assert [one.get("in_batch") for one in answers] == [None, None, 0, None, 1]
+    assert answers[3]["error"]["code"] == "overloaded" and "duplicate" not in answers[3]
+    other = [{**hard, "token": answers[0]["token"]}]
+    answers = web.post("/claims", json={"crawl": "a", "claims": other}).get_json()["answers"]
+    assert answers[0]["claimed"] is True

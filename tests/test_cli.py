@@ -236,6 +236,15 @@ def test_lookup_answers_and_explains(make_index: MakeIndex) -> None:
     assert "nothing has the digest" in out
 
 
+def test_an_explanation_on_the_command_line_is_bounded(make_index: MakeIndex) -> None:
+    index = make_index([capture(1, b"http://example.com/%d" % number) for number in range(150)])
+    words = ["lookup", index, "--digest", sha1(1), "--as-of", "2026-11-20", "--explain"]
+    said = [one for one in dedupindex(*words)[0].splitlines() if one.startswith("considered: ")]
+    assert len(said) == 101 and said[-1] == "considered: and more than are shown"
+    answer = json.loads(dedupindex(*words, "--json")[0])
+    assert len(answer["considered"]) == 100 and answer["more"] is True
+
+
 def test_a_batch_answers_in_order_and_goes_on_after_a_bad_line(make_index: MakeIndex) -> None:
     index = make_index([capture(1, b"http://example.com/a"), capture(2, b"http://example.com/b")])
     lines = [

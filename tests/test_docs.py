@@ -96,6 +96,10 @@ def test_links_lead_somewhere(path: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[)#]", path.read_text()):
         if not target.startswith("http"):
             assert (path.parent / target).exists(), f"{path.name} links to {target}"
+    for target, section in re.findall(r"\]\(([^):#]*)#([^)]+)\)", path.read_text()):
+        there = (path.parent / target if target else path).read_text()
+        titles = [title.lower() for title in re.findall(r"^#+ (.*)$", there, re.MULTILINE)]
+        assert section in [re.sub(r"[^\w -]", "", title).replace(" ", "-") for title in titles]
 
 
 def test_commands_of_the_readme_exist() -> None:

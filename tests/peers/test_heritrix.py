@@ -395,11 +395,12 @@ def test_a_server_that_says_503_and_then_hangs(heritrix: Heritrix, site: Site) -
         stub.released.set()
         server.shutdown()
         server.server_close()
-    assert time.monotonic() - started < 40
+    taken = time.monotonic() - started
+    assert taken < 60  # what hangs would hang for a minute
     assert of_kind(all_stored(site, crawl), "revisit") == []
     asked = [path for path in stub.asked if path.startswith("/lookup")]
-    # Two refused, one answered, one 503, and one each time it was quiet for long.
-    assert 4 <= len(asked) <= 6
+    # Two refused, one answered, one 503, and at most one for each second in which it is quiet.
+    assert 5 <= len(asked) <= 5 + taken
     assert [path.rpartition("/")[2] for path in stub.asked[-2:]] == ["commit", "commit"]
     alerts = crawl.alerts()
     assert "was answered 503" in alerts and "no question for 1 s" in alerts
