@@ -121,18 +121,21 @@ class Reporting:
         return self._shown(self._live.crawls.write(change))
 
     def crawls(
-        self, most: int = 0, after: str = "", *, sees: Callable[[Crawl], bool]
+        self, most: int = 0, after: str = "", *, skip: int = 0, sees: Callable[[Crawl], bool]
     ) -> list[dict[str, Any]]:
         """Crawls, the newest first: `most` of them, 0 for all, that began before one named.
 
-        Only those of which it `sees` anything.
+        Only those of which it `sees` anything, and not the first ones to `skip` of them.
         """
         with self._live.crawls.reading() as reading:
             if reading is None:
                 return []
             before = reading.crawl(after) if after else None
             seen = filter(sees, reading.newest(before))
-            return [_shown(reading, crawl) for crawl in islice(seen, most or None)]
+            return [
+                _shown(reading, crawl)
+                for crawl in islice(seen, skip, skip + most if most else None)
+            ]
 
     def crawl(self, name: str) -> dict[str, Any]:
         """One crawl; raises `UnknownCrawl`."""

@@ -21,9 +21,10 @@ from werkzeug.test import TestResponse
 from dedupindex import tokens
 from dedupindex.capture import Capture
 from dedupindex.errors import BadInput, IndexUnavailable
+from dedupindex.explanation import MOST
 from dedupindex.index.identity import Settings
 from dedupindex.tokens import Role
-from server import commands
+from server import commands, reporting
 from server.app import create_app
 from server.config import Config
 from server.live import LiveIndex
@@ -153,7 +154,7 @@ def test_containers_in_pages(make_index: MakeIndex, monkeypatch: pytest.MonkeyPa
     assert "none on this page" in page(web.get("/pages/containers?page=4")).text
 
 
-def test_crawls_and_their_progress(web: FlaskClient) -> None:
+def test_crawls_and_their_progress(web: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(51):
         web.post("/crawls", json={"name": f"c{number:02}"})
     one = {"digest": str(sha1(9)), "url": URL, "date": "2026-11-20T09:14:17Z", "status": 200}
@@ -162,7 +163,10 @@ def test_crawls_and_their_progress(web: FlaskClient) -> None:
     assert "begun, no lookup yet" in shown and "1.2 MB" in shown
     assert "c50" in shown and "c01" in shown and "c00" not in shown
     assert "c00" in page(web.get("/pages/crawls?page=2")).text
-    assert "none of them is on this page" in page(web.get("/pages/crawls?page=3")).text
+    with monkeypatch.context() as patched:
+        patched.setattr(reporting, "_shown", None)  # no crawl is counted up for another page
+        last = page(web.get("/pages/crawls?page=1000000")).text
+    assert "none of them is on this page" in last
     web.post("/crawls/c50/commit", json={"exit": "<b>Finished</b>"})
     text = page(web.get("/pages/crawl?name=c50")).text
     assert "committed" in text and "<b>Finished</b>" in text
@@ -181,6 +185,11 @@ def test_a_lookup_is_explained(make_index: MakeIndex) -> None:
     held = page(web.get(f"/pages/lookup?digest=&url={URL}")).text
     assert "Originals of this URL: 2" in held and str(sha1(2)) in held
     assert "No index holds" in page(web.get("/pages/lookup?digest=crc32:abcd")).text
+    many = [capture(1, b"http://%d.example/" % number) for number in range(3 * MOST)]
+    old = f"/pages/lookup?digest={sha1(1)}&max_age=1"  # none will do
+    long = page(served(make_index(many, ALL)).get(old)).text
+    assert "There are more than are shown" in long
+    assert 0 < len(set(re.findall(r"//(\d+)\.example/", long))) <= MOST
     plain = served(make_index([capture(1)]))
     assert "--by-url" in page(plain.get(f"/pages/lookup?url={URL}"), 409).text
 

@@ -39,7 +39,7 @@ class CrawlPages:
         """All of them, the newest first."""
         paging = Paging(page_asked(request.args.get("page", "")))
         sight = Sight(self._access, with_token(request.environ))
-        rows = self._reporting.crawls(paging.stop + 1, sees=sight.sees)[paging.start :]
+        rows = self._reporting.crawls(paging.size + 1, skip=paging.start, sees=sight.sees)
         return render_template("crawls.html", rows=rows[: paging.size], paging=paging.of(len(rows)))
 
     def crawl(self) -> str:
