@@ -13,10 +13,13 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from dedupindex.cli.serve import command
 from tests.captures import capture
 from tests.conftest import MakeIndex, need
-from tests.test_server_live import DEADLINE
+from tests.test_operation import certificate
+from tests.test_server_live import DEADLINE, serving, until
 
 ROOT = Path(__file__).parent.parent
 UNIT = ROOT / "conf" / "systemd" / "dedupindex.service"
@@ -100,3 +103,32 @@ def test_the_image_has_what_it_copies_and_runs_without_rights() -> None:
     version = re.search(r"python:([\d.]+)-slim$", base)
     assert version
     assert f"Programming Language :: Python :: {version[1]}" in project["classifiers"]
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_the_image_is_healthy_while_its_server_is_ready(
+    tls: bool, make_index: MakeIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = re.sub(r"\\\n", " ", IMAGE.read_text())
+    (given,) = re.findall(r"^HEALTHCHECK .*?CMD\s+(\[.*\])$", text, re.MULTILINE)
+    place = re.findall(r"^WORKDIR (\S+)", text, re.MULTILINE)[0]
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # which is not asked
+
+    def healthy(port: int) -> bool:
+        asked = given.replace(place, str(ROOT)).replace(":8484/", f":{port}/")
+        _, *words = json.loads(asked)
+        done = subprocess.run([sys.executable, *words], timeout=DEADLINE)
+        return done.returncode == 0
+
+    options = []
+    if tls:
+        cert, key = certificate(tmp_path, "elsewhere.example")
+        options = ["--tls-cert", str(cert), "--tls-key", str(key)]
+    index = make_index([capture(1)])
+    with serving(index, "--workers", "1", *options) as server:
+        assert healthy(server.port)
+        if not tls:
+            index.rename(tmp_path / "away")
+            assert until(lambda: server.get("/readyz")[0] == 503)
+            assert not healthy(server.port)
+    assert not healthy(server.port)
