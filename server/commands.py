@@ -24,6 +24,10 @@ AT_ONCE = 2  # in one worker
 _LONGEST_LINE = 1 << 24  # bytes
 
 
+class TooLong(BadInput):
+    """A command was ended, since it took too long; it may have done some of its work."""
+
+
 class Said(NamedTuple):
     """What a command said."""
 
@@ -85,7 +89,7 @@ class Commands:
                 process.kill()
             said = _talk(talk)
         if late.is_set():
-            raise BadInput(f"that takes more than {LONGEST} seconds: use bin/{words[0]} itself")
+            raise TooLong(f"that takes more than {LONGEST} seconds: use bin/{words[0]} itself")
         _check(words[0], process.returncode, said)
         return Said(kept, last, said)
 

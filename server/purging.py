@@ -5,7 +5,8 @@ Index and ledger are read by commands in processes of their own, so that no look
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from tempfile import TemporaryFile
 from typing import Any
@@ -14,12 +15,12 @@ import orjson
 from flask import Response, request
 
 from dedupindex.crawls import life, statistics
-from dedupindex.errors import BadQuery
+from dedupindex.errors import BadInput, BadQuery, HasDependents
 from dedupindex.files import exclusive
 from dedupindex.tokens import Role
 from server import logs, queries
 from server.access import Access
-from server.commands import Commands
+from server.commands import Commands, TooLong
 from server.fields import only, text_of
 from server.live import LiveIndex
 from server.replies import RequestError
@@ -28,6 +29,7 @@ from server.reporting import Reporting
 LISTED = 1000  # originals and revisits in one answer
 _MEANT = ("container", "crawl", "url")
 _CAPTURE = ("digest", "url", "date")
+_UNCHANGED = (BadInput, HasDependents, RequestError)  # it was refused
 
 
 class PurgeViews:
@@ -70,9 +72,10 @@ class PurgeViews:
         # So no merge is going on: it would take in what is dropped.
         with exclusive(self._live.index / "lock", "the index"):
             crawl = self._live.crawls.write(partial(life.drop, name=name))
-        while self._live.crawls.write(partial(statistics.drop, crawl=crawl)):
-            pass
-        content = self._reporting.crawl(name)
+        with _audited(who):
+            while self._live.crawls.write(partial(statistics.drop, crawl=crawl)):
+                pass
+            content = self._reporting.crawl(name)
         logs.audit(request.environ, who, content)
         return _json(content)
 
@@ -94,13 +97,25 @@ class PurgeViews:
                 lines.write(orjson.dumps(_one(item)) + b"\n")
             lines.seek(0)
             options = ["--captures=-", "--json", *(["--force"] if force in (True, "true") else [])]
-            content = orjson.loads(self._commands.run("purge", options, lines).last)
+            with _audited(who):
+                content = orjson.loads(self._commands.run("purge", options, lines).last)
         self._live.refresh()
         logs.audit(request.environ, who, content)
         return _json(content)
 
     def _admin(self) -> str:
         return self._access.require(request.environ, Role.ADMIN)
+
+
+@contextmanager
+def _audited(who: str) -> Iterator[None]:
+    """A line in the log also for what broke off in the middle: some of it may have been done."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, TooLong) or not isinstance(error, _UNCHANGED):
+            logs.audit(request.environ, who, {"broken_off": True})
+        raise
 
 
 def _one(item: Any) -> dict[str, str]:

@@ -63,7 +63,8 @@ def load(index: Path, captures: list[Capture], revisits: list[Revisit] | None = 
             if place.container.startswith("/")
         ]
         numbered = [(number, place) for place, number in places.items()]
-        engine.load(Load(staged.paths, numbered, containers, ledger=ledger.paths))
+        own = not any(one.also for one in captures)
+        engine.load(Load(staged.paths, numbered, containers, ledger=ledger.paths, own_digests=own))
         for path in (*staged.paths, *ledger.paths):
             path.unlink()
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,11 @@ from dedupindex.crawls.crawl import State
 from dedupindex.crawls.store import Store
 from dedupindex.errors import BadInput, CrawlEnded, Damaged, HasDependents, UnknownCrawl
 from dedupindex.index import ledger, open_index
+from dedupindex.index.cells import digest_of_key
 from dedupindex.index.filenames import files_of, is_container
 from dedupindex.index.identity import Settings
+from dedupindex.index.lmdb_view import LmdbView
+from dedupindex.index.whoosh_view import WhooshView
 from dedupindex.purge.impact import Depending, Going
 from dedupindex.purge.purge import Found, purge, survey
 from dedupindex.purge.target import Kind, One, Target
@@ -207,6 +211,54 @@ def test_containers_are_meant_by_path_and_by_name() -> None:
     ]  # fmt: skip
     with pytest.raises(BadInput):
         Target(Kind.URL, ("",))
+
+
+def test_single_captures_are_looked_up_by_their_digests(
+    index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at = list[bytes]()
+    for kind in (LmdbView, WhooshView):
+        monkeypatch.setattr(kind, "cells", _noting(kind.cells, looked_at))
+    before = sorted((index / "ledger").iterdir())
+    gone = purge(index, Target(Kind.CAPTURE, ones=(One(sha1(9), A),)), force=True)
+    assert not gone.places and not looked_at
+    target = Target(Kind.CAPTURE, ones=(One(sha1(3), C), One(sha1(2), C)))
+    found, going, depending = listed(index, target)
+    assert found.places == {0, 1} and len(going) == 2 and len(depending) == 2
+    assert {digest_of_key(key) for key in looked_at} == {sha1(2), sha1(3)}
+    assert purge(index, target, force=True).impact.originals == found.impact.originals
+    assert sorted((index / "ledger").iterdir()) == before  # it holds none of them
+    purge(index, Target(Kind.CAPTURE, ones=(One(sha1(1), A),)), force=True)
+    assert sorted((index / "ledger").iterdir()) != before
+    assert [found.url for _, found in held(index)] == [B]
+
+
+def _noting(cells: Any, keys: list[bytes]) -> Any:
+    def noting(view: Any, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        for key, cell in cells(view, prefix):
+            keys.append(key)
+            yield key, cell
+
+    return noting
+
+
+def test_an_index_knows_whether_it_has_further_digests(index: Path) -> None:
+    def knows() -> bool:
+        with closing(open_index(index)) as engine, engine.view() as view:
+            return view.own_digests()
+
+    def compact() -> None:
+        with closing(open_index(index, write=True)) as engine:
+            engine.compact()
+
+    assert knows()
+    compact()
+    assert knows()
+    load(index, [capture(4, A, also=(sha1(7),))])
+    assert not knows()
+    load(index, [capture(5, A)])
+    compact()
+    assert not knows()
 
 
 def test_single_captures_go_under_all_their_digests(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,16 @@ import pytest
 from flask.testing import FlaskClient
 
 from dedupindex import tokens
+from dedupindex.crawls import statistics
 from dedupindex.files import exclusive
 from dedupindex.tokens import Role
+from server import commands, logs
 from server.app import create_app
 from server.config import Config
 from server.live import LiveIndex
 from tests.captures import capture, sha1
 from tests.purging import begin, load, revisit_of
+from tests.test_cli import dedupindex
 from tests.test_crawl_api import begin as begin_crawl
 from tests.test_crawl_api import error, report, served
 
@@ -58,6 +62,47 @@ def test_impact_is_told_before_captures_are_deleted(index: Path) -> None:
     assert again["found"] == 0 and len(again["not_found"]) == 1
 
 
+def test_deletions_that_break_off_are_audited(
+    index: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logs.LOGGER, "propagate", True)
+    caplog.set_level(logging.INFO, "dedupindex.server")
+    web = served(index)
+    begin_crawl(web)
+    one = {"digest": str(sha1(1)), "url": A.decode()}
+
+    def broken() -> int:
+        lines = [record.getMessage() for record in caplog.records]
+        return sum(line.startswith("audit") and "broken_off=True" in line for line in lines)
+
+    assert web.delete("/captures", json=one).status_code == 409
+    assert web.delete("/captures", json={**one, "digest": "sha1:x"}).status_code == 400
+    assert broken() == 0
+    with exclusive(index / "lock", "the index"):
+        assert web.delete("/captures", json=one).status_code == 503
+    assert broken() == 1
+    with monkeypatch.context() as patched:
+        patched.setattr(commands, "LONGEST", 0.01)
+        assert "takes more than" in web.delete("/captures", json=one).text
+    assert broken() == 2
+    monkeypatch.setattr(statistics, "drop", lambda writing, crawl: 1 // 0)
+    assert web.delete("/crawls/a").status_code == 500
+    assert broken() == 3
+
+
+def test_a_single_capture_goes_under_all_digests_that_a_crawl_reported(index: Path) -> None:
+    web = served(index)
+    begin_crawl(web, "a")
+    web.post("/captures?crawl=a", json=report(5, also=[str(sha1(6))]))
+    web.post("/crawls/a/commit")
+    dedupindex("index", "--merge", index)
+    dedupindex("index", "--compact", index)
+    one = {"digest": str(sha1(5)), "url": report()["url"]}
+    assert date(web, 5) == date(web, 6) == "20"
+    assert web.delete("/captures", json=one).get_json()["found"] == 1
+    assert not date(web, 5) and not date(web, 6)
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -89,7 +134,7 @@ def test_a_damaged_ledger_is_told_as_such(tmp_path: Path) -> None:
     content = bytearray(ledger.read_bytes())
     content[len(content) * 9 // 10] ^= 1  # when much of it has been read, and told of
     ledger.write_bytes(content)
-    web, last = served(index), max(str(one.digest) for one in stored)
+    web, last = served(index), str(max(one.digest for one in stored))
     for answer in (
         web.get("/impact?container=a.warc.gz&list=true"),
         web.get("/impact?container=a.warc.gz"),

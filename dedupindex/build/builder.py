@@ -251,6 +251,7 @@ def _load(job: Build, plan: Plan, staging: Staging, done: list[Staged]) -> Outco
             frozenset(plan.dropped),
             job.signature(),
             ledger=staging.ledger(),
+            own_digests=not job.settings.also_digest,
         )
         return engine.load(load)
 

@@ -26,7 +26,7 @@ bin/impact my-index --url http://example.com/secret/ --prefix --list
 def command(index: Path, listed: bool, as_json: bool, **options: Any) -> int:
     """Say what would become of INDEX without some captures, and which revisits name them.
 
-    Changes nothing. Reads the whole index once.
+    Changes nothing. Reads the whole index once; for single captures mostly only their digests.
     """
     target = target_of(options)
     found = survey(index, target, lister(listed))

@@ -13,7 +13,7 @@ from dedupindex.crawls.crawl import Crawl, State
 from dedupindex.crawls.store import Store
 from dedupindex.files import exclusive
 from dedupindex.index import open_index
-from dedupindex.index.cells import Place, container_of, renumbered
+from dedupindex.index.cells import ALSO, Place, container_of, renumbered
 from dedupindex.index.protocol import Engine, Load
 from dedupindex.index.runs import CHUNK, RunWriter
 from dedupindex.index.settle import Outcome
@@ -83,18 +83,21 @@ def staged(engine: Engine, store: Store, crawls: list[Crawl], directory: Path) -
             numbers[place] = engine.number_of(place) or after + len(numbers)
         return numbers[place]
 
+    further = 0
     with store.reading() as reading:
         for crawl in crawls:
             staged = []
             for found in of_crawl(reading, crawl):
                 place = Place(reading.file_of(container_of(found.entry)), crawl.name)
                 staged.append(found.key + renumbered(found.entry, number_of(place)))
+                further |= found.entry[1] & ALSO
                 if len(staged) == CHUNK:
                     writer.extend(staged)
                     staged = []
             writer.extend(staged)
     writer.flush()
-    return Load(writer.paths, [(number, place) for place, number in numbers.items()], [])
+    places = [(number, place) for place, number in numbers.items()]
+    return Load(writer.paths, places, [], own_digests=not further)
 
 
 def sweep(store: Store, now: float, seen_merged: dict[int, float]) -> None:

@@ -183,6 +183,7 @@ class LmdbEngine:
         env, trees = self._fill(path, settled(merge(sources), rule, outcome), outcome, keeper)
         try:
             with env.begin(write=True) as txn:
+                trees.put(txn, "own_digests", True)
                 if self._env is not None and self._trees is not None:
                     with self._env.begin() as old:
                         trees.inherit(txn, self._trees, old, load.dropped)

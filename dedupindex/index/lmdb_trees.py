@@ -62,6 +62,8 @@ class Trees(NamedTuple):
             self.put(txn, name, (before + getattr(outcome, name)) % (1 << 64))
         if load.note:
             self.put(txn, "note", load.note)
+        if load.runs and not load.own_digests:
+            self.put(txn, "own_digests", False)
 
     def _place(self, txn: lmdb.Transaction, number: bytes, place: Place) -> None:
         txn.put(key_of(place), number, db=self.names)
@@ -78,7 +80,7 @@ class Trees(NamedTuple):
             for key, value in old_txn.cursor(db=source):
                 if source is not old.containers or key not in gone:
                     txn.put(key, value, db=target)
-        for name in ("next_number", "note"):
+        for name in ("next_number", "note", "own_digests"):
             self.put(txn, name, old.get(old_txn, name))
 
 

@@ -209,6 +209,9 @@ class LmdbView:
         value = self.txn.get(short(name), db=self.trees.containers)
         return None if value is None else Container(**json.loads(value))
 
+    def own_digests(self) -> bool:
+        return bool(self.trees.get(self.txn, "own_digests"))
+
     def counts(self) -> Counts:
         return Counts(
             self.trees.get(self.txn, "captures") or 0,

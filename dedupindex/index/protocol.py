@@ -96,6 +96,9 @@ class View(Finder, Protocol):
     def counts(self) -> Counts:
         """How much is held."""
 
+    def own_digests(self) -> bool:
+        """Whether nothing stands under further digests; False also for not known."""
+
 
 class Load(NamedTuple):
     """What one commit brings: staged runs, and the registrations that become true with them."""
@@ -107,6 +110,7 @@ class Load(NamedTuple):
     note: dict[str, Any] = {}  # kept with the index: which command made it
     ledger: list[Path] = []  # runs of what the ledger is to take
     drops: Drops | None = None  # what is to go from the ledger
+    own_digests: bool = False  # whether the runs bring nothing under further digests
 
 
 def numbers_of(view: View, names: Collection[str]) -> set[int]:

@@ -129,7 +129,7 @@ def register(
 ) -> None:
     """Write what a load says beside its captures, in the same commit."""
     meta: dict[str, Any] = {"captures": 0, "digests": 0, "containers": 0, "checksum": 0}
-    meta |= {"next_number": 1, "note": {}}
+    meta |= {"next_number": 1, "note": {}, "own_digests": True}
     if before is not None:
         meta = before.meta()
     for number, place in load.places:
@@ -148,6 +148,8 @@ def register(
         meta[count] = (meta[count] + getattr(outcome, count)) % (1 << 64)
     if load.note:
         meta["note"] = load.note
+    if load.runs and not load.own_digests:
+        meta["own_digests"] = False
     meta["ledger"] = ledger
     _forget(writer, before, META)
     writer.add_document(**note_document((META,), meta))

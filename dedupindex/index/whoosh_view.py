@@ -283,6 +283,10 @@ class WhooshView:
             found = self.snapshot.about(container_key(name))
             return Container(**found[1]["container"]) if found else None
 
+    def own_digests(self) -> bool:
+        with reading("the index"):
+            return bool(self.snapshot.meta().get("own_digests"))
+
     def counts(self) -> Counts:
         with reading("the index"):
             meta = self.snapshot.meta()

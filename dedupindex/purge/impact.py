@@ -10,6 +10,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any, NamedTuple
@@ -22,6 +23,7 @@ from dedupindex.index.cells import (
     answers,
     decode,
     digest_of_key,
+    digest_prefix,
     entries_of,
     packed_url,
 )
@@ -31,10 +33,11 @@ from dedupindex.index.protocol import View
 from dedupindex.index.runs import RunWriter
 from dedupindex.index.urlpack import pack
 from dedupindex.purge.going import Settling, size_of
-from dedupindex.purge.target import Chosen
+from dedupindex.purge.target import Chosen, Kind
 from dedupindex.spill import Sums
 
 _HELD = 8 << 20  # bytes of what is told of a digest, before it goes to disk
+_RANGES = 1000  # digests that are looked up one by one, each in all files of the ledger
 SAME_URL, OTHER_URL, NOWHERE = "same_url", "other_url", "nowhere"
 
 
@@ -95,8 +98,8 @@ class Depending(NamedTuple):
 class Survey:
     """Goes through an index once; `impact` is whole when `items` has ended.
 
-    With a `writer` it stages what takes the captures out: see `purge`. It only counts unless what
-    it finds is to be `listed`.
+    With a `writer` it stages what takes the captures out: see `purge`; `rewrites` is whether the
+    ledger may hold some of it. It only counts unless what it finds is to be `listed`.
     """
 
     def __init__(
@@ -107,6 +110,7 @@ class Survey:
         self._index, self._view, self._chosen = index, view, chosen
         self._settling, self._writer = settling, writer
         self._digest, self._survives = b"", False
+        self.rewrites = bool(view.ledger()) and chosen.target.kind is not Kind.CAPTURE
         self._held: IO[bytes]
         self._originals, self._revisits = Amount(), Amount()  # of a digest: left where it will be
 
@@ -117,9 +121,9 @@ class Survey:
             yield from self._items()
 
     def _items(self) -> Iterator[Going | Depending]:
-        ledger = _Ledger(items(self._index, self._view.ledger()))
-        chosen = self._chosen
-        for key, cell in self._view.cells():
+        names, ranges, chosen = self._view.ledger(), self._ranges(), self._chosen
+        ledger = _Ledger(chain.from_iterable(items(self._index, names, one) for one in ranges))
+        for key, cell in chain.from_iterable(map(self._view.cells, ranges)):
             if not self._digest or not key.startswith(self._digest):
                 yield from self._told()
                 self._digest, self._survives = key[: DIGEST_KEY[key[0]]], False
@@ -131,10 +135,20 @@ class Survey:
             entries = [entry for entry in entries_of(cell) if entry[0] & 3 != REVISIT]
             gone = self._gone(key, [*map(bare, entries), *copies])
             if gone:
+                self.rewrites = self.rewrites or not gone.isdisjoint(copies)
                 self._one(key, cell, copies, gone, ledger)
             else:
                 self._survives = self._survives or any(map(answers, entries))
         yield from self._told()
+
+    def _ranges(self) -> list[bytes]:
+        """What the keys begin with that are looked at, in order: some digests, or anything."""
+        target = self._chosen.target
+        if target.kind is Kind.CAPTURE and self._view.own_digests():
+            digests = {digest_prefix(one.digest) for one in target.ones}
+            if len(digests) <= _RANGES:
+                return sorted(digests)
+        return [b""]
 
     def _gone(self, key: bytes, known: list[bytes]) -> set[bytes]:
         """The entries under a key that go; rows that may tell of the same records among them."""

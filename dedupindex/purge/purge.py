@@ -50,7 +50,7 @@ def survey(index: Path, target: Target, seen: Seen | None = None) -> Found:
     with closing(open_index(index)) as engine, engine.view() as view:
         keys = engine.identity.settings.keys()
         what = chosen(target, view, keys)
-        impact = _surveyed(index, engine, view, what, None, seen)
+        impact = _surveyed(index, engine, view, what, None, seen).impact
         with closing(store) if store is not None else nullcontext():
             return Found(impact, _held(store, what), what.found)
 
@@ -72,13 +72,13 @@ def _surveyed(
     what: Chosen,
     writer: RunWriter | None,
     seen: Seen | None,
-) -> Impact:
+) -> Survey:
     settling = Settling(engine.identity.settings, view.place_of)
     whole = Survey(index, view, what, settling, writer=writer, listed=seen is not None)
     for item in whole.items():
         if seen is not None:
             seen(item)
-    return whole.impact
+    return whole
 
 
 def purge(index: Path, target: Target, *, force: bool, seen: Seen | None = None) -> Found:
@@ -108,7 +108,8 @@ def _purged(
     writer = RunWriter(scratch, "purged", run_bytes=_STAGED)
     with engine.view() as view:
         what = chosen(target, view, engine.identity.settings.keys())
-        impact = _surveyed(index, engine, view, what, writer, seen)
+        whole = _surveyed(index, engine, view, what, writer, seen)
+        impact = whole.impact
         marked = [_purged_container(view, name) for name in registered(what, view)]
     if impact.dependents.captures and not force:
         raise HasDependents(
@@ -123,10 +124,9 @@ def _purged(
             live.remove(store, what, engine.identity.settings)
             if target.kind is Kind.CRAWL:
                 _forget(store, target.texts)
-    with engine.view() as view:
-        drops = what.drops if view.ledger() else None
+    drops = what.drops if whole.rewrites else None
     if writer.paths or marked or drops:
-        engine.load(Load(writer.paths, (), marked, drops=drops))
+        engine.load(Load(writer.paths, (), marked, drops=drops, own_digests=True))
     return Found(impact, held, what.found)
 
 
