@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from time import perf_counter_ns
-from typing import Any
 
-import orjson
 from flask import Flask, Response, g, request
 from werkzeug.exceptions import HTTPException
 
@@ -16,6 +14,7 @@ from server import metrics as counting
 from server.access import Access
 from server.answers import Lookups
 from server.bodies import Bodies
+from server.captures import Captures
 from server.cdx import Cdx
 from server.claiming import Claiming
 from server.commands import Commands
@@ -33,10 +32,12 @@ from server.pages.blueprint import make_pages
 from server.patience import Patience
 from server.purging import PurgeViews
 from server.records import Records
-from server.replies import ERRORS, Headers, Reply, error_reply
+from server.replies import ERRORS, Headers, error_reply
 from server.report_views import ReportViews
 from server.reporting import Reporting
-from server.routes import ROUTES
+from server.responses import json_of, response_of
+from server.routes import COUNTED, ROUTES
+from server.writers import Writers
 
 _PLACES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 
@@ -54,12 +55,14 @@ def create_app(
     views = _Views(lookups, live, metrics, access)
     judges, cdx = Judges(), Cdx(live, metrics, access)
     reporting = Reporting(live, judges, config.max_batch)
-    crawls = CrawlViews(reporting, Claiming(live), access, bodies, config, metrics)
+    writers = Writers(reporting, access, bodies, config.max_body)
+    captures = Captures(reporting, writers, bodies, metrics, config.max_line)
+    crawls = CrawlViews(reporting, captures, Claiming(live), access, writers, metrics)
     reports = ReportViews(live, reporting, access)
     records = Records(live, judges, config.max_batch)
     dialects = DialectViews(cdx, records, access, bodies, config)
     commands = Commands(config.index)
-    purging = PurgeViews(live, reporting, access, commands, crawls.given, config.max_batch)
+    purging = PurgeViews(live, reporting, access, commands, writers.given, config.max_batch)
     for route in ROUTES:
         of = next(
             one for one in (views, crawls, reports, purging, dialects) if hasattr(one, route.name)
@@ -75,7 +78,7 @@ def create_app(
         patience = Patience(config.body_timeout)
         limits = Limits(config.rate_limit, access, metrics) if config.rate_limit else None
         inner = app.wsgi_app
-        app.wsgi_app = HotRoutes(inner, lookups, cdx, patience, limits)  # type: ignore[assignment,method-assign]
+        app.wsgi_app = HotRoutes(inner, lookups, cdx, captures, patience, limits)  # type: ignore[assignment,method-assign]
     return app
 
 
@@ -86,7 +89,8 @@ def _take_times(app: Flask, metrics: Metrics) -> None:
 
     @app.after_request
     def end(response: Response) -> Response:
-        metrics.route(request.endpoint or "", g.begun)
+        if request.endpoint not in COUNTED:
+            metrics.route(request.endpoint or "", g.begun)
         return response
 
 
@@ -96,18 +100,18 @@ class _Views:
         self._access = access
 
     def lookup(self) -> Response:
-        return _response(self._lookups.respond(request.environ))
+        return response_of(self._lookups.respond(request.environ))
 
     def lookup_batch(self) -> Response:
         return self.lookup()
 
     def healthz(self) -> Response:
-        return _json({"status": "alive"})
+        return json_of({"status": "alive"})
 
     def readyz(self) -> Response:
         with self._live.opened().engine.view() as view:
             view.counts()
-        return _json({"status": "ready"})
+        return json_of({"status": "ready"})
 
     def stats(self) -> Response:
         self._access.may_read(request.environ)
@@ -115,7 +119,7 @@ class _Views:
         identity = engine.identity
         with engine.view() as view:
             counts = view.counts()._asdict()
-        return _json(
+        return json_of(
             {
                 **counts,
                 "engine": identity.engine,
@@ -131,7 +135,7 @@ class _Views:
         return Response(text, content_type="text/plain; version=0.0.4; charset=utf-8")
 
     def openapi(self) -> Response:
-        return _json(document())
+        return json_of(document())
 
     def refused(self, error: HTTPException) -> Response:
         """What Flask refuses: unknown paths, wrong methods."""
@@ -141,16 +145,7 @@ class _Views:
             if name == "Allow":
                 allow.append((name, value))
         self._metrics.error(code)
-        return _response(error_reply(code, ERRORS[code][1], allow))
+        return response_of(error_reply(code, ERRORS[code][1], allow))
 
     def failed(self, error: Exception) -> Response:
-        return _response(reply_to(error, request.environ, self._metrics))
-
-
-def _response(reply: Reply) -> Response:
-    status, headers, body = reply
-    return Response(body, status=status, headers=headers)
-
-
-def _json(content: dict[str, Any]) -> Response:
-    return Response(orjson.dumps(content), content_type="application/json")
+        return response_of(reply_to(error, request.environ, self._metrics))

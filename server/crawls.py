@@ -184,6 +184,12 @@ class Crawls:
         opened = self._opened
         return Snapshot(writing, NOTHING if opened is None else opened.known)
 
+    def crawl_in(self, writing: Writing, name: str) -> Crawl:
+        """The crawl of a name as a transaction that writes sees it; raises `UnknownCrawl`."""
+        known = NOTHING if self._opened is None else self._opened.known
+        crawl = known.by_name.get(name) if known.of(writing) else None
+        return writing.crawl(name) if crawl is None else crawl
+
     def plainly(self, asker: str) -> int:
         """What a crawl's digests cover, if nothing else of it bears on a plain lookup; else -1."""
         crawl = self.crawl(asker)

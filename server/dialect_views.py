@@ -18,6 +18,7 @@ from server.config import Config
 from server.incoming import read_body
 from server.records import Records
 from server.replies import RequestError
+from server.responses import json_of, response_of
 
 
 class DialectViews:
@@ -30,8 +31,7 @@ class DialectViews:
         self._bodies = bodies
 
     def cdx(self) -> Response:
-        status, headers, body = self._cdx.get(request.environ)
-        return Response(body, status=status, headers=headers)
+        return response_of(self._cdx.get(request.environ))
 
     cdx_hex = cdx_search = cdx_timemap = cdx
 
@@ -40,7 +40,7 @@ class DialectViews:
         found = self._records.find(id, query_string(request.environ))
         if found is None:
             return Response("record not found\n", status=404, content_type="text/plain")
-        return Response(orjson.dumps(found), content_type="application/json")
+        return json_of(found)
 
     def no_record(self) -> Response:
         raise RequestError("bad_digest", "invalid ID: a record is asked for by its digest")

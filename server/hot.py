@@ -1,7 +1,8 @@
-"""The WSGI layer in front of Flask that answers lookups itself.
+"""The WSGI layer in front of Flask that answers itself what crawlers send for every capture.
 
 Flask's routing and request objects cost several times what a lookup does. This layer hands
-``/lookup`` and ``/cdx`` to the same functions that the Flask routes call, and all else to Flask.
+``/lookup``, ``/cdx`` and ``POST /captures`` to the same functions that the Flask routes call, and
+all else to Flask.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from server import logs
 from server.answers import Lookups
+from server.captures import Captures
 from server.cdx import PATHS, Cdx
 from server.limits import Limits
 from server.patience import Patience
@@ -30,12 +32,14 @@ class HotRoutes:
         inner: WSGIApplication,
         lookups: Lookups,
         cdx: Cdx,
+        captures: Captures,
         patience: Patience,
         limits: Limits | None = None,
     ) -> None:
-        self._inner, self._respond = inner, lookups.respond
+        self._inner = inner
         self.patience, self._limits = patience, limits
         self.gets = {"/lookup": lookups.get, **dict.fromkeys(PATHS, cdx.get)}
+        self._posts = {"/lookup": lookups.respond, "/captures": captures.respond}
         self.stopping = False
 
     def stop(self) -> None:
@@ -60,9 +64,8 @@ class HotRoutes:
 
     def _answer(self, environ: dict[str, Any], start: StartResponse) -> Iterable[bytes]:
         path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
-        answer = self.gets.get(path) if method == "GET" else None
-        if answer is None and method == "POST" and path == "/lookup":
-            answer = self._respond
+        by_path = self.gets if method == "GET" else self._posts if method == "POST" else {}
+        answer = by_path.get(path)
         if answer is not None:
             status, headers, body = answer(environ)
             start(status, headers)

@@ -98,8 +98,6 @@ def _parameters_of(route: Route) -> list[dict[str, Any]]:
         found.append({"name": "uri", "in": "query", "description": _RAW, "schema": text})
     for name, content in queries.OF_ROUTES.get(route.name, {}).items():
         found.append({"name": name, "in": "query", "schema": content})
-    if route.name == "add_captures":
-        found.append({"name": "crawl", "in": "query", "schema": {"type": "string"}})
     return found
 
 

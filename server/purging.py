@@ -25,6 +25,7 @@ from server.fields import only, text_of
 from server.live import LiveIndex
 from server.replies import RequestError
 from server.reporting import Reporting
+from server.responses import json_of
 
 LISTED = 1000  # originals and revisits in one answer
 _MEANT = ("container", "crawl", "url")
@@ -41,7 +42,7 @@ class PurgeViews:
         reporting: Reporting,
         access: Access,
         commands: Commands,
-        given: Callable[[], dict[str, Any]],
+        given: Callable[[dict[str, Any]], dict[str, Any]],
         most: int,
     ) -> None:
         """`given` reads the body of a request; `most` captures are deleted at once."""
@@ -63,7 +64,7 @@ class PurgeViews:
         content = orjson.loads(said.last)
         if lines:
             content["listed"] = [orjson.loads(line) for line in said.lines]
-        return _json(content)
+        return json_of(content)
 
     def drop_crawl(self, name: str) -> Response:
         """Take back what a crawl reported, also if it is committed, unless the index has it."""
@@ -77,11 +78,11 @@ class PurgeViews:
                 pass
             content = self._reporting.crawl(name)
         logs.audit(request.environ, who, content)
-        return _json(content)
+        return json_of(content)
 
     def delete_captures(self) -> Response:
         """Take single captures out of the index and the crawls."""
-        who, given = self._admin(), self._given()
+        who, given = self._admin(), self._given(request.environ)
         force = given.pop("force", False)
         if force not in (True, False, "true", "false"):
             raise BadQuery("force is true or false")
@@ -101,7 +102,7 @@ class PurgeViews:
                 content = orjson.loads(self._commands.run("purge", options, lines).last)
         self._live.refresh()
         logs.audit(request.environ, who, content)
-        return _json(content)
+        return json_of(content)
 
     def _admin(self) -> str:
         return self._access.require(request.environ, Role.ADMIN)
@@ -126,7 +127,3 @@ def _one(item: Any) -> dict[str, str]:
     if not found["digest"] or not found["url"]:
         raise BadQuery("a capture that is deleted needs digest and url")
     return found
-
-
-def _json(content: dict[str, Any]) -> Response:
-    return Response(orjson.dumps(content), content_type="application/json")

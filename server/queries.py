@@ -47,7 +47,15 @@ IMPACT: dict[str, dict[str, Any]] = {
     "prefix": {**_BOOLEAN, "description": "With `url`: all that begin so."},
     "list": {**_BOOLEAN, "description": "The first of what would go and of what depends, too."},
 }
-OF_ROUTES = {"list_crawls": CRAWLS, "crawl_report": REPORT, "impact": IMPACT}
+CAPTURES: dict[str, dict[str, Any]] = {
+    "crawl": {**_TEXT, "description": "The crawl that stored them, here or in the body."},
+}
+OF_ROUTES = {
+    "add_captures": CAPTURES,
+    "list_crawls": CRAWLS,
+    "crawl_report": REPORT,
+    "impact": IMPACT,
+}
 
 
 def read(query_string: str, known: Mapping[str, dict[str, Any]]) -> dict[str, Any]:

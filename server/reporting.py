@@ -190,7 +190,8 @@ class Reporting:
         captures = [one for one in found if isinstance(one, Capture)]
 
         def change(writing: Writing) -> Added:
-            return add(writing, writing.crawl(name), captures, settings, self._judges.of(settings))
+            crawl = self._live.crawls.crawl_in(writing, name)
+            return add(writing, crawl, captures, settings, self._judges.of(settings))
 
         done = self._live.crawls.write(change)
         self._live.crawls.counting.note_stored(name, done.held)

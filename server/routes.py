@@ -211,6 +211,9 @@ ROUTES = (
 HOT = ("/lookup", "/cdx", "/cdx/hex", "/cdx/search", "/web/timemap/cdx")
 """What the layer in front of Flask answers, as far as it is a GET or a lookup."""
 
+COUNTED = frozenset(("add_captures",))
+"""Routes that count their requests themselves, since that layer answers them, too."""
+
 
 def schema(name: str) -> dict[str, Any]:
     """A reference to a schema of the document."""

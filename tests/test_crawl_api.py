@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from flask.testing import FlaskClient
@@ -156,6 +157,46 @@ def test_json_lines_and_forms(web: FlaskClient) -> None:
     assert web.post("/captures?crawl=a", data=form).get_json()["added"] == 1
     assert ask(web, 3000, crawl="a")["original"]["offset"] == 5
     assert web.post("/crawls/a/commit", data={"exit": "Finished"}).get_json()["exit"] == "Finished"
+
+
+FORM = "application/x-www-form-urlencoded"
+
+
+REPORTS: list[tuple[str, bytes, str, int]] = [
+    ("application/json", json.dumps(report()).encode(), "a", 200),
+    ("Application/JSON; charset=utf-8", json.dumps({"captures": [report()]}).encode(), "a", 200),
+    ("application/x-ndjson", json.dumps(report(2)).encode() + b"\n{", "a", 200),
+    (FORM, urlencode(report(3)).encode(), "a", 200),
+    (FORM, urlencode(report()).encode() + b"&digest=x", "a", 400),
+    (FORM, b"url=%ff", "a", 400),
+    (FORM, b"\xff", "a", 400),
+    (FORM, b"&".join(b"f%d=1" % number for number in range(101)), "a", 400),
+    ("application/json", b"[]", "a", 400),
+    ("application/json", b"{", "a", 400),
+    ("text/plain", b"x", "a", 415),
+    ("application/json", b"{}", "", 404),
+    ("application/json", b"{}", "%ff", 404),
+    ("application/json", b"{}", "a&crawl=a", 400),
+    ("application/json", b"{}", "a&other=1", 400),
+]
+
+
+def test_the_hot_layer_takes_reports_as_flask_does(make_index: MakeIndex) -> None:
+    said = []
+    for hot in (True, False):
+        live = LiveIndex(index := make_index([capture(90)]))
+        live.refresh()
+        web = create_app(Config(index), live, hot=hot).test_client()
+        begin(web)
+        said.append(
+            [
+                (answer.status_code, answer.content_type, answer.get_json())
+                for kind, body, crawl, _ in REPORTS
+                for answer in [web.post(f"/captures?crawl={crawl}", data=body, content_type=kind)]
+            ]
+        )
+    assert said[0] == said[1]
+    assert [status for status, _, _ in said[0]] == [status for *_, status in REPORTS]
 
 
 @pytest.mark.parametrize(

@@ -143,10 +143,13 @@ class Known:
         """What is known in a state of the crawls, read anew only if it has changed."""
         if reading is None:
             return NOTHING
-        version = reading.version()
-        if reading.trees is self._trees and version == self._version:
+        if self.of(reading):
             return self
-        return Known(reading.trees, version, list(reading.crawls()))
+        return Known(reading.trees, reading.version(), list(reading.crawls()))
+
+    def of(self, reading: Reading) -> bool:
+        """Whether a transaction sees the crawls so."""
+        return reading.trees is self._trees and reading.version() == self._version
 
     def visible(self, asker: str, namespaces: tuple[str, ...] = ()) -> Visible:
         """What an asker sees; raises `UnknownCrawl`."""

@@ -1,0 +1,79 @@
+"""``POST /captures``: what crawlers stored, one by one or many at once.
+
+A crawler that reports one by one does so for every capture. So nothing here knows Flask: the hot
+layer and the Flask route call the same function, as they do for lookups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter_ns
+from typing import Any, BinaryIO, cast
+
+import orjson
+
+from server import logs, queries
+from server.answers import query_string
+from server.bodies import Bodies
+from server.failures import reply_to
+from server.fields import text_of
+from server.incoming import stretches
+from server.metrics import Metrics
+from server.replies import JSON, OK, Reply
+from server.reporting import Reported, Reporting
+from server.writers import Writers, kind_of
+
+_LINES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
+
+
+class Captures:
+    """Takes reports, in any number of threads."""
+
+    def __init__(
+        self, reporting: Reporting, writers: Writers, bodies: Bodies, metrics: Metrics, line: int
+    ) -> None:
+        """`line`: bytes of the longest line of JSON lines."""
+        self._reporting, self._writers = reporting, writers
+        self._bodies, self._metrics, self._line = bodies, metrics, line
+
+    def respond(self, environ: dict[str, Any]) -> Reply:
+        """The answer to POST /captures; never raises."""
+        started = perf_counter_ns()
+        try:
+            return OK, JSON, orjson.dumps(self._taken(environ).as_json())
+        except Exception as error:
+            return reply_to(error, environ, self._metrics)
+        finally:
+            self._metrics.route("add_captures", started)
+
+    def _taken(self, environ: dict[str, Any]) -> Reported:
+        total = Reported()
+        crawl = queries.read(query_string(environ), queries.CAPTURES).get("crawl", "")
+        if kind_of(environ) in _LINES:
+            who = self._writers.allowed(environ, crawl)
+            lines = stretches(cast(BinaryIO, environ["wsgi.input"]), self._line)
+            with self._bodies.one(), self._audited(environ, who, crawl, total):
+                self._reporting.lines(crawl, lines, total)
+            return total
+        given = self._writers.given(environ)
+        crawl = crawl or text_of(given, "crawl")
+        who = self._writers.allowed(environ, crawl)
+        with self._audited(environ, who, crawl, total):
+            self._reporting.captures(crawl, given, total)
+        return total
+
+    @contextmanager
+    def _audited(
+        self, environ: dict[str, Any], who: str, crawl: str, total: Reported
+    ) -> Iterator[None]:
+        """A line in the log for what was written, also where it broke off in the middle."""
+        try:
+            yield
+        except BaseException:
+            self._metrics.written(total.counts())
+            if total.added or total.unchanged or total.refused:
+                logs.audit(environ, who, {**vars(total), "broken_off": True}, crawl)
+            raise
+        self._metrics.written(total.counts())
+        logs.audit(environ, who, vars(total), crawl)
