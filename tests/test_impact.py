@@ -108,6 +108,48 @@ def test_what_was_purged_stays_away(index: Path) -> None:
     assert (str(sha1(3)), BACKUP) in {(digest, one.container) for digest, one in held(index)}
 
 
+def test_rows_of_a_purged_file_stay_away_by_whatever_name_and_crawl(tmp_path: Path) -> None:
+    index = begin(tmp_path)
+    inner = "/w/a.wacz/archive/data.warc.gz"
+    kept = capture(4, C, 1, container=SECOND)
+    load(index, [capture(1, A, 1, container=FIRST), capture(2, B, 1, container=inner), kept])
+    rows = [
+        capture(number, url, 1, container=name, crawl=crawl, evidence=Evidence.ROW)
+        for number, url, names in (
+            (1, A, ("first.warc.gz", FIRST, "")),
+            (2, B, ("data.warc.gz", inner, "a.wacz", "/w/a.wacz", "")),
+        )
+        for name in names
+        for crawl in ("", "other")
+    ]
+    load(index, rows[3:4])
+    told = survey(index, container("data.warc.gz", FIRST)).impact
+    assert (told.originals.captures, told.copies.captures) == (2, 1)
+    purge(index, container("data.warc.gz", FIRST), force=False)
+    for row in rows:
+        load(index, [row])
+    assert held(index) == [(str(sha1(4)), kept)]
+    load(index, [rows[0]._replace(container="/copy/first.warc.gz")])  # a row of another file
+    assert len(held(index)) == 2
+
+
+def test_rows_that_may_tell_of_what_goes_are_told_of_and_go(tmp_path: Path) -> None:
+    index = begin(tmp_path)
+    one = capture(1, A, 1, container="first.warc.gz", evidence=Evidence.ROW)
+    other, copied = one._replace(container=BACKUP), one._replace(container="/b/first.warc.gz")
+    load(index, [one, other, copied], [revisit_of(one, B, 2)])
+    record = copied._replace(evidence=Evidence.RECORD)
+    for _ in range(2):
+        impact = survey(index, container(FIRST)).impact
+        assert impact.originals.captures + impact.copies.captures == 2
+        assert not impact.dependents.captures  # it is in the backup, too
+        load(index, [])
+    purge(index, container(FIRST), force=False)
+    assert [found for _, found in held(index)] == [other]
+    load(index, [copied, record])
+    assert [found for _, found in held(index)] == [record]  # no row: the file itself
+
+
 def test_of_a_purged_url_not_even_a_copy_of_the_record_comes_back(index: Path) -> None:
     target = Target(Kind.URL, (C.decode(),))
     purge(index, target, force=True)

@@ -24,14 +24,20 @@ URLS = (b"http://example.com/a", b"http://www.example.com/a", b"http://example.c
 FILES = ("/w/a.warc.gz", "/w/b.warc.gz", "/copy/a.warc.gz", "a.warc.gz", "")
 
 stored = st.builds(
-    lambda number, url, day, evidence, container: capture(
-        number, url, day, evidence=evidence, container=container
+    lambda number, url, day, evidence, container, crawl: capture(
+        number,
+        url,
+        day,
+        evidence=evidence,
+        container=container,
+        crawl="" if container.startswith("/") else crawl,
     ),
     st.integers(1, 2),
     st.sampled_from(URLS),
     st.integers(1, 3),
     st.sampled_from([Evidence.RECORD, Evidence.RECORD, Evidence.ROW]),
     st.sampled_from(FILES),
+    st.sampled_from(["", "", "weekly"]),
 )
 told = st.builds(
     lambda number, url, day, evidence, offset: capture(
@@ -45,6 +51,7 @@ told = st.builds(
 )
 targets = st.one_of(
     st.builds(lambda name: Target(Kind.CONTAINER, (name,)), st.sampled_from(FILES[:-1])),
+    st.just(Target(Kind.CRAWL, ("weekly",))),
     st.builds(lambda url: Target(Kind.URL, (url.decode(),)), st.sampled_from(URLS)),
     st.just(Target(Kind.PREFIX, ("http://example.com/",))),
     st.builds(
@@ -56,7 +63,8 @@ targets = st.one_of(
         st.integers(1, 3),
     ),
 )
-steps = st.one_of(st.lists(st.one_of(stored, stored, told), max_size=8), targets)
+listed = st.sampled_from(["", "weekly"])  # a CDX of all that came, indexed under that crawl
+steps = st.one_of(st.lists(st.one_of(stored, stored, told), max_size=8), targets, listed)
 
 Place = tuple[str, bytes, bytes]  # digest, URL, second
 
@@ -66,7 +74,7 @@ class Model:
     """Everything that came and was not purged, and what stays away."""
 
     items: list[Capture] = field(default_factory=list)
-    gone: set[tuple[Place, str]] = field(default_factory=set)  # with the container, "*" for any
+    gone: set[tuple[Place, str, str]] = field(default_factory=set)  # of a file and crawl, or "*"
 
     def load(self, captures: Iterable[Capture]) -> None:
         self.items += [one for one in captures if not self._stays_away(one)]
@@ -75,15 +83,15 @@ class Model:
         place = _place(one)
         if one.evidence is Evidence.NAMED:
             return any(
-                (other[0] == place) or (where == "*" and other[0][:2] == place[:2])
-                for other in self.gone
-                for where in [other[1]]
+                other == place or (where == "*" and other[:2] == place[:2])
+                for other, where, _ in self.gone
             )
         if one.evidence is Evidence.REVISIT:
             return False
-        if not one.container:
-            return any(other[0] == place for other in self.gone)
-        return (place, one.container) in self.gone or (place, "*") in self.gone
+        return any(
+            other == place and (where == "*" or _tells(one, where, crawl))
+            for other, where, crawl in self.gone
+        )
 
     def _chained(self, one: Capture) -> bool:
         """Whether it is a claim that nobody ever believed: an index does not know of it."""
@@ -94,23 +102,29 @@ class Model:
             for mark in self.items
         )
 
-    def purge(self, target: Target) -> int:
-        """How many captures go."""
+    def purge(self, target: Target) -> None:
         gone = [one for one in self.items if _takes(target, one) and not self._chained(one)]
-        if target.kind is Kind.CONTAINER:
-            places = {_place(one) for one in gone}
-            gone += [
-                one
-                for one in self.items
-                if one.evidence is Evidence.ROW and not one.container and _place(one) in places
-            ]
-        where = target.kind is Kind.CONTAINER
+        whole = target.kind in (Kind.CONTAINER, Kind.CRAWL)
         self.gone |= {
-            (_place(one), one.container if where else "*") for one in gone if one.container
+            (_place(one), *((one.container, one.crawl) if whole else ("*", ""))) for one in gone
         }
-        self.gone |= {(_place(one), "*") for one in gone if not one.container}
         self.items = [one for one in self.items if one not in gone and not self._stays_away(one)]
-        return len(gone)
+
+
+def _tells(one: Capture, container: str, crawl: str) -> bool:
+    """Whether what was read or stands in a row is of a container, as far as it says so."""
+    if one.evidence is Evidence.ROW:
+        return not one.container or is_container(container, one.container)
+    return (one.container, one.crawl) in ((container, crawl), ("", ""))
+
+
+def _rows(came: list[Capture], crawl: str) -> list[Capture]:
+    """What a CDX file says of captures: the last names of their files."""
+    return [
+        one._replace(evidence=Evidence.ROW, crawl=crawl, container=one.container.rpartition("/")[2])
+        for one in came
+        if one.container
+    ]
 
 
 def _place(one: Capture) -> Place:
@@ -120,6 +134,8 @@ def _place(one: Capture) -> Place:
 def _takes(target: Target, one: Capture) -> bool:
     if one.evidence is Evidence.REVISIT:
         return False
+    if target.kind is Kind.CRAWL:
+        return one.crawl in target.texts
     if target.kind is Kind.CONTAINER:
         named = one.evidence is Evidence.NAMED or not one.container
         return not named and is_container(target.texts[0], one.container)
@@ -137,9 +153,9 @@ def test_after_any_loads_and_purges_an_index_is_as_if_built_from_what_survives(
 ) -> None:
     @settings(max_examples=150 if engine == "lmdb" else 20)
     @given(st.lists(steps, min_size=2, max_size=6), st.booleans())
-    def check(made: list[list[Capture] | Target], canonical: bool) -> None:
+    def check(made: list[list[Capture] | Target | str], canonical: bool) -> None:
         chosen = Settings(keep=keep, canonical=canonical)
-        model = Model()
+        model, came = Model(), list[Capture]()
         with tempfile.TemporaryDirectory() as name:
             index = begin(Path(name), engine, chosen)
             for step in made:
@@ -151,6 +167,8 @@ def test_after_any_loads_and_purges_an_index_is_as_if_built_from_what_survives(
                     again = purge(index, step, force=False).impact
                     assert not (again.originals.captures or again.copies.captures)
                 else:
+                    came += step if isinstance(step, list) else []
+                    step = _rows(came, step) if isinstance(step, str) else step
                     model.load(step)
                     load(index, step)
                 rebuilt = begin(Path(name) / "fresh", engine, chosen)

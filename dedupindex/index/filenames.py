@@ -19,6 +19,11 @@ def is_container(text: str, name: str) -> bool:
     return last == name if "/" in text else last == name.rpartition("/")[2]
 
 
+def tells_of(row: str, name: str) -> bool:
+    """Whether a row of the container `row`, "" for none, may tell of a capture in `name`."""
+    return not row or any(is_container(file, row) for file in files_of(name))
+
+
 def files_of(name: str) -> Iterator[str]:
     """A container's name, then those of the files that it may be in: of a WARC its WACZ.
 

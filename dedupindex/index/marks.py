@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import NamedTuple
 
 from xxhash import xxh3_64_digest
 
 from dedupindex.capture import Capture, Evidence
-from dedupindex.index.cells import BEFORE, GONE, READ, SPARE, container_of, encode, packed_url
+from dedupindex.index.cells import (
+    BEFORE,
+    GONE,
+    READ,
+    SPARE,
+    Place,
+    container_of,
+    encode,
+    packed_url,
+)
+from dedupindex.index.filenames import tells_of
 
 RECORD, ROW, NAMED, REVISIT = range(4)  # as in the flags of an entry
 MARKS = 8  # seconds of records that were read, kept under one key
@@ -55,17 +65,27 @@ class Marks(NamedTuple):
             one[10:] == url and (one[:6] == second or one[6:10] == _ANYWHERE) for one in self.gone
         )
 
-    def purged(self, entry: bytes) -> bool:
+    def purged(self, entry: bytes, place_of: Callable[[int], Place]) -> bool:
         """Whether the capture of an entry that was read, or of a row, was purged.
 
-        A row that names no container may tell of any.
+        What was read is of its own file and crawl. A row may tell of any file that it means, in
+        whatever crawl; one that names no container may tell of any.
         """
         if not self.gone:
             return False
         url, second, container = url_hash(entry), entry[2:8], entry[17:21]
         if container == _ANYWHERE:
             return any(one[:6] == second and one[10:] == url for one in self.gone)
-        return not self.gone.isdisjoint((second + container + url, second + _ANYWHERE + url))
+        if not self.gone.isdisjoint((second + container + url, second + _ANYWHERE + url)):
+            return True
+        if entry[0] & 3 != ROW:
+            return False
+        row = place_of(container_of(entry)).container
+        return any(
+            tells_of(row, place_of(int.from_bytes(one[6:10], "big")).container)
+            for one in self.gone
+            if one[:6] == second and one[10:] == url
+        )
 
     def refute(self, row: bytes) -> bool:
         """Whether the record that `row` tells of was read, and was no original."""

@@ -76,7 +76,7 @@ class Rule:
         marks = Marks.of(entries)
         groups: dict[bytes, list[bytes]] = {}
         for entry in entries:
-            if entry[0] & 3 < NAMED and marks.gone and marks.purged(entry):
+            if entry[0] & 3 < NAMED and marks.gone and marks.purged(entry, self.place_of):
                 outcome.purged += _counts(entry)
             elif entry[0] & 3 != REVISIT:
                 group = packed_url(entry) if self.keys.url else b""

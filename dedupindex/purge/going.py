@@ -16,7 +16,7 @@ from dedupindex.index.cells import (
     packed_url,
 )
 from dedupindex.index.identity import Settings
-from dedupindex.index.marks import REVISIT, bare, encode_gone
+from dedupindex.index.marks import REVISIT, ROW, Marks, bare, encode_gone
 from dedupindex.index.settle import Outcome, Rule, mark_before
 
 OF_RECORD = 32  # in an entry's flags: its size is that of the record
@@ -41,11 +41,22 @@ class Settling:
         """What a container number stands for, 0 for nothing."""
         return self._place_of(number) if number else NOWHERE
 
+    def told(self, known: list[bytes], taken: set[bytes]) -> set[bytes]:
+        """The rows under a key that may tell of records that are taken out of their containers."""
+        marks = Marks.of([encode_gone(entry, anywhere=False) for entry in taken])
+        rows = {entry for entry in known if entry[0] & 3 == ROW} - taken
+        return {entry for entry in rows if marks.purged(entry, self.place_of)}
+
     def purged(
-        self, key: bytes, cell: bytes, copies: list[bytes], gone: set[bytes], *, anywhere: bool
-    ) -> Purged:
-        """What is under `key` when `gone` has gone from its cell and from the ledger's copies."""
-        marks = {encode_gone(entry, anywhere=anywhere) for entry in gone}
+        self, key: bytes, cell: bytes, copies: list[bytes], taken: set[bytes], told: set[bytes],
+        *, anywhere: bool,
+    ) -> Purged:  # fmt: skip
+        """What is under `key` when `taken` has gone from its cell and from the ledger's copies.
+
+        `told` goes with it, and comes back when what it tells of does: so there are marks of
+        `taken` only.
+        """
+        marks, gone = {encode_gone(entry, anywhere=anywhere) for entry in taken}, taken | told
         stay = [entry for entry in copies if entry not in gone]
         settled = self._rule.settle(key, [*mark_before(cell), *marks, *stay], Outcome())
         left = list(entries_of(settled)) if settled else []

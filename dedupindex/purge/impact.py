@@ -28,7 +28,7 @@ from dedupindex.index.cells import (
     packed_url,
 )
 from dedupindex.index.ledger import DEPENDENT, Dependent, items
-from dedupindex.index.marks import NAMED, REVISIT, ROW, Marks, bare
+from dedupindex.index.marks import NAMED, REVISIT, Marks, bare
 from dedupindex.index.protocol import View
 from dedupindex.index.runs import RunWriter
 from dedupindex.index.urlpack import pack
@@ -131,12 +131,14 @@ class Survey:
                 self._survives = self._survives or any(map(answers, entries_of(cell)))
                 continue
             marks = Marks.of(list(entries_of(cell)))
-            copies = [entry for entry in ledger.copies(key) if not _void(entry, marks)]
+            copies = [entry for entry in ledger.copies(key) if not self._void(entry, marks)]
             entries = [entry for entry in entries_of(cell) if entry[0] & 3 != REVISIT]
-            gone = self._gone(key, [*map(bare, entries), *copies])
-            if gone:
-                self.rewrites = self.rewrites or not gone.isdisjoint(copies)
-                self._one(key, cell, copies, gone, ledger)
+            known = [*map(bare, entries), *copies]
+            taken = {entry for entry in known if chosen.takes(key, entry)}
+            if taken:
+                told = set() if chosen.anywhere else self._settling.told(known, taken)
+                self.rewrites = self.rewrites or not taken.isdisjoint(copies)
+                self._one(key, cell, copies, taken, told, ledger)
             else:
                 self._survives = self._survives or any(map(answers, entries))
         yield from self._told()
@@ -150,24 +152,19 @@ class Survey:
                 return sorted(digests)
         return [b""]
 
-    def _gone(self, key: bytes, known: list[bytes]) -> set[bytes]:
-        """The entries under a key that go; rows that may tell of the same records among them."""
-        takes = self._chosen.takes
-        gone = {entry for entry in known if takes(key, entry)}
-        if gone and not self._chosen.anywhere:
-            places = {(entry[2:8], packed_url(entry)) for entry in gone}
-            for entry in known:
-                if entry[0] & 3 == ROW and (entry[2:8], packed_url(entry)) in places:
-                    place = self._settling.place_of(int.from_bytes(entry[17:21], "big"))
-                    if not place.container:
-                        gone.add(entry)
-        return gone
+    def _void(self, entry: bytes, marks: Marks) -> bool:
+        """Whether a copy is one no more, by what the index has heard since."""
+        if entry[0] & 3 == NAMED:
+            return marks.chain(entry)
+        return marks.purged(entry, self._settling.place_of)
 
     def _one(
-        self, key: bytes, cell: bytes, copies: list[bytes], gone: set[bytes], ledger: _Ledger
-    ) -> None:
+        self, key: bytes, cell: bytes, copies: list[bytes], taken: set[bytes], told: set[bytes],
+        ledger: _Ledger,
+    ) -> None:  # fmt: skip
         """What goes under one key, and what depends on it."""
-        purged = self._settling.purged(key, cell, copies, gone, anywhere=self._chosen.anywhere)
+        anywhere = self._chosen.anywhere
+        purged = self._settling.purged(key, cell, copies, taken, told, anywhere=anywhere)
         if self._writer is not None:
             self._writer.extend(sorted(key + entry for entry in purged.staged))
         digest = digest_of_key(key)
@@ -175,7 +172,7 @@ class Survey:
         self._survives = self._survives or bool(stay)
         answered = {bare(entry) for entry in entries_of(cell) if answers(entry)}
         sizes: dict[tuple[bytes, bytes], int] = {}
-        for entry in sorted(gone):
+        for entry in sorted(taken | told):
             size = size_of(key, entry)
             place = entry[2:8], packed_url(entry)
             sizes[place] = max(size, sizes.get(place, -1))
@@ -260,11 +257,6 @@ class Survey:
             )
         self._held.seek(0)
         self._held.truncate()
-
-
-def _void(entry: bytes, marks: Marks) -> bool:
-    """Whether a copy is one no more, by what the index has heard since."""
-    return marks.chain(entry) if entry[0] & 3 == NAMED else marks.purged(entry)
 
 
 class _Ledger:
