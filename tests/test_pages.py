@@ -266,6 +266,15 @@ def test_charts_have_the_numbers_of_crawls(web: FlaskClient) -> None:
         assert "6 lookups, 4 duplicates" in page(shown).text  # of b the first one is one, too
         one = page(web.get(f"/pages/charts?span={span}&crawl=b"))
         assert "2 lookups, 2 duplicates" in one.text
+        assert "4 captures saved, 3 stored" in shown.text and "3,000 stored" in shown.text
+        assert "2 captures saved, 1 stored" in one.text
+        drawn = shown.text.partition("Captures, saved and stored; the")[2].partition("</svg>")[0]
+        names = re.findall(r'<rect class="(\w+)" .* height="([\d.]+)"/>', drawn)
+        assert dict(names) == {
+            "exact_url": "68.57",
+            "digest": "22.86",
+            "new": "68.57",
+        }
     page(web.get("/pages/charts?span=x"), 400)
     page(web.get("/pages/charts?crawl=x"), 404)
 

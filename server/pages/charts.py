@@ -1,4 +1,4 @@
-"""Charts over time: lookups by what was found, and bytes that were saved and stored."""
+"""Charts over time: lookups by what was found, captures and bytes that were saved and stored."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dedupindex.errors import BadQuery
 from server.access import Access, Sight
 from server.live import LiveIndex
 from server.pages.chart import columns
-from server.pages.figures import CLASSES, found, shown, spent, text_of
+from server.pages.figures import CLASSES, found, kept, shown, spent, text_of
 from server.pages.signing import with_token
 
 
@@ -56,6 +56,7 @@ class Charts:
             rows=[shown(unit, row) for unit, row in reversed(rows)],
             units=[text_of(unit) for unit, _ in rows],
             lookups=columns([(_lookups_in(unit, row), found(row)) for unit, row in rows]),
+            captures=columns([(_captures_in(unit, row), kept(row)) for unit, row in rows]),
             bytes=columns([(_bytes_in(unit, row), spent(row)) for unit, row in rows]),
         )
 
@@ -97,6 +98,10 @@ def _units(span: _Span, now: datetime) -> list[bytes]:
 
 def _lookups_in(unit: bytes, row: Row) -> str:
     return f"{text_of(unit)}: {row.lookups:,} lookups, {row.duplicates:,} duplicates"
+
+
+def _captures_in(unit: bytes, row: Row) -> str:
+    return f"{text_of(unit)}: {row.duplicates:,} captures saved, {row.stored:,} stored"
 
 
 def _bytes_in(unit: bytes, row: Row) -> str:

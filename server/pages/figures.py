@@ -22,6 +22,11 @@ def found(row: Row) -> Values:
     return [(name, getattr(row, name)) for name in CLASSES]
 
 
+def kept(row: Row) -> Values:
+    """Captures that need not be stored again, by class, and those that were stored."""
+    return [*((name, getattr(row, name)) for name in _SAVED), ("new", row.stored)]
+
+
 def spent(row: Row) -> Values:
     """Bytes that need not be stored again, by class, and those that were stored."""
     return [*((name, getattr(row, f"{name}_bytes")) for name in _SAVED), ("new", row.stored_bytes)]
