@@ -224,6 +224,14 @@ def test_every_write_is_audited(index: Path, caplog: pytest.LogCaptureFixture) -
     assert "token=heritrix POST /crawls name=a state=open" in line and secret not in line
 
 
+@pytest.mark.parametrize("option", ["--crawls", "--namespaces"])
+def test_an_administrator_cannot_be_confined(index: Path, option: str) -> None:
+    _, said = dedupindex("token", index, "--add", "a", "--role", "admin", option, "x-*", status=2)
+    assert "an admin is not confined" in said
+    assert tokens.read_tokens(index) == []
+    dedupindex("token", index, "--add", "a", "--role", "admin", option, "*")
+
+
 def test_the_command(index: Path) -> None:
     out, talk = dedupindex("token", index, "--add", "a", "--role", "read")
     assert out.startswith("dedup_") and "not shown again" in talk

@@ -56,6 +56,10 @@ def command(
     read_identity(index)
     if add and remove:
         raise click.UsageError("give either --add or --remove")
+    if add and role == "admin" and (crawls, namespaces) != ("*", "*"):
+        raise click.UsageError(
+            "an admin is not confined: --crawls and --namespaces are for the other roles"
+        )
     if add:
         secret = tokens.add(index, add, Role[role.upper()], crawls, namespaces)
         if as_json:
