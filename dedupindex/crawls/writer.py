@@ -8,6 +8,7 @@ Nobody is told that a write is done before it is on disk, in the file that stand
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
@@ -37,15 +38,20 @@ class _Job:
 
 
 class Writer:
-    """Writes to a store for all threads of a process; close it to end its own thread."""
+    """Writes to a store for all threads of a process.
+
+    Its own thread ends, and lets go of the store, when it is closed or nobody has it any more.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._open = True
         self._door = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="crawls", daemon=True)
+        work = _Work(store, self._jobs)
+        self._thread = threading.Thread(target=work.run, name="crawls", daemon=True)
         self._thread.start()
+        weakref.finalize(self, self._jobs.put, None).atexit = False
 
     def write(self, change: Callable[[Writing], _T]) -> _T:
         """Make a change and wait until it is on disk; raises what `change` or the disk raises.
@@ -71,17 +77,28 @@ class Writer:
             self._jobs.put(None)
         self._thread.join()
 
-    def _run(self) -> None:
-        going = True
-        while going:
-            jobs = [self._jobs.get()]
-            while len(jobs) < _AT_ONCE:
-                try:
-                    jobs.append(self._jobs.get_nowait())
-                except Empty:
-                    break
-            going = None not in jobs  # the last there is: the door is shut
-            self._together([job for job in jobs if job is not None])
+
+class _Work:
+    """What the thread does; it must not hold the writer itself."""
+
+    def __init__(self, store: Store, jobs: SimpleQueue[_Job | None]) -> None:
+        self._store, self._jobs = store, jobs
+
+    def run(self) -> None:
+        """Make changes until there comes a None instead of one."""
+        while self._turn():
+            pass  # here it holds none of them, nor what they hold
+
+    def _turn(self) -> bool:
+        """Wait for changes and make them together; False if they were the last."""
+        jobs = [self._jobs.get()]
+        while len(jobs) < _AT_ONCE:
+            try:
+                jobs.append(self._jobs.get_nowait())
+            except Empty:
+                break
+        self._together([job for job in jobs if job is not None])
+        return None not in jobs  # the door is shut, or nobody can knock
 
     def _together(self, jobs: list[_Job]) -> None:
         try:
