@@ -422,6 +422,25 @@ def test_captures_of_crawls_go_too(tmp_path: Path) -> None:
         assert reading.crawl("b").swept
 
 
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_crawl_keeps_no_copies_until_their_warcs_are_read(tmp_path: Path, merged: bool) -> None:
+    """As the documentation says: what was reported of a copy is gone, what is read of it counts."""
+    index = begin(tmp_path)
+    copy = capture(1, A, 2, container="/w/y.warc.gz")
+    with closing(Store(index)) as store:
+        report(store, "a", capture(1, A, 1, container="/w/x.warc.gz"), copy)
+        with store.writing() as writing:
+            life.commit(writing, "a")
+        if merged:
+            upkeep.merge(index, store)
+    purge(index, container("x.warc.gz"), force=False)
+    with closing(Store(index)) as store:
+        upkeep.merge(index, store)
+    assert held(index) == []
+    load(index, [copy])
+    assert [one.container for _, one in held(index)] == ["/w/y.warc.gz"]
+
+
 def test_a_crawl_is_dropped_unless_the_index_has_it(tmp_path: Path) -> None:
     index = begin(tmp_path)
     with closing(Store(index)) as store:
