@@ -480,3 +480,44 @@ def test_a_purge_that_is_killed_happened_wholly_or_not_at_all(tmp_path: Path, en
     now = held(index)
     assert len(now) == 300 and {one.container for _, one in now} == {SECOND}
     assert not survey(index, container(FIRST)).impact.originals.captures
+
+
+@pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
+@pytest.mark.parametrize(
+    "target",
+    [
+        Target(Kind.URL, (A.decode(),)),
+        Target(Kind.PREFIX, (A.decode(),)),
+        Target(Kind.CAPTURE, ones=(One(sha1(1), A), One(sha1(2), A))),
+    ],
+    ids=lambda target: target.kind.value,
+)
+def test_what_only_a_crawl_had_stays_away_once_it_is_purged(
+    tmp_path: Path, engine: str, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = begin(tmp_path, engine)
+    one, other = capture(1, A, 1, container="x.warc.gz", also=(sha1(7),)), capture(2, A, 2)
+    kept = capture(3, B, 1)
+    with closing(Store(index)) as store:
+        report(store, "open", one, kept)
+        report(store, "committed", other)
+        with store.writing() as writing:
+            life.commit(writing, "committed")
+
+    def fail(*given: object) -> None:
+        raise OSError("the power went")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("dedupindex.purge.live.remove", fail)
+        with pytest.raises(OSError, match="power"):
+            purge(index, target, force=False)
+    done = purge(index, target, force=False)  # all of it is there to be found again
+    assert done.live == 2 and done.places == set(range(max(len(target.ones), 1)))
+    with closing(Store(index)) as store:
+        with store.writing() as writing:
+            life.commit(writing, "open")
+        upkeep.merge(index, store)
+    load(index, [one._replace(container=FIRST), other._replace(container=SECOND)])
+    assert [found.url for _, found in held(index)] == [B]
+    load(index, [capture(1, A, 3, container=FIRST)])  # another capture
+    assert len(held(index)) == 2

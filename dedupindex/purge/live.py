@@ -15,15 +15,20 @@ from dedupindex.errors import CrawlEnded, UnknownCrawl
 from dedupindex.index.cells import ALSO, container_of, entries_of
 from dedupindex.index.filenames import is_container
 from dedupindex.index.identity import Settings
-from dedupindex.index.marks import NAMED
+from dedupindex.index.marks import NAMED, encode_gone
+from dedupindex.index.runs import RunWriter
 from dedupindex.index.settle import Rule
 from dedupindex.purge.target import Chosen, Kind
 
 _LOOKED_AT_ONCE = 100_000  # places, in one read transaction
 
 
-def counted(reading: Reading, what: Chosen) -> int:
-    """How many captures a target means of crawls that the index has not taken in."""
+def counted(reading: Reading, what: Chosen, writer: RunWriter | None = None) -> int:
+    """How many captures a target means of crawls that the index has not taken in.
+
+    With a `writer` it stages marks of those that are to stay away wherever they come from: the
+    index, which has them from nowhere else, would take them when it reads their files.
+    """
     _note_crawls(reading, what)
     crawls = {crawl.number: crawl for crawl in reading.crawls()}
     waiting = {number for number, crawl in crawls.items() if _waits(crawl)}
@@ -32,6 +37,9 @@ def counted(reading: Reading, what: Chosen) -> int:
         if _number(place) in waiting:
             gone = _taken(reading, what, crawls, place, cell)
             count += sum(not entry[1] & ALSO for entry in gone)
+            if writer is not None and what.anywhere:
+                key = place[:-NUMBER]
+                writer.extend([key + encode_gone(entry, anywhere=True) for entry in gone])
     return count
 
 

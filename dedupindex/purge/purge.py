@@ -55,12 +55,15 @@ def survey(index: Path, target: Target, seen: Seen | None = None) -> Found:
             return Found(impact, _held(store, what), what.found)
 
 
-def _held(store: Store | None, what: Chosen) -> int:
-    """How many captures of crawls go, too; raises `BadInput`, see `Chosen.check`."""
+def _held(store: Store | None, what: Chosen, writer: RunWriter | None = None) -> int:
+    """How many captures of crawls go, too, staged as `live.counted` does it.
+
+    Raises `BadInput`, see `Chosen.check`.
+    """
     held = 0
     if store is not None:
         with store.reading() as reading:
-            held = live.counted(reading, what)
+            held = live.counted(reading, what, writer)
     what.check()
     return held
 
@@ -116,17 +119,17 @@ def _purged(
             f"{impact.dependents.captures:,} revisits name captures that would go; "
             "bin/impact lists them, and --force purges all the same"
         )
-    writer.flush()
     store = open_store(index)
     with closing(store) if store is not None else nullcontext():
-        held = _held(store, what)
-        if store is not None:
+        held = _held(store, what, writer)
+        writer.flush()
+        drops = what.drops if whole.rewrites else None
+        if writer.paths or marked or drops:
+            engine.load(Load(writer.paths, (), marked, drops=drops, own_digests=True))
+        if store is not None:  # last: until then what is to go can be found again
             live.remove(store, what, engine.identity.settings)
             if target.kind is Kind.CRAWL:
                 _forget(store, target.texts)
-    drops = what.drops if whole.rewrites else None
-    if writer.paths or marked or drops:
-        engine.load(Load(writer.paths, (), marked, drops=drops, own_digests=True))
     return Found(impact, held, what.found)
 
 
