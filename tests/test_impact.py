@@ -27,6 +27,7 @@ from dedupindex.index.cells import digest_of_key
 from dedupindex.index.filenames import files_of, is_container
 from dedupindex.index.identity import Settings
 from dedupindex.index.lmdb_view import LmdbView
+from dedupindex.index.urlpack import pack
 from dedupindex.index.whoosh_view import WhooshView
 from dedupindex.purge.impact import Depending, Going
 from dedupindex.purge.purge import Found, purge, survey
@@ -521,3 +522,30 @@ def test_what_only_a_crawl_had_stays_away_once_it_is_purged(
     assert [found.url for _, found in held(index)] == [B]
     load(index, [capture(1, A, 3, container=FIRST)])  # another capture
     assert len(held(index)) == 2
+
+
+@pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
+def test_where_the_text_of_a_purged_url_is_left_is_what_the_docs_say(
+    tmp_path: Path, engine: str
+) -> None:
+    index, url = begin(tmp_path, engine), b"http://example.com/xqzjvkwy"
+    gone, other = capture(1, url, 1), capture(2, A, 1)
+    named = [revisit_of(gone, B, 2), revisit_of(gone, url, 3), revisit_of(other, url, 4)]
+    load(index, [gone, other], named)
+    load(index, [capture(1, url, 2)])
+    with closing(Store(index)) as store:
+        report(store, "c", capture(3, url, 1))
+    purge(index, Target(Kind.URL, (url.decode(),)), force=True)
+    with closing(open_index(index)) as engine_, engine_.view() as view:
+        lengths = engine_.identity.settings.keys().lengths()
+        left = [item[lengths[item[0]] :] for item in ledger.items(index, view.ledger())]
+    assert [ledger.Dependent.of(item)[:1] for item in left] == [(B,)]
+    assert ledger.Dependent.of(left[0]).names_url == url
+    run("index", "--compact", index)
+    text = pack(url)[-8:]  # as the data has it
+    holds = {
+        path.parent.name if path.parent != index else path.name
+        for path in index.rglob("*")
+        if path.is_file() and text in path.read_bytes()
+    }
+    assert holds - {ledger.DIRECTORY} == {"crawls.mdb"}
