@@ -390,6 +390,23 @@ def test_a_hit_is_the_best_of_index_and_crawls(make_index: MakeIndex) -> None:
     assert ask(web, 90)["original"]["committed"] is False
 
 
+def test_what_another_worker_wrote_is_the_best_hit_after_the_next_look(
+    make_index: MakeIndex,
+) -> None:
+    live = LiveIndex(make_index([capture(90, PAGE.encode())]))
+    live.refresh()
+    web = create_app(Config(live.index), live).test_client()
+    begin(web)
+    web.post("/captures?crawl=a", json=report(90, date="2026-10-01T09:14:17Z"))
+    assert ask(web, 90)["original"]["date"] == "2026-11-01T09:14:17Z" and not live.crawls.answering
+    store = live.crawls.store()
+    assert store is not None
+    with store.writing() as writing:
+        life.commit(writing, "a")
+    live.refresh()
+    assert ask(web, 90)["original"]["date"] == "2026-10-01T09:14:17Z"
+
+
 def test_header_lines_say_that_an_original_is_not_committed(web: FlaskClient) -> None:
     begin(web, seen_by="all")
     web.post("/captures?crawl=a", json=report())
