@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dedupindex.capture import Capture, Item
@@ -131,6 +131,7 @@ def items_of(path: Path) -> tuple[list[Item], int, str]:
 
 @MANY
 @given(data=archives(), feed=st.sampled_from([1 << 15, 1 << 15, 200, 40]))
+@example(data=gz(response(Record_ID=b"<>")), feed=1 << 15)
 def test_brisk_is_careful(data: bytes, feed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Item for item, and told alike whatever a file has taught about its forms before."""
     PATH.write_bytes(gz(request()) * 5 + gz(response()) * 5 + data)

@@ -63,6 +63,8 @@ class Usual:
                 return None
             if at == stop or record_id[0] != _LESS or record_id[-1] != _GREATER:
                 return None
+            if len(record_id) < 3:
+                return None
             return _new(Capture, (
                 _new(Digest, ("sha1", raw)), CANONICAL, url, date, _RECORD, _BOTH,
                 _STATUSES[code], _MEDIA_TYPES[line], stop - at, False, record_id[1:-1],
