@@ -13,13 +13,15 @@ from zipfile import ZipFile
 import pytest
 
 from dedupindex.build.builder import Build, Built, build
-from dedupindex.errors import BadInput, DedupError
+from dedupindex.capture import Evidence
+from dedupindex.errors import BadInput, DedupError, HasDependents
 from dedupindex.index import ledger, open_index
 from dedupindex.index.identity import Settings
 from dedupindex.purge.impact import Depending
 from dedupindex.purge.purge import purge, survey
 from dedupindex.purge.target import Kind, Target
-from tests.purging import held
+from tests.captures import capture
+from tests.purging import held, load
 from tests.warc_cases import DATE, URL, gz, response, revisit
 
 PAYLOAD = b"payload"
@@ -180,3 +182,39 @@ def test_a_file_whose_captures_are_of_others_is_not_marked_as_purged(tmp_path: P
     assert len(urls(index)) == 2
     assert purge(index, Target(Kind.CONTAINER, ("w.warc.gz",)), force=False).places == {0}
     assert urls(index) == set()
+
+
+def test_a_path_is_meant_as_it_is_typed_from_any_directory(
+    tmp_path: Path, files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "job").mkdir()
+    path = files[0].rename(tmp_path / "job" / files[0].name)
+    (tmp_path / "latest").symlink_to("job")
+    read, linked = index_of([path, files[2]]), tmp_path / "latest" / path.name
+    for index in (read, index_of([linked, files[2]])):
+        names = path.name, "other/" + path.name
+        load(index, [capture(at, URL, 1, container=name, evidence=Evidence.ROW)
+                     for at, name in enumerate(names)])  # fmt: skip
+        rounds = [(path.parent, path.name), (path.parent, f"./{path.name}")]
+        rounds += [(tmp_path, f"job/{path.name}"), (tmp_path, f"job/../job/{path.name}")]
+        rounds += [
+            (tmp_path, f"latest/{path.name}"),
+            (tmp_path, str(linked)),
+            (tmp_path, str(path)),
+        ]
+        for directory, text in rounds:
+            monkeypatch.chdir(directory)
+            impact = survey(index, Target(Kind.CONTAINER, (text, text))).impact
+            assert impact.dependents.captures == 1, text
+            whole = impact.originals.captures + impact.copies.captures
+            assert whole == (3 if "/" not in text else 2), text
+    monkeypatch.chdir(path.parent)
+    meant = Target(Kind.CONTAINER, (f"./{path.name}", str(linked)))
+    with pytest.raises(HasDependents):
+        purge(read, meant, force=False)
+    assert purge(read, meant, force=True).places == {0, 1}
+    assert [one.container for _, one in held(read)] == ["other/" + path.name]
+    assert run([path], read, add=True).tally.known == 1  # it is marked as purged
+    with closing(open_index(read)) as engine, engine.view() as view:
+        registered = view.container(str(path))
+        assert registered is not None and registered.purged

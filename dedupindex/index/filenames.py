@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Collection, Iterator
 
 _IN_WACZ = "/archive/"  # what stands between a WACZ and a file in it
 
@@ -17,6 +18,29 @@ def is_container(text: str, name: str) -> bool:
         return True
     last = text.rpartition("/")[2]
     return last == name if "/" in text else last == name.rpartition("/")[2]
+
+
+def spellings(text: str) -> tuple[str, ...]:
+    """What a path that somebody types means: as `bin/index` makes it, and with links followed.
+
+    The text itself is one, too: rows may name files by relative paths.
+    """
+    if "/" not in text:
+        return (text,)
+    return tuple(dict.fromkeys((text, os.path.abspath(text), os.path.realpath(text))))
+
+
+def is_one_of(spelled: Collection[str], name: str) -> bool:
+    """Whether `spellings` mean a container; one that was read by way of a link, too."""
+    if any(is_container(text, name) for text in spelled):
+        return True
+    return _linked(spelled, name) and os.path.realpath(name) in spelled
+
+
+def _linked(spelled: Collection[str], name: str) -> bool:
+    """Whether it is worth looking at the disk for a link."""
+    last = name.rpartition("/")[2]
+    return name.startswith("/") and any(text.endswith(f"/{last}") for text in spelled)
 
 
 def tells_of(row: str, name: str) -> bool:

@@ -13,7 +13,6 @@ from dedupindex.crawls.crawl import Crawl, State
 from dedupindex.crawls.store import Reading, Store
 from dedupindex.errors import CrawlEnded, UnknownCrawl
 from dedupindex.index.cells import ALSO, container_of, entries_of
-from dedupindex.index.filenames import is_container
 from dedupindex.index.identity import Settings
 from dedupindex.index.marks import NAMED, encode_gone
 from dedupindex.index.runs import RunWriter
@@ -133,9 +132,8 @@ def _taken(
     gone = []
     for entry in entries_of(cell):
         name = reading.file_of(container_of(entry))
-        for at, text in enumerate(target.texts):
-            if name and entry[0] & 3 != NAMED and is_container(text, name):
-                what.found.add(at)
-                gone.append(entry)
-                break
+        places = what.meaning(name) if name and entry[0] & 3 != NAMED else []
+        if places:
+            what.found.add(places[0])
+            gone.append(entry)
     return gone

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -20,7 +20,7 @@ from dedupindex.index.cells import (
     packed_url,
     url_of,
 )
-from dedupindex.index.filenames import files_of, is_container
+from dedupindex.index.filenames import files_of, is_one_of, spellings
 from dedupindex.index.ledger import DEPENDENT, Dependent, dependent_lives_in
 from dedupindex.index.marks import NAMED
 from dedupindex.index.protocol import Container, View
@@ -71,16 +71,16 @@ class Chosen:
 
     target: Target
     keys: Keys
-    numbers: dict[int, str] = field(default_factory=dict)  # of containers -> the text that means it
+    numbers: dict[int, set[int]] = field(default_factory=dict)  # of containers -> places of texts
     found: set[int] = field(default_factory=set)  # places of texts or captures in the target
     files: set[str] = field(default_factory=set)  # the names of those containers
     elsewhere: dict[int, str] = field(default_factory=dict)  # place of a text -> file without any
 
     def __post_init__(self) -> None:
         kind, urls = self.target.kind, self.target.urls
-        self._texts = {text: place for place, text in enumerate(self.target.texts)}
         if kind is Kind.CAPTURE:
             urls = tuple(one.url for one in self.target.ones)
+        self._spelled = [spellings(text) for text in self.target.texts]
         self._packed = {pack(url): place for place, url in enumerate(urls)}
         self._tails = frozenset(self.keys.tail(url) for url in urls)
         self._by_url = kind in (Kind.URL, Kind.PREFIX, Kind.CAPTURE)
@@ -96,6 +96,10 @@ class Chosen:
                     f"the index has no capture of {name} itself: rows of CDX files and crawl logs "
                     "are captures of the files that they name; give those. Nothing was purged"
                 )
+
+    def meaning(self, name: str) -> list[int]:
+        """The places of the texts that mean a container."""
+        return [at for at, texts in enumerate(self._spelled) if is_one_of(texts, name)]
 
     @property
     def anywhere(self) -> bool:
@@ -139,10 +143,10 @@ class Chosen:
         return self.target.kind is Kind.URL and pack(url) in self._packed
 
     def _takes_container(self, number: int) -> bool:
-        text = self.numbers.get(number)
-        if text is None:
+        places = self.numbers.get(number)
+        if places is None:
             return False
-        self.found.add(self._texts[text])
+        self.found |= places
         return True
 
     def _takes_url(self, packed: bytes, entry: bytes) -> bool:
@@ -182,21 +186,20 @@ def chosen(target: Target, view: View, keys: Keys) -> Chosen:
         return what
     for number, place in view.places():
         if target.kind is Kind.CRAWL:
-            names, wanted = [place.crawl], [text for text in target.texts if text == place.crawl]
+            names = [place.crawl]
+            wanted = {at for at, text in enumerate(target.texts) if text == place.crawl}
         else:
             names = _names(view, place.container)
-            wanted = [text for text in target.texts if any(is_container(text, n) for n in names)]
+            wanted = {at for name in names for at in what.meaning(name)}
         if wanted:
-            what.numbers[number] = wanted[-1]
+            what.numbers[number] = wanted
             what.files.update(names)
-    held = set(what.numbers.values())
-    for container in _registered(target, view):
-        for at, text in enumerate(target.texts):
-            if _means(target, text, container):
-                if target.kind is Kind.CRAWL or text in held:
-                    what.found.add(at)
-                else:
-                    what.elsewhere[at] = container.name
+    held = set[int]().union(*what.numbers.values())
+    for at, container in _registered(what, view):
+        if target.kind is Kind.CRAWL or at in held:
+            what.found.add(at)
+        else:
+            what.elsewhere[at] = container.name
     return what
 
 
@@ -208,20 +211,21 @@ def _names(view: View, name: str) -> list[str]:
 
 def registered(what: Chosen, view: View) -> Iterable[str]:
     """The names of registered containers whose captures go."""
-    for container in _registered(what.target, view):
-        if what.target.kind is Kind.CRAWL or container.name in what.files:
-            yield container.name
+    known = dict.fromkeys(container.name for _, container in _registered(what, view))
+    for name in known:
+        if what.target.kind is Kind.CRAWL or name in what.files:
+            yield name
 
 
-def _registered(target: Target, view: View) -> Iterable[Container]:
-    """The registered containers that a target means."""
-    if target.kind in (Kind.CONTAINER, Kind.CRAWL):
+def _registered(what: Chosen, view: View) -> Iterator[tuple[int, Container]]:
+    """The registered containers that a target means, with the place of each text that does."""
+    if what.target.kind in (Kind.CONTAINER, Kind.CRAWL):
         for container in view.containers():
-            if any(_means(target, text, container) for text in target.texts):
-                yield container
+            for at in _meaning(what, container):
+                yield at, container
 
 
-def _means(target: Target, text: str, container: Container) -> bool:
-    if target.kind is Kind.CRAWL:
-        return container.crawl == text
-    return is_container(text, container.name)
+def _meaning(what: Chosen, container: Container) -> list[int]:
+    if what.target.kind is Kind.CONTAINER:
+        return what.meaning(container.name)
+    return [at for at, text in enumerate(what.target.texts) if text == container.crawl]
