@@ -222,6 +222,51 @@ def test_an_index_of_nothing_can_be_made_and_added_to(engine: str, tmp_path: Pat
         assert view.counts().captures == 1
 
 
+STATED = (
+    ["--whitelist", "--mime", ".*"],
+    ["--etag", "--status", "2xx", "--min-size", "5", "--keep", "latest"],
+    ["--also-digest", "sha256,md5", "--revisit-annotation", "dup", "--by-url"],
+    ["--no-canonicalized"],
+    ["--no-url-index"],
+    ["--engine", "whoosh"],
+)
+
+
+@pytest.mark.parametrize("action", ["--add", "--replace"])
+@pytest.mark.parametrize("words", STATED, ids=lambda words: words[-1])
+def test_who_adds_need_not_repeat_the_settings(
+    words: list[str], action: str, tmp_path: Path
+) -> None:
+    index = tmp_path / "index"
+    for day in (1, 2):
+        text = HEADER + cdx_line(day, day, day, mime="text/html" if ".*" in words else "image/png")
+        (tmp_path / f"{day}.cdx").write_text(text)
+    dedupindex("index", *words, tmp_path / "1.cdx", index)
+    identity = json.loads((index / "index.json").read_text())
+    out, _ = dedupindex("index", "--json", action, tmp_path / "2.cdx", index)
+    assert json.loads(out)["added"] == 1
+    now = json.loads((index / "index.json").read_text())
+    assert (now["settings"], now["engine"]) == (identity["settings"], identity["engine"])
+
+
+def test_what_is_stated_must_be_as_the_index_has_it(tmp_path: Path) -> None:
+    index, source, settings = tmp_path / "index", tmp_path / "x.cdx", tmp_path / "settings.toml"
+    source.write_text(HEADER + cdx_line(1, 1, 1))
+    dedupindex("index", "-w", "-m", ".*", "--json", source, index)
+    add = ("index", "--add", source, index)
+    dedupindex(*add, "-m", ".*")
+    _, talk = dedupindex(*add, "-m", "^image/", "-e", status=5)
+    assert "to add to it leave --etag, --mime out" in talk
+    _, talk = dedupindex(*add, "--engine", "whoosh", status=5)
+    assert "leave --engine out" in talk
+    settings.write_text("[index]\nwhitelist = false\n")
+    _, talk = dedupindex(*add, "--config", settings, status=5)
+    assert f"{settings}: [index] whitelist is not what the index at {index} was built with" in talk
+    dedupindex(*add, "--config", settings, "--whitelist")
+    _, talk = dedupindex(*add, status=5, DEDUPINDEX_INDEX_STATUS="2xx")
+    assert "DEDUPINDEX_INDEX_STATUS (environment) is not what" in talk
+
+
 def test_lookup_answers_and_explains(make_index: MakeIndex) -> None:
     index = make_index([capture(1, b"http://example.com/a")])
     out, _ = dedupindex("lookup", index, "--digest", sha1(1), "--json")

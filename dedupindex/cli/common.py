@@ -67,7 +67,7 @@ class Command(click.Command):
                 raise
             source = ctx.get_parameter_source(option.name)
             if source is ParameterSource.DEFAULT_MAP:
-                place = f"{ctx.meta[_FILE]}: [{ctx.info_name}] {setting_name(option)}"
+                place = _place(ctx, option)
                 raise BadInput(f"{place}: {error.message}") from error
             if source is ParameterSource.ENVIRONMENT:
                 error.param_hint = f"{option.envvar} (environment)"
@@ -96,6 +96,25 @@ def settings_of(command: click.Command) -> dict[str, click.Option]:
 def setting_name(option: click.Option) -> str:
     """The long option, as a settings file has it: ``no_url_index``."""
     return max(option.opts, key=len).removeprefix("--").replace("-", "_")
+
+
+def stated(name: str) -> str | None:
+    """Where the setting `name` of the running command is stated: "" is the command line.
+
+    None if it is nowhere, and so at its default.
+    """
+    context = click.get_current_context()
+    option = settings_of(context.command)[name.replace("-", "_")]
+    source = context.get_parameter_source(option.name or "")
+    if source is ParameterSource.DEFAULT_MAP:
+        return _place(context, option)
+    if source is ParameterSource.ENVIRONMENT:
+        return f"{option.envvar} (environment)"
+    return "" if source is ParameterSource.COMMANDLINE else None
+
+
+def _place(ctx: click.Context, option: click.Option) -> str:
+    return f"{ctx.meta[_FILE]}: [{ctx.info_name}] {setting_name(option)}"
 
 
 def _configure(ctx: click.Context, option: click.Parameter, path: str | None) -> None:

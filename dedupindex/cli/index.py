@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,12 @@ import click
 from click.core import ParameterSource
 
 from dedupindex.build.builder import Build, Built, build
-from dedupindex.cli.common import Command, annotation, print_json, say, warn
+from dedupindex.cli.common import Command, annotation, print_json, say, stated, warn
 from dedupindex.cli.progress import shown
 from dedupindex.digest import SIZES
-from dedupindex.errors import BadInput, Damaged
+from dedupindex.errors import BadInput, Damaged, SettingsConflict
 from dedupindex.index import ENGINES
-from dedupindex.index.identity import Settings
+from dedupindex.index.identity import FILE, OPTIONS, Settings, read_identity
 from dedupindex.sources import KINDS, SourceOptions
 from dedupindex.tables import printable
 
@@ -28,7 +29,7 @@ _OUTCOMES = {
 EXAMPLES = """
 bin/index ~/warcs my-index                     all but text, of every WARC below ~/warcs
 bin/index -w -m '.*' ~/warcs my-index          everything
-bin/index --add -w -m '.*' new.warc.gz my-index
+bin/index --add new.warc.gz my-index           with the settings that the index has
 bin/index -i crawllog crawl.log my-index
 bin/index --empty my-index                     for crawls that write to it
 bin/index --stats my-index
@@ -43,7 +44,7 @@ _action = partial(click.option, allow_from_autoenv=False)  # no setting: it is d
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("sources", nargs=-1, metavar="SOURCE...")
 @click.argument("index", type=click.Path(path_type=Path))
-@click.option("-a", "--add", is_flag=True, help="Add to an existing index.")
+@click.option("-a", "--add", is_flag=True, help="Add to an existing index, with its own settings.")
 @click.option("-e", "--etag", is_flag=True, help="Keep ETag and Last-Modified.")
 @click.option(
     "-i",
@@ -152,34 +153,21 @@ def _no_others(action: str) -> None:
 
 
 def _job(sources: tuple[str, ...], index: Path, options: dict[str, Any]) -> Build:
-    also = tuple(filter(None, options["also_digest"].replace("-", "").lower().split(",")))
-    for name in also:
-        if name not in SIZES:
-            raise BadInput(f"--also-digest knows {', '.join(SIZES)}; not {name!r}")
     if options["by_url"] and (options["no_url_index"] or options["engine"] != "lmdb"):
         raise BadInput("--by-url needs the URLs, and engine lmdb")
+    settings, engine = _settings(options), options["engine"]
+    if options["add"] or options["replace"]:
+        settings, engine = _as_the_index_has(index, settings, engine)
     return Build(
         sources=list(sources),
         index=index,
-        settings=Settings(
-            url_index=not options["no_url_index"],
-            canonical=not (options["no_canonicalized"] or options["no_url_index"]),
-            etag=options["etag"],
-            mime=options["mime"],
-            whitelist=options["whitelist"],
-            status=options["status"],
-            min_size=options["min_size"],
-            also_digest=",".join(sorted(also)),
-            keep=options["keep"],
-            revisit_annotation=options["revisit_annotation"],
-            by_url=options["by_url"],
-        ),
-        engine=options["engine"],
+        settings=settings,
+        engine=engine,
         kind=options["iterator"],
         options=SourceOptions(
-            also=tuple(sorted(also)),
-            etag=options["etag"],
-            revisit_annotation=annotation(options["revisit_annotation"]),
+            also=tuple(filter(None, settings.also_digest.split(","))),
+            etag=settings.etag,
+            revisit_annotation=annotation(settings.revisit_annotation),
         ),
         add=options["add"],
         replace=options["replace"],
@@ -187,6 +175,52 @@ def _job(sources: tuple[str, ...], index: Path, options: dict[str, Any]) -> Buil
         jobs=options["jobs"] or len(os.sched_getaffinity(0)),
         crawl=options["crawl"],
     )
+
+
+def _settings(options: dict[str, Any]) -> Settings:
+    also = tuple(filter(None, options["also_digest"].replace("-", "").lower().split(",")))
+    for name in also:
+        if name not in SIZES:
+            raise BadInput(f"--also-digest knows {', '.join(SIZES)}; not {name!r}")
+    return Settings(
+        url_index=not options["no_url_index"],
+        canonical=not (options["no_canonicalized"] or options["no_url_index"]),
+        etag=options["etag"],
+        mime=options["mime"],
+        whitelist=options["whitelist"],
+        status=options["status"],
+        min_size=options["min_size"],
+        also_digest=",".join(sorted(also)),
+        keep=options["keep"],
+        revisit_annotation=options["revisit_annotation"],
+        by_url=options["by_url"],
+    )
+
+
+def _as_the_index_has(index: Path, settings: Settings, engine: str) -> tuple[Settings, str]:
+    """The settings and engine of a build that adds: the index's own, but for what is stated.
+
+    Raises `SettingsConflict` if a settings file or the environment states another.
+    """
+    if not (index / FILE).exists():
+        return settings, engine
+    identity = read_identity(index)
+    if not identity.generation:  # its first build has not finished; this one begins anew
+        return settings, engine
+    asked, built = {"engine": engine, **asdict(settings)}, asdict(identity.settings)
+    built["engine"] = identity.engine
+    for name in asked:
+        option = OPTIONS.get(name, "--engine").removeprefix("--")
+        place = stated(option)
+        if place is None:
+            asked[name] = built[name]
+        elif place and asked[name] != built[name]:
+            raise SettingsConflict(
+                f"{place} is not what the index at {index} was built with; without it the "
+                "index's own is taken"
+            )
+    engine = asked.pop("engine")
+    return Settings(**asked), engine
 
 
 def _tell(built: Built, sources: tuple[str, ...], index: Path, as_json: bool) -> int:

@@ -97,7 +97,7 @@ class Identity:
         if engine != self.engine:
             raise SettingsConflict(
                 f"the index is on engine {self.engine}, not {engine}; "
-                f"give --engine {self.engine} to add to it"
+                "to add to it leave --engine out"
             )
         self.agree_on_urlkeys()
         mine, theirs = asdict(self.settings), asdict(settings)
@@ -107,7 +107,7 @@ class Identity:
             asked = ", ".join(f"{name} = {json.dumps(theirs[name])}" for name in other)
             raise SettingsConflict(
                 f"the index was built with {built} and cannot be added to with {asked}; "
-                f"to add to it give {self.settings.as_options() or 'none of these options'}"
+                f"to add to it leave {', '.join(OPTIONS[name] for name in other)} out"
             )
 
 
