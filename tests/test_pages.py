@@ -16,7 +16,8 @@ import pytest
 from flask.testing import FlaskClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from werkzeug.test import TestResponse
+from werkzeug.datastructures import FileStorage
+from werkzeug.test import TestResponse, encode_multipart
 
 from dedupindex import tokens
 from dedupindex.capture import Capture
@@ -83,8 +84,10 @@ def paths() -> list[str]:
 
 
 def send(web: FlaskClient, content: bytes, by: str = "host", **headers: str) -> TestResponse:
-    form = {"crawl": (io.BytesIO(content), r"C:\logs\crawl.cdx"), "by": by}
-    return web.post("/pages/what-if", data=form, headers=headers or HERE)
+    sent = FileStorage(io.BytesIO(content), r"C:\logs\crawl.cdx")
+    boundary, form = encode_multipart({"crawl": sent, "by": by})
+    kind = f"multipart/form-data; boundary={boundary}"
+    return web.post("/pages/what-if", data=form, content_type=kind, headers=headers or HERE)
 
 
 def test_pages_of_an_empty_index_say_what_to_type(make_index: MakeIndex) -> None:
@@ -405,7 +408,28 @@ def test_what_cannot_be_tried_out(web: FlaskClient, monkeypatch: pytest.MonkeyPa
 
 def test_files_that_are_too_large(make_index: MakeIndex) -> None:
     web = served(make_index(), max_body=1000)
-    page(send(web, b"x" * 40_000), 413)
+    shown = page(send(web, b"x" * 40_000), 413).text
+    assert "40.4 kB were sent, and at most 1.0 kB are taken here" in shown
+    assert "bin/report INDEX --against" in shown and "captures" not in shown
+    shown = page(web.post("/pages/sign-in", data={"token": "x" * 40_000}, headers=HERE), 413).text
+    assert "40.0 kB were sent, and at most 16.4 kB are taken here" in shown
+
+
+@pytest.mark.parametrize("size", [1_000_000, 5_000_000])
+def test_files_as_large_as_those_of_crawls(web: FlaskClient, size: int) -> None:
+    row = CDX.splitlines(keepends=True)[1]
+    plain = CDX + row * (size // len(row))
+    packed = gzip.compress(os.urandom(size), 0)  # as large, and of no kind
+    assert f"{plain.count(b'5000'):,}" in page(send(web, plain)).text
+    assert "of no known kind" in page(send(web, packed), 400).text
+    log = (DATA / "heritrix.log").read_bytes()
+    for content in (gzip.compress(plain), log * (size // len(log)), gzip.compress(log * 1000)):
+        assert "crawl.cdx: " in page(send(web, content)).text
+
+
+def test_fields_of_a_form_are_small_whatever_its_file_may_be(web: FlaskClient) -> None:
+    for size in (17_000, 1_000_000):
+        assert "at most 16,384 bytes" in page(send(web, CDX, "x" * size), 413).text
 
 
 def test_commands_are_few_at_a_time_and_end_in_time(

@@ -128,9 +128,8 @@ class _Guard:
         code, text = "internal", ERRORS["internal"][1]
         if isinstance(error, DedupError):
             code, text = code_of(error), str(error)
-        elif isinstance(error, HTTPException) and error.code in (400, 413):
-            code = "too_large" if error.code == 413 else "bad_request"
-            text = ERRORS[code][1]
+        elif isinstance(error, HTTPException) and error.code == 400:
+            code, text = "bad_request", ERRORS["bad_request"][1]
         else:
             report(error, request.environ)
         self._metrics.error(code)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from werkzeug.datastructures import FileStorage
+from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.formparser import parse_form_data
 
 from server.bodies import Bodies
+from server.pages.text import amount
 from server.replies import RequestError
 
 FIELDS = 1 << 14  # bytes of a form beside its file
 _PARTS = 20
+# What Werkzeug may hold in memory: it counts what it has just read of a file, 64 KiB, as well.
+_HELD = FIELDS + (1 << 17)
 
 
 def from_here(environ: dict[str, Any]) -> bool:
@@ -34,26 +39,31 @@ def received(
 ) -> tuple[dict[str, str], dict[str, FileStorage]]:
     """The fields and files of a form; files have `most` bytes and lie on disk without a name.
 
-    Raises `RequestError`, or what Werkzeug raises of a form that is too large or broken off.
+    Raises `RequestError`, or what Werkzeug raises of a form that is broken off.
     """
-    if not environ.get("CONTENT_LENGTH"):  # half a form would be a form, too
+    length = environ.get("CONTENT_LENGTH")
+    if not length:  # half a form would be a form, too
         raise RequestError("bad_request", "a form needs its Content-Length")
-    with bodies.one():
-        _, form, files = parse_form_data(
-            environ,
-            stream_factory=_unnamed,
-            max_form_memory_size=FIELDS,
-            max_content_length=most + FIELDS,
-            max_form_parts=_PARTS,
+    if length.isdigit() and int(length) > most + FIELDS:
+        larger = "; larger files: bin/report INDEX --against FILE" if most else ""
+        raise RequestError(
+            "too_large",
+            f"{amount(int(length))} were sent, and at most {amount(most or FIELDS)} are taken here"
+            + larger,
         )
+    fields = RequestError("too_large", f"the fields of a form have at most {FIELDS:,} bytes")
+    with bodies.one(), ExitStack() as opened:
+        try:
+            _, form, files = parse_form_data(
+                environ,
+                stream_factory=lambda *_, **__: opened.enter_context(TemporaryFile()),
+                max_form_memory_size=_HELD,
+                max_content_length=most + FIELDS,
+                max_form_parts=_PARTS,
+            )
+        except RequestEntityTooLarge as error:
+            raise fields from error
+        if sum(len(value.encode("utf-8", "replace")) for value in form.values()) > FIELDS:
+            raise fields
+        opened.pop_all()  # their reader closes them
     return dict(form.items()), dict(files.items())
-
-
-def _unnamed(
-    total_content_length: int | None,
-    content_type: str | None,
-    filename: str | None,
-    content_length: int | None = None,
-) -> IO[bytes]:
-    """Where the parser of forms writes a file."""
-    return TemporaryFile()
