@@ -12,6 +12,7 @@ from typing import Any
 from dedupindex.crawls.crawl import Crawl
 from dedupindex.errors import DedupError, IndexUnavailable
 from dedupindex.tokens import FILE, Role, Token, holder, read_tokens
+from server import logs
 from server.replies import RequestError
 
 _LOOK_EVERY = 1.0  # seconds
@@ -42,23 +43,37 @@ class Access:
         """The name of whose token allows it, "-" if none is needed; raises `RequestError`.
 
         `namespaces` are those that are touched, "" for none; it is called only if that matters.
+        A refusal leaves a line in the log, but for those who only read.
         Raises `Damaged` or `IndexUnavailable` if it cannot tell.
         """
+        who = "-"
+
+        def refused(code: str, message: str) -> RequestError:
+            if role is not Role.READ:
+                logs.audit(environ, who, {"denied": code}, crawl[:200])
+            return RequestError(code, message)
+
         tokens = self._known()
         if not tokens and not self._guarded:
             if role is not Role.READ and _of_a_page(environ):
-                raise RequestError(
+                raise refused(
                     "forbidden", "a web page sent this; without tokens only programs may write"
                 )
             return "-"
         token = self._token(environ, tokens)
         if token is None:
-            raise RequestError("unauthorized", "send a token: Authorization: Bearer <token>")
+            said = (
+                "this token is not known here: it was taken away, or is another index's"
+                if _sent(environ)
+                else "send a token: Authorization: Bearer <token>"
+            )
+            raise refused("unauthorized", said)
+        who = token.name
         touched = tuple(namespaces())
         if not token.may(role, crawl, touched):
             what = f" to crawl {crawl[:200]!r}" if crawl else ""
             where = f" in namespace {', '.join(touched)}" if any(touched) else ""
-            raise RequestError(
+            raise refused(
                 "forbidden", f"token {token.name} may not {role.name.lower()}{what}{where}"
             )
         return token.name
@@ -72,8 +87,8 @@ class Access:
         return token.name if token else ""
 
     def _token(self, environ: dict[str, Any], tokens: list[Token]) -> Token | None:
-        scheme, _, text = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
-        return holder(tokens, text.strip()) if scheme.lower() == "bearer" else None
+        text = _sent(environ)
+        return holder(tokens, text) if text else None
 
     def may_read(self, environ: dict[str, Any], namespaces: Iterable[str] = ()) -> None:
         """Raise `RequestError` if lookups are private and no token allows this one."""
@@ -115,6 +130,12 @@ class Sight:
                 known = False
             self._known[crawl.namespace] = known
         return known
+
+
+def _sent(environ: dict[str, Any]) -> str:
+    """The token that comes with a request, "" for none."""
+    scheme, _, text = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
+    return str(text.strip()) if scheme.lower() == "bearer" else ""
 
 
 def _of_a_page(environ: dict[str, Any]) -> bool:

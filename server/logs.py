@@ -93,7 +93,7 @@ def report(error: BaseException, environ: Mapping[str, Any]) -> None:
 def audit(
     environ: Mapping[str, Any], who: str, content: Mapping[str, Any], crawl: str = ""
 ) -> None:
-    """One write that was done: from where, by whose token, to what, with what result."""
+    """One write, done or refused: from where, by whose token, to what, with what result."""
     content = {"crawl": crawl, **content} if crawl else content
     said = {name: content[name] for name in _RESULTS if name in content}
     result = " ".join(f"{name}={value}" for name, value in said.items())
@@ -103,7 +103,7 @@ def audit(
 
 
 _RESULTS = (
-    *("crawl", "name", "state", "added", "unchanged", "bad", "broken_off"),
+    *("crawl", "name", "state", "added", "unchanged", "bad", "broken_off", "denied"),
     *("duplicate", "claimed", "released", "found"),
 )
 

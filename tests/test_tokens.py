@@ -210,7 +210,7 @@ def test_tokens_are_noticed_while_served(index: Path, monkeypatch: pytest.Monkey
 
 
 def test_every_write_is_audited(index: Path, caplog: pytest.LogCaptureFixture) -> None:
-    secret = tokens.add(index, "heritrix", Role.WRITE)
+    secret = tokens.add(index, "heritrix", Role.WRITE, "a")
     web = served(index)
     logger = logging.getLogger("dedupindex.server")
     propagates, logger.propagate = logger.propagate, True
@@ -218,10 +218,34 @@ def test_every_write_is_audited(index: Path, caplog: pytest.LogCaptureFixture) -
         with caplog.at_level(logging.INFO, "dedupindex.server"):
             begin(web, "a", **bearer(secret))
             begin(web, "a")
+            web.post("/captures?crawl=a", json={}, headers=bearer("dedup_wrong"))
+            web.delete("/crawls/a", headers=bearer(secret))
+            begin(web, "other", **bearer(secret))
+            web.get("/lookup?digest=x")
     finally:
         logger.propagate = propagates
-    (line,) = [record.getMessage() for record in caplog.records if "audit" in record.getMessage()]
-    assert "token=heritrix POST /crawls name=a state=open" in line and secret not in line
+    lines = [record.getMessage() for record in caplog.records if "audit" in record.getMessage()]
+    assert [line.partition("token=")[2] for line in lines] == [
+        "heritrix POST /crawls name=a state=open",
+        "- POST /crawls denied=unauthorized",
+        "- POST /captures?crawl=a denied=unauthorized",
+        "heritrix DELETE /crawls/a denied=forbidden",
+        "heritrix POST /crawls crawl=other denied=forbidden",
+    ]
+    assert not any(secret in line for line in lines)
+
+
+def test_an_unknown_token_is_called_so(index: Path) -> None:
+    tokens.add(index, "heritrix", Role.WRITE)
+    web = served(index, private=True)
+    for headers, said in (
+        ({}, "send a token"),
+        ({"Authorization": "Basic eDp5"}, "send a token"),
+        ({"Authorization": "Bearer "}, "send a token"),
+        (bearer("dedup_wrong"), "this token is not known here"),
+    ):
+        for answer in (web.post("/crawls", headers=headers), web.get("/stats", headers=headers)):
+            assert answer.status_code == 401 and said in answer.text
 
 
 @pytest.mark.parametrize("option", ["--crawls", "--namespaces"])
