@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 
@@ -25,8 +26,13 @@ def begin(directory: Path, engine: str = "lmdb", chosen: Settings | None = None)
     return index
 
 
-def load(index: Path, captures: list[Capture], revisits: list[Revisit] | None = None) -> None:
-    """One load, as a build makes it: marks, captures, revisits that depend."""
+def load(
+    index: Path,
+    captures: list[Capture],
+    revisits: list[Revisit] | None = None,
+    replaced: Iterable[str] = (),
+) -> None:
+    """One load, as a build makes it: marks, captures, revisits that depend; files to replace."""
     directory = index.parent / "runs"
     directory.mkdir(exist_ok=True)
     with closing(open_index(index, write=True)) as engine:
@@ -64,7 +70,10 @@ def load(index: Path, captures: list[Capture], revisits: list[Revisit] | None = 
         ]
         numbered = [(number, place) for place, number in places.items()]
         own = not any(one.also for one in captures)
-        engine.load(Load(staged.paths, numbered, containers, ledger=ledger.paths, own_digests=own))
+        dropped = frozenset(replaced)
+        engine.load(
+            Load(staged.paths, numbered, containers, dropped, ledger=ledger.paths, own_digests=own)
+        )
         for path in (*staged.paths, *ledger.paths):
             path.unlink()
 

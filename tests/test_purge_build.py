@@ -104,6 +104,20 @@ def test_what_a_replaced_file_had_in_the_ledger_goes_with_it(files: list[Path]) 
     assert not impact.dependents.captures and impact.left["same_url"].captures == 1
 
 
+@pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
+def test_a_file_that_is_read_anew_still_has_its_revisits(files: list[Path], engine: str) -> None:
+    index = index_of(files, engine)
+    files[2].write_bytes(files[2].read_bytes() + gz(response(b"more")))
+    run([files[2]], index, engine=engine, replace=True)
+    impact = survey(index, target(files[0])).impact
+    assert impact.dependents.captures == impact.left["same_url"].captures == 1
+    with pytest.raises(HasDependents):
+        purge(index, target(files[0]), force=False)
+    purge(index, target(files[2]), force=False)
+    run([files[2]], index, engine=engine, replace=True)
+    assert survey(index, target(files[0])).impact.dependents.captures == 1
+
+
 def test_processes_and_resumed_builds_make_the_same_ledger(
     files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

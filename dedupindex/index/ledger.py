@@ -131,7 +131,7 @@ class Keeper:
     def __init__(
         self, index: Path, names: list[str], arrived: list[Path], drops: Drops | None, keys: Keys
     ) -> None:
-        """`names`: the files until now; `arrived`: runs of items; what `drops` takes is to go."""
+        """`names`: the files until now, of which what `drops` takes is to go; `arrived`: runs."""
         self._index, self._directory = index, index / DIRECTORY
         self._names, self._arrived, self._drops = names, arrived, drops
         self._lengths = keys.lengths()
@@ -163,11 +163,11 @@ class Keeper:
             return self._names
         self._directory.mkdir(exist_ok=True)
         stay, merged = self._parted(sum(path.stat().st_size for path in runs))
-        sources = [read(self._directory / name) for name in merged]
+        sources = [self._left(read(self._directory / name)) for name in merged]
         if runs:
             sources.append(merge_files(runs, runs[0].parent))
         name = f"{secrets.token_hex(8)}.led"  # never one that an older state has named
-        count = write(self._directory / name, self._chosen(merge(sources)))
+        count = write(self._directory / name, _each_once(merge(sources)))
         sync_directory(self._directory)
         sync_directory(self._index)
         self._kept = [*stay, name] if count else stay
@@ -186,21 +186,19 @@ class Keeper:
             size += sizes[name]
         return [name for name in self._names if name not in merged], merged
 
-    def _chosen(self, batches: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
-        """Chunks of items, each item once, without those that go."""
-        last, chunk = b"", list[bytes]()
+    def _left(self, chunks: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
+        """Items from before, without those that go; what comes in their place may be the same."""
         drops, lengths = self._drops, self._lengths
-        for batch in batches:
-            for item in batch:
-                length = lengths[item[0]]
-                if item != last and not (drops and drops(item[:length], item[length:])):
-                    chunk.append(item)
-                last = item
-            if len(chunk) >= CHUNK:
-                yield chunk
-                chunk = []
-        if chunk:
-            yield chunk
+        if not drops:
+            yield from chunks
+            return
+        for chunk in chunks:
+            ends = [lengths[item[0]] for item in chunk]
+            yield [
+                item
+                for item, end in zip(chunk, ends, strict=True)
+                if not drops(item[:end], item[end:])
+            ]
 
     def __exit__(
         self,
@@ -210,6 +208,21 @@ class Keeper:
     ) -> None:
         if error is None:
             clear(self._index, self._kept)  # else nobody knows which are true: another time
+
+
+def _each_once(batches: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
+    """Chunks of items, each item once."""
+    last, chunk = b"", list[bytes]()
+    for batch in batches:
+        for item in batch:
+            if item != last:
+                chunk.append(item)
+            last = item
+        if len(chunk) >= CHUNK:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
 
 
 def clear(index: Path, names: list[str]) -> None:
