@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,6 +17,9 @@ from dedupindex.errors import DedupError
 
 ROOT = Path(__file__).parent.parent
 DOCS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+
+_NOT_HERE = ("wget ", "bin/export --redis")  # need the web, a Redis
+_AWAIT = 'for _ in {1..300}; do curl -s "$server/healthz" && break; sleep 0.1; done\n'
 
 ELSEWHERE = {  # of every command, of curl, of the crawlers that the docs set up
     "--help",
@@ -124,3 +131,33 @@ def test_options_of_the_docs_exist() -> None:
 
 def _is_text(path: Path) -> bool:
     return path.suffix in (".py", ".sh", ".toml", ".groovy", ".xml", ".cxml", ".lua", ".yaml")
+
+
+def test_the_first_ten_minutes_work_as_typed(tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text()
+    minutes = text.split("\n## The first ten minutes\n")[1].split("\n## ")[0]
+    lines = [line[4:] for line in minutes.splitlines() if line.startswith("    ")]
+    typed = [line for line in lines if not line.startswith((*_NOT_HERE, "{", ' "'))]
+    assert len(typed) > 20
+    for folder, name in (("my-warcs", "example.warc.gz"), ("new-crawl", "warcfile.warc.gz")):
+        (tmp_path / folder).mkdir()
+        shutil.copy(ROOT / "tests" / "data" / "warc" / name, tmp_path / folder)
+    (tmp_path / "bin").symlink_to(ROOT / "bin")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    script = "\n".join(typed).replace("curl ", "curl -sS --fail ").replace("8484", port)
+    begun = f" 2>log &\nserver=http://127.0.0.1:{port}\n{_AWAIT}"
+    script = re.sub(r" &$", begun, script, flags=re.MULTILINE)
+    done = subprocess.run(
+        ["bash", "-euc", f"trap 'kill $(jobs -p)' EXIT\n{script}"],
+        cwd=tmp_path,
+        env={**os.environ, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    shown = "".join(line.strip() for line in lines if line.startswith(("{", ' "')))
+    for part in shown.rstrip("}").split("…"):  # the answer that it shows is the one that comes
+        assert part.rstrip(",") in done.stdout
