@@ -280,7 +280,9 @@ def _of_purging() -> dict[str, Any]:
                 "found": {"type": "integer"},
                 "not_found": {"type": "array"},
                 "live": {"type": "integer"},
-                **dict.fromkeys(("by_container", "by_crawl", "listed"), {"type": "array"}),
+                **dict.fromkeys(
+                    ("by_container", "by_crawl", "unread", "listed"), {"type": "array"}
+                ),
                 **dict.fromkeys(_AMOUNTS, _object(amount, required=list(amount))),
             },
             required=["found", "not_found", *_AMOUNTS],

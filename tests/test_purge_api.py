@@ -23,6 +23,7 @@ from tests.purging import begin, load, revisit_of
 from tests.test_cli import dedupindex
 from tests.test_crawl_api import begin as begin_crawl
 from tests.test_crawl_api import error, report, served
+from tests.warc_cases import gz, response
 
 A, B = b"http://example.com/a", b"http://example.com/b"
 
@@ -185,3 +186,44 @@ def test_only_administrators_may(index: Path) -> None:
         ]
         may = role is Role.ADMIN
         assert [one.status_code for one in answers] == ([200] * 3 if may else [403] * 3)
+
+
+def test_crawls_whose_revisits_are_not_known_are_named(index: Path) -> None:
+    load(index, [capture(7, A, 1, container="/w/later/x.warc.gz")])
+    web, warc = served(index), index.parent / "one.warc.gz"
+    warc.write_bytes(gz(response(b"payload")))
+
+    def told() -> list[dict[str, Any]]:
+        answer = web.get("/impact?container=a.warc.gz").get_json()
+        shown = web.get("/pages/impact?kind=container&name=a.warc.gz").text
+        _, talk = dedupindex("impact", index, "--container", "a.warc.gz")
+        unread: list[dict[str, Any]] = answer["unread"]
+        for row in unread:
+            assert f"{row['crawl']} ({row['duplicates']})" in talk
+            assert row["crawl"] in shown and "have not all been read" in shown
+        assert ("warning" in talk) == bool(unread) == ("have not all been read" in shown)
+        return unread
+
+    assert told() == []
+    for name in ("one", "two", "none", "gone"):
+        begin_crawl(web, name)
+    for name, times in (("one", 2), ("two", 3), ("gone", 1)):
+        for _ in range(times):
+            assert web.get(f"/lookup?crawl={name}&digest={sha1(1)}").get_json()["duplicate"]
+    two = report(5, container="x.warc.gz")
+    web.post("/captures?crawl=two", json=two)
+    web.post("/crawls/gone/cancel")
+    web.post("/crawls/one/commit")
+    one, other = {"crawl": "one", "duplicates": 2}, {"crawl": "two", "duplicates": 3}
+    assert told() == [other, one]
+    assert web.get("/impact?crawl=two").get_json()["unread"] == [one]
+    assert web.get("/impact?container=nothing").get_json()["unread"] == []
+    web.post("/crawls/two/commit")
+    for merged in (False, True):
+        if merged:
+            dedupindex("index", "--merge", index)
+        assert told() == [one]  # the file of the other is known, and was read
+    dedupindex("index", "--add", "--crawl", "one", warc, index)
+    assert told() == []
+    gone = dedupindex("purge", index, "--container", "a.warc.gz", "--force", "--json")
+    assert '"unread":[]' in gone[0]

@@ -14,7 +14,7 @@ from dedupindex.digest import Digest
 from dedupindex.errors import BadInput, DedupError
 from dedupindex.purge.impact import Amount, Depending, Going
 from dedupindex.purge.purge import Found
-from dedupindex.purge.shown import going_as_json, impact_as_json
+from dedupindex.purge.shown import going_as_json, impact_as_json, unread_as_text
 from dedupindex.purge.target import Kind, One, Target
 from dedupindex.tables import amount, printable
 from dedupindex.timestamps import check_date
@@ -103,6 +103,8 @@ def missing(target: Target, found: Found) -> list[Any]:
 def tell(target: Target, found: Found, *, purged: bool, as_json: bool) -> None:
     """Print what would become of the index, or what has."""
     absent = missing(target, found)
+    if unknown := unread_as_text(found):
+        say(f"warning: {unknown}")
     if as_json:
         counts = {"found": len(found.places), "not_found": absent}
         print_json({**counts, **impact_as_json(found)})

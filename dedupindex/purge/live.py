@@ -42,6 +42,16 @@ def counted(reading: Reading, what: Chosen, writer: RunWriter | None = None) -> 
     return count
 
 
+def containers(reading: Reading, crawl: Crawl) -> set[int]:
+    """The numbers of the containers that the captures of a crawl are in."""
+    return {
+        container_of(entry)
+        for place, cell in _cells(reading, b"")
+        if _number(place) == crawl.number
+        for entry in entries_of(cell)
+    }
+
+
 def remove(store: Store, what: Chosen, settings: Settings) -> None:
     """Take away what a target means.
 

@@ -26,6 +26,7 @@ from dedupindex.purge import live
 from dedupindex.purge.going import Settling
 from dedupindex.purge.impact import Depending, Going, Impact, Survey
 from dedupindex.purge.target import Chosen, Kind, Target, chosen, registered
+from dedupindex.purge.unread import unread
 
 Seen = Callable[[Going | Depending], None]
 SCRATCH = "purging"
@@ -39,6 +40,7 @@ class Found:
     impact: Impact
     live: int  # captures of crawls that the index has not taken in yet
     places: set[int]  # of the texts or captures in the target, that were found
+    unread: dict[str, int]  # crawls whose revisits are not known, see `unread`
 
 
 def survey(index: Path, target: Target, seen: Seen | None = None) -> Found:
@@ -52,7 +54,8 @@ def survey(index: Path, target: Target, seen: Seen | None = None) -> Found:
         what = chosen(target, view, keys)
         impact = _surveyed(index, engine, view, what, None, seen).impact
         with closing(store) if store is not None else nullcontext():
-            return Found(impact, _held(store, what), what.found)
+            held = _held(store, what)
+            return Found(impact, held, what.found, _unread(store, view, what))
 
 
 def _held(store: Store | None, what: Chosen, writer: RunWriter | None = None) -> int:
@@ -122,6 +125,8 @@ def _purged(
     store = open_store(index)
     with closing(store) if store is not None else nullcontext():
         held = _held(store, what, writer)
+        with engine.view() as view:
+            unknown = _unread(store, view, what)
         writer.flush()
         drops = what.drops if whole.rewrites else None
         if writer.paths or marked or drops:
@@ -130,7 +135,16 @@ def _purged(
             live.remove(store, what, engine.identity.settings)
             if target.kind is Kind.CRAWL:
                 _forget(store, target.texts)
-    return Found(impact, held, what.found)
+    return Found(impact, held, what.found, unknown)
+
+
+def _unread(store: Store | None, view: View, what: Chosen) -> dict[str, int]:
+    """Crawls whose revisits may name what goes, without the index knowing."""
+    if store is None or not what.found:
+        return {}
+    goes = what.target.texts if what.target.kind is Kind.CRAWL else ()
+    with store.reading() as reading:
+        return unread(view, reading, but=goes)
 
 
 def _forget(store: Store, names: Iterable[str]) -> None:

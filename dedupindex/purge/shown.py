@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from itertools import islice
 from typing import Any
 
 from dedupindex.original import original_as_json, url_as_json
@@ -11,6 +12,7 @@ from dedupindex.purge.purge import Found
 from dedupindex.spill import Sums
 
 LISTED = 1000  # containers and crawls
+_NAMED = 5  # crawls, in a sentence
 
 
 def impact_as_json(found: Found) -> dict[str, Any]:
@@ -25,7 +27,31 @@ def impact_as_json(found: Found) -> dict[str, Any]:
         "broken": asdict(impact.broken),
         "by_container": _rows(impact.by_container),
         "by_crawl": _rows(impact.by_crawl),
+        "unread": [
+            {"crawl": name, "duplicates": count}
+            for name, count in islice(_most_first(found.unread), LISTED)
+        ],
     }
+
+
+def unread_as_text(found: Found) -> str:
+    """A warning of crawls whose revisits are not known, "" if there are none."""
+    crawls = len(found.unread)
+    if not crawls:
+        return ""
+    names = ", ".join(
+        f"{name} ({count:,})" for name, count in islice(_most_first(found.unread), _NAMED)
+    )
+    more = f" and {crawls - _NAMED:,} more" if crawls > _NAMED else ""
+    return (
+        f"{sum(found.unread.values()):,} lookups of crawls whose WARCs have not all been read were "
+        f"answered with originals: {names}{more}. Their revisits are not counted here; read their "
+        "WARCs first: bin/index --add --crawl NAME"
+    )
+
+
+def _most_first(counts: dict[str, int]) -> list[tuple[str, int]]:
+    return sorted(counts.items(), key=lambda one: (-one[1], one[0]))
 
 
 def _rows(sums: Sums) -> list[dict[str, Any]]:
