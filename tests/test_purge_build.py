@@ -118,6 +118,20 @@ def test_a_file_that_is_read_anew_still_has_its_revisits(files: list[Path], engi
     assert survey(index, target(files[0])).impact.dependents.captures == 1
 
 
+@pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
+def test_what_names_a_purged_original_is_refused_as_that(files: list[Path], engine: str) -> None:
+    """It is no revisit of a revisit: the original is a response, in the copy of the file, too."""
+    again = revisit(number=9, Date=LATER, Refers_To_Target_URI=URL, Refers_To_Date=DATE)
+    copy = files[0].with_name("copy.warc.gz")
+    for path in (files[0], copy):
+        path.write_bytes(gz(response(PAYLOAD)) + gz(again))
+    index = index_of(files[:1], engine)
+    purge(index, target(files[0]), force=False)
+    tally = run([copy], index, engine=engine, add=True).tally
+    assert (tally.added, dict(tally.refused)) == (1, {"purged": 1})
+    assert answering(index) == ["copy.warc.gz"]
+
+
 def test_processes_and_resumed_builds_make_the_same_ledger(
     files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

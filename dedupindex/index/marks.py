@@ -11,6 +11,7 @@ from dedupindex.capture import Capture, Evidence
 from dedupindex.index.cells import (
     BEFORE,
     GONE,
+    NOWHERE,
     READ,
     SPARE,
     Place,
@@ -54,26 +55,24 @@ class Marks(NamedTuple):
         return cls([*kept, *sorted(gone)], since, read, _places(gone))
 
     def chain(self, claim: bytes) -> bool:
-        """Whether what `claim` names is, for all we know, no original itself."""
-        if self.since is not None and claim[2:8] >= self.since:
-            return True
-        if not self.gone:
-            return False
-        url, second = url_hash(claim), claim[2:8]
-        # Of what is purged wherever it is, no revisit is believed, whatever date it names.
-        return any(
-            one[10:] == url and (one[:6] == second or one[6:10] == _ANYWHERE) for one in self.gone
-        )
+        """Whether what `claim` names was seen to be no original itself."""
+        return self.since is not None and claim[2:8] >= self.since
 
     def purged(self, entry: bytes, place_of: Callable[[int], Place]) -> bool:
-        """Whether the capture of an entry that was read, or of a row, was purged.
+        """Whether the capture of an entry was purged, or that which a claim names.
 
         What was read is of its own file and crawl. A row may tell of any file that it means, in
-        whatever crawl; one that names no container may tell of any.
+        whatever crawl; one that names no container may tell of any, and so may a claim. Of what
+        is purged wherever it is, no claim is believed, whatever date it names.
         """
         if not self.gone:
             return False
         url, second, container = url_hash(entry), entry[2:8], entry[17:21]
+        if entry[0] & 3 == NAMED:
+            return any(
+                one[10:] == url and (one[:6] == second or one[6:10] == _ANYWHERE)
+                for one in self.gone
+            )
         if container == _ANYWHERE:
             return any(one[:6] == second and one[10:] == url for one in self.gone)
         if not self.gone.isdisjoint((second + container + url, second + _ANYWHERE + url)):
@@ -108,7 +107,7 @@ def denied(entries: Iterable[bytes], capture: Capture) -> bool:
         return False
     entry = encode(capture, 0)
     if capture.evidence is Evidence.NAMED:
-        return marks.chain(entry)
+        return marks.chain(entry) or marks.purged(entry, lambda number: NOWHERE)
     # Whoever reports a capture to a crawl has it, whatever container it was purged from.
     gone = (entry[2:8] + _ANYWHERE + url_hash(entry)) in marks.gone
     return gone or (capture.evidence is Evidence.ROW and marks.refute(entry))

@@ -76,9 +76,11 @@ class Rule:
         marks = Marks.of(entries)
         groups: dict[bytes, list[bytes]] = {}
         for entry in entries:
-            if entry[0] & 3 < NAMED and marks.gone and marks.purged(entry, self.place_of):
+            if entry[0] & 3 == REVISIT:
+                continue
+            if marks.gone and marks.purged(entry, self.place_of):
                 outcome.purged += _counts(entry)
-            elif entry[0] & 3 != REVISIT:
+            else:
                 group = packed_url(entry) if self.keys.url else b""
                 groups.setdefault(group, []).append(entry)
         kept = list(marks.entries)

@@ -154,9 +154,8 @@ class Survey:
 
     def _void(self, entry: bytes, marks: Marks) -> bool:
         """Whether a copy is one no more, by what the index has heard since."""
-        if entry[0] & 3 == NAMED:
-            return marks.chain(entry)
-        return marks.purged(entry, self._settling.place_of)
+        chained = entry[0] & 3 == NAMED and marks.chain(entry)
+        return chained or marks.purged(entry, self._settling.place_of)
 
     def _one(
         self, key: bytes, cell: bytes, copies: list[bytes], taken: set[bytes], told: set[bytes],
