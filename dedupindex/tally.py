@@ -18,6 +18,7 @@ class BuildTally:
 
     containers: int = 0  # read in this run
     known: int = 0  # skipped: indexed before, unchanged
+    purged: int = 0  # of these: their captures were purged, and stay away
     records: int = 0
     added: int = 0  # URL and digest new to the index
     replaced: int = 0  # took the place of the capture that was there
@@ -29,6 +30,7 @@ class BuildTally:
         """Count what another part of the same run did."""
         self.containers += other.containers
         self.known += other.known
+        self.purged += other.purged
         self.records += other.records
         self.added += other.added
         self.replaced += other.replaced
@@ -48,6 +50,7 @@ class BuildTally:
         return {
             "containers": self.containers,
             "known": self.known,
+            "purged": self.purged,
             "records": self.records,
             "added": self.added,
             "replaced": self.replaced,

@@ -34,6 +34,7 @@ from dedupindex.purge.purge import Found, purge, survey
 from dedupindex.purge.target import Kind, One, Target
 from tests.captures import capture, sha1
 from tests.purging import begin, held, load, revisit_of
+from tests.test_cli import dedupindex
 
 A, B, C = (b"http://example.com/a", b"http://example.com/b", b"http://example.com/c")
 FIRST, SECOND, BACKUP = "/w/first.warc.gz", "/w/second.warc.gz", "/copy/backup.warc.gz"
@@ -569,3 +570,21 @@ def test_where_the_text_of_a_purged_url_is_left_is_what_the_docs_say(
         if path.is_file() and text in path.read_bytes()
     }
     assert holds - {ledger.DIRECTORY} == {"crawls.mdb"}
+
+
+def test_nothing_found_is_said_in_a_line(index: Path) -> None:
+    before = held(index)
+    for command in ("impact", "purge"):
+        for option, name, hint in (
+            ("--container", "*.warc.gz", "no wildcards: give --container for each"),
+            ("--crawl", "week*", "no wildcards: give --crawl for each"),
+            ("--url", "http://example.com/*", "no wildcards: with --prefix"),
+            ("--url", "http://example.com/?q=1", ""),
+            ("--container", "ghost.warc.gz", ""),
+        ):
+            out, talk = dedupindex(command, index, option, name)
+            assert out == "nothing found: the index has nothing of it\n"
+            assert talk.startswith(f"not found: {name}") and hint in talk
+            assert ("wildcards" in talk) == bool(hint)
+    assert held(index) == before
+    assert "would go" in dedupindex("impact", index, "--url", A.decode())[0]

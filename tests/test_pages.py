@@ -150,6 +150,8 @@ def test_containers_in_pages(make_index: MakeIndex, monkeypatch: pytest.MonkeyPa
     with live.opened().engine.view() as view:
         monkeypatch.setattr(type(view), "containers", lambda self: iter(files))
     first, last = (page(web.get(f"/pages/containers?page={n}")).text for n in (1, 3))
+    assert "Containers read" in page(web.get("/")).text
+    assert "its files are listed here when they are read" in first
     assert "<000>" in first and "<049>" in first and "<050>" not in first and "in part" in first
     assert "<119>" in last and "Next" not in last and "Previous" in last
     for number in ("0", "-1", "x", "²", "9" * 30):

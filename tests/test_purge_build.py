@@ -22,6 +22,7 @@ from dedupindex.purge.purge import purge, survey
 from dedupindex.purge.target import Kind, Target
 from tests.captures import capture
 from tests.purging import held, load
+from tests.test_cli import dedupindex
 from tests.warc_cases import DATE, URL, gz, response, revisit
 
 PAYLOAD = b"payload"
@@ -76,6 +77,11 @@ def test_a_purged_file_stays_away_until_it_is_asked_for(files: list[Path], engin
     assert answering(index) == ["second.warc.gz"]
     again = run(files, index, engine=engine, crawl="weekly")
     assert again.tally.known == 3 and answering(index) == ["second.warc.gz"]
+    assert again.tally.purged == 1
+    if engine == "lmdb":  # of which the command takes the settings from the index
+        said, _ = dedupindex("index", "--add", *files, index)
+        assert "known before: 3;" in said
+        assert "purged: 1 of those known; --replace reads them again" in said
     run(files, index, engine=engine, crawl="weekly", replace=True)
     assert answering(index) == ["first.warc.gz"]
     assert survey(index, target(files[0])).impact.dependents.captures == 1

@@ -98,7 +98,7 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
         outcome = _load(job, plan, staging, done)
         staging.clear()
     tally = _account(done, outcome)
-    tally.known = plan.known
+    tally.known, tally.purged = plan.known, plan.purged
     tally.seconds = time.monotonic() - start
     problems = [*found.problems, *(problem for staged in done for problem in staged.problems)]
     return Built(tally, problems, found.skipped)

@@ -30,6 +30,7 @@ class Plan:
 
     tasks: list[list[Input]] = field(default_factory=list)
     known: int = 0  # containers indexed before, unchanged
+    purged: int = 0  # of these, whose captures were purged
     dropped: set[str] = field(default_factory=set)  # changed ones, whose captures go first
 
 
@@ -86,6 +87,8 @@ def _known(found: Input, view: View, plan: Plan, *, replace: bool) -> bool:
     if before.purged:
         if replace:
             plan.dropped.add(name)
+        else:
+            plan.purged += 1
         return not replace
     if before.size == size and (
         before.modified == found.modified or before.content_hash == hash_file(Path(name))

@@ -237,6 +237,8 @@ def _tell(built: Built, sources: tuple[str, ...], index: Path, as_json: bool) ->
             f"files read: {tally.containers:,}, known before: {tally.known:,}; "
             f"{tally.records:,} records in {tally.seconds:.1f} s"
         )
+        if tally.purged:
+            click.echo(f"  purged: {tally.purged:,} of those known; --replace reads them again")
         for name, meaning in _OUTCOMES.items():
             click.echo(f"  {name:<28}{getattr(tally, name):>12,}  {meaning}")
         for reason, count in sorted(tally.refused.items()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from glob import has_magic
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -110,7 +111,12 @@ def tell(target: Target, found: Found, *, purged: bool, as_json: bool) -> None:
         print_json({**counts, **impact_as_json(found)})
         return
     for one in absent:
-        say(f"not found: {one}")
+        say(f"not found: {one}{_wildcards(target.kind, one)}")
+    if not found.places:
+        click.echo(
+            "nothing found: the index has nothing of " + ("it" if len(absent) == 1 else "them")
+        )
+        return
     impact = found.impact
     verb = "went" if purged else "would go"
     _line("originals", impact.originals, f"that {verb}")
@@ -126,6 +132,15 @@ def tell(target: Target, found: Found, *, purged: bool, as_json: bool) -> None:
         for name, (count, size) in sums.largest(_SHOWN, 0):
             shown = printable(name.decode("utf-8", "backslashreplace")) or "(not known)"
             click.echo(f"  in {title} {shown}: {count:,} revisits, {amount(size)}")
+
+
+def _wildcards(kind: Kind, name: Any) -> str:
+    """What helps somebody who meant several with a `*`."""
+    if kind is Kind.URL and "*" in name:
+        return " (no wildcards: with --prefix, all URLs that begin so)"
+    if kind in (Kind.CONTAINER, Kind.CRAWL) and has_magic(name):
+        return f" (no wildcards: give --{kind.value} for each)"
+    return ""
 
 
 def _line(title: str, what: Amount, about: str) -> None:
