@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -13,7 +14,11 @@ from zipfile import ZipFile
 import pytest
 
 from dedupindex.build.builder import Build, Built, build
-from dedupindex.capture import Evidence
+from dedupindex.build.stage import judge_of
+from dedupindex.capture import Capture, Evidence
+from dedupindex.crawls import life, upkeep
+from dedupindex.crawls.captures import add
+from dedupindex.crawls.store import Store
 from dedupindex.errors import BadInput, DedupError, HasDependents
 from dedupindex.index import ledger, open_index
 from dedupindex.index.identity import Settings
@@ -21,7 +26,7 @@ from dedupindex.purge.impact import Depending
 from dedupindex.purge.purge import purge, survey
 from dedupindex.purge.target import Kind, Target
 from tests.captures import capture
-from tests.purging import held, load
+from tests.purging import begin, held, load
 from tests.test_cli import dedupindex
 from tests.warc_cases import DATE, URL, gz, response, revisit
 
@@ -136,6 +141,35 @@ def test_what_names_a_purged_original_is_refused_as_that(files: list[Path], engi
     tally = run([copy], index, engine=engine, add=True).tally
     assert (tally.added, dict(tally.refused)) == (1, {"purged": 1})
     assert answering(index) == ["copy.warc.gz"]
+
+
+@pytest.mark.parametrize("order", ["reported first", "read first"])
+@pytest.mark.parametrize("named", ["", "weekly"])
+def test_what_is_read_is_of_the_crawl_that_bin_index_names(
+    files: list[Path], order: str, named: str
+) -> None:
+    """As the documentation says: without --crawl the record that is read is of no crawl."""
+    ((_, found),) = held(index_of(files[:1]))
+    index = begin(files[0].parent / "served", chosen=ANY)
+    steps: list[Callable[[], object]] = [
+        lambda: merged_report(index, found),
+        lambda: run(files[:1], index, add=True, crawl=named),
+    ]
+    for step in steps if order == "reported first" else reversed(steps):
+        step()
+    assert [one.crawl for _, one in held(index)] == [named]
+    weekly = survey(index, Target(Kind.CRAWL, ("weekly",))).impact
+    assert weekly.originals.captures == bool(named)
+
+
+def merged_report(index: Path, found: Capture) -> None:
+    """A crawl that reports what it has written, without offset, and is taken in."""
+    one = found._replace(offset=-1, record_id=b"", container=Path(found.container).name)
+    with closing(Store(index)) as store:
+        with store.writing() as writing:
+            add(writing, life.begin(writing, "weekly"), [one], ANY, judge_of(ANY))
+            life.commit(writing, "weekly")
+        upkeep.merge(index, store)
 
 
 def test_processes_and_resumed_builds_make_the_same_ledger(
