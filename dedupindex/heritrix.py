@@ -6,6 +6,7 @@ that must be there exactly once, so that a Heritrix that we do not know is refus
 
 from __future__ import annotations
 
+import re
 import shutil
 import zipfile
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ CONF = (_HERE if (_HERE / "conf").is_dir() else _HERE.parent) / "conf" / "heritr
 BEANS, SCRIPTS = "dedup-beans.xml", ("dedup-lookup.groovy", "dedup-store.groovy")
 PROFILE = "org/archive/crawler/restlet/profile-crawler-beans.cxml"
 _CONTACT = "ENTER_AN_URL_WITH_YOUR_CONTACT_INFO_HERE_FOR_WEBMASTERS_AFFECTED_BY_YOUR_CRAWL"
+_ADDRESS = re.compile(r"https?://[^\s/?#:@]+", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,14 @@ def make_job(heritrix: Path, directory: Path, job: Job) -> None:
     target = directory / "crawler-beans.cxml"
     if target.exists():
         raise BadInput(f"{target} is there already; name a new directory")
+    for option, values in (
+        ("--seed", job.seeds),
+        ("--contact", (job.contact,)),
+        ("--server", (job.server,)),
+    ):
+        for value in values:
+            if not _ADDRESS.match(value):
+                raise BadInput(f"{option} {value!r} is no URL: it begins with http:// or https://")
     profile = configured(profile_of(heritrix), job)
     beans = beans_for(job)
     directory.mkdir(parents=True, exist_ok=True)

@@ -20,6 +20,7 @@ import pytest
 
 from dedupindex.build.builder import Seen
 from dedupindex.cli import COMMANDS, group, main
+from dedupindex.cli import ONCE as DONE_ONCE
 from dedupindex.cli.common import settings_of
 from dedupindex.index import ENGINES, open_index
 from dedupindex.report import COLUMNS, Filter, Report
@@ -54,7 +55,7 @@ def commands() -> dict[str, click.Command]:
     return {name: command for name, command in found.items() if command is not None}
 
 
-@pytest.mark.parametrize("name", list(COMMANDS))
+@pytest.mark.parametrize("name", [*COMMANDS, *DONE_ONCE])
 def test_help_ends_with_examples_and_exit_statuses(name: str) -> None:
     page, talk = dedupindex(name, "--help")
     assert talk == ""

@@ -78,6 +78,10 @@ def test_what_can_be_chosen(heritrix: Path, tmp_path: Path) -> None:
 def test_what_cannot_be_a_job(heritrix: Path, tmp_path: Path) -> None:
     for wrong in (
         replace(JOB, name=""),
+        replace(JOB, seeds=("http://a.example/", "x")),
+        replace(JOB, seeds=("http:///a",)),
+        replace(JOB, contact="y"),
+        replace(JOB, server="127.0.0.1:8484"),
         replace(JOB, seeds=("http://a.example/\nb",)),
         replace(JOB, server="http://a\x00"),
     ):

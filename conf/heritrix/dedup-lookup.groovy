@@ -10,6 +10,7 @@ import java.util.concurrent.ConcurrentHashMap
 import java.util.concurrent.CountDownLatch
 import java.util.concurrent.TimeUnit
 import java.util.concurrent.atomic.AtomicLong
+import java.util.logging.Level
 import java.util.logging.Logger
 import org.archive.crawler.event.CrawlStateEvent
 import org.archive.modules.revisit.IdenticalPayloadDigestRevisit
@@ -25,6 +26,7 @@ class Refused extends IOException {
 /** What all threads of a crawl share: the connection's health, and that the crawl is begun and ended once. */
 class DedupSession implements ApplicationListener<CrawlStateEvent> {
     static final int LOOKUP_TIMEOUT = 2000, WRITE_TIMEOUT = 5000      // milliseconds
+    static final String LATER = '; index the WARCs afterwards (bin/index --add), or later crawls do not find what is in them'
     static final int ATTEMPTS = 2, LONGEST_END = 30                   // to end the crawl; seconds
     final Logger log = Logger.getLogger('org.archive.dedupindex')
     final AtomicLong asked = new AtomicLong(), found = new AtomicLong(), reported = new AtomicLong()
@@ -108,11 +110,16 @@ class DedupSession implements ApplicationListener<CrawlStateEvent> {
         (answer == null ? notReported : reported).incrementAndGet()
     }
 
+    /** A line of the log, under a name of ours: Java would take the one of Groovy's dispatcher. */
+    private void say(Level level, String message) {
+        log.logp(level, 'dedupindex.DedupSession', 'say', message)
+    }
+
     private synchronized void begin() {
         if (begun) return
         request('POST', '/crawls', [name: crawl, seen_by: settings.getProperty('seenBy', 'own').trim(), digest_covers: covers])
         begun = true
-        log.info('dedup: crawl ' + crawl + ' is begun at ' + server + ', digests are of the ' + covers + ' body')
+        say(Level.INFO, 'dedup: crawl ' + crawl + ' is begun at ' + server + ', digests are of the ' + covers + ' body')
     }
 
     /** Do something with the server unless it failed shortly before; null if that was not possible. */
@@ -124,7 +131,7 @@ class DedupSession implements ApplicationListener<CrawlStateEvent> {
             return answer
         } catch (Refused e) {
             boolean often = e.status in Refused.OFTEN
-            if (!often || mentioned.add(e.status)) log.warning('dedup: ' + otherwise + ': ' + e.message + (often ? '; further answers ' + e.status + ' are only counted' : ''))
+            if (!often || mentioned.add(e.status)) say(Level.WARNING, 'dedup: ' + otherwise + ': ' + e.message + (often ? '; further answers ' + e.status + ' are only counted' : ''))
         } catch (Exception e) {
             failed(otherwise, e)
         }
@@ -144,12 +151,12 @@ class DedupSession implements ApplicationListener<CrawlStateEvent> {
 
     private synchronized void failed(String otherwise, Exception e) {
         quietUntil = System.currentTimeMillis() + quiet
-        if (!down) log.severe('dedup: ' + otherwise + ', and no question for ' + quiet.intdiv(1000) + ' s; all is stored: ' + server + ': ' + e)
+        if (!down) say(Level.SEVERE, 'dedup: ' + otherwise + ', and no question for ' + quiet.intdiv(1000) + ' s; all is stored: ' + server + ': ' + e)
         down = true
     }
 
     private synchronized void recovered() {
-        if (down) log.info('dedup: ' + server + ' answers again; not looked up until now: ' + notAsked)
+        if (down) say(Level.INFO, 'dedup: ' + server + ' answers again; not looked up until now: ' + notAsked)
         down = false
     }
 
@@ -195,7 +202,7 @@ class DedupSession implements ApplicationListener<CrawlStateEvent> {
         try {
             end(event.message ?: '')
         } catch (Exception e) {                        // out of here it would stop the thread that ends the crawl
-            log.severe('dedup: crawl ' + crawl + ' is still open: ' + e)
+            say(Level.SEVERE, 'dedup: crawl ' + crawl + ' is still open: ' + e)
         } finally {
             ended.countDown()
             try {
@@ -207,9 +214,9 @@ class DedupSession implements ApplicationListener<CrawlStateEvent> {
 
     private void end(String reason) {
         def missed = (notAsked.get() ? '; not looked up ' + notAsked : '') + (notReported.get() ? '; not reported ' + notReported : '')
-        log.info('dedup: crawl ' + crawl + ': looked up ' + asked + ', of these duplicates ' + found + '; reported ' + reported + missed)
+        say(Level.INFO, 'dedup: crawl ' + crawl + ': looked up ' + asked + ', of these duplicates ' + found + '; reported ' + reported + missed)
         if (!begun) {
-            log.severe('dedup: crawl ' + crawl + ' was never begun at ' + server + missed)
+            say(Level.SEVERE, 'dedup: crawl ' + crawl + ' was never begun at ' + server + missed + (missed ? LATER : ''))
             return
         }
         def cancelOn = settings.getProperty('cancelOn', '').trim()
@@ -218,12 +225,12 @@ class DedupSession implements ApplicationListener<CrawlStateEvent> {
         for (int left = ATTEMPTS; left > 0; left--) {
             try {
                 request('POST', step, said)
-                log.info('dedup: done: POST ' + step)
+                say(Level.INFO, 'dedup: done: POST ' + step + (missed ? LATER : ''))
                 return
             } catch (IOException e) {
                 // Said at once: when Heritrix exits, its log is closed before we are done.
                 if (e instanceof Refused && e.status == 429) sleep(1000)
-                if (left == ATTEMPTS) log.severe('dedup: crawl ' + crawl + ' is still open: ' + e + '; if no line "done" follows, do it by hand: POST ' + server + step + ' not_looked_up=' + notAsked + '&not_reported=' + notReported)
+                if (left == ATTEMPTS) say(Level.SEVERE, 'dedup: crawl ' + crawl + ' is still open: ' + e + '; if no line "done" follows, do it by hand: POST ' + server + step + ' not_looked_up=' + notAsked + '&not_reported=' + notReported)
             }
         }
     }

@@ -7,13 +7,18 @@ from typing import Any
 
 import click
 
-from dedupindex.cli.common import print_json
+from dedupindex.cli.common import Command, print_json
 from dedupindex.heritrix import Job, make_job
 from dedupindex.lookup import Strategy
 from dedupindex.tables import printable
 
+EXAMPLES = """
+bin/heritrix-profile ~/heritrix-3.13.0 ~/jobs/weekly \\
+    --seed http://example.org/ --contact http://archive.example/crawler.html
+"""
 
-@click.command()
+
+@click.command(cls=Command, examples=EXAMPLES)
 @click.argument("heritrix", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("job", type=click.Path(file_okay=False, path_type=Path))
 @click.option(
@@ -42,11 +47,6 @@ def command(heritrix: Path, job: Path, no_delay: bool, as_json: bool, **chosen: 
     """Make the directory JOB of a crawl by HERITRIX, an unpacked Heritrix 3, that asks dedupindex.
 
     Its profile is the one that Heritrix brings along, with the edits of docs/crawlers.md.
-
-    \b
-    Example:
-      bin/heritrix-profile ~/heritrix-3.13.0 ~/jobs/weekly
-        --seed http://example.org/ --contact http://archive.example/crawler.html
     """
     name = job.resolve().name
     make_job(heritrix, job, Job(name=name, delay=not no_delay, **chosen))

@@ -257,7 +257,12 @@ def test_without_a_server_all_is_stored(heritrix: Heritrix, site: Site) -> None:
     alerts = crawl.alerts()
     assert alerts.count("Connection refused") == 1  # not one for each URI
     asked = len(site.payloads()) + 1  # and a response 203
-    assert f"was never begun at http://127.0.0.1:{port}; not looked up {asked}" in alerts
+    assert (
+        f"was never begun at http://127.0.0.1:{port}; not looked up {asked}; index the WA" in alerts
+    )
+    ours = [line for line in crawl.output.splitlines() if " dedup: " in line]
+    assert "(bin/index --add)" in ours[-1]
+    assert all(" dedupindex.DedupSession.say() dedup: " in line for line in ours)
 
 
 def test_a_server_that_dies_in_the_middle(
