@@ -268,6 +268,21 @@ def test_what_is_stated_must_be_as_the_index_has_it(tmp_path: Path) -> None:
     assert "DEDUPINDEX_INDEX_STATUS (environment) is not what" in talk
 
 
+def test_an_index_that_nothing_came_into_says_why(tmp_path: Path) -> None:
+    source = tmp_path / "x.cdx"
+    for number, (lines, word) in enumerate(
+        (
+            (cdx_line(1, 1, 1, mime="text/html"), "as 'mime' (all: a new index with --whitelist"),
+            (cdx_line(1, 1, 1).replace(" 200 ", " 404 "), "as 'status' (docs/formats.md says what"),
+            ("", "no record is a response"),
+        )
+    ):
+        source.write_text(HEADER + lines)
+        out, _ = dedupindex("index", source, tmp_path / str(number))
+        assert "nothing was added: " in out.splitlines()[-1] and word in out.splitlines()[-1]
+        assert "next: bin/serve" not in out
+
+
 def test_lookup_answers_and_explains(make_index: MakeIndex) -> None:
     index = make_index([capture(1, b"http://example.com/a")])
     out, _ = dedupindex("lookup", index, "--digest", sha1(1), "--json")

@@ -20,12 +20,14 @@ from dedupindex.index import ENGINES
 from dedupindex.index.identity import FILE, OPTIONS, Settings, read_identity
 from dedupindex.sources import KINDS, SourceOptions
 from dedupindex.tables import printable
+from dedupindex.tally import BuildTally
 
 _OUTCOMES = {
     "added": "URL and digest new to the index",
     "replaced": "took the place of a later or lesser capture",
     "unchanged": "URL and digest known already",
 }
+_ALL = "all: a new index with --whitelist --mime '.*'"  # one keeps the settings that it began with
 EXAMPLES = """
 bin/index ~/warcs my-index                     all but text, of every WARC below ~/warcs
 bin/index -w -m '.*' ~/warcs my-index          everything
@@ -242,12 +244,24 @@ def _tell(built: Built, sources: tuple[str, ...], index: Path, as_json: bool) ->
         for name, meaning in _OUTCOMES.items():
             click.echo(f"  {name:<28}{getattr(tally, name):>12,}  {meaning}")
         for reason, count in sorted(tally.refused.items()):
-            hint = "left out by --mime; all: --whitelist --mime '.*'" if reason == "mime" else ""
+            hint = f"left out by --mime; {_ALL}" if reason == "mime" else ""
             click.echo(f"  refused: {reason:<19}{count:>12,}  {hint}".rstrip())
         if built.skipped:
             click.echo(f"  {built.skipped:,} files of no known kind were passed over")
-        click.echo(f"next: bin/serve {shown_as}    or: bin/index --stats {shown_as}")
+        click.echo(_next(tally, shown_as))
     if not built.problems:
         return 0
     say("status 7: what is damaged was left out, all else is in the index")
     return Damaged.exit_status
+
+
+def _next(tally: BuildTally, index: str) -> str:
+    """The last line: what to do next, or why nothing is found in what was read."""
+    if tally.added or tally.replaced or tally.unchanged or tally.known:
+        return f"next: bin/serve {index}    or: bin/index --stats {index}"
+    refused = {name: n for name, n in tally.refused.items() if not name.endswith("-record")}
+    if not refused:
+        return "nothing was added: no record is a response"
+    most = max(refused, key=lambda name: refused[name])
+    what = _ALL if most == "mime" else "docs/formats.md says what that means"
+    return f"nothing was added: most responses were refused as {most!r} ({what})"
