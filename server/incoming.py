@@ -14,11 +14,15 @@ _STRETCH = 1000  # lines that are answered in one read transaction
 
 
 def read_body(stream: BinaryIO, length: str, limit: int) -> bytes:
-    """A whole body; raises `RequestError` as soon as it is known to be over `limit` bytes."""
-    if length.isdigit() and int(length) > limit:
+    """A whole body; raises `RequestError` as soon as it is known to be over `limit` bytes.
+
+    Of a body that says its length nothing is read behind it: each read waits for another thread.
+    """
+    whole = int(length) if length.isdigit() else -1
+    if whole > limit:
         raise RequestError("too_large", f"a body has at most {limit} bytes; send JSON lines")
     pieces, size = [], 0
-    while piece := stream.read(_READ):
+    while size != whole and (piece := stream.read(_READ)):
         size += len(piece)
         if size > limit:
             raise RequestError("too_large", f"a body has at most {limit} bytes; send JSON lines")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import signal
 import subprocess
@@ -10,7 +9,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -433,21 +431,6 @@ def test_a_writer_that_is_closed_or_whose_file_is_gone_says_so(store: Store) -> 
     writer.close()
     with pytest.raises(IndexUnavailable, match="replaced"):
         writer.write(lambda writing: life.begin(writing, "e"))
-
-
-def test_a_writer_that_nobody_has_any_more_lets_go_of_its_file(store: Store) -> None:
-    running = set(threading.enumerate())
-    writer = Writer(store)
-
-    def change(writing: Writing, held: Writer) -> None:
-        life.begin(writing, "a")
-
-    writer.write(partial(change, held=writer))
-    (thread,) = set(threading.enumerate()) - running
-    del writer
-    gc.collect()
-    thread.join(10)
-    assert not thread.is_alive()
 
 
 def test_crawls_of_a_read_only_copy_are_seen(index: Path, store: Store, tmp_path: Path) -> None:

@@ -1,17 +1,17 @@
 """Group commit: what many threads write at once is forced to disk together.
 
-Forcing a transaction to disk takes a millisecond or more, whatever is in it. So one thread of a
-process writes for all: while the disk works on one transaction, the writes of the next gather.
-Nobody is told that a write is done before it is on disk, in the file that stands there.
+Forcing a transaction to disk takes a millisecond or more, whatever is in it. So one of the threads
+that write does it for all: while the disk works on one transaction, the writes of the next gather,
+and the first of them leads then. Who writes alone does all in its own thread: waking another costs
+as much as the change itself. Nobody is told that a write is done before it is on disk, in the file
+that stands there.
 """
 
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 from dedupindex.crawls.store import Store, Writing
@@ -22,36 +22,31 @@ _AT_ONCE = 1000  # writes in one transaction
 
 
 class _Job:
-    """A change, and what became of it once `done` can be taken.
+    """A change; once `turn` can be taken, what became of it, or `leads`.
 
     A bare lock: a future costs several times as much, once for every capture.
     """
 
-    __slots__ = ("change", "done", "failure", "result")
+    __slots__ = ("change", "failure", "leads", "result", "turn")
 
     def __init__(self, change: Callable[[Writing], object]) -> None:
         self.change = change
         self.result: object = None
         self.failure: BaseException | None = None
-        self.done = threading.Lock()
-        self.done.acquire()
+        self.leads = False  # whether its thread writes next, for all who wait
+        self.turn = threading.Lock()
+        self.turn.acquire()
 
 
 class Writer:
-    """Writes to a store for all threads of a process.
-
-    Its own thread ends, and lets go of the store, when it is closed or nobody has it any more.
-    """
+    """Writes to a store for all threads of a process."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._jobs: list[_Job] = []  # that wait
+        self._led = False  # whether a thread writes, or was told to
         self._open = True
-        self._door = threading.Lock()
-        work = _Work(store, self._jobs)
-        self._thread = threading.Thread(target=work.run, name="crawls", daemon=True)
-        self._thread.start()
-        weakref.finalize(self, self._jobs.put, None).atexit = False
+        self._door = threading.Condition(threading.Lock())
 
     def write(self, change: Callable[[Writing], _T]) -> _T:
         """Make a change and wait until it is on disk; raises what `change` or the disk raises.
@@ -64,41 +59,36 @@ class Writer:
         with self._door:
             if not self._open:
                 raise IndexUnavailable(f"{self._store.path} was replaced; send it again")
-            self._jobs.put(job)
-        job.done.acquire()
+            self._jobs.append(job)
+            job.leads, self._led = not self._led, True
+        if not job.leads:
+            job.turn.acquire()
+        if job.leads:
+            self._lead()
         if job.failure is not None:
             raise job.failure
         return job.result  # type: ignore[return-value]
 
     def close(self) -> None:
-        """End when what was asked for is done."""
+        """Return when what was asked for is done; nothing more is taken."""
         with self._door:
             self._open = False
-            self._jobs.put(None)
-        self._thread.join()
+            self._door.wait_for(lambda: not self._led)
 
-
-class _Work:
-    """What the thread does; it must not hold the writer itself."""
-
-    def __init__(self, store: Store, jobs: SimpleQueue[_Job | None]) -> None:
-        self._store, self._jobs = store, jobs
-
-    def run(self) -> None:
-        """Make changes until there comes a None instead of one."""
-        while self._turn():
-            pass  # here it holds none of them, nor what they hold
-
-    def _turn(self) -> bool:
-        """Wait for changes and make them together; False if they were the last."""
-        jobs = [self._jobs.get()]
-        while len(jobs) < _AT_ONCE:
-            try:
-                jobs.append(self._jobs.get_nowait())
-            except Empty:
-                break
-        self._together([job for job in jobs if job is not None])
-        return None not in jobs  # the door is shut, or nobody can knock
+    def _lead(self) -> None:
+        """Write all that waits, the leader's own first, and give the lead to who came since."""
+        with self._door:
+            jobs, self._jobs = self._jobs[:_AT_ONCE], self._jobs[_AT_ONCE:]
+        try:
+            self._together(jobs)
+        finally:
+            with self._door:
+                following = self._jobs[0] if self._jobs else None
+                self._led = following is not None
+                self._door.notify_all()
+            if following is not None:
+                following.leads = True
+                following.turn.release()
 
     def _together(self, jobs: list[_Job]) -> None:
         try:
@@ -110,7 +100,7 @@ class _Work:
             for job in jobs:
                 job.failure = error
         for job in jobs:
-            job.done.release()
+            job.turn.release()
 
     def _all(self, jobs: list[_Job]) -> bool:
         """Make all changes; False, and none is made, if one of them raises."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,11 +33,28 @@ def ask(
     bench: Bench, address: str, requests: Path, *, clients: int = CLIENTS, pause: float = 0
 ) -> Load:
     """Load a server for some seconds; raises `Failed` if one answer was no success."""
+    line = _wrk(address, requests, bench.size.seconds, clients, pause)
+    return _load(run(line, bench.cores.other).out, address)
+
+
+@contextmanager
+def asking(
+    bench: Bench, address: str, requests: Path, *, clients: int, pause: float
+) -> Iterator[Callable[[], Load]]:
+    """The same beside something else, and a second longer; what is yielded waits for its end."""
+    line = _wrk(address, requests, bench.size.seconds + 1, clients, pause)
+    with running(line, bench.cores.other, stdout=PIPE) as process:
+        yield lambda: _load(process.communicate()[0].decode(), address)
+
+
+def _wrk(address: str, requests: Path, seconds: int, clients: int, pause: float) -> list[object]:
     wrk = need("wrk", "wrk")
-    line = [wrk, "-t1", f"-c{clients}", f"-d{bench.size.seconds}s", "-s", _SCRIPT, address]
-    spent = run([*line, "--", requests, f"{pause:.3f}"], bench.cores.other)
-    words = spent.out.rpartition("RESULT ")[2].split()
-    count, lasted, errors, p50, p99 = map(int, words)
+    line = [wrk, "-t1", f"-c{clients}", f"-d{seconds}s", "-s", _SCRIPT, address]
+    return [*line, "--", requests, f"{pause:.3f}"]
+
+
+def _load(text: str, address: str) -> Load:
+    count, lasted, errors, p50, p99 = map(int, text.rpartition("RESULT ")[2].split())
     if errors or not count:
         raise Failed(f"{errors} of {count} requests to {address} failed")
     return Load(count / lasted * 1e6, count, p50 / 1000, p99 / 1000)

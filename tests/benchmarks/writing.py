@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.client import HTTPConnection
 from statistics import median
-from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from tests.benchmarks.asking import ASKED
 from tests.benchmarks.building import served_index
 from tests.benchmarks.captures import Captures, Row
-from tests.benchmarks.load import Load, ask, paths, serving, written
+from tests.benchmarks.load import Load, ask, asking, paths, serving, written
 from tests.benchmarks.measure import Failed
 from tests.benchmarks.suite import Bench, Line, Target
 
@@ -23,6 +18,7 @@ BATCH = 1_000  # captures of one request
 WRITERS = 64  # clients that report one by one
 EXPECTED = {BATCH: 60_000, 1: 10_000}  # captures a second that requests are made for: none twice
 THREADS = 25  # of a crawler, as in Heritrix's profile
+LASTS = 5  # milliseconds that a report takes, about
 STEADY = 500  # captures a second that a crawl reports one by one while others look up
 
 
@@ -104,13 +100,18 @@ def lookup_writing(bench: Bench) -> Iterator[Line]:
     requests = written(bench.scratch / "requests", paths(rows))
     with serving(bench, index) as server:
         _post(server.address, "/crawls", {"name": "steady"})
-        more = Captures().rows(bench.size.served, 2 * bench.size.served)
-        reports = _requests("steady", more, 1)
         sent: list[float] = []
 
         def meanwhile() -> Load:
-            with _steady(server.address, reports, sent):
-                return ask(bench, server.address, requests)
+            count = 2 * STEADY * (bench.size.seconds + 1)
+            first = bench.size.served + len(sent) * count  # no capture is reported twice
+            more = Captures().rows(first, first + count)
+            reports = written(bench.scratch / "reports", _requests("steady", more, 1))
+            pause = 1000 * THREADS / STEADY - LASTS
+            with asking(bench, server.address, reports, clients=THREADS, pause=pause) as reported:
+                load = ask(bench, server.address, requests)
+                sent.append(reported().rate)
+            return load
 
         contenders: dict[str, Callable[[], Load]] = {
             "with": meanwhile,
@@ -124,49 +125,3 @@ def lookup_writing(bench: Bench) -> Iterator[Line]:
     line.ratio = line.ours / rate["without"]
     line.target, line.note = Target(0.8), note
     yield line
-
-
-@contextmanager
-def _steady(address: str, reports: Iterator[str], rates: list[float]) -> Iterator[None]:
-    """Reports captures one by one, `STEADY` a second in all, until the block ends."""
-    crawler = _Crawler(address, reports)
-    threads = [threading.Thread(target=crawler.report) for _ in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        crawler.over.set()
-        for thread in threads:
-            thread.join()
-    if crawler.failed:
-        raise Failed(crawler.failed)
-    rates.append(crawler.count / (time.monotonic() - crawler.begin))
-
-
-class _Crawler:
-    """Threads that report, none faster than the crawl as a whole shall be."""
-
-    def __init__(self, address: str, reports: Iterator[str]) -> None:
-        self._address, self._reports = urlsplit(address).netloc, reports
-        self._turn = threading.Lock()
-        self.over, self.failed = threading.Event(), ""
-        self.count, self.begin = 0, time.monotonic()
-
-    def report(self) -> None:
-        """One thread's work."""
-        connection = HTTPConnection(self._address)
-        while True:
-            with self._turn:
-                rest = self.begin + self.count / STEADY - time.monotonic()
-                if self.over.wait(max(0.0, rest)):
-                    break
-                self.count += 1
-                path, _, body = next(self._reports).partition(" ")
-            connection.request("POST", path, body, {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            response.read()
-            if response.status != 200:
-                self.failed = f"a report was answered {response.status}"
-                break
-        connection.close()

@@ -1,7 +1,7 @@
 -- Requests for wrk: one for each line of a file, in turn, round and round.
 --   wrk -s wrk.lua URL -- FILE PAUSE
 -- FILE holds paths to GET, JSON bodies to POST to /lookup, or paths, a space and JSON bodies. PAUSE is the share of requests
--- before which a client rests a millisecond; 0 is full load.
+-- before which a client rests a millisecond, or, from 1 on, the milliseconds that it rests before each; 0 is full load.
 local requests, at = {}, 0
 
 function init(args)
@@ -18,6 +18,7 @@ function init(args)
   if pause > 0 then
     math.randomseed(7)
     function delay()
+      if pause >= 1 then return pause end
       return math.random() < pause and 1 or 0
     end
   end
