@@ -27,6 +27,10 @@ COLUMNS = (
     *("digest", "digest_bytes", "listed", "new", "stored", "stored_bytes", "errors", "unsized"),
     *("stated_bytes", "duplicate_stated_bytes"),
 )
+_READABLE = (  # those of them that fit on a page
+    *("lookups", "duplicates", "duplicates_percent", "duplicate_bytes"),
+    *("exact_url", "canonical_url", "digest", "new", "stored", "stored_bytes"),
+)
 _LABELS = {
     "exact_url": "Exact URL hits",
     "canonical_url": "Canonical URL hits",
@@ -114,7 +118,7 @@ def written(found: Report, style: str) -> Iterator[str]:
     if style == "html":
         facts = {name: value for name, value in found.summary.items() if _is_fact(value)}
         title = f"Crawl {found.summary['crawl']}"
-        return html_lines(title, facts, names if found.by else (), rows)
+        return html_lines(title, facts, [found.by, *_READABLE] if found.by else (), rows)
     if not found.by:
         told = ("not_looked_up", "not_reported", "average_lookup_ms", "p99_lookup_ms")
         return csv_lines(["crawl", "state", *COLUMNS, *told], [found.summary])

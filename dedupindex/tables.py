@@ -4,16 +4,37 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
 STYLE = (
     "body{font:1rem/1.4 system-ui,sans-serif;margin:1.5rem;color-scheme:light dark}"
-    "table{border-collapse:collapse;margin:1rem 0}caption{text-align:left;font-weight:bold}"
-    "th,td{padding:.2rem .6rem;border-bottom:1px solid #8888;text-align:right}"
-    "th:first-child,td:first-child{text-align:left;overflow-wrap:anywhere}"
+    "h1{overflow-wrap:anywhere}div{overflow-x:auto}"
+    "table{border-collapse:collapse;margin:1rem 0;font-variant-numeric:tabular-nums}"
+    "caption{text-align:left;font-weight:bold}"
+    "th,td{padding:.2rem .6rem;border-bottom:1px solid #8888;text-align:right;vertical-align:top}"
+    "th{font-weight:500}thead th{vertical-align:bottom}td{white-space:nowrap}"
+    "th:first-child{text-align:left;min-width:12rem;max-width:30rem;overflow-wrap:anywhere}"
 )
+_WORDS = {  # how people call a field; others are called by their names
+    "mime": "media type",
+    "status": "HTTP status",
+    "handled": "looked up",
+    "duplicates_percent": "duplicates, share",
+    "duplicate_bytes": "bytes saved",
+    "duplicate_bytes_percent": "bytes saved, share",
+    "exact_url": "same URL",
+    "canonical_url": "same canonical URL",
+    "digest": "another URL",
+    "listed": "listed by URL only",
+    "errors": "answered by errors",
+    "unsized": "hits of unknown size",
+    "merged": "in the index itself",
+    "p99_lookup_ms": "99 of 100 lookups within",
+}
+_UNITS = re.compile("_(bytes|percent|ms)$")
 
 
 def printable(text: str) -> str:
@@ -72,25 +93,43 @@ def html_lines(
     )
     yield "<table><caption>In all</caption>\n"
     for name, value in facts.items():
-        yield f'<tr><th scope="row">{_text(name)}</th><td>{_shown(value)}</td></tr>\n'
+        yield f'<tr><th scope="row">{_words(name)}</th><td>{_shown(name, value)}</td></tr>\n'
     yield "</table>\n"
     if names:
-        yield f"<table><caption>By {_text(names[0])}</caption>\n<thead><tr>"
-        yield "".join(f'<th scope="col">{_text(name)}</th>' for name in names)
+        yield '<div role="region" aria-label="Groups" tabindex="0">'
+        yield f"<table><caption>By {_text(_WORDS.get(names[0], names[0]))}</caption>\n<thead><tr>"
+        yield "".join(f'<th scope="col">{_words(name)}</th>' for name in names)
         yield "</tr></thead>\n<tbody>\n"
         for row in rows:
-            head, *cells = (_shown(row[name]) for name in names)
-            yield f'<tr><th scope="row">{head}</th>'
-            yield "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>\n"
-        yield "</tbody></table>\n"
+            yield f'<tr><th scope="row">{_shown("", row[names[0]])}</th>'
+            yield "".join(f"<td>{_shown(name, row[name])}</td>" for name in names[1:]) + "</tr>\n"
+        yield "</tbody></table></div>\n"
     yield "</body></html>\n"
 
 
-def _shown(value: Any) -> str:
+def _words(name: str) -> str:
+    """A field as people call it: ``Bytes saved``."""
+    words = _WORDS.get(name) or _UNITS.sub(_unit, name).replace("_", " ")
+    return _text(words[:1].upper() + words[1:])
+
+
+def _unit(found: re.Match[str]) -> str:
+    return {"bytes": ", bytes", "percent": ", share", "ms": ""}[found[1]]
+
+
+def _shown(name: str, value: Any) -> str:
+    """A value with the unit that its field's name tells."""
     if value is None:
         return "not known"
-    grouped = f"{value:,}" if isinstance(value, int | float) else str(value)
-    return _text(grouped)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if not isinstance(value, int | float):
+        return _text(str(value))
+    if name == "bytes" or name.endswith("_bytes"):
+        return amount(value)
+    if name.endswith("_percent"):
+        return f"{value:.1f} %"
+    return f"{value:,} ms" if name.endswith("_ms") else f"{value:,}"
 
 
 def _text(value: str) -> str:

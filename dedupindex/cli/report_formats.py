@@ -12,6 +12,10 @@ import orjson
 from dedupindex.report import COLUMNS
 from dedupindex.tables import amount, csv_lines, html_lines, printable
 
+_READABLE = (
+    *("handled", "handled_bytes", "duplicates", "duplicates_percent", "duplicate_bytes"),
+    *("duplicate_bytes_percent", "exact_url", "canonical_url", "digest", "new"),
+)
 _LABELS = {
     "exact_url": "Exact URL hits",
     "canonical_url": "Canonical URL hits",
@@ -38,7 +42,8 @@ def _print_csv(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> None:
 def _print_html(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> None:
     """A page with the figures of a report and its groups."""
     facts = {name: value for name, value in head.items() if isinstance(value, int | float | str)}
-    for line in html_lines("What the crawl would have saved", facts, _names(head), groups):
+    names = [head["by"], *_READABLE]
+    for line in html_lines("What the crawl would have saved", facts, names, groups):
         click.echo(line, nl=False)
 
 
