@@ -12,6 +12,7 @@ from flask import Response, request
 
 from dedupindex import crawlreport
 from dedupindex.crawlreport import Asked, Report
+from dedupindex.crawls.crawl import Crawl
 from dedupindex.crawls.store import Reading
 from dedupindex.errors import BadQuery, UnknownCrawl
 from dedupindex.tables import STYLE
@@ -57,7 +58,9 @@ class ReportViews:
         with self._live.crawls.reading() as reading:
             if reading is None:
                 raise UnknownCrawl(f"there is no crawl {name[:200]!r}")
-            found, follows = _some(reading, name, asked, most)
+            sight = Sight(self._access, request.environ)
+            crawl = reading.reported(name, sight.sees)
+            found, follows = _some(reading, crawl, asked, most)
         path = f"/crawls/{quote(name, '')}/report"
         follow = None if follows is None else _page(path, given, follows)
         style = given.get("format", "json")
@@ -83,9 +86,9 @@ def _asked(given: dict[str, Any]) -> Asked:
     return asked if asked.top else asked._replace(most=given.get("limit", PAGE) + 1)
 
 
-def _some(reading: Reading, name: str, asked: Asked, most: int) -> tuple[Report, str | None]:
+def _some(reading: Reading, crawl: Crawl, asked: Asked, most: int) -> tuple[Report, str | None]:
     """A page of a report, in memory, and its last heading if there are more."""
-    found = crawlreport.report(reading, reading.crawl(name), asked)
+    found = crawlreport.report(reading, crawl, asked)
     groups = list(found.groups)
     more = not asked.top and len(groups) > most
     last = groups[most - 1][0].decode("utf-8", "surrogateescape") if more else None

@@ -350,10 +350,19 @@ def test_the_report_of_a_crawl_on_the_command_line(web: Web, index: Path) -> Non
     assert [one["status"] for one in json.loads(out)["groups"]] == ["200"]
 
 
+def test_who_misspells_a_crawl_is_told_which_there_are(web: Web) -> None:
+    web.post("/crawls", json={"name": "weekly-1"})
+    for path in ("/crawls/weekly/report", "/pages/crawl?name=weekly", "/pages/charts?crawl=weekly"):
+        answer = web.get(path)
+        assert answer.status_code == 404
+        assert "there are weekly-1, b, a" in answer.text
+        assert "POST /crawls" not in answer.text
+
+
 @pytest.mark.parametrize(
     ("words", "status", "sentence"),
     [
-        (["--crawl", "nobody"], 4, "there is no crawl 'nobody'"),
+        (["--crawl", "nobody"], 4, "there is no crawl 'nobody'; there are b, a"),
         (["--crawl", "a", "--against", "x"], 2, "either --crawl NAME or --against"),
         ([], 2, "either --crawl NAME or --against"),
         (["--crawl", "a", "--by", "year"], 2, "such a report is by host"),

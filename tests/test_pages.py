@@ -340,6 +340,10 @@ def test_policies_and_namespaces_show(make_index: MakeIndex) -> None:
         f"url={URL}&namespace=news",
     ):
         page(closed.get(f"/pages/lookup?{query}"), 403)
+    for path in ("/pages/crawl?name=b", "/pages/charts?crawl=b"):
+        assert "there is none that can be read of" in page(closed.get(path), 404).text
+    sent = {"Authorization": f"Bearer {reader}"}
+    assert "there is none" in closed.get("/crawls/b/report", headers=sent).text
 
 
 def test_what_depends_on_captures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,7 +132,7 @@ def _of_crawl(index: Path, *, crawl: str, format: str, **options: Any) -> int:
         raise UnknownCrawl(f"no crawl has asked or reported to {index} while it ran")
     asked = Asked(options["by"] or "", options["limit"], options["order"])
     with closing(store), store.reading() as reading:
-        found = crawlreport.report(reading, reading.crawl(crawl), asked)
+        found = crawlreport.report(reading, reading.reported(crawl), asked)
         for piece in crawlreport.written(found, format):
             click.echo(piece, nl=False)
     return 0

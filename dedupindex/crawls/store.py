@@ -21,9 +21,10 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,6 +40,7 @@ from dedupindex.index.cells import Place
 FILE = "crawls.mdb"
 _MAP_SIZE = 1 << 40  # address space, not disk
 _COUNTS = struct.Struct(">QQ")
+_NAMED, _LOOKED_AT = 5, 1000  # crawls that are named, and looked at for that
 _LONGEST_KEY = 400  # bytes of a container's name that a key holds
 
 
@@ -159,6 +161,18 @@ class Reading:
         if number is None:
             raise UnknownCrawl(f"there is no crawl {name[:200]!r}; begin it with POST /crawls")
         return self._restored(self.txn.get(number, db=self.trees.crawls))
+
+    def reported(self, name: str, sees: Callable[[Crawl], bool] = lambda crawl: True) -> Crawl:
+        """The same for who reads of it; `UnknownCrawl` names crawls there are, if they see them."""
+        try:
+            return self.crawl(name)
+        except UnknownCrawl:
+            newest = (crawl.name for crawl in islice(self.newest(), _LOOKED_AT) if sees(crawl))
+            known = sorted(newest, key=lambda one: -len(os.path.commonprefix([one, name])))[:_NAMED]
+            which = (
+                f"there are {', '.join(known)}" if known else "there is none that can be read of"
+            )
+            raise UnknownCrawl(f"there is no crawl {name[:200]!r}; {which}") from None
 
     def crawls(self) -> Iterator[Crawl]:
         """All crawls, in the order in which they began."""

@@ -68,7 +68,7 @@ class Charts:
         with self._live.crawls.reading() as reading:
             if reading is not None:
                 if crawl:
-                    known = reading.crawl(crawl)
+                    known = reading.reported(crawl, sight.sees)
                     sight.require(known)
                     crawls = iter([known])
                 else:

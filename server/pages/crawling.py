@@ -50,19 +50,19 @@ class CrawlPages:
         by, order = request.args.get("by", "host"), request.args.get("order", "lookups")
         if by not in BY or order not in ORDERS:
             raise BadQuery(f"by takes one of {', '.join(BY)}, order of {', '.join(ORDERS)}")
-        crawl = self._reporting.crawl(name)
+        sight = Sight(self._access, with_token(request.environ))
         brief = "brief" in request.args  # as the script of the page asks every few seconds
         with self._live.crawls.reading() as reading:
             if reading is None:
                 raise UnknownCrawl(f"there is no crawl {name[:200]!r}")
-            known = reading.crawl(name)
-            Sight(self._access, with_token(request.environ)).require(known)
+            known = reading.reported(name, sight.sees)
+            sight.require(known)
             total, times = statistics.total(reading, known), statistics.times(reading, known)
             rows = [] if brief else statistics.largest(reading, known, by, _ROWS, order)
         most = max((row.lookups for _, row in rows), default=0)
         return render_template(
             "crawl.html",
-            crawl=crawl,
+            crawl=self._reporting.crawl(name),
             brief=brief,
             times=times,
             by=by,
