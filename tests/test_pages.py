@@ -332,7 +332,7 @@ def test_policies_and_namespaces_show(make_index: MakeIndex) -> None:
     for path in ("/", "/pages/crawls"):
         assert "crawl?name=a" in web.get(path).text
         assert "crawl?name=a" not in closed.get(path).text
-    page(closed.get("/pages/impact"))
+    page(closed.get("/pages/impact"), 403)
     page(closed.get("/pages/impact?kind=crawl&name=a"), 403)
     for query in (
         f"digest={sha1(1)}&namespace=news",
@@ -357,6 +357,7 @@ def test_what_depends_on_captures(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "that would go: 1; revisits that name them: 1" in shown
     assert "Goes: its payload stays, under another URL" in shown and "http://x.example/<b>" in shown
     assert "their payload nowhere:" not in shown
+    assert "<summary>Each of them" in web.get("/pages/impact?kind=prefix&name=http").text
     broken = page(web.get(f"/pages/impact?kind=url&name={quote(other.url)}")).text
     assert "payload nowhere: 2 (2.0 kB)" in broken
     assert "http://z.example/<img>" in broken and "<u>" in broken
@@ -377,6 +378,35 @@ def test_what_depends_on_captures(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "use bin/impact itself" in page(web.get(asked), 400).text
 
 
+def test_a_lookup_says_beforehand_what_it_can_tell(make_index: MakeIndex) -> None:
+    for by_url in (True, False):
+        web = served(make_index([capture(1)], Settings(by_url=by_url)))
+        shown = page(web.get("/pages/lookup")).text
+        assert ("what is held of this URL" in shown) is by_url
+        assert ("keeps no list by URL" in shown) is not by_url
+
+
+def test_the_crawl_of_an_original_is_a_link_if_it_has_a_page(tmp_path: Path) -> None:
+    index = begin(tmp_path)
+    load(index, [capture(1)._replace(crawl="elsewhere")])
+    web = served(index)
+    web.post("/crawls", json={"name": "weekly", "seen_by": "all"})
+    one = {"digest": str(sha1(7)), "url": URL, "date": "2026-11-20T09:14:17Z", "size": 9}
+    web.post("/captures?crawl=weekly", json={**one, "status": 200})
+    assert "/pages/crawl?name=weekly" in page(web.get(f"/pages/lookup?digest={sha1(7)}")).links
+    other = page(web.get(f"/pages/lookup?digest={sha1(1)}"))
+    assert "elsewhere" in other.text and "/pages/crawl?name=elsewhere" not in other.links
+
+
+def test_a_crawl_says_what_does_not_renew_itself(web: FlaskClient) -> None:
+    web.post("/crawls", json={"name": "a"})
+    web.get(f"/lookup?digest={sha1(1)}&crawl=a&url={URL}")
+    counted(web)
+    shown = page(web.get("/pages/crawl?name=a&by=mime"))
+    assert "this table does not renew itself" in shown.text
+    assert "/pages/crawl?name=a&by=mime&order=lookups" in shown.links
+
+
 CDX = (
     b" CDX N b a m s k r M S V g\n"
     + b"example,com)/a 20261120091417 http://example.com/a image/png 200 "
@@ -394,6 +424,11 @@ def test_what_a_crawl_would_have_saved(web: FlaskClient, content: bytes) -> None
     assert "crawl.cdx: 5.0 kB of 12.0 kB saved" in shown
     assert "<script>x" in shown and r"C:\logs" not in shown
     assert "image/png" in page(send(web, content, "mime")).text
+
+
+def test_shares_have_one_decimal(web: FlaskClient) -> None:
+    shares = re.findall(r"[\d.]+ %", send(web, CDX).text)
+    assert "41.7 %" in shares and not [one for one in shares if len(one.split(".")[-1]) != 3]
 
 
 def test_a_crawl_log_is_tried_out_too(web: FlaskClient) -> None:
@@ -517,11 +552,13 @@ def test_what_depends_is_for_administrators_where_there_are_tokens(make_index: M
     web = served(index)
     assert "Sign out" not in page(web.get("/")).text  # which are for all here
     asked = "/pages/impact?kind=crawl&name=a%26b"
+    page(web.get("/pages/impact"), 401)  # no form that would lead to a refusal
     page(web.get(asked), 401)
     (target,) = re.findall('name="next" value="([^"]+)"', web.get(asked).text)
     form = {"token": secret, "next": unescape(target)}
     done = web.post("/pages/sign-in", data=form, headers=HERE)
     assert done.headers["Location"] == asked
+    assert "What would go" in page(web.get("/pages/impact")).text
     assert "There is nothing of a&b" in page(web.get(asked)).text.replace("\n", " ")
 
 

@@ -230,7 +230,7 @@ class DedupSession implements ApplicationListener<CrawlStateEvent> {
             } catch (IOException e) {
                 // Said at once: when Heritrix exits, its log is closed before we are done.
                 if (e instanceof Refused && e.status == 429) sleep(1000)
-                if (left == ATTEMPTS) say(Level.SEVERE, 'dedup: crawl ' + crawl + ' is still open: ' + e + '; if no line "done" follows, do it by hand: POST ' + server + step + ' not_looked_up=' + notAsked + '&not_reported=' + notReported)
+                if (left == ATTEMPTS) say(Level.SEVERE, 'dedup: crawl ' + crawl + ' is still open: ' + e + '; if no line "done" follows, do it by hand: POST ' + server + step + ' not_looked_up=' + notAsked + '&not_reported=' + notReported + (missed ? LATER : ''))
             }
         }
     }

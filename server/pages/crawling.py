@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from flask import render_template, request
 
+from dedupindex.crawlreport import date
 from dedupindex.crawls import statistics
 from dedupindex.crawls.crawl import Crawl
 from dedupindex.crawls.rows import LONGEST, Row
@@ -64,6 +66,7 @@ class CrawlPages:
             "crawl.html",
             crawl=self._reporting.crawl(name),
             brief=brief,
+            now=date(int(time.time())),
             times=times,
             by=by,
             order=order,

@@ -40,8 +40,10 @@ class ImpactPage:
         given = parse_qs(request.environ.get("QUERY_STRING", ""), errors="surrogateescape")
         kind, text = (given.get(name, [""])[0] for name in ("kind", "name"))
         found, problem, status = None, "", 200
-        if text and request.environ.get("HTTP_SEC_FETCH_SITE") in _OURS:
+        ours = request.environ.get("HTTP_SEC_FETCH_SITE") in _OURS
+        if ours:
             self._access.require(with_token(request.environ), Role.ADMIN)
+        if text and ours:
             try:
                 found = self._found(kind, text)
             except BadInput as error:

@@ -5,7 +5,7 @@ It does not count as a lookup of a crawl: people must see whether the crawler it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any
@@ -64,8 +64,15 @@ class LookupPage:
             algorithms=list(SIZES),
             problem=problem,
             found=found,
+            crawls=self._begun(found.get("considered", ())),
+            by_url=self._live.opened().engine.identity.settings.by_url,
         )
         return page, status
+
+    def _begun(self, rows: Iterable[dict[str, Any]]) -> set[str]:
+        """The crawls of captures that have a page: names that bin/index was given have none."""
+        names = {row["original"]["crawl"] for row in rows} - {None}
+        return {name for name in names if self._live.crawls.crawl(name) is not None}
 
     def _of_digest(self, given: Given) -> dict[str, Any]:
         query, _ = query_of(given)

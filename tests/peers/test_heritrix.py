@@ -293,6 +293,7 @@ def test_a_server_that_dies_in_the_middle(
     check_revisits(records, harvests.first.records())
     asked = len(site.payloads()) + 1 - len(revisits)
     assert "is still open" in crawl.alerts() and f"not_looked_up={asked}&" in crawl.alerts()
+    assert "; index the WARCs afterwards" in crawl.alerts()
 
 
 def test_a_server_that_comes_back_is_told_what_it_missed(

@@ -138,6 +138,28 @@ def test_no_page_is_wider_than_a_phone(window: Browser, hostile: Running) -> Non
             assert wide == width, path
 
 
+def _shows(window: Browser, url: str, text: str) -> bool:
+    window.open(url)
+    return text in window.text("body")
+
+
+def test_tables_of_crawls_fit_a_desk(window: Browser, make_index: MakeIndex) -> None:
+    cut = "return [...document.querySelectorAll('.box')].some((b) => b.scrollWidth > b.clientWidth)"
+    lines = "return document.querySelector('.state').getClientRects().length"
+    with serving(make_index([capture(1)], ALL), "--workers", "1") as server:
+        for name in ("weekly-20261120", "weekly-20261121"):
+            post(server, "/crawls", name=name)
+            post(server, f"/crawls/{name}/commit")
+            server.get(f"/lookup?digest={sha1(1)}&crawl={name}&url=http%3A%2F%2Fexample.com%2Fa")
+        window.show(1280)
+        crawl = "/pages/crawl?name=weekly-20261120"
+        until(lambda: _shows(window, at(server, crawl), "example.com"))
+        for path in ("/", "/pages/crawls", crawl):
+            window.open(at(server, path))
+            assert window.run(cut) is False, path
+            assert window.run(lines) == 1, path
+
+
 def test_everybody_can_use_every_page(window: Browser, hostile: Running) -> None:
     """axe-core finds nothing: names, roles, order of headings, contrast in the light and dark."""
     (axe,) = environment("axe", AXE).parent.rglob("axe.min.js")
