@@ -40,6 +40,7 @@ from dedupindex.errors import DedupError
 
 _log = logging.getLogger("dedupindex")
 _AT_ONCE = 500  # captures of one report
+_GATHERED = 0.1  # seconds for which captures are gathered into one report
 _ASK_AGAIN = 30  # seconds between two attempts to begin a crawl
 _COVERS = {"covers": "entity"}  # a crawl says so when it begins; without one each lookup must
 
@@ -226,9 +227,7 @@ class Store:
     def _run(self):
         ended = False
         while not ended:
-            waiting = [self._queue.get()]
-            while len(waiting) < _AT_ONCE and not self._queue.empty():
-                waiting.append(self._queue.get())
+            waiting = self._gathered()
             ended = None in waiting
             captures = {}
             for crawl, capture in filter(None, waiting):
@@ -238,6 +237,17 @@ class Store:
                     self._session.client.report(some, crawl=crawl)
                 except Exception:  # nothing may end this thread before warcprox ends
                     _log.exception("%d captures were not reported", len(some))
+
+    def _gathered(self):
+        """Some captures; None among them is the end. A request for each would slow warcprox."""
+        waiting = [self._queue.get()]
+        end = time.monotonic() + _GATHERED
+        while len(waiting) < _AT_ONCE and waiting[-1] is not None:
+            try:
+                waiting.append(self._queue.get(timeout=max(0, end - time.monotonic())))
+            except queue.Empty:
+                break
+        return waiting
 
     def stop(self):
         """Called by warcprox when it ends and all records are written."""
