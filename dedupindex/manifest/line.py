@@ -1,0 +1,99 @@
+"""What a manifest holds: containers, and one line for every response in them.
+
+All bytes are as the file has them, but for the angle brackets around ids and URLs. A line whose
+record can neither become a revisit nor be an original is there all the same, with the reason: what
+was read adds up, and manifests from before and after a conversion can be compared.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Container(NamedTuple):
+    """A WARC or ARC file as it was when it was read."""
+
+    number: int  # in its manifest; never given to another file
+    root: str  # directory, absolute
+    name: str  # path below the root
+    size: int  # bytes
+    mtime_ns: int
+    inode: int
+    device: int
+    content_hash: str  # BLAKE3 in hex of all its bytes
+
+    @property
+    def path(self) -> str:
+        return f"{self.root.rstrip('/')}/{self.name}"
+
+
+class Line(NamedTuple):
+    """One response record. The body is what stands behind the HTTP header, as it is stored.
+
+    Where there is no HTTP header to be found, the whole block takes the place of the body.
+    """
+
+    container: int
+    offset: int  # of the member, or of the record in a plain file
+    stored: int  # bytes of the member, or of the record in a plain file
+    record_id: bytes  # without angle brackets
+    url: bytes  # without angle brackets
+    date: bytes  # WARC-Date as written
+    digest: bytes  # WARC-Payload-Digest as written, empty for none
+    payload: bytes  # the digest taken now, raw, of what `covers` says (of the body if UNKNOWN)
+    covers: int  # `capture.Covers`: what `digest` is of; UNKNOWN if of neither
+    strong: bytes  # BLAKE3 of the body, raw
+    length: int  # bytes of the body
+    status: int  # HTTP; 0 for none
+    coding: bytes  # Transfer-Encoding, line feed, Content-Encoding: lower case, without outer space
+    moment: int  # xxh64 of urlkey and 14 digits: what replay tools look an original up by; 0: none
+    stay: str  # why it can never become a revisit, of `REASONS`; empty if it can
+    unfit: str  # why it can never be an original, of `REASONS`; empty if it can
+
+
+TYPES = {
+    "container": "INTEGER",
+    "offset": "BIGINT",
+    "stored": "BIGINT",
+    "record_id": "VARCHAR",
+    "url": "VARCHAR",
+    "date": "VARCHAR",
+    "digest": "VARCHAR",
+    "payload": "BLOB",
+    "covers": "TINYINT",
+    "strong": "BLOB",
+    "length": "BIGINT",
+    "status": "SMALLINT",
+    "coding": "VARCHAR",
+    "moment": "UBIGINT",
+    "stay": "VARCHAR",
+    "unfit": "VARCHAR",
+}
+"""Columns of the Parquet files: the fields of `Line`. A VARCHAR of bytes is their Latin-1."""
+
+REASONS = {
+    "arc": "an ARC document: ARC files are never rewritten",
+    "ambiguous-line": "a URL record of an ARC file that can be read in two ways",
+    "bad-date": "no WARC-Date, or none that names a second",
+    "bad-digest": "a WARC-Payload-Digest that is no digest",
+    "chunked-without-digest": "a chunked body and no digest: nobody knows of what one would be",
+    "damaged": "the file has damage or padding somewhere, and is left as it is",
+    "digest-mismatch": "the payload has not the digest that the record states",
+    "empty": "nothing in the body",
+    "method": "the answer to another request than GET",
+    "no-digest": "no WARC-Payload-Digest",
+    "no-end-of-headers": "the HTTP header does not end",
+    "no-record-id": "no WARC-Record-ID",
+    "no-url": "no WARC-Target-URI",
+    "not-exact": "not framed to the letter, so that not every tool reads it alike",
+    "not-http": "no HTTP response",
+    "partial": "part of a document (206, Content-Range)",
+    "redirect": "a redirect (3xx): replay tools show no body of a revisit to one",
+    "repeated-field": "a field that may stand once stands there twice",
+    "segmented": "one segment of a record",
+    "shared-member": "several records in one gzip member",
+    "status": "a status without a body of its own (1xx, 204, 304), or none at all",
+    "truncated": "cut short by the crawler",
+    "unknown-version": "a version of WARC other than 1.0 and 1.1",
+}
+"""Why a record is no revisit or no original, for those who read reports."""

@@ -1,0 +1,129 @@
+"""Lines of one container on their way to Parquet.
+
+They are spooled as tab-separated text, because that is what DuckDB reads fast and without a second
+library. Where a value holds a byte that such text cannot, all values of its line go as hex.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TextIO
+
+import duckdb
+
+from dedupindex.files import sync_directory
+from dedupindex.manifest.line import TYPES, Line
+
+_ODD = re.compile(rb'[\x00-\x08\x0a-\x1f"\x7f]').search
+_TEXTS = ("record_id", "url", "date", "digest", "coding")  # of bytes that came from the web
+_COLUMNS = {
+    **{name: "VARCHAR" if kind == "BLOB" else kind for name, kind in TYPES.items()},
+    "odd": "VARCHAR",  # five texts in hex, separated by commas; empty where all is as usual
+}
+_LONGEST = 1 << 22  # bytes of a line: all values of a header of a mebibyte, in hex
+_NO_NULL = "\x01"  # an empty value is one, and what this spells never comes bare
+
+
+def _select(spool: Path) -> str:
+    """SQL for what stands in a spool."""
+    values = []
+    for name, kind in TYPES.items():
+        value = f"unhex({name})" if kind == "BLOB" else f'"{name}"'
+        if name in _TEXTS:
+            part = f"split_part(odd, ',', {_TEXTS.index(name) + 1})"
+            usual = f"replace({name}, '|', chr(10))" if name == "coding" else name
+            value = f"CASE WHEN odd = '' THEN {usual} ELSE decode(unhex({part})) END"
+        values.append(f'{value} AS "{name}"')
+    columns = ", ".join(f"'{name}': '{kind}'" for name, kind in _COLUMNS.items())
+    return (
+        f"SELECT {', '.join(values)} FROM read_csv({quoted(literal(spool))}, auto_detect = false, "
+        f"header = false, delim = '\t', new_line = '\\n', quote = '', escape = '', "
+        f"nullstr = '{_NO_NULL}', max_line_size = {_LONGEST}, buffer_size = {2 * _LONGEST}, "
+        f"columns = {{{columns}}})"
+    )
+
+
+class Spool:
+    """Takes lines in order of offset; `finish` makes a Parquet file of them that is whole."""
+
+    def __init__(self, target: Path) -> None:
+        self.lines = 0
+        self._target = target
+        self._path = target.with_name(f".{target.name}.{os.getpid()}.tsv")
+        self._stream: TextIO = open(  # noqa: SIM115 (`finish` and `drop` close it)
+            self._path, "w", encoding="utf-8", newline=""
+        )
+
+    def add(self, lines: Iterable[Line]) -> None:
+        rows = [row_of(line) for line in lines]
+        self.lines += len(rows)
+        self._stream.write("".join(rows))
+
+    def finish(self, database: duckdb.DuckDBPyConnection, *, stay: str = "") -> None:
+        """Write the file; `stay` is the reason of every line that has none yet, if there is one."""
+        self._stream.close()
+        rows = _select(self._path)
+        if stay:
+            rows = f"SELECT * REPLACE (if(stay = '', {quoted(stay)}, stay) AS stay) FROM ({rows})"
+        write_parquet(database, rows, self._target)
+        self.drop()
+
+    def drop(self) -> None:
+        self._stream.close()
+        self._path.unlink(missing_ok=True)
+
+
+def write_parquet(database: duckdb.DuckDBPyConnection, rows: str, target: Path) -> None:
+    """Write what the query `rows` yields, beside, to disk, then under its name."""
+    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        to = quoted(str(beside))
+        database.execute(f"COPY ({rows}) TO {to} (FORMAT parquet, COMPRESSION zstd)")
+        with open(beside, "rb") as stream:
+            os.fsync(stream.fileno())
+        os.replace(beside, target)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    sync_directory(target.parent)
+
+
+def nothing() -> str:
+    """SQL for no lines, with all their columns."""
+    columns = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in TYPES.items())
+    return f"SELECT {columns} WHERE false"
+
+
+def row_of(line: Line) -> str:
+    """A line of the spool."""
+    (container, offset, stored, record_id, url, date, digest, payload, covers, strong, length,
+     status, coding, moment, stay, unfit) = line  # fmt: skip
+    text = b"%b\t%b\t%b\t%b" % (record_id, url, date, digest)
+    codes = coding.replace(b"\n", b"|", 1)
+    odd = ""
+    if _ODD(text) or text.count(b"\t") != 3 or (len(codes) > 1 and _odd_codes(codes)):
+        values = (record_id, url, date, digest, coding)
+        odd = ",".join([value.decode("latin-1").encode().hex() for value in values])
+        text, codes = b"\t\t\t", b""
+    return (
+        f"{container}\t{offset}\t{stored}\t{text.decode('latin-1')}\t{payload.hex()}\t{covers}\t"
+        f"{strong.hex()}\t{length}\t{status}\t{codes.decode('latin-1')}\t{moment}\t{stay}\t{unfit}\t"
+        f"{odd}\n"
+    )
+
+
+def _odd_codes(codes: bytes) -> bool:
+    return bool(_ODD(codes)) or b"\t" in codes or codes.count(b"|") != 1
+
+
+def quoted(text: str) -> str:
+    """A string as SQL spells it."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def literal(path: Path) -> str:
+    """A path as DuckDB reads one that is no glob."""
+    return "".join(f"[{char}]" if char in "*?[" else char for char in str(path))

@@ -1,0 +1,129 @@
+"""The manifest as a directory: what was read of which file, and the lines of each in Parquet.
+
+    manifest.json         format, options, and whether the last run came to its end
+    containers.jsonl      one object for each file that was read to its end; the last of a number
+                          counts, one with "gone" takes it back
+    containers.parquet    the fields of `Container`, for those who join; written last
+    lines/00000017.parquet    the lines of container 17 in order of offset: `TYPES`
+
+Parquet is written by DuckDB from a spool of tab-separated text. Text there is the Latin-1 of the
+bytes, so that nothing is lost whatever the bytes are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from dedupindex.capture import Problem
+from dedupindex.errors import BadInput, FormatFromFuture
+from dedupindex.manifest.line import Container, Line
+from dedupindex.manifest.spool import literal
+
+FORMAT = 1
+FILE, CONTAINERS, LINES = "manifest.json", "containers.jsonl", "lines"
+_FETCHED = 2048  # lines at a time
+
+
+@dataclass
+class Entry:
+    """A container, with what else there was in it."""
+
+    container: Container
+    lines: int = 0
+    records: dict[str, int] = field(default_factory=dict)  # of all kinds, responses among them
+    problems: list[tuple[int, str]] = field(default_factory=list)  # offset and message
+
+    def told(self) -> list[Problem]:
+        return [Problem(self.container.path, *problem) for problem in self.problems]
+
+
+class Manifest:
+    """A manifest that a run has finished."""
+
+    def __init__(self, path: Path, about: dict[str, Any], entries: dict[int, Entry]) -> None:
+        self.path = path
+        self.algorithm: str = about["algorithm"]  # of `Line.payload`
+        self.entries = entries  # by number
+
+    @property
+    def parquet(self) -> str:
+        """A glob of all files with lines; there is at least one, perhaps with nothing in it."""
+        return f"{literal(self.path)}/{LINES}/*.parquet"
+
+    def containers(self) -> dict[int, Container]:
+        """All that was read, by number."""
+        return {number: entry.container for number, entry in self.entries.items()}
+
+    def lines(self, container: int) -> Iterator[Line]:
+        """The lines of one container in order of offset."""
+        with duckdb.connect(config={"threads": 1}) as database:
+            yield from lines_of(database, lines_file(self.path, container))
+
+
+def open_manifest(path: str | os.PathLike[str]) -> Manifest:
+    """Raises `BadInput` for what is no manifest or not finished, `FormatFromFuture`."""
+    top = Path(path)
+    about = read_about(top)
+    if not about.get("complete"):
+        raise BadInput(f"the manifest {top} is not finished: run bin/manifest with it again")
+    return Manifest(top, about, read_entries(top))
+
+
+def read_about(top: Path) -> dict[str, Any]:
+    """What ``manifest.json`` says; raises `BadInput` or `FormatFromFuture`."""
+    try:
+        about: dict[str, Any] = json.loads((top / FILE).read_bytes())
+        number = int(about["format"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"{top} is no manifest of ours: {error}") from error
+    if number > FORMAT:
+        raise FormatFromFuture(f"the manifest {top} has format {number}, this knows {FORMAT}")
+    return about
+
+
+def read_entries(top: Path) -> dict[int, Entry]:
+    """What was read to its end; a last line that a kill has cut says nothing."""
+    entries: dict[int, Entry] = {}
+    try:
+        text = (top / CONTAINERS).read_text("ascii")
+    except FileNotFoundError:
+        return entries
+    for line in text.split("\n")[:-1]:
+        said = json.loads(line)
+        if said.get("gone"):
+            entries.pop(said["number"], None)
+            continue
+        problems = [(offset, message) for offset, message in said.pop("problems")]
+        lines, records = said.pop("lines"), said.pop("records")
+        entries[said["number"]] = Entry(Container(**said), lines, records, problems)
+    return entries
+
+
+def lines_file(top: Path, container: int) -> Path:
+    return top / LINES / f"{container:08d}.parquet"
+
+
+def lines_of(database: duckdb.DuckDBPyConnection, parquet: Path) -> Iterator[Line]:
+    """The lines in one file, as they stand there."""
+    found = database.execute("SELECT * FROM read_parquet(?)", [literal(parquet)])
+    while rows := found.fetchmany(_FETCHED):
+        for row in rows:
+            yield line_of(row)
+
+
+def line_of(row: tuple[Any, ...]) -> Line:
+    """The line that a row of Parquet is, its columns being `TYPES`."""
+    (container, offset, stored, record_id, url, date, digest, payload, covers, strong, length,
+     status, coding, moment, stay, unfit) = row  # fmt: skip
+    return Line(
+        container, offset, stored, record_id.encode("latin-1"), url.encode("latin-1"),
+        date.encode("latin-1"), digest.encode("latin-1"), payload, covers, strong, length,
+        status, coding.encode("latin-1"), moment, stay, unfit,
+    )  # fmt: skip
