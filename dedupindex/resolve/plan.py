@@ -1,0 +1,207 @@
+"""The plan: which records become revisits, and of what. Everything in it is a hint to verify.
+
+    PLAN/part-1-of-1/       what one run made; there are N of them where N runs shared the digests
+      part.json             format, options, totals; written last
+      containers.jsonl      all containers, in the order of their numbers
+      copies.parquet        a row for each record to rewrite, by container and offset
+      originals.parquet     container and offset of each record that must stay, likewise
+
+Containers have numbers of the plan's own: their places among all paths in order. So plans do not
+depend on the order in which manifests are named, and the parts of one plan fit together.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import duckdb
+
+from dedupindex.errors import BadInput, FormatFromFuture
+from dedupindex.manifest.line import TYPES, Container, Line
+
+FORMAT = 1
+PART, CONTAINERS, COPIES, ORIGINALS = (
+    "part.json", "containers.jsonl", "copies.parquet", "originals.parquet",
+)  # fmt: skip
+ORIGINALS_OWN = ("container", "offset", "stored", "record_id", "url", "date", "covers", "moment")
+"""Columns that a copy's row has twice, for its original with "original_" before the name.
+
+All other fields are the same for both, or empty.
+"""
+_NAME = re.compile(r"part-([0-9]+)-of-([0-9]+)")
+_FETCHED = 2048  # rows at a time
+
+
+class Planned(NamedTuple):
+    """A record that is to become a revisit of another."""
+
+    line: Line
+    copy: int  # 2 and more; 1 is the original
+    extension: int  # tells payloads apart that have the same digest: 1, and more in collisions
+    original: Line  # its record id is empty where other records of the set have the same one
+
+
+@dataclass
+class Totals:
+    """What became of the lines: unique + originals + copies + the sum of stayed = lines."""
+
+    lines: int = 0
+    unique: int = 0  # nothing else has this payload in this form
+    originals: int = 0  # have copies in the plan
+    copies: int = 0
+    stayed: Counter[str] = field(default_factory=Counter)  # equal to another, by why they stay
+    outside: int = 0  # copies whose original is in the index only
+    stored: int = 0  # bytes that the records of the copies take in their files
+    collisions: int = 0  # digests of several payloads
+    collided: int = 0  # payloads that these have
+    reframed: int = 0  # digests whose payloads differ in their chunks, as far as is known
+    compared: Counter[str] = field(default_factory=Counter)  # see `compare`
+
+    def add(self, other: Totals) -> None:
+        """Count what another part of the plan has."""
+        for name, value in vars(other).items():
+            mine = getattr(self, name)
+            if isinstance(mine, Counter):
+                mine.update(value)
+            else:
+                setattr(self, name, mine + value)
+
+    def as_json(self) -> dict[str, Any]:
+        values = asdict(self)
+        return {
+            name: dict(sorted(value.items())) if isinstance(value, dict) else value
+            for name, value in values.items()
+        }
+
+
+class Plan:
+    """A whole plan, all its parts together."""
+
+    def __init__(self, path: Path, parts: list[Path], about: list[dict[str, Any]]) -> None:
+        self.path = path
+        self._parts = parts
+        self.totals = Totals()
+        for said in about:
+            told = dict(said["totals"])
+            for name in ("stayed", "compared"):
+                told[name] = Counter(told[name])
+            self.totals.add(Totals(**told))
+        self._containers: dict[int, Container] = {}
+        self._outside: dict[int, Container] = {}
+        for part in parts:  # all name the same set, and each its own files outside of it
+            for text in (part / CONTAINERS).read_text("ascii").splitlines():
+                said = json.loads(text)
+                places = self._outside if said.pop("outside") else self._containers
+                places[said["number"]] = Container(**said)
+
+    def containers(self) -> dict[int, Container]:
+        """The containers of the set, by number, with or without anything to rewrite."""
+        return self._containers
+
+    def outside(self) -> dict[int, Container]:
+        """Containers that only hold originals which the index names: never to be touched."""
+        return self._outside
+
+    def place(self, number: int) -> Container:
+        """Any container that a line names."""
+        return self._containers.get(number) or self._outside[number]
+
+    def of(self, container: int) -> Iterator[Planned]:
+        """What is to be rewritten in a container, in order of offset."""
+        names = [*TYPES, "copy", "extension", *[f"original_{name}" for name in ORIGINALS_OWN]]
+        yield from map(_planned, self._rows(COPIES, ", ".join(names), container))
+
+    def pinned(self, container: int) -> Iterator[int]:
+        """The offsets of records that are originals, or that an index names: they stay."""
+        return (row[0] for row in self._rows(ORIGINALS, "DISTINCT offset", container))
+
+    def _rows(self, file: str, columns: str, container: int) -> Iterator[tuple[Any, ...]]:
+        with duckdb.connect(config={"threads": 1}) as database:
+            rows = database.execute(
+                f"SELECT {columns} FROM read_parquet(?) WHERE container = ? ORDER BY offset",
+                [[escaped(part / file) for part in self._parts], container],
+            )
+            while found := rows.fetchmany(_FETCHED):
+                yield from found
+
+
+def _planned(row: tuple[Any, ...]) -> Planned:
+    count = len(TYPES)
+    values = dict(zip(TYPES, row, strict=False))
+    for name, kind in TYPES.items():
+        if kind == "VARCHAR" and name not in ("stay", "unfit"):
+            values[name] = values[name].encode("latin-1")
+    line = Line(**values)
+    copy, extension, place, offset, stored, record_id, url, date, covers, moment = row[count:]
+    original = line._replace(
+        container=place,
+        offset=offset,
+        stored=stored,
+        record_id=record_id.encode("latin-1"),
+        url=url.encode("latin-1"),
+        date=date.encode("latin-1"),
+        covers=covers,
+        moment=moment,
+    )
+    return Planned(line, copy, extension, original)
+
+
+def open_plan(path: str | os.PathLike[str]) -> Plan:
+    """Raises `BadInput` for what is no plan or lacks a part, `FormatFromFuture`."""
+    top = Path(path)
+    found = {part: match for part in _listed(top) if (match := _NAME.fullmatch(part.name))}
+    if not found:
+        raise BadInput(f"{top} is no plan: there is no part-1-of-1 in it, nor another part")
+    counts = {int(match[2]) for match in found.values()}
+    there = sorted(int(match[1]) for match in found.values())
+    count = max(counts)
+    if len(counts) > 1:
+        raise BadInput(f"the plan {top} has parts of several plans: remove those of one")
+    if there != list(range(1, count + 1)):
+        missing = sorted(set(range(1, count + 1)) - set(there))
+        raise BadInput(
+            f"the plan {top} is not whole: of its {count} parts {missing} are missing; run "
+            "bin/resolve for them, or bring them here"
+        )
+    parts = sorted(found, key=lambda part: int(found[part][1]))
+    about = [read_part(part) for part in parts]
+    for part, said in zip(parts, about, strict=True):
+        if said["made_of"] != about[0]["made_of"]:
+            raise BadInput(f"{part} was made of other manifests, or with other options")
+    return Plan(top, parts, about)
+
+
+def part_name(partition: tuple[int, int]) -> str:
+    """The directory of a part."""
+    return "part-{}-of-{}".format(*partition)
+
+
+def read_part(part: Path) -> dict[str, Any]:
+    """What ``part.json`` says; raises `BadInput` or `FormatFromFuture`."""
+    try:
+        said: dict[str, Any] = json.loads((part / PART).read_bytes())
+        number = int(said["format"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"{part} is no part of a plan of ours: {error}") from error
+    if number > FORMAT:
+        raise FormatFromFuture(f"the plan {part} has format {number}, this knows {FORMAT}")
+    return said
+
+
+def _listed(top: Path) -> list[Path]:
+    try:
+        return list(top.iterdir())
+    except OSError as error:
+        raise BadInput(f"{top} is no plan: {error.strerror}") from error
+
+
+def escaped(path: Path) -> str:
+    """A path as DuckDB takes it literally, where it would take a pattern."""
+    return re.sub(r"([*?\[\]])", r"[\1]", str(path))
