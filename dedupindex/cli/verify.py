@@ -1,0 +1,65 @@
+"""``bin/verify``: is everything there, and will it replay?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import click
+
+from dedupindex.cli.common import Command, print_json, say
+from dedupindex.errors import Damaged
+from dedupindex.tables import printable
+from dedupindex.verify.against import Against
+from dedupindex.verify.collection import Collection
+from dedupindex.verify.finding import BROKEN, DAMAGE, LEVELS, LOSS, Finding
+
+EXAMPLES = """
+bin/verify my-warcs                                what is damaged, lost or will not replay?
+bin/verify new-crawl --originals my-warcs          revisits of captures that are elsewhere
+bin/verify --against my-warcs rewritten            is every record there, or rebuilt bit for bit?
+"""
+UNSOUND = 8  # exit status
+
+PLACE = click.Path(path_type=Path)
+
+
+@click.command(cls=Command, examples=EXAMPLES)
+@click.argument("places", metavar="PLACE...", nargs=-1, required=True, type=PLACE)
+@click.option("--against", type=PLACE, help="What PLACE was made from: a folder, or one file.")
+@click.option(
+    "--originals", multiple=True, type=PLACE, help="Where originals may be that are not in PLACE."
+)
+@click.option("--json", "as_json", is_flag=True, help="JSON on stdout, a line for each finding.")
+def command(
+    places: tuple[Path, ...], against: Path | None, originals: tuple[Path, ...], as_json: bool
+) -> int:
+    """Read WARC and ARC files afresh and say what is wrong with them.
+
+    Each finding is a line: level, reason, file, offset, record id, explanation. docs/post-crawl.md
+    explains the reasons. Changes nothing.
+    """
+    collection = Against(against, places, originals) if against else Collection(places, originals)
+    levels: Counter[str] = Counter()
+    reasons: Counter[str] = Counter()
+    for finding in collection.findings():
+        levels[finding.level] += 1
+        reasons[finding.reason] += 1
+        _show(finding, as_json)
+    if as_json:
+        print_json({**collection.totals(), "findings": dict(sorted(reasons.items()))})
+    else:
+        found = ", ".join(f"{levels[level]:,} of {level}" for level in LEVELS if levels[level])
+        totals = ", ".join(f"{number:,} {what}" for what, number in collection.totals().items())
+        say(f"{totals}: {f'findings: {found}' if found else 'nothing found'}")
+    if levels[DAMAGE]:
+        return Damaged.exit_status
+    return UNSOUND if levels[LOSS] or levels[BROKEN] else 0
+
+
+def _show(finding: Finding, as_json: bool) -> None:
+    if as_json:
+        print_json({"level": finding.level, **finding._asdict()})
+        return
+    values = (finding.level, *finding)
+    click.echo("\t".join(printable(str(value)) for value in values))

@@ -1,0 +1,198 @@
+"""A record that became a revisit, beside what it was: the recipe field by field, and the rebuild.
+
+The header block of the revisit and the body of its original, both read now, must give the block
+of the record that was, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator, Iterator
+from itertools import chain
+
+from dedupindex.verify import http, revisits
+from dedupindex.verify.container import AnyRecord, Container
+from dedupindex.verify.digests import is_usual, read
+from dedupindex.verify.facts import Note, bare, examine, start_of
+from dedupindex.verify.finding import Broken, Finding
+from dedupindex.verify.members import Member
+from dedupindex.verify.originals import FindOriginal, Shelf, Wanted
+from dedupindex.verify.records import Head, Record
+
+_CHANGES = frozenset((b"warc-type", b"content-length", b"warc-block-digest"))
+_NAMES = {
+    name.lower(): name
+    for name in (
+        b"WARC-Type",
+        b"Content-Length",
+        b"WARC-Block-Digest",
+        b"WARC-Payload-Digest",
+        b"WARC-Profile",
+        b"WARC-Truncated",
+        b"WARC-Refers-To",
+        b"WARC-Refers-To-Target-URI",
+        b"WARC-Refers-To-Date",
+    )
+}
+_ADDED = frozenset(_NAMES)
+_OWN_REASON = {
+    b"warc-record-id": "id-changed",
+    b"warc-date": "date-changed",
+    b"warc-target-uri": "uri-changed",
+}
+Ends = tuple[int, int]
+
+
+class Sides:
+    """A file before and after, and the shelf from which originals are taken."""
+
+    def __init__(self, old: Container, new: Container, find_original: FindOriginal) -> None:
+        self.old, self.new = old, new
+        self._shelf = Shelf(find_original)
+
+    def close(self) -> None:
+        self._shelf.close()
+
+    def compare(self, at: int, there: int) -> Generator[Finding, None, Ends | None]:
+        """Compare two records; returns where the next begin, None if that cannot be told."""
+        try:
+            before, old_member = self.old.at(at)
+        except Broken as broken:
+            message = f"it differs from {self.old.name} where that is damaged: {broken}"
+            yield self.new.finding("bytes-changed", there, message)
+            return None
+        try:
+            after, new_member = self.new.at(there)
+            notes: list[Note] = []
+            if after.kind == b"revisit" and before.kind != b"revisit":
+                notes.extend(self._revisit(before, after, at, there))
+            else:
+                notes.extend(_unlike(before, after))
+                if not notes:
+                    notes.append(("recompressed", "its record is as it was, its bytes are not"))
+            record_id = after.record_id
+            ends = closed(self.old, before, old_member), closed(self.new, after, new_member)
+            if after.kind == b"revisit" and ends[1] - there >= ends[0] - at:
+                notes.append(("larger", "the revisit takes no less room than the record did"))
+        except Broken as broken:
+            behind = "nothing behind it in this file was compared"
+            yield self.new.finding(broken.reason, there, f"{broken}; {behind}")
+            return None
+        for reason, message in notes:
+            yield self.new.finding(reason, there, message, record_id)
+        return ends
+
+    def _revisit(self, before: AnyRecord, after: AnyRecord, at: int, there: int) -> Iterator[Note]:
+        assert isinstance(before, Record) and isinstance(after, Record)
+        yield from heads(before.head, after.head)
+        notes: list[Note] = []
+        facts, message = examine(after, notes)
+        notes.extend(revisits.alone(after, facts))
+        notes.extend(revisits.headers(message, facts))
+        yield from notes
+        start, rest = start_of(before)
+        was = http.read(start)
+        size = len(was.head) if was is not None and was.closed else 0
+        if _block(self.new.at(there)[0]) != start[:size]:
+            yield "headers-changed", "its block is not the HTTP header that was stored"
+        wanted = Wanted(bare(facts.to_url) or facts.url, facts.to_date, facts.to_id)
+        found = False
+        for original in self._shelf.take(wanted):
+            if found:  # a further one: read anew what was read
+                start, rest = start_of(self.old.at(at)[0])
+            found = True
+            if _equal(chain([start[size:]], rest), original.body()):
+                yield from revisits.beside(facts, original.facts())
+                return
+        if found:
+            yield "not-rebuilt", "its original's body is not the one that was stored"
+        else:
+            yield (
+                "original-missing",
+                "no full record of the URL, date and id that it names is found",
+            )
+
+
+def heads(old: Head, new: Head) -> Iterator[Note]:
+    """What differs between two headers and should not."""
+    if old.version != new.version:
+        yield "version-changed", f"it was of {old.version.decode('ascii', 'replace')}"
+    if old.has(b"warc-truncated") or old.has(b"warc-segment-number"):
+        yield "unfit-revisit", "it was truncated or a segment, and should have stayed"
+    left = Counter(new.lines)
+    for (name, value), line in zip(old.fields, old.lines, strict=True):
+        if left[line]:
+            left[line] -= 1
+        elif name == b"warc-block-digest":
+            if not new.has(name):
+                yield "field-lost", "its WARC-Block-Digest"
+        elif name not in _CHANGES and not (name == b"content-type" and not new.has(name)):
+            yield (
+                _OWN_REASON.get(name, "field-changed" if new.has(name) else "field-lost"),
+                (f"{name.decode('ascii', 'replace')} was {value[:200].decode('utf-8', 'replace')}"),
+            )
+    if (
+        old.has(b"content-type")
+        and not new.has(b"content-type")
+        and new.get(b"content-length") != b"0"
+    ):
+        yield "field-lost", "its Content-Type"
+    mine, theirs = read(old.get(b"warc-block-digest")), read(new.get(b"warc-block-digest"))
+    if mine and theirs and mine.algorithm != theirs.algorithm:
+        yield "digest-form", f"its block digest is {theirs.algorithm}, it was {mine.algorithm}"
+    for (name, value), line in zip(new.fields, new.lines, strict=True):
+        if not left[line]:
+            continue
+        shown = name.decode("ascii", "replace")
+        if name not in _ADDED and not old.has(name):
+            yield "field-added", shown
+        elif line != _NAMES.get(name, line.partition(b":")[0]) + b": " + value + b"\r\n":
+            yield "not-exact", f"its {shown} is spelled or closed in an unusual way"
+        elif name == b"warc-block-digest" and not is_usual(value):
+            yield "digest-form", "its block digest is spelled in an unusual way"
+
+
+def _unlike(before: AnyRecord, after: AnyRecord) -> Iterator[Note]:
+    """How a record that should have stayed differs; nothing if only its compression does."""
+    if isinstance(before, Record) and isinstance(after, Record):
+        for (name, value), line in zip(before.head.fields, before.head.lines, strict=True):
+            if line not in after.head.lines and name in _OWN_REASON:
+                shown = value[:200].decode("utf-8", "replace")
+                yield _OWN_REASON[name], f"{name.decode('ascii')} was {shown}"
+        same = before.head == after.head
+        if not same or not _equal(before.pieces(), after.pieces()):
+            what = "block" if same else "header"
+            yield "record-changed", f"its {what} is not what it was"
+
+
+def _block(record: AnyRecord) -> bytes | None:
+    """The block of a record; None if it is too long for an HTTP header."""
+    if record.length > http.LONGEST_HEAD:
+        return None
+    return b"".join(record.pieces())
+
+
+def _equal(one: Iterator[bytes], other: Iterator[bytes]) -> bool:
+    """Whether two streams of pieces are the same bytes; stops at the first that are not."""
+    mine = theirs = b""
+    while True:
+        mine, theirs = mine or next(one, b""), theirs or next(other, b"")
+        size = min(len(mine), len(theirs))
+        if mine[:size] != theirs[:size]:
+            return False
+        if not size:
+            return mine == theirs
+        mine, theirs = mine[size:], theirs[size:]
+
+
+def closed(container: Container, record: AnyRecord, member: Member | None) -> int:
+    """Where the next record begins; raises `Broken` if this one is not to the letter."""
+    odd = record.close()
+    if member is None:
+        return record.end
+    if odd or record.more:
+        raise Broken("misframed", odd or "another record follows in its gzip member")
+    while member.piece():
+        pass
+    container.beginnings.add(member.end)
+    return member.end

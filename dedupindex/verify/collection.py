@@ -1,0 +1,168 @@
+"""A whole collection: each file by a process of its own, then what refers to what."""
+
+from __future__ import annotations
+
+import marshal
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, BinaryIO, TypeVar
+
+from dedupindex.errors import BadSource
+from dedupindex.verify import revisits
+from dedupindex.verify.bytes import opened
+from dedupindex.verify.container import AnyRecord, Container, is_archive
+from dedupindex.verify.facts import FULL, Facts, Note, checked
+from dedupindex.verify.finding import Finding
+from dedupindex.verify.records import Record
+from dedupindex.verify.references import References, Row
+
+T = TypeVar("T")
+R = TypeVar("R")
+_BATCH = 1000
+_WORTH_A_PROCESS = 8 << 20  # bytes: starting one costs as much as reading so many
+
+
+class Collection:
+    """What is checked, and places where further originals are; counts what was read."""
+
+    def __init__(self, paths: Iterable[Path], originals: Iterable[Path] = ()) -> None:
+        seen: set[tuple[int, int]] = set()
+        self._own = list(_archives(paths, seen))
+        self._others = list(_archives(originals, seen))
+        self.files = len(self._own)
+        self.records = 0
+        self.revisits = 0
+
+    def findings(self) -> Iterator[Finding]:
+        """Everything that is wrong: with records, file by file; then with references."""
+        paths = self._own + self._others
+        with TemporaryDirectory(prefix="dedupindex-verify-") as beside:
+            references = References(Path(beside) / "records.sqlite")
+            try:
+                spools = [Path(beside) / str(number) for number in range(len(paths))]
+                tasks = list(zip(paths, spools, strict=True))
+                size = sum(path.stat().st_size for path in paths)
+                for number, spool in enumerate(in_order(_read, tasks, size)):
+                    own = number < len(self._own)
+                    yield from self._take(references, spool, number, own)
+                    spool.unlink()
+                yield from references.findings([str(path) for path in paths])
+            finally:
+                references.close()
+
+    def totals(self) -> dict[str, int]:
+        """What was read."""
+        return {"files": self.files, "records": self.records, "revisits": self.revisits}
+
+    def _take(
+        self, references: References, spool: Path, number: int, own: bool
+    ) -> Iterator[Finding]:
+        for records, rows, findings in _batches(spool):
+            if own:
+                self.records += records
+                yield from (Finding(*finding) for finding in findings)
+            stored = [Row(number, offset, Facts(*facts), own) for offset, facts in rows]
+            self.revisits += sum(own and row.facts.kind == b"revisit" for row in stored)
+            references.add(stored)
+
+
+def verify_collection(paths: Iterable[Path], originals: Iterable[Path] = ()) -> Iterator[Finding]:
+    """Check archives, whoever wrote them; originals may also be in files that are not checked."""
+    return Collection(paths, originals).findings()
+
+
+def _archives(paths: Iterable[Path], seen: set[tuple[int, int]]) -> Iterator[Path]:
+    """The archives at or below `paths`, each file once, whatever names it has."""
+    for path in paths:
+        if not path.exists():
+            raise BadSource(f"{path} does not exist")
+        for found in archives_below(path):
+            status = found.stat()
+            if (status.st_dev, status.st_ino) not in seen:
+                seen.add((status.st_dev, status.st_ino))
+                yield found
+
+
+def archives_below(path: Path) -> Iterator[Path]:
+    """A file itself, or the archives below a directory, sorted by name."""
+    if not path.is_dir():
+        yield path
+        return
+    for folder, folders, names in os.walk(path):
+        folders.sort()
+        for name in sorted(names):
+            found = Path(folder, name)
+            if found.is_file() and is_archive(found):
+                yield found
+
+
+def in_order(work: Callable[[T], R], tasks: list[T], size: int) -> Iterator[R]:
+    """Do the tasks, of `size` bytes together, side by side; results in their order."""
+    jobs = min(len(os.sched_getaffinity(0)), len(tasks), size // _WORTH_A_PROCESS)
+    if jobs < 2:
+        yield from map(work, tasks)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("fork")) as pool:
+        try:
+            yield from pool.map(work, tasks)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _read(task: tuple[Path, Path]) -> Path:
+    """Examine every record of a file; what is found goes to a spool file."""
+    path, spool = task
+    with open(spool, "wb") as stream, opened(path) as file:
+        batch = _Batch(stream)
+        container = Container(file)
+        for item in container.each():
+            if isinstance(item, Finding):
+                batch.findings.append(tuple(item))
+            else:
+                batch.take(container, item)
+            batch.write(at_least=_BATCH)
+        batch.write()
+    return spool
+
+
+class _Batch:
+    """Results on their way to a spool file."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.records = 0
+        self.rows: list[tuple[int, tuple[object, ...]]] = []
+        self.findings: list[tuple[object, ...]] = []
+
+    def take(self, container: Container, record: AnyRecord) -> None:
+        """Examine one record."""
+        notes: list[Note] = []
+        examined = checked(record, notes)
+        if examined is not None:
+            facts, message = examined
+            if facts.kind in FULL or facts.kind == b"revisit":
+                self.rows.append((record.offset, tuple(facts)))
+            if facts.kind == b"revisit" and isinstance(record, Record):
+                notes.extend(revisits.alone(record, facts))
+                notes.extend(revisits.headers(message, facts))
+        self.records += record.kind != b"arc-header"
+        for reason, text in notes:
+            finding = container.finding(reason, record.offset, text, record.record_id)
+            self.findings.append(tuple(finding))
+
+    def write(self, at_least: int = 0) -> None:
+        """Write what has gathered, if it is enough."""
+        if self.records + len(self.findings) >= at_least:
+            marshal.dump((self.records, self.rows, self.findings), self._stream)
+            self.records, self.rows, self.findings = 0, [], []
+
+
+def _batches(spool: Path) -> Iterator[tuple[int, list[Any], list[Any]]]:
+    with open(spool, "rb") as stream:
+        while stream.peek(1):
+            yield marshal.load(stream)

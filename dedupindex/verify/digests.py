@@ -1,0 +1,68 @@
+"""Digests as records state them, and what they are of."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from typing import NamedTuple
+
+_SIZES = {"md5": 16, "sha1": 20, "sha256": 32, "sha384": 48, "sha512": 64}
+
+
+class Stated(NamedTuple):
+    """A digest that can be recomputed."""
+
+    algorithm: str
+    raw: bytes
+
+
+def read(text: bytes) -> Stated | None:
+    """What a digest field says; None for an algorithm or spelling that is not known here."""
+    label, colon, value = text.decode("ascii", "replace").partition(":")
+    algorithm = label.lower().replace("-", "")
+    size = _SIZES.get(algorithm)
+    bare = value.rstrip("=")
+    if not colon or size is None:
+        return None
+    try:
+        if len(value) == 2 * size:
+            return Stated(algorithm, bytes.fromhex(value))
+        if len(bare) == -(-8 * size // 5):
+            raw = base64.b32decode(bare + "=" * (-len(bare) % 8), casefold=True)
+        elif len(bare) == -(-4 * size // 3):
+            usual = bare.replace("-", "+").replace("_", "/")
+            raw = base64.b64decode(usual + "=" * (-len(bare) % 4), validate=True)
+        else:
+            return None
+    except (ValueError, binascii.Error):
+        return None
+    return Stated(algorithm, raw)
+
+
+def is_usual(text: bytes) -> bool:
+    """Whether a digest is spelled as the standard's examples are: base32, or hex in small."""
+    label, _, value = text.partition(b":")
+    stated = read(text)
+    if stated is None or label != stated.algorithm.encode():
+        return False
+    return value in (base64.b32encode(stated.raw), stated.raw.hex().encode())
+
+
+class Sum:
+    """A running digest of one algorithm."""
+
+    def __init__(self, algorithm: str) -> None:
+        self._hash = hashlib.new(algorithm, usedforsecurity=False)
+
+    def add(self, data: bytes) -> None:
+        self._hash.update(data)
+
+    @property
+    def raw(self) -> bytes:
+        return self._hash.digest()
+
+
+def is_empty(stated: Stated) -> bool:
+    """Whether this is the digest of nothing at all."""
+    return stated.raw == Sum(stated.algorithm).raw

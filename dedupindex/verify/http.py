@@ -1,0 +1,119 @@
+"""HTTP messages in records: where the header ends, what it says of the body, the entity."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+LONGEST_HEAD = 1 << 20  # bytes
+_STATUS = re.compile(rb"HTTP/[0-9.]+[ \t]+([0-9]{3})(?![0-9])")
+_NUMBER = re.compile(rb"[0-9]{1,18}")
+_CHUNK = re.compile(rb"[ \t]*([0-9a-fA-F]{1,15})[ \t]*(?:;.*)?")
+_LONGEST_LINE = 1 << 16
+
+
+class Http(NamedTuple):
+    """The header of a stored message."""
+
+    head: bytes  # as it stands, with its blank line
+    status: int  # 0 for a request, or where there is none
+    transfer: bytes  # Transfer-Encoding and Content-Encoding, lower case without spaces
+    coding: bytes
+    claimed: int  # Content-Length, -1 if there is none that is one number
+    closed: bool  # whether a blank line ends it
+
+
+def read(start: bytes) -> Http | None:
+    """The header at the beginning of a block; None if the block does not begin like HTTP."""
+    if not start.startswith(b"HTTP/"):
+        return None
+    return parse(start)
+
+
+def parse(start: bytes) -> Http:
+    """The header at the beginning of `start`; all of it if there is no blank line."""
+    end = head_end(start)
+    head = start[:end] if end >= 0 else start
+    status = _STATUS.match(head)
+    values: dict[bytes, list[bytes]] = {}
+    name = b""
+    for line in head.split(b"\n")[1:]:
+        if line[:1] in (b" ", b"\t") and name:
+            values[name][-1] += line.strip()
+        elif b":" in line:
+            raw, _, value = line.partition(b":")
+            name = raw.strip().lower()
+            values.setdefault(name, []).append(value.strip())
+    return Http(
+        head,
+        int(status[1]) if status else 0,
+        _joined(values, b"transfer-encoding").removeprefix(b"identity"),
+        _joined(values, b"content-encoding"),
+        _claimed(values.get(b"content-length", [])),
+        end >= 0,
+    )
+
+
+def head_end(data: bytes) -> int:
+    """Behind the blank line that ends the header; -1 if there is none."""
+    strict = data.find(b"\n\r\n")
+    bare = data.find(b"\n\n", 0, strict + 1 if strict >= 0 else len(data))
+    if bare >= 0:
+        return bare + 2
+    return strict + 3 if strict >= 0 else -1
+
+
+def _joined(values: dict[bytes, list[bytes]], name: bytes) -> bytes:
+    text = b",".join(values.get(name, [])).lower()
+    return b"".join(text.split())
+
+
+def _claimed(values: list[bytes]) -> int:
+    if len(set(values)) == 1 and _NUMBER.fullmatch(values[0]):
+        return int(values[0])
+    return -1
+
+
+class Entity:
+    """Takes chunks off, piece by piece (RFC 9112 section 7.1); `whole` if all went well."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._left = 0
+        self._state = "size"
+
+    @property
+    def whole(self) -> bool:
+        return self._state == "done" and not self._rest
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """What `data` adds to the entity."""
+        found: list[bytes] = []
+        data, at = self._rest + data, 0
+        while at < len(data) and self._state not in ("done", "bad"):
+            if self._left:
+                piece = data[at : at + self._left]
+                found.append(piece)
+                at += len(piece)
+                self._left -= len(piece)
+                continue
+            end = data.find(b"\n", at)
+            if end < 0:
+                break
+            self._line(data[at:end].removesuffix(b"\r"))
+            at = end + 1
+        self._rest = data[at:]
+        if len(self._rest) > _LONGEST_LINE or self._state == "bad":
+            self._state, self._rest = "bad", b""
+        return found
+
+    def _line(self, line: bytes) -> None:
+        if self._state == "end":
+            self._state = "bad" if line else "size"
+        elif self._state == "trailer":
+            self._state = "trailer" if line else "done"
+        elif match := _CHUNK.fullmatch(line):
+            self._left = int(match[1], 16)
+            self._state = "end" if self._left else "trailer"
+        else:
+            self._state = "bad"

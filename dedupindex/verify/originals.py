@@ -1,0 +1,162 @@
+"""Where a full record of a URL, date and record id may be: places that are read before use."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple
+
+from dedupindex.verify import http
+from dedupindex.verify.bytes import File, opened
+from dedupindex.verify.container import AnyRecord, Container
+from dedupindex.verify.facts import FULL, Facts, examine, moment, start_of
+from dedupindex.verify.finding import Broken, Finding
+from dedupindex.verify.members import magics
+
+_MOST_OPEN = 64
+
+
+class Wanted(NamedTuple):
+    """An original, as a revisit names it."""
+
+    url: bytes  # no brackets
+    date: bytes
+    record_id: bytes  # no brackets, empty if it is not named
+
+
+class Place(NamedTuple):
+    """A record in a file; a hint, never believed."""
+
+    file: Path
+    offset: int
+
+
+FindOriginal = Callable[[Wanted], Iterable[Place]]
+
+
+class Originals:
+    """The places of all full records in some files, in an SQLite file that processes share."""
+
+    def __init__(self, database: Path) -> None:
+        self._path = database
+        self._database: sqlite3.Connection | None = None
+
+    def write(self, found: Iterable[tuple[Path, list[tuple[bytes, int]]]]) -> None:
+        """Keep the places of files, as `places` gives them."""
+        database = sqlite3.connect(self._path)
+        database.execute("PRAGMA journal_mode = OFF")
+        database.execute("CREATE TABLE files (path TEXT)")
+        database.execute("CREATE TABLE places (key BLOB, file INTEGER, offset INTEGER)")
+        for number, (path, rows) in enumerate(found, 1):
+            database.execute("INSERT INTO files VALUES (?)", (str(path),))
+            many = ((key, number, offset) for key, offset in rows)
+            database.executemany("INSERT INTO places VALUES (?, ?, ?)", many)
+        database.execute("CREATE INDEX by_key ON places (key)")
+        database.commit()
+        database.close()
+
+    def find(self, wanted: Wanted) -> Iterator[Place]:
+        """Places of records of that URL and second."""
+        if self._database is None:
+            self._database = sqlite3.connect(f"{self._path.as_uri()}?mode=ro", uri=True)
+        query = (
+            "SELECT path, offset FROM places JOIN files ON files.rowid = file WHERE key = ? "
+            "ORDER BY places.rowid"
+        )
+        for path, offset in self._database.execute(query, (key_of(wanted.url, wanted.date),)):
+            yield Place(Path(path), offset)
+
+
+class Original:
+    """A full record that was found where it was said to be, and is what was wanted."""
+
+    def __init__(self, container: Container, place: Place) -> None:
+        self._container, self._place = container, place
+
+    def body(self) -> Iterator[bytes]:
+        """The stored body, read now; raises `Broken`."""
+        start, rest = start_of(self._record())
+        yield start[self._head_size(start) :]
+        yield from rest
+
+    def facts(self) -> Facts:
+        """What the record says of itself; raises `Broken`."""
+        return examine(self._record(), [])[0]
+
+    def _record(self) -> AnyRecord:
+        return self._container.at(self._place.offset)[0]
+
+    def _head_size(self, start: bytes) -> int:
+        message = http.read(start)
+        return len(message.head) if message is not None and message.closed else 0
+
+
+class Shelf:
+    """Originals, taken from files that stay open for a while."""
+
+    def __init__(self, find: FindOriginal) -> None:
+        self._find = find
+        self._open: dict[Path, Container] = {}
+
+    def close(self) -> None:
+        while self._open:
+            self._open.pop(next(iter(self._open))).file.close()
+
+    def take(self, wanted: Wanted) -> Iterator[Original]:
+        """Every full record that is what is wanted, truly there."""
+        for place in self._find(wanted):
+            try:
+                container = self._container(place.file)
+                if not container.begins(place.offset):
+                    continue
+                record = container.at(place.offset)[0]
+            except (Broken, OSError):
+                continue
+            named = not wanted.record_id or record.record_id in (wanted.record_id, b"")
+            same_date = record.date == wanted.date or moment(record.date) == moment(wanted.date)
+            if record.kind in FULL and record.url == wanted.url and same_date and named:
+                yield Original(container, place)
+
+    def _container(self, path: Path) -> Container:
+        container = self._open.pop(path, None) or Container(File(path))
+        self._open[path] = container  # the last that was used
+        if len(self._open) > _MOST_OPEN:
+            self._open.pop(next(iter(self._open))).file.close()
+        return container
+
+
+def key_of(url: bytes, date: bytes) -> bytes:
+    """URL and second as one key."""
+    return blake2b(moment(date) + b" " + url, digest_size=16).digest()
+
+
+def places(path: Path) -> tuple[Path, list[tuple[bytes, int]]]:
+    """Where full records seem to begin in a file. Only the headers of members are inflated.
+
+    What is found in vain (a gzip file in a payload looks like members) does no harm: a place is
+    read, and proven to be a true beginning, before it counts.
+    """
+    found = []
+    with opened(path) as file:
+        container = Container(file)
+        for offset, record in _heads(container):
+            if record.kind in FULL:
+                found.append((key_of(record.url, record.date), offset))
+    return path, found
+
+
+def _heads(container: Container) -> Iterator[tuple[int, AnyRecord]]:
+    if not container.kind:
+        return
+    if not container.zipped:
+        for item in container.each():
+            if not isinstance(item, Finding):
+                yield item.offset, item
+        return
+    for offset in magics(container.file, 0, container.file.size):
+        try:
+            yield offset, container.at(offset)[0]
+        except Broken:
+            continue

@@ -1,0 +1,202 @@
+"""WARC records, strictly: version line, fields, as many bytes as stated, two line ends.
+
+A record is read once, in pieces: `Record.pieces` gives its block, `Record.close` looks at what
+follows. Nothing is repaired; what cannot be framed raises `Broken`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from dedupindex.verify.finding import Broken
+
+LONGEST_HEAD = 1 << 20  # bytes
+_VERSION = re.compile(rb"WARC/[0-9]+\.[0-9]+")
+_NUMBER = re.compile(rb"[0-9]{1,18}")
+_LINE_ENDS = b"\r\n"
+
+
+class Reader:
+    """Bytes that come in pieces; holds no more than was asked for and one piece."""
+
+    def __init__(self, piece: Callable[[], bytes]) -> None:
+        self._piece = piece
+        self.buffer = b""
+        self.at = 0
+        self.taken = 0  # bytes passed so far
+
+    def hold(self, size: int) -> bool:
+        """Have `size` bytes at hand; False if there are fewer."""
+        while len(self.buffer) - self.at < size:
+            more = self._piece()
+            if not more:
+                return False
+            rest = self.buffer[self.at :]
+            self.buffer = rest + more if rest else more
+            self.at = 0
+        return True
+
+    def pass_over(self, size: int) -> bytes:
+        """The next `size` bytes, which are held."""
+        data = self.buffer[self.at : self.at + size]
+        self.at += size
+        self.taken += size
+        return data
+
+    def take(self, size: int) -> Iterator[bytes]:
+        """The next `size` bytes, piece by piece; raises `Broken` if they end before."""
+        while size:
+            if not self.hold(1):
+                raise Broken("misframed", f"its block ends {size:,} bytes before its stated length")
+            piece = self.pass_over(min(size, len(self.buffer) - self.at))
+            size -= len(piece)
+            yield piece
+
+    def line_ends(self) -> int:
+        """Pass over line ends; returns how many bytes they were."""
+        count = 0
+        while self.hold(1) and self.buffer[self.at] in _LINE_ENDS:
+            self.pass_over(1)
+            count += 1
+        return count
+
+
+class Head(NamedTuple):
+    """The header of a record, as it stands and taken apart."""
+
+    version: bytes
+    lines: tuple[bytes, ...]  # each field as it stands, folded lines and line end included
+    fields: tuple[tuple[bytes, bytes], ...]  # lower-case name and value without outer space
+    odd: str  # what is not to the letter
+
+    def get(self, name: bytes) -> bytes:
+        """The first value of a field (lower-case name); empty if there is none."""
+        for other, value in self.fields:
+            if other == name:
+                return value
+        return b""
+
+    def has(self, name: bytes) -> bool:
+        return any(other == name for other, _ in self.fields)
+
+
+class Record:
+    """One record; its block must be read before `close`."""
+
+    def __init__(self, reader: Reader, offset: int) -> None:
+        self._reader = reader
+        self.offset = offset
+        text = _read_head(reader)
+        self.head = parse_head(text)
+        self.head_size = len(text)
+        self.length = _length(self.head)
+        self._left = self.length
+        self._begin = reader.taken - len(text)
+        self.more = False  # another record follows in the same member, once closed
+        self.end = -1  # in a plain file, once closed
+
+    @property
+    def kind(self) -> bytes:
+        return self.head.get(b"warc-type").lower()
+
+    @property
+    def url(self) -> bytes:
+        return self.head.get(b"warc-target-uri").removeprefix(b"<").removesuffix(b">")
+
+    @property
+    def record_id(self) -> bytes:
+        return self.head.get(b"warc-record-id").removeprefix(b"<").removesuffix(b">")
+
+    @property
+    def date(self) -> bytes:
+        return self.head.get(b"warc-date")
+
+    def pieces(self) -> Iterator[bytes]:
+        """What is left of the block; raises `Broken`."""
+        for piece in self._reader.take(self._left):
+            self._left -= len(piece)
+            yield piece
+
+    def close(self) -> str:
+        """Read on to the next record or the end; returns what is not to the letter there."""
+        for _ in self.pieces():
+            pass
+        reader = self._reader
+        odd = ""
+        if reader.hold(4) and reader.buffer.startswith(b"\r\n\r\n", reader.at):
+            reader.pass_over(4)
+        elif reader.hold(2) and reader.buffer.startswith(b"\n\n", reader.at):
+            reader.pass_over(2)
+            odd = "it ends with bare line feeds"
+        else:
+            raise Broken(
+                "misframed", "no two line ends stand where its Content-Length says it stops"
+            )
+        if extra := reader.line_ends():
+            odd = f"{extra} bytes of line ends too many follow it"
+        if reader.hold(1):
+            reader.hold(5)
+            if not reader.buffer[reader.at : reader.at + 5].upper() == b"WARC/":
+                raise Broken("misframed", "it is followed by something that is no record")
+            self.more = True
+        self.end = self.offset + reader.taken - self._begin
+        return odd
+
+
+def _read_head(reader: Reader) -> bytes:
+    if not reader.hold(5) or reader.buffer[reader.at : reader.at + 5].upper() != b"WARC/":
+        raise Broken("bad-header", "no record begins here")
+    size = 1 << 10
+    while True:
+        whole = not reader.hold(size)
+        end = _blank_line(reader.buffer, reader.at)
+        if 0 <= end <= reader.at + LONGEST_HEAD:
+            return reader.pass_over(end - reader.at)
+        if whole:
+            raise Broken("bad-header", "its header has no end")
+        if size >= LONGEST_HEAD:
+            raise Broken("bad-header", "its header is longer than a mebibyte")
+        size *= 4
+
+
+def _blank_line(data: bytes, start: int) -> int:
+    """Behind the first blank line; -1 if there is none."""
+    strict = data.find(b"\n\r\n", start)
+    bare = data.find(b"\n\n", start, strict + 1 if strict >= 0 else len(data))
+    if bare >= 0:
+        return bare + 2
+    return strict + 3 if strict >= 0 else -1
+
+
+def parse_head(text: bytes) -> Head:
+    """Take a header apart, its blank line included; raises `Broken`."""
+    first, *rest = text.split(b"\n")
+    version = first.removesuffix(b"\r")
+    if _VERSION.fullmatch(version) is None:
+        raise Broken("bad-header", "its first line is no WARC version")
+    odd = "" if text.count(b"\n") == text.count(b"\r\n") else "its header has bare line feeds"
+    lines: list[bytes] = []
+    fields: list[tuple[bytes, bytes]] = []
+    for line in rest[:-2]:
+        if line[:1] in (b" ", b"\t") and fields:
+            name, value = fields[-1]
+            fields[-1] = name, (value + b" " + line.strip()).strip()
+            lines[-1] += line + b"\n"
+            continue
+        name, colon, value = line.partition(b":")
+        if not colon or not name.strip():
+            odd = "a line of its header is no field"
+            name, value = b"", line
+        fields.append((name.strip().lower(), value.strip()))
+        lines.append(line + b"\n")
+    return Head(version, tuple(lines), tuple(fields), odd)
+
+
+def _length(head: Head) -> int:
+    values = [value for name, value in head.fields if name == b"content-length"]
+    if len(values) != 1 or _NUMBER.fullmatch(values[0]) is None:
+        how = "no" if not values else "several fields" if len(values) > 1 else "no whole number as"
+        raise Broken("bad-length", f"it has {how} Content-Length")
+    return int(values[0])

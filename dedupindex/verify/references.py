@@ -1,0 +1,155 @@
+"""What every revisit of a collection refers to, looked up out of core in SQLite."""
+
+from __future__ import annotations
+
+import marshal
+import sqlite3
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple
+
+from dedupindex.verify import revisits
+from dedupindex.verify.digests import read
+from dedupindex.verify.facts import FULL, Facts, bare, moment
+from dedupindex.verify.finding import Finding
+
+_TABLE = """
+CREATE TABLE records (
+  file INTEGER, offset INTEGER, full INTEGER, own INTEGER,
+  moment BLOB, id BLOB, digest BLOB, facts BLOB)
+"""
+_INDEXES = ("moment", "id", "digest")
+_MOST = 64  # records of one URL and second, or of one digest, that are looked at
+
+
+class Row(NamedTuple):
+    """A record that refers, or may be referred to."""
+
+    file: int
+    offset: int
+    facts: Facts
+    own: bool  # part of what is checked, not only a place for originals
+
+
+class References:
+    """All rows of a collection; `findings` once they are all there."""
+
+    def __init__(self, path: Path | str = "") -> None:
+        self._database = sqlite3.connect(path)
+        self._database.execute("PRAGMA journal_mode = OFF")
+        self._database.execute("PRAGMA synchronous = OFF")
+        self._database.execute(_TABLE)
+
+    def close(self) -> None:
+        self._database.close()
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Keep rows."""
+        insert = "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+        self._database.executemany(insert, map(_stored, rows))
+
+    def findings(self, files: list[str]) -> Iterator[Finding]:
+        """What is wrong with references, in the order of files; `files` are named by number."""
+        for column in _INDEXES:
+            self._database.execute(f"CREATE INDEX by_{column} ON records ({column})")
+        yield from self._doubles(files)
+        query = "SELECT file, offset, facts FROM records WHERE full = 0 AND own ORDER BY rowid"
+        for file, offset, stored in self._database.execute(query):
+            facts = Facts(*marshal.loads(stored))
+            for reason, message in self._judged(facts, file, offset, files):
+                record_id = facts.record_id.decode("utf-8", "replace")
+                yield Finding(reason, files[file], offset, record_id, message)
+
+    def _doubles(self, files: list[str]) -> Iterator[Finding]:
+        query = """
+        SELECT id, min(file), offset, count(*) FROM records WHERE own AND id IS NOT NULL
+        GROUP BY id HAVING count(*) > 1 ORDER BY min(rowid)
+        """
+        for record_id, file, offset, count in self._database.execute(query):
+            name = record_id.decode("utf-8", "replace")
+            message = f"{count} records have this WARC-Record-ID"
+            yield Finding("duplicate-record-id", files[file], offset, name, message)
+
+    def _judged(
+        self, facts: Facts, file: int, offset: int, files: list[str]
+    ) -> Iterator[tuple[str, str]]:
+        url = bare(facts.to_url) or facts.url
+        if revisits.not_modified(facts.profile) and not (facts.to_date or facts.to_id):
+            return
+        there = self._at("moment", _moment_key(url, facts.to_date)) if facts.to_date else []
+        full = [row for row in there if row.facts.kind in FULL]
+        if not full and not facts.to_date:  # said by other findings; is the payload there?
+            alike = self._at("digest", _digest_key(facts.digest)) if facts.digest else []
+            meant = [*self._named(facts), *(row for row in alike if row.facts.url == url)]
+            full = [row for row in meant if row.facts.kind in FULL]
+        if full:
+            yield from revisits.beside(facts, _best(facts, full).facts)
+        else:
+            yield self._nowhere(facts, url, file, offset, files)
+
+    def _nowhere(
+        self, facts: Facts, url: bytes, file: int, offset: int, files: list[str]
+    ) -> tuple[str, str]:
+        """Why there is no full record where a revisit says one is."""
+        own = bare(facts.to_url) == facts.url and moment(facts.to_date) == moment(facts.date)
+        if facts.to_id == facts.record_id != b"" or (own and facts.to_date):
+            return "self-reference", "it refers to itself, and nowhere is a full record"
+        there = self._at("moment", _moment_key(url, facts.to_date)) if facts.to_date else []
+        named = self._named(facts)
+        for row in [*there, *named]:
+            if row.facts.kind == b"revisit" and (row.file, row.offset) != (file, offset):
+                return "chained", f"it refers to a revisit: {files[row.file]} at {row.offset}"
+        alike = self._at("digest", _digest_key(facts.digest)) if facts.digest else []
+        for row in [*(row for row in alike if row.facts.url == url), *named, *alike]:
+            if row.facts.kind in FULL:
+                place = f"{files[row.file]} at {row.offset}"
+                if row.facts.url == url:
+                    date = row.facts.date.decode("ascii", "replace")
+                    return "wrong-date", f"the record of that URL is of {date}: {place}"
+                return "misdirected", f"no such URL and date, but the payload is in {place}"
+        return "dangling", "what it refers to is nowhere in the places given"
+
+    def _named(self, facts: Facts) -> list[Row]:
+        return self._at("id", facts.to_id) if facts.to_id else []
+
+    def _at(self, column: str, key: bytes) -> list[Row]:
+        query = f"SELECT file, offset, facts, own FROM records WHERE {column} = ? "
+        query += f"ORDER BY full DESC, rowid LIMIT {_MOST}"
+        return [
+            Row(file, offset, Facts(*marshal.loads(facts)), bool(own))
+            for file, offset, facts, own in self._database.execute(query, (key,))
+        ]
+
+
+def _best(revisit: Facts, full: list[Row]) -> Row:
+    """The record that is meant, where several have the URL and second."""
+
+    def fitness(row: Row) -> tuple[bool, bool, bool]:
+        same = revisit.digest == row.facts.digest
+        return same, row.facts.record_id == revisit.to_id, row.facts.date == revisit.to_date
+
+    return max(full, key=fitness)
+
+
+def _stored(row: Row) -> tuple[object, ...]:
+    facts = row.facts
+    return (
+        row.file,
+        row.offset,
+        facts.kind in FULL,
+        row.own,
+        _moment_key(facts.url, facts.date),
+        facts.record_id or None,
+        _digest_key(facts.digest) if facts.digest and facts.kind in FULL else None,
+        marshal.dumps(tuple(facts)),
+    )
+
+
+def _moment_key(url: bytes, date: bytes) -> bytes:
+    return blake2b(moment(date) + b" " + url, digest_size=16).digest()
+
+
+def _digest_key(text: bytes) -> bytes:
+    stated = read(text)
+    return text if stated is None else stated.algorithm.encode() + stated.raw

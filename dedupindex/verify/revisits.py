@@ -1,0 +1,144 @@
+"""What a revisit must say, alone and beside its original, for replay tools to show it.
+
+pywb needs WARC-Refers-To-Target-URI without brackets and the same digest text as the original's;
+OpenWayback and wabac.js need the date too. Headers come from the revisit and bytes from the
+original, so what the headers say of the bytes must be true of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from dedupindex.verify.digests import is_empty, read
+from dedupindex.verify.facts import Facts, Note, bare, is_date, moment
+from dedupindex.verify.http import Http
+from dedupindex.verify.records import Record
+
+_PROFILE = re.compile(
+    rb"<?http://netpreserve\.org/warc/(0\.17|0\.18|1\.0|1\.1)/(?:revisit/)?"
+    rb"(identical-payload-digest|uri-agnostic-identical-payload-digest|server-not-modified)>?"
+)
+
+
+def not_modified(profile: bytes) -> bool:
+    """Whether a revisit stands for "304 Not Modified" rather than for equal bytes."""
+    return b"server-not-modified" in profile
+
+
+def alone(record: Record, facts: Facts) -> Iterator[Note]:
+    """What is wrong with a revisit whatever it refers to."""
+    yield from _profile(record, facts)
+    if facts.to_url.startswith(b"<") or facts.to_url.endswith(b">"):
+        yield "refers-to-brackets", "its WARC-Refers-To-Target-URI stands in angle brackets"
+    if not_modified(facts.profile):
+        return
+    stated = read(facts.digest)
+    if not facts.digest:
+        yield "no-payload-digest", "it has no WARC-Payload-Digest"
+    elif stated is not None and is_empty(stated):
+        yield "empty-digest", "its payload digest is that of nothing"
+    if not bare(facts.to_url):
+        yield "no-refers-to-uri", "it has no WARC-Refers-To-Target-URI"
+    if not facts.to_date:
+        yield "no-refers-to-date", "it has no WARC-Refers-To-Date"
+    elif not is_date(facts.to_date):
+        yield "no-refers-to-date", "its WARC-Refers-To-Date is no date"
+    if not facts.to_id:
+        yield "no-refers-to", "it has no WARC-Refers-To"
+    if record.head.get(b"warc-truncated") != b"length":
+        yield "not-truncated", "it does not say WARC-Truncated: length"
+    if 300 <= facts.status < 400:
+        yield "redirect", f"its status is {facts.status}: pywb shows no body for it"
+
+
+def _profile(record: Record, facts: Facts) -> Iterator[Note]:
+    if not facts.profile:
+        yield "no-profile", "it has no WARC-Profile"
+        return
+    match = _PROFILE.fullmatch(facts.profile)
+    shown = facts.profile[:100].decode("utf-8", "replace")
+    if match is None:
+        yield "unknown-profile", f"its WARC-Profile is {shown!r}"
+    elif match[1] != record.head.version[5:] or match[2].startswith(b"uri") or b"<" in match[0]:
+        version = record.head.version.decode("ascii", "replace")
+        yield "profile-version", f"its WARC-Profile is {shown!r} in a record of {version}"
+
+
+def headers(message: Http | None, facts: Facts) -> Iterator[Note]:
+    """What is wrong with the HTTP header that a revisit keeps."""
+    if message is None:
+        if facts.length:
+            yield "http-headers", "its block is no HTTP header"
+        else:
+            yield "no-http-headers", "it keeps no HTTP header: replay shows the original's"
+        return
+    if not message.closed:
+        yield "http-headers", "no blank line ends its HTTP header"
+    if message.head.count(b"\n") != message.head.count(b"\r\n"):
+        yield "http-headers", "its HTTP header has bare line feeds"
+    if facts.length and message.closed:
+        yield "body-kept", f"{facts.length:,} bytes follow its HTTP header"
+
+
+def beside(revisit: Facts, original: Facts) -> Iterator[Note]:
+    """What is wrong between a revisit and the full record that it refers to."""
+    if not_modified(revisit.profile):
+        return
+    yield from _digests(revisit, original)
+    if original.unfit:
+        yield "unfit-original", f"its original cannot stand for it: {original.unfit}"
+    if revisit.to_id and original.record_id and revisit.to_id != original.record_id:
+        name = original.record_id.decode("utf-8", "replace")
+        yield "wrong-record-id", f"the record of that URL and date is {name}, not its Refers-To"
+    if is_date(revisit.to_date) and revisit.to_date != original.date:
+        shown = original.date.decode("ascii", "replace")
+        yield "date-spelling", f"its original's WARC-Date is written {shown}"
+    if later(original.date, revisit.date):
+        yield "forward", f"its original is later: {original.date.decode('ascii', 'replace')}"
+    if not revisit.headed or not original.headed:
+        return
+    if revisit.coding != original.coding:
+        yield "coding", f"{_shown(revisit.coding)} in its header, {_shown(original.coding)} stored"
+    fits = revisit.claimed in (-1, original.length, original.claimed)
+    if not fits and not revisit.coding.startswith(b"chunked"):
+        message = f"Content-Length: {revisit.claimed} in its header, {original.length:,} stored"
+        yield "claimed-length", message
+    if revisit.status != original.status:
+        yield "status", f"its status is {revisit.status}, its original's {original.status}"
+
+
+def _digests(revisit: Facts, original: Facts) -> Iterator[Note]:
+    stated = read(revisit.digest)
+    if not original.digest:
+        if stated is None or stated.algorithm != "sha1":
+            yield "unfit-original", "its original has no digest that replay could find it by"
+        elif stated.raw not in original.sums:
+            yield "wrong-digest", "its original's payload has another digest"
+        elif stated.raw != original.sums[0]:
+            yield "unfit-original", "its original is chunked and has no digest of its own"
+    elif revisit.digest and revisit.digest != original.digest:
+        theirs = read(original.digest)
+        shown = original.digest.decode("utf-8", "replace")
+        if stated is None or theirs is None or stated.algorithm != theirs.algorithm:
+            yield "digest-spelling", f"its original's digest is {shown}, which cannot be compared"
+        elif stated.raw == theirs.raw:
+            yield "digest-spelling", f"its original's digest is written {shown}"
+        else:
+            yield "wrong-digest", f"its original has the digest {shown}"
+
+
+def later(one: bytes, other: bytes) -> bool:
+    """Whether a date is later than another; dates of any precision."""
+    first, second = moment(one), moment(other)
+    if not first or not second or first != second:
+        return bool(first and second) and first > second
+    return _fraction(one) > _fraction(other)
+
+
+def _fraction(date: bytes) -> bytes:
+    return date[19:-1].removeprefix(b".").ljust(9, b"0")
+
+
+def _shown(coding: bytes) -> str:
+    return coding.replace(b";", b" ").decode("utf-8", "replace").strip() or "no coding"

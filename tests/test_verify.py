@@ -1,0 +1,416 @@
+"""`bin/verify` over a collection: whatever is wrong is found, whatever is right passes."""
+
+from __future__ import annotations
+
+import json
+import re
+import tracemalloc
+from base64 import b32encode
+from collections.abc import Callable
+from hashlib import md5, sha256
+from hashlib import sha1 as hash1
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dedupindex.verify.collection import Collection, verify_collection
+from dedupindex.verify.finding import BROKEN, DAMAGE, LOSS, REASONS, REMARK
+from tests.test_cli import dedupindex
+from tests.verifying import BODY, DAY, HOST, asked, copy_of, page, write
+from tests.warc_cases import (
+    CHUNKED_HTTP,
+    DATA,
+    HTTP,
+    IDENTICAL,
+    NOT_MODIFIED,
+    chunked,
+    gz,
+    record,
+    record_id,
+    sha1,
+)
+
+ROOT = Path(__file__).parent.parent
+IDENTICAL_11 = IDENTICAL.replace(b"1.0", b"1.1")
+NEW = b"WARC/1.1"
+
+
+def found(tmp_path: Path, *records: bytes, plain: bool = False) -> set[str]:
+    """The reasons of what is found in an archive of these records."""
+    name = "made.warc" if plain else "made.warc.gz"
+    return {finding.reason for finding in verify_collection([write(tmp_path / name, [*records])])}
+
+
+def raw(tmp_path: Path, data: bytes, name: str = "made.warc.gz") -> set[str]:
+    (tmp_path / name).write_bytes(data)
+    return {finding.reason for finding in verify_collection([tmp_path / name])}
+
+
+RIGHT: dict[str, list[bytes]] = {
+    "recipe": [page(1), asked(1), copy_of(2, 1), asked(2)],
+    "sub-second": [
+        page(1, Date=b"2026-11-01T09:14:17.123456Z", version=NEW),
+        copy_of(
+            2, 1, Refers_To_Date=b"2026-11-01T09:14:17.123456Z", version=NEW, Profile=IDENTICAL_11
+        ),
+    ],
+    "brackets of wget": [page(1, Target_URI=b"<" + HOST + b"1>"), copy_of(2, 1)],
+    "chunked, digest of the stored body": [
+        page(1, chunked(b"abc", b"def"), head=CHUNKED_HTTP),
+        copy_of(2, 1, chunked(b"abc", b"def"), head=CHUNKED_HTTP),
+    ],
+    "chunked, digest of the entity": [
+        page(1, chunked(b"abc"), head=CHUNKED_HTTP, Payload_Digest=sha1(b"abc")),
+        copy_of(2, 1, b"abc", head=CHUNKED_HTTP),
+    ],
+    "several records name each other": [page(1), copy_of(2, 1), copy_of(3, 1), copy_of(4, 1)],
+    "304": [
+        page(1),
+        record(
+            b"revisit",
+            b"HTTP/1.1 304 Not Modified\r\n\r\n",
+            number=2,
+            Profile=NOT_MODIFIED,
+            Refers_To=record_id(1),
+        ),
+    ],
+    "original without digest": [page(1, Payload_Digest=None), copy_of(2, 1)],
+    "length that was wrong at capture": [
+        page(1, head=b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"),
+        copy_of(2, 1, head=b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"),
+    ],
+    "other types": [
+        record(b"warcinfo", b"software: x\r\n", Target_URI=None, Content_Type=b"application/x"),
+        record(b"metadata", b"a: b\r\n", number=2, Content_Type=b"application/warc-fields"),
+        record(b"resource", b"", number=3, Content_Type=b"text/plain"),
+        page(4, b"", head=b"HTTP/1.1 204 No Content\r\n\r\n"),
+    ],
+}
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["gzip", "plain"])
+@pytest.mark.parametrize("name", list(RIGHT))
+def test_what_is_right_passes(name: str, plain: bool, tmp_path: Path) -> None:
+    assert found(tmp_path, *RIGHT[name], plain=plain) == set()
+
+
+def test_every_spelling_of_a_digest_is_checked(tmp_path: Path) -> None:
+    def spellings(data: bytes) -> list[bytes]:
+        hexed = hash1(data).hexdigest().encode()
+        long = sha256(data)
+        return [
+            b"sha1:" + hexed,
+            b"SHA-1:" + hexed.upper(),
+            b"sha1:" + b32encode(hash1(data).digest()).lower(),
+            b"md5:" + md5(data).hexdigest().encode(),
+            b"sha-256:" + b32encode(long.digest()),
+            b"sha256:" + b32encode(long.digest()).rstrip(b"="),
+        ]
+
+    right = [page(n, Payload_Digest=text) for n, text in enumerate(spellings(BODY), 1)]
+    assert found(tmp_path, *right) == set()
+    for number, text in enumerate(spellings(b"other"), 1):
+        assert found(tmp_path, page(number, Payload_Digest=text)) == {"payload-digest"}
+
+
+def test_revisits_as_crawlers_write_them_pass_with_remarks(tmp_path: Path) -> None:
+    hexed = b"sha1:" + hash1(BODY).hexdigest().encode()
+    warcprox = [page(1, Payload_Digest=hexed), copy_of(2, 1, Payload_Digest=hexed, Truncated=None)]
+    assert found(tmp_path, *warcprox) == {"not-truncated"}
+    wget = [
+        page(1, Target_URI=b"<" + HOST + b"1>"),
+        copy_of(2, 1, Target_URI=b"<" + HOST + b"2>"),
+    ]
+    assert found(tmp_path, *wget) == set()
+    heritrix = [page(1), copy_of(2, 1, Refers_To=None, Block_Digest=None)]
+    assert found(tmp_path, *heritrix) == {"no-refers-to"}
+    jwarc_head = [page(1, version=NEW), copy_of(2, 1, version=NEW)]
+    assert found(tmp_path, *jwarc_head) == {"profile-version"}
+    for case in (warcprox, heritrix, jwarc_head):
+        assert {REASONS[reason] for reason in found(tmp_path, *case)} == {REMARK}
+
+
+Case = Callable[[Path], set[str]]
+
+
+def records(*given: bytes) -> Case:
+    return lambda tmp_path: found(tmp_path, *given)
+
+
+def pair(**options: Any) -> Case:
+    """A page and a revisit of it in which something is otherwise."""
+    return records(page(1), copy_of(2, 1, **options))
+
+
+def cut(tmp_path: Path) -> set[str]:
+    return raw(tmp_path, gz(page(1)) + gz(page(2))[:-9])
+
+
+ALONE: dict[str, list[Case]] = {
+    "unreadable": [
+        lambda path: raw(path, b"\x28\xb5\x2f\xfd zstd"),
+        lambda path: raw(path, b"\0\0"),
+    ],
+    "damaged-member": [cut, lambda path: raw(path, gz(page(1))[:40])],
+    "not-a-member": [
+        lambda path: raw(path, gz(page(1)) + b"\0" * 512),
+        lambda path: raw(path, gz(page(1)) + page(2)),
+    ],
+    "misframed": [
+        records(page(1, Content_Length=b"99999")),
+        records(page(1, Content_Length=b"3")),
+        records(page(1, end=b"\r\n")),
+        lambda path: found(path, page(1, Content_Length=b"3"), plain=True),
+        lambda path: raw(path, gz(page(1)[:-300]) + gz(page(1)[-300:])),
+    ],
+    "bad-length": [
+        records(page(1, Content_Length=None)),
+        records(page(1, Content_Length=b"-1")),
+        records(page(1).replace(b"Content-Length", b"Content-Length: 5\r\nContent-Length")),
+    ],
+    "bad-header": [
+        records(b"WARC/x\r\nContent-Length: 0\r\n\r\n\r\n\r\n"),
+        lambda path: raw(path, gz(page(1)) + gz(b"no record")),
+        records(b"WARC/1.0\r\nX: " + b"y" * (1 << 21) + b"\r\n\r\n"),
+    ],
+    "block-digest": [records(page(1, Block_Digest=sha1(b"other"))), pair(Block_Digest=sha1(b"x"))],
+    "payload-digest": [records(page(1, Payload_Digest=sha1(b"other")))],
+    "empty-block": [
+        records(page(1, b"", head=b"", Payload_Digest=sha1(b"something"), Block_Digest=None)),
+        records(page(1, b"", head=b"")),
+        records(record(b"request")),
+        records(record(b"resource", Content_Type=b"image/png", Payload_Digest=sha1(b"x"))),
+    ],
+    "no-target-uri": [records(page(1, Target_URI=b"")), records(page(1, Target_URI=b"<>"))],
+    "bad-date": [
+        records(page(1, Date=date))
+        for date in (None, b"2016-01", b"2016-13-01T00:00:00Z", b"2016-01-01T00:00:00+00:00")
+    ],
+    "no-record-id": [records(page(1, Record_ID=None))],
+    "duplicate-record-id": [records(page(1), page(1))],
+    "repeated-field": [records(page(1).replace(b"WARC-Date", b"WARC-Date: x\r\nWARC-Date"))],
+    "unknown-version": [records(page(1, version=b"WARC/3.0"))],
+    "not-exact": [
+        records(page(1, eol=b"\n")),
+        records(page(1, end=b"\r\n\r\n\r\n")),
+        records(page(1) + page(2)),
+        lambda path: raw(path, gz(page(1)) + gz(b"") + gz(page(2))),
+    ],
+    "digest-not-checked": [
+        records(page(1, Payload_Digest=b"xxh3:0123456789abcdef")),
+        records(page(1, Block_Digest=b"sha1:short")),
+    ],
+    "no-profile": [pair(Profile=None)],
+    "unknown-profile": [pair(Profile=b"http://example.org/profile")],
+    "profile-version": [
+        pair(Profile=IDENTICAL_11),
+        pair(Profile=IDENTICAL.replace(b"identical", b"uri-agnostic-identical")),
+    ],
+    "no-payload-digest": [pair(Payload_Digest=None)],
+    "empty-digest": [pair(Payload_Digest=sha1(b""))],
+    "no-refers-to-uri": [pair(Refers_To_Target_URI=None), pair(Refers_To_Target_URI=b"")],
+    "no-refers-to-date": [pair(Refers_To_Date=None), pair(Refers_To_Date=b"20261101091417")],
+    "no-refers-to": [pair(Refers_To=None)],
+    "refers-to-brackets": [pair(Refers_To_Target_URI=b"<" + HOST + b"1>")],
+    "not-truncated": [pair(Truncated=None)],
+    "no-http-headers": [pair(block=b"")],
+    "http-headers": [
+        pair(block=HTTP.replace(b"\r\n", b"\n")),
+        pair(block=HTTP[:-2]),
+        pair(block=b"what is this?"),
+    ],
+    "body-kept": [pair(block=HTTP + BODY)],
+    "redirect": [
+        records(
+            page(1, head=b"HTTP/1.1 301 Moved\r\n\r\n"),
+            copy_of(2, 1, block=b"HTTP/1.1 301 Moved\r\n\r\n"),
+        )
+    ],
+    "self-reference": [
+        pair(
+            Refers_To=record_id(2), Refers_To_Target_URI=HOST + b"2", Refers_To_Date=DAY % 2
+        ),  # warccollres -p
+        records(copy_of(2, 2)),
+        records(copy_of(2, 2, Refers_To=record_id(9))),  # jwarc with a CDX server: another id
+        records(copy_of(2, 2, Refers_To=None)),
+    ],
+    "chained": [records(page(1), copy_of(2, 1), copy_of(3, 2))],
+    "dangling": [
+        records(copy_of(2, 1)),
+        records(page(1, b"another"), copy_of(3, 2)),
+        records(copy_of(2, 1, Refers_To_Target_URI=None, Refers_To_Date=None, Refers_To=None)),
+    ],
+    "wrong-date": [pair(Refers_To_Date=b"2020-01-01T00:00:00Z")],
+    "misdirected": [
+        pair(Refers_To_Target_URI=b"http://example.com/elsewhere"),
+        pair(Refers_To_Target_URI=b"http://example.com/elsewhere", Refers_To=None),
+    ],
+    "wrong-record-id": [pair(Refers_To=record_id(77))],
+    "wrong-digest": [
+        records(page(1, b"another"), copy_of(2, 1)),
+        records(page(1, b"another", Payload_Digest=None), copy_of(2, 1)),
+    ],
+    "digest-spelling": [
+        pair(Payload_Digest=b"sha1:" + hash1(BODY).hexdigest().encode()),
+        pair(Payload_Digest=b"md5:" + md5(BODY).hexdigest().encode()),
+    ],
+    "forward": [
+        records(copy_of(2, 3), page(3)),
+        records(
+            copy_of(
+                2,
+                1,
+                Date=b"2026-11-01T09:14:17.1Z",
+                Refers_To_Date=b"2026-11-01T09:14:17.25Z",
+            ),
+            page(1, Date=b"2026-11-01T09:14:17.25Z"),
+        ),
+    ],
+    "date-spelling": [
+        records(page(1, Date=b"2026-11-01T09:14:17.25Z"), copy_of(2, 1)),
+    ],
+    "coding": [
+        pair(block=b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n"),
+        pair(block=CHUNKED_HTTP),
+    ],
+    "claimed-length": [pair(block=b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")],
+    "status": [pair(block=b"HTTP/1.1 404 Not Found\r\n\r\n")],
+    "unfit-original": [
+        records(page(1, Truncated=b"time"), copy_of(2, 1)),
+        records(page(1, b"", Payload_Digest=sha1(BODY)), copy_of(2, 1)),
+        records(page(1, Segment_Number=b"1"), copy_of(2, 1)),
+        records(
+            page(1, chunked(b"abc"), head=CHUNKED_HTTP, Payload_Digest=None),
+            copy_of(2, 1, b"abc", head=CHUNKED_HTTP),
+        ),
+    ],
+}
+
+
+@pytest.mark.parametrize("reason", list(ALONE))
+def test_it_is_found(reason: str, tmp_path: Path) -> None:
+    for number, case in enumerate(ALONE[reason]):
+        (tmp_path / str(number)).mkdir()
+        assert reason in case(tmp_path / str(number)), number
+
+
+def test_blocks_emptied_by_a_peer_are_a_loss(tmp_path: Path) -> None:
+    """warchaeology --lenient: every block is empty, every digest as it was."""
+    kept = {"Block_Digest": sha1(HTTP + BODY), "Payload_Digest": sha1(BODY)}
+    reasons = found(tmp_path, page(1, b"", head=b"", **kept))
+    assert {"empty-block", "block-digest"} <= reasons
+    assert REASONS["empty-block"] == REASONS["block-digest"] == LOSS
+
+
+def test_a_full_record_of_the_same_second_makes_no_self_reference(tmp_path: Path) -> None:
+    twin = page(1).replace(record_id(1), record_id(9))
+    same = copy_of(1, 1, Refers_To=record_id(9))
+    assert found(tmp_path, twin, same) == set()
+
+
+@pytest.mark.parametrize("stated", [0, 73, 74])  # many are too small
+def test_originals_may_be_elsewhere_and_in_arc_files(stated: int, tmp_path: Path) -> None:
+    document = HTTP + BODY
+    arc = (
+        b"filedesc://x.arc 0.0.0.0 20261101000000 text/plain %d\n1 0 Some Archive\n"
+        b"URL IP-address Archive-date Content-type Archive-length\n\n"
+        % stated
+        + b"http://example.com/1 1.2.3.4 20261101091417 text/html %d\n" % len(document)
+        + document
+        + b"\n"
+    )
+    places = tmp_path / "places"
+    places.mkdir()
+    (places / "x.arc").write_bytes(arc)
+    new = write(tmp_path / "new.warc.gz", [copy_of(2, 1)])
+    assert [f.reason for f in verify_collection([new])] == ["dangling"]
+    assert list(verify_collection([new], [places])) == []
+    other = write(tmp_path / "other.warc.gz", [copy_of(2, 1, b"otherwise")])
+    assert [f.reason for f in verify_collection([other], [places])] == ["wrong-digest"]
+
+
+def test_records_behind_damage_are_read_again(tmp_path: Path) -> None:
+    hurt = bytearray(gz(page(2)))
+    hurt[60] ^= 1
+    path = tmp_path / "made.warc.gz"
+    path.write_bytes(gz(page(1)) + bytes(hurt) + gz(page(3)) + gz(copy_of(4, 3)))
+    collection = Collection([path])
+    (finding,) = collection.findings()
+    assert finding.reason == "damaged-member"
+    assert finding.offset == len(gz(page(1)))
+    assert (collection.records, collection.revisits) == (3, 1)
+
+
+def test_an_archive_in_a_damaged_payload_is_not_taken_for_records(tmp_path: Path) -> None:
+    inner = gz(page(7)) + gz(page(8))
+    stored = bytearray(gz(page(2, inner, head=HTTP), level=0))
+    stored[-5] ^= 1  # the checksum of the member that holds it
+    path = tmp_path / "made.warc.gz"
+    path.write_bytes(gz(page(1)) + bytes(stored) + gz(page(3)))
+    collection = Collection([path])
+    assert [finding.reason for finding in collection.findings()] == ["damaged-member"]
+    assert collection.records == 2
+
+
+def test_real_archives_have_known_findings() -> None:
+    assert list(verify_collection([DATA / "warcfile.warc.gz"])) == []
+    reasons = [finding.reason for finding in verify_collection([DATA / "example.warc.gz"])]
+    assert sorted(reasons) == ["no-refers-to", "not-truncated", "profile-version"]
+
+
+def test_files_side_by_side_give_the_same_as_one_after_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(1, 9):
+        write(tmp_path / f"{number}.warc.gz", [page(number), copy_of(number + 10, number % 5 + 5)])
+    alone = list(verify_collection([tmp_path]))
+    monkeypatch.setattr("dedupindex.verify.collection._WORTH_A_PROCESS", 1)
+    assert list(verify_collection([tmp_path])) == alone
+    assert alone
+
+
+def test_a_record_larger_than_memory_and_a_bomb_take_little(tmp_path: Path) -> None:
+    body = bytes(96 << 20)
+    path = write(tmp_path / "made.warc.gz", [page(1, body), copy_of(2, 1, body)])
+    del body
+    tracemalloc.start()
+    assert list(verify_collection([path])) == []
+    assert tracemalloc.get_traced_memory()[1] < 12 << 20
+    tracemalloc.stop()
+
+
+def test_the_command_says_levels_and_statuses(tmp_path: Path) -> None:
+    sound = write(tmp_path / "sound.warc.gz", [page(1), copy_of(2, 1, Truncated=None)])
+    page_, talk = dedupindex("verify", sound)
+    assert page_.split("\t")[:2] == ["remark", "not-truncated"]
+    assert "1 of remark" in talk
+    lost = write(tmp_path / "lost.warc.gz", [copy_of(2, 1)])
+    lines, _ = dedupindex("verify", lost, "--json", status=8)
+    finding, totals = map(json.loads, lines.splitlines())
+    assert (finding["level"], finding["reason"], finding["offset"]) == (LOSS, "dangling", 0)
+    assert totals == {"files": 1, "records": 1, "revisits": 1, "findings": {"dangling": 1}}
+    dedupindex("verify", lost, "--originals", sound)
+    (tmp_path / "cut.warc.gz").write_bytes(gz(page(1))[:-3])
+    dedupindex("verify", tmp_path, status=7)
+    assert "does not exist" in dedupindex("verify", tmp_path / "none", status=4)[1]
+
+
+def test_every_reason_is_documented_with_its_level() -> None:
+    text = (ROOT / "docs" / "post-crawl.md").read_text().split("\n## Verify\n")[1].split("\n## ")[0]
+    table = dict(re.findall(r"^\| `([a-z-]+)` \| (\w+) \|", text, re.MULTILINE))
+    assert table == REASONS
+    assert set(REASONS.values()) == {DAMAGE, LOSS, BROKEN, REMARK}
+
+
+def test_every_reason_is_used_and_tested() -> None:
+    from tests.test_verify_pair import CHANGED, FILES
+
+    assert set(ALONE) | set(CHANGED) | FILES == set(REASONS)
+    code = "".join(
+        path.read_text()
+        for path in (ROOT / "dedupindex" / "verify").glob("*.py")
+        if path.name != "finding.py"
+    )
+    for reason in REASONS:
+        assert f'"{reason}"' in code, reason
