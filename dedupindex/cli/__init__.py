@@ -28,6 +28,8 @@ COMMANDS = {  # in the order of the work
 ONCE = {  # what is done once, and has no settings that stay
     "impact": "Say what depends on captures that are to go.",
     "purge": "Take captures out of an index.",
+    "rewrite": "Turn the copies that a plan names into revisits.",
+    "undedup": "Turn revisits back into the records that they stand for.",
     "verify": "Say what is damaged or lost in archives, and what will not replay.",
     "heritrix-profile": "Make a Heritrix job that asks.",
 }

@@ -1,0 +1,164 @@
+"""``bin/rewrite``: turn the copies that a plan names into revisits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from dedupindex.cli.common import Command, print_json, say
+from dedupindex.errors import Damaged, DedupError
+from dedupindex.files import whole
+from dedupindex.resolve.plan import Plan, open_plan
+from dedupindex.rewrite.container import Job, Outcome
+from dedupindex.rewrite.journal import journals
+from dedupindex.rewrite.offsets import lines
+from dedupindex.rewrite.run import locked, rewrite, side_by_side
+from dedupindex.rewrite.undo import Restored, Undo, commit, restore
+from dedupindex.tables import amount, printable
+
+EXAMPLES = """
+bin/rewrite my-plan --out /data/rewritten --dry-run    the numbers, and nothing written
+bin/rewrite my-plan --out /data/rewritten --offsets moved.tsv
+bin/rewrite my-plan --in-place                         keeps what it drops, to undo it
+bin/rewrite my-plan --undo
+bin/rewrite my-plan --commit                           lets go of it, for ever
+"""
+
+
+@click.command(cls=Command, examples=EXAMPLES)
+@click.argument("plan", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="Write all files anew, below this.")
+@click.option("--in-place", is_flag=True, help="Replace the files, with a journal to undo it.")
+@click.option("--undo", is_flag=True, help="Bring back, bit for bit, what --in-place replaced.")
+@click.option("--commit", "letting_go", is_flag=True, help="Drop what --undo needs.")
+@click.option("--dry-run", is_flag=True, help="Do all but write.")
+@click.option("--min-size", type=click.IntRange(0), default=0, help="Bytes of body; less stays.")
+@click.option("--min-gain", type=click.IntRange(1), default=1, help="Bytes gained; less stays.")
+@click.option(
+    "--offsets", type=click.Path(path_type=Path), help="Write a map of old to new offsets here."
+)
+@click.option(
+    "--jobs", type=click.IntRange(0), default=0, show_default="number of cores", help="Processes."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def command(
+    plan: Path,
+    out: Path | None,
+    in_place: bool,
+    undo: bool,
+    letting_go: bool,
+    dry_run: bool,
+    min_size: int,
+    min_gain: int,
+    offsets: Path | None,
+    jobs: int,
+    as_json: bool,
+) -> int:
+    """Turn the copies that PLAN names into revisits; all else is copied as the bytes it is.
+
+    Each copy and its original are read anew and compared. What is damaged, was changed since it
+    was scanned or is still being written is left alone and named; the exit status is then 7.
+    """
+    if [out is not None, in_place, undo, letting_go].count(True) != 1:
+        raise click.UsageError("give one of --out, --in-place, --undo and --commit")
+    opened = open_plan(plan)
+    processes = jobs or len(os.sched_getaffinity(0))
+    roots = sorted({Path(one.root) for one in opened.containers().values()})
+    if undo:
+        return undone(roots, processes, as_json=as_json)
+    if letting_go:
+        return _commit(roots, as_json=as_json)
+    job = Job(opened, out, min_size, min_gain, dry_run)
+    status = _rewrite(job, opened, processes, as_json=as_json)
+    if offsets is not None and not dry_run:
+        with whole(offsets) as stream:
+            stream.writelines(lines([out] if out else roots))
+    return status
+
+
+def _rewrite(job: Job, plan: Plan, processes: int, *, as_json: bool) -> int:
+    found, left = Outcome(files=0), 0
+    count = len(plan.containers())
+    for outcome in rewrite(job, processes):
+        found.add(outcome)
+        if outcome.state == "left":
+            left += 1
+            say(f"warning: {outcome.name} was left alone: {outcome.problem}")
+        elif outcome.state == "rewritten":
+            say(
+                f"{found.files:,} of {count:,}: {outcome.name}: {outcome.revisits:,} revisits, "
+                f"{amount(outcome.bytes_before)} to {amount(outcome.bytes_after)}"
+            )
+    if as_json:
+        print_json({**found.as_json(), "left": left, "dry_run": job.dry})
+    else:
+        would = "would become" if job.dry else "became"
+        click.echo(
+            f"{found.files:,} files: {found.revisits:,} of {found.records:,} records {would} "
+            f"revisits; {amount(found.bytes_before)} {would} {amount(found.bytes_after)}"
+        )
+        for reason, number in sorted(found.refused.items()):
+            click.echo(f"  stays: {reason:<28}{number:>12,}")
+    return Damaged.exit_status if left else 0
+
+
+def undone(roots: list[Path], processes: int, *, as_json: bool) -> int:
+    """Bring back what was replaced in place below `roots`."""
+    with locked([root for root in roots if list(journals(root))]):
+        tasks = [
+            Undo(root, journal.summary()[0].name, None)
+            for root in roots
+            for journal in journals(root)
+        ]
+        return tell(side_by_side(restored, None, tasks, processes), as_json=as_json)
+
+
+def restored(_: None, task: Undo) -> Restored:
+    """Restore one container; raises `DedupError` for what the disk refuses."""
+    try:
+        return restore(task)
+    except OSError as error:
+        place = task.directory / task.name
+        raise DedupError(
+            f"{place}: {error.strerror or error}; this file is as it was: run the same again to "
+            "go on"
+        ) from error
+
+
+def tell(results: Iterator[Restored], *, as_json: bool) -> int:
+    """Print what was restored; returns the exit status."""
+    counts = dict.fromkeys(("files", "exact", "records", "copied", "there", "left"), 0)
+    brought = 0
+    for result in results:
+        counts["files"] += 1
+        counts[result.state] += 1
+        brought += result.records
+        if result.state == "left":
+            say(f"warning: {result.name} was left alone: {result.problem}")
+    if as_json:
+        print_json({**counts, "restored": brought})
+    else:
+        click.echo(
+            f"{counts['files']:,} files: {brought:,} records restored; {counts['exact']:,} files "
+            f"bit for bit, {counts['records']:,} record for record, {counts['copied']:,} copied, "
+            f"{counts['left']:,} left alone"
+        )
+    return Damaged.exit_status if counts["left"] else 0
+
+
+def _commit(roots: list[Path], *, as_json: bool) -> int:
+    freed = files = 0
+    with locked([root for root in roots if list(journals(root))]):
+        for root in roots:
+            for journal in list(journals(root)):
+                freed += commit(journal)
+                files += 1
+    if as_json:
+        print_json({"files": files, "bytes": freed})
+    else:
+        places = printable(", ".join(map(str, roots)))
+        click.echo(f"{places}: the dropped records of {files:,} files are gone, {amount(freed)}")
+    return 0

@@ -1,0 +1,54 @@
+"""``bin/undedup``: turn revisits back into the records that they stand for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from dedupindex.cli.common import Command
+from dedupindex.cli.rewrite import restored, tell, undone
+from dedupindex.errors import BadInput
+from dedupindex.rewrite.journal import DIRECTORY
+from dedupindex.rewrite.run import side_by_side
+from dedupindex.rewrite.undo import Undo
+
+EXAMPLES = """
+bin/undedup /data/warcs --in-place              as before bin/rewrite --in-place, bit for bit
+bin/undedup /data/rewritten --out /data/again   every record as it was
+"""
+
+
+@click.command(cls=Command, examples=EXAMPLES)
+@click.argument("directories", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="Write all files anew, below this.")
+@click.option("--in-place", is_flag=True, help="Replace the files that were rewritten in place.")
+@click.option(
+    "--jobs", type=click.IntRange(0), default=0, show_default="number of cores", help="Processes."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def command(
+    directories: tuple[Path, ...], out: Path | None, in_place: bool, jobs: int, as_json: bool
+) -> int:
+    """Turn the revisits that bin/rewrite made below DIRECTORIES back into what they stand for.
+
+    While the dropped records are kept, files come back bit for bit; else each record does, made
+    of its revisit and its original.
+    """
+    if (out is None) != in_place:
+        raise click.UsageError("give one of --out and --in-place")
+    for directory in directories:
+        if not (directory / DIRECTORY).is_dir():
+            raise BadInput(f"{directory} has no journal ({DIRECTORY}): nothing is known of it")
+    processes = jobs or len(os.sched_getaffinity(0))
+    if out is None:
+        return undone(list(directories), processes, as_json=as_json)
+    out.mkdir(parents=True, exist_ok=True)
+    tasks = [
+        Undo(directory, str(path.relative_to(directory)), out)
+        for directory in directories
+        for path in sorted(directory.rglob("*"))
+        if path.is_file() and DIRECTORY not in path.parts and not path.name.startswith(".")
+    ]
+    return tell(side_by_side(restored, None, tasks, processes), as_json=as_json)

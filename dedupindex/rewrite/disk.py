@@ -1,0 +1,160 @@
+"""Bytes from one file to another, without looking at them; what a file is, beside its bytes."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import blake3
+
+from dedupindex.errors import Damaged
+
+_PIECE = 1 << 20
+_UNABLE = frozenset(
+    (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.ETXTBSY)
+)
+
+
+class Sink(Protocol):
+    """Where a rewritten container goes."""
+
+    size: int  # bytes so far
+
+    def copy(self, source: BinaryIO, offset: int, count: int) -> None:
+        """Append a range of another file as the bytes it is."""
+
+    def write(self, data: bytes) -> tuple[BinaryIO, int]:
+        """Append; returns where it can be read back."""
+
+
+class FileSink:
+    """A file that is being written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        self.size = 0
+
+    def copy(self, source: BinaryIO, offset: int, count: int) -> None:
+        """See `Sink`; raises `Damaged` if the source has become shorter."""
+        into = self.file.fileno()
+        while count:
+            done = _copied(source.fileno(), into, offset, self.size, count)
+            if not done:
+                raise Damaged(f"{source.name} became shorter while it was copied")
+            offset, self.size, count = offset + done, self.size + done, count - done
+
+    def write(self, data: bytes) -> tuple[BinaryIO, int]:
+        """See `Sink`."""
+        at = self.size
+        left = memoryview(data)
+        while left:
+            done = os.pwrite(self.file.fileno(), left, self.size)
+            self.size, left = self.size + done, left[done:]
+        return self.file, at
+
+
+class DrySink:
+    """Counts what a `FileSink` would be given; holds the last write only."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._file = open(os.memfd_create("dry-run"), "w+b", buffering=0)  # noqa: SIM115
+
+    def copy(self, source: BinaryIO, offset: int, count: int) -> None:
+        """See `Sink`."""
+        self.size += count
+
+    def write(self, data: bytes) -> tuple[BinaryIO, int]:
+        """See `Sink`."""
+        os.ftruncate(self._file.fileno(), 0)
+        os.pwrite(self._file.fileno(), data, 0)
+        self.size += len(data)
+        return self._file, 0
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _copied(source: int, into: int, offset: int, at: int, count: int) -> int:
+    """Copy some bytes, in the kernel if it can; returns how many."""
+    try:
+        done = os.copy_file_range(source, into, count, offset, at)
+        if done:
+            return done
+    except OSError as error:
+        if error.errno not in _UNABLE:
+            raise
+    data = os.pread(source, min(count, _PIECE), offset)
+    return os.pwrite(into, data, at) if data else 0
+
+
+def same_bytes(left: BinaryIO, right: BinaryIO) -> bool:
+    """Whether two files have the same content."""
+    if os.fstat(left.fileno()).st_size != os.fstat(right.fileno()).st_size:
+        return False
+    at = 0
+    while one := os.pread(left.fileno(), _PIECE, at):
+        if one != os.pread(right.fileno(), _PIECE, at):
+            return False
+        at += len(one)
+    return True
+
+
+def content_hash(file: BinaryIO) -> str:
+    """BLAKE3 in hex of a whole file."""
+    running, at = blake3.blake3(), 0
+    while data := os.pread(file.fileno(), _PIECE, at):
+        running.update(data)
+        at += len(data)
+    return running.hexdigest()
+
+
+def keep_metadata(source: BinaryIO, target: BinaryIO) -> None:
+    """Give `target` mode, owner, extended attributes and times of `source`; raises `OSError`."""
+    was, now = os.fstat(source.fileno()), os.fstat(target.fileno())
+    if (was.st_uid, was.st_gid) != (now.st_uid, now.st_gid):
+        os.fchown(target.fileno(), was.st_uid, was.st_gid)
+    names: list[str] = []
+    with suppress(OSError):  # a file system without them
+        names = os.listxattr(source.fileno())
+    for name in names:
+        os.setxattr(target.fileno(), name, os.getxattr(source.fileno(), name))
+    os.fchmod(target.fileno(), stat.S_IMODE(was.st_mode))
+    os.utime(target.fileno(), ns=(was.st_atime_ns, was.st_mtime_ns))
+
+
+def being_written(file: BinaryIO) -> bool:
+    """Whether some process has the file open for writing, or holds a lock on it.
+
+    A lease that is asked for and given back tells the first, where the kernel and the file system
+    have leases; it is refused for files of other users, and then nothing is known.
+    """
+    descriptor = file.fileno()
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except OSError as error:
+        return error.errno in (errno.EAGAIN, errno.EWOULDBLOCK)
+    return False
+
+
+def identity(status: os.stat_result) -> tuple[int, int, int, int]:
+    """What changes when a file is written to or replaced."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def room(path: Path) -> int:
+    """Bytes that may still be written to the file system of a directory."""
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize
+
+
+def open_for_reading(path: str | os.PathLike[str]) -> BinaryIO:
+    return open(path, "rb", buffering=0)

@@ -1,0 +1,216 @@
+"""What a run did to each container, kept beside the containers: ``.rewrite/`` in their directory.
+
+    lock                 held while a run writes here
+    KEY.jsonl            what became of one container; KEY is a hash of its name
+    KEY.dropped          in place only, until ``--commit``: the dropped members, end to end
+    KEY.N.committed      the KEY.jsonl of a run whose dropped members are gone
+
+The first line of a KEY.jsonl says what the container was, the last what it is now; between them
+there is a line for each record that became a revisit, in order of offset. What is not named there
+was copied, so the lines are also the map from old offsets to new ones. A file that ends in
+``.part`` or a KEY.dropped without its KEY.jsonl is what a killed run left, and means nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import blake3
+
+from dedupindex.errors import Damaged
+from dedupindex.files import sync_directory
+from dedupindex.rewrite.disk import FileSink
+
+DIRECTORY = ".rewrite"
+_FORMAT = 1
+
+
+class Was(NamedTuple):
+    """A container before it was rewritten."""
+
+    name: str
+    size: int
+    mtime_ns: int
+    content_hash: str
+
+
+class Entry(NamedTuple):
+    """A record that became a revisit. Texts of bytes are their Latin-1."""
+
+    offset: int
+    stored: int
+    new_offset: int
+    new_stored: int
+    header: str  # WARC header of the record that was dropped, blank line included
+    sha256: str  # of this record, inflated
+    root: str  # of the original's container; empty for the directory of this journal
+    name: str
+    original: int  # its offset there, when its container was scanned
+    original_stored: int
+
+
+class Ended(NamedTuple):
+    """A container after it was rewritten."""
+
+    revisits: int
+    size: int
+
+
+class Journal:
+    """The journal of one container."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        key = blake3.blake3(name.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+        self.directory = directory / DIRECTORY
+        self.lines = self.directory / f"{key}.jsonl"
+        self.dropped = self.directory / f"{key}.dropped"
+
+    def exists(self) -> bool:
+        return self.lines.exists()
+
+    def summary(self) -> tuple[Was, Ended]:
+        """What was, and what is."""
+        return summary(self.lines)
+
+    def told(self) -> Path | None:
+        """What is known of the container, even if its dropped members are gone.
+
+        None if nothing, or if that was several runs ago: each counts from the file before it.
+        """
+        if self.exists():
+            return self.lines
+        committed = list(self.directory.glob(f"{self.lines.stem}.*.committed"))
+        return committed[0] if len(committed) == 1 else None
+
+    def clear(self) -> None:
+        """Forget the container; what is told last goes first."""
+        self.lines.unlink(missing_ok=True)
+        sync_directory(self.directory)
+        self.dropped.unlink(missing_ok=True)
+
+    def discard_parts(self) -> None:
+        """Remove what a killed run left."""
+        for part in (_part(self.lines), _part(self.dropped)):
+            part.unlink(missing_ok=True)
+        if not self.lines.exists():
+            self.dropped.unlink(missing_ok=True)
+
+    def commit(self) -> int:
+        """Let go of the dropped members, for ever; returns their bytes."""
+        freed = self.dropped.stat().st_size
+        number = 1
+        while (kept := self.lines.with_suffix(f".{number}.committed")).exists():
+            number += 1
+        os.replace(self.lines, kept)
+        sync_directory(self.directory)
+        self.dropped.unlink()
+        return freed
+
+    def offsets(self) -> Offsets:
+        """The map from old offsets to new ones."""
+        return Offsets(entries(self.lines))
+
+
+class Offsets:
+    """Where what stood at an old offset, and did not become a revisit, stands now."""
+
+    def __init__(self, revisits: Iterator[Entry]) -> None:
+        self._begins, self._shifts = array("q"), array("q", [0])
+        for entry in revisits:
+            self._begins.append(entry.offset)
+            self._shifts.append(entry.new_offset + entry.new_stored - entry.offset - entry.stored)
+
+    def now(self, offset: int) -> int:
+        """The new offset."""
+        return offset + self._shifts[bisect_left(self._begins, offset)]
+
+
+class Writer:
+    """Writes the journal of a container; it counts once `finish` has come back."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._lines: FileSink | None = None
+        self._dropped: FileSink | None = None
+        self._count = 0
+
+    def begin(self, was: Was, *, keep_dropped: bool) -> None:
+        """Open the files, under names that mean nothing."""
+        self._journal.directory.mkdir(exist_ok=True)
+        self._lines = _new(self._journal.lines)
+        self._put({"format": _FORMAT, **was._asdict()})
+        if keep_dropped:
+            self._dropped = _new(self._journal.dropped)
+
+    def add(self, entry: Entry, source: BinaryIO) -> None:
+        """Note a revisit; the dropped member is copied from `source`."""
+        self._put(entry._asdict())
+        self._count += 1
+        if self._dropped is not None:
+            self._dropped.copy(source, entry.offset, entry.stored)
+
+    def finish(self, size: int) -> None:
+        """Force everything to disk, under its names. `size` is that of the new container."""
+        self._put(Ended(self._count, size)._asdict())
+        journal = self._journal
+        if self._dropped is not None:
+            os.fsync(self._dropped.file.fileno())
+            os.replace(_part(journal.dropped), journal.dropped)
+        assert self._lines is not None
+        os.fsync(self._lines.file.fileno())
+        os.replace(_part(journal.lines), journal.lines)
+        sync_directory(journal.directory)
+
+    def close(self) -> None:
+        """Close the files, and remove what was not finished."""
+        for sink in (self._lines, self._dropped):
+            if sink is not None:
+                sink.file.close()
+        self._journal.discard_parts()
+
+    def _put(self, value: dict[str, Any]) -> None:
+        assert self._lines is not None
+        self._lines.write(json.dumps(value).encode("ascii") + b"\n")
+
+
+def _new(path: Path) -> FileSink:
+    return FileSink(open(_part(path), "wb", buffering=0))
+
+
+def entries(path: Path) -> Iterator[Entry]:
+    """The revisits in a journal, in order of offset."""
+    with open(path, "rb") as lines:
+        next(lines)
+        for line in lines:
+            said = json.loads(line)
+            if "offset" not in said:
+                return
+            yield Entry(**said)
+
+
+def summary(path: Path) -> tuple[Was, Ended]:
+    """The first and the last line of a journal; raises `Damaged`."""
+    with open(path, "rb") as lines:
+        first = json.loads(next(lines))
+        at = max(path.stat().st_size - 200, 0)
+        lines.seek(at)
+        last = json.loads(lines.read().splitlines()[-1])
+    if first.pop("format") != _FORMAT or "revisits" not in last:
+        raise Damaged(f"{path} is no journal that this version can read")
+    return Was(**first), Ended(**last)
+
+
+def journals(directory: Path) -> Iterator[Journal]:
+    """All that a directory has journals of."""
+    for lines in sorted((directory / DIRECTORY).glob("*.jsonl")):
+        yield Journal(directory, summary(lines)[0].name)
+
+
+def _part(path: Path) -> Path:
+    return path.with_name(path.name + ".part")

@@ -1,0 +1,135 @@
+"""All containers of a plan, side by side, each in a process of its own at a time."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dedupindex.errors import BadInput, DedupError
+from dedupindex.files import exclusive
+from dedupindex.manifest.line import Container
+from dedupindex.rewrite.container import Job, Outcome
+from dedupindex.rewrite.disk import room
+from dedupindex.rewrite.journal import DIRECTORY
+from dedupindex.rewrite.writing import rewrite_container
+from dedupindex.tables import amount
+
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+_A = TypeVar("_A")
+_B = TypeVar("_B")
+
+
+def rewrite(job: Job, processes: int = 1) -> Iterator[Outcome]:
+    """Rewrite every container of the plan; outcomes come as they are ready.
+
+    Raises `BadInput` or `DedupError` before anything is written, `IndexBusy` if another run is at
+    work, `DedupError` where writing fails: the containers that are done are done, the others as
+    they were, and the same run again goes on.
+    """
+    containers = sorted(job.plan.containers().values(), key=lambda one: -one.size)
+    if job.out is not None:
+        _check_names(containers, job.out)
+    if job.dry:
+        yield from side_by_side(_rewrite, job, containers, processes)
+        return
+    places = [job.out] if job.out else sorted({Path(one.root) for one in containers})
+    for place in places:
+        (place / DIRECTORY).mkdir(parents=True, exist_ok=True)
+    with locked(places):
+        _check_room(job, containers, processes)
+        yield from side_by_side(_rewrite, job, containers, processes)
+
+
+def _rewrite(job: Job, container: Container) -> Outcome:
+    try:
+        return rewrite_container(job, container)
+    except OSError as error:
+        raise DedupError(
+            f"{container.path}: {error.strerror or error}; this file is as it was, those before it "
+            "are done: run the same again to go on"
+        ) from error
+
+
+@contextmanager
+def locked(places: list[Path]) -> Iterator[None]:
+    """Hold the locks of directories; raises `IndexBusy`."""
+    with ExitStack() as locks:
+        for place in places:
+            locks.enter_context(exclusive(place / DIRECTORY / "lock", str(place)))
+        yield
+
+
+def side_by_side(
+    work: Callable[[Any, _A], _B], shared: Any, tasks: list[_A], processes: int
+) -> Iterator[_B]:
+    """``work(shared, task)`` for every task. The processes do not outlive this one."""
+    if processes <= 1 or len(tasks) <= 1:
+        for task in tasks:
+            yield work(shared, task)
+        return
+    context = get_context("fork")
+    with ProcessPoolExecutor(
+        min(processes, len(tasks)), context, initializer=_begin, initargs=(os.getpid(), shared)
+    ) as pool:
+        try:
+            for future in as_completed([pool.submit(_run, work, task) for task in tasks]):
+                yield future.result()
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
+_shared: list[Any] = []  # of a worker process
+
+
+def _begin(parent: int, shared: Any) -> None:
+    """Die with the parent, even if that is killed: nobody else would hold its lock."""
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
+    _shared[:] = [shared]
+
+
+def _run(work: Callable[[Any, _A], _B], task: _A) -> _B:
+    return work(_shared[0], task)
+
+
+def _check_names(containers: list[Container], out: Path) -> None:
+    """Every container must have a name of its own below `out`, and none may be scanned again."""
+    names: dict[str, Container] = {}
+    for container in containers:
+        other = names.setdefault(container.name, container)
+        if other is not container:
+            raise BadInput(
+                f"{container.path} and {other.path} would both become {out / container.name}: "
+                "rewrite them in two runs"
+            )
+    above = {out.resolve(), *out.resolve().parents}
+    for root in {container.root for container in containers}:
+        if Path(root).resolve() in above:
+            raise BadInput(f"{out} is inside of {root}, where the next scan would find it")
+
+
+def _check_room(job: Job, containers: list[Container], processes: int) -> None:
+    """Refuse to begin what would fill the disk; raises `DedupError`."""
+    largest = sum(one.size for one in containers[:processes])
+    if job.out is None:
+        needed = {Path(one.root): largest + job.plan.totals.stored for one in containers}
+    else:
+        there = [job.out / one.name for one in containers]
+        written = sum(path.stat().st_size for path in there if path.exists())
+        needed = {job.out: sum(one.size for one in containers) - written}
+    for place, count in needed.items():
+        if (free := room(place)) < count:
+            raise DedupError(
+                f"{place}: {amount(count)} may be written, {amount(free)} are free; nothing was "
+                "begun"
+            )

@@ -1,0 +1,177 @@
+"""One container, from its file to a file of its own beside the results, or in place of itself.
+
+A file gets its name when it is whole, on disk, and its journal too. In place, the journal holds
+the dropped members before the old file goes; each of the steps can be the last of a killed run:
+
+    the new file, KEY.dropped and KEY.jsonl are written under other names, and forced to disk
+    KEY.dropped, then KEY.jsonl get their names    from here on the next run begins afresh, or
+    the new file takes the place of the old        finds that it is done
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from dedupindex.files import sync_directory
+from dedupindex.manifest.line import Container
+from dedupindex.rewrite.container import (
+    Job,
+    Left,
+    NoNotes,
+    Outcome,
+    build,
+    check_still,
+    check_unchanged,
+)
+from dedupindex.rewrite.disk import (
+    DrySink,
+    FileSink,
+    being_written,
+    keep_metadata,
+    open_for_reading,
+    same_bytes,
+)
+from dedupindex.rewrite.journal import Journal, Was, Writer
+from dedupindex.rewrite.originals import Originals
+
+
+def rewrite_container(job: Job, container: Container) -> Outcome:
+    """Rewrite one container; what is left alone is told in the outcome.
+
+    Raises `OSError` where writing fails, and then nothing has changed.
+    """
+    try:
+        with _opened(job, container) as source, closing(Originals(job.plan)) as originals:
+            if job.out is None and not job.dry and (done := _resumed(container, source)):
+                return done
+            before = os.fstat(source.fileno())
+            check_unchanged(container, source)
+            if being_written(source):
+                raise Left("some other process is writing to it")
+            if job.dry:
+                with closing(DrySink()) as sink:
+                    return build(job, container, source, sink, NoNotes(), originals)
+            if job.out is None:
+                return _in_place(job, container, source, before, originals)
+            return _to_directory(job, container, source, before, originals)
+    except Left as left:
+        return _left(container, str(left))
+
+
+def _left(container: Container, why: str) -> Outcome:
+    size = container.size
+    return Outcome(container.name, "left", why, bytes_before=size, bytes_after=size)
+
+
+def _opened(job: Job, container: Container) -> BinaryIO:
+    """The source; raises `Left` if it cannot be replaced as it should be."""
+    path = Path(container.path)
+    try:
+        if job.out is None:
+            if path.is_symlink():
+                raise Left("it is a symbolic link: name what it leads to")
+            if path.stat().st_nlink > 1:
+                raise Left("it has other names (hard links), which would keep its old content")
+        return open_for_reading(path)
+    except OSError as error:
+        raise Left(f"it cannot be read: {error.strerror}") from error
+
+
+def _to_directory(
+    job: Job, container: Container, source: BinaryIO, before: os.stat_result, originals: Originals
+) -> Outcome:
+    assert job.out is not None
+    target = job.out / container.name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    journal = Journal(job.out, container.name)
+    part = part_of(target)
+    with closing(Writer(journal)) as writer, _removed(part):
+        writer.begin(_was(container, before), keep_dropped=False)
+        with open(part, "w+b", buffering=0) as file:
+            outcome = build(job, container, source, FileSink(file), writer, originals)
+            keep_metadata(source, file)
+            os.fsync(file.fileno())
+            check_still(container, source, before)
+            if target.exists():
+                with open_for_reading(target) as there:
+                    if not same_bytes(file, there):
+                        raise Left(f"{target} is there already, with another content")
+                outcome.state = "there"
+        if outcome.revisits:
+            writer.finish(outcome.bytes_after)
+        if outcome.state != "there":
+            os.replace(part, target)
+            sync_directory(target.parent)
+        return outcome
+
+
+def _resumed(container: Container, source: BinaryIO) -> Outcome | None:
+    """What an earlier run has done to a container in place; None if that is still to be done.
+
+    Removes what a killed run left; raises `Left` if that cannot be told.
+    """
+    path = Path(container.path)
+    part_of(path).unlink(missing_ok=True)
+    journal = Journal(Path(container.root), container.name)
+    journal.discard_parts()
+    if not journal.exists():
+        return None
+    was, ended = journal.summary()
+    now = os.fstat(source.fileno())
+    if (now.st_size, now.st_mtime_ns) == (was.size, was.mtime_ns):
+        journal.clear()  # killed before the new file took the place of the old, or was undone
+        return None
+    if (now.st_size, now.st_mtime_ns) != (ended.size, was.mtime_ns):
+        raise Left(f"it is neither what {journal.lines} says that it was, nor what it became")
+    if was.size != container.size:
+        raise Left("an earlier run has rewritten it: --commit or --undo that first")
+    return Outcome(
+        container.name, "there", "", 1, ended.revisits, ended.revisits, was.size, ended.size
+    )
+
+
+def _in_place(
+    job: Job, container: Container, source: BinaryIO, before: os.stat_result, originals: Originals
+) -> Outcome:
+    path = Path(container.path)
+    journal = Journal(Path(container.root), container.name)
+    part = part_of(path)
+    with closing(Writer(journal)) as writer, _removed(part):
+        writer.begin(_was(container, before), keep_dropped=True)
+        with open(part, "w+b", buffering=0) as file:
+            outcome = build(job, container, source, FileSink(file), writer, originals)
+            if not outcome.revisits:
+                return outcome
+            keep_metadata(source, file)
+            os.fsync(file.fileno())
+        writer.finish(outcome.bytes_after)
+        try:
+            check_still(container, source, before)
+            os.replace(part, path)
+        except (Left, OSError):
+            journal.clear()
+            raise
+        sync_directory(path.parent)
+        return outcome
+
+
+def _was(container: Container, before: os.stat_result) -> Was:
+    return Was(container.name, container.size, before.st_mtime_ns, container.content_hash)
+
+
+@contextmanager
+def _removed(part: Path) -> Iterator[None]:
+    """Let nothing stay under the name of a file that is not whole."""
+    try:
+        yield
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def part_of(path: Path) -> Path:
+    """Under which name a file is written, beside its own."""
+    return path.with_name(f".{path.name}.part")
