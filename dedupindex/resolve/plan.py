@@ -17,7 +17,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +25,8 @@ import duckdb
 
 from dedupindex.errors import BadInput, FormatFromFuture
 from dedupindex.manifest.line import TYPES, Container, Line
+from dedupindex.manifest.spool import literal
+from dedupindex.manifest.store import line_of
 
 FORMAT = 1
 PART, CONTAINERS, COPIES, ORIGINALS = (
@@ -35,6 +37,10 @@ ORIGINALS_OWN = ("container", "offset", "stored", "record_id", "url", "date", "c
 
 All other fields are the same for both, or empty.
 """
+COLUMNS = ", ".join(
+    f'"{name}"'
+    for name in [*TYPES, "copy", "extension", *[f"original_{name}" for name in ORIGINALS_OWN]]
+)
 _NAME = re.compile(r"part-([0-9]+)-of-([0-9]+)")
 _FETCHED = 2048  # rows at a time
 
@@ -74,10 +80,9 @@ class Totals:
                 setattr(self, name, mine + value)
 
     def as_json(self) -> dict[str, Any]:
-        values = asdict(self)
         return {
             name: dict(sorted(value.items())) if isinstance(value, dict) else value
-            for name, value in values.items()
+            for name, value in vars(self).items()
         }
 
 
@@ -115,18 +120,17 @@ class Plan:
 
     def of(self, container: int) -> Iterator[Planned]:
         """What is to be rewritten in a container, in order of offset."""
-        names = [*TYPES, "copy", "extension", *[f"original_{name}" for name in ORIGINALS_OWN]]
-        yield from map(_planned, self._rows(COPIES, ", ".join(names), container))
+        yield from map(_planned, self._rows(COPIES, COLUMNS, container))
 
     def pinned(self, container: int) -> Iterator[int]:
         """The offsets of records that are originals, or that an index names: they stay."""
-        return (row[0] for row in self._rows(ORIGINALS, "DISTINCT offset", container))
+        return (row[0] for row in self._rows(ORIGINALS, 'DISTINCT "offset"', container))
 
     def _rows(self, file: str, columns: str, container: int) -> Iterator[tuple[Any, ...]]:
         with duckdb.connect(config={"threads": 1}) as database:
             rows = database.execute(
-                f"SELECT {columns} FROM read_parquet(?) WHERE container = ? ORDER BY offset",
-                [[escaped(part / file) for part in self._parts], container],
+                f'SELECT {columns} FROM read_parquet(?) WHERE container = ? ORDER BY "offset"',
+                [[literal(part / file) for part in self._parts], container],
             )
             while found := rows.fetchmany(_FETCHED):
                 yield from found
@@ -134,11 +138,7 @@ class Plan:
 
 def _planned(row: tuple[Any, ...]) -> Planned:
     count = len(TYPES)
-    values = dict(zip(TYPES, row, strict=False))
-    for name, kind in TYPES.items():
-        if kind == "VARCHAR" and name not in ("stay", "unfit"):
-            values[name] = values[name].encode("latin-1")
-    line = Line(**values)
+    line = line_of(row[:count])
     copy, extension, place, offset, stored, record_id, url, date, covers, moment = row[count:]
     original = line._replace(
         container=place,
@@ -200,8 +200,3 @@ def _listed(top: Path) -> list[Path]:
         return list(top.iterdir())
     except OSError as error:
         raise BadInput(f"{top} is no plan: {error.strerror}") from error
-
-
-def escaped(path: Path) -> str:
-    """A path as DuckDB takes it literally, where it would take a pattern."""
-    return re.sub(r"([*?\[\]])", r"[\1]", str(path))

@@ -1,0 +1,56 @@
+"""DuckDB with bounds: so much memory and no more, and a directory for what does not fit.
+
+What is made there is of no use to a later run, and goes with the block.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import duckdb
+
+from dedupindex.errors import BadInput, DedupError
+
+Database = duckdb.DuckDBPyConnection
+
+
+@contextmanager
+def working(beside: Path, memory: str, threads: int) -> Iterator[tuple[Database, Path]]:
+    """A database on disk in a directory of its own below `beside`, and that directory.
+
+    `memory` bounds it, as ``1GB``; threads are of the whole machine with 0. Failures of the
+    engine, a full disk among them, are raised as `DedupError`.
+    """
+    config: dict[str, str | bool | int | float | list[str]] = {
+        "memory_limit": memory, "preserve_insertion_order": "false",
+        **({"threads": threads} if threads else {}),
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix=".resolve-", dir=beside) as name:
+        home = Path(name)
+        try:
+            database = duckdb.connect(home / "work.duckdb", config=config)
+        except duckdb.Error as error:
+            raise BadInput(f"--memory {memory}: {_first_line(error)}") from error
+        try:
+            with database:
+                yield database, home
+        except duckdb.OutOfMemoryException as error:
+            raise DedupError(
+                f"{memory} of memory were too little, give more with --memory: {_first_line(error)}"
+            ) from error
+        except duckdb.Error as error:
+            raise DedupError(f"DuckDB gave up in {home}: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def number(database: Database, query: str) -> int:
+    """The single number that a query yields."""
+    found = database.execute(query).fetchone()
+    assert found is not None
+    return int(found[0] or 0)

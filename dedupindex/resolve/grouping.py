@@ -1,0 +1,121 @@
+"""Who is equal to whom, and which of the equal is the original: out of core, in SQL.
+
+Lines are equal that have the same digest (text), BLAKE3, length, status and coding. First the
+digests are found that stand on several lines, so that the rest is never looked at again. Equality
+is then told by a hash of 64 bits; `write` asks for equality itself. The order of lines is one
+number of 128 bits: nanoseconds, then the place of the record among all bytes of the set.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dedupindex.resolve.engine import Database, number
+
+LABEL = "if(covers = 0 OR digest = '', hash(payload), hash(digest))"
+_MINUTES = "epoch_us(TRY_CAST(date[:17] || '00' AS TIMESTAMP)) // 1000000 + 62135596800"
+_NANOSECONDS = "if(length(date) > 20, TRY_CAST(rpad(date[21:-2], 9, '0') AS BIGINT), 0)"
+_INSTANT = f"""coalesce(
+  ({_MINUTES} + TRY_CAST(date[18:19] AS BIGINT))::UHUGEINT * 1000000000::UHUGEINT
+  + {_NANOSECONDS}::UHUGEINT, 0::UHUGEINT)"""
+_PLACE_BITS = 60  # an exabyte
+_PLACES = f"{1 << _PLACE_BITS}::UHUGEINT"
+_KEY = f"({_INSTANT} * {_PLACES} + place::UHUGEINT)"
+_PLACE_OF_KEY = f"(first % {_PLACES})::BIGINT"
+_FIRSTS = """
+SELECT class, min(key) FILTER (fit) AS first, arg_min(moment, key) FILTER (fit) AS first_moment,
+  arg_min(record, key) FILTER (fit) AS first_record
+FROM equal WHERE {where} GROUP BY class HAVING count(*) > 1"""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a run is asked to do, as far as it matters for the plan."""
+
+    partition: tuple[int, int] = (1, 1)  # this part, of so many
+    later: bool = False  # whether an original may be later than its copies
+
+    def of_partition(self) -> str:
+        """SQL for the lines that are this part's: equal digests are never split."""
+        part, parts = self.partition
+        if parts == 1:
+            return "true"
+        label = "if(covers = 0 OR digest = '', hex(payload), digest)"
+        return f"md5_number_lower({label}) % {parts} = {part - 1}"
+
+
+def group(database: Database, rule: Rule) -> None:
+    """From the view ``lines`` and the table ``named`` make ``outcomes`` and ``extensions``.
+
+    ``outcomes`` has `place`, `key` and `outcome` of each line that has an equal, with the place of
+    the original where there is one: "original", "copy" or the reason why it stays.
+    """
+    database.execute(f"CREATE VIEW part AS SELECT * FROM lines WHERE {rule.of_partition()}")
+    database.execute(f"""
+        CREATE TABLE labels AS
+        SELECT {LABEL} AS label, min(hash(strong)) <> max(hash(strong)) AS collides,
+          bool_or(covers = 2) AS reframed
+        FROM part GROUP BY 1 HAVING count(*) > 1""")
+    database.execute(f"""
+        CREATE TABLE equal AS
+        SELECT hash(digest, strong, length, status, coding) AS class, {_KEY} AS key, place, moment,
+          hash(record_id) AS record, unfit = '' AS fit, stay
+        FROM part WHERE {LABEL} IN (SELECT label FROM labels)""")
+    database.execute("""
+        UPDATE equal SET stay = 'indexed'
+        WHERE stay = '' AND place IN (SELECT place FROM named)""")
+    database.execute(f"CREATE TABLE firsts AS {_FIRSTS.format(where='true')}")
+    _choose_unambiguous(database)
+    database.execute(f"""
+        CREATE TABLE outcomes AS
+        SELECT equal.place, equal.key, {_PLACE_OF_KEY} AS original, CASE
+          WHEN first IS NULL THEN if(stay = '', 'no-original', stay)
+          WHEN key = first THEN 'original'
+          WHEN stay <> '' THEN stay
+          WHEN record = first_record THEN 'same-record'
+          WHEN moment = first_moment THEN 'same-moment'
+          WHEN key < first AND NOT {rule.later} THEN 'earlier'
+          ELSE 'copy' END AS outcome
+        FROM equal JOIN firsts USING (class)""")
+    database.execute("DROP TABLE equal; DROP TABLE firsts")
+    _number_extensions(database)
+
+
+def _choose_unambiguous(database: Database) -> None:
+    """Pass over originals that share urlkey and second with another payload.
+
+    Replay tools that look up by those alone would show that one (OpenWayback does). The first
+    look is at all originals; the second, at all that could take the place of those it rules out,
+    is the last.
+    """
+    _find_ambiguous(database, "SELECT first_moment FROM firsts")
+    database.execute("""
+        CREATE TABLE affected AS
+        SELECT class FROM firsts WHERE first_moment IN (SELECT moment FROM ambiguous)""")
+    if not number(database, "SELECT count(*) FROM affected"):
+        return
+    affected = "class IN (SELECT class FROM affected)"
+    _find_ambiguous(database, f"SELECT moment FROM equal WHERE fit AND {affected}")
+    database.execute(f"""
+        UPDATE equal SET fit = false
+        WHERE {affected} AND moment IN (SELECT moment FROM ambiguous)""")
+    database.execute(f"DELETE FROM firsts WHERE {affected}")
+    database.execute(f"INSERT INTO firsts {_FIRSTS.format(where=affected)}")
+
+
+def _find_ambiguous(database: Database, moments: str) -> None:
+    """Those of the moments at which the set has several payloads, of whatever digest."""
+    database.execute(f"""
+        CREATE OR REPLACE TABLE ambiguous AS
+        SELECT moment FROM lines WHERE moment IN ({moments}) AND moment <> 0
+        GROUP BY moment HAVING min(hash(strong)) <> max(hash(strong))""")
+
+
+def _number_extensions(database: Database) -> None:
+    """The payloads of digests that have several, in the order of their first lines."""
+    database.execute(f"""
+        CREATE TABLE extensions AS
+        SELECT label, strong, row_number() OVER (PARTITION BY label ORDER BY min(key)) AS extension
+        FROM (SELECT {LABEL} AS label, strong, {_KEY} AS key FROM part
+              WHERE {LABEL} IN (SELECT label FROM labels WHERE collides))
+        GROUP BY label, strong""")
