@@ -41,6 +41,7 @@ _OWN_REASON = {
     b"warc-target-uri": "uri-changed",
 }
 Ends = tuple[int, int]
+Opened = tuple[AnyRecord, Member | None]
 
 
 class Sides:
@@ -53,19 +54,16 @@ class Sides:
     def close(self) -> None:
         self._shelf.close()
 
-    def compare(self, at: int, there: int) -> Generator[Finding, None, Ends | None]:
+    def compare(
+        self, at: int, there: int, opened: tuple[Opened | None, Opened | None]
+    ) -> Generator[Finding, None, Ends | None]:
         """Compare two records; returns where the next begin, None if that cannot be told."""
         try:
-            before, old_member = self.old.at(at)
-        except Broken as broken:
-            message = f"it differs from {self.old.name} where that is damaged: {broken}"
-            yield self.new.finding("bytes-changed", there, message)
-            return None
-        try:
-            after, new_member = self.new.at(there)
+            before, old_member = opened[0] or self.old.at(at)
+            after, new_member = opened[1] or self.new.at(there)
             notes: list[Note] = []
             if after.kind == b"revisit" and before.kind != b"revisit":
-                notes.extend(self._revisit(before, after, at, there))
+                notes.extend(self._revisit(before, after, at))
             else:
                 notes.extend(_unlike(before, after))
                 if not notes:
@@ -75,14 +73,26 @@ class Sides:
             if after.kind == b"revisit" and ends[1] - there >= ends[0] - at:
                 notes.append(("larger", "the revisit takes no less room than the record did"))
         except Broken as broken:
-            behind = "nothing behind it in this file was compared"
-            yield self.new.finding(broken.reason, there, f"{broken}; {behind}")
+            if hurt := self._hurt(at):
+                message = f"it differs from {self.old.name} where that is damaged: {hurt}"
+                yield self.new.finding("bytes-changed", there, message)
+            else:
+                behind = "nothing behind it in this file was compared"
+                yield self.new.finding(broken.reason, there, f"{broken}; {behind}")
             return None
         for reason, message in notes:
             yield self.new.finding(reason, there, message, record_id)
         return ends
 
-    def _revisit(self, before: AnyRecord, after: AnyRecord, at: int, there: int) -> Iterator[Note]:
+    def _hurt(self, at: int) -> str:
+        """What is wrong with the old record; nothing if it is sound."""
+        try:
+            closed(self.old, *self.old.at(at))
+        except Broken as broken:
+            return str(broken)
+        return ""
+
+    def _revisit(self, before: AnyRecord, after: AnyRecord, at: int) -> Iterator[Note]:
         assert isinstance(before, Record) and isinstance(after, Record)
         yield from heads(before.head, after.head)
         notes: list[Note] = []
@@ -93,7 +103,7 @@ class Sides:
         start, rest = start_of(before)
         was = http.read(start)
         size = len(was.head) if was is not None and was.closed else 0
-        if _block(self.new.at(there)[0]) != start[:size]:
+        if facts.length or (message.head if message else b"") != start[:size]:
             yield "headers-changed", "its block is not the HTTP header that was stored"
         wanted = Wanted(bare(facts.to_url) or facts.url, facts.to_date, facts.to_id)
         found = False
@@ -163,13 +173,6 @@ def _unlike(before: AnyRecord, after: AnyRecord) -> Iterator[Note]:
         if not same or not _equal(before.pieces(), after.pieces()):
             what = "block" if same else "header"
             yield "record-changed", f"its {what} is not what it was"
-
-
-def _block(record: AnyRecord) -> bytes | None:
-    """The block of a record; None if it is too long for an HTTP header."""
-    if record.length > http.LONGEST_HEAD:
-        return None
-    return b"".join(record.pieces())
 
 
 def _equal(one: Iterator[bytes], other: Iterator[bytes]) -> bool:

@@ -77,7 +77,9 @@ class Container:
     def begins(self, offset: int) -> bool:
         """Whether a record certainly begins at `offset`."""
         if self.zipped:
-            return self.beginnings.certain(offset)
+            if self.beginnings.certain(offset):
+                return True
+            return self.beginnings.reached(0, offset)
         while self._walked < offset:
             try:
                 record = self.at(self._walked)[0]

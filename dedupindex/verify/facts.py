@@ -162,7 +162,7 @@ def _read(
         notes.append(("payload-digest", "its payload has another digest than is stated"))
     notes.extend(_block_notes(record, length, payload))
     sums = body.sums if body and not payload else ()
-    return _facts(record, message, length - size, sums), message
+    return facts_of(record, message, length - size, sums), message
 
 
 def start_of(record: Record | Document) -> tuple[bytes, Iterator[bytes]]:
@@ -196,9 +196,10 @@ def _block_notes(record: Record | Document, length: int, payload: Stated | None)
         yield "empty-block", "its block is empty, but its payload digest is that of something"
 
 
-def _facts(
+def facts_of(
     record: Record | Document, message: http.Http | None, length: int, sums: tuple[bytes, ...]
 ) -> Facts:
+    """What a record says, of a body of `length` bytes."""
     head = record.head if isinstance(record, Record) else None
     get = head.get if head else lambda name: b""
     return Facts(

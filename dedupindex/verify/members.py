@@ -1,10 +1,10 @@
 """Gzip members, one at a time, with zlib; and which offsets are certainly where one begins.
 
 A payload may be a gzip file that stands in its record's member as it is, in a stored block. So a
-member that inflates well at some offset proves nothing about the file. But a stored block is
-65,535 bytes at most (RFC 1951 section 3.2.4), and behind it come bytes of the outer member: an
-offset is a member's true beginning if members follow each other from it without a gap for more
-than that, or up to the end of the file.
+member that inflates well at some offset proves nothing about the file. But a stored block begins
+with a head that can be looked for, holds 65,535 bytes at most (RFC 1951 section 3.2.4), and behind
+it come bytes of the outer member: an offset is a member's true beginning if members follow each
+other from it without a gap beyond every stored block that could hold it, or to the end of the file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ MAGIC = b"\x1f\x8b\x08"
 LEAST = 18  # bytes of the shortest member
 _FEED = 1 << 15  # bytes deflated
 _PIECE = 1 << 20  # bytes inflated: a bomb is never held
-_STORED = 65_535 + 5 + 8  # a stored block, the head of the next, a trailer
+_STORED = 65_535  # bytes that a stored block can hold
+_LONGER = 0b11100  # flags of a gzip header that may hold anything: extra field, name, comment
+_PEEKED, _START = 1 << 10, 1 << 11  # bytes deflated and inflated, to look at a record's header
 _MOST_KNOWN = 1 << 20  # offsets remembered for each file
 
 
@@ -29,6 +31,7 @@ class Member:
     def __init__(self, file: File, offset: int) -> None:
         self.file, self.offset = file, offset
         self.end = -1
+        self.flags = 0  # of the gzip header, once something was inflated
         self._inflater = zlib.decompressobj(31)
         self._position = offset  # of the next byte to feed
         self._left = b""
@@ -56,6 +59,8 @@ class Member:
             if self._position == self.offset:
                 raise Broken("damaged-member", "nothing is there")
             raise Broken("damaged-member", "the file ends within it")
+        if self._position == self.offset:
+            self.flags = feed[3] if len(feed) > 3 else 0
         self._position += len(feed)
         return feed
 
@@ -73,32 +78,77 @@ class Beginnings:
 
     def __init__(self, file: File) -> None:
         self.file = file
-        self._known = {0}
+        self._known = {0: -1}  # and where that member ends, once it was inflated
 
     def add(self, offset: int) -> None:
         """Remember a true beginning, such as the end of a sound member that truly begins."""
         if len(self._known) >= _MOST_KNOWN:
-            self._known = {0}
-        self._known.add(offset)
+            self._known = {0: -1}
+        self._known.setdefault(offset, -1)
 
     def known(self, offset: int) -> bool:
         """Whether this was found out before."""
         return offset in self._known
 
+    def end(self, offset: int) -> int:
+        """Where the member at a true beginning ends, which is one too; raises `Broken`."""
+        end = self._known.get(offset, -1)
+        if end < 0:
+            end = member_end(self.file, offset)
+            self.add(offset)
+            self._known[offset] = end
+            self.add(end)
+        return end
+
     def certain(self, offset: int) -> bool:
         """Whether a member truly begins at `offset`; see the head of this module."""
-        position, passed = offset, [offset]
-        while position not in self._known:
-            if position == self.file.size or position - offset > _STORED:
-                break
+        if offset in self._known:
+            return True
+        position, until = offset, held_until(self.file, offset)
+        passed = []
+        while position not in self._known and position <= until and position < self.file.size:
+            member = Member(self.file, position)
             try:
-                position = member_end(self.file, position)
+                while member.piece():
+                    pass
             except Broken:
                 return False
-            passed.append(position)
-        for position in passed:
+            if member.flags & _LONGER:
+                return False
+            passed.append((position, member.end))
+            position = member.end
+        for position, end in passed:
             self.add(position)
+            self._known[position] = end
+            self.add(end)
         return True
+
+    def reached(self, start: int, offset: int) -> bool:
+        """Whether members follow each other from the true beginning `start` up to `offset`."""
+        try:
+            while start < offset:
+                start = self.end(start)
+        except Broken:
+            return False
+        return start == offset
+
+
+def held_until(file: File, offset: int) -> int:
+    """Where the last stored block ends that may hold the byte at `offset`; `offset` for none.
+
+    The head of such a block is its length and the complement of that, two bytes each. All places
+    of this kind are found at once, by arithmetic on one long number.
+    """
+    start = max(offset - _STORED - 4, 0)
+    data = file.read(start, offset - start)
+    number = int.from_bytes(data, "little")
+    alike = (number ^ number >> 16).to_bytes(len(data), "little")
+    until, at = offset, alike.find(b"\xff\xff")
+    while 0 <= at <= len(data) - 4:
+        length = int.from_bytes(data[at : at + 2], "little")
+        until = max(until, start + at + 4 + length)
+        at = alike.find(b"\xff\xff", at + 1)
+    return until
 
 
 def candidates(file: File, low: int, high: int) -> Iterator[int]:
@@ -128,3 +178,23 @@ def magics(file: File, start: int, stop: int) -> Iterator[int]:
         if base + len(data) >= file.size:
             break
         base += len(data) - len(MAGIC) + 1
+
+
+def starts(file: File) -> Iterator[tuple[int, bytes]]:
+    """Where members may begin, and the first bytes that inflate there; `_START` at the most."""
+    base = 0
+    while base < file.size:
+        data = file.read(base, _PIECE)
+        last = base + len(data) >= file.size
+        stop = len(data) if last else len(data) - _PEEKED
+        at = data.find(MAGIC)
+        while 0 <= at < stop:
+            try:
+                start = zlib.decompressobj(31).decompress(data[at : at + _PEEKED], _START)
+                yield base + at, start
+            except zlib.error:
+                pass
+            at = data.find(MAGIC, at + 1)
+        if last:
+            break
+        base += stop

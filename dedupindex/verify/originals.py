@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from functools import partial
 from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from dedupindex.verify import http
 from dedupindex.verify.bytes import File, opened
 from dedupindex.verify.container import AnyRecord, Container
-from dedupindex.verify.facts import FULL, Facts, examine, moment, start_of
+from dedupindex.verify.facts import FULL, Facts, bare, examine, facts_of, moment, start_of
 from dedupindex.verify.finding import Broken, Finding
-from dedupindex.verify.members import magics
+from dedupindex.verify.members import magics, starts
+from dedupindex.verify.records import Record
 
 _MOST_OPEN = 64
+_FIELDS = {
+    name: re.compile(rb"\n%b:[ \t]*([^\r\n]*[^\s])[ \t]*\r?\n(?![ \t])" % name, re.IGNORECASE)
+    for name in (b"warc-type", b"warc-target-uri", b"warc-date")
+}
 
 
 class Wanted(NamedTuple):
@@ -72,25 +81,23 @@ class Originals:
 class Original:
     """A full record that was found where it was said to be, and is what was wanted."""
 
-    def __init__(self, container: Container, place: Place) -> None:
-        self._container, self._place = container, place
+    def __init__(self, record: AnyRecord, again: Callable[[], AnyRecord]) -> None:
+        self._record, self._again = record, again
+        start, self._rest = start_of(record)
+        message = http.read(start)
+        self._message = message if message is not None and message.closed else None
+        self._size = len(self._message.head) if self._message else 0
+        self._start = start[self._size :]
 
     def body(self) -> Iterator[bytes]:
-        """The stored body, read now; raises `Broken`."""
-        start, rest = start_of(self._record())
-        yield start[self._head_size(start) :]
-        yield from rest
+        """The stored body, read now and once; raises `Broken`."""
+        return chain([self._start], self._rest)
 
     def facts(self) -> Facts:
         """What the record says of itself; raises `Broken`."""
-        return examine(self._record(), [])[0]
-
-    def _record(self) -> AnyRecord:
-        return self._container.at(self._place.offset)[0]
-
-    def _head_size(self, start: bytes) -> int:
-        message = http.read(start)
-        return len(message.head) if message is not None and message.closed else 0
+        if isinstance(self._record, Record) and self._record.head.has(b"warc-payload-digest"):
+            return facts_of(self._record, self._message, self._record.length - self._size, ())
+        return examine(self._again(), [])[0]
 
 
 class Shelf:
@@ -117,7 +124,7 @@ class Shelf:
             named = not wanted.record_id or record.record_id in (wanted.record_id, b"")
             same_date = record.date == wanted.date or moment(record.date) == moment(wanted.date)
             if record.kind in FULL and record.url == wanted.url and same_date and named:
-                yield Original(container, place)
+                yield Original(record, partial(_read_again, container, place.offset))
 
     def _container(self, path: Path) -> Container:
         container = self._open.pop(path, None) or Container(File(path))
@@ -125,6 +132,10 @@ class Shelf:
         if len(self._open) > _MOST_OPEN:
             self._open.pop(next(iter(self._open))).file.close()
         return container
+
+
+def _read_again(container: Container, offset: int) -> AnyRecord:
+    return container.at(offset)[0]
 
 
 def key_of(url: bytes, date: bytes) -> bytes:
@@ -141,22 +152,46 @@ def places(path: Path) -> tuple[Path, list[tuple[bytes, int]]]:
     found = []
     with opened(path) as file:
         container = Container(file)
-        for offset, record in _heads(container):
-            if record.kind in FULL:
-                found.append((key_of(record.url, record.date), offset))
+        for offset, url, date in _heads(container):
+            found.append((key_of(url, date), offset))
     return path, found
 
 
-def _heads(container: Container) -> Iterator[tuple[int, AnyRecord]]:
-    if not container.kind:
+def _heads(container: Container) -> Iterator[tuple[int, bytes, bytes]]:
+    """Offset, URL and date of full records."""
+    if container.kind == "warc.gz":
+        for offset, start in starts(container.file):
+            if start.startswith(b"WARC/"):
+                yield from _looked_at(container, offset, start)
+    elif container.kind == "arc.gz":
+        for offset in magics(container.file, 0, container.file.size):
+            with suppress(Broken):
+                record = container.at(offset)[0]
+                if record.kind in FULL:
+                    yield offset, record.url, record.date
+    else:
+        for item in container.each() if container.kind else ():
+            if not isinstance(item, Finding) and item.kind in FULL:
+                yield item.offset, item.url, item.date
+
+
+def _looked_at(
+    container: Container, offset: int, start: bytes
+) -> Iterator[tuple[int, bytes, bytes]]:
+    kind = _field(start, b"warc-type")
+    if kind and kind.lower() not in FULL:
         return
-    if not container.zipped:
-        for item in container.each():
-            if not isinstance(item, Finding):
-                yield item.offset, item
+    url, date = _field(start, b"warc-target-uri"), _field(start, b"warc-date")
+    if not kind or not url or not date:  # an unusual header, or one that is longer
+        with suppress(Broken):
+            record = container.at(offset)[0]
+            if record.kind in FULL:
+                yield offset, record.url, record.date
         return
-    for offset in magics(container.file, 0, container.file.size):
-        try:
-            yield offset, container.at(offset)[0]
-        except Broken:
-            continue
+    yield offset, bare(url), date
+
+
+def _field(start: bytes, name: bytes) -> bytes:
+    """The value of a field as headers usually have it, else nothing."""
+    match = _FIELDS[name].search(start)
+    return match[1] if match else b""

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dedupindex.verify.bytes import common, opened
-from dedupindex.verify.changed import Sides, closed
+from dedupindex.verify.changed import Opened, Sides, closed
 from dedupindex.verify.container import Container
 from dedupindex.verify.finding import Broken, Finding
-from dedupindex.verify.members import MAGIC, Beginnings, candidates, member_end
+from dedupindex.verify.members import MAGIC, Beginnings, candidates
 from dedupindex.verify.originals import FindOriginal
 from dedupindex.verify.records import Record
 
@@ -93,29 +93,29 @@ class _Pair:
 
     def _differing(self) -> Generator[Finding, None, bool]:
         """Compare the records that begin here in both files; False if nothing can follow."""
-        mine, theirs = self._here()
-        if mine is None or theirs is None:  # damaged, or the end of one of them
+        here = _opened(self._old, self._at), _opened(self._new, self._there)
+        if here[0] is None or here[1] is None:  # damaged, or the end of one of them
             return (yield from self._at_an_end())
-        if _same(mine, theirs):
-            return (yield from self._compared())
+        mine, theirs = here[0][0], here[1][0]
+        same_url = mine.url == theirs.url
+        if mine.record_id == theirs.record_id and (mine.record_id or same_url):
+            return (yield from self._compared(here))
         olds, news = self._ahead(self._old, self._at), self._ahead(self._new, self._there)
         skipped = _aligned(olds, news)
-        if skipped is None and mine.url != theirs.url:
+        if skipped is None and not same_url:
             skipped = 1, 1
-        if skipped is None or (skipped[0] == skipped[1] and mine.url == theirs.url):
-            return (yield from self._compared())
+        if skipped is None or not (olds or news) or (skipped[0] == skipped[1] and same_url):
+            return (yield from self._compared(here))
         yield from self._skip(olds[: skipped[0]], news[: skipped[1]])
         return True
 
-    def _compared(self) -> Generator[Finding, None, bool]:
-        ends = yield from self._sides.compare(self._at, self._there)
+    def _compared(
+        self, here: tuple[Opened | None, Opened | None] = (None, None)
+    ) -> Generator[Finding, None, bool]:
+        ends = yield from self._sides.compare(self._at, self._there, here)
         if ends is not None:
             self._at, self._there = ends
         return ends is not None
-
-    def _here(self) -> tuple[_Seen | None, _Seen | None]:
-        olds, news = self._ahead(self._old, self._at, 1), self._ahead(self._new, self._there, 1)
-        return (olds[0] if olds else None), (news[0] if news else None)
 
     def _at_an_end(self) -> Generator[Finding, None, bool]:
         """One file ends here, or cannot be read on."""
@@ -164,8 +164,12 @@ class _Seen(NamedTuple):
     url: bytes
 
 
-def _same(mine: _Seen, theirs: _Seen) -> bool:
-    return mine.record_id == theirs.record_id and bool(mine.record_id or mine.url == theirs.url)
+def _opened(container: Container, offset: int) -> Opened | None:
+    """The record at `offset`; None if none begins there."""
+    try:
+        return container.at(offset)
+    except Broken:
+        return None
 
 
 def _aligned(olds: list[_Seen], news: list[_Seen]) -> tuple[int, int] | None:
@@ -185,7 +189,7 @@ def _may_begin(beginnings: Beginnings, position: int) -> bool:
 
 def _member_end(container: Container, offset: int) -> int:
     try:
-        return member_end(container.file, offset)
+        return container.beginnings.end(offset)
     except Broken:
         return -1
 
