@@ -26,6 +26,7 @@ COMMANDS = {  # in the order of the work
     "search": "Search an index as a person would.",
 }
 ONCE = {  # what is done once, and has no settings that stay
+    "resolve": "Say which records are to become revisits, and of what.",
     "impact": "Say what depends on captures that are to go.",
     "purge": "Take captures out of an index.",
     "rewrite": "Turn the copies that a plan names into revisits.",

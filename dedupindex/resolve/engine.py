@@ -6,13 +6,14 @@ What is made there is of no use to a later run, and goes with the block.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import duckdb
 
 from dedupindex.errors import BadInput, DedupError
+from dedupindex.manifest.spool import quoted
 
 Database = duckdb.DuckDBPyConnection
 
@@ -54,3 +55,15 @@ def number(database: Database, query: str) -> int:
     found = database.execute(query).fetchone()
     assert found is not None
     return int(found[0] or 0)
+
+
+def insert(database: Database, table: str, rows: Sequence[tuple[int | str, ...]]) -> None:
+    """Add rows of whole numbers and plain words."""
+    for start in range(0, len(rows), 1000):
+        values = ", ".join(map(_row, rows[start : start + 1000]))
+        database.execute(f"INSERT INTO {table} VALUES {values}")
+
+
+def _row(values: tuple[int | str, ...]) -> str:
+    texts = [quoted(value) if isinstance(value, str) else str(value) for value in values]
+    return f"({', '.join(texts)})"

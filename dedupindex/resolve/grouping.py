@@ -45,12 +45,12 @@ class Rule:
 
 
 def group(database: Database, rule: Rule) -> None:
-    """From the view ``lines`` and the table ``named`` make ``outcomes`` and ``extensions``.
+    """From the views ``lines`` and ``part`` and the table ``named`` make two tables.
 
     ``outcomes`` has `place`, `key` and `outcome` of each line that has an equal, with the place of
-    the original where there is one: "original", "copy" or the reason why it stays.
+    the original where there is one: "original", "copy" or the reason why it stays. ``extensions``
+    numbers the payloads of digests that have several.
     """
-    database.execute(f"CREATE VIEW part AS SELECT * FROM lines WHERE {rule.of_partition()}")
     database.execute(f"""
         CREATE TABLE labels AS
         SELECT {LABEL} AS label, min(hash(strong)) <> max(hash(strong)) AS collides,
@@ -63,7 +63,8 @@ def group(database: Database, rule: Rule) -> None:
         FROM part WHERE {LABEL} IN (SELECT label FROM labels)""")
     database.execute("""
         UPDATE equal SET stay = 'indexed'
-        WHERE stay = '' AND place IN (SELECT place FROM named)""")
+        WHERE stay = '' AND place IN (
+          SELECT base + "offset" FROM named JOIN places ON number = container)""")
     database.execute(f"CREATE TABLE firsts AS {_FIRSTS.format(where='true')}")
     _choose_unambiguous(database)
     database.execute(f"""

@@ -12,7 +12,7 @@ from dedupindex.errors import BadInput
 from dedupindex.manifest.line import Container
 from dedupindex.manifest.spool import quoted
 from dedupindex.manifest.store import Manifest
-from dedupindex.resolve.engine import Database
+from dedupindex.resolve.engine import Database, insert
 
 
 class Inputs:
@@ -58,7 +58,7 @@ class Inputs:
         paths, those outside of the set first: of two of the same instant theirs is the original.
         """
         rows, place = [], 0
-        for container in self.outside:
+        for container in sorted(self.outside, key=lambda one: os.fsencode(one.path)):
             rows.append((-1, container.number, container.number, place))
             place += container.size + 1
         self.first_place = place
@@ -69,7 +69,7 @@ class Inputs:
             "CREATE OR REPLACE TABLE places (manifest INTEGER, old INTEGER, number INTEGER, "
             "base BIGINT)"
         )
-        _insert(database, "places", rows)
+        insert(database, "places", rows)
         globs = [(number, manifest.parquet) for number, manifest in enumerate(self._manifests)]
         if self._outside:
             globs.append((-1, self._outside))
@@ -80,10 +80,3 @@ class Inputs:
             for manifest, glob in globs
         ]
         database.execute(f"CREATE OR REPLACE VIEW lines AS {' UNION ALL '.join(parts)}")
-
-
-def _insert(database: Database, table: str, rows: Sequence[tuple[int, ...]]) -> None:
-    """Many rows of whole numbers, without a library for tables."""
-    for start in range(0, len(rows), 1000):
-        values = ", ".join(map(str, rows[start : start + 1000]))
-        database.execute(f"INSERT INTO {table} VALUES {values}")

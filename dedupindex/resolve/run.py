@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from dedupindex.errors import IndexExists
 from dedupindex.manifest.store import open_manifest
-from dedupindex.resolve.engine import working
+from dedupindex.resolve.compare import Compare, Comparing
+from dedupindex.resolve.engine import Database, working
 from dedupindex.resolve.grouping import Rule, group
 from dedupindex.resolve.inputs import Inputs
+from dedupindex.resolve.members import Members
 from dedupindex.resolve.plan import Totals, part_name
 from dedupindex.resolve.writing import plan_rows, totals_of, write_part
 
@@ -20,8 +25,22 @@ class Options:
     """How a run is done."""
 
     rule: Rule = field(default_factory=Rule)
+    compare: Compare = field(default_factory=Compare)
+    base_urls: tuple[str, ...] = ()  # where containers are that are not here
     memory: str = "1GB"  # for DuckDB; the process takes some more
     threads: int = 0  # as many as there are cores
+
+
+@dataclass
+class Resolved:
+    """What a run came to."""
+
+    totals: Totals
+    seconds: dict[str, float]  # by step
+
+    def as_json(self) -> dict[str, Any]:
+        seconds = {name: round(value, 3) for name, value in self.seconds.items()}
+        return {**self.totals.as_json(), "seconds": seconds}
 
 
 def resolve(
@@ -29,7 +48,7 @@ def resolve(
     plan: Path,
     options: Options,
     say: Callable[[str], None] = lambda text: None,
-) -> Totals:
+) -> Resolved:
     """Make the part of `plan` that the options name; raises `DedupError`.
 
     `say` hears of every step that may take long.
@@ -39,19 +58,48 @@ def resolve(
     if part.exists():
         raise IndexExists(f"{part} is there already: remove it, or name another plan")
     inputs = Inputs([open_manifest(path) for path in manifests])
+    members = Members(options.base_urls)
+    clock = _Clock(say)
     plan.mkdir(parents=True, exist_ok=True)
-    with working(plan, options.memory, options.threads) as (database, _):
-        database.execute('CREATE TABLE named (place BIGINT, container INTEGER, "offset" BIGINT)')
-        inputs.view(database)
-        say("grouping by digest")
-        group(database, rule)
-        say("writing the plan")
-        plan_rows(database)
-        totals = totals_of(database, inputs)
-        about = {
-            "partition": list(rule.partition),
-            "made_of": inputs.made_of(later=rule.later),
-            "later": rule.later,
-        }
-        write_part(database, inputs, part, totals, about)
-    return totals
+    with working(plan, options.memory, options.threads) as (database, home):
+        database.execute('CREATE TABLE named (container INTEGER, "offset" BIGINT)')
+        _view(database, inputs, rule)
+        with clock("grouping"):
+            group(database, rule)
+        with clock("comparing"):
+            places = {one.number: one for one in (*inputs.containers, *inputs.outside)}
+            Comparing(members, places).run(database, options.compare)
+        clock.seconds["fetching"] = members.fetching
+        with clock("writing"):
+            plan_rows(database)
+            totals = totals_of(database, inputs)
+            totals.compared = members.counted
+            about = {
+                "partition": list(rule.partition),
+                "later": rule.later,
+                "made_of": inputs.made_of(later=rule.later),
+            }
+            write_part(database, inputs, part, totals, about)
+    return Resolved(totals, clock.seconds)
+
+
+def _view(database: Database, inputs: Inputs, rule: Rule) -> None:
+    inputs.view(database)
+    database.execute(
+        f"CREATE OR REPLACE VIEW part AS SELECT * FROM lines WHERE {rule.of_partition()}"
+    )
+
+
+class _Clock:
+    """Says what is done, and how long each step took."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.seconds: dict[str, float] = {}
+        self._say = say
+
+    @contextmanager
+    def __call__(self, step: str) -> Iterator[None]:
+        self._say(step)
+        begin = time.monotonic()
+        yield
+        self.seconds[step] = time.monotonic() - begin

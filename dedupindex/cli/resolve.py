@@ -1,0 +1,116 @@
+"""``bin/resolve``: which records are to become revisits, and of what."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dedupindex.cli.common import STATUSES, print_json, say
+from dedupindex.resolve.compare import Compare
+from dedupindex.resolve.grouping import Rule
+from dedupindex.resolve.run import Options, Resolved, resolve
+from dedupindex.tables import amount
+
+_PARTITION = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
+
+
+class _Resolve(click.Command):
+    """Takes ``--compare sample 100`` as two words, too."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        for at in range(len(args) - 2):
+            if args[at : at + 2] == ["--compare", "sample"] and args[at + 2].isdecimal():
+                args = [*args[: at + 1], f"sample {args[at + 2]}", *args[at + 3 :]]
+                break
+        return super().parse_args(ctx, args)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Exit status"):
+            for line in STATUSES.splitlines():
+                formatter.write(f"  {line}\n")
+
+
+@click.command(cls=_Resolve)
+@click.argument(
+    "manifests", nargs=-1, required=True, metavar="MANIFEST...", type=click.Path(path_type=Path)
+)
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="PLAN",
+    help="Directory to make, or to put a part of a plan in.",
+)  # fmt: skip
+@click.option(
+    "--compare", default="strong-digest", show_default=True, metavar="HOW",
+    help="Read copies and originals again and compare their bytes: always, or sample N of the "
+    "payloads that have copies. BLAKE3 and length are compared anyway.",
+)  # fmt: skip
+@click.option(
+    "--base-url", "base_urls", multiple=True, metavar="URL",
+    help="Where containers are that are not here, for --compare: below it they have the paths "
+    "that they have below the sources. Several are tried in turn.",
+)  # fmt: skip
+@click.option(
+    "--later", is_flag=True, help="Let originals be later than their copies where none is earlier."
+)
+@click.option(
+    "--partition", default="1/1", show_default=True, metavar="K/N",
+    help="Make only part K of N: each on a host of its own, put together in one PLAN.",
+)  # fmt: skip
+@click.option(
+    "--memory", default="1GB", show_default=True,
+    help="What DuckDB may take; the rest goes to disk, beside PLAN.",
+)  # fmt: skip
+@click.option(
+    "--threads", type=click.IntRange(0), default=0, show_default="number of cores",
+    help="That DuckDB uses.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def command(manifests: tuple[Path, ...], output: Path, as_json: bool, **options: Any) -> int:
+    """Find equal payloads in MANIFESTs and write which records are to become revisits of which.
+
+    Reads no archive but for --compare, and changes none. Of equal payloads the earliest capture
+    is the original; the plan has all others that may become revisits of it.
+    """
+    rule = Rule(_partition(options["partition"]), options["later"])
+    chosen = Options(
+        rule,
+        Compare.parse(options["compare"]),
+        options["base_urls"],
+        options["memory"],
+        options["threads"],
+    )
+    found = resolve(manifests, output, chosen, say)
+    if as_json:
+        print_json(found.as_json())
+    else:
+        _tell(found)
+    return 0
+
+
+def _partition(text: str) -> tuple[int, int]:
+    match = _PARTITION.fullmatch(text)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise click.UsageError(f"--partition {text}: write K/N, as 1/4 for the first of four parts")
+    return int(match[1]), int(match[2])
+
+
+def _tell(found: Resolved) -> None:
+    totals = found.totals
+    click.echo(
+        f"{totals.lines:,} lines: {totals.unique:,} unique, {totals.originals:,} originals, "
+        f"{totals.copies:,} copies of {amount(totals.stored)} as stored"
+    )
+    if totals.outside:
+        click.echo(f"  {totals.outside:,} copies of originals that only the index has")
+    for reason, count in sorted(totals.stayed.items()):
+        click.echo(f"  stay: {reason:<22}{count:>12,}")
+    if totals.collisions:
+        click.echo(f"  {totals.collisions:,} digests have {totals.collided:,} payloads: collisions")
+    if totals.reframed:
+        click.echo(f"  {totals.reframed:,} digests have payloads that differ in their chunks")
+    for what, count in sorted(totals.compared.items()):
+        click.echo(f"  compared: {what:<18}{count:>12,}")
+    seconds = ", ".join(f"{step} {value:.1f} s" for step, value in found.seconds.items())
+    click.echo(f"  {seconds}")
