@@ -47,6 +47,9 @@ class FakePlan:
     def containers(self) -> dict[int, Container]:
         return self._containers
 
+    def lines(self, container: int) -> Iterator[Line]:
+        yield from (line for line, _ in _lines(self._containers[container]))
+
     def outside(self) -> dict[int, Container]:
         return {}
 

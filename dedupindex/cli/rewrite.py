@@ -11,9 +11,11 @@ import click
 from dedupindex.cli.common import Command, print_json, say
 from dedupindex.errors import Damaged, DedupError
 from dedupindex.files import whole
+from dedupindex.manifest.store import open_manifest
 from dedupindex.resolve.plan import Plan, open_plan
+from dedupindex.rewrite.cdxj import cdxj as captures
 from dedupindex.rewrite.container import Job, Outcome
-from dedupindex.rewrite.journal import journals
+from dedupindex.rewrite.journal import Journal, journals
 from dedupindex.rewrite.offsets import lines
 from dedupindex.rewrite.run import locked, rewrite, side_by_side
 from dedupindex.rewrite.undo import Restored, Undo, commit, restore
@@ -40,6 +42,14 @@ bin/rewrite my-plan --commit                           lets go of it, for ever
 @click.option(
     "--offsets", type=click.Path(path_type=Path), help="Write a map of old to new offsets here."
 )
+@click.option("--cdxj", type=click.Path(path_type=Path), help="Write an index of captures here.")
+@click.option(
+    "--manifest",
+    "manifests",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="What the plan was made of, for --cdxj; may be given again.",
+)
 @click.option(
     "--jobs", type=click.IntRange(0), default=0, show_default="number of cores", help="Processes."
 )
@@ -54,6 +64,8 @@ def command(
     min_size: int,
     min_gain: int,
     offsets: Path | None,
+    cdxj: Path | None,
+    manifests: tuple[Path, ...],
     jobs: int,
     as_json: bool,
 ) -> int:
@@ -64,6 +76,8 @@ def command(
     """
     if [out is not None, in_place, undo, letting_go].count(True) != 1:
         raise click.UsageError("give one of --out, --in-place, --undo and --commit")
+    if (cdxj is None) != (not manifests):
+        raise click.UsageError("--cdxj and --manifest go together")
     opened = open_plan(plan)
     processes = jobs or len(os.sched_getaffinity(0))
     roots = sorted({Path(one.root) for one in opened.containers().values()})
@@ -76,6 +90,10 @@ def command(
     if offsets is not None and not dry_run:
         with whole(offsets) as stream:
             stream.writelines(lines([out] if out else roots))
+    if cdxj is not None and not dry_run:
+        read = [open_manifest(path) for path in manifests]
+        with whole(cdxj) as stream:
+            stream.writelines(captures(read, lambda one: Journal(out or Path(one.root), one.name)))
     return status
 
 

@@ -16,7 +16,7 @@ from dedupindex.rewrite.recipe import END, Reference, revisit
 from dedupindex.rewrite.response import Response, Stays
 from dedupindex.sources.stated import Refused
 from dedupindex.timestamps import digits_of_date
-from dedupindex.warc.heads import LENGTH, parse
+from dedupindex.warc.heads import LENGTH, Head
 from dedupindex.warc.single import NotExact, Single
 
 _PIECE = 1 << 18
@@ -157,7 +157,7 @@ def rebuilt(stored: Single, judged: Judged) -> bool:
         and fields.get(b"WARC-Payload-Digest") == first.digest
         and fields.get(b"WARC-Refers-To-Target-URI") == first.url
         and fields.get(b"WARC-Refers-To-Date") == first.date
-        and _kept(response.header) == _kept(stored.header)
+        and _kept(response.single.head) == _kept(stored.head)
     )
 
 
@@ -170,6 +170,5 @@ _CHANGED = frozenset(
 )  # fmt: skip
 
 
-def _kept(header: bytes) -> list[tuple[bytes, bytes]]:
-    pairs = parse(header.removesuffix(END)).pairs
-    return [(name, value) for name, value in pairs if name.lower() not in _CHANGED]
+def _kept(head: Head) -> list[tuple[bytes, bytes]]:
+    return [pair for pair in head.pairs if pair[0].lower() not in _CHANGED]

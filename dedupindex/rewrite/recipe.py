@@ -8,6 +8,7 @@ and odd spellings too; so does the HTTP header, which is all that the block keep
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 from dedupindex.digest import Spelling, new_hash, parse_spelled
@@ -78,11 +79,15 @@ def _new_value(name: bytes, value: bytes, kept: bytes) -> bytes | None:
     return None
 
 
+spelled = lru_cache(256)(parse_spelled)
+"""As `parse_spelled`: a copy and its original have the same text, and it is asked for again."""
+
+
 def respelled(text: bytes, data: bytes) -> bytes:
     """The digest of `data` in the algorithm of `text`, and spelled like it; raises `BadDigest`."""
     written = text.decode("latin-1")
     label, colon, _ = written.rpartition(":")
-    digest, spelling = parse_spelled(written)
+    digest, spelling = spelled(written)
     running = new_hash(digest.algorithm)
     running.update(data)
     value = digest._replace(raw=running.digest()).spelled(Spelling(0, spelling.encoding))

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from dedupindex.capture import Covers
-from dedupindex.digest import Hash, new_hash
-from dedupindex.rewrite.recipe import ADDED
+from dedupindex.digest import Digest, Hash, new_hash
+from dedupindex.errors import BadDigest
+from dedupindex.rewrite.recipe import ADDED, spelled
 from dedupindex.sources.payload import Payload
-from dedupindex.sources.stated import Refused, bare, checked, http_url, stated_digest
+from dedupindex.sources.stated import Refused, bare, checked, http_url
 from dedupindex.warc import http
 from dedupindex.warc.heads import Head
 from dedupindex.warc.single import NotExact, Single
@@ -57,8 +58,8 @@ class Response:
         self.status = 0
         self.codings: tuple[tuple[bytes, bytes], ...] = ()
         self._coding = b""
-        self._stated = stated_digest(self.digest)[0]
-        self._block_digest = stated_digest(fields.get(b"WARC-Block-Digest", b""))[0]
+        self._stated = _digest(self.digest)
+        self._block_digest = _digest(fields.get(b"WARC-Block-Digest", b""))
         self._body = self._begin()
 
     def _begin(self) -> Iterator[bytes | memoryview]:
@@ -127,6 +128,16 @@ class Response:
             raise Stays("digest-mismatch")
         if self._block_digest and block and block.digest() != self._block_digest.raw:
             raise Stays("digest-mismatch")
+
+
+def _digest(text: bytes) -> Digest | None:
+    """The digest that a header states, None if it states none; raises `Refused`."""
+    if not text:
+        return None
+    try:
+        return spelled(text.decode("ascii"))[0]
+    except (BadDigest, UnicodeDecodeError) as error:
+        raise Stays("bad-digest") from error
 
 
 def _chained(first: memoryview, rest: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]:

@@ -1,0 +1,102 @@
+"""A CDXJ of what was rewritten, from a manifest and the journals: nothing is inflated for it.
+
+It has what manifests have, all responses, and the revisits that were made of them. Media types
+are not in a manifest, so they are ``unk``, as pywb writes what it does not know.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from itertools import islice
+from typing import BinaryIO, Protocol
+
+import orjson
+
+from dedupindex.errors import BadDate
+from dedupindex.manifest.line import Container, Line
+from dedupindex.rewrite.journal import Entry, Journal, entries
+from dedupindex.timestamps import check_date, digits_of_date
+from dedupindex.urlkey import urlkey
+
+_SORTED = 200_000  # lines that are sorted in memory
+
+
+class Lines(Protocol):
+    """What is asked of a `manifest.store.Manifest`."""
+
+    def containers(self) -> dict[int, Container]: ...
+    def lines(self, container: int, /) -> Iterator[Line]: ...
+
+
+def cdxj(manifests: Iterable[Lines], journal: Callable[[Container], Journal]) -> Iterator[bytes]:
+    """The lines of the CDXJ, sorted as bytes; holds a part of them at a time."""
+    found = (
+        line
+        for manifest in manifests
+        for container in manifest.containers().values()
+        for line in _container(container, manifest.lines(container.number), journal(container))
+    )
+    with ExitStack() as runs:
+        parts: list[Iterable[bytes]] = []
+        while part := sorted(islice(found, _SORTED)):
+            if len(part) < _SORTED:
+                parts.append(part)
+                break
+            parts.append(runs.enter_context(_spooled(part)))
+        yield from heapq.merge(*parts)
+
+
+def _spooled(lines: list[bytes]) -> BinaryIO:
+    file = tempfile.TemporaryFile()  # noqa: SIM115 (the stack closes it)
+    file.writelines(lines)
+    file.seek(0, os.SEEK_SET)
+    return file
+
+
+def _container(container: Container, lines: Iterator[Line], journal: Journal) -> Iterator[bytes]:
+    revisits = entries(journal.lines) if journal.exists() else iter(())
+    entry: Entry | None = next(revisits, None)
+    shift = 0
+    for line in lines:
+        while entry is not None and entry.offset < line.offset:
+            shift = entry.new_offset + entry.new_stored - entry.offset - entry.stored
+            entry = next(revisits, None)
+        revisit = entry is not None and entry.offset == line.offset
+        try:
+            date = digits_of_date(check_date(line.date))
+        except BadDate:
+            continue
+        if line.url:
+            stored = entry.new_stored if revisit and entry is not None else line.stored
+            yield _line(container, line, date, line.offset + shift, stored, revisit)
+
+
+def _line(
+    container: Container, line: Line, date: bytes, offset: int, stored: int, revisit: bool
+) -> bytes:
+    said = {
+        "url": _text(line.url),
+        "mime": "warc/revisit" if revisit else "unk",
+        "status": str(line.status),
+        "digest": _text(line.digest.removeprefix(b"sha1:")),
+        "length": str(stored),
+        "offset": str(offset),
+        "filename": _text(container.name.encode("utf-8", "surrogateescape")),
+    }
+    if revisit or not line.status:
+        del said["status"]
+    if not line.digest:
+        del said["digest"]
+    return b"%b %b %b\n" % (urlkey(line.url), date, orjson.dumps(said))
+
+
+def _text(value: bytes) -> str:
+    """Bytes in JSON: what is no UTF-8 is escaped as in URLs."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return "".join(chr(byte) if byte < 128 else f"%{byte:02X}" for byte in value)
