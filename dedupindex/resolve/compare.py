@@ -78,20 +78,18 @@ class Comparing:
         except BadSource:
             wrong = "original-unreadable"
         for row in rows:
-            reason = wrong
-            if not wrong:
-                try:
-                    reason = self._compared(original, _Body(self._members, self._places, row))
-                except BadSource:
-                    reason = "unreadable"
-            self.counted[reason or "equal"] += 1
-            if reason:
-                yield row[1], reason
+            why = wrong or self._why_not(original, _Body(self._members, self._places, row))
+            self.counted[why or "equal"] += 1
+            if why:
+                yield row[1], why
 
-    def _compared(self, original: _Body, copy: _Body) -> str:
+    def _why_not(self, original: _Body, copy: _Body) -> str:
         self.counted["bytes"] += copy.length
-        with closing(original.pieces()) as left, closing(copy.pieces()) as right:
-            return "" if same_bytes(left, right) else "differs"
+        try:
+            with closing(original.pieces()) as left, closing(copy.pieces()) as right:
+                return "" if same_bytes(left, right) else "differs"
+        except BadSource:
+            return "unreadable"
 
 
 class _Body:
