@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from dedupindex.errors import Damaged
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How far a run is."""
+
+    phase: str  # "reading" or "loading"
+    bytes: int
+    of: int
+    records: int
+
+
+OnProgress = Callable[[Seen], None]
 
 
 @dataclass

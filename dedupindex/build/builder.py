@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,7 +24,7 @@ from dedupindex.index.protocol import Load
 from dedupindex.index.settle import CHAINED, CONTRADICTED, PURGED, Outcome
 from dedupindex.index.staging import Staging
 from dedupindex.sources import Expanded, SourceOptions, expand, passing
-from dedupindex.tally import BuildTally
+from dedupindex.tally import BuildTally, OnProgress, Seen
 
 
 @dataclass(frozen=True)
@@ -61,19 +61,6 @@ class Built:
     tally: BuildTally
     problems: list[Problem]
     skipped: int  # files found in directories that are no source
-
-
-@dataclass(frozen=True)
-class Seen:
-    """How far a build is."""
-
-    phase: str  # "reading" or "loading"
-    bytes: int
-    of: int
-    records: int
-
-
-OnProgress = Callable[[Seen], None]
 
 
 def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
@@ -229,9 +216,10 @@ def _stage_all(
         for task in tasks:
             yield run_task(task, progress)
     else:
-        from dedupindex.build.processes import run_tasks  # pools are slow to import
+        from dedupindex.processes import run_tasks  # pools are slow to import
 
         yield from run_tasks(
+            run_task,
             tasks,
             job.jobs,
             lambda length, records: on_progress(Seen("reading", length, total, records)),

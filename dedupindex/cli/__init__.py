@@ -26,12 +26,13 @@ COMMANDS = {  # in the order of the work
     "search": "Search an index as a person would.",
 }
 ONCE = {  # what is done once, and has no settings that stay
+    "manifest": "List every response of WARC and ARC files.",
     "resolve": "Say which records are to become revisits, and of what.",
-    "impact": "Say what depends on captures that are to go.",
-    "purge": "Take captures out of an index.",
     "rewrite": "Turn the copies that a plan names into revisits.",
     "undedup": "Turn revisits back into the records that they stand for.",
     "verify": "Say what is damaged or lost in archives, and what will not replay.",
+    "impact": "Say what depends on captures that are to go.",
+    "purge": "Take captures out of an index.",
     "heritrix-profile": "Make a Heritrix job that asks.",
 }
 

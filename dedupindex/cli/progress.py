@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from dedupindex.build.builder import Seen
 from dedupindex.cli.common import say
 from dedupindex.tables import amount
+from dedupindex.tally import Seen
 
 _PLAIN_EVERY = 10.0  # seconds
 

@@ -14,7 +14,6 @@ from click.core import ParameterSource
 
 from dedupindex import crawlreport
 from dedupindex.admission import statuses
-from dedupindex.build.builder import OnProgress, Seen
 from dedupindex.capture import Item
 from dedupindex.cli.common import Command, annotation, say, warn
 from dedupindex.cli.progress import shown
@@ -29,6 +28,7 @@ from dedupindex.index.protocol import View
 from dedupindex.report import GROUPS, Filter, Report
 from dedupindex.sources import KINDS, Expanded, Source, SourceOptions, expand, open_source, passing
 from dedupindex.sources.text import TextSource
+from dedupindex.tally import OnProgress, Seen
 from dedupindex.urlkey import urlkey
 
 EXAMPLES = """

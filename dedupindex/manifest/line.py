@@ -93,6 +93,7 @@ REASONS = {
     "segmented": "one segment of a record",
     "shared-member": "several records in one gzip member",
     "status": "a status without a body of its own (1xx, 204, 304), or none at all",
+    "too-long": "fields of more than 256 KiB, of which only the beginning is kept",
     "truncated": "cut short by the crawler",
     "unknown-version": "a version of WARC other than 1.0 and 1.1",
 }

@@ -24,7 +24,7 @@ import duckdb
 from dedupindex.capture import Problem
 from dedupindex.errors import BadInput, FormatFromFuture
 from dedupindex.manifest.line import Container, Line
-from dedupindex.manifest.spool import literal
+from dedupindex.manifest.spool import literal, write_parquet
 
 FORMAT = 1
 FILE, CONTAINERS, LINES = "manifest.json", "containers.jsonl", "lines"
@@ -127,3 +127,28 @@ def line_of(row: tuple[Any, ...]) -> Line:
         date.encode("latin-1"), digest.encode("latin-1"), payload, covers, strong, length,
         status, coding.encode("latin-1"), moment, stay, unfit,
     )  # fmt: skip
+
+
+def write_containers(
+    database: duckdb.DuckDBPyConnection, top: Path, entries: dict[int, Entry]
+) -> None:
+    """Write ``containers.parquet``; names are the Latin-1 of their bytes, as texts of lines are."""
+    database.execute(
+        "CREATE OR REPLACE TEMP TABLE containers (number INTEGER, root VARCHAR, name VARCHAR, "
+        "size BIGINT, mtime_ns BIGINT, inode UBIGINT, device UBIGINT, content_hash VARCHAR)"
+    )
+    rows = [
+        [number, _text(root), _text(name), *rest]
+        for number, root, name, *rest in (entry.container for entry in entries.values())
+    ]
+    for start in range(0, len(rows), _FETCHED):
+        part = rows[start : start + _FETCHED]
+        marks = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?)"] * len(part))
+        database.execute(
+            f"INSERT INTO containers VALUES {marks}", [value for row in part for value in row]
+        )
+    write_parquet(database, "SELECT * FROM containers ORDER BY number", top / "containers.parquet")
+
+
+def _text(name: str) -> str:
+    return os.fsencode(name).decode("latin-1")

@@ -27,7 +27,7 @@ from dedupindex.warc.arc import DOCUMENT
 from dedupindex.warc.heads import VERSIONS
 from dedupindex.warc.record import Record
 
-_HTTP_TYPE = re.compile(rb"application/http\s*(?:;.*)?", re.IGNORECASE | re.DOTALL)
+HTTP_TYPE = re.compile(rb"application/http\s*(?:;.*)?", re.IGNORECASE | re.DOTALL)
 _IDENTICAL = re.compile(
     rb"<?https?://netpreserve\.org/warc/(?:0\.18|1\.[0-2])/revisit/identical-payload-digest>?"
 )
@@ -220,7 +220,7 @@ class Responses:
         return answer.status, answer.mime, etag, modified
 
     def _check_type(self, content_type: bytes) -> None:
-        if _HTTP_TYPE.fullmatch(content_type) is None:
+        if HTTP_TYPE.fullmatch(content_type) is None:
             raise Refused("not-http")
         if len(self._types) < 1000:
             self._types.add(content_type)

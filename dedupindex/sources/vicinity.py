@@ -46,7 +46,7 @@ class Vicinity:
         """Look at a request record; other methods than GET concern the responses around it."""
         if record.begins_with(b"GET "):
             return
-        other = _ids(record.values[_RECORD_ID]), _ids(record.values[_CONCURRENT])
+        other = ids_of(record.values[_RECORD_ID]), ids_of(record.values[_CONCURRENT])
         self._others.append(other)
         for index, item in enumerate(self.items):
             if _belongs(item, self._related[index], other):
@@ -68,7 +68,7 @@ def _refused(item: Item) -> Refusal:
     return Refusal("method", item._replace(evidence=Evidence.REVISIT))
 
 
-def _ids(text: bytes) -> frozenset[bytes]:
+def ids_of(text: bytes) -> frozenset[bytes]:
     return frozenset([part.strip(b"<>") for part in text.split()])
 
 
@@ -79,4 +79,4 @@ def _belongs(item: Item, concurrent: bytes, other: _Request) -> bool:
     if not isinstance(item, Capture):
         return False
     own, named = other
-    return (item.record_id in named) or not own.isdisjoint(_ids(concurrent))
+    return (item.record_id in named) or not own.isdisjoint(ids_of(concurrent))

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from multiprocessing import get_context
 from multiprocessing.sharedctypes import Synchronized
-
-from dedupindex.build.stage import Staged, Task, run_task
+from typing import TypeVar
 
 _LOOK_EVERY = 0.2  # seconds between two looks at how far the processes are
 
+T = TypeVar("T")
+R = TypeVar("R")
+Count = Callable[[int, int], None]
+"""Told of bytes and records that were read since it was told before."""
+
 
 def run_tasks(
-    tasks: list[Task], jobs: int, on_progress: Callable[[int, int], None]
-) -> Iterator[Staged]:
-    """Run tasks in `jobs` processes; `on_progress` hears of all bytes and records read so far."""
+    run: Callable[[T, Count], R],
+    tasks: Sequence[T],
+    jobs: int,
+    on_progress: Callable[[int, int], None],
+) -> Iterator[R]:
+    """Run tasks in `jobs` processes; `on_progress` hears of all bytes and records read so far.
+
+    `run` is a function of a module. What it returns comes in the order in which it is done.
+    """
     context = get_context("fork")  # starts in milliseconds; nothing here has threads or files open
     counters = (context.Value("q", 0), context.Value("q", 0))
     with ProcessPoolExecutor(
         min(jobs, len(tasks)), mp_context=context, initializer=_share, initargs=counters
     ) as pool:
-        pending: set[Future[Staged]] = {pool.submit(_run_shared, task) for task in tasks}
+        pending: set[Future[R]] = {pool.submit(run, task, _count) for task in tasks}
         try:
             while pending:
                 finished, pending = wait(pending, _LOOK_EVERY, return_when=FIRST_COMPLETED)
@@ -38,10 +48,6 @@ _counters: list[Synchronized[int]] = []  # of a worker process
 
 def _share(*counters: Synchronized[int]) -> None:
     _counters[:] = counters
-
-
-def _run_shared(task: Task) -> Staged:
-    return run_task(task, _count)
 
 
 def _count(length: int, records: int) -> None:

@@ -1,0 +1,115 @@
+"""``bin/manifest``: a line for every response of WARC and ARC files."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import IO
+
+import click
+
+from dedupindex.cli.common import print_json, say, warn
+from dedupindex.cli.progress import shown
+from dedupindex.digest import SIZES
+from dedupindex.errors import Damaged
+from dedupindex.files import whole
+from dedupindex.manifest.judge import Options
+from dedupindex.manifest.making import Made, make
+from dedupindex.manifest.store import Manifest, open_manifest
+from dedupindex.manifest.text import text_line
+from dedupindex.tables import amount, printable
+
+_ALGORITHMS = tuple(name for name in SIZES if name != "blake3")
+
+
+@click.command()
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="MANIFEST",
+    help="Directory to make, or to go on with.",
+)  # fmt: skip
+@click.option(
+    "-H", "--hash", "algorithm", type=click.Choice(_ALGORITHMS), default="sha1", show_default=True,
+    help="Digest to take of every payload.",
+)  # fmt: skip
+@click.option(
+    "-f", "--force", is_flag=True,
+    help="Take it of the body as stored, even where the record's own digest is of the entity.",
+)  # fmt: skip
+@click.option("-s", "--skip-empty", is_flag=True, help="Leave responses with an empty body out.")
+@click.option(
+    "--text", type=click.Path(path_type=Path, allow_dash=True), metavar="FILE",
+    help="Write the lines as warcsum does, too; - is stdout.",
+)  # fmt: skip
+@click.option(
+    "--jobs", type=click.IntRange(0), default=0, show_default="number of cores",
+    help="Processes that read files side by side.",
+)  # fmt: skip
+@click.option("-v", "--verbose", is_flag=True, help="Progress every second.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def command(
+    sources: tuple[str, ...],
+    output: Path,
+    algorithm: str,
+    force: bool,
+    skip_empty: bool,
+    text: Path | None,
+    jobs: int,
+    verbose: bool,
+    as_json: bool,
+) -> int:
+    """List every response of SOURCEs in the directory MANIFEST.
+
+    A SOURCE is a WARC or ARC file, a directory of them, or a glob. Run again, it reads what is new
+    or has changed, and takes out what is gone; a run that was killed goes on where it was. Nothing
+    is written to the sources.
+    """
+    if as_json and text == Path("-"):
+        raise click.UsageError("--json and --text - both write to stdout")
+    options = Options(algorithm, force, skip_empty)
+    with shown(verbose=verbose) as progress:
+        made = make(
+            list(sources), output, options,
+            jobs=jobs or len(os.sched_getaffinity(0)), on_progress=progress,
+        )  # fmt: skip
+    if text is not None:
+        manifest = open_manifest(output)
+        if text == Path("-"):
+            _write_text(manifest, sys.stdout.buffer)
+        else:
+            with whole(text) as stream:
+                _write_text(manifest, stream)
+    return _tell(made, output, as_json=as_json, quiet=text == Path("-"))
+
+
+def _write_text(manifest: Manifest, stream: IO[bytes]) -> None:
+    containers = sorted(manifest.containers().values(), key=lambda container: container.path)
+    for container in containers:
+        for line in manifest.lines(container.number):
+            stream.write(text_line(container, line, manifest.algorithm))
+
+
+def _tell(made: Made, output: Path, *, as_json: bool, quiet: bool) -> int:
+    """Print what a run did; returns the exit status."""
+    warn(made.problems)
+    if as_json:
+        print_json(made.as_json())
+    elif not quiet:
+        click.echo(
+            f"files read: {made.files:,}, known before: {made.known:,}, changed or gone: "
+            f"{made.gone:,}; {made.seconds:.1f} s"
+        )
+        click.echo(
+            f"{printable(str(output))}: {made.lines:,} lines of {amount(made.bytes)} of files"
+        )
+        for kind, count in sorted(made.records.items()):
+            click.echo(f"  {kind:<28}{count:>12,}")
+        if made.skipped:
+            click.echo(f"  {made.skipped:,} files that are neither WARC nor ARC were passed over")
+    if not made.problems:
+        return 0
+    say(
+        "status 7: what is damaged or was being written is named above; all else is in the manifest"
+    )
+    return Damaged.exit_status

@@ -1,0 +1,241 @@
+"""A whole run: lock, see what is done, read the rest in one or several processes, finish.
+
+A container counts once its line in ``containers.jsonl`` is on disk, which is after its Parquet file
+is. So a run that was killed goes on where it was, and what it left half done is removed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from dedupindex.capture import Problem
+from dedupindex.errors import BadInput, SettingsConflict
+from dedupindex.files import exclusive, sync_directory, write_whole
+from dedupindex.manifest.finding import Found, find
+from dedupindex.manifest.judge import Options
+from dedupindex.manifest.line import Container
+from dedupindex.manifest.reading import Read, Task, read_container
+from dedupindex.manifest.spool import nothing, write_parquet
+from dedupindex.manifest.store import (
+    CONTAINERS,
+    FILE,
+    FORMAT,
+    LINES,
+    Entry,
+    lines_file,
+    read_about,
+    read_entries,
+    write_containers,
+)
+from dedupindex.tally import OnProgress, Seen
+
+LOCK = "lock"
+_OURS = re.compile(r"([0-9]{8,})\.parquet")
+
+
+@dataclass
+class Made:
+    """What a run did, and what the manifest then holds."""
+
+    files: int = 0  # read in this run
+    known: int = 0  # read before, unchanged since
+    gone: int = 0  # of which the lines were taken out: changed, or no longer there
+    bytes: int = 0  # of all files
+    lines: int = 0
+    records: Counter[str] = field(default_factory=Counter)  # of all files, by kind
+    skipped: int = 0  # files met that are neither WARC nor ARC
+    seconds: float = 0.0
+    problems: list[Problem] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        said = asdict(self)
+        said.update(problems=len(self.problems), seconds=round(self.seconds, 3))
+        return {**said, "records": dict(sorted(self.records.items()))}
+
+
+def make(
+    sources: list[str],
+    top: Path,
+    options: Options,
+    *,
+    jobs: int = 1,
+    on_progress: OnProgress = lambda seen: None,
+) -> Made:
+    """Make or go on with the manifest in the directory `top`.
+
+    Raises `BadSource`; `BadInput` if `top` is something else; `SettingsConflict` if it was made
+    with other options; `IndexBusy` if another run writes to it.
+    """
+    begin = time.monotonic()
+    found = find(sources)
+    _prepare(top, options)
+    with exclusive(top / LOCK, f"the manifest {top}"):
+        write_about(top, options, complete=False)
+        made = Made(skipped=found.skipped, problems=list(found.problems))
+        run = _Run(top, options, made)
+        total = sum(file.size for file in run.wanted(found.files))
+        for read in _read_all(run.tasks, jobs, total, on_progress):
+            run.take(read)
+        run.finish()
+    made.seconds = time.monotonic() - begin
+    return made
+
+
+class _Run:
+    """The manifest while it is written."""
+
+    def __init__(self, top: Path, options: Options, made: Made) -> None:
+        self.tasks: list[Task] = []
+        self._top, self._options, self._made = top, options, made
+        self._entries = read_entries(top)
+        self._last = _clear(top, self._entries)
+
+    def wanted(self, files: list[Found]) -> list[Found]:
+        """The files that are not known as they are; what has changed or is gone is taken out."""
+        known = {entry.container.path: entry for entry in self._entries.values()}
+        made, left = self._made, []
+        for file in files:
+            entry = known.pop(file.path, None)
+            if entry is not None and _same(entry.container, file):
+                made.known += 1
+                made.problems += entry.told()
+                continue
+            if entry is not None:
+                self._drop(entry)
+            left.append(file)
+        for entry in known.values():  # of an earlier run with other sources
+            try:
+                now = os.stat(entry.container.path)
+            except OSError:
+                now = None
+            if now is None or not _same(entry.container, now):
+                self._drop(entry)
+        for file in sorted(left, key=lambda file: -file.size):
+            self._last += 1
+            self.tasks.append(Task(self._last, file, self._top, self._options))
+        return left
+
+    def take(self, read: Read) -> None:
+        """Note a container that was read."""
+        self._made.problems += read.problems
+        self._made.files += 1
+        if read.entry is not None:
+            entry = read.entry
+            self._entries[entry.container.number] = entry
+            rest = {"lines": entry.lines, "records": entry.records, "problems": entry.problems}
+            self._note({**entry.container._asdict(), **rest})
+
+    def finish(self) -> None:
+        """Write what comes last, and add up."""
+        entries, made = self._entries, self._made
+        with duckdb.connect(config={"threads": 1}) as database:
+            empty = lines_file(self._top, 0)
+            if not empty.exists():
+                write_parquet(database, nothing(), empty)
+            write_containers(database, self._top, entries)
+        write_about(self._top, self._options, complete=True)
+        for entry in entries.values():
+            made.bytes += entry.container.size
+            made.lines += entry.lines
+            made.records.update(entry.records)
+
+    def _drop(self, entry: Entry) -> None:
+        number = entry.container.number
+        self._note({"number": number, "gone": True})
+        lines_file(self._top, number).unlink(missing_ok=True)
+        del self._entries[number]
+        self._made.gone += 1
+
+    def _note(self, said: dict[str, Any]) -> None:
+        with open(self._top / CONTAINERS, "ab") as stream:
+            stream.write(json.dumps(said).encode("ascii") + b"\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+
+
+def _read_all(tasks: list[Task], jobs: int, total: int, on_progress: OnProgress) -> Iterator[Read]:
+    if jobs == 1 or len(tasks) < 2:
+        seen = [0, 0]
+
+        def progress(length: int, records: int) -> None:
+            seen[0] += length
+            seen[1] += records
+            on_progress(Seen("reading", seen[0], total, seen[1]))
+
+        for task in tasks:
+            yield read_container(task, progress)
+    else:
+        from dedupindex.processes import run_tasks  # pools are slow to import
+
+        yield from run_tasks(
+            read_container,
+            tasks,
+            jobs,
+            lambda length, records: on_progress(Seen("reading", length, total, records)),
+        )
+
+
+def _prepare(top: Path, options: Options) -> None:
+    """Make the directory, or see that it is what these options go on with."""
+    if top.exists() and not (top / FILE).exists() and not _is_begun(top):
+        raise BadInput(f"{top} holds something else; name a directory that is not there yet")
+    if (top / FILE).exists():
+        about = read_about(top)
+        for name, value in options._asdict().items():
+            if about.get(name) != value:
+                raise SettingsConflict(
+                    f"the manifest {top} was made with {name.replace('_', '-')} "
+                    f"{about.get(name)}, not {value}; make another"
+                )
+    (top / LINES).mkdir(parents=True, exist_ok=True)
+    sync_directory(top.parent)
+
+
+def _is_begun(top: Path) -> bool:
+    """Whether there is nothing but what a run begins with before it was killed."""
+    return top.is_dir() and all(
+        path.name in (LINES, LOCK) or path.name.startswith(f".{FILE}.") for path in top.iterdir()
+    )
+
+
+def write_about(top: Path, options: Options, *, complete: bool) -> None:
+    about = {"format": FORMAT, **options._asdict(), "complete": complete}
+    write_whole(top / FILE, json.dumps(about).encode() + b"\n")
+
+
+def _clear(top: Path, entries: dict[int, Entry]) -> int:
+    """Remove what a killed run left; returns the highest number that was ever given."""
+    last = 0
+    for path in top.glob(".*.part"):
+        path.unlink()
+    for path in (top / LINES).iterdir():
+        match = _OURS.fullmatch(path.name)
+        number = int(match[1]) if match else -1
+        last = max(last, number)
+        if number and number not in entries:
+            path.unlink()
+    for number in list(entries):
+        last = max(last, number)
+        if not lines_file(top, number).exists():
+            del entries[number]
+    text = (top / CONTAINERS).read_bytes() if (top / CONTAINERS).exists() else b""
+    if text and not text.endswith(b"\n"):  # a kill has cut it: what follows begins a new line
+        write_whole(top / CONTAINERS, text[: text.rfind(b"\n") + 1])
+    given = re.findall(rb'"number": ([0-9]+)', text)
+    return max([last, *map(int, given)])
+
+
+def _same(container: Container, file: Found | os.stat_result) -> bool:
+    """Whether a file is as it was read. The number of its device may change with every boot."""
+    now = file[2:5] if isinstance(file, Found) else (file.st_size, file.st_mtime_ns, file.st_ino)
+    return (container.size, container.mtime_ns, container.inode) == now

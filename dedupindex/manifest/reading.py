@@ -1,0 +1,77 @@
+"""One container to its file of lines, in any process."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+import duckdb
+
+from dedupindex.capture import Problem
+from dedupindex.errors import BadSource
+from dedupindex.manifest.finding import Found
+from dedupindex.manifest.judge import Options
+from dedupindex.manifest.line import Container
+from dedupindex.manifest.scan import Scan
+from dedupindex.manifest.spool import Spool
+from dedupindex.manifest.store import Entry, lines_file
+from dedupindex.processes import Count
+
+
+class Task(NamedTuple):
+    """One container to read."""
+
+    number: int
+    file: Found
+    top: Path
+    options: Options
+
+
+class Read(NamedTuple):
+    """How that went; without an entry the container is left out."""
+
+    entry: Entry | None
+    problems: list[Problem]
+
+
+def read_container(task: Task, count: Count) -> Read:
+    """Read a container and write its lines. What it returns is on disk."""
+    path = task.file.path
+    try:
+        with closing(Scan(path, task.number, task.options)) as scan:
+            return _written(task, scan, count)
+    except BadSource as error:
+        return Read(None, [Problem(path, -1, str(error))])
+
+
+def _written(task: Task, scan: Scan, count: Count) -> Read:
+    file = task.file
+    spool = Spool(lines_file(task.top, task.number))
+    try:
+        before = seen = 0
+        for lines in scan.lines():
+            spool.add(lines)
+            count(scan.position - before, spool.lines - seen)
+            before, seen = scan.position, spool.lines
+        problems = [Problem(file.path, *problem) for problem in scan.problems]
+        if scan.changed:
+            return Read(None, problems)
+        spool.finish(_database(), stay="damaged" if scan.damaged else "")
+    finally:
+        spool.drop()
+    status = scan.status
+    container = Container(
+        task.number, file.root, file.name, scan.size, status.st_mtime_ns, status.st_ino,
+        status.st_dev, scan.content_hash,
+    )  # fmt: skip
+    return Read(Entry(container, spool.lines, dict(scan.records), scan.problems), problems)
+
+
+_databases: list[duckdb.DuckDBPyConnection] = []  # of this process, made when it is needed
+
+
+def _database() -> duckdb.DuckDBPyConnection:
+    if not _databases:
+        _databases.append(duckdb.connect(config={"threads": 1}))
+    return _databases[0]
