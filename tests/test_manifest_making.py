@@ -379,6 +379,39 @@ def test_the_command(sources: Path, tmp_path: Path) -> None:
     assert " md5:" + hashlib.md5(b"payload").hexdigest() in out
 
 
+def test_what_warcsum_gets_wrong(tmp_path: Path) -> None:
+    """Each of these made it lose a line, write a wrong one, or crash."""
+    long = b"http://e.com/" + b"a" * 8000
+    records = (
+        record(b"warcinfo", b"x", number=9, Type=b"continuation", Segment_Number=b"2"),
+        response(version=b"WARC/1.1"),
+        response(Payload_Digest=b"md5:" + hashlib.md5(b"payload").hexdigest().encode()),
+        response(Payload_Digest=None),
+        response(Target_URI=long),
+        response(b"payload", (b"X-A-Name-That-Is-Longer-Than-31-Characters", b"x")),
+        response(Payload_Digest=sha1(b"wrong")),
+        response(b"p\r\n\r\n"),
+    )
+    cut = gz(response())[:-5]
+    for name, data in (
+        ("one/x.warc.gz", b"".join(map(gz, records)) + cut),
+        ("plain/x.warc", b"".join(records)),
+        ("single/x.warc.gz", gz(b"".join(records))),
+    ):
+        path = tmp_path / "s" / name
+        path.parent.mkdir(parents=True)
+        path.write_bytes(data)
+    for algorithm in ("md5", "sha1", "sha256", "sha512"):
+        out, _ = run(tmp_path / "s", "-o", tmp_path / algorithm, "-H", algorithm, "--text", "-",
+                     status=7)  # fmt: skip
+        hints = list(read_text(out.encode().splitlines()))
+        right = [Digest(algorithm, hashlib.new(algorithm, body).digest())
+                 for body in [b"payload"] * 6 + [b"p\r\n\r\n"]]  # fmt: skip
+        assert [hint.digest for hint in hints] == right * 3
+        assert [hint.url for hint in hints[:7]] == [URL] * 3 + [long] + [URL] * 3
+    assert len(lines_of(tmp_path / "sha1")) == 3  # names are kept apart by their directories
+
+
 def test_memory_does_not_grow_with_a_file(tmp_path: Path) -> None:
     """A record of 300 MB, packed a thousandfold, is read in the memory of a small one."""
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
