@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import tracemalloc
 from base64 import b32encode
@@ -10,14 +11,17 @@ from collections.abc import Callable
 from hashlib import md5, sha256
 from hashlib import sha1 as hash1
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dedupindex.verify.collection import Collection, verify_collection
 from dedupindex.verify.finding import BROKEN, DAMAGE, LOSS, REASONS, REMARK
 from tests.test_cli import dedupindex
-from tests.verifying import BODY, DAY, HOST, asked, copy_of, page, write
+from tests.verifying import BODY, DAY, HOST, asked, compared, copy_of, page, write
 from tests.warc_cases import (
     CHUNKED_HTTP,
     DATA,
@@ -147,10 +151,20 @@ def cut(tmp_path: Path) -> set[str]:
     return raw(tmp_path, gz(page(1)) + gz(page(2))[:-9])
 
 
+def vanished(tmp_path: Path) -> set[str]:
+    """A file that is there when the run begins, and gone when its turn comes."""
+    path = write(tmp_path / "made.warc.gz", [page(1)])
+    collection = Collection([path])
+    path.rename(tmp_path / "elsewhere")
+    return {finding.reason for finding in collection.findings()}
+
+
 ALONE: dict[str, list[Case]] = {
     "unreadable": [
         lambda path: raw(path, b"\x28\xb5\x2f\xfd zstd"),
         lambda path: raw(path, b"\0\0"),
+        lambda path: raw(path, gz(b"text"), "some.txt.gz"),
+        vanished,
     ],
     "damaged-member": [cut, lambda path: raw(path, gz(page(1))[:40])],
     "not-a-member": [
@@ -359,6 +373,39 @@ def test_real_archives_have_known_findings() -> None:
     assert sorted(reasons) == ["no-refers-to", "not-truncated", "profile-version"]
 
 
+ODD = [
+    b"",
+    b"\x1f\x8b",
+    b"WARC/1.0",
+    b"WARC/1.0\r\n\r\n",
+    b"\r\n" * 5000,
+    b"filedesc:",
+    gz(b"") * 3 + gz(page(1)),
+    gz(b"\r\n\r\n") + gz(page(1)),
+    gz(page(1) + b"\r\n" * 5000),
+    page(1) + gz(page(2)),
+    b"WARC/1.0\r\n" + b"WARC-Date: x\r\n" * 60_000 + b"Content-Length: 0\r\n\r\n\r\n\r\n",
+    record(b"response", HTTP + b"\n" * (3 << 20)),
+    record(b"response", b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 60_000 + b"\r\n"),
+]
+
+
+@settings(max_examples=150)
+@given(st.sampled_from([*ODD, *map(gz, ODD[6:]), gz(page(1)) + gz(copy_of(2, 1))]), st.data())
+def test_nothing_makes_it_crash(data: bytes, choice: st.DataObject) -> None:
+    at = choice.draw(st.integers(0, len(data)))
+    cut = choice.draw(st.integers(0, 20))
+    data = data[:at] + choice.draw(st.binary(max_size=20)) + data[at + cut :]
+    with TemporaryDirectory() as folder:
+        path, same = Path(folder, "made.warc.gz"), Path(folder, "same.warc.gz")
+        path.write_bytes(data)
+        same.write_bytes(data)
+        assert all(finding.level for finding in verify_collection([path]))
+        assert compared(path, same) == []
+        same.write_bytes(data[: at // 2] + gz(copy_of(1, 2)) + data[at // 2 + cut :])
+        assert compared(path, same) or path.read_bytes() == same.read_bytes()
+
+
 def test_files_side_by_side_give_the_same_as_one_after_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -394,6 +441,17 @@ def test_the_command_says_levels_and_statuses(tmp_path: Path) -> None:
     (tmp_path / "cut.warc.gz").write_bytes(gz(page(1))[:-3])
     dedupindex("verify", tmp_path, status=7)
     assert "does not exist" in dedupindex("verify", tmp_path / "none", status=4)[1]
+
+
+def test_names_may_be_any_bytes(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"\xff \n")
+    write(folder / "a.warc.gz", [copy_of(2, 1), page(3)])
+    write(tmp_path / "new" / os.fsdecode(b"\xff \n") / "a.warc.gz", [copy_of(2, 1), page(4)])
+    lines, _ = dedupindex("verify", folder, "--json", status=8)
+    assert "\\\\udcff" in lines
+    dedupindex("verify", "--against", folder, folder)
+    lines, _ = dedupindex("verify", "--against", folder, tmp_path / "new" / folder.name, status=8)
+    assert len(lines.splitlines()) == 2
 
 
 def test_every_reason_is_documented_with_its_level() -> None:

@@ -11,11 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dedupindex.rewrite.container import Job
 from dedupindex.verify import members
 from dedupindex.verify.against import Against
+from dedupindex.verify.collection import verify_collection
 from dedupindex.verify.finding import LOSS
 from dedupindex.verify.originals import Place
 from dedupindex.verify.pair import verify_pair
+from tests.rewriting import FakePlan, run, small_set, total
 from tests.test_cli import dedupindex
 from tests.verifying import DAY, HOST, asked, compared, copy_of, page, reasons, write
 from tests.warc_cases import CHUNKED_HTTP, HTTP, chunked, gz, record_id, request, sha1
@@ -297,6 +300,15 @@ def test_a_record_larger_than_memory_takes_little(tmp_path: Path) -> None:
     assert compared(old, new) == []
     assert tracemalloc.get_traced_memory()[1] < 16 << 20
     tracemalloc.stop()
+
+
+def test_our_own_rewriter_passes(tmp_path: Path) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    small_set(source)
+    assert total(run(Job(FakePlan(source), out))).revisits == 19
+    assert list(Against(source, [out]).findings()) == []
+    assert list(verify_collection([out])) == []
+    assert reasons(list(Against(out, [source]).findings())) == {"record-changed"}
 
 
 def test_folders_are_compared_file_by_file(tmp_path: Path) -> None:

@@ -58,8 +58,12 @@ def command(
 
 
 def _show(finding: Finding, as_json: bool) -> None:
+    finding = finding._replace(
+        file=printable(finding.file),
+        record_id=printable(finding.record_id),
+        message=printable(finding.message),
+    )
     if as_json:
         print_json({"level": finding.level, **finding._asdict()})
-        return
-    values = (finding.level, *finding)
-    click.echo("\t".join(printable(str(value)) for value in values))
+    else:
+        click.echo("\t".join(map(str, (finding.level, *finding))))

@@ -9,7 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from dedupindex.errors import BadSource
-from dedupindex.verify.collection import archives_below, in_order
+from dedupindex.verify.bytes import Unreadable
+from dedupindex.verify.collection import archives_below, in_order, size_of
 from dedupindex.verify.finding import Finding
 from dedupindex.verify.originals import Originals, places
 from dedupindex.verify.pair import verify_pair
@@ -41,10 +42,10 @@ class Against:
                 for found in archives_below(path)
             )
             files = list(found_in)
-            originals.write(in_order(places, files, _size(files)))
+            originals.write(in_order(places, files, size_of(files)))
             compare = partial(_compare, originals)
             tasks = [(*pair, Path(beside) / str(number)) for number, pair in enumerate(pairs)]
-            for spool in in_order(compare, tasks, _size([new for _, new in pairs])):
+            for spool in in_order(compare, tasks, size_of([new for _, new in pairs])):
                 yield from _spooled(spool)
                 spool.unlink()
 
@@ -72,15 +73,15 @@ class Against:
         return pairs, findings
 
 
-def _size(paths: Iterable[Path]) -> int:
-    return sum(path.stat().st_size for path in paths)
-
-
 def _compare(originals: Originals, task: tuple[Path, Path, Path]) -> Path:
     old, new, spool = task
     with open(spool, "wb") as stream:
-        for finding in verify_pair(old, new, originals.find):
-            marshal.dump(tuple(finding), stream)
+        try:
+            for finding in verify_pair(old, new, originals.find):
+                marshal.dump(tuple(finding), stream)
+        except Unreadable as error:
+            message = f"this, or the file before, cannot be compared: {error}"
+            marshal.dump(tuple(Finding("unreadable", str(new), -1, "", message)), stream)
     return spool
 
 

@@ -10,26 +10,36 @@ from pathlib import Path
 _LEAST, _MOST = 1 << 14, 1 << 20  # bytes compared in one go
 
 
+class Unreadable(Exception):
+    """A file that cannot be opened or read; says why."""
+
+
 class File:
-    """A file that is read at offsets; what it was when it was opened is all that is read."""
+    """A file that is read at offsets, as long as it was when it was opened."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise Unreadable(f"it cannot be opened: {error.strerror}") from error
         self.size = os.fstat(self._descriptor).st_size
 
     def close(self) -> None:
         os.close(self._descriptor)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes, fewer only at the end; `OSError` if the file became shorter."""
+        """Up to `size` bytes, fewer only at the end; raises `Unreadable`."""
         wanted = max(min(size, self.size - offset), 0)
-        data = os.pread(self._descriptor, wanted, offset)
+        data = b""
         while len(data) < wanted:
-            more = os.pread(self._descriptor, wanted - len(data), offset + len(data))
+            try:
+                more = os.pread(self._descriptor, wanted - len(data), offset + len(data))
+            except OSError as error:
+                raise Unreadable(f"it cannot be read: {error.strerror}") from error
             if not more:
-                raise OSError(0, "the file became shorter while it was read", str(self.path))
-            data += more
+                raise Unreadable("it became shorter while it was read")
+            data = data + more if data else more
         return data
 
 

@@ -166,7 +166,7 @@ def _unlike(before: AnyRecord, after: AnyRecord) -> Iterator[Note]:
     """How a record that should have stayed differs; nothing if only its compression does."""
     if isinstance(before, Record) and isinstance(after, Record):
         for (name, value), line in zip(before.head.fields, before.head.lines, strict=True):
-            if line not in after.head.lines and name in _OWN_REASON:
+            if name in _OWN_REASON and line not in after.head.lines:
                 shown = value[:200].decode("utf-8", "replace")
                 yield _OWN_REASON[name], f"{name.decode('ascii')} was {shown}"
         same = before.head == after.head

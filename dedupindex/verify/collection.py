@@ -6,6 +6,7 @@ import marshal
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,7 +14,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from dedupindex.errors import BadSource
 from dedupindex.verify import revisits
-from dedupindex.verify.bytes import opened
+from dedupindex.verify.bytes import Unreadable, opened
 from dedupindex.verify.container import AnyRecord, Container, is_archive
 from dedupindex.verify.facts import FULL, Facts, Note, checked
 from dedupindex.verify.finding import Finding
@@ -45,7 +46,7 @@ class Collection:
             try:
                 spools = [Path(beside) / str(number) for number in range(len(paths))]
                 tasks = list(zip(paths, spools, strict=True))
-                size = sum(path.stat().st_size for path in paths)
+                size = size_of(paths)
                 for number, spool in enumerate(in_order(_read, tasks, size)):
                     own = number < len(self._own)
                     yield from self._take(references, spool, number, own)
@@ -90,6 +91,8 @@ def _archives(paths: Iterable[Path], seen: set[tuple[int, int]]) -> Iterator[Pat
 def archives_below(path: Path) -> Iterator[Path]:
     """A file itself, or the archives below a directory, sorted by name."""
     if not path.is_dir():
+        if not path.is_file():
+            raise BadSource(f"{path} is neither a file nor a folder")
         yield path
         return
     for folder, folders, names in os.walk(path):
@@ -98,6 +101,15 @@ def archives_below(path: Path) -> Iterator[Path]:
             found = Path(folder, name)
             if found.is_file() and is_archive(found):
                 yield found
+
+
+def size_of(paths: Iterable[Path]) -> int:
+    """How large files are together, those that are gone left out."""
+    size = 0
+    for path in paths:
+        with suppress(OSError):
+            size += path.stat().st_size
+    return size
 
 
 def in_order(work: Callable[[T], R], tasks: list[T], size: int) -> Iterator[R]:
@@ -117,15 +129,19 @@ def in_order(work: Callable[[T], R], tasks: list[T], size: int) -> Iterator[R]:
 def _read(task: tuple[Path, Path]) -> Path:
     """Examine every record of a file; what is found goes to a spool file."""
     path, spool = task
-    with open(spool, "wb") as stream, opened(path) as file:
+    with open(spool, "wb") as stream:
         batch = _Batch(stream)
-        container = Container(file)
-        for item in container.each():
-            if isinstance(item, Finding):
-                batch.findings.append(tuple(item))
-            else:
-                batch.take(container, item)
-            batch.write(at_least=_BATCH)
+        try:
+            with opened(path) as file:
+                container = Container(file)
+                for item in container.each():
+                    if isinstance(item, Finding):
+                        batch.findings.append(tuple(item))
+                    else:
+                        batch.take(container, item)
+                    batch.write(at_least=_BATCH)
+        except Unreadable as error:
+            batch.findings.append(tuple(Finding("unreadable", str(path), -1, "", str(error))))
         batch.write()
     return spool
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 from dedupindex.verify import arc
-from dedupindex.verify.bytes import File
+from dedupindex.verify.bytes import File, Unreadable, opened
 from dedupindex.verify.finding import Broken, Finding
 from dedupindex.verify.members import MAGIC, Beginnings, Member, magics
 from dedupindex.verify.records import Reader, Record
@@ -28,28 +28,28 @@ def is_archive(path: Path) -> bool:
     if path.name.lower().endswith(SUFFIXES):
         return True
     try:
-        file = File(path)
-        try:
+        with opened(path) as file:
             return file.size > 0 and kind_of(file) != ""
-        finally:
-            file.close()
-    except OSError:
+    except Unreadable:
         return False
 
 
 def kind_of(file: File) -> str:
     """``warc``, ``arc``, with ``.gz`` if compressed; "" for anything else."""
     start = file.read(0, _START)
-    zipped = start.startswith(MAGIC)
-    if zipped:
+    end = ""
+    if start.startswith(MAGIC):
+        end = ".gz"
         try:
             start = Member(file, 0).piece()
         except Broken:
-            return "warc.gz" if file.path.name.lower().endswith(SUFFIXES) else ""
+            start = b""
     if start[:5].upper() == b"WARC/":
-        return "warc.gz" if zipped else "warc"
+        return "warc" + end
     if arc.begins(start):
-        return "arc.gz" if zipped else "arc"
+        return "arc" + end
+    if end and file.path.name.lower().endswith(SUFFIXES):  # what is first may be empty, or damaged
+        return "arc.gz" if ".arc" in file.path.suffixes else "warc.gz"
     return ""
 
 

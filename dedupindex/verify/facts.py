@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -105,8 +106,8 @@ def _header_notes(record: Record) -> Iterator[Note]:
         yield "bad-date", f"its WARC-Date is {shown!r}"
     if not record.url and record.kind in _NEEDS_URI:
         yield "no-target-uri", "its WARC-Target-URI is missing or empty"
-    names = [name for name, _ in head.fields if name in _SINGLE]
-    for name in sorted({name for name in names if names.count(name) > 1}):
+    names = Counter(name for name, _ in head.fields if name in _SINGLE)
+    for name in sorted(name for name, count in names.items() if count > 1):
         yield "repeated-field", f"{name.decode('ascii')} stands there more than once"
 
 

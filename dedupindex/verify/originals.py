@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dedupindex.verify import http
-from dedupindex.verify.bytes import File, opened
+from dedupindex.verify.bytes import File, Unreadable, opened
 from dedupindex.verify.container import AnyRecord, Container
 from dedupindex.verify.facts import FULL, Facts, bare, examine, facts_of, moment, start_of
 from dedupindex.verify.finding import Broken, Finding
@@ -56,10 +57,10 @@ class Originals:
         """Keep the places of files, as `places` gives them."""
         database = sqlite3.connect(self._path)
         database.execute("PRAGMA journal_mode = OFF")
-        database.execute("CREATE TABLE files (path TEXT)")
+        database.execute("CREATE TABLE files (path BLOB)")
         database.execute("CREATE TABLE places (key BLOB, file INTEGER, offset INTEGER)")
         for number, (path, rows) in enumerate(found, 1):
-            database.execute("INSERT INTO files VALUES (?)", (str(path),))
+            database.execute("INSERT INTO files VALUES (?)", (os.fsencode(path),))
             many = ((key, number, offset) for key, offset in rows)
             database.executemany("INSERT INTO places VALUES (?, ?, ?)", many)
         database.execute("CREATE INDEX by_key ON places (key)")
@@ -75,7 +76,7 @@ class Originals:
             "ORDER BY places.rowid"
         )
         for path, offset in self._database.execute(query, (key_of(wanted.url, wanted.date),)):
-            yield Place(Path(path), offset)
+            yield Place(Path(os.fsdecode(path)), offset)
 
 
 class Original:
@@ -119,7 +120,7 @@ class Shelf:
                 if not container.begins(place.offset):
                     continue
                 record = container.at(place.offset)[0]
-            except (Broken, OSError):
+            except (Broken, Unreadable):
                 continue
             named = not wanted.record_id or record.record_id in (wanted.record_id, b"")
             same_date = record.date == wanted.date or moment(record.date) == moment(wanted.date)
@@ -150,9 +151,8 @@ def places(path: Path) -> tuple[Path, list[tuple[bytes, int]]]:
     read, and proven to be a true beginning, before it counts.
     """
     found = []
-    with opened(path) as file:
-        container = Container(file)
-        for offset, url, date in _heads(container):
+    with suppress(Unreadable), opened(path) as file:
+        for offset, url, date in _heads(Container(file)):
             found.append((key_of(url, date), offset))
     return path, found
 

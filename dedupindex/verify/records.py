@@ -15,7 +15,7 @@ from dedupindex.verify.finding import Broken
 LONGEST_HEAD = 1 << 20  # bytes
 _VERSION = re.compile(rb"WARC/[0-9]+\.[0-9]+")
 _NUMBER = re.compile(rb"[0-9]{1,18}")
-_LINE_ENDS = b"\r\n"
+_LINE_ENDS = re.compile(rb"[\r\n]+")
 
 
 class Reader:
@@ -57,9 +57,11 @@ class Reader:
     def line_ends(self) -> int:
         """Pass over line ends; returns how many bytes they were."""
         count = 0
-        while self.hold(1) and self.buffer[self.at] in _LINE_ENDS:
-            self.pass_over(1)
-            count += 1
+        while self.hold(1):
+            match = _LINE_ENDS.match(self.buffer, self.at)
+            if match is None:
+                break
+            count += len(self.pass_over(match.end() - self.at))
         return count
 
 
