@@ -78,21 +78,19 @@ def _container(number: int, root: Path, name: str) -> Container:
 
 def _lines(container: Container) -> Iterator[tuple[Line, bytes]]:
     window = open_window(container.name, container.path)
+    found = []
     for event in read(window):
-        if not isinstance(event, Record) or event.type != b"response":
-            continue
-        block = b"".join(bytes(piece) for piece in event.pieces())
-        event.finish()
-        body = block.partition(b"\r\n\r\n")[2]
-        url, date, record_id, _, digest, _, _ = event.values
-        yield (
-            Line(
-                container.number, event.offset, event.stored, record_id.strip(b"<>"),
-                url.strip(b"<>"), date, digest, b"", 3, b"", len(body), 200, b"\n", 0, "", "",
-            ),
-            body,
-        )  # fmt: skip
+        if isinstance(event, Record) and event.type == b"response":
+            block = b"".join(bytes(piece) for piece in event.pieces())
+            found.append((event, block.partition(b"\r\n\r\n")[2]))
     window.close()
+    for event, body in found:  # only now it is known how long the long ones are
+        url, date, record_id, _, digest, _, _ = event.values
+        line = Line(
+            container.number, event.offset, event.stored, record_id.strip(b"<>"),
+            url.strip(b"<>"), date, digest, b"", 3, b"", len(body), 200, b"\n", 0, "", "",
+        )  # fmt: skip
+        yield line, body
 
 
 def members(*records: bytes) -> bytes:

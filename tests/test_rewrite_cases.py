@@ -12,6 +12,8 @@ from dedupindex.manifest.line import Line
 from dedupindex.resolve.plan import Planned
 from dedupindex.rewrite.judge import Judged, Place, judge
 from dedupindex.sources.stated import Refused
+from dedupindex.warc import single
+from dedupindex.warc.single import NotExact, Single
 from tests.rewriting import EARLY
 from tests.warc_cases import (
     CHUNKED_HTTP,
@@ -301,3 +303,27 @@ def test_a_bomb_is_read_in_pieces(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="not-exact"):
         judged(tmp_path / "x", response(body) + response(), first(body))
     assert gzip.decompress((tmp_path / "x").read_bytes())
+
+
+@pytest.mark.parametrize("piece", [1, 7, 100, 1 << 18])
+def test_long_records_are_read_as_short_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    """Piece by piece, whatever the pieces: the same block, and the same damage found."""
+    monkeypatch.setattr(single, "SHORT", 100)
+    monkeypatch.setattr(single, "_PIECE", piece)
+    path = tmp_path / "x"
+    for body in (b"x", BODY, bytes(9000)):
+        whole = response(body)
+        packed = gz(whole)
+        for data in (whole, packed):
+            path.write_bytes(data)
+            with open(path, "rb", buffering=0) as file:
+                found = Single(file, 0, len(data))
+                assert found.data is None and b"".join(found.block()) == HTTP + body
+        flipped = packed[:-7] + bytes([packed[-7] ^ 1]) + packed[-6:]
+        for data in (packed[:-1], packed + b"x", packed * 2, flipped, gz(whole + b"\r\n"),
+                     gz(whole[:-1]), whole[:-1], whole + b"x", gz(whole * 2)):  # fmt: skip
+            path.write_bytes(data)
+            with open(path, "rb", buffering=0) as file, pytest.raises(NotExact):
+                b"".join(Single(file, 0, len(data)).block())

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
+from select import select
 from typing import Any
 
 import pytest
 
 from dedupindex.errors import DedupError, IndexBusy
 from dedupindex.files import exclusive
-from dedupindex.rewrite import disk
 from dedupindex.rewrite.container import Job
 from dedupindex.rewrite.journal import DIRECTORY, journals
 from dedupindex.rewrite.undo import Undo, commit, restore
-from tests.rewriting import FakePlan, content, run, small_set, total
+from tests.rewriting import FakePlan, content, records_of, run, small_set, total
 
 WRITES = (
     "pwrite", "copy_file_range", "fsync", "replace", "fchmod", "utime", "unlink", "mkdir",
@@ -118,13 +119,7 @@ def check_nothing_lost(source: Path, before: dict[str, bytes], result: dict[str,
 
 def test_any_write_may_fail(made: Path) -> None:
     before, result = content(made / "in"), content(made / "out")
-    source = made / "work"
-
-    def fresh() -> None:
-        shutil.rmtree(source, ignore_errors=True)
-        shutil.copytree(made / "in", source)
-
-    fresh()
+    source = made / "in"
     plan = FakePlan(source)
     outcomes = sweep(lambda: void(run(Job(plan))), full)
     count = 0
@@ -136,7 +131,6 @@ def test_any_write_may_fail(made: Path) -> None:
         assert content(source) == result and parts(source) == []
         undo(source)
         assert content(source) == before and list(journals(source)) == []
-        fresh()
         plan.__init__(source)  # type: ignore[misc]
     assert count > 20
 
@@ -208,6 +202,39 @@ def test_undo_may_be_killed_before_any_write(made: Path) -> None:
     assert at > 10 and content(source) == before
 
 
+def test_it_may_be_killed_at_any_moment(made: Path) -> None:
+    """Several processes are at work, and all of them die with the one that is killed."""
+    before, result = content(made / "in"), content(made / "out")
+    source, moments = made / "in", Random(5)
+    for turn in range(10):
+        plan = FakePlan(source)
+        child = os.fork()
+        if not child:
+            run(Job(plan), 2)
+            os._exit(0)
+        wait_for(child, moments.random() * 0.1)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        check_nothing_lost(source, before, result)
+        deadline = time.monotonic() + 10
+        while True:  # the workers die too, and only then can another run begin
+            try:
+                run(Job(plan), 2)
+                break
+            except IndexBusy:
+                assert time.monotonic() < deadline
+        assert content(source) == result and parts(source) == []
+        undo(source)
+        assert content(source) == before, turn
+
+
+def wait_for(child: int, seconds: float) -> None:
+    """Let some time pass, at most until a process ends."""
+    descriptor = os.pidfd_open(child)
+    select([descriptor], [], [], seconds)
+    os.close(descriptor)
+
+
 def test_a_second_run_waits_for_nobody(made: Path) -> None:
     source = made / "in"
     (source / DIRECTORY).mkdir()
@@ -257,11 +284,8 @@ def test_commit_lets_go_of_what_was_dropped_and_originals_bring_it_back(made: Pa
     assert not list((source / DIRECTORY).glob("*.dropped"))
     states = [restore(Undo(source, name, made / "back")).state for name in before]
     assert sorted(states) == ["copied", "records", "records"]
-    from tests.rewriting import records_of
-
     for name in before:
         old = made / "old" / name
         old.parent.mkdir(parents=True, exist_ok=True)
         old.write_bytes(before[name])
         assert records_of(made / "back" / name) == records_of(old)
-    assert disk.room(made) > 0
