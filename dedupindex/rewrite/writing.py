@@ -44,6 +44,9 @@ def rewrite_container(job: Job, container: Container) -> Outcome:
 
     Raises `OSError` where writing fails, and then nothing has changed.
     """
+    if job.out is None and next(iter(job.plan.of(container.number)), None) is None:
+        size = container.size
+        return Outcome(container.name, "kept", bytes_before=size, bytes_after=size)
     try:
         with _opened(job, container) as source, closing(Originals(job.plan)) as originals:
             if job.out is None and not job.dry and (done := _resumed(container, source)):

@@ -89,17 +89,20 @@ def _archives(paths: Iterable[Path], seen: set[tuple[int, int]]) -> Iterator[Pat
 
 
 def archives_below(path: Path) -> Iterator[Path]:
-    """A file itself, or the archives below a directory, sorted by name."""
+    """A file itself, or the archives below a directory, sorted by name.
+
+    Names that begin with a dot are passed over: journals, and files that are not whole.
+    """
     if not path.is_dir():
         if not path.is_file():
             raise BadSource(f"{path} is neither a file nor a folder")
         yield path
         return
     for folder, folders, names in os.walk(path):
-        folders.sort()
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             found = Path(folder, name)
-            if found.is_file() and is_archive(found):
+            if not name.startswith(".") and found.is_file() and is_archive(found):
                 yield found
 
 
