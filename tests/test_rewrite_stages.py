@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
+from fastwarc.warc import ArchiveIterator as FastIterator
+from warcio.archiveiterator import ArchiveIterator
 
 from dedupindex.cli import main
 from tests.rewriting import content, records_of, small_set
+from tests.test_rewrite_in_place import Failing
 
 
 @pytest.fixture
@@ -58,3 +63,33 @@ def test_in_place_twice_and_back(planned: Path, capsys: pytest.CaptureFixture[st
     assert told(capsys, "rewrite", plan, "--undo")["exact"] == 2
     assert content(source) == before
     assert told(capsys, "rewrite", plan, "--in-place")["revisits"] == 19
+
+
+@pytest.mark.parametrize("at", [3, 9, 20])
+def test_sigterm_leaves_nothing_behind(planned: Path, at: int) -> None:
+    """118: the file at hand is dropped, those before it are done."""
+    source = planned / "in"
+    before = content(source)
+    child = os.fork()
+    if not child:
+        with Failing(at, lambda: os.kill(os.getpid(), signal.SIGTERM)):
+            status = main(["rewrite", str(planned / "plan"), "--in-place", "--jobs", "1"])
+        os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130
+    now = content(source)
+    assert set(now) == set(before)  # no file that is not whole
+    assert main(["rewrite", str(planned / "plan"), "--undo"]) == 0
+    assert content(source) == before
+
+
+def test_others_read_the_results(planned: Path) -> None:
+    out = planned / "out"
+    assert main(["rewrite", str(planned / "plan"), "--out", str(out)]) == 0
+    for name in content(planned / "in"):
+        with open(out / name, "rb") as file:
+            kinds = [record.rec_type for record in ArchiveIterator(file, check_digests=True)]
+        with open(out / name, "rb") as file:
+            records = FastIterator(file, parse_http=False, verify_digests=True)
+            seen = [record.headers["WARC-Type"] for record in records]
+        assert len(kinds) == len(records_of(planned / "in" / name))
+        assert seen == kinds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,6 +79,7 @@ def command(
         raise click.UsageError("give one of --out, --in-place, --undo and --commit")
     if (cdxj is None) != (not manifests):
         raise click.UsageError("--cdxj and --manifest go together")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave no file that is not whole
     opened = open_plan(plan)
     processes = jobs or len(os.sched_getaffinity(0))
     roots = sorted({Path(one.root) for one in opened.containers().values()})
