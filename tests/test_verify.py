@@ -215,6 +215,7 @@ ALONE: dict[str, list[Case]] = {
         records(page(1, Payload_Digest=b"xxh3:0123456789abcdef")),
         records(page(1, Block_Digest=b"sha1:short")),
     ],
+    "empty-block-digest": [pair(Block_Digest=sha1(b""))],
     "no-profile": [pair(Profile=None)],
     "unknown-profile": [pair(Profile=b"http://example.org/profile")],
     "profile-version": [

@@ -158,7 +158,10 @@ def _read(
             body.add(data[size:] if length == 0 and size else data)
         length += len(data)
     if whole is not None and block is not None and whole.raw != block.raw:
-        notes.append(("block-digest", "its block has another digest than WARC-Block-Digest"))
+        if record.kind == b"revisit" and is_empty(block):
+            notes.append(("empty-block-digest", "its WARC-Block-Digest is that of nothing"))
+        else:
+            notes.append(("block-digest", "its block has another digest than WARC-Block-Digest"))
     if payload and body and payload.raw not in body.sums and not (also and also.raw == payload.raw):
         notes.append(("payload-digest", "its payload has another digest than is stated"))
     notes.extend(_block_notes(record, length, payload))

@@ -53,6 +53,7 @@ REASONS = {
     "not-exact": REMARK,
     "digest-not-checked": REMARK,
     # --- revisits, alone -------------------------------------------------------------------------
+    "empty-block-digest": REMARK,
     "no-profile": BROKEN,
     "unknown-profile": BROKEN,
     "profile-version": REMARK,
