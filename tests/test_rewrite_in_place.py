@@ -19,7 +19,8 @@ from dedupindex.files import exclusive
 from dedupindex.rewrite.container import Job
 from dedupindex.rewrite.journal import DIRECTORY, journals
 from dedupindex.rewrite.undo import Undo, commit, restore
-from tests.rewriting import FakePlan, content, records_of, run, small_set, total
+from tests.rewriting import FakePlan, content, members, records_of, run, small_set, total
+from tests.warc_cases import response
 
 WRITES = (
     "pwrite", "copy_file_range", "fsync", "replace", "fchmod", "utime", "unlink", "mkdir",
@@ -280,7 +281,15 @@ def test_commit_lets_go_of_what_was_dropped_and_originals_bring_it_back(made: Pa
     source = made / "in"
     before = content(source)
     run(Job(FakePlan(source)))
-    assert all(commit(one) > 0 for one in list(journals(source)))
+    tasks = [Undo(source, one.summary()[0].name, None) for one in journals(source)]
+    holder = source / "a.warc.gz"
+    kept = holder.read_bytes()
+    holder.write_bytes(kept[:900] + b"!" + kept[901:])
+    assert [commit(task).state for task in tasks] == ["left", "left"]
+    holder.unlink()
+    assert [commit(task).state for task in tasks] == ["left", "left"]
+    holder.write_bytes(kept)
+    assert [commit(task).state for task in tasks] == ["committed", "committed"]
     assert not list((source / DIRECTORY).glob("*.dropped"))
     states = [restore(Undo(source, name, made / "back")).state for name in before]
     assert sorted(states) == ["copied", "records", "records"]
@@ -289,3 +298,27 @@ def test_commit_lets_go_of_what_was_dropped_and_originals_bring_it_back(made: Pa
         old.parent.mkdir(parents=True, exist_ok=True)
         old.write_bytes(before[name])
         assert records_of(made / "back" / name) == records_of(old)
+
+
+def test_a_later_run_builds_on_a_committed_one(made: Path) -> None:
+    """Its originals are counted from files as they were then, whatever happened before."""
+    source = made / "in"
+    run(Job(FakePlan(source)))
+    for one in list(journals(source)):
+        assert commit(Undo(source, one.summary()[0].name, None)).state == "committed"
+    later = Random(9).randbytes(2000)  # what c.warc has an original of, moved by the first run
+    data = members(
+        response(later, number=77, Target_URI=b"http://later/", Date=b"2026-12-01T00:00:00Z")
+    )
+    (source / "d.warc.gz").write_bytes(data)
+    before = content(source)
+    plan = FakePlan(source)
+    assert [planned.original.container for planned in plan.found] == [2]
+    assert total(run(Job(plan))).revisits == 1
+    assert restore(Undo(source, "d.warc.gz", made / "back")).state == "exact"
+    (task,) = [Undo(source, one.summary()[0].name, None) for one in journals(source)]
+    assert commit(task).state == "committed"
+    assert restore(Undo(source, "d.warc.gz", made / "again")).state == "records"
+    (made / "old").mkdir()
+    (made / "old" / "d.warc.gz").write_bytes(before["d.warc.gz"])
+    assert records_of(made / "again" / "d.warc.gz") == records_of(made / "old" / "d.warc.gz")

@@ -170,15 +170,25 @@ def tell(results: Iterator[Restored], *, as_json: bool) -> int:
 
 
 def _commit(roots: list[Path], *, as_json: bool) -> int:
-    freed = files = 0
+    freed = files = left = 0
     with locked([root for root in roots if list(journals(root))]):
-        for root in roots:
-            for journal in list(journals(root)):
-                freed += commit(journal)
-                files += 1
+        tasks = [
+            Undo(root, journal.summary()[0].name, None)
+            for root in roots
+            for journal in journals(root)
+        ]
+        for result in map(commit, tasks):
+            files += 1
+            if result.state == "left":
+                left += 1
+                say(f"warning: {result.name} can still be undone only: {result.problem}")
+            else:
+                freed += result.bytes_after
     if as_json:
-        print_json({"files": files, "bytes": freed})
+        print_json({"files": files, "left": left, "bytes": freed})
     else:
         places = printable(", ".join(map(str, roots)))
-        click.echo(f"{places}: the dropped records of {files:,} files are gone, {amount(freed)}")
-    return 0
+        click.echo(
+            f"{places}: the dropped records of {files - left:,} files are gone, {amount(freed)}"
+        )
+    return Damaged.exit_status if left else 0

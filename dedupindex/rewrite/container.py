@@ -193,5 +193,5 @@ def _entry(
     return Entry(
         line.offset, line.stored, at, stored,
         judged.response.header.decode("latin-1"), judged.sha256,
-        "" if here else holder.root, holder.name, original.offset, original.stored,
+        "" if here else holder.root, holder.name, original.offset, original.stored, holder.size,
     )  # fmt: skip

@@ -53,6 +53,7 @@ class Entry(NamedTuple):
     name: str
     original: int  # its offset there, when its container was scanned
     original_stored: int
+    original_size: int  # of its container then
 
 
 class Ended(NamedTuple):
@@ -78,15 +79,21 @@ class Journal:
         """What was, and what is."""
         return summary(self.lines)
 
-    def told(self) -> Path | None:
-        """What is known of the container, even if its dropped members are gone.
+    def of_size(self, after: int, before: int = -1) -> Path | None:
+        """The journal, committed or not, of a run that left the container with `after` bytes.
 
-        None if nothing, or if that was several runs ago: each counts from the file before it.
+        `before` is how many it had, if that is known.
         """
-        if self.exists():
-            return self.lines
-        committed = list(self.directory.glob(f"{self.lines.stem}.*.committed"))
-        return committed[0] if len(committed) == 1 else None
+        for path in (self.lines, *self.committed()):
+            if path.exists():
+                was, ended = summary(path)
+                if ended.size == after and before in (-1, was.size):
+                    return path
+        return None
+
+    def committed(self) -> list[Path]:
+        """The journals of runs whose dropped members are gone."""
+        return sorted(self.directory.glob(f"{self.lines.stem}.*.committed"))
 
     def clear(self) -> None:
         """Forget the container; what is told last goes first."""

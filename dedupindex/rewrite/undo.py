@@ -10,14 +10,21 @@ import hashlib
 import os
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from dedupindex.files import sync_directory
 from dedupindex.rewrite.container import Left
-from dedupindex.rewrite.disk import FileSink, content_hash, keep_metadata, open_for_reading
+from dedupindex.rewrite.disk import (
+    DrySink,
+    FileSink,
+    Sink,
+    content_hash,
+    keep_metadata,
+    open_for_reading,
+)
 from dedupindex.rewrite.journal import Entry, Journal, Offsets, Was, entries, summary
 from dedupindex.rewrite.recipe import END
 from dedupindex.rewrite.writing import part_of
@@ -41,7 +48,7 @@ class Restored:
     """What became of it."""
 
     name: str
-    state: str  # exact (bit for bit), records (each to the bit), copied, there, left
+    state: str  # exact (bit for bit), records (each to the bit), copied, there, committed, left
     records: int = 0
     problem: str = ""
     bytes_after: int = 0
@@ -113,22 +120,27 @@ def _to_directory(task: Undo, out: Path) -> Restored:
     if target.exists():
         raise Left(f"{target} is there already")
     journal = Journal(task.directory, task.name)
-    told = journal.told()
     try:
         with (
             open_for_reading(task.directory / task.name) as source,
             open(part, "w+b", buffering=0) as file,
         ):
             restored = Restored(task.name, "copied")
+            told = journal.of_size(os.fstat(source.fileno()).st_size)
+            if told is None and (journal.exists() or journal.committed()):
+                raise Left("it is not what its journal says that it became")
             if told is None:
                 FileSink(file).copy(source, 0, os.fstat(source.fileno()).st_size)
                 _finish(source, file, None)
-            elif journal.exists() and journal.dropped.exists():
+            elif told == journal.lines and journal.dropped.exists():
                 was, ended = journal.summary()
                 _exact(source, journal, was, file)
                 restored = Restored(task.name, "exact", ended.revisits)
             else:
-                restored = Restored(task.name, "records", _records(task, told, source, file))
+                was, ended = summary(told)
+                _records(task, told, source, FileSink(file))
+                _finish(source, file, was)
+                restored = Restored(task.name, "records", ended.revisits)
             restored.bytes_after = os.fstat(file.fileno()).st_size
         os.replace(part, target)
         sync_directory(target.parent)
@@ -137,39 +149,40 @@ def _to_directory(task: Undo, out: Path) -> Restored:
         part.unlink(missing_ok=True)
 
 
-def _records(task: Undo, told: Path, source: BinaryIO, file: BinaryIO) -> int:
+def _records(task: Undo, told: Path, source: BinaryIO, sink: Sink) -> None:
     """Write the file with every record made of its revisit and its original."""
-    was, ended = summary(told)
-    if os.fstat(source.fileno()).st_size != ended.size:
-        raise Left("it is not what its journal says that it became")
-    sink, position = FileSink(file), 0
+    position = 0
     with ExitStack() as files:
-        holders: dict[tuple[str, str], tuple[BinaryIO, Offsets | None]] = {}
+        holders: dict[tuple[str, str, int], tuple[BinaryIO, Offsets | None]] = {}
         for entry in entries(told):
             sink.copy(source, position, entry.new_offset - position)
-            place = entry.root, entry.name
-            if place not in holders:
-                if len(holders) == _OPEN:
-                    files.close()
-                    holders.clear()
-                base = Path(entry.root) if entry.root else task.directory
-                opened = files.enter_context(open_for_reading(base / entry.name))
-                moved = Journal(base, entry.name).told()
-                holders[place] = opened, Offsets(entries(moved)) if moved else None
+            place = entry.root, entry.name, entry.original_size
             try:
+                if place not in holders:
+                    if len(holders) == _OPEN:
+                        files.close()
+                        holders.clear()
+                    base = Path(entry.root) if entry.root else task.directory
+                    opened = files.enter_context(open_for_reading(base / entry.name))
+                    holders[place] = opened, _moved(base, entry, opened)
                 _record(entry, source, *holders[place], sink)
             except NotExact as error:
                 raise Left(
                     f"the record at {entry.new_offset} cannot be restored: {error}"
                 ) from error
             position = entry.new_offset + entry.new_stored
-    sink.copy(source, position, ended.size - position)
-    _finish(source, file, was)
-    return ended.revisits
+    sink.copy(source, position, os.fstat(source.fileno()).st_size - position)
+
+
+def _moved(base: Path, entry: Entry, file: BinaryIO) -> Offsets | None:
+    """Where the originals in a container went, None if they are where they were."""
+    size = os.fstat(file.fileno()).st_size
+    told = Journal(base, entry.name).of_size(size, entry.original_size)
+    return Offsets(entries(told)) if told and size != entry.original_size else None
 
 
 def _record(
-    entry: Entry, source: BinaryIO, holder: BinaryIO, moved: Offsets | None, sink: FileSink
+    entry: Entry, source: BinaryIO, holder: BinaryIO, moved: Offsets | None, sink: Sink
 ) -> None:
     """Write one record; raises `NotExact` if it does not come out as it was."""
     revisit = Single(source, entry.new_offset, entry.new_stored)
@@ -201,6 +214,21 @@ def _pieces(entry: Entry, revisit: Single, original: Single) -> Iterator[bytes |
     yield END
 
 
-def commit(journal: Journal) -> int:
-    """Let go of the dropped members of a container, for ever; returns their bytes."""
-    return journal.commit() if journal.dropped.exists() else 0
+def commit(task: Undo) -> Restored:
+    """Let go of the dropped members of a container, for ever, in `Restored.bytes_after`.
+
+    Before that, every record is made of its revisit and its original once more, as these are now.
+    """
+    path, journal = task.directory / task.name, Journal(task.directory, task.name)
+    was, ended = journal.summary()
+    try:
+        with open_for_reading(path) as source, closing(DrySink()) as sink:
+            size = os.fstat(source.fileno()).st_size
+            if size != ended.size or not journal.dropped.exists():
+                raise Left("it is not what its journal says that it became")
+            _records(task, journal.lines, source, sink)
+    except Left as left:
+        return Restored(task.name, "left", 0, str(left))
+    except FileNotFoundError as error:
+        return Restored(task.name, "left", 0, f"{error.filename} is not there")
+    return Restored(task.name, "committed", ended.revisits, "", journal.commit())
