@@ -42,6 +42,11 @@ class _Resolve(click.Command):
     help="Directory to make, or to put a part of a plan in.",
 )  # fmt: skip
 @click.option(
+    "--index", type=click.Path(path_type=Path), metavar="INDEX",
+    help="Take originals of other files, too, that INDEX names and that are there now; what it "
+    "names in the set stays.",
+)  # fmt: skip
+@click.option(
     "--compare", default="strong-digest", show_default=True, metavar="HOW",
     help="Read copies and originals again and compare their bytes: always, or sample N of the "
     "payloads that have copies. BLAKE3 and length are compared anyway.",
@@ -77,6 +82,7 @@ def command(manifests: tuple[Path, ...], output: Path, as_json: bool, **options:
     chosen = Options(
         rule,
         Compare.parse(options["compare"]),
+        options["index"],
         options["base_urls"],
         options["memory"],
         options["threads"],

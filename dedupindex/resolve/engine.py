@@ -20,19 +20,19 @@ Database = duckdb.DuckDBPyConnection
 
 @contextmanager
 def working(beside: Path, memory: str, threads: int) -> Iterator[tuple[Database, Path]]:
-    """A database on disk in a directory of its own below `beside`, and that directory.
+    """A database that goes on in a directory of its own below `beside`, and that directory.
 
     `memory` bounds it, as ``1GB``; threads are of the whole machine with 0. Failures of the
     engine, a full disk among them, are raised as `DedupError`.
     """
-    config: dict[str, str | bool | int | float | list[str]] = {
-        "memory_limit": memory, "preserve_insertion_order": "false",
-        **({"threads": threads} if threads else {}),
-    }  # fmt: skip
     with tempfile.TemporaryDirectory(prefix=".resolve-", dir=beside) as name:
+        config: dict[str, str | bool | int | float | list[str]] = {
+            "memory_limit": memory, "preserve_insertion_order": "false", "temp_directory": name,
+            **({"threads": threads} if threads else {}),
+        }  # fmt: skip
         home = Path(name)
         try:
-            database = duckdb.connect(home / "work.duckdb", config=config)
+            database = duckdb.connect(config=config)
         except duckdb.Error as error:
             raise BadInput(f"--memory {memory}: {_first_line(error)}") from error
         try:

@@ -21,9 +21,9 @@ _INSTANT = f"""coalesce(
 _PLACE_BITS = 60  # an exabyte
 _PLACES = f"{1 << _PLACE_BITS}::UHUGEINT"
 _KEY = f"({_INSTANT} * {_PLACES} + place::UHUGEINT)"
-_PLACE_OF_KEY = f"(first % {_PLACES})::BIGINT"
 _FIRSTS = """
-SELECT class, min(key) FILTER (fit) AS first, arg_min(moment, key) FILTER (fit) AS first_moment,
+SELECT class, min(key) FILTER (fit) AS first, arg_min(place, key) FILTER (fit) AS first_place,
+  arg_min(moment, key) FILTER (fit) AS first_moment,
   arg_min(record, key) FILTER (fit) AS first_record
 FROM equal WHERE {where} GROUP BY class HAVING count(*) > 1"""
 
@@ -45,11 +45,12 @@ class Rule:
 
 
 def group(database: Database, rule: Rule) -> None:
-    """From the views ``lines`` and ``part`` and the table ``named`` make two tables.
+    """From the views ``lines`` and ``part`` and the table ``named`` make tables.
 
     ``outcomes`` has `place`, `key` and `outcome` of each line that has an equal, with the place of
     the original where there is one: "original", "copy" or the reason why it stays. ``extensions``
-    numbers the payloads of digests that have several.
+    numbers the payloads of digests that have several. ``equal`` is left, for `writing`: the lines
+    whose digests others have, too.
     """
     database.execute(f"""
         CREATE TABLE labels AS
@@ -58,8 +59,8 @@ def group(database: Database, rule: Rule) -> None:
         FROM part GROUP BY 1 HAVING count(*) > 1""")
     database.execute(f"""
         CREATE TABLE equal AS
-        SELECT hash(digest, strong, length, status, coding) AS class, {_KEY} AS key, place, moment,
-          hash(record_id) AS record, unfit = '' AS fit, stay
+        SELECT *, {LABEL} AS label, {_KEY} AS key, hash(record_id) AS record, unfit = '' AS fit,
+          hash(digest, strong, length, status, coding) AS class
         FROM part WHERE {LABEL} IN (SELECT label FROM labels)""")
     database.execute("""
         UPDATE equal SET stay = 'indexed'
@@ -69,7 +70,7 @@ def group(database: Database, rule: Rule) -> None:
     _choose_unambiguous(database)
     database.execute(f"""
         CREATE TABLE outcomes AS
-        SELECT equal.place, equal.key, {_PLACE_OF_KEY} AS original, CASE
+        SELECT equal.place, equal.key, first_place AS original, CASE
           WHEN first IS NULL THEN if(stay = '', 'no-original', stay)
           WHEN key = first THEN 'original'
           WHEN stay <> '' THEN stay
@@ -78,7 +79,7 @@ def group(database: Database, rule: Rule) -> None:
           WHEN key < first AND NOT {rule.later} THEN 'earlier'
           ELSE 'copy' END AS outcome
         FROM equal JOIN firsts USING (class)""")
-    database.execute("DROP TABLE equal; DROP TABLE firsts")
+    database.execute("DROP TABLE firsts")
     _number_extensions(database)
 
 
@@ -114,9 +115,8 @@ def _find_ambiguous(database: Database, moments: str) -> None:
 
 def _number_extensions(database: Database) -> None:
     """The payloads of digests that have several, in the order of their first lines."""
-    database.execute(f"""
+    database.execute("""
         CREATE TABLE extensions AS
         SELECT label, strong, row_number() OVER (PARTITION BY label ORDER BY min(key)) AS extension
-        FROM (SELECT {LABEL} AS label, strong, {_KEY} AS key FROM part
-              WHERE {LABEL} IN (SELECT label FROM labels WHERE collides))
+        FROM equal WHERE label IN (SELECT label FROM labels WHERE collides)
         GROUP BY label, strong""")

@@ -15,9 +15,10 @@ from dedupindex.resolve.compare import Compare, Comparing
 from dedupindex.resolve.engine import Database, working
 from dedupindex.resolve.grouping import Rule, group
 from dedupindex.resolve.inputs import Inputs
+from dedupindex.resolve.known import consult
 from dedupindex.resolve.members import Members
 from dedupindex.resolve.plan import Totals, part_name
-from dedupindex.resolve.writing import plan_rows, totals_of, write_part
+from dedupindex.resolve.writing import write_part
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Options:
 
     rule: Rule = field(default_factory=Rule)
     compare: Compare = field(default_factory=Compare)
+    index: Path | None = None  # where originals of other files are looked for
     base_urls: tuple[str, ...] = ()  # where containers are that are not here
     memory: str = "1GB"  # for DuckDB; the process takes some more
     threads: int = 0  # as many as there are cores
@@ -64,6 +66,10 @@ def resolve(
     with working(plan, options.memory, options.threads) as (database, home):
         database.execute('CREATE TABLE named (container INTEGER, "offset" BIGINT)')
         _view(database, inputs, rule)
+        if options.index is not None:
+            with clock("asking the index"):
+                consult(database, inputs, options.index, rule, home, say)
+                _view(database, inputs, rule)
         with clock("grouping"):
             group(database, rule)
         with clock("comparing"):
@@ -71,15 +77,12 @@ def resolve(
             Comparing(members, places).run(database, options.compare)
         clock.seconds["fetching"] = members.fetching
         with clock("writing"):
-            plan_rows(database)
-            totals = totals_of(database, inputs)
-            totals.compared = members.counted
             about = {
                 "partition": list(rule.partition),
                 "later": rule.later,
-                "made_of": inputs.made_of(later=rule.later),
+                "made_of": inputs.made_of(later=rule.later, index=options.index is not None),
             }
-            write_part(database, inputs, part, totals, about)
+            totals = write_part(database, inputs, part, about, members.counted)
     return Resolved(totals, clock.seconds)
 
 

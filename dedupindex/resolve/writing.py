@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from dedupindex.files import sync_directory, write_whole
-from dedupindex.manifest.spool import quoted
+from dedupindex.manifest.line import TYPES
+from dedupindex.manifest.spool import literal, quoted
 from dedupindex.resolve.engine import Database, number
-from dedupindex.resolve.grouping import LABEL
 from dedupindex.resolve.inputs import Inputs
 from dedupindex.resolve.plan import (
-    COLUMNS,
     CONTAINERS,
     COPIES,
     FORMAT,
@@ -26,38 +25,42 @@ from dedupindex.resolve.plan import (
 )
 
 _ALIKE = ("digest", "strong", "length", "status", "coding")
+_LINE = ", ".join(f'l."{name}"' for name in TYPES)
 _ROWS = 20480  # in a row group: so much is read to find one container
 
 
-def plan_rows(database: Database) -> None:
-    """Make ``planned``, the rows of the plan, from ``outcomes``.
+def write_rows(database: Database, target: Path) -> None:
+    """Write the rows of the plan from ``outcomes`` and ``equal``; they become the view ``planned``.
 
     Here lines that have the same hash are asked whether they are equal indeed.
     """
     database.execute("""
-        CREATE TABLE originals AS
-        SELECT * FROM lines
-        WHERE place IN (SELECT original FROM outcomes WHERE outcome = 'copy')""")
-    database.execute("""
         CREATE TABLE shared AS
         SELECT hash(record_id) AS record FROM lines
-        WHERE hash(record_id) IN (SELECT hash(record_id) FROM originals)
+        WHERE hash(record_id) IN (
+          SELECT record FROM equal
+          WHERE place IN (SELECT original FROM outcomes WHERE outcome = 'copy'))
         GROUP BY 1 HAVING count(*) > 1""")
-    database.execute("""
-        UPDATE originals SET record_id = ''
-        WHERE hash(record_id) IN (SELECT record FROM shared)""")
-    own = ", ".join(f'o."{name}" AS original_{name}' for name in ORIGINALS_OWN)
+    own = ", ".join(
+        f'o."{name}" AS original_{name}' for name in ORIGINALS_OWN if name != "record_id"
+    )
     alike = " AND ".join(f"l.{name} = o.{name}" for name in _ALIKE)
-    database.execute(f"""
-        CREATE TABLE planned AS
-        SELECT l.* EXCLUDE (label), c.copy, coalesce(e.extension, 1) AS extension, {own},
-          o.place AS original_place
+    _copy(
+        database,
+        f"""
+        SELECT {_LINE}, c.copy, coalesce(e.extension, 1) AS extension, {own},
+          if(o.record IN (SELECT record FROM shared), '', o.record_id) AS original_record_id
         FROM (SELECT place, original, 1 + row_number() OVER
                 (PARTITION BY original ORDER BY key) AS copy
               FROM outcomes WHERE outcome = 'copy') AS c
-        JOIN (SELECT *, {LABEL} AS label FROM lines) AS l ON l.place = c.place
-        JOIN originals AS o ON o.place = c.original AND {alike}
-        LEFT JOIN extensions AS e ON e.label = l.label AND e.strong = l.strong""")
+        JOIN equal AS l ON l.place = c.place
+        JOIN equal AS o ON o.place = c.original AND {alike}
+        LEFT JOIN extensions AS e ON e.label = l.label AND e.strong = l.strong""",
+        target,
+    )
+    database.execute(
+        f"CREATE VIEW planned AS SELECT * FROM read_parquet({quoted(literal(target))})"
+    )
 
 
 def totals_of(database: Database, inputs: Inputs) -> Totals:
@@ -73,9 +76,9 @@ def totals_of(database: Database, inputs: Inputs) -> Totals:
     totals.unique = totals.lines - sum(count for _, count in counted)
     row = database.execute(
         f"""
-        SELECT count(*), count(*) FILTER (original_place < {inputs.first_place}), sum(stored),
-          count(DISTINCT original_place) FILTER (original_place >= {inputs.first_place})
-        FROM planned"""
+        SELECT count(*), count(*) FILTER (outside), sum(stored),
+          count(DISTINCT hash(original_container, original_offset)) FILTER (NOT outside)
+        FROM (SELECT *, original_container > {len(inputs.containers)} AS outside FROM planned)"""
     ).fetchone()
     assert row is not None
     totals.copies, totals.outside, totals.stored, totals.originals = (int(n or 0) for n in row)
@@ -96,14 +99,16 @@ def totals_of(database: Database, inputs: Inputs) -> Totals:
 
 
 def write_part(
-    database: Database, inputs: Inputs, part: Path, totals: Totals, about: dict[str, Any]
-) -> None:
+    database: Database, inputs: Inputs, part: Path, about: dict[str, Any], compared: Counter[str]
+) -> Totals:
     """Write the part beside its place and force it to disk; then it appears."""
     beside = part.with_name(f".{part.name}.{os.getpid()}.part")
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
     try:
-        _copy(database, f"SELECT {COLUMNS} FROM planned", beside / COPIES)
+        write_rows(database, beside / COPIES)
+        totals = totals_of(database, inputs)
+        totals.compared = compared
         stay = """
             SELECT original_container AS container, original_offset AS "offset" FROM planned
             UNION SELECT container, "offset" FROM named"""
@@ -121,12 +126,13 @@ def write_part(
         shutil.rmtree(beside, ignore_errors=True)
         raise
     sync_directory(part.parent)
+    return totals
 
 
 def _copy(database: Database, rows: str, target: Path) -> None:
     database.execute(
         f'COPY ({rows} ORDER BY container, "offset") TO {quoted(str(target))} '
-        f"(FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {_ROWS})"
+        f"(FORMAT parquet, COMPRESSION lz4_raw, ROW_GROUP_SIZE {_ROWS})"
     )
     with open(target, "rb") as stream:
         os.fsync(stream.fileno())

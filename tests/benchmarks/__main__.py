@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.benchmarks import asking, building, proxying, writing
+from tests.benchmarks import asking, building, proxying, resolving, writing
 from tests.benchmarks.measure import Failed
 from tests.benchmarks.peers import Missing
 from tests.benchmarks.suite import HEADING, SIZES, Bench, Line
@@ -34,6 +34,7 @@ JOBS: dict[str, Job] = {
     "lookup-writing": writing.lookup_writing,
     "captures-batch": writing.captures_batch,
     "captures-single": writing.captures_single,
+    "resolve": resolving.resolve,
     "warcprox": proxying.warcprox,
 }
 

@@ -38,13 +38,16 @@ class Size:
     scale: tuple[int, int]  # captures of the two builds whose rates are compared
     seconds: int  # that a load lasts
     fetched: int  # URLs of a whole crawl
+    manifest: int  # lines to resolve
     warm: bool = True  # whether a round comes first that does not count
 
 
 SIZES = {
-    "tiny": Size(24, 2, 2_000, 2_000, 2_000, (1_000, 3_000), 1, 24, warm=False),
-    "small": Size(600, 4, 50_000, 200_000, 100_000, (50_000, 200_000), 2, 400),
-    "full": Size(39_000, 8, 1_000_000, 10_000_000, 1_000_000, (1_000_000, 10_000_000), 8, 2_000),
+    "tiny": Size(24, 2, 2_000, 2_000, 2_000, (1_000, 3_000), 1, 24, 2_000, warm=False),
+    "small": Size(600, 4, 50_000, 200_000, 100_000, (50_000, 200_000), 2, 400, 200_000),
+    "full": Size(
+        39_000, 8, 1_000_000, 10_000_000, 1_000_000, (1_000_000, 10_000_000), 8, 2_000, 50_000_000
+    ),
 }
 
 
@@ -204,6 +207,12 @@ class Inputs:
     def crawl_log(self, count: int) -> Path:
         """The captures of `cdx` as a crawl.log."""
         return self._lines(f"crawl-{count}.log", "", crawl_log(Captures(), 0, count))
+
+    def manifest(self, count: int) -> Path:
+        """A manifest of so many lines."""
+        from tests.benchmarks.resolving import made_up  # which knows this module
+
+        return self._made(f"manifest-{count}", lambda path: made_up(path, count))
 
     def _lines(self, name: str, header: str, lines: Iterator[bytes]) -> Path:
         def make(path: Path) -> None:

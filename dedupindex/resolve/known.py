@@ -1,0 +1,184 @@
+"""What an index knows of the digests of a set: originals elsewhere, and those that it names here.
+
+An original elsewhere is believed only after its record was read now, and judged as a line of a
+manifest is. A record of the set that the index names stays as it is: revisits of crawls that
+asked the index may name it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from dedupindex.capture import Capture, Evidence
+from dedupindex.digest import Digest
+from dedupindex.errors import BadDigest, BadSource, StrategyUnavailable
+from dedupindex.index import open_index
+from dedupindex.index.protocol import View
+from dedupindex.manifest.judge import Judge, Options
+from dedupindex.manifest.line import Container, Line
+from dedupindex.manifest.spool import Spool
+from dedupindex.resolve.engine import Database, insert
+from dedupindex.resolve.grouping import Rule
+from dedupindex.resolve.inputs import Inputs
+from dedupindex.timestamps import digits_of_date, sort_key
+from dedupindex.urlkey import urlkey
+from dedupindex.warc.reader import read
+from dedupindex.warc.record import BrokenRecord, Record
+from dedupindex.warc.window import Window
+
+LIMIT = 100  # captures of a digest that are looked at
+TRIED = 8  # of these that are read
+_FETCHED = 1024
+_BLIND = (
+    "the index has no list of captures by URL (bin/index --by-url): whether its originals share "
+    "their URL and second with another payload is told from the set alone"
+)
+_FIELDS = ("strong", "length", "status", "coding")
+Form = tuple[Any, ...]  # of a payload: the values of `_FIELDS`
+
+
+def consult(
+    database: Database,
+    inputs: Inputs,
+    index: Path,
+    rule: Rule,
+    home: Path,
+    say: Callable[[str], None],
+) -> None:
+    """Fill the table ``named``, and add what the index has elsewhere to the inputs.
+
+    The views ``lines`` and ``part`` are there, and are to be made again after this.
+    """
+    numbers = {os.path.realpath(path): number for path, number in inputs.numbers.items()}
+    database.execute('CREATE TABLE seen (container INTEGER, "offset" BIGINT)')
+    named: list[tuple[int | str, ...]] = []
+    spool = Spool(home / "outside.parquet")
+    with closing(open_index(index)) as engine, engine.view() as view:
+        outside = _Outside(view, len(inputs.containers), rule.partition)
+        looking = _Looking(view)
+        for text, forms in _wanted(database.cursor()):
+            try:
+                digest = Digest.parse(text.decode("latin-1"))
+            except BadDigest:
+                continue
+            captures = sorted(view.any(digest, LIMIT), key=lambda found: sort_key(found.date))
+            others = []
+            for capture in captures:
+                path = os.path.realpath(capture.container)
+                if path in numbers:
+                    named.append((numbers[path], capture.offset))
+                elif os.path.isabs(capture.container) and capture.evidence < Evidence.NAMED:
+                    others.append((path, capture))
+            for path, line in looking.originals(text, forms, others):
+                spool.add([line._replace(container=outside.number(path))])
+            if len(named) >= _FETCHED:
+                insert(database, "seen", named)
+                named.clear()
+    if looking.blind:
+        say(_BLIND)
+    insert(database, "seen", named)
+    spool.finish(database)
+    if outside.found:
+        inputs.add_outside(list(outside.found.values()), home / "outside.parquet")
+    database.execute('INSERT INTO named SELECT DISTINCT container, "offset" FROM seen')
+
+
+def _wanted(database: Database) -> Iterator[tuple[bytes, set[Form]]]:
+    """Every digest of lines that may become revisits, with the forms that its payloads have."""
+    fields = ", ".join(_FIELDS)
+    found = database.execute(f"""
+        SELECT DISTINCT digest, {fields} FROM part
+        WHERE stay = '' AND digest <> '' AND covers <> 0 ORDER BY digest""")
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        while some := found.fetchmany(_FETCHED):
+            yield from some
+
+    for text, group in groupby(rows(), key=itemgetter(0)):
+        yield text.encode("latin-1"), {row[1:] for row in group}
+
+
+class _Looking:
+    """Reads records that an index names."""
+
+    def __init__(self, view: View) -> None:
+        self.blind = False  # whether it has no list of captures by URL
+        self._view = view
+
+    def originals(
+        self, text: bytes, forms: set[Form], captures: list[tuple[str, Capture]]
+    ) -> Iterator[tuple[str, Line]]:
+        """For each form the earliest capture whose record has it now, with the path of its file."""
+        wanted = set(forms)
+        for path, capture in captures[:TRIED]:
+            if not wanted:
+                return
+            try:
+                line = record_now(path, capture.offset)
+            except (BadSource, BrokenRecord):
+                continue
+            form = line.strong, line.length, line.status, line.coding.decode("latin-1")
+            if line.digest == text and form in wanted and not line.unfit and not self._shared(line):
+                wanted.discard(form)
+                yield path, line._replace(stay="outside")
+
+    def _shared(self, line: Line) -> bool:
+        """Whether the index has another payload at the same urlkey and second."""
+        digest, digits = Digest.parse(line.digest.decode("latin-1")), digits_of_date(line.date)
+        try:
+            return any(
+                digits_of_date(other.date) == digits and other.digest != digest
+                for other in self._view.at_urlkey(urlkey(line.url))
+            )
+        except StrategyUnavailable:
+            self.blind = True
+            return False
+
+
+def record_now(path: str, offset: int) -> Line:
+    """The line of the response at an offset of a file; raises `BadSource` or `BrokenRecord`."""
+    try:
+        with open(path, "rb") as file:
+            events = read(Window(file, path, base=max(offset, 0)))
+            record = next(events, None)
+            if not isinstance(record, Record) or record.type != b"response" or offset < 0:
+                raise BadSource(f"{path} at {offset}: no response begins there")
+            line = Judge(0, Options()).line(record)
+            record.finish()
+            behind = next(events, None)
+    except OSError as error:
+        raise BadSource(f"{path} cannot be read: {error.strerror}") from error
+    if record.shared or (isinstance(behind, Record) and behind.offset == record.offset):
+        raise BadSource(f"{path} at {offset}: several records share a member")
+    return line._replace(offset=offset, stored=record.stored)
+
+
+class _Outside:
+    """Files that hold originals and are not of the set, numbered as they are met."""
+
+    def __init__(self, view: View, last: int, partition: tuple[int, int]) -> None:
+        self.found: dict[str, Container] = {}
+        self._view, self._last = view, last
+        self._part, self._parts = partition
+
+    def number(self, path: str) -> int:
+        """The number of a file; no other part of the plan gives it to another."""
+        if path not in self.found:
+            number = self._last + self._part + len(self.found) * self._parts
+            self.found[path] = self._container(path, number)
+        return self.found[path].number
+
+    def _container(self, path: str, number: int) -> Container:
+        """The file as it is now; its hash is the index's if it has not changed since."""
+        now, known = os.stat(path), self._view.container(path)
+        same = known is not None and (known.size, known.modified) == (now.st_size, now.st_mtime_ns)
+        return Container(
+            number, os.path.dirname(path), os.path.basename(path), now.st_size, now.st_mtime_ns,
+            now.st_ino, now.st_dev, known.content_hash if known is not None and same else "",
+        )  # fmt: skip

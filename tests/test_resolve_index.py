@@ -1,0 +1,122 @@
+"""Resolving with an index: what it has elsewhere may be an original, what it names here stays."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dedupindex.cli import main
+from dedupindex.resolve.known import record_now
+from dedupindex.resolve.plan import Plan, open_plan
+from tests.warc_cases import gz, response
+
+BODIES = [b"one" * 100, b"two" * 200, b"three" * 300]
+
+
+def write(path: Path, day: int, bodies: list[bytes], host: str = "a") -> Path:
+    """A file of responses of one day."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "wb") as stream:
+        for at, body in enumerate(bodies):
+            date = b"2026-01-%02dT00:00:%02dZ" % (day, at)
+            url = f"http://{host}.test/{at}".encode()
+            number = 100 * day + at + 10_000 * ord(host)
+            stream.write(gz(response(body, Date=date, Target_URI=url, number=number)))
+    return path
+
+
+def index_of(tmp_path: Path, *sources: Path, options: tuple[str, ...] = ()) -> Path:
+    index = tmp_path / "index"
+    argv = ["index", *options, "--whitelist", "--mime", ".*", *map(str, sources), str(index)]
+    assert main(argv) == 0
+    return index
+
+
+def plan_of(tmp_path: Path, sources: Path, index: Path, name: str = "plan", *more: str) -> Plan:
+    manifest = str(tmp_path / f"manifest-{name}")
+    assert main(["manifest", str(sources), "-o", manifest, "--jobs", "1"]) == 0
+    argv = ["resolve", manifest, "--index", str(index), "-o", str(tmp_path / name), *more]
+    assert main(argv) == 0
+    return open_plan(tmp_path / name)
+
+
+def test_an_original_of_the_index_is_copy_1(tmp_path: Path) -> None:
+    old = write(tmp_path / "old/x.warc.gz", 1, BODIES)
+    index = index_of(tmp_path, old)
+    write(tmp_path / "set/y.warc.gz", 2, BODIES)
+    write(tmp_path / "set/z.warc.gz", 3, [*BODIES, b"new"], "b")
+    plan = plan_of(tmp_path, tmp_path / "set", index)
+    assert [place.path for place in plan.outside().values()] == [str(old)]
+    (outside,) = plan.outside()
+    assert outside not in plan.containers()
+    for number, copy in zip(sorted(plan.containers()), (2, 3), strict=True):
+        planned = list(plan.of(number))
+        assert [one.copy for one in planned] == [copy] * 3
+        assert {one.original.container for one in planned} == {outside}
+        assert [one.original for one in planned] == [
+            record_now(str(old), one.original.offset)._replace(container=outside) for one in planned
+        ]
+    assert (plan.totals.copies, plan.totals.outside, plan.totals.originals) == (6, 6, 0)
+    assert plan.totals.lines == 7
+    assert plan.totals.unique == 1
+    argv = ["resolve", str(tmp_path / "manifest-plan"), "--index", str(index)]
+    for part in ("1/2", "2/2"):
+        assert main([*argv, "-o", str(tmp_path / "parts"), "--partition", part]) == 0
+    whole = open_plan(tmp_path / "parts")
+    assert {place.path for place in whole.outside().values()} == {str(old)}
+    assert sum(len(list(whole.of(number))) for number in whole.containers()) == 6
+
+
+def test_originals_that_are_later_gone_or_changed_are_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    later = write(tmp_path / "old/later.warc.gz", 20, BODIES)
+    gone = write(tmp_path / "old/gone.warc.gz", 1, BODIES[:1], "c")
+    changed = write(tmp_path / "old/changed.warc.gz", 1, BODIES[1:2], "d")
+    index = index_of(tmp_path, later, gone, changed)
+    gone.unlink()
+    write(changed, 1, [b"owt" * 200], "d")
+    write(tmp_path / "set/y.warc.gz", 2, BODIES)
+    plan = plan_of(tmp_path, tmp_path / "set", index)
+    assert plan.totals.copies == 0
+    capsys.readouterr()
+
+
+def test_what_the_index_names_in_the_set_stays(tmp_path: Path) -> None:
+    first = write(tmp_path / "set/y.warc.gz", 2, BODIES)
+    second = write(tmp_path / "set/z.warc.gz", 3, BODIES, "b")
+    third = write(tmp_path / "set/zz.warc.gz", 4, BODIES, "b")
+    index = index_of(tmp_path, first, second)
+    plan = plan_of(tmp_path, tmp_path / "set", index)
+    numbers = {place.path: number for number, place in plan.containers().items()}
+    assert plan.outside() == {}
+    assert plan.totals.stayed == {"indexed": 3}
+    assert plan.totals.copies == 3
+    assert len(list(plan.of(numbers[str(third)]))) == 3
+    for path in (first, second):
+        assert len(set(plan.pinned(numbers[str(path)]))) == 3
+
+
+def test_another_payload_at_the_same_second_in_the_index_rules_an_original_out(
+    tmp_path: Path,
+) -> None:
+    old = write(tmp_path / "old/x.warc.gz", 1, BODIES)
+    other = write(tmp_path / "old/other.warc.gz", 1, [b"other" * 70])
+    index = index_of(tmp_path, old, other, options=("--by-url",))
+    write(tmp_path / "set/y.warc.gz", 2, BODIES)
+    plan = plan_of(tmp_path, tmp_path / "set", index)
+    assert plan.totals.copies == 2  # not the first, whose URL and second have two payloads
+
+
+def test_the_numbers_of_a_run_are_told_as_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = write(tmp_path / "old/x.warc.gz", 1, BODIES)
+    index = index_of(tmp_path, old)
+    write(tmp_path / "set/y.warc.gz", 2, BODIES)
+    capsys.readouterr()
+    plan_of(tmp_path, tmp_path / "set", index, "plan", "--compare", "always", "--json")
+    said = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert said["outside"] == said["copies"] == said["compared"]["equal"] == 3
