@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.benchmarks import asking, building, proxying, resolving, writing
+from tests.benchmarks import asking, building, listing, proxying, resolving, writing
 from tests.benchmarks.measure import Failed
 from tests.benchmarks.peers import Missing
 from tests.benchmarks.suite import HEADING, SIZES, Bench, Line
@@ -36,6 +36,8 @@ JOBS: dict[str, Job] = {
     "captures-single": writing.captures_single,
     "resolve": resolving.resolve,
     "warcprox": proxying.warcprox,
+    "manifest": listing.manifest,
+    "manifest-two": listing.manifest_two,
 }
 
 
