@@ -130,8 +130,11 @@ def moment_of(url: bytes, date: bytes) -> int:
 
 def codings_of(head: bytes) -> bytes:
     """Transfer-Encoding, line feed, Content-Encoding of an HTTP header: all values that it has."""
+    low = head.lower()
+    if low.find(b"-encoding") < 0:
+        return _NO_CODING
     found: dict[bytes, list[bytes]] = {b"transfer": [], b"content": []}
-    for name, value in _CODING.findall(head.lower()):
+    for name, value in _CODING.findall(low):
         found[name].append(b" ".join(value.split()))
     return b",".join(found[b"transfer"]) + b"\n" + b",".join(found[b"content"])
 

@@ -6,6 +6,7 @@ is. So a run that was killed goes on where it was, and what it left half done is
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -164,6 +165,7 @@ class _Run:
 
 
 def _read_all(tasks: list[Task], jobs: int, total: int, on_progress: OnProgress) -> Iterator[Read]:
+    gc.freeze()  # what is there now stays: collecting would look at all of it again and again
     if jobs == 1 or len(tasks) < 2:
         seen = [0, 0]
 

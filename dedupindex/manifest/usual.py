@@ -8,13 +8,16 @@ from __future__ import annotations
 from hashlib import sha1
 
 from blake3 import blake3
+from xxhash import xxh64_intdigest
 
 from dedupindex.capture import Covers
 from dedupindex.digest import FROM_BASE32
-from dedupindex.manifest.judge import LINE_VERSIONS, Options, codings_of, moment_of
+from dedupindex.manifest.judge import LINE_VERSIONS, Options, codings_of
 from dedupindex.manifest.line import Line
 from dedupindex.sources.responses import HTTP_TYPE
 from dedupindex.sources.stated import Refused, checked
+from dedupindex.timestamps import digits_of_date
+from dedupindex.urlkey import urlkey
 from dedupindex.warc import http
 from dedupindex.warc.record import Sound
 
@@ -39,6 +42,7 @@ class Usual:
         self._able = options.algorithm == "sha1" and not options.force
         self._types: set[bytes] = set()  # values of Content-Type known to say HTTP
         self._date = b""  # the last that was checked
+        self._digits = b""  # of it
         self._entities = True  # whether the last digest of a chunked body was of its entity
 
     def line(self, record: Sound) -> Line | None:
@@ -108,9 +112,10 @@ class Usual:
         url, date, record_id, _, stated, _, _ = record.values
         if record.start > _LONG or len(codings) > _LONG:
             return None
+        moment = xxh64_intdigest(urlkey(url) + self._digits)
         return _new(Line, (
             self._container, record.offset, record.stored, record_id[1:-1], url, date, stated, raw,
-            covers, blake3(body).digest(), len(body), status, codings, moment_of(url, date), "", "",
+            covers, blake3(body).digest(), len(body), status, codings, moment, "", "",
         ))  # fmt: skip
 
     def _is_http(self, content_type: bytes) -> bool:
@@ -125,4 +130,5 @@ class Usual:
             self._date = checked(date)
         except Refused:
             return False
+        self._digits = digits_of_date(date)
         return True
