@@ -139,21 +139,20 @@ def _read(
 ) -> Examined:
     start, rest = start_of(record)
     message = None
-    if record.kind in _HTTP_KINDS or isinstance(record, Document):
-        message = http.read(start) if record.kind != b"request" else http.parse(start)
+    if record.kind == b"request":
+        message = http.parse(start) if payload else None
+    elif record.kind in _HTTP_KINDS or isinstance(record, Document):
+        message = http.read(start)
     if message is not None and not message.closed and record.kind != b"revisit":
         message = None
     size = len(message.head) if message else 0
     wanted = payload or (Stated("sha1", b"") if record.kind in FULL else None)
     body = _Body(wanted.algorithm, bool(message and message.transfer)) if wanted else None
     whole = Sum(block.algorithm) if block else None
-    also = Sum(payload.algorithm) if payload and size else None  # a payload that is the block
     length = 0
     for data in _chain(start, rest):
         if whole is not None:
             whole.add(data)
-        if also is not None:
-            also.add(data)
         if body is not None:
             body.add(data[size:] if length == 0 and size else data)
         length += len(data)
@@ -162,7 +161,7 @@ def _read(
             notes.append(("empty-block-digest", "its WARC-Block-Digest is that of nothing"))
         else:
             notes.append(("block-digest", "its block has another digest than WARC-Block-Digest"))
-    if payload and body and payload.raw not in body.sums and not (also and also.raw == payload.raw):
+    if payload and body and payload.raw not in body.sums:
         notes.append(("payload-digest", "its payload has another digest than is stated"))
     notes.extend(_block_notes(record, length, payload))
     sums = body.sums if body and not payload else ()

@@ -93,15 +93,12 @@ class Record:
         text = _read_head(reader)
         self.head = parse_head(text)
         self.head_size = len(text)
+        self.kind = self.head.get(b"warc-type").lower()
         self.length = _length(self.head)
         self._left = self.length
         self._begin = reader.taken - len(text)
         self.more = False  # another record follows in the same member, once closed
         self.end = -1  # in a plain file, once closed
-
-    @property
-    def kind(self) -> bytes:
-        return self.head.get(b"warc-type").lower()
 
     @property
     def url(self) -> bytes:
