@@ -143,7 +143,7 @@ def test_a_plan_is_what_the_rule_says(tmp_path: Path, lines: list[Line], later: 
     assert accounted == totals.lines == len(lines)
 
 
-@few
+@settings(few, max_examples=12)
 @given(lines(), st.randoms(use_true_random=False))
 def test_neither_order_nor_partition_matters(
     tmp_path: Path, lines: list[Line], order: random.Random

@@ -9,10 +9,14 @@ from contextlib import contextmanager
 from hashlib import md5, sha1
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 import pytest
+from flask import Flask, Response, redirect, send_from_directory
 from hypothesis import given
 from hypothesis import strategies as st
+from werkzeug.serving import make_server
+from werkzeug.wrappers import Response as WerkzeugResponse
 
 from dedupindex.cli import main
 from dedupindex.errors import BadInput
@@ -104,13 +108,17 @@ def test_what_differs_now_stays(tmp_path: Path, plain: bool) -> None:
 
 
 @contextmanager
-def serving(files: Path, *, ranges: bool = True, wrong: bytes = b"") -> Iterator[str]:
-    """A web server of files that knows ranges, or one that only says so."""
+def serving(
+    files: Path, *, ranges: bool = True, wrong: bytes = b"", met: set[int] | None = None
+) -> Iterator[str]:
+    """A web server of files that knows ranges, or one that only says so; `met` takes ports."""
 
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            from urllib.parse import unquote
+        protocol_version = "HTTP/1.1"
 
+        def do_GET(self) -> None:
+            if met is not None:
+                met.add(self.client_address[1])
             try:
                 data = (files / unquote(self.path[1:])).read_bytes()
             except OSError:
@@ -145,10 +153,11 @@ def test_members_come_by_range_from_the_first_server_that_has_them(tmp_path: Pat
     (tmp_path / "set").rename(tmp_path / "served")
     (tmp_path / "nothing").mkdir()
     always = Compare.parse("always")
+    ports: set[int] = set()
     with (
         serving(tmp_path / "nothing") as none,
         serving(tmp_path / "served", ranges=False) as whole,
-        serving(tmp_path / "served") as good,
+        serving(tmp_path / "served", met=ports) as good,
         serving(tmp_path / "served", wrong=b"?") as bad,
     ):
         options = Options(compare=always, base_urls=(none, whole, good))
@@ -157,8 +166,42 @@ def test_members_come_by_range_from_the_first_server_that_has_them(tmp_path: Pat
         refused = resolve([manifest], tmp_path / "refused", options)
     assert found.totals.copies == found.totals.compared["equal"] == 5
     assert found.totals.compared["fetched"] == 3 + 5
+    assert len(ports) == 1  # one connection, that is kept
     assert refused.totals.copies == 0
     assert refused.totals.stayed["original-unreadable"] == 5
+
+
+def test_a_real_server_of_ranges_and_one_that_sends_us_on(tmp_path: Path) -> None:
+    contents = dict(harvest(tmp_path / "set", f"a #%?/{n}.warc.gz", n, BODIES) for n in (1, 2, 3))
+    manifest = write_manifest(tmp_path / "manifest", contents)
+    (tmp_path / "set").rename(tmp_path / "served")
+    app = Flask("store")
+
+    @app.get("/files/<path:name>")
+    def files(name: str) -> Response:
+        return send_from_directory(tmp_path / "served", name)
+
+    @app.get("/moved/<path:name>")
+    def moved(name: str) -> WerkzeugResponse:
+        return redirect(f"/files/{quote(name)}")
+
+    server = make_server("127.0.0.1", 0, app, threaded=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        at = f"http://127.0.0.1:{server.server_port}"
+        always = Compare.parse("always")
+        for name, bases in (
+            ("there", (f"{at}/none/", f"{at}/files")),
+            ("moved", (f"{at}/moved/",)),
+        ):
+            found = resolve([manifest], tmp_path / name, Options(compare=always, base_urls=bases))
+            assert found.totals.copies == found.totals.compared["equal"] == 9
+            assert found.totals.compared["fetched"] == 3 + 9
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 @pytest.mark.parametrize("pair, algorithm", [(SHATTERED, sha1), (WANG, md5)])

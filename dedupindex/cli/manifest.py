@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import click
 
-from dedupindex.cli.common import print_json, say, warn
+from dedupindex.cli.common import Command, print_json, say, warn
 from dedupindex.cli.progress import shown
 from dedupindex.digest import SIZES
 from dedupindex.errors import Damaged
@@ -20,10 +20,21 @@ from dedupindex.manifest.store import Manifest, open_manifest
 from dedupindex.manifest.text import text_line
 from dedupindex.tables import amount, printable
 
+if TYPE_CHECKING:
+    from dedupindex.resolve.checking import Checking
+
+EXAMPLES = """
+bin/manifest ~/warcs -o warcs.manifest             list them; run again, what is new or has changed
+bin/manifest ~/warcs -o warcs.manifest --json | jq .records
+bin/manifest ~/warcs -o warcs.manifest --text -    as warcsum writes it, to stdout
+bin/manifest ~/warcs -o warcs.manifest --check warcsum.txt
+"""
 _ALGORITHMS = tuple(name for name in SIZES if name != "blake3")
+_SHOWN = 1000  # differences that are named
+_UNSOUND = 8  # exit status, as of bin/verify
 
 
-@click.command()
+@click.command(cls=Command, examples=EXAMPLES)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="MANIFEST",
@@ -43,6 +54,10 @@ _ALGORITHMS = tuple(name for name in SIZES if name != "blake3")
     help="Write the lines as warcsum does, too; - is stdout.",
 )  # fmt: skip
 @click.option(
+    "--check", type=click.Path(path_type=Path, allow_dash=True), metavar="FILE",
+    help="Say whether what lines of warcsum or warccollres name is there; - is stdin.",
+)  # fmt: skip
+@click.option(
     "--jobs", type=click.IntRange(0), default=0, show_default="number of cores",
     help="Processes that read files side by side.",
 )  # fmt: skip
@@ -55,6 +70,7 @@ def command(
     force: bool,
     skip_empty: bool,
     text: Path | None,
+    check: Path | None,
     jobs: int,
     verbose: bool,
     as_json: bool,
@@ -80,7 +96,9 @@ def command(
         else:
             with whole(text) as stream:
                 _write_text(manifest, stream)
-    return _tell(made, output, as_json=as_json, quiet=text == Path("-"))
+    checked = _checked(open_manifest(output), check) if check is not None else None
+    status = _tell(made, output, checked, as_json=as_json, quiet=text == Path("-"))
+    return status or (_UNSOUND if checked and not checked.fine else 0)
 
 
 def _write_text(manifest: Manifest, stream: IO[bytes]) -> None:
@@ -90,11 +108,26 @@ def _write_text(manifest: Manifest, stream: IO[bytes]) -> None:
             stream.write(text_line(container, line, manifest.algorithm))
 
 
-def _tell(made: Made, output: Path, *, as_json: bool, quiet: bool) -> int:
+def _checked(manifest: Manifest, lines: Path) -> Checking:
+    """Name what lines of text say that is not so, and count what came of all."""
+    from dedupindex.resolve.checking import VERDICTS, Checking  # most runs check nothing
+
+    checking = Checking(manifest)
+    with click.open_file(str(lines), "rb") as stream:
+        for count, (verdict, file, offset) in enumerate(checking.run(stream)):
+            if count < _SHOWN:
+                say(f"not as {lines} has it: {file} at {offset}: {VERDICTS[verdict]}")
+            elif count == _SHOWN:
+                say("and more of them")
+    return checking
+
+
+def _tell(made: Made, output: Path, checked: Checking | None, *, as_json: bool, quiet: bool) -> int:
     """Print what a run did; returns the exit status."""
     warn(made.problems)
     if as_json:
-        print_json(made.as_json())
+        said = {} if checked is None else {"checked": dict(checked.counted)}
+        print_json({**made.as_json(), **said})
     elif not quiet:
         click.echo(
             f"files read: {made.files:,}, known before: {made.known:,}, changed or gone: "
@@ -107,6 +140,8 @@ def _tell(made: Made, output: Path, *, as_json: bool, quiet: bool) -> int:
             click.echo(f"  {kind:<28}{count:>12,}")
         if made.skipped:
             click.echo(f"  {made.skipped:,} files that are neither WARC nor ARC were passed over")
+        for verdict, count in sorted(checked.counted.items()) if checked is not None else ():
+            click.echo(f"  checked: {verdict:<19}{count:>12,}")
     if not made.problems:
         return 0
     say(

@@ -11,7 +11,7 @@ from dedupindex.cli.common import say
 from dedupindex.tables import amount
 from dedupindex.tally import Seen
 
-_PLAIN_EVERY = 10.0  # seconds
+PLAIN_EVERY = 10.0  # seconds
 
 
 @contextmanager
@@ -21,7 +21,7 @@ def shown(*, verbose: bool) -> Iterator[Callable[[Seen], None]]:
         with _bar() as update:
             yield update
     else:
-        yield _lines(1.0 if verbose else _PLAIN_EVERY)
+        yield plain(1.0 if verbose else PLAIN_EVERY)
 
 
 @contextmanager
@@ -53,7 +53,8 @@ def _bar() -> Iterator[Callable[[Seen], None]]:
         yield update
 
 
-def _lines(every: float) -> Callable[[Seen], None]:
+def plain(every: float) -> Callable[[Seen], None]:
+    """Says a line on stderr now and then. A bar would take stdout too, where answers go."""
     start = last = time.monotonic()
 
     def update(seen: Seen) -> None:
@@ -61,10 +62,9 @@ def _lines(every: float) -> Callable[[Seen], None]:
         now = time.monotonic()
         if now - last >= every:
             last = now
-            rate = seen.records / (now - start)
             done = f" of {amount(seen.of)}" if seen.of else ""
-            say(
-                f"{seen.phase}: {seen.records:,} records, {amount(seen.bytes)}{done}, {rate:,.0f}/s"
-            )
+            counted = f"{seen.records:,} records, " if seen.records else ""
+            rate = f", {seen.records / (now - start):,.0f}/s" if seen.records else ""
+            say(f"{seen.phase}: {counted}{amount(seen.bytes)}{done}{rate}")
 
     return update

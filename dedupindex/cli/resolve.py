@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from dedupindex.cli.common import STATUSES, print_json, say
+from dedupindex.cli.common import Command, print_json, say
+from dedupindex.files import whole
 from dedupindex.resolve.compare import Compare
 from dedupindex.resolve.grouping import Rule
 from dedupindex.resolve.run import Options, Resolved, resolve
 from dedupindex.tables import amount
 
+EXAMPLES = """
+bin/resolve warcs.manifest -o warcs.plan
+bin/resolve warcs.manifest -o warcs.plan --compare sample 1000 --json
+bin/resolve warcs.manifest -o warcs.plan --compare always --base-url https://store.example.org/warcs/
+bin/resolve warcs.manifest -o warcs.plan --partition 2/4     this host's part of four
+"""
 _PARTITION = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 
 
-class _Resolve(click.Command):
+class _Resolve(Command):
     """Takes ``--compare sample 100`` as two words, too."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -27,13 +35,8 @@ class _Resolve(click.Command):
                 break
         return super().parse_args(ctx, args)
 
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Exit status"):
-            for line in STATUSES.splitlines():
-                formatter.write(f"  {line}\n")
 
-
-@click.command(cls=_Resolve)
+@click.command(cls=_Resolve, examples=EXAMPLES)
 @click.argument(
     "manifests", nargs=-1, required=True, metavar="MANIFEST...", type=click.Path(path_type=Path)
 )
@@ -71,13 +74,22 @@ class _Resolve(click.Command):
     "--threads", type=click.IntRange(0), default=0, show_default="number of cores",
     help="That DuckDB uses.",
 )  # fmt: skip
+@click.option(
+    "--text", type=click.Path(path_type=Path, allow_dash=True), metavar="FILE",
+    help="Write all lines with extension, copy number and the original's URI and date, as "
+    "warccollres has them, too; - is stdout.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def command(manifests: tuple[Path, ...], output: Path, as_json: bool, **options: Any) -> int:
+def command(
+    manifests: tuple[Path, ...], output: Path, text: Path | None, as_json: bool, **options: Any
+) -> int:
     """Find equal payloads in MANIFESTs and write which records are to become revisits of which.
 
     Reads no archive but for --compare, and changes none. Of equal payloads the earliest capture
     is the original; the plan has all others that may become revisits of it.
     """
+    if as_json and text == Path("-"):
+        raise click.UsageError("--json and --text - both write to stdout")
     rule = Rule(_partition(options["partition"]), options["later"])
     chosen = Options(
         rule,
@@ -87,10 +99,14 @@ def command(manifests: tuple[Path, ...], output: Path, as_json: bool, **options:
         options["memory"],
         options["threads"],
     )
-    found = resolve(manifests, output, chosen, say)
+    if text is None or text == Path("-"):
+        found = resolve(manifests, output, chosen, say, sys.stdout.buffer if text else None)
+    else:
+        with whole(text) as stream:
+            found = resolve(manifests, output, chosen, say, stream)
     if as_json:
         print_json(found.as_json())
-    else:
+    elif text != Path("-"):
         _tell(found)
     return 0
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from dedupindex.cli.common import Command, print_json, say
+from dedupindex.cli.progress import PLAIN_EVERY, plain
 from dedupindex.errors import Damaged
 from dedupindex.tables import printable
 from dedupindex.verify.against import Against
@@ -39,7 +40,12 @@ def command(
     Each finding is a line: level, reason, file, offset, record id, explanation. docs/post-crawl.md
     explains the reasons. Changes nothing.
     """
-    collection = Against(against, places, originals) if against else Collection(places, originals)
+    told = plain(PLAIN_EVERY)
+    collection = (
+        Against(against, places, originals, told)
+        if against
+        else Collection(places, originals, told)
+    )
     levels: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
     for finding in collection.findings():

@@ -87,6 +87,7 @@ def make(
         total = sum(file.size for file in run.wanted(found.files))
         for read in _read_all(run.tasks, jobs, total, on_progress):
             run.take(read)
+        gc.unfreeze()  # or the interpreter could not let go of DuckDB, which complains at exit
         run.finish()
     made.seconds = time.monotonic() - begin
     return made

@@ -40,10 +40,19 @@ class Hint(NamedTuple):
 
 def text_line(container: Container, line: Line, algorithm: str) -> bytes:
     """A line of six fields, as warcsum writes it."""
-    name = _safe(os.fsencode(os.path.basename(container.name)))
+    name = in_text(os.fsencode(os.path.basename(container.name)))
     return b"%b %d %d %b %b %b:%b\n" % (
-        name, line.offset, line.stored, _safe(line.url) or b"-", _safe(line.date) or b"-",
+        name, line.offset, line.stored, in_text(line.url) or b"-", in_text(line.date) or b"-",
         algorithm.encode(), line.payload.hex().encode(),
+    )  # fmt: skip
+
+
+def resolved_line(six: bytes, extension: int, copy: int, url: bytes, date: bytes) -> bytes:
+    """The ten fields of warccollres for a line of six; `url` and `date` are the original's."""
+    if copy == 1:
+        return b"%b %d 1 - -\n" % (six[:-1], extension)
+    return b"%b %d %d %b %b\n" % (
+        six[:-1], extension, copy, in_text(url) or b"-", in_text(date) or b"-",
     )  # fmt: skip
 
 
@@ -77,5 +86,6 @@ def _hint(match: re.Match[bytes]) -> Hint | None:
     )
 
 
-def _safe(text: bytes) -> bytes:
+def in_text(text: bytes) -> bytes:
+    """A value as the format can hold it."""
     return _UNSAFE.sub(lambda match: b"%%%02X" % ord(match[0]), text)

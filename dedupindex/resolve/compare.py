@@ -20,6 +20,7 @@ from dedupindex.errors import BadInput, BadSource
 from dedupindex.manifest.line import Container
 from dedupindex.resolve.engine import Database, insert
 from dedupindex.resolve.members import Members
+from dedupindex.resolve.telling import Say, Telling
 
 HELD = 8 << 20  # bytes: a shorter body is read once for all its copies
 _FETCHED = 1024  # rows at a time
@@ -45,8 +46,9 @@ class Compare:
 class Comparing:
     """Goes through the clusters of a run."""
 
-    def __init__(self, members: Members, places: dict[int, Container]) -> None:
+    def __init__(self, members: Members, places: dict[int, Container], say: Say) -> None:
         self.counted = members.counted
+        self._say = say
         self._members, self._places = members, places
 
     def run(self, database: Database, compare: Compare) -> None:
@@ -58,8 +60,10 @@ class Comparing:
             chosen = f"SELECT * FROM ({chosen}) ORDER BY hash(original) LIMIT {compare.sample}"
         database.execute("CREATE TABLE failed (place BIGINT, reason VARCHAR)")
         failed: list[tuple[int | str, ...]] = []
+        telling = Telling(self._say)
         for _, rows in groupby(_rows(database.cursor(), chosen), key=itemgetter(0)):
             self.counted["clusters"] += 1
+            telling("payloads compared", self.counted["clusters"])
             for found in self._cluster(rows):
                 failed.append(found)
                 if len(failed) == _FETCHED:
@@ -141,11 +145,10 @@ def _rows(database: Database, originals: str) -> Iterator[tuple[Any, ...]]:
     """The lines of clusters, the original of each before its copies."""
     found = database.execute(f"""
         WITH compared AS ({originals})
-        SELECT original, place, container, "offset", stored, length, strong
-        FROM (SELECT original, place FROM outcomes JOIN compared USING (original)
+        SELECT original, place, container, "offset", stored, length, strong FROM lines
+        JOIN (SELECT original, place FROM outcomes JOIN compared USING (original)
               WHERE outcome = 'copy'
-              UNION ALL SELECT original, original FROM compared)
-        JOIN lines USING (place)
+              UNION ALL SELECT original, original FROM compared) USING (place)
         ORDER BY original, place <> original, place""")
     while rows := found.fetchmany(_FETCHED):
         yield from rows

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from dedupindex.resolve.engine import Database, number
 
-LABEL = "if(covers = 0 OR digest = '', hash(payload), hash(digest))"
+_LABEL = "if(covers = 0 OR digest = '', hash(payload), hash(digest))"
 _MINUTES = "epoch_us(TRY_CAST(date[:17] || '00' AS TIMESTAMP)) // 1000000 + 62135596800"
 _NANOSECONDS = "if(length(date) > 20, TRY_CAST(rpad(date[21:-2], 9, '0') AS BIGINT), 0)"
 _INSTANT = f"""coalesce(
@@ -47,21 +47,22 @@ class Rule:
 def group(database: Database, rule: Rule) -> None:
     """From the views ``lines`` and ``part`` and the table ``named`` make tables.
 
-    ``outcomes`` has `place`, `key` and `outcome` of each line that has an equal, with the place of
-    the original where there is one: "original", "copy" or the reason why it stays. ``extensions``
-    numbers the payloads of digests that have several. ``equal`` is left, for `writing`: the lines
-    whose digests others have, too.
+    ``equal`` has the lines whose digests others have, too, as numbers: texts are hashed, for a
+    table of all that they say would not fit. ``outcomes`` has `place`, `key` and `outcome` of each
+    of them that has an equal, with the place of the original where there is one: "original", "copy"
+    or the reason why it stays. ``colliding`` has the labels of several payloads, and ``extensions``
+    numbers these.
     """
     database.execute(f"""
         CREATE TABLE labels AS
-        SELECT {LABEL} AS label, min(hash(strong)) <> max(hash(strong)) AS collides,
-          bool_or(covers = 2) AS reframed
-        FROM part GROUP BY 1 HAVING count(*) > 1""")
+        SELECT {_LABEL} AS label FROM part GROUP BY 1 HAVING count(*) > 1""")
     database.execute(f"""
         CREATE TABLE equal AS
-        SELECT *, {LABEL} AS label, {_KEY} AS key, hash(record_id) AS record, unfit = '' AS fit,
-          hash(digest, strong, length, status, coding) AS class
-        FROM part WHERE {LABEL} IN (SELECT label FROM labels)""")
+        SELECT place, {_LABEL} AS label, hash(strong) AS form, {_KEY} AS key, moment,
+          hash(record_id) AS record, hash(digest, strong, length, status, coding) AS class,
+          covers = 2 AS reframed, unfit = '' AS fit, stay
+        FROM part WHERE {_LABEL} IN (SELECT label FROM labels)""")
+    database.execute("DROP TABLE labels")
     database.execute("""
         UPDATE equal SET stay = 'indexed'
         WHERE stay = '' AND place IN (
@@ -116,7 +117,11 @@ def _find_ambiguous(database: Database, moments: str) -> None:
 def _number_extensions(database: Database) -> None:
     """The payloads of digests that have several, in the order of their first lines."""
     database.execute("""
+        CREATE TABLE colliding AS
+        SELECT label, bool_or(reframed) AS reframed FROM equal
+        GROUP BY label HAVING min(form) <> max(form)""")
+    database.execute("""
         CREATE TABLE extensions AS
-        SELECT label, strong, row_number() OVER (PARTITION BY label ORDER BY min(key)) AS extension
-        FROM equal WHERE label IN (SELECT label FROM labels WHERE collides)
-        GROUP BY label, strong""")
+        SELECT label, form, row_number() OVER (PARTITION BY label ORDER BY min(key)) AS extension
+        FROM equal WHERE label IN (SELECT label FROM colliding)
+        GROUP BY label, form""")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 
 from dedupindex.errors import BadInput
 from dedupindex.manifest.line import Container
-from dedupindex.manifest.spool import quoted
-from dedupindex.manifest.store import Manifest
+from dedupindex.manifest.spool import literal, quoted
+from dedupindex.manifest.store import Manifest, lines_file
 from dedupindex.resolve.engine import Database, insert
 
 
@@ -39,6 +40,14 @@ class Inputs:
         self.numbers = {container.path: container.number for container in self.containers}
         self.outside: list[Container] = []
         self.first_place = 0  # of the set; those before are outside
+        self._bases: dict[int, int] = {}  # places at which containers of the set begin
+
+    def algorithms(self) -> dict[int, str]:
+        """The algorithm of `Line.payload` in each container."""
+        return {
+            container.number: self._manifests[manifest].algorithm
+            for container, (manifest, _) in zip(self.containers, self._found, strict=True)
+        }
 
     def made_of(self, **options: object) -> str:
         """What the parts of one plan have in common: the files and the options."""
@@ -64,19 +73,44 @@ class Inputs:
         self.first_place = place
         for (manifest, old), container in zip(self._found, self.containers, strict=True):
             rows.append((manifest, old.number, container.number, place))
+            self._bases[container.number] = place
             place += container.size + 1
         database.execute(
             "CREATE OR REPLACE TABLE places (manifest INTEGER, old INTEGER, number INTEGER, "
             "base BIGINT)"
         )
         insert(database, "places", rows)
-        globs = [(number, manifest.parquet) for number, manifest in enumerate(self._manifests)]
+        files = [(number, [manifest.parquet]) for number, manifest in enumerate(self._manifests)]
         if self._outside:
-            globs.append((-1, self._outside))
-        parts = [
-            f"""SELECT base + "offset" AS place, number AS container, l.* EXCLUDE (container)
-            FROM read_parquet({quoted(glob)}) AS l
-            JOIN places ON manifest = {manifest} AND old = l.container"""
-            for manifest, glob in globs
-        ]
+            files.append((-1, [self._outside]))
+        parts = [_select(manifest, names) for manifest, names in files]
         database.execute(f"CREATE OR REPLACE VIEW lines AS {' UNION ALL '.join(parts)}")
+
+    def stretches(self, most: int) -> Iterator[tuple[str, int, int]]:
+        """The set, some containers after the other: SQL for their lines, first and last place.
+
+        Each stretch has `most` lines and those of a container more; there is at least one.
+        """
+        files: defaultdict[int, list[str]] = defaultdict(list)
+        count, first = 0, self.first_place
+        for at, (manifest, old) in enumerate(self._found):
+            container = self.containers[at]
+            entry = self._manifests[manifest].entries[old.number]
+            files[manifest].append(literal(lines_file(self._manifests[manifest].path, old.number)))
+            count += entry.lines
+            last = self._bases[container.number] + container.size
+            if count >= most or at + 1 == len(self._found):
+                parts = [_select(number, names) for number, names in files.items()]
+                yield " UNION ALL ".join(parts), first, last
+                files.clear()
+                count, first = 0, last + 1
+        if not self._found:
+            yield "SELECT * FROM lines", 0, 0
+
+
+def _select(manifest: int, files: Sequence[str]) -> str:
+    """SQL for the lines in files of one manifest, as the view ``lines`` has them."""
+    return f"""
+        SELECT base + "offset" AS place, number AS container, l.* EXCLUDE (container)
+        FROM read_parquet([{", ".join(map(quoted, files))}]) AS l
+        JOIN places ON manifest = {manifest} AND old = l.container"""

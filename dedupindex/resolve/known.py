@@ -8,7 +8,7 @@ asked the index may name it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from itertools import groupby
 from operator import itemgetter
@@ -26,6 +26,7 @@ from dedupindex.manifest.spool import Spool
 from dedupindex.resolve.engine import Database, insert
 from dedupindex.resolve.grouping import Rule
 from dedupindex.resolve.inputs import Inputs
+from dedupindex.resolve.telling import Say, Telling
 from dedupindex.timestamps import digits_of_date, sort_key
 from dedupindex.urlkey import urlkey
 from dedupindex.warc.reader import read
@@ -49,7 +50,7 @@ def consult(
     index: Path,
     rule: Rule,
     home: Path,
-    say: Callable[[str], None],
+    say: Say,
 ) -> None:
     """Fill the table ``named``, and add what the index has elsewhere to the inputs.
 
@@ -61,8 +62,9 @@ def consult(
     spool = Spool(home / "outside.parquet")
     with closing(open_index(index)) as engine, engine.view() as view:
         outside = _Outside(view, len(inputs.containers), rule.partition)
-        looking = _Looking(view)
-        for text, forms in _wanted(database.cursor()):
+        looking, telling = _Looking(view), Telling(say)
+        for asked, (text, forms) in enumerate(_wanted(database.cursor())):
+            telling("digests asked", asked)
             try:
                 digest = Digest.parse(text.decode("latin-1"))
             except BadDigest:

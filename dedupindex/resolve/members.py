@@ -8,19 +8,14 @@ import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from http.client import HTTPException
 from typing import BinaryIO
-from urllib.parse import quote
-from urllib.request import Request, urlopen
 
-from dedupindex.errors import BadInput, BadSource
+from dedupindex.errors import BadSource
 from dedupindex.manifest.line import Container
+from dedupindex.resolve.ranges import FAILURES, Server
 from dedupindex.warc.reader import read
 from dedupindex.warc.record import BrokenRecord, Record
 from dedupindex.warc.window import Window
-
-TIMEOUT = 60.0  # seconds without an answer
-_PIECE = 1 << 16
 
 
 class Members:
@@ -30,12 +25,15 @@ class Members:
     """
 
     def __init__(self, bases: Sequence[str] = ()) -> None:
-        for base in bases:
-            if not base.startswith(("http://", "https://")):
-                raise BadInput(f"--base-url {base} begins neither with http:// nor https://")
-        self._bases = [base.rstrip("/") for base in bases]
+        """Raises `BadInput` for a base that is no URL."""
+        self._servers = [Server(base) for base in bases]
+        self._had: dict[str, Server] = {}  # which had a container, to be asked first
         self.counted: Counter[str] = Counter()  # members read here, fetched
         self.fetching = 0.0  # seconds
+
+    def close(self) -> None:
+        for server in self._servers:
+            server.close()
 
     @contextmanager
     def record(self, container: Container, offset: int, stored: int) -> Iterator[Record]:
@@ -69,7 +67,7 @@ class Members:
     def _opened(
         self, container: Container, offset: int, stored: int
     ) -> Iterator[tuple[BinaryIO, int]]:
-        if not self._bases or os.path.exists(container.path):
+        if not self._servers or os.path.exists(container.path):
             try:
                 file: BinaryIO = open(container.path, "rb")  # noqa: SIM115
             except OSError as error:
@@ -87,35 +85,19 @@ class Members:
 
     def _fetch(self, container: Container, offset: int, stored: int, into: BinaryIO) -> None:
         """Write the bytes of a range to `into`; the first base that has them counts."""
-        wrong = []
-        for base in self._bases:
-            url = f"{base}/{quote(os.fsencode(container.name))}"
+        name, wrong = os.fsencode(container.name), []
+        had = self._had.get(container.path)
+        for server in sorted(self._servers, key=lambda server: server is not had):
             into.seek(0)
             into.truncate()
             try:
-                got = _range(url, offset, stored, into)
-            except (OSError, HTTPException, ValueError) as error:
-                wrong.append(f"{url}: {error}")
+                got = server.fetch(name, offset, stored, into)
+            except FAILURES as error:
+                wrong.append(f"{server.url(name)}: {error}")
                 continue
             if got == stored:
                 into.flush()
+                self._had[container.path] = server
                 return
-            wrong.append(f"{url}: {got} bytes came where {stored} were asked for")
+            wrong.append(f"{server.url(name)}: {got} bytes came where {stored} were asked for")
         raise BadSource(f"{container.name} at {offset} cannot be fetched: {'; '.join(wrong)}")
-
-
-def _range(url: str, offset: int, stored: int, into: BinaryIO) -> int:
-    """Fetch a range; returns how many bytes came, of which never more than it has are kept."""
-    asked = f"bytes={offset}-{offset + stored - 1}"
-    request = Request(url, headers={"Range": asked, "Accept-Encoding": "identity"})
-    with urlopen(request, timeout=TIMEOUT) as answer:
-        if answer.status != 206:
-            raise ValueError(f"the server sends no ranges (status {answer.status})")
-        said = answer.headers.get("Content-Range", "")
-        if not said.startswith(f"bytes {offset}-{offset + stored - 1}/"):
-            raise ValueError(f"another range came: {said[:80]}")
-        got = 0
-        while got <= stored and (piece := answer.read(_PIECE)):
-            got += len(piece)
-            into.write(piece)
-    return got

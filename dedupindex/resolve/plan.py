@@ -3,7 +3,7 @@
     PLAN/part-1-of-1/       what one run made; there are N of them where N runs shared the digests
       part.json             format, options, totals; written last
       containers.jsonl      all containers, in the order of their numbers
-      copies.parquet        a row for each record to rewrite, by container and offset
+      copies-000000.parquet and so on: a row for each record to rewrite, by container and offset
       originals.parquet     container and offset of each record that must stay, likewise
 
 Containers have numbers of the plan's own: their places among all paths in order. So plans do not
@@ -30,7 +30,7 @@ from dedupindex.manifest.store import line_of
 
 FORMAT = 1
 PART, CONTAINERS, COPIES, ORIGINALS = (
-    "part.json", "containers.jsonl", "copies.parquet", "originals.parquet",
+    "part.json", "containers.jsonl", "copies-*.parquet", "originals.parquet",
 )  # fmt: skip
 ORIGINALS_OWN = ("container", "offset", "stored", "record_id", "url", "date", "covers", "moment")
 """Columns that a copy's row has twice, for its original with "original_" before the name.
@@ -130,7 +130,7 @@ class Plan:
         with duckdb.connect(config={"threads": 1}) as database:
             rows = database.execute(
                 f'SELECT {columns} FROM read_parquet(?) WHERE container = ? ORDER BY "offset"',
-                [[literal(part / file) for part in self._parts], container],
+                [[f"{literal(part)}/{file}" for part in self._parts], container],
             )
             while found := rows.fetchmany(_FETCHED):
                 yield from found

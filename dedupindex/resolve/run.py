@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from dedupindex.errors import IndexExists
 from dedupindex.manifest.store import open_manifest
@@ -18,6 +18,7 @@ from dedupindex.resolve.inputs import Inputs
 from dedupindex.resolve.known import consult
 from dedupindex.resolve.members import Members
 from dedupindex.resolve.plan import Totals, part_name
+from dedupindex.resolve.text import write_text
 from dedupindex.resolve.writing import write_part
 
 
@@ -50,20 +51,23 @@ def resolve(
     plan: Path,
     options: Options,
     say: Callable[[str], None] = lambda text: None,
+    text: BinaryIO | None = None,
 ) -> Resolved:
     """Make the part of `plan` that the options name; raises `DedupError`.
 
-    `say` hears of every step that may take long.
+    `say` hears of every step that may take long; `text` takes all lines as warccollres has them.
     """
     rule = options.rule
     part = plan / part_name(rule.partition)
     if part.exists():
         raise IndexExists(f"{part} is there already: remove it, or name another plan")
     inputs = Inputs([open_manifest(path) for path in manifests])
-    members = Members(options.base_urls)
     clock = _Clock(say)
     plan.mkdir(parents=True, exist_ok=True)
-    with working(plan, options.memory, options.threads) as (database, home):
+    with (
+        closing(Members(options.base_urls)) as members,
+        working(plan, options.memory, options.threads) as (database, home),
+    ):
         database.execute('CREATE TABLE named (container INTEGER, "offset" BIGINT)')
         _view(database, inputs, rule)
         if options.index is not None:
@@ -74,7 +78,7 @@ def resolve(
             group(database, rule)
         with clock("comparing"):
             places = {one.number: one for one in (*inputs.containers, *inputs.outside)}
-            Comparing(members, places).run(database, options.compare)
+            Comparing(members, places, say).run(database, options.compare)
         clock.seconds["fetching"] = members.fetching
         with clock("writing"):
             about = {
@@ -82,7 +86,10 @@ def resolve(
                 "later": rule.later,
                 "made_of": inputs.made_of(later=rule.later, index=options.index is not None),
             }
-            totals = write_part(database, inputs, part, about, members.counted)
+            totals = write_part(database, inputs, part, about, members.counted, home)
+        if text is not None:
+            with clock("text"):
+                write_text(database, inputs, rule, part, text)
     return Resolved(totals, clock.seconds)
 
 

@@ -27,40 +27,64 @@ from dedupindex.resolve.plan import (
 _ALIKE = ("digest", "strong", "length", "status", "coding")
 _LINE = ", ".join(f'l."{name}"' for name in TYPES)
 _ROWS = 20480  # in a row group: so much is read to find one container
+STRETCH = 1_000_000  # lines that are joined with what was chosen at once
 
 
-def write_rows(database: Database, target: Path) -> None:
+def write_rows(database: Database, inputs: Inputs, part: Path, home: Path) -> None:
     """Write the rows of the plan from ``outcomes`` and ``equal``; they become the view ``planned``.
 
-    Here lines that have the same hash are asked whether they are equal indeed.
+    All that was chosen is first joined with its originals, which are anywhere, and sorted; then
+    with its own lines, some containers at a time. Here lines that have the same hash are asked
+    whether they are equal indeed.
     """
+    _choose(database)
+    chosen = quoted(literal(home / "chosen.parquet"))
+    wanted = ", ".join(f'o."{name}" AS original_{name}' for name in (*ORIGINALS_OWN, *_ALIKE))
+    database.execute(f"""
+        COPY (
+          SELECT c.place, c.copy, c.extension, {wanted}
+          FROM chosen AS c JOIN (
+            SELECT * REPLACE (
+              if(hash(record_id) IN (SELECT record FROM shared), '', record_id) AS record_id)
+            FROM lines WHERE place IN (SELECT DISTINCT original FROM chosen)) AS o
+          ON o.place = c.original ORDER BY c.place)
+        TO {quoted(str(home / "chosen.parquet"))} (FORMAT parquet, COMPRESSION lz4_raw)""")
+    own = ", ".join(f"c.original_{name}" for name in ORIGINALS_OWN)
+    alike = " AND ".join(f"l.{name} = c.original_{name}" for name in _ALIKE)
+    for file, (lines, first, last) in enumerate(inputs.stretches(STRETCH)):
+        rows = f"""
+            SELECT {_LINE}, c.copy, c.extension, {own} FROM ({lines}) AS l
+            JOIN (SELECT * FROM read_parquet({chosen}) WHERE place BETWEEN {first} AND {last}) AS c
+            ON l.place = c.place AND {alike}"""
+        _copy(database, rows, copies_file(part, file))
+    database.execute(
+        f"CREATE VIEW planned AS SELECT * FROM read_parquet({quoted(f'{literal(part)}/{COPIES}')})"
+    )
+
+
+def copies_file(part: Path, number: int) -> Path:
+    """The file with the copies of a stretch of containers."""
+    return part / COPIES.replace("*", f"{number:06d}")
+
+
+def _choose(database: Database) -> None:
+    """Make the tables ``chosen``, of all copies with the places of their originals, and ``shared``.
+
+    The latter has the hashes of record ids of originals that other lines have, too.
+    """
+    database.execute("""
+        CREATE TABLE chosen AS
+        SELECT place, original, coalesce(extension, 1) AS extension,
+          1 + row_number() OVER (PARTITION BY original ORDER BY key) AS copy
+        FROM outcomes LEFT JOIN (
+          SELECT place, extension FROM equal JOIN extensions USING (label, form)) USING (place)
+        WHERE outcome = 'copy'""")
     database.execute("""
         CREATE TABLE shared AS
         SELECT hash(record_id) AS record FROM lines
         WHERE hash(record_id) IN (
-          SELECT record FROM equal
-          WHERE place IN (SELECT original FROM outcomes WHERE outcome = 'copy'))
+          SELECT record FROM equal WHERE place IN (SELECT DISTINCT original FROM chosen))
         GROUP BY 1 HAVING count(*) > 1""")
-    own = ", ".join(
-        f'o."{name}" AS original_{name}' for name in ORIGINALS_OWN if name != "record_id"
-    )
-    alike = " AND ".join(f"l.{name} = o.{name}" for name in _ALIKE)
-    _copy(
-        database,
-        f"""
-        SELECT {_LINE}, c.copy, coalesce(e.extension, 1) AS extension, {own},
-          if(o.record IN (SELECT record FROM shared), '', o.record_id) AS original_record_id
-        FROM (SELECT place, original, 1 + row_number() OVER
-                (PARTITION BY original ORDER BY key) AS copy
-              FROM outcomes WHERE outcome = 'copy') AS c
-        JOIN equal AS l ON l.place = c.place
-        JOIN equal AS o ON o.place = c.original AND {alike}
-        LEFT JOIN extensions AS e ON e.label = l.label AND e.strong = l.strong""",
-        target,
-    )
-    database.execute(
-        f"CREATE VIEW planned AS SELECT * FROM read_parquet({quoted(literal(target))})"
-    )
 
 
 def totals_of(database: Database, inputs: Inputs) -> Totals:
@@ -86,27 +110,35 @@ def totals_of(database: Database, inputs: Inputs) -> Totals:
     totals.stayed["unlike"] = hashed - totals.copies
     totals.stayed = +totals.stayed
     collisions = database.execute("""
-        SELECT count(*) FILTER (NOT reframed), count(*) FILTER (reframed) FROM labels
-        WHERE collides""").fetchone()
+        SELECT count(*) FILTER (NOT reframed), count(*) FILTER (reframed)
+        FROM colliding""").fetchone()
     assert collisions is not None
     totals.collisions, totals.reframed = collisions
     totals.collided = number(
         database,
         "SELECT count(*) FROM extensions WHERE label IN "
-        "(SELECT label FROM labels WHERE collides AND NOT reframed)",
+        "(SELECT label FROM colliding WHERE NOT reframed)",
     )
     return totals
 
 
 def write_part(
-    database: Database, inputs: Inputs, part: Path, about: dict[str, Any], compared: Counter[str]
+    database: Database,
+    inputs: Inputs,
+    part: Path,
+    about: dict[str, Any],
+    compared: Counter[str],
+    home: Path,
 ) -> Totals:
-    """Write the part beside its place and force it to disk; then it appears."""
+    """Write the part beside its place and force it to disk; then it appears.
+
+    `home` is a directory for what is needed meanwhile.
+    """
     beside = part.with_name(f".{part.name}.{os.getpid()}.part")
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
     try:
-        write_rows(database, beside / COPIES)
+        write_rows(database, inputs, beside, home)
         totals = totals_of(database, inputs)
         totals.compared = compared
         stay = """

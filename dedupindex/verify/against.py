@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from dedupindex.errors import BadSource
+from dedupindex.tally import OnProgress, Seen
 from dedupindex.verify.bytes import Unreadable
 from dedupindex.verify.collection import archives_below, in_order, size_of
 from dedupindex.verify.finding import Finding
@@ -19,7 +20,14 @@ from dedupindex.verify.pair import verify_pair
 class Against:
     """Pairs of files of the same name below `old` and below one of `new`."""
 
-    def __init__(self, old: Path, new: Iterable[Path], originals: Iterable[Path] = ()) -> None:
+    def __init__(
+        self,
+        old: Path,
+        new: Iterable[Path],
+        originals: Iterable[Path] = (),
+        on_progress: OnProgress = lambda seen: None,
+    ) -> None:
+        self._on_progress = on_progress
         self._old, self._new = old, list(new)
         self._others = list(originals)
         for path in (old, *self._new, *self._others):
@@ -45,9 +53,12 @@ class Against:
             originals.write(in_order(places, files, size_of(files)))
             compare = partial(_compare, originals)
             tasks = [(*pair, Path(beside) / str(number)) for number, pair in enumerate(pairs)]
-            for spool in in_order(compare, tasks, size_of([new for _, new in pairs])):
+            size, done = size_of([new for _, new in pairs]), 0
+            for number, spool in enumerate(in_order(compare, tasks, size)):
                 yield from _spooled(spool)
                 spool.unlink()
+                done += size_of([pairs[number][1]])
+                self._on_progress(Seen("comparing", done, size, 0))
 
     def totals(self) -> dict[str, int]:
         """What was compared."""

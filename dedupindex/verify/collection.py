@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, TypeVar
 
 from dedupindex.errors import BadSource
+from dedupindex.tally import OnProgress, Seen
 from dedupindex.verify import revisits
 from dedupindex.verify.bytes import Unreadable, opened
 from dedupindex.verify.container import AnyRecord, Container, is_archive
@@ -30,7 +31,13 @@ _WORTH_A_PROCESS = 8 << 20  # bytes: starting one costs as much as reading so ma
 class Collection:
     """What is checked, and places where further originals are; counts what was read."""
 
-    def __init__(self, paths: Iterable[Path], originals: Iterable[Path] = ()) -> None:
+    def __init__(
+        self,
+        paths: Iterable[Path],
+        originals: Iterable[Path] = (),
+        on_progress: OnProgress = lambda seen: None,
+    ) -> None:
+        self._on_progress = on_progress
         seen: set[tuple[int, int]] = set()
         self._own = list(_archives(paths, seen))
         self._others = list(_archives(originals, seen))
@@ -46,11 +53,13 @@ class Collection:
             try:
                 spools = [Path(beside) / str(number) for number in range(len(paths))]
                 tasks = list(zip(paths, spools, strict=True))
-                size = size_of(paths)
+                size, done = size_of(paths), 0
                 for number, spool in enumerate(in_order(_read, tasks, size)):
                     own = number < len(self._own)
                     yield from self._take(references, spool, number, own)
                     spool.unlink()
+                    done += size_of(paths[number : number + 1])
+                    self._on_progress(Seen("reading", done, size, self.records))
                 yield from references.findings([str(path) for path in paths])
             finally:
                 references.close()
