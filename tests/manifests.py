@@ -12,7 +12,15 @@ from blake3 import blake3
 
 from dedupindex.manifest.line import Container, Line
 from dedupindex.manifest.spool import Spool, nothing, write_parquet
-from dedupindex.manifest.store import CONTAINERS, FILE, FORMAT, LINES, lines_file
+from dedupindex.manifest.store import (
+    CONTAINERS,
+    FILE,
+    FORMAT,
+    LINES,
+    REFERENCES,
+    lines_file,
+    references_file,
+)
 
 SIZE = 1 << 20  # bytes of a made-up container
 
@@ -46,9 +54,11 @@ def line(place: int, offset: int, body: bytes = b"body", **more: object) -> Line
 
 def write_manifest(top: Path, contents: Mapping[Container, Iterable[Line]]) -> Path:
     """Write a finished manifest; the lines of each container in order of offset."""
-    (top / LINES).mkdir(parents=True)
+    for name in (LINES, REFERENCES):
+        (top / name).mkdir(parents=True)
     with duckdb.connect(config={"threads": 1}) as database:
-        write_parquet(database, nothing(), lines_file(top, 0))
+        for empty in (lines_file(top, 0), references_file(top, 0)):
+            write_parquet(database, nothing(), empty)
         for place, lines in contents.items():
             spool = Spool(lines_file(top, place.number))
             spool.add(sorted(lines, key=lambda line: line.offset))

@@ -233,7 +233,7 @@ def test_a_run_that_is_stopped_anywhere_goes_on(
         for name, lines in lines_of(whole).items()
     }
     stops = ("fsync", "replace", "unlink")
-    for stop in range(40):
+    for stop in range(80):
         top, calls = tmp_path / f"m{stop}", iter(range(1000))
 
         def failing(real: object, calls: Iterator[int] = calls, stop: int = stop) -> object:
@@ -258,7 +258,8 @@ def test_a_run_that_is_stopped_anywhere_goes_on(
             for name, lines in lines_of(top).items()
         }
         assert found == expected and tally.lines == 6, stop
-        assert len(list((top / "lines").iterdir())) == 4, stop
+        for name in ("lines", "references"):
+            assert len(list((top / name).iterdir())) == 4, (name, stop)
         if over:
             break
     assert over and stop > 10

@@ -104,7 +104,7 @@ class Judge:
             self._container, record.offset, 0, bare(record_id), url, date, stated_text, payload,
             covers, strong, length, answer.status, answer.codings, moment, stay, unfit,
         )  # fmt: skip
-        return _short(line)
+        return short(line)
 
     def _hashed(
         self, answer: _Answer, stated: Digest | None
@@ -213,7 +213,7 @@ def _of_answer(answer: _Answer) -> Iterator[str]:
         yield "partial"
 
 
-def _short(line: Line) -> Line:
+def short(line: Line) -> Line:
     """A line that can be held: of values that no tool could use only the beginning is kept."""
     texts = line.record_id, line.url, line.date, line.digest, line.coding
     if sum(map(len, texts)) <= _LONGEST:

@@ -32,10 +32,12 @@ from dedupindex.manifest.store import (
     FILE,
     FORMAT,
     LINES,
+    REFERENCES,
     Entry,
     lines_file,
     read_about,
     read_entries,
+    references_file,
     write_containers,
 )
 from dedupindex.tally import OnProgress, Seen
@@ -141,9 +143,9 @@ class _Run:
         """Write what comes last, and add up."""
         entries, made = self._entries, self._made
         with duckdb.connect(config={"threads": 1}) as database:
-            empty = lines_file(self._top, 0)
-            if not empty.exists():
-                write_parquet(database, nothing(), empty)
+            for empty in (lines_file(self._top, 0), references_file(self._top, 0)):
+                if not empty.exists():
+                    write_parquet(database, nothing(), empty)
             write_containers(database, self._top, entries)
         write_about(self._top, self._options, complete=True)
         for entry in entries.values():
@@ -154,7 +156,8 @@ class _Run:
     def _drop(self, entry: Entry) -> None:
         number = entry.container.number
         self._note({"number": number, "gone": True})
-        lines_file(self._top, number).unlink(missing_ok=True)
+        for file in (lines_file, references_file):
+            file(self._top, number).unlink(missing_ok=True)
         del self._entries[number]
         self._made.gone += 1
 
@@ -200,14 +203,16 @@ def _prepare(top: Path, options: Options) -> None:
                     f"the manifest {top} was made with {name.replace('_', '-')} "
                     f"{about.get(name)}, not {value}; make another"
                 )
-    (top / LINES).mkdir(parents=True, exist_ok=True)
+    for name in (LINES, REFERENCES):
+        (top / name).mkdir(parents=True, exist_ok=True)
     sync_directory(top.parent)
 
 
 def _is_begun(top: Path) -> bool:
     """Whether there is nothing but what a run begins with before it was killed."""
     return top.is_dir() and all(
-        path.name in (LINES, LOCK) or path.name.startswith(f".{FILE}.") for path in top.iterdir()
+        path.name in (LINES, REFERENCES, LOCK) or path.name.startswith(f".{FILE}.")
+        for path in top.iterdir()
     )
 
 
@@ -221,7 +226,7 @@ def _clear(top: Path, entries: dict[int, Entry]) -> int:
     last = 0
     for path in top.glob(".*.part"):
         path.unlink()
-    for path in (top / LINES).iterdir():
+    for path in [*(top / LINES).iterdir(), *(top / REFERENCES).iterdir()]:
         match = _OURS.fullmatch(path.name)
         number = int(match[1]) if match else -1
         last = max(last, number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,10 +13,10 @@ from dedupindex.capture import Problem
 from dedupindex.errors import BadSource
 from dedupindex.manifest.finding import Found
 from dedupindex.manifest.judge import Options
-from dedupindex.manifest.line import Container
+from dedupindex.manifest.line import Container, Line
 from dedupindex.manifest.scan import Scan
 from dedupindex.manifest.spool import Spool
-from dedupindex.manifest.store import Entry, lines_file
+from dedupindex.manifest.store import Entry, lines_file, references_file
 from dedupindex.processes import Count
 
 
@@ -39,13 +40,22 @@ def read_container(task: Task, count: Count) -> Read:
     """Read a container and write its lines. What it returns is on disk."""
     path = task.file.path
     try:
-        with closing(Scan(path, task.number, task.options)) as scan:
-            return _written(task, scan, count)
+        references = Spool(references_file(task.top, task.number))
+        try:
+            refer = partial(_one, references)
+            with closing(Scan(path, task.number, task.options, refer)) as scan:
+                return _written(task, scan, references, count)
+        finally:
+            references.drop()
     except BadSource as error:
         return Read(None, [Problem(path, -1, str(error))])
 
 
-def _written(task: Task, scan: Scan, count: Count) -> Read:
+def _one(spool: Spool, line: Line) -> None:
+    spool.add([line])
+
+
+def _written(task: Task, scan: Scan, references: Spool, count: Count) -> Read:
     file = task.file
     spool = Spool(lines_file(task.top, task.number))
     try:
@@ -57,6 +67,8 @@ def _written(task: Task, scan: Scan, count: Count) -> Read:
         problems = [Problem(file.path, *problem) for problem in scan.problems]
         if scan.changed:
             return Read(None, problems)
+        if references.lines:
+            references.finish(_database())
         spool.finish(_database(), stay="damaged" if scan.damaged else "")
     finally:
         spool.drop()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from dedupindex.manifest.judge import Judge, Options
 from dedupindex.manifest.line import Line
+from dedupindex.manifest.reference import reference
 from dedupindex.manifest.usual import Usual
 from dedupindex.manifest.vicinity import Vicinity
 from dedupindex.sources.protocol import GROWING
@@ -34,8 +35,14 @@ class Scan:
     worth anything. A name that ends in ``.open``, as crawlers write it, is not read at all.
     """
 
-    def __init__(self, path: str, container: int, options: Options) -> None:
-        """Open the file; raises `BadSource`."""
+    def __init__(
+        self,
+        path: str,
+        container: int,
+        options: Options,
+        refer: Callable[[Line], None] = lambda line: None,
+    ) -> None:
+        """Open the file; raises `BadSource`. `refer` gets the `reference` of each revisit."""
         self.records: Counter[str] = Counter()
         self.problems: list[tuple[int, str]] = []
         self.content_hash = ""
@@ -48,6 +55,7 @@ class Scan:
         self._gzip = start.startswith(MAGIC)
         self._judge, self._usual = Judge(container, options), Usual(container, options)
         self._skip_empty = options.skip_empty
+        self._container, self._refer = container, refer
         self._vicinity = Vicinity()
         self._open: tuple[Line, Record] | None = None  # of which it is not known how it ends
 
@@ -106,6 +114,8 @@ class Scan:
             self._open = self._judge.line(record), record
         elif record.type == b"request":
             self._vicinity.request(record)
+        elif record.type == b"revisit":
+            self._refer(reference(self._container, record))
         record.finish()
 
     def _settle(self, event: Event | None) -> None:

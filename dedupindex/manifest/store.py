@@ -5,6 +5,7 @@
                           counts, one with "gone" takes it back
     containers.parquet    the fields of `Container`, for those who join; written last
     lines/00000017.parquet    the lines of container 17 in order of offset: `TYPES`
+    references/00000017.parquet    what the revisits in it refer to (`reference`), if it has any
 
 Parquet is written by DuckDB from a spool of tab-separated text. Text there is the Latin-1 of the
 bytes, so that nothing is lost whatever the bytes are.
@@ -27,7 +28,9 @@ from dedupindex.manifest.line import Container, Line
 from dedupindex.manifest.spool import literal, write_parquet
 
 FORMAT = 1
-FILE, CONTAINERS, LINES = "manifest.json", "containers.jsonl", "lines"
+FILE, CONTAINERS, LINES, REFERENCES = (
+    "manifest.json", "containers.jsonl", "lines", "references",
+)  # fmt: skip
 _FETCHED = 2048  # lines at a time
 
 
@@ -56,6 +59,11 @@ class Manifest:
     def parquet(self) -> str:
         """A glob of all files with lines; there is at least one, perhaps with nothing in it."""
         return f"{literal(self.path)}/{LINES}/*.parquet"
+
+    @property
+    def references(self) -> str:
+        """As `parquet`, of what revisits refer to."""
+        return f"{literal(self.path)}/{REFERENCES}/*.parquet"
 
     def containers(self) -> dict[int, Container]:
         """All that was read, by number."""
@@ -108,6 +116,10 @@ def read_entries(top: Path) -> dict[int, Entry]:
 
 def lines_file(top: Path, container: int) -> Path:
     return top / LINES / f"{container:08d}.parquet"
+
+
+def references_file(top: Path, container: int) -> Path:
+    return top / REFERENCES / f"{container:08d}.parquet"
 
 
 def lines_of(database: duckdb.DuckDBPyConnection, parquet: Path) -> Iterator[Line]:

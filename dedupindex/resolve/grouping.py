@@ -45,7 +45,7 @@ class Rule:
 
 
 def group(database: Database, rule: Rule) -> None:
-    """From the views ``lines`` and ``part`` and the table ``named`` make tables.
+    """From the views ``lines``, ``part``, ``referred`` and the table ``named`` make tables.
 
     ``equal`` has the lines whose digests others have, too, as numbers: texts are hashed, for a
     table of all that they say would not fit. ``outcomes`` has `place`, `key` and `outcome` of each
@@ -67,6 +67,7 @@ def group(database: Database, rule: Rule) -> None:
         UPDATE equal SET stay = 'indexed'
         WHERE stay = '' AND place IN (
           SELECT base + "offset" FROM named JOIN places ON number = container)""")
+    _keep_referred(database)
     database.execute(f"CREATE TABLE firsts AS {_FIRSTS.format(where='true')}")
     _choose_unambiguous(database)
     database.execute(f"""
@@ -82,6 +83,33 @@ def group(database: Database, rule: Rule) -> None:
         FROM equal JOIN firsts USING (class)""")
     database.execute("DROP TABLE firsts")
     _number_extensions(database)
+
+
+def _keep_referred(database: Database) -> None:
+    """What a revisit of the set refers to stays, or no replay tool would find it any more.
+
+    That is found by record id, and by urlkey and second. For one that names none, or none that is
+    there, it is every record of its URL and digest: pywb takes the nearest of them.
+    """
+    if not number(database, "SELECT count(*) FROM referred"):
+        return
+    database.execute("""
+        CREATE TABLE met AS
+        SELECT place, moment, record_id FROM lines
+        WHERE moment <> 0 AND moment IN (SELECT moment FROM referred)
+          OR record_id <> '' AND record_id IN (SELECT record_id FROM referred)""")
+    database.execute("""
+        CREATE TABLE missed AS
+        SELECT DISTINCT url, digest FROM referred
+        WHERE moment NOT IN (SELECT moment FROM met WHERE moment <> 0)
+          AND record_id NOT IN (SELECT record_id FROM met WHERE record_id <> '')""")
+    database.execute("""
+        UPDATE equal SET stay = 'referred'
+        WHERE stay = '' AND place IN (
+          SELECT place FROM met
+          UNION ALL SELECT place FROM lines SEMI JOIN missed USING (url, digest))""")
+    database.execute("DROP TABLE met")
+    database.execute("DROP TABLE missed")
 
 
 def _choose_unambiguous(database: Database) -> None:

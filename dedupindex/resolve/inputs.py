@@ -63,6 +63,8 @@ class Inputs:
     def view(self, database: Database) -> None:
         """Make or replace the view ``lines``: the columns of manifests, and `place`.
 
+        And the view ``referred``: what the revisits of the set refer to.
+
         A place is where a record begins if all files are laid end to end in the order of their
         paths, those outside of the set first: of two of the same instant theirs is the original.
         """
@@ -85,6 +87,11 @@ class Inputs:
             files.append((-1, [self._outside]))
         parts = [_select(manifest, names) for manifest, names in files]
         database.execute(f"CREATE OR REPLACE VIEW lines AS {' UNION ALL '.join(parts)}")
+        referred = [
+            f"SELECT record_id, url, digest, moment FROM read_parquet({quoted(one.references)})"
+            for one in self._manifests
+        ]
+        database.execute(f"CREATE OR REPLACE VIEW referred AS {' UNION ALL '.join(referred)}")
 
     def stretches(self, most: int) -> Iterator[tuple[str, int, int]]:
         """The set, some containers after the other: SQL for their lines, first and last place.

@@ -45,6 +45,14 @@ class Replayed(NamedTuple):
     date: str  # of the capture that pywb has taken: of several, the nearest that it can replay
 
 
+class Whole(NamedTuple):
+    """What a reader gets, with the headers as they came."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+
 class Archive(NamedTuple):
     """A running pywb."""
 
@@ -53,6 +61,13 @@ class Archive(NamedTuple):
 
     def get(self, url: str, date: str, mode: str = "id_") -> Replayed:
         """The capture of a URL at a WARC-Date."""
+        answer = self.whole(url, date, mode)
+        said = dict(answer.headers).get("Memento-Datetime")
+        date = f"{parsedate_to_datetime(said):%Y-%m-%dT%H:%M:%SZ}" if said else ""
+        return Replayed(answer.status, answer.body, date)
+
+    def whole(self, url: str, date: str, mode: str = "id_") -> Whole:
+        """As `get`; headers tell neither the time nor the port of pywb."""
         moment = "".join(filter(str.isdigit, date))[:14]
         connection = HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE)
         try:
@@ -60,9 +75,13 @@ class Archive(NamedTuple):
             accept = {"Accept-Encoding": "gzip, deflate, br"}
             connection.request("GET", f"/all/{moment}{mode}/{url}", headers=accept)
             response = connection.getresponse()
-            said = response.getheader("Memento-Datetime")
-            date = f"{parsedate_to_datetime(said):%Y-%m-%dT%H:%M:%SZ}" if said else ""
-            return Replayed(response.status, response.read(), date)
+            own = f"127.0.0.1:{self.port}"
+            headers = [
+                (name, value.replace(own, "pywb"))
+                for name, value in response.getheaders()
+                if name != "Date"  # of the answer
+            ]
+            return Whole(response.status, tuple(headers), response.read())
         finally:
             connection.close()
 
@@ -134,6 +153,11 @@ def replay(warcs: Iterable[Path], folder: Path) -> Iterator[Archive]:
         yield Archive(port, log)
 
 
+def second(date: str) -> str:
+    """A WARC-Date without its fraction."""
+    return re.sub(r"\..*", "", date.removesuffix("Z")) + "Z"
+
+
 def check_revisits(found: Iterable[Record], archive: Archive, bodies: Mapping[str, bytes]) -> int:
     """Every revisit replays, byte for byte as the site served it; how many did.
 
@@ -143,7 +167,7 @@ def check_revisits(found: Iterable[Record], archive: Archive, bodies: Mapping[st
     for record in found:
         if record.type == "revisit":
             answer = archive.get(record.url, record.date)
-            date = re.sub(r"\..*", "", record.date.removesuffix("Z")) + "Z"
+            date = second(record.date)
             expected = (200, bodies[record.url], date)
             assert answer == expected, f"{record}\n{archive.log.read_text()}"
             checked += 1

@@ -1,0 +1,119 @@
+"""Revisits that were there before the run: what they refer to stays, so that they replay on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from dedupindex.cli import main
+from dedupindex.manifest.store import open_manifest
+from dedupindex.verify.against import Against
+from dedupindex.verify.collection import Collection
+from tests.verifying import BODY, DAY, HOST, asked, copy_of, page, reasons, write
+from tests.warc_cases import gz, record_id, sha1
+
+OTHER = BODY[::-1]
+NONE = {"Refers_To": None, "Refers_To_Target_URI": None, "Refers_To_Date": None}
+MEANT: dict[str, bytes] = {  # revisits of page 2, which could be one of page 1
+    "all three": copy_of(9, 2),
+    "URL and date": copy_of(9, 2, Refers_To=None),
+    "the same second, another spelling": copy_of(
+        9, 2, Refers_To=None, Refers_To_Target_URI=b"http://www.example.com/2"
+    ),
+    "record id, as wget writes it": copy_of(9, 2, **{**NONE, "Refers_To": record_id(2)}),
+    "nothing, but it has the URL": copy_of(9, 2, Target_URI=HOST + b"2", **NONE),
+    "URL, with a date at which nothing is": copy_of(9, 2, Refers_To=None, Refers_To_Date=DAY % 30),
+    "URL, with no date that is one": copy_of(9, 2, Refers_To=None, Refers_To_Date=b"yesterday"),
+    "URL in brackets": copy_of(9, 2, Refers_To=None, Refers_To_Target_URI=b"<" + HOST + b"2>"),
+}
+NOTHING = {
+    "page 1": copy_of(9, 1),
+    "a record that is elsewhere": copy_of(9, 8),
+    "another payload of the URL": copy_of(9, 2, OTHER, Refers_To=None, Refers_To_Date=None),
+    "no revisit": page(9, OTHER),
+}
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, object]:
+    capsys.readouterr()
+    assert main([*map(str, words), "--json"]) == 0
+    found: dict[str, object] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return found
+
+
+def rewritten(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> tuple[dict[str, object], dict[str, object]]:
+    """The stages over ``in``: what resolve and rewrite say."""
+    told(capsys, "manifest", folder / "in", "-o", folder / "m", "--jobs", 1)
+    planned = told(capsys, "resolve", folder / "m", "-o", folder / "plan")
+    done = told(capsys, "rewrite", folder / "plan", "--out", folder / "out", "--jobs", 1)
+    assert list(Against(folder / "in", [folder / "out"]).findings()) == []
+    return planned, done
+
+
+@pytest.mark.parametrize("how", [*MEANT, *NOTHING])
+def test_what_a_revisit_means_stays(
+    how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "in/a.warc.gz", [page(1), asked(1), page(2), asked(2), page(3), asked(3)])
+    write(tmp_path / "in/b.warc.gz", [asked(9), MEANT.get(how) or NOTHING[how]])
+    before = reasons(list(Collection([tmp_path / "in"]).findings()))
+    planned, done = rewritten(tmp_path, capsys)
+    assert planned["stayed"] == ({"referred": 1} if how in MEANT else {})
+    assert done["revisits"] == (1 if how in MEANT else 2)
+    assert reasons(list(Collection([tmp_path / "out"]).findings())) == before
+
+
+def test_an_earlier_harvest_that_comes_later(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was rewritten once is resolved again with files that have an earlier capture."""
+    write(tmp_path / "in/b.warc.gz", [page(5), page(6), page(7)])
+    assert rewritten(tmp_path, capsys)[1]["revisits"] == 2
+    again = tmp_path / "again"
+    write(again / "in/a.warc.gz", [page(1), page(2)])
+    (tmp_path / "out/b.warc.gz").rename(again / "in/b.warc.gz")
+    planned, done = rewritten(again, capsys)
+    assert done["revisits"] == 1 and planned["stayed"] == {"referred": 1}
+    assert list(Collection([again / "out"]).findings()) == []
+
+
+def test_the_manifest_says_what_revisits_mean(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, top = tmp_path / "in", tmp_path / "m"
+    first = [page(1), copy_of(2, 1), copy_of(3, 1, Refers_To_Date=b"x", Refers_To=None)]
+    write(source / "a.warc.gz", first)
+    write(source / "b.warc.gz", [page(4)])
+    told(capsys, "manifest", source, "-o", top)
+    offset = len(gz(first[0]))
+    expected = [
+        (offset, record_id(1).decode().strip("<>"), f"{HOST.decode()}1", sha1(BODY).decode()),
+        (offset + len(gz(first[1])), "", f"{HOST.decode()}1", sha1(BODY).decode()),
+    ]
+    assert meant(top) == expected
+    (line,) = [line for line in lines(top) if line[0] == f"{HOST.decode()}1"]
+    assert moments(top) == [line[1], 0]
+    (source / "a.warc.gz").unlink()
+    told(capsys, "manifest", source, "-o", top)
+    assert meant(top) == []
+
+
+def meant(top: Path) -> list[tuple[object, ...]]:
+    glob = open_manifest(top).references
+    query = 'SELECT "offset", record_id, url, digest FROM read_parquet(?) ORDER BY 1'
+    return duckdb.execute(query, [glob]).fetchall()
+
+
+def moments(top: Path) -> list[int]:
+    query = 'SELECT moment FROM read_parquet(?) ORDER BY "offset"'
+    return [row[0] for row in duckdb.execute(query, [open_manifest(top).references]).fetchall()]
+
+
+def lines(top: Path) -> list[tuple[object, ...]]:
+    query = "SELECT url, moment FROM read_parquet(?)"
+    return duckdb.execute(query, [open_manifest(top).parquet]).fetchall()
