@@ -26,6 +26,7 @@ COMMANDS = {  # in the order of the work
     "search": "Search an index as a person would.",
 }
 ONCE = {  # what is done once, and has no settings that stay
+    "dedup": "Turn duplicates in archives into revisits, and verify that.",
     "manifest": "List every response of WARC and ARC files.",
     "resolve": "Say which records are to become revisits, and of what.",
     "rewrite": "Turn the copies that a plan names into revisits.",

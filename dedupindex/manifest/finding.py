@@ -36,6 +36,9 @@ class Sources:
     files: list[Found] = field(default_factory=list)  # in the order of their paths
     skipped: int = 0  # files met in directories or by globs that are neither WARC nor ARC
     problems: list[Problem] = field(default_factory=list)
+    others: list[Found] = field(
+        default_factory=list
+    )  # named as archives, but unknown or unfinished
 
 
 def find(named: Sequence[str]) -> Sources:
@@ -44,6 +47,7 @@ def find(named: Sequence[str]) -> Sources:
     Raises `BadSource` for what is not there, and for a file, named itself, of another kind.
     """
     found: dict[str, Found] = {}
+    others: dict[str, Found] = {}
     sources = Sources()
     for source in named:
         if passing(source):
@@ -57,7 +61,11 @@ def find(named: Sequence[str]) -> Sources:
         for path in expanded.paths:
             if path not in found:
                 found[path] = _found(root, path, itself=path == os.path.abspath(source))
+        for path in expanded.archives:
+            if path not in others and os.path.isfile(path):
+                others[path] = _found(root, path, itself=False)
     sources.files = [found[path] for path in sorted(found, key=os.fsencode)]
+    sources.others = [others[path] for path in sorted(others, key=os.fsencode) if path not in found]
     return sources
 
 

@@ -22,7 +22,7 @@ import duckdb
 from dedupindex.capture import Problem
 from dedupindex.errors import BadInput, SettingsConflict
 from dedupindex.files import exclusive, sync_directory, write_whole
-from dedupindex.manifest.finding import Found, find
+from dedupindex.manifest.finding import Found, Sources, find
 from dedupindex.manifest.judge import Options
 from dedupindex.manifest.line import Container
 from dedupindex.manifest.reading import Read, Task, read_container
@@ -67,7 +67,7 @@ class Made:
 
 
 def make(
-    sources: list[str],
+    sources: list[str] | Sources,
     top: Path,
     options: Options,
     *,
@@ -80,7 +80,7 @@ def make(
     with other options; `IndexBusy` if another run writes to it.
     """
     begin = time.monotonic()
-    found = find(sources)
+    found = sources if isinstance(sources, Sources) else find(sources)
     _prepare(top, options)
     with exclusive(top / LOCK, f"the manifest {top}"):
         write_about(top, options, complete=False)
@@ -170,25 +170,32 @@ class _Run:
 
 def _read_all(tasks: list[Task], jobs: int, total: int, on_progress: OnProgress) -> Iterator[Read]:
     gc.freeze()  # what is there now stays: collecting would look at all of it again and again
-    if jobs == 1 or len(tasks) < 2:
-        seen = [0, 0]
+    try:
+        if jobs == 1 or len(tasks) < 2:
+            yield from _read_here(tasks, total, on_progress)
+        else:
+            from dedupindex.processes import run_tasks  # pools are slow to import
 
-        def progress(length: int, records: int) -> None:
-            seen[0] += length
-            seen[1] += records
-            on_progress(Seen("reading", seen[0], total, seen[1]))
+            yield from run_tasks(
+                read_container,
+                tasks,
+                jobs,
+                lambda length, records: on_progress(Seen("reading", length, total, records)),
+            )
+    finally:
+        gc.unfreeze()  # DuckDB's bindings complain of what is there still when Python ends
 
-        for task in tasks:
-            yield read_container(task, progress)
-    else:
-        from dedupindex.processes import run_tasks  # pools are slow to import
 
-        yield from run_tasks(
-            read_container,
-            tasks,
-            jobs,
-            lambda length, records: on_progress(Seen("reading", length, total, records)),
-        )
+def _read_here(tasks: list[Task], total: int, on_progress: OnProgress) -> Iterator[Read]:
+    seen = [0, 0]
+
+    def progress(length: int, records: int) -> None:
+        seen[0] += length
+        seen[1] += records
+        on_progress(Seen("reading", seen[0], total, seen[1]))
+
+    for task in tasks:
+        yield read_container(task, progress)
 
 
 def _prepare(top: Path, options: Options) -> None:

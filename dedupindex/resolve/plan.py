@@ -43,6 +43,7 @@ COLUMNS = ", ".join(
 )
 _NAME = re.compile(r"part-([0-9]+)-of-([0-9]+)")
 _FETCHED = 2048  # rows at a time
+_HELD = 50_000  # copies of a plan that is held: 100 MB
 
 
 class Planned(NamedTuple):
@@ -93,6 +94,7 @@ class Plan:
         self.path = path
         self._parts = parts
         self.totals = Totals()
+        self._held: tuple[dict[int, list[Planned]], dict[int, list[int]]] | None = None
         for said in about:
             told = dict(said["totals"])
             for name in ("stayed", "compared"):
@@ -118,19 +120,39 @@ class Plan:
         """Any container that a line names."""
         return self._containers.get(number) or self._outside[number]
 
+    def hold(self) -> None:
+        """Read a plan that is small once and for all, also for processes that begin after this."""
+        small = self.totals.copies <= _HELD and self.totals.lines <= 10 * _HELD
+        if not small or self._held is not None:
+            return
+        copies: dict[int, list[Planned]] = {}
+        pinned: dict[int, list[int]] = {}
+        for row in self._rows(COPIES, COLUMNS):
+            planned = _planned(row)
+            copies.setdefault(planned.line.container, []).append(planned)
+        for container, offset in self._rows(ORIGINALS, 'DISTINCT container, "offset"'):
+            pinned.setdefault(container, []).append(offset)
+        self._held = copies, pinned
+
     def of(self, container: int) -> Iterator[Planned]:
         """What is to be rewritten in a container, in order of offset."""
-        yield from map(_planned, self._rows(COPIES, COLUMNS, container))
+        if self._held is not None:
+            return iter(self._held[0].get(container, ()))
+        return map(_planned, self._rows(COPIES, COLUMNS, container))
 
     def pinned(self, container: int) -> Iterator[int]:
         """The offsets of records that are originals, or that an index names: they stay."""
+        if self._held is not None:
+            return iter(self._held[1].get(container, ()))
         return (row[0] for row in self._rows(ORIGINALS, 'DISTINCT "offset"', container))
 
-    def _rows(self, file: str, columns: str, container: int) -> Iterator[tuple[Any, ...]]:
+    def _rows(self, file: str, columns: str, container: int = -1) -> Iterator[tuple[Any, ...]]:
+        """Rows of one container, or of all, in order of offset."""
+        files = [f"{literal(part)}/{file}" for part in self._parts]
+        chosen = "" if container < 0 else f"WHERE container = {container:d}"
         with duckdb.connect(config={"threads": 1}) as database:
             rows = database.execute(
-                f'SELECT {columns} FROM read_parquet(?) WHERE container = ? ORDER BY "offset"',
-                [[f"{literal(part)}/{file}" for part in self._parts], container],
+                f'SELECT {columns} FROM read_parquet(?) {chosen} ORDER BY "offset"', [files]
             )
             while found := rows.fetchmany(_FETCHED):
                 yield from found

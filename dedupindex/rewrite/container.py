@@ -9,7 +9,7 @@ import os
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
@@ -22,6 +22,7 @@ from dedupindex.rewrite.judge import Judged, Place, judge, rebuilt
 from dedupindex.rewrite.originals import Originals, Plan
 from dedupindex.rewrite.response import Stays
 from dedupindex.sources.stated import Refused
+from dedupindex.urls import host_of
 from dedupindex.warc.single import NotExact, Single
 
 _LEVEL = 9  # of deflate: what is left of a record is small
@@ -44,12 +45,14 @@ class Outcome:
     name: str = ""
     state: str = ""  # rewritten, kept (nothing to gain), there (done by an earlier run) or left
     problem: str = ""  # why it was left alone
+    path: str = ""
     files: int = 1
     records: int = 0  # looked at because the plan names them
     revisits: int = 0
     bytes_before: int = 0
     bytes_after: int = 0
     refused: Counter[str] = field(default_factory=Counter)  # records that stay, by reason
+    hosts: dict[str, list[int]] = field(default_factory=dict)  # revisits and bytes saved of each
 
     def add(self, other: Outcome) -> None:
         """Count another container."""
@@ -58,11 +61,9 @@ class Outcome:
         self.refused.update(other.refused)
 
     def as_json(self) -> dict[str, Any]:
-        value = asdict(self)
-        for name in ("name", "state", "problem"):
-            del value[name]
-        value["refused"] = dict(sorted(self.refused.items()))
-        return value
+        names = ("files", "records", "revisits", "bytes_before", "bytes_after")
+        counts = {name: getattr(self, name) for name in names}
+        return {**counts, "refused": dict(sorted(self.refused.items()))}
 
 
 class Left(Exception):
@@ -139,6 +140,8 @@ def build(
         _check(container, judged, *sink.write(member), len(member))
         position = line.offset + line.stored
         outcome.revisits += 1
+        host = outcome.hosts.setdefault(host_of(judged.response.url).decode("latin-1"), [0, 0])
+        host[0], host[1] = host[0] + 1, host[1] + line.stored - len(member)
         notes.add(_entry(job, container, planned, judged, at, len(member)), source)
     if not outcome.revisits:
         outcome.state = "kept"

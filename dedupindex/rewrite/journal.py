@@ -119,6 +119,18 @@ class Journal:
         self.dropped.unlink()
         return freed
 
+    def stretches(self, now: Path) -> Iterator[tuple[Path, int, int]]:
+        """Of what the container was made that is in the file `now`: ranges of files, in order."""
+        taken = position = 0
+        for entry in entries(self.lines):
+            if entry.new_offset > position:
+                yield now, position, entry.new_offset - position
+            yield self.dropped, taken, entry.stored
+            taken += entry.stored
+            position = entry.new_offset + entry.new_stored
+        if (size := now.stat().st_size) > position:
+            yield now, position, size - position
+
     def offsets(self) -> Offsets:
         """The map from old offsets to new ones."""
         return Offsets(entries(self.lines))

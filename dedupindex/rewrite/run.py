@@ -5,12 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from dedupindex.errors import BadInput, DedupError
 from dedupindex.files import exclusive
@@ -35,7 +35,7 @@ def rewrite(job: Job, processes: int = 1) -> Iterator[Outcome]:
     """
     containers = sorted(job.plan.containers().values(), key=lambda one: -one.size)
     if job.out is not None:
-        _check_names(containers, job.out)
+        check_names(containers, job.out)
     if job.dry:
         yield from side_by_side(_rewrite, job, containers, processes)
         return
@@ -49,7 +49,9 @@ def rewrite(job: Job, processes: int = 1) -> Iterator[Outcome]:
 
 def _rewrite(job: Job, container: Container) -> Outcome:
     try:
-        return rewrite_container(job, container)
+        outcome = rewrite_container(job, container)
+        outcome.path = container.path
+        return outcome
     except OSError as error:
         raise DedupError(
             f"{container.path}: {error.strerror or error}; this file is as it was, those before it "
@@ -102,15 +104,26 @@ def _run(work: Callable[[Any, _A], _B], task: _A) -> _B:
     return work(_shared[0], task)
 
 
-def _check_names(containers: list[Container], out: Path) -> None:
+class Named(Protocol):
+    """A file below a folder."""
+
+    @property
+    def root(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+
+
+def check_names(containers: Sequence[Named], out: Path) -> None:
     """Every container must have a name of its own below `out`, and none may be scanned again."""
-    names: dict[str, Container] = {}
+    names: dict[str, Named] = {}
     for container in containers:
         other = names.setdefault(container.name, container)
         if other is not container:
             raise BadInput(
                 f"{container.path} and {other.path} would both become {out / container.name}: "
-                "rewrite them in two runs"
+                "name the folder above both, or rewrite them in two runs"
             )
     above = {out.resolve(), *out.resolve().parents}
     for root in {container.root for container in containers}:

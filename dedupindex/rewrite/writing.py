@@ -49,7 +49,7 @@ def rewrite_container(job: Job, container: Container) -> Outcome:
         return Outcome(container.name, "kept", bytes_before=size, bytes_after=size)
     try:
         with _opened(job, container) as source, closing(Originals(job.plan)) as originals:
-            if job.out is None and not job.dry and (done := _resumed(container, source)):
+            if job.out is None and (done := _resumed(container, source, dry=job.dry)):
                 return done
             before = os.fstat(source.fileno())
             check_unchanged(container, source)
@@ -112,29 +112,30 @@ def _to_directory(
         return outcome
 
 
-def _resumed(container: Container, source: BinaryIO) -> Outcome | None:
+def _resumed(container: Container, source: BinaryIO, *, dry: bool) -> Outcome | None:
     """What an earlier run has done to a container in place; None if that is still to be done.
 
-    Removes what a killed run left; raises `Left` if that cannot be told.
+    Removes what a killed run left, if this is no dry run; raises `Left` if that cannot be told.
     """
     path = Path(container.path)
-    part_of(path).unlink(missing_ok=True)
     journal = Journal(Path(container.root), container.name)
-    journal.discard_parts()
+    if not dry:
+        part_of(path).unlink(missing_ok=True)
+        journal.discard_parts()
     if not journal.exists():
         return None
     was, ended = journal.summary()
     now = os.fstat(source.fileno())
     if (now.st_size, now.st_mtime_ns) == (was.size, was.mtime_ns):
-        journal.clear()  # killed before the new file took the place of the old, or was undone
+        if not dry:  # killed before the new file took the place of the old, or was undone
+            journal.clear()
         return None
     if (now.st_size, now.st_mtime_ns) != (ended.size, was.mtime_ns):
         raise Left(f"it is neither what {journal.lines} says that it was, nor what it became")
     if was.size != container.size:
         raise Left("an earlier run has rewritten it: --commit or --undo that first")
-    return Outcome(
-        container.name, "there", "", 1, ended.revisits, ended.revisits, was.size, ended.size
-    )
+    counts = ended.revisits, ended.revisits, was.size, ended.size
+    return Outcome(container.name, "there", "", container.path, 1, *counts)
 
 
 def _in_place(

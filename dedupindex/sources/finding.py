@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,8 @@ from dedupindex.errors import BadSource
 from dedupindex.sources.kinds import HEAD, NO_ZSTD, ZSTD, kind_named, kind_of
 
 STDIN = "-"
-_UNFINISHED = ("*.part", "*.open")  # still being written
+UNFINISHED = ("*.part", "*.open")  # still being written
+_ARCHIVES = re.compile(r"\.w?arc(\.[a-z0-9]+)*$", re.IGNORECASE)
 _SIDECARS = ("*.idx", "*-errors.log*")  # Heritrix repeats lines of crawl.log in its error logs
 _INDEX = ("index.json", b'"canonicaliser"')  # what makes a directory one of our indexes
 
@@ -28,6 +30,7 @@ class Expanded:
     paths: list[str] = field(default_factory=list)  # absolute, "-", or the address of a Redis
     skipped: int = 0  # files met in directories or by globs that are no source
     problems: list[Problem] = field(default_factory=list)  # such files that may be one
+    archives: list[str] = field(default_factory=list)  # files of both sorts, named as archives are
 
 
 def expand(sources: Sequence[str], kind: str | None = None) -> Expanded:
@@ -104,7 +107,14 @@ def _meet(path: str, wanted: str, found: Expanded) -> None:
     name = os.path.basename(path)
     if name.startswith("."):
         return
-    if any(fnmatchcase(name, pattern) for pattern in _UNFINISHED + _SIDECARS):
+    taken = len(found.paths)
+    _judge(path, name, wanted, found)
+    if len(found.paths) == taken and _ARCHIVES.search(name):
+        found.archives.append(path)
+
+
+def _judge(path: str, name: str, wanted: str, found: Expanded) -> None:
+    if any(fnmatchcase(name, pattern) for pattern in UNFINISHED + _SIDECARS):
         found.skipped += 1
         return
     try:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 _LEAST, _MOST = 1 << 14, 1 << 20  # bytes compared in one go
 
@@ -43,10 +45,56 @@ class File:
         return data
 
 
+class Joined(NamedTuple):
+    """A file that is no longer there as one, and the ranges that it was made of."""
+
+    path: Path
+    ranges: Iterable[tuple[Path, int, int]]
+
+
+class _JoinedFile(File):
+    """As `File`."""
+
+    def __init__(self, joined: Joined) -> None:
+        self.path, self.size = joined.path, 0
+        self._files: dict[Path, File] = {}
+        self._starts: list[int] = []
+        self._ranges: list[tuple[File, int, int]] = []
+        try:
+            for path, offset, count in joined.ranges:
+                file = self._files.get(path) or self._files.setdefault(path, File(path))
+                self._starts.append(self.size)
+                self._ranges.append((file, offset, count))
+                self.size += count
+        except Unreadable:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+
+    def read(self, offset: int, size: int) -> bytes:
+        """See `File`."""
+        left = max(min(size, self.size - offset), 0)
+        found = []
+        number = bisect_right(self._starts, offset) - 1
+        while left:
+            file, start, count = self._ranges[number]
+            skip = offset - self._starts[number]
+            wanted = min(left, count - skip)
+            piece = file.read(start + skip, wanted)
+            if len(piece) < wanted:
+                raise Unreadable("it became shorter while it was read")
+            found.append(piece)
+            offset, left, number = offset + len(piece), left - len(piece), number + 1
+        return b"".join(found)
+
+
 @contextmanager
-def opened(path: Path) -> Iterator[File]:
+def opened(path: Path | Joined) -> Iterator[File]:
     """The file, closed when the block ends."""
-    file = File(path)
+    file = File(path) if isinstance(path, Path) else _JoinedFile(path)
     try:
         yield file
     finally:

@@ -86,6 +86,12 @@ class Beginnings:
             self._known = {0: -1}
         self._known.setdefault(offset, -1)
 
+    def learn(self, offset: int, end: int) -> None:
+        """Take it on trust that a member begins at `offset` and where it ends."""
+        self.add(offset)
+        self._known[offset] = end
+        self.add(end)
+
     def known(self, offset: int) -> bool:
         """Whether this was found out before."""
         return offset in self._known
@@ -95,9 +101,7 @@ class Beginnings:
         end = self._known.get(offset, -1)
         if end < 0:
             end = member_end(self.file, offset)
-            self.add(offset)
-            self._known[offset] = end
-            self.add(end)
+            self.learn(offset, end)
         return end
 
     def certain(self, offset: int) -> bool:
@@ -118,9 +122,7 @@ class Beginnings:
             passed.append((position, member.end))
             position = member.end
         for position, end in passed:
-            self.add(position)
-            self._known[position] = end
-            self.add(end)
+            self.learn(position, end)
         return True
 
     def reached(self, start: int, offset: int) -> bool:

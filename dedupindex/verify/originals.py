@@ -37,10 +37,11 @@ class Wanted(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A record in a file; a hint, never believed."""
+    """A record in a file; a hint: that it is what is wanted is never believed."""
 
     file: Path
     offset: int
+    begins: bool = False  # whether it is known that a record begins there
 
 
 FindOriginal = Callable[[Wanted], Iterable[Place]]
@@ -117,7 +118,7 @@ class Shelf:
         for place in self._find(wanted):
             try:
                 container = self._container(place.file)
-                if not container.begins(place.offset):
+                if not place.begins and not container.begins(place.offset):
                     continue
                 record = container.at(place.offset)[0]
             except (Broken, Unreadable):

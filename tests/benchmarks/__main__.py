@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.benchmarks import asking, building, listing, proxying, resolving, writing
+from tests.benchmarks import asking, building, deduping, listing, proxying, resolving, writing
 from tests.benchmarks.measure import Failed
 from tests.benchmarks.peers import Missing
 from tests.benchmarks.suite import HEADING, SIZES, Bench, Line
@@ -38,6 +38,9 @@ JOBS: dict[str, Job] = {
     "warcprox": proxying.warcprox,
     "manifest": listing.manifest,
     "manifest-two": listing.manifest_two,
+    "rewrite": deduping.rewrite,
+    "dedup": deduping.dedup,
+    "dedup-tenfold": deduping.dedup_tenfold,
 }
 
 

@@ -48,10 +48,10 @@ def write(directory: Path, *, responses: int, files: int, seed: int = 11) -> lis
     rows = list(Captures(seed=seed, url_length=50).rows(0, responses))
     for number, path in enumerate(paths):
         with open(path, "wb") as stream:
-            stream.write(_member(_warcinfo(path.name, seed)))
+            stream.write(member(_warcinfo(path.name, seed)))
             for row in rows[number * responses // files : (number + 1) * responses // files]:
-                for record in _exchange(row, site.payload(row)):
-                    stream.write(_member(record))
+                for record in exchange(row, site.payload(row)):
+                    stream.write(member(record))
     return paths
 
 
@@ -114,7 +114,7 @@ def _in_chunks(body: bytes) -> bytes:
     return b"".join([b"%x\r\n%b\r\n" % (len(part), part) for part in parts]) + b"0\r\n\r\n"
 
 
-def _exchange(row: Row, payload: Payload) -> Iterator[bytes]:
+def exchange(row: Row, payload: Payload) -> Iterator[bytes]:
     """A request and its response."""
     moment = (_START + timedelta(seconds=row.number // 3)).strftime("%Y-%m-%dT%H:%M:%SZ")
     ids = [f"<urn:uuid:{UUID(bytes=_hash(f'{row.url} {kind}')[:16])}>" for kind in "qs"]
@@ -160,7 +160,7 @@ def _record(kind: str, record_id: str, about: tuple[str, ...], content: str, blo
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + block + b"\r\n\r\n"
 
 
-def _member(data: bytes) -> bytes:
+def member(data: bytes) -> bytes:
     packer = zlib.compressobj(6, wbits=31)
     return packer.compress(data) + packer.flush()
 

@@ -52,6 +52,16 @@ class Peers:
         """The jar of OutbackCDX; raises `Missing`."""
         return self._file("outbackcdx.jar")
 
+    def jwarc(self) -> Path:
+        """The jar of jwarc; raises `Missing`."""
+        return self._file("jwarc-0.36.0.jar")
+
+    def program(self, name: str) -> Path:
+        """A program of one file; raises `Missing`."""
+        if self._directory is None or not (self._directory / name).is_file():
+            raise Missing(f"give --peers DIR, a directory that holds {name}")
+        return (self._directory / name).absolute()
+
     def deduplicator(self) -> DeDuplicator:
         """The DeDuplicator's indexer, unpacked; raises `Missing`."""
         packed = self._file("deduplicator.tar.gz")

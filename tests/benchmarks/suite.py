@@ -39,14 +39,24 @@ class Size:
     seconds: int  # that a load lasts
     fetched: int  # URLs of a whole crawl
     manifest: int  # lines to resolve
+    seldom: int  # responses of a collection with few duplicates
     warm: bool = True  # whether a round comes first that does not count
 
 
 SIZES = {
-    "tiny": Size(24, 2, 2_000, 2_000, 2_000, (1_000, 3_000), 1, 24, 2_000, warm=False),
-    "small": Size(600, 4, 50_000, 200_000, 100_000, (50_000, 200_000), 2, 400, 200_000),
+    "tiny": Size(24, 2, 2_000, 2_000, 2_000, (1_000, 3_000), 1, 24, 2_000, 200, warm=False),
+    "small": Size(600, 4, 50_000, 200_000, 100_000, (50_000, 200_000), 2, 400, 200_000, 6_000),
     "full": Size(
-        39_000, 8, 1_000_000, 10_000_000, 1_000_000, (1_000_000, 10_000_000), 8, 2_000, 50_000_000
+        39_000,
+        8,
+        1_000_000,
+        10_000_000,
+        1_000_000,
+        (1_000_000, 10_000_000),
+        8,
+        2_000,
+        50_000_000,
+        110_000,
     ),
 }
 
@@ -213,6 +223,16 @@ class Inputs:
         from tests.benchmarks.resolving import made_up  # which knows this module
 
         return self._made(f"manifest-{count}", lambda path: made_up(path, count))
+
+    def seldom(self, size: Size) -> Path:
+        """A directory of WARC files with few duplicates."""
+        from tests.benchmarks.deduping import write_seldom  # which knows this module
+
+        count, files = size.seldom, size.files
+        return self._made(
+            f"seldom-{count}-{files}",
+            lambda path: write_seldom(path, responses=count, files=files),
+        )
 
     def _lines(self, name: str, header: str, lines: Iterator[bytes]) -> Path:
         def make(path: Path) -> None:

@@ -1,0 +1,133 @@
+"""``bin/dedup``: archives in, the same with revisits for duplicates out, verified."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dedupindex.cli.common import Command, print_json, say, warn
+from dedupindex.cli.progress import shown
+from dedupindex.cli.verify import UNSOUND
+from dedupindex.dedup.report import Report
+from dedupindex.dedup.run import Options, dedup
+from dedupindex.errors import Damaged
+from dedupindex.resolve.compare import Compare
+from dedupindex.tables import amount, printable
+from dedupindex.verify.finding import REMARK
+
+EXAMPLES = """
+bin/dedup ~/warcs --out /data/smaller --dry-run    the numbers, and no archive written
+bin/dedup ~/warcs --out /data/smaller              copies, with revisits for duplicates
+bin/dedup ~/warcs --in-place                       keeps what it drops, to undo it
+bin/rewrite ~/warcs.dedup/plan --undo              brings it back, bit for bit
+bin/rewrite ~/warcs.dedup/plan --commit            lets go of it, for ever
+"""
+_FILE = click.Path(path_type=Path)
+
+
+@click.command(cls=Command, examples=EXAMPLES)
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@click.option("--out", type=_FILE, metavar="DIR", help="Write all files anew, below this.")
+@click.option("--in-place", is_flag=True, help="Replace the files, with a journal to undo it.")
+@click.option("--dry-run", is_flag=True, help="Do all but write archives.")
+@click.option(
+    "--work", type=_FILE, metavar="DIR",
+    help="Where to keep manifest and plan.  [default: beside DIR or SOURCE, named after it]",
+)  # fmt: skip
+@click.option(
+    "--index", type=_FILE, metavar="INDEX",
+    help="Take originals of other files, too, that INDEX names; what it names in SOURCEs stays.",
+)  # fmt: skip
+@click.option(
+    "--compare", default="strong-digest", show_default=True, metavar="HOW",
+    help="What to compare before planning, as in bin/resolve. Rewriting always compares bytes.",
+)  # fmt: skip
+@click.option("--min-size", type=click.IntRange(0), default=0, help="Bytes of body; less stays.")
+@click.option("--min-gain", type=click.IntRange(1), default=1, help="Bytes gained; less stays.")
+@click.option("--memory", default="1GB", show_default=True, help="What DuckDB may take.")
+@click.option(
+    "--jobs", type=click.IntRange(0), default=0, show_default="number of cores", help="Processes."
+)
+@click.option("-v", "--verbose", is_flag=True, help="Progress every second.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def command(
+    sources: tuple[str, ...],
+    out: Path | None,
+    in_place: bool,
+    compare: str,
+    jobs: int,
+    verbose: bool,
+    as_json: bool,
+    dry_run: bool,
+    **options: Any,
+) -> int:
+    """Turn duplicates in SOURCEs into revisits, and verify what came out.
+
+    A SOURCE is a WARC or ARC file, a directory of them, or a glob. Files keep their names and
+    folders. Of equal payloads the earliest capture stays; nothing is dropped that cannot be made
+    again of a revisit and its original. What is damaged or being written is left alone and named;
+    the exit status is then 7, and 8 if the results should not be used.
+    """
+    if (out is None) != in_place:
+        raise click.UsageError("give one of --out and --in-place")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave no file that is not whole
+    chosen = Options(
+        out=out, compare=Compare.parse(compare), dry=dry_run,
+        jobs=jobs or len(os.sched_getaffinity(0)), **options,
+    )  # fmt: skip
+    with shown(verbose=verbose) as progress:
+        report = dedup(list(sources), chosen, say, progress)
+    warn(report.left)
+    for finding in report.proof.named:
+        if finding.level != REMARK:
+            say(f"warning: {finding.file} at {finding.offset}: {finding.reason}: {finding.message}")
+    if as_json:
+        print_json(report.as_json())
+    else:
+        _tell(report)
+    return _status(report, in_place=in_place)
+
+
+def _status(report: Report, *, in_place: bool) -> int:
+    if report.proof.sound:
+        if report.left:
+            say("status 7: what is named above was left alone, or has damage that was kept")
+        return Damaged.exit_status if report.left else 0
+    say(
+        "status 8: what came out is not what it should be; "
+        + ("bring the files back with bin/rewrite --undo" if in_place else "do not use it")
+    )
+    return UNSOUND
+
+
+def _tell(report: Report) -> None:
+    would = "would become" if report.dry_run else "became"
+    click.echo(
+        f"{report.files:,} files of {report.records:,} records: {report.captures:,} captures, "
+        f"{report.unique:,} of them unique, {report.originals:,} originals"
+    )
+    click.echo(
+        f"{report.revisits:,} captures {would} revisits; {amount(report.bytes_before)} {would} "
+        f"{amount(report.bytes_after)}"
+    )
+    for reason, number in sorted(report.refused.items()):
+        click.echo(f"  stays: {reason:<32}{number:>12,}")
+    if report.skipped:
+        click.echo(f"  {report.skipped:,} files that are neither WARC nor ARC were passed over")
+    click.echo(f"\n{'host':<41}{'captures':>12}{'revisits':>12}{'saved':>12}")
+    for host in report.hosts:
+        name = printable(host.host)
+        click.echo(
+            f"{name[:40]:<41}{host.captures:>12,}{host.revisits:>12,}{amount(host.bytes_saved):>12}"
+        )
+    seconds = ", ".join(f"{step} {value:.1f} s" for step, value in report.seconds.items())
+    click.echo(f"\n{seconds}; manifest and plan are in {printable(str(report.work))}")
+    if not report.dry_run:
+        found = ", ".join(
+            f"{count:,} {what}" for what, count in sorted(report.proof.levels.items())
+        )
+        click.echo(f"verified: {report.proof.files:,} files, {found or 'nothing found'}")

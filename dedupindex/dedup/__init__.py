@@ -1,0 +1,1 @@
+"""All stages after a crawl in one run: manifest, plan, rewriting, and the proof of it."""

@@ -1,0 +1,63 @@
+"""Files that are named as archives are but cannot be read as such: copied as the bytes they are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import BinaryIO
+
+from dedupindex.errors import Damaged
+from dedupindex.files import sync_directory
+from dedupindex.manifest.finding import Found
+from dedupindex.rewrite.container import Left
+from dedupindex.rewrite.disk import (
+    FileSink,
+    being_written,
+    identity,
+    keep_metadata,
+    open_for_reading,
+    same_bytes,
+)
+from dedupindex.rewrite.writing import part_of
+
+
+def copy(file: Found, out: Path) -> None:
+    """Copy a file below `out`, whole or not at all.
+
+    Raises `Left` for what changes meanwhile, cannot be read, or is there with another content;
+    `OSError` where writing fails.
+    """
+    target = out / file.name
+    try:
+        source = open_for_reading(file.path)
+    except OSError as error:
+        raise Left(f"it cannot be read: {error.strerror}") from error
+    with source:
+        if being_written(source):
+            raise Left("some other process is writing to it")
+        if target.exists():
+            with open_for_reading(target) as there:
+                if not same_bytes(source, there):
+                    raise Left(f"{target} is there already, with another content")
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = part_of(target)
+        before = os.fstat(source.fileno())
+        try:
+            with open(part, "w+b", buffering=0) as into:
+                _copied(source, into, before.st_size)
+                keep_metadata(source, into)
+                os.fsync(into.fileno())
+            if identity(os.stat(file.path)) != identity(before):
+                raise Left("it was changed while it was copied")
+            os.replace(part, target)
+        finally:
+            part.unlink(missing_ok=True)
+        sync_directory(target.parent)
+
+
+def _copied(source: BinaryIO, into: BinaryIO, size: int) -> None:
+    try:
+        FileSink(into).copy(source, 0, size)
+    except Damaged as error:
+        raise Left("it became shorter while it was copied") from error

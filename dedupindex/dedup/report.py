@@ -1,0 +1,105 @@
+"""What a run came to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dedupindex.capture import Problem
+from dedupindex.dedup.proof import Proof
+from dedupindex.manifest.store import Manifest
+from dedupindex.resolve.hosts import Host
+from dedupindex.resolve.plan import Totals
+from dedupindex.rewrite.container import Outcome
+
+FILE_LEFT = "file-left"
+
+
+@dataclass
+class Report:
+    """Numbers of a run; those of a dry run are those of the real one.
+
+    ``captures = unique + originals + revisits + sum(refused)``. Copies in files that were left
+    alone are refused for that (`FILE_LEFT`).
+    """
+
+    dry_run: bool
+    files: int = 0
+    skipped: int = 0  # files met that are neither WARC nor ARC
+    records: int = 0  # of all kinds
+    captures: int = 0  # responses among them
+    unique: int = 0  # captures that nothing equals
+    originals: int = 0
+    revisits: int = 0  # that were made
+    bytes_before: int = 0
+    bytes_after: int = 0
+    refused: Counter[str] = field(default_factory=Counter)  # equal to another, by why they stay
+    hosts: list[Host] = field(default_factory=list)
+    left: list[Problem] = field(default_factory=list)  # files left alone, and damage in files
+    proof: Proof = field(default_factory=Proof)
+    work: Path = Path()
+    seconds: dict[str, float] = field(default_factory=dict)
+    _known: set[Problem] = field(default_factory=set)
+
+    def leave(self, file: str, why: str, offset: int = -1) -> None:
+        """Name a file that was left alone, or damage in one."""
+        problem = Problem(file, offset, why)
+        if problem not in self._known:
+            self._known.add(problem)
+            self.left.append(problem)
+
+    def take_manifest(self, manifest: Manifest) -> None:
+        """Count what was read, and name what is damaged."""
+        for entry in manifest.entries.values():
+            self.captures += entry.lines
+            self.records += sum(entry.records.values())
+            for path, offset, message in entry.told():
+                self.leave(path, message, offset)
+
+    def take_plan(self, totals: Totals) -> None:
+        """Count what the plan says of captures that are no copies."""
+        self.unique, self.originals = totals.unique, totals.originals
+        self.refused.update(totals.stayed)
+
+    def take_file(self, outcome: Outcome) -> None:
+        """Count what became of a file."""
+        self.files += 1
+        self.revisits += outcome.revisits
+        self.bytes_before += outcome.bytes_before
+        self.bytes_after += outcome.bytes_after
+        self.refused.update(outcome.refused)
+        if outcome.state == "left":
+            self.leave(outcome.path, outcome.problem)
+
+    def add_up(self) -> None:
+        """Count what is in files that were left alone."""
+        told = self.unique + self.originals + self.revisits + self.refused.total()
+        if told < self.captures:
+            self.refused[FILE_LEFT] = self.captures - told
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "dry_run": self.dry_run,
+            "files": self.files,
+            "skipped": self.skipped,
+            "records": self.records,
+            "captures": self.captures,
+            "unique": self.unique,
+            "originals": self.originals,
+            "revisits": self.revisits,
+            "bytes_before": self.bytes_before,
+            "bytes_after": self.bytes_after,
+            "refused": dict(sorted(self.refused.items())),
+            "hosts": [host._asdict() for host in self.hosts],
+            "left": [
+                {"file": file, "offset": offset, "why": why} for file, offset, why in self.left
+            ],
+            "verified": {
+                "files": self.proof.files,
+                "findings": dict(sorted(self.proof.findings.items())),
+            },
+            "work": str(self.work),
+            "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
+        }

@@ -1,0 +1,222 @@
+"""The stages one after the other: manifest, plan, rewriting, verification.
+
+A run with `Options.out` can be killed at any time: the same again goes on, with files that are
+whole. One in place notes in its working files that it has begun; until it has come to its end, the
+same plan counts, because the files that it was made of are changing.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from dedupindex.dedup.others import copy
+from dedupindex.dedup.proof import Proving, prove
+from dedupindex.dedup.report import Report
+from dedupindex.dedup.work import Work, working
+from dedupindex.errors import BadInput, SettingsConflict
+from dedupindex.manifest import judge, making
+from dedupindex.manifest.finding import Found, Sources, find
+from dedupindex.manifest.store import open_manifest
+from dedupindex.resolve import run as resolving
+from dedupindex.resolve.compare import Compare
+from dedupindex.resolve.hosts import by_host, spooled
+from dedupindex.resolve.plan import Plan, open_plan
+from dedupindex.rewrite.container import Job, Left, Outcome
+from dedupindex.rewrite.run import check_names, rewrite, side_by_side
+from dedupindex.sources.finding import UNFINISHED
+from dedupindex.tally import OnProgress, Seen
+
+_HOSTS, _OUTCOMES = "hosts.tsv", "outcomes.jsonl"
+_SHOWN = 20  # hosts of a report
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a run is done."""
+
+    out: Path | None = None  # where the results go; None is in place
+    work: Path | None = None  # working files; None: beside
+    index: Path | None = None
+    compare: Compare = field(default_factory=Compare)
+    min_size: int = 0
+    min_gain: int = 1
+    dry: bool = False
+    jobs: int = 1
+    memory: str = "1GB"  # for DuckDB
+
+
+def dedup(
+    sources: list[str],
+    options: Options,
+    say: Callable[[str], None] = lambda text: None,
+    on_progress: OnProgress = lambda seen: None,
+) -> Report:
+    """Run all stages; raises `DedupError`. What is left alone is named in the report."""
+    found = find(sources)
+    roots = sorted({Path(file.root) for file in (*found.files, *found.others)})
+    if not roots:
+        raise BadInput("there is no WARC or ARC file in what was named")
+    if options.out is not None:
+        check_names([*found.files, *found.others], options.out)
+    with working(options.work or _beside(roots, options.out), sources) as work:
+        return _Run(found, options, work, say, on_progress).report()
+
+
+def _beside(roots: list[Path], out: Path | None) -> Path:
+    """Where working files go that nobody has named a place for; raises `BadInput`."""
+    if out is None and len(roots) > 1:
+        raise BadInput("these sources lie in several folders: say with --work where to keep files")
+    place = (roots[0] if out is None else out).absolute()
+    return place.with_name(f"{place.name}.dedup")
+
+
+class _Run:
+    def __init__(
+        self,
+        found: Sources,
+        options: Options,
+        work: Work,
+        say: Callable[[str], None],
+        on_progress: OnProgress,
+    ) -> None:
+        self._found, self._options, self._work = found, options, work
+        self._say, self._progress = say, on_progress
+        self._report = Report(options.dry, skipped=found.skipped, work=work.top)
+
+    def report(self) -> Report:
+        """Go through all stages."""
+        report, options = self._report, self._options
+        for path, offset, message in self._found.problems:
+            report.leave(path, message, offset)
+        plan = self._planned()
+        plan.hold()
+        report.take_manifest(open_manifest(self._work.manifest))
+        report.take_plan(plan.totals)
+        job = Job(plan, options.out, options.min_size, options.min_gain, options.dry)
+        job = self._begun(job)
+        with self._stage("rewriting"):
+            done = self._rewritten(job)
+        report.add_up()
+        if not options.dry:
+            with self._stage("verifying"):
+                self._verify(job, done)
+        with self._stage("adding up"):
+            lines = open_manifest(self._work.manifest).parquet
+            spool = self._work.top / _HOSTS
+            first, rest = by_host(lines, spool, _SHOWN, options.memory)
+            report.hosts = [*first, rest] if any(rest[1:]) else first
+        if options.out is None and not options.dry:
+            self._work.begin(None)
+        return report
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        begin = time.monotonic()
+        yield
+        self._report.seconds[name] = time.monotonic() - begin
+
+    def _planned(self) -> Plan:
+        """Read what has changed and plan anew, unless a run in place has begun."""
+        work, options = self._work, self._options
+        if work.begun is not None:
+            if options.out is not None or options.dry:
+                raise SettingsConflict(
+                    f"a run in place has begun and has not come to its end ({work.top}): run it "
+                    "again, or bin/rewrite --undo with its plan, and then remove its working files"
+                )
+            self._say("going on with the run in place that has begun")
+            return open_plan(work.plan)
+        with self._stage("reading"):
+            made = making.make(
+                self._found, work.manifest, judge.Options("sha1", False, False),
+                jobs=options.jobs, on_progress=self._progress,
+            )  # fmt: skip
+        for path, offset, message in made.problems:
+            self._report.leave(path, message, offset)
+        with self._stage("resolving"):
+            shutil.rmtree(work.plan, ignore_errors=True)
+            chosen = resolving.Options(
+                compare=options.compare, index=options.index, memory=options.memory
+            )
+            resolving.resolve([work.manifest], work.plan, chosen)
+        return open_plan(work.plan)
+
+    def _begun(self, job: Job) -> Job:
+        """Note that a run in place begins, or take the options of the one that has begun."""
+        work = self._work
+        if work.begun is None:
+            (work.top / _OUTCOMES).unlink(missing_ok=True)
+            if job.out is None and not job.dry:
+                work.begin({"size": job.size, "gain": job.gain})
+            return job
+        return job._replace(**work.begun)
+
+    def _rewritten(self, job: Job) -> set[str]:
+        """Rewrite all; returns the paths of those that were written."""
+        total = sum(one.size for one in job.plan.containers().values())
+        before = {} if job.out is not None else self._told()
+        done, seen = set(), 0
+        with (
+            open(self._work.top / _HOSTS, "w", encoding="utf-8", newline="") as hosts,
+            open(self._work.top / _OUTCOMES, "a", encoding="utf-8") as told,
+        ):
+            for outcome in rewrite(job, self._options.jobs):
+                if outcome.state == "there" and outcome.path in before:
+                    outcome = before[outcome.path]  # which knows what was refused
+                elif job.out is None and not job.dry:
+                    told.write(json.dumps(vars(outcome)) + "\n")
+                    told.flush()
+                self._report.take_file(outcome)
+                hosts.writelines(spooled(outcome.hosts))
+                seen += outcome.bytes_before
+                self._progress(Seen("rewriting", seen, total, self._report.revisits))
+                if outcome.state in ("rewritten", "there") or (job.out and outcome.state == "kept"):
+                    done.add(outcome.path)
+        for file in self._found.others:
+            self._other(file, job)
+        return done
+
+    def _told(self) -> dict[str, Outcome]:
+        """What an earlier part of a run in place has noted of files, by path."""
+        found = {}
+        with suppress(FileNotFoundError), open(self._work.top / _OUTCOMES, "rb") as lines:
+            for line in lines:
+                if line.endswith(b"\n"):
+                    said = json.loads(line)
+                    found[said["path"]] = Outcome(**{**said, "refused": Counter(said["refused"])})
+        return found
+
+    def _other(self, file: Found, job: Job) -> None:
+        """Copy what cannot be read as an archive, so that the results are whole."""
+        size = file.size
+        kept = Outcome(file.name, "kept", path=file.path, bytes_before=size, bytes_after=size)
+        self._report.take_file(kept)
+        if any(fnmatchcase(file.name, pattern) for pattern in UNFINISHED):
+            self._report.leave(file.path, "by its name it is still being written")
+            return
+        self._report.leave(file.path, "it cannot be read as WARC or ARC")
+        if job.out is not None and not job.dry:
+            try:
+                copy(file, job.out)
+            except Left as left:
+                self._report.leave(file.path, str(left))
+
+    def _verify(self, job: Job, done: set[str]) -> None:
+        """Compare all that was written with what it was made of."""
+        containers = [one for one in job.plan.containers().values() if one.path in done]
+        containers.sort(key=lambda one: -one.size)
+        total, seen = sum(one.size for one in containers), 0
+        damaged = frozenset(problem.container for problem in self._report.left)
+        proving = Proving(job, damaged)
+        for proof in side_by_side(prove, proving, containers, self._options.jobs):
+            seen += proof.size
+            self._report.proof.add(proof)
+            self._progress(Seen("verifying", seen, total, self._report.revisits))

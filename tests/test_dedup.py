@@ -1,0 +1,283 @@
+"""``bin/dedup``: all stages in one, as it is typed."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from dedupindex.cli import main
+from dedupindex.dedup import run as stages
+from dedupindex.verify.bytes import Joined, Unreadable, opened
+from tests.rewriting import content, members, records_of, small_set
+from tests.test_resolve_index import index_of, write
+from tests.test_rewrite_in_place import Failing
+from tests.warc_cases import response
+
+Dedup = Callable[..., dict[str, Any]]
+NUMBERS = (
+    "files", "skipped", "records", "captures", "unique", "originals", "revisits", "bytes_before",
+    "bytes_after", "refused", "hosts", "left",
+)  # fmt: skip
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A set of three containers, and one more without any duplicate."""
+    path = tmp_path / "in"
+    small_set(path)
+    own = response(b"nobody else has this" * 9, number=900, Target_URI=b"http://other.test/")
+    (path / "single.warc.gz").write_bytes(members(own))
+    return path
+
+
+@pytest.fixture
+def dedup(capsys: pytest.CaptureFixture[str]) -> Dedup:
+    def typed(*words: object, status: int = 0) -> dict[str, Any]:
+        capsys.readouterr()
+        assert main(["dedup", *map(str, words), "--json"]) == status
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return found
+
+    return typed
+
+
+def numbers(report: dict[str, Any]) -> dict[str, Any]:
+    return {name: report[name] for name in NUMBERS}
+
+
+def check(report: dict[str, Any]) -> None:
+    refused = sum(report["refused"].values())
+    known = report["unique"] + report["originals"] + report["revisits"] + refused
+    assert report["captures"] == known == sum(host["captures"] for host in report["hosts"])
+    assert report["revisits"] == sum(host["revisits"] for host in report["hosts"])
+    saved = sum(host["bytes_saved"] for host in report["hosts"])
+    assert report["bytes_before"] - report["bytes_after"] == saved
+
+
+def test_to_a_directory_is_what_was_tried(source: Path, tmp_path: Path, dedup: Dedup) -> None:
+    before = content(source)
+    dry = dedup(source, "--out", tmp_path / "out", "--dry-run")
+    assert not (tmp_path / "out").exists() and content(source) == before
+    done = dedup(source, "--out", tmp_path / "out")
+    assert numbers(dry) == numbers(done)
+    assert (done["files"], done["captures"], done["revisits"]) == (4, 27, 19)
+    assert done["hosts"][0]["host"] == "example.com" and done["hosts"][0]["revisits"] == 19
+    check(done)
+    after = content(tmp_path / "out")
+    assert set(after) == set(before) and after["single.warc.gz"] == before["single.warc.gz"]
+    sizes = [sum(map(len, files.values())) for files in (before, after)]
+    assert sizes == [done["bytes_before"], done["bytes_after"]]
+    assert done["verified"] == {"files": 4, "findings": {}}
+    assert main(["verify", "--against", str(source), str(tmp_path / "out")]) == 0
+    assert numbers(dedup(source, "--out", tmp_path / "out")) == numbers(done)
+    assert content(tmp_path / "out") == after
+    assert main(["undedup", str(tmp_path / "out"), "--out", str(tmp_path / "back")]) == 0
+    for name in before:
+        assert records_of(tmp_path / "back" / name) == records_of(source / name)
+
+
+def test_in_place_is_what_a_directory_gets(
+    source: Path, tmp_path: Path, dedup: Dedup, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = content(source)
+    there = dedup(source, "--out", tmp_path / "out")
+    dry = dedup(source, "--in-place", "--dry-run")
+    assert content(source) == before
+    done = dedup(source, "--in-place")
+    assert numbers(done) == numbers(dry) == numbers(there)
+    assert done["verified"] == {"files": 2, "findings": {}}
+    assert content(source) == content(tmp_path / "out")
+    assert Path(done["work"]) == tmp_path / "in.dedup"
+    again = dedup(source, "--in-place")
+    assert (again["revisits"], again["bytes_after"]) == (0, done["bytes_after"])
+    assert main(["undedup", str(source), "--in-place"]) == 0
+    assert content(source) == before
+
+
+@pytest.mark.parametrize("at", [1, 60, 75, 80, 83, 90])
+def test_a_killed_run_in_place_goes_on_where_it_was(
+    source: Path, tmp_path: Path, dedup: Dedup, at: int
+) -> None:
+    before = content(source)
+    whole = dedup(source, "--out", tmp_path / "out")
+    child = os.fork()
+    if not child:
+        with Failing(at, lambda: os.kill(os.getpid(), signal.SIGKILL)):
+            status = main(["dedup", str(source), "--in-place", "--jobs", "1"])
+        os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    done = dedup(source, "--in-place", "--jobs", "1")
+    assert {**numbers(done), "hosts": 0} == {**numbers(whole), "hosts": 0}
+    assert done["verified"]["findings"] == {}
+    assert content(source) == content(tmp_path / "out")
+    assert main(["rewrite", str(tmp_path / "in.dedup" / "plan"), "--undo"]) == 0
+    assert content(source) == before
+
+
+def test_a_run_in_place_that_has_begun_must_end(
+    source: Path, tmp_path: Path, dedup: Dedup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(stages, "rewrite", lambda job, jobs: iter(()))
+        patch.setattr(stages._Run, "_verify", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            main(["dedup", str(source), "--in-place", "--min-size", "1800"])
+    work = ("--work", str(tmp_path / "in.dedup"))
+    assert main(["dedup", str(source), *work, "--out", str(tmp_path / "out")]) == 5
+    assert main(["dedup", str(source), *work, "--in-place", "--dry-run"]) == 5
+    assert dedup(source, "--in-place")["revisits"] == 1  # with the size that it began with
+    dry = dedup(source, "--in-place", "--dry-run", status=7)  # that one is to be committed first
+    assert numbers(dry) == numbers(dedup(source, "--in-place", status=7))
+
+
+def test_what_cannot_be_read_is_copied_and_named(
+    source: Path, tmp_path: Path, dedup: Dedup
+) -> None:
+    whole = (source / "a.warc.gz").read_bytes()
+    odd = {
+        "odd.warc.zst": b"\x28\xb5\x2f\xfd" + b"x" * 50,
+        "deep/empty.warc.gz": b"",
+        "noise.warc": b"nothing at all",
+        "cut.warc.gz": whole[:-7],
+    }
+    for name, data in odd.items():
+        (source / name).write_bytes(data)
+    (source / "growing.warc.gz.open").write_bytes(whole)
+    (source / "index.cdx").write_text(" CDX N b a m s k r M S V g\n")
+    dry = dedup(source, "--out", tmp_path / "out", "--dry-run", status=7)
+    done = dedup(source, "--out", tmp_path / "out", status=7)
+    assert numbers(dry) == numbers(done)
+    check(done)
+    after = content(tmp_path / "out")
+    assert {name: after[name] for name in odd} == odd
+    assert set(after) == set(content(source)) - {"growing.warc.gz.open", "index.cdx"}
+    left = {Path(one["file"]).relative_to(source).as_posix() for one in done["left"]}
+    assert left == {*odd, "growing.warc.gz.open"}
+    assert set(done["verified"]["findings"]) == {"no-refers-to"}  # twice the same record ids
+
+
+def test_a_file_that_is_being_written_is_left_alone(
+    source: Path, tmp_path: Path, dedup: Dedup
+) -> None:
+    with open(source / "deep" / "b.warc.gz", "rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        done = dedup(source, "--out", tmp_path / "out", status=7)
+    check(done)
+    assert [one["file"] for one in done["left"]] == [str(source / "deep" / "b.warc.gz")]
+    assert done["refused"] == {"file-left": 12} and done["files"] == 4
+    assert dedup(source, "--out", tmp_path / "out")["revisits"] == 19
+
+
+def test_originals_that_an_index_names(tmp_path: Path, dedup: Dedup) -> None:
+    bodies = [Random(number).randbytes(1500) for number in range(3)]
+    index = index_of(tmp_path, write(tmp_path / "old" / "x.warc.gz", 1, bodies))
+    write(tmp_path / "set" / "y.warc.gz", 2, bodies)
+    done = dedup(tmp_path / "set", "--out", tmp_path / "out", "--index", index)
+    assert (done["revisits"], done["originals"]) == (3, 0)
+    assert done["verified"] == {"files": 1, "findings": {}}
+    check(done)
+
+
+@contextmanager
+def tampered(monkeypatch: pytest.MonkeyPatch, spoil: Callable[[], None]) -> Iterator[None]:
+    """Something goes wrong between writing and verifying."""
+    rewrite = stages.rewrite
+
+    def spoiled(*words: Any) -> Iterator[Any]:
+        yield from rewrite(*words)
+        spoil()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stages, "rewrite", spoiled)
+        yield
+
+
+def test_what_was_written_is_verified(
+    source: Path, tmp_path: Path, dedup: Dedup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drop_originals() -> None:
+        (tmp_path / "out" / "a.warc.gz").write_bytes(members(response(b"gone")))
+
+    with tampered(monkeypatch, drop_originals):
+        done = dedup(source, "--out", tmp_path / "out", status=8)
+    assert {"original-missing", "record-missing"} <= set(done["verified"]["findings"])
+
+    def spoil_journal() -> None:
+        for path in (source / ".rewrite").glob("*.dropped"):
+            path.write_bytes(path.read_bytes()[:-1] + b"!")
+
+    with tampered(monkeypatch, spoil_journal):
+        done = dedup(source, "--in-place", status=8)
+    assert {"bytes-changed", "not-rebuilt"} & set(done["verified"]["findings"])
+
+
+def test_the_manifest_is_used_again(source: Path, tmp_path: Path, dedup: Dedup) -> None:
+    work = tmp_path / "work"
+    dedup(source, "--out", tmp_path / "out", "--work", work, "--dry-run")
+    times = {path: path.stat().st_mtime_ns for path in (work / "manifest" / "lines").iterdir()}
+    dedup(source, "--out", tmp_path / "out", "--work", work)
+    assert times == {p: p.stat().st_mtime_ns for p in (work / "manifest" / "lines").iterdir()}
+    argv = ["resolve", str(work / "manifest"), "-o", str(tmp_path / "plan")]
+    assert main(argv) == 0
+    other = tmp_path / "other"
+    small_set(other)
+    argv = ["dedup", str(other), "--out", str(tmp_path / "out2"), "--work", str(work)]
+    assert main(argv) == 5
+    assert main(["dedup", str(other), "--out", str(tmp_path / "o"), "--work", str(source)]) == 4
+
+
+def test_what_cannot_go_well_is_refused_before_anything_is_read(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    small_set(other)
+    for words, status in (
+        ([source, other, "--out", tmp_path / "out"], 4),
+        ([source, "--out", source / "out"], 4),
+        ([source, other, "--in-place"], 4),
+        ([source], 2),
+        ([source, "--in-place", "--out", tmp_path / "out"], 2),
+        ([tmp_path / "nothing", "--out", tmp_path / "out"], 4),
+    ):
+        (tmp_path / "empty").mkdir(exist_ok=True)
+        assert main(["dedup", *map(str, words)]) == status
+    assert main(["dedup", str(tmp_path / "empty"), "--out", str(tmp_path / "out")]) == 4
+    assert not list(tmp_path.glob("*.dedup"))
+    capsys.readouterr()
+
+
+def test_the_report_as_text(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["dedup", str(source), "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert "19 captures became revisits" in said
+    assert "verified: 4 files, nothing found" in said
+    assert "example.com" in said
+
+
+def test_a_file_in_ranges_reads_as_one(tmp_path: Path) -> None:
+    data = [bytes(range(100)), bytes(range(100, 200))]
+    for number, piece in enumerate(data):
+        (tmp_path / str(number)).write_bytes(piece)
+    ranges = [(0, 10, 30), (1, 0, 1), (0, 0, 5), (1, 90, 10)]
+    whole = b"".join(data[file][at : at + count] for file, at, count in ranges)
+    joined = Joined(tmp_path / "x", [(tmp_path / str(file), *rest) for file, *rest in ranges])  # type: ignore[misc]
+    with opened(joined) as read:
+        assert read.size == len(whole)
+        for at in range(len(whole) + 1):
+            for count in range(len(whole) + 2):
+                assert read.read(at, count) == whole[at : at + count]
+    with pytest.raises(Unreadable), opened(Joined(tmp_path, [(tmp_path / "none", 0, 1)])):
+        pass
+    with opened(Joined(tmp_path, [(tmp_path / "0", 90, 20)])) as read, pytest.raises(Unreadable):
+        read.read(0, 20)
