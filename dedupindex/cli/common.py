@@ -20,7 +20,7 @@ _FILE = "dedupindex.settings"  # under which a context remembers its settings fi
 STATUSES = """\
 0 done · 1 crash · 2 wrong usage · 3 other failure · 4 input that cannot be read ·
 5 settings conflict · 6 index unavailable or busy · 7 damaged data left out ·
-8 something is lost or will not replay (verify) · 130 interrupted · 141 reader went away"""
+8 something is lost or will not replay (verify, export) · 130 interrupted · 141 reader went away"""
 
 
 class Command(click.Command):

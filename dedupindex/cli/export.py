@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 import click
 
+from dedupindex.cli import subset
 from dedupindex.cli.common import Command, print_json, say
 from dedupindex.export import browsertrix as browsertrix_keys
 from dedupindex.export import wget as wget_cdx
@@ -22,11 +23,13 @@ bin/export --wget my-index --seeds seeds.txt --out dedup.cdx
 wget --warc-file=harvest --warc-cdx --warc-dedup=dedup.cdx --input-file=seeds.txt
 bin/export --redis redis://127.0.0.1:6379/0 my-index
 bin/export --redis redis://127.0.0.1:6379/0 --cancel my-index
+bin/export --self-contained my-warcs --url http://example.org/docs/ -o docs.warc.gz
+bin/export --self-contained new-crawl --originals my-warcs --from 2026-11 -o november
 """
 
 
 @click.command(cls=Command, examples=EXAMPLES)
-@click.argument("index", type=click.Path(path_type=Path), required=False)
+@click.argument("sources", nargs=-1, metavar="[INDEX | SOURCE...]")
 @click.option(
     "--wget", is_flag=True, allow_from_autoenv=False, help="The CDX that wget --warc-dedup takes."
 )
@@ -36,11 +39,15 @@ bin/export --redis redis://127.0.0.1:6379/0 --cancel my-index
     help="The keys of Browsertrix, into a Redis: redis://[USER:PASSWORD@]HOST:PORT/DATABASE.",
 )
 @click.option(
-    "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
-    allow_from_autoenv=False,
-    help="--wget: Write to this file, whole or not at all. Default: standard output.",
-)
+    "--self-contained", is_flag=True, allow_from_autoenv=False,
+    help="Records of WARC and ARC files, with the originals of their revisits.",
+)  # fmt: skip
+@click.option(
+    "-o", "--out", type=click.Path(path_type=Path), allow_from_autoenv=False,
+    help="Write here, whole or not at all. --wget: a file; default: standard output. "
+    "--self-contained: NAME.warc.gz, or a directory for files of the names that they have.",
+)  # fmt: skip
+@subset.options
 @click.option(
     "--seeds",
     "--seed",
@@ -78,11 +85,25 @@ bin/export --redis redis://127.0.0.1:6379/0 --cancel my-index
     "--cancel", metavar="CRAWL", allow_from_autoenv=False, help="--redis: take this crawl away."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def command(index: Path | None, wget: bool, redis: str | None, **options: Any) -> int:
-    """Write the originals in INDEX for a crawler: --wget or --redis."""
+def command(
+    sources: tuple[str, ...], wget: bool, redis: str | None, self_contained: bool, **options: Any
+) -> int:
+    """Write the originals in INDEX for a crawler: --wget or --redis.
+
+    Or, with --self-contained, write records of SOURCEs as the bytes they are, and with them the
+    originals that their revisits need. The exit status is 8 if a revisit has none.
+    """
+    if self_contained:
+        if wget or redis:
+            raise click.UsageError("--self-contained goes with neither --wget nor --redis")
+        return subset.write(sources, options)
+    subset.check_none(options)
+    if len(sources) > 1:
+        raise click.UsageError("name one INDEX")
+    index = Path(sources[0]) if sources else None
     ended = [name for name in ("commit", "cancel") if options[name]]
     if not wget and not redis:
-        raise click.UsageError("say what for: --wget or --redis")
+        raise click.UsageError("say what for: --wget, --redis or --self-contained")
     if ended and (wget or index or len(ended) > 1):
         raise click.UsageError(f"--{ended[0]} takes --redis and a crawl, and no INDEX")
     if ended:
@@ -98,6 +119,8 @@ def command(index: Path | None, wget: bool, redis: str | None, **options: Any) -
 
 def _wget(index: Path, options: dict[str, Any]) -> int:
     out: Path | None = options["out"]
+    if out is not None and out.is_dir():
+        raise click.UsageError(f"{out} is a directory")
     seeds: BinaryIO | None = options["seeds"]
     hosts: BinaryIO | None = options["hosts"]
     if options["as_json"] and out is None:

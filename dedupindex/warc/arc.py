@@ -49,6 +49,15 @@ class _Line(NamedTuple):
     length: int  # bytes of the document
 
 
+class Fields(NamedTuple):
+    """What a URL record says, byte for byte."""
+
+    url: bytes
+    ip: bytes
+    digits: bytes  # of the date
+    mime: bytes  # empty if there is none
+
+
 class ArcFraming:
     """ARC 1 and 2, their lines with LF or CRLF; see `framing.Framing`."""
 
@@ -57,7 +66,7 @@ class ArcFraming:
     )
 
     def __init__(self) -> None:
-        self._at_end = 0  # fields between content type and length, as the version block says
+        self.at_end = 0  # fields between content type and length, as the version block says
 
     @staticmethod
     def begins(start: bytes) -> bool:
@@ -129,7 +138,7 @@ class ArcFraming:
         first = _FILEDESC.fullmatch(lines[0])
         if first is None:
             raise BadHead("the version block of an ARC file has no length")
-        self._at_end = _FIELDS_AT_END.get(lines[2].strip(), -1)
+        self.at_end = _FIELDS_AT_END.get(lines[2].strip(), -1)
         stated = len(lines[0]) + int(first[1])
         if stated > _LONGEST_HEADER or not cursor.hold(max(size, stated)):
             raise BadHead("the version block of an ARC file is longer than its file")
@@ -150,7 +159,7 @@ class ArcFraming:
         match = _LINE.fullmatch(line)
         if match is None:
             raise NoRecord("no URL record of an ARC file begins where one should")
-        if self._at_end < 0 or match[3].count(b" ") < self._at_end:
+        if self.at_end < 0 or match[3].count(b" ") < self.at_end:
             raise BadHead("a URL record has not the fields that its ARC file announces")
         url, digits, _, length = match.groups()
         try:
@@ -158,12 +167,29 @@ class ArcFraming:
         except BadDate:
             date = digits
         values = (url, date, b"", b"application/http", b"", b"", length)
-        before = line.rsplit(b" ", self._at_end + 1)[0] + b" "
+        before = line.rsplit(b" ", self.at_end + 1)[0] + b" "
         ambiguous = len(_ANCHOR.findall(before)) > 1
         return _Line(values, ambiguous, len(text), int(length))
 
 
 _NONE: Values = (b"",) * 7
+
+
+def fields_of(text: bytes, at_end: int) -> Fields:
+    """Take the URL record of a document apart; `at_end` is that of its `ArcFraming`."""
+    line = text.rstrip(b"\r\n")
+    match = _LINE.fullmatch(line)
+    assert match is not None, "it was read as one"
+    url = match[1]
+    ip, digits, rest = line[len(url) + 1 :].split(b" ", 2)
+    parts = rest.rsplit(b" ", at_end + 1)
+    return Fields(url, ip, digits, parts[0] if len(parts) == at_end + 2 else b"")
+
+
+def date_of_header(data: bytes) -> bytes:
+    """The digits of the date in a version block; empty if there are none."""
+    match = _ANCHOR.search(data[: data.find(b"\n")])
+    return match[1] if match else b""
 
 
 def _cursor_at(window: Window, offset: int) -> Cursor:

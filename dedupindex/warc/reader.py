@@ -20,7 +20,7 @@ from dedupindex.warc.recovery import MAGIC, zeros_end
 from dedupindex.warc.window import Window
 
 Event = Record | Filler | Damage
-_START = 1 << 16  # bytes from which it is told what a file is
+START = 1 << 16  # bytes from which it is told what a file is
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _ZSTD_SKIPPABLE = b"\x2a\x4d\x18"  # behind a first byte of 0x50 to 0x5f
 
@@ -30,17 +30,17 @@ def read(window: Window) -> Iterator[Event]:
     framing = gzip_framing(window)
     if framing is not None:
         return _read_gzip(window, framing)
-    start = window.read(0, _START)
+    start = window.read(0, START)
     if start.startswith(_ZSTD) or (start[1:4] == _ZSTD_SKIPPABLE and 0x50 <= start[0] <= 0x5F):
         message = "is compressed with zstd, which cannot be read; decompress it first"
         return iter((Damage(0, window.size, message, False),))
-    return _read_plain(window, _framing(start))
+    return _read_plain(window, framing_of(start))
 
 
 def gzip_framing(window: Window) -> Framing | None:
     """What tells the records in a gzip file apart; None if it is no gzip file."""
-    start = window.read(0, _START).lstrip(b"\0")
-    return _framing(_inflated(start)) if start.startswith(MAGIC) else None
+    start = window.read(0, START).lstrip(b"\0")
+    return framing_of(_inflated(start)) if start.startswith(MAGIC) else None
 
 
 def _inflated(start: bytes) -> bytes:
@@ -56,7 +56,8 @@ def _inflated(start: bytes) -> bytes:
     return inflated
 
 
-def _framing(start: bytes) -> Framing:
+def framing_of(start: bytes) -> Framing:
+    """What tells the records apart in a stream that begins so."""
     start = start.lstrip(b"\r\n\0")
     if start[:5].upper() != b"WARC/" and ArcFraming.begins(start):
         return ArcFraming()

@@ -20,7 +20,7 @@ RESERVED = 0xE0  # bits of the flags in a gzip header
 _FEED = 1 << 16
 _TRAILER = 8  # bytes: CRC-32 and length
 _FEXTRA, _FNAME, _FCOMMENT, _FHCRC = 4, 8, 16, 2
-_LONGEST_HEADER = 1 << 18
+LONGEST_HEADER = 1 << 18
 
 
 class Verdict(NamedTuple):
@@ -33,7 +33,7 @@ class Verdict(NamedTuple):
 
 def judge(window: Window, offset: int) -> Verdict:
     """Inflate the member at `offset` without its wrapper, then compare checksum and length."""
-    position = offset + _header_length(window.read(offset, _LONGEST_HEADER))
+    position = offset + header_length(window.read(offset, LONGEST_HEADER))
     if position < offset:
         return Verdict(-1, sound=False, cut=False)
     inflater = zlib.decompressobj(-15)
@@ -57,7 +57,7 @@ def judge(window: Window, offset: int) -> Verdict:
     return Verdict(position + _TRAILER, stated == (checksum, length & 0xFFFFFFFF), cut=False)
 
 
-def _header_length(start: bytes) -> int:
+def header_length(start: bytes) -> int:
     """Bytes of the gzip header that `start` begins with; -1 if it is none."""
     if not start.startswith(MAGIC) or len(start) < 10 or start[3] & RESERVED:
         return -1

@@ -1,0 +1,91 @@
+"""``bin/convert``: make WARC files of ARC files, and ARC files of these again."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from dedupindex.cli.common import Command, print_json, say, warn
+from dedupindex.convert.run import back_tasks_of, run, tasks_of
+from dedupindex.convert.writing import Outcome
+from dedupindex.errors import BadSource, Damaged
+from dedupindex.tables import amount
+
+EXAMPLES = """
+bin/convert /data/arcs --out /data/warcs               an ARC, a WARC
+bin/convert --back /data/warcs --out /data/arcs-again  bit for bit
+"""
+
+
+@click.command(cls=Command, examples=EXAMPLES)
+@click.argument("sources", nargs=-1, required=True, metavar="ARC...")
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), help="Write all files below this."
+)
+@click.option("--back", is_flag=True, help="ARC... are WARC files that were made of ARC files.")
+@click.option(
+    "--content-only", is_flag=True,
+    help="Do not keep gzip members that zlib cannot make again, but what they hold.",
+)  # fmt: skip
+@click.option(
+    "--jobs", type=click.IntRange(0), default=0, show_default="number of cores", help="Processes."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def command(
+    sources: tuple[str, ...], out: Path, back: bool, content_only: bool, jobs: int, as_json: bool
+) -> int:
+    """Make a WARC file of each ARC file, from which the ARC file can be made again.
+
+    A file gets its name when it was read afresh and the ARC file came of it. What is damaged, can
+    be read in two ways or is still being written is left alone and named; the exit status is then
+    7.
+    """
+    if back and content_only:
+        raise click.UsageError("--content-only means nothing to --back")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave no file that is not whole
+    if back:
+        tasks, found = back_tasks_of(sources, out)
+    else:
+        tasks, found = tasks_of(sources, out, keep=not content_only)
+    warn(found.problems)
+    if not tasks:
+        raise BadSource(f"there is no {'WARC' if back else 'ARC'} file in {', '.join(sources)}")
+    outcomes = run(tasks, out, jobs or len(os.sched_getaffinity(0)), back=back)
+    status = _tell(outcomes, len(tasks), found.skipped, as_json=as_json)
+    return Damaged.exit_status if found.problems else status
+
+
+def _tell(outcomes: Iterator[Outcome], count: int, skipped: int, *, as_json: bool) -> int:
+    """Say what becomes of each file, and of all; returns the exit status."""
+    states: Counter[str] = Counter()
+    totals = dict.fromkeys(("responses", "resources", "bytes_before", "bytes_after", "kept"), 0)
+    for outcome in outcomes:
+        if outcome.state == "skipped":
+            skipped += 1
+            continue
+        states[outcome.state] += 1
+        for name in totals:
+            totals[name] += getattr(outcome, name)
+        if outcome.state == "left":
+            say(f"warning: {outcome.name} was left alone: {outcome.problem}")
+        else:
+            sizes = f"{amount(outcome.bytes_before)} to {amount(outcome.bytes_after)}"
+            say(f"{states.total():,} of {count:,}: {outcome.name}: {outcome.state}, {sizes}")
+    if as_json:
+        print_json({**dict(sorted(states.items())), **totals, "skipped": skipped})
+    else:
+        said = ", ".join(f"{number:,} {state}" for state, number in sorted(states.items()))
+        click.echo(
+            f"files: {said or 'none'}; {totals['responses']:,} responses, {totals['resources']:,} "
+            f"resources; {amount(totals['bytes_before'])} to {amount(totals['bytes_after'])}"
+        )
+        if totals["kept"]:
+            click.echo(f"  gzip members kept as they were: {amount(totals['kept'])}")
+        if skipped:
+            click.echo(f"  files passed over, of other kinds: {skipped:,}")
+    return Damaged.exit_status if states["left"] else 0

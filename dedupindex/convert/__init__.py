@@ -1,0 +1,1 @@
+"""ARC files to WARC files that give them back, bit for bit."""

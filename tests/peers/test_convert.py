@@ -1,0 +1,133 @@
+"""What ``bin/convert`` and ``bin/export --self-contained`` write, judged by others: jwarc, pywb."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fastwarc.warc import ArchiveIterator, WarcRecordType
+
+from tests.peers.replay import check_revisits, records, replay
+from tests.peers.site import PAGES, bodies, site
+from tests.peers.test_jwarc import jwarc
+from tests.peers.test_wget_dedup import harvest
+from tests.test_cli import dedupindex
+from tests.test_warc_arc import document, header
+from tests.warc_cases import chunked, gz
+
+pytestmark = pytest.mark.peer
+BASE = b"http://arc.example"
+BODIES = {
+    b"/": b"<!doctype html><p>front" * 100,
+    b"/image": b"\x89PNG\r\n\x1a\n" + random.Random(1).randbytes(9000),
+    b"/packed": gzip.compress(b'{"harvest": 1}' * 500, mtime=0),
+    b"/chunked": b"<p>chunked" * 100,
+}
+
+
+def arc(day: int) -> bytes:
+    """An ARC file of these bodies, and of a DNS answer."""
+    date = b"202611%02d091417" % day
+    dns = document(b"1.2.3.4", url=b"dns:arc.example", mime=b"text/dns", head=b"", date=date)
+    members = [header(), dns]
+    for number, (path, body) in enumerate(BODIES.items()):
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nX-Day: %d\r\n" % day
+        if path == b"/packed":
+            head += b"Content-Encoding: gzip\r\n"
+        if path == b"/chunked":
+            head += b"Transfer-Encoding: chunked\r\n"
+            body = chunked(body[:300], body[300:])
+        else:
+            head += b"Content-Length: %d\r\n" % len(body)
+        when = b"202611%02d09141%d" % (day, number)
+        members.append(document(body, url=BASE + path, date=when, head=head + b"\r\n"))
+    return b"".join(map(gz, members))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two ARC files, converted."""
+    folder = tmp_path_factory.mktemp("convert")
+    (folder / "arcs").mkdir()
+    for day in (1, 2):
+        (folder / "arcs" / f"{day}.arc.gz").write_bytes(arc(day))
+    dedupindex("convert", folder / "arcs", "--out", folder / "warcs")
+    return folder
+
+
+def check(*warcs: Path) -> None:
+    """warcio, FastWARC and jwarc find nothing wrong."""
+    words = [Path(sys.executable).with_name("warcio"), "check", *warcs]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for path in warcs:
+        with open(path, "rb") as stream:
+            for record in ArchiveIterator(stream, parse_http=False):
+                assert "WARC-Block-Digest" not in record.headers or record.verify_block_digest()
+        with open(path, "rb") as stream:
+            kinds = WarcRecordType.response
+            for record in ArchiveIterator(stream, record_types=kinds):
+                stated = "WARC-Payload-Digest" in record.headers
+                assert not stated or record.verify_payload_digest()
+    jwarc("validate", *warcs, folder=warcs[0].parent)
+
+
+def test_others_find_nothing_wrong(folder: Path) -> None:
+    warcs = sorted((folder / "warcs").iterdir())
+    check(*warcs)
+    assert len(records(warcs)) == 2 * len(BODIES)
+
+
+def test_converted_files_are_deduplicated_and_replay(folder: Path) -> None:
+    """And come back when that was undone: the ARC files, bit for bit."""
+    manifest, plan, out = folder / "manifest", folder / "plan", folder / "out"
+    dedupindex("manifest", folder / "warcs", "-o", manifest)
+    dedupindex("resolve", manifest, "-o", plan)
+    dedupindex("rewrite", plan, "--out", out)
+    dedupindex("verify", "--against", folder / "warcs", out)
+    warcs = [out / f"{day}.warc.gz" for day in (1, 2)]
+    check(*warcs)
+    found = records(warcs)
+    revisits = [one for one in found if one.type == "revisit"]
+    assert len(revisits) == len(BODIES) - 1  # chunked bodies state no digest
+    served = {(BASE + path).decode(): body for path, body in BODIES.items()}
+    with replay(warcs, folder) as archive:
+        assert check_revisits(found, archive, served) == len(revisits)
+        for one in found:
+            if one.type == "response":
+                assert archive.get(one.url, one.date) == (200, served[one.url], one.date)
+    dedupindex("convert", "--back", out, "--out", folder / "x", status=7)
+    dedupindex("undedup", out, "--out", folder / "undone")
+    dedupindex("convert", "--back", folder / "undone", "--out", folder / "again")
+    for day in (1, 2):
+        assert (folder / "again" / f"{day}.arc.gz").read_bytes() == arc(day)
+
+
+def test_a_subset_replays_on_its_own(tmp_path: Path) -> None:
+    """Of harvests by wget, rewritten: the second one, and what it needs of the first."""
+    with site() as base:
+        for name in ("one", "two"):
+            harvest(tmp_path, name, [base + path for path in PAGES])
+        served = bodies(base)
+    warcs = tmp_path / "warcs"
+    warcs.mkdir()
+    for name in ("one", "two"):
+        shutil.move(tmp_path / f"{name}.warc.gz", warcs)
+    dedupindex("manifest", warcs, "-o", tmp_path / "manifest")
+    dedupindex("resolve", tmp_path / "manifest", "-o", tmp_path / "plan")
+    dedupindex("rewrite", tmp_path / "plan", "--out", tmp_path / "out")
+    subset = tmp_path / "subset.warc.gz"
+    words = ["--url", f"{base}/logo", "--url", f"{base}/feed", "-o", subset]
+    two, one = tmp_path / "out" / "two.warc.gz", tmp_path / "out" / "one.warc.gz"
+    dedupindex("export", "--self-contained", two, "--originals", one, *words)
+    dedupindex("verify", subset)
+    jwarc("ls", subset, folder=tmp_path)
+    found = records([subset])
+    assert sorted(one.type for one in found) == ["response", "response", "revisit", "revisit"]
+    with replay([subset], tmp_path) as archive:
+        assert check_revisits(found, archive, served) == 2

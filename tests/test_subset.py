@@ -1,0 +1,184 @@
+"""Subsets that stand on their own: as the bytes they are, with every original that is needed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dedupindex.subset.export import Exported, export
+from dedupindex.subset.scan import Filter
+from dedupindex.verify.collection import Collection
+from dedupindex.verify.finding import REASONS, REMARK
+from tests.test_cli import dedupindex
+from tests.test_warc_arc import document, header
+from tests.verifying import asked, copy_of, page, write
+from tests.warc_cases import NOT_MODIFIED, gz, record, record_id, revisit
+
+INFO = record(b"warcinfo", b"software: x\r\n", number=900, Target_URI=None,
+              Content_Type=b"application/warc-fields")  # fmt: skip
+OTHER = b"<p>other" * 100
+
+
+def exported(
+    folder: Path, wanted: Filter, *sources: Path, originals: tuple[Path, ...] = (), out: str = "o"
+) -> Exported:
+    """Export; what is written must be sound, but for revisits that dangle."""
+    done = export(list(map(str, sources)), list(map(str, originals)), wanted, folder / out)
+    if done.files:
+        reasons = {finding.reason for finding in Collection([folder / out]).findings()}
+        assert {one for one in reasons if REASONS[one] != REMARK} == set(_unsound(done))
+    assert not [path for path in folder.rglob(".*")]
+    return done
+
+
+def _unsound(done: Exported) -> list[str]:
+    return [reason for reason in done.findings if REASONS[reason] != REMARK]
+
+
+def one(number: int) -> Filter:
+    return Filter(urls=(b"http://example.com/%d" % number,))
+
+
+def test_a_revisit_brings_its_original(tmp_path: Path) -> None:
+    records = [INFO, page(1), asked(1), page(2, OTHER), copy_of(3, 1), asked(3)]
+    path = write(tmp_path / "a.warc.gz", records)
+    done = exported(tmp_path, one(3), path)
+    assert (done.records, done.originals, done.revisits, done.dangling) == (2, 1, 1, 0)
+    wanted = b"".join(map(gz, [INFO, page(1), copy_of(3, 1), asked(3)]))
+    assert (tmp_path / "o" / "a.warc.gz").read_bytes() == wanted
+    exported(tmp_path, one(3), path, out="one.warc.gz")
+    assert (tmp_path / "one.warc.gz").read_bytes() == wanted
+
+
+def test_originals_in_another_place(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    old = write(tmp_path / "in" / "old.warc.gz", [INFO, page(1), page(2, OTHER)])
+    new = write(tmp_path / "new.warc.gz", [INFO, copy_of(3, 1)])
+    alone = exported(tmp_path, Filter(), new, out="alone")
+    assert (alone.originals, alone.dangling, alone.findings["dangling"]) == (0, 1, 1)
+    done = exported(tmp_path, Filter(), new, originals=(old.parent,), out="both")
+    assert (done.records, done.originals, done.dangling, done.findings) == (1, 1, 0, {})
+    assert (tmp_path / "both" / "old.warc.gz").read_bytes() == gz(INFO) + gz(page(1))
+
+
+def test_an_original_that_is_wanted_itself_stands_there_once(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.warc.gz", [page(1), copy_of(3, 1)])
+    done = exported(tmp_path, Filter(), path, originals=(tmp_path,))
+    assert (done.records, done.originals) == (2, 0)
+    assert (tmp_path / "o" / "a.warc.gz").read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"Refers_To_Target_URI": None, "Refers_To_Date": None},  # wget
+        {"Refers_To": None},
+        {"Refers_To": None, "Refers_To_Date": None},
+        {"Refers_To": None, "Refers_To_Target_URI": None, "Refers_To_Date": None},
+        {"Refers_To": record_id(77), "Refers_To_Date": b"2001-01-01T00:00:00Z"},
+    ],
+)
+def test_revisits_that_say_little(tmp_path: Path, fields: dict[str, Any]) -> None:
+    path = write(tmp_path / "a.warc.gz", [page(1), page(2, OTHER), copy_of(3, 1, **fields)])
+    done = export([str(path)], [], one(3), tmp_path / "o")
+    assert (done.originals, done.dangling) == (1, 0)
+    assert (tmp_path / "o" / "a.warc.gz").read_bytes().startswith(gz(page(1)))
+
+
+def test_a_record_of_another_payload_is_no_original(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.warc.gz", [page(1, OTHER), copy_of(3, 1)])
+    done = exported(tmp_path, one(3), path)
+    assert (done.originals, done.dangling) == (0, 1)
+
+
+def test_chains_are_followed_to_their_end(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.warc.gz", [page(1), copy_of(2, 1), copy_of(3, 2)])
+    done = exported(tmp_path, one(3), path)
+    assert (done.originals, done.revisits) == (2, 2)
+    assert (tmp_path / "o" / "a.warc.gz").read_bytes() == path.read_bytes()
+    assert set(done.findings) == {"chained"}
+
+
+def test_what_was_not_modified(tmp_path: Path) -> None:
+    bare = {"Refers_To_Target_URI": None, "Refers_To_Date": None, "Payload_Digest": None}
+    path = write(tmp_path / "a.warc.gz", [page(1), revisit(Profile=NOT_MODIFIED, **bare)])
+    done = export([str(path)], [], Filter(urls=(b"http://example.com/",)), tmp_path / "o")
+    assert (done.records, done.revisits, done.dangling) == (2, 0, 0)
+
+
+def test_filters(tmp_path: Path) -> None:
+    urls = [b"http://a.example.com/x", b"http://example.com/x", b"http://b.org/x"]
+    records = [page(number, Target_URI=url) for number, url in enumerate(urls, 1)]
+    path = write(tmp_path / "a.warc.gz", records)
+    for number, (wanted, count) in enumerate(
+        (
+            (Filter(), 3),
+            (Filter(hosts=(b"example.com",)), 2),
+            (Filter(hosts=(b"example.com",), urls=(b"http://b.",)), 3),
+            (Filter(urls=(b"https://",)), 0),
+            (Filter(begin=b"20261102000000"), 2),
+            (Filter(end=b"20261101999999"), 1),
+            (Filter(begin=b"20261102000000", end=b"20261102999999"), 1),
+        )
+    ):
+        assert exported(tmp_path, wanted, path, out=str(number)).records == count
+        assert (tmp_path / str(number)).exists() == bool(count)
+
+
+def test_plain_files_and_members_of_several_records(tmp_path: Path) -> None:
+    plain = write(tmp_path / "a.warc", [INFO, page(1), page(2, OTHER), copy_of(3, 1)], plain=True)
+    exported(tmp_path, one(3), plain)
+    kept = INFO + page(1) + copy_of(3, 1)
+    assert (tmp_path / "o" / "a.warc").read_bytes() == kept
+    exported(tmp_path, one(3), plain, out="p.warc.gz")
+    assert gzip.decompress((tmp_path / "p.warc.gz").read_bytes()) == kept
+    several = tmp_path / "b.warc.gz"
+    several.write_bytes(gz(INFO) + gz(page(1)) + gz(page(2, OTHER) + copy_of(3, 1)))
+    assert exported(tmp_path, one(3), several, out="q").records == 2
+    assert (tmp_path / "q" / "b.warc.gz").read_bytes() == several.read_bytes()
+
+
+def test_arc_files(tmp_path: Path) -> None:
+    first = document(url=b"http://example.com/1")
+    path = tmp_path / "a.arc.gz"
+    path.write_bytes(gz(header()) + gz(first) + gz(document(url=b"http://example.com/2")))
+    exported(tmp_path, one(1), path)
+    assert (tmp_path / "o" / "a.arc.gz").read_bytes() == gz(header()) + gz(first)
+    _, talk = dedupindex("export", "--self-contained", path, "-o", tmp_path / "x.warc.gz", status=4)
+    assert "bin/convert it first" in talk and not (tmp_path / "x.warc.gz").exists()
+
+
+def test_the_command(tmp_path: Path) -> None:
+    write(tmp_path / "in" / "a.warc.gz", [INFO, page(1), page(2, OTHER)])
+    write(tmp_path / "in" / "b.warc.gz", [copy_of(3, 1), copy_of(4, 9, OTHER + b"!")])
+    words = ("export", "--self-contained", tmp_path / "in", "--json", "-o")
+    url = ("--url", "http://example.com/3")
+    out, talk = dedupindex(*words, tmp_path / "x.warc.gz", *url)
+    assert talk == ""
+    told = json.loads(out)
+    assert (told["records"], told["originals"], told["dangling"], told["files"]) == (1, 1, 0, 1)
+    dedupindex("verify", tmp_path / "x.warc.gz")
+    _, talk = dedupindex(*words, tmp_path / "x.warc.gz", *url, status=4)
+    assert "is there already" in talk
+    out, talk = dedupindex(*words, tmp_path / "all", "--from", "2026-11-03", status=8)
+    assert "b.warc.gz at" in talk and "dangling" in talk
+    assert json.loads(out)["dangling"] == 1 and json.loads(out)["originals"] == 1
+    _, talk = dedupindex(*words, tmp_path / "all", status=4)
+    assert "is there already" in talk
+    dedupindex(*words, tmp_path / "y", "--to", "nonsense", status=4)
+    dedupindex("export", "--self-contained", tmp_path / "in", status=2)
+    dedupindex("export", "--wget", tmp_path / "in", "--host", "x", status=2)
+
+
+def test_damage_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.warc.gz", [page(1), page(2)])
+    path.write_bytes(path.read_bytes()[:-5])
+    out, talk = dedupindex(
+        "export", "--self-contained", path, "-o", tmp_path / "o", "--json", status=7
+    )
+    assert json.loads(out)["records"] == 1 and "cut short" in talk
+    assert (tmp_path / "o" / "a.warc.gz").read_bytes() == gz(page(1))
