@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dedupindex.cli import main
 from dedupindex.rewrite.container import Job
 from dedupindex.verify import members
 from dedupindex.verify.against import Against
@@ -151,6 +152,12 @@ def test_other_compression_is_found(tmp_path: Path) -> None:
     new = tmp_path / "new.warc.gz"
     new.write_bytes(gz(page(1)) + gz(page(2), level=1))
     assert reasons(compared(old, new)) == {"recompressed"}
+    argv = ["verify", "--against", str(old), str(new)]
+    assert main(argv) == 8
+    assert main([*argv, "--records"]) == 0
+    assert main(["verify", str(new), "--records"]) == 2
+    new.write_bytes(gz(page(1)) + gz(page(3), level=1))
+    assert main([*argv, "--records"]) == 8
 
 
 CHANGED["recompressed"] = []

@@ -117,8 +117,8 @@ def _rewrite(job: Job, plan: Plan, processes: int, *, as_json: bool) -> int:
     else:
         would = "would become" if job.dry else "became"
         click.echo(
-            f"{found.files:,} files: {found.revisits:,} of {found.records:,} records {would} "
-            f"revisits; {amount(found.bytes_before)} {would} {amount(found.bytes_after)}"
+            f"{found.files:,} files: of {found.records:,} records in the plan {found.revisits:,} "
+            f"{would} revisits; {amount(found.bytes_before)} {would} {amount(found.bytes_after)}"
         )
         for reason, number in sorted(found.refused.items()):
             click.echo(f"  stays: {reason:<28}{number:>12,}")
@@ -133,6 +133,11 @@ def undone(roots: list[Path], processes: int, *, as_json: bool) -> int:
             for root in roots
             for journal in journals(root)
         ]
+        if not tasks:
+            say(
+                f"nothing below {', '.join(map(str, roots))} can be undone: nothing was rewritten "
+                "there in place, or it was committed"
+            )
         return tell(side_by_side(restored, None, tasks, processes), as_json=as_json)
 
 

@@ -19,8 +19,10 @@ EXAMPLES = """
 bin/verify my-warcs                                what is damaged, lost or will not replay?
 bin/verify new-crawl --originals my-warcs          revisits of captures that are elsewhere
 bin/verify --against my-warcs rewritten            is every record there, or rebuilt bit for bit?
+bin/verify --against my-warcs again --records      after bin/undedup: the same records?
 """
 UNSOUND = 8  # exit status
+RECOMPRESSED = "recompressed"
 
 PLACE = click.Path(path_type=Path)
 
@@ -31,15 +33,26 @@ PLACE = click.Path(path_type=Path)
 @click.option(
     "--originals", multiple=True, type=PLACE, help="Where originals may be that are not in PLACE."
 )
+@click.option(
+    "--records", is_flag=True,
+    help="With --against: records must be the same, their gzip members need not be, as after "
+    "bin/undedup --out.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout, a line for each finding.")
 def command(
-    places: tuple[Path, ...], against: Path | None, originals: tuple[Path, ...], as_json: bool
+    places: tuple[Path, ...],
+    against: Path | None,
+    originals: tuple[Path, ...],
+    records: bool,
+    as_json: bool,
 ) -> int:
     """Read WARC and ARC files afresh and say what is wrong with them.
 
     Each finding is a line: level, reason, file, offset, record id, explanation. docs/post-crawl.md
     explains the reasons. Changes nothing.
     """
+    if records and against is None:
+        raise click.UsageError("--records goes with --against")
     told = plain(PLAIN_EVERY)
     collection = (
         Against(against, places, originals, told)
@@ -48,15 +61,22 @@ def command(
     )
     levels: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
+    again = 0
     for finding in collection.findings():
+        if records and finding.reason == RECOMPRESSED:
+            again += 1
+            continue
         levels[finding.level] += 1
         reasons[finding.reason] += 1
         _show(finding, as_json)
     if as_json:
-        print_json({**collection.totals(), "findings": dict(sorted(reasons.items()))})
+        said = {**collection.totals(), **({RECOMPRESSED: again} if records else {})}
+        print_json({**said, "findings": dict(sorted(reasons.items()))})
     else:
         found = ", ".join(f"{levels[level]:,} of {level}" for level in LEVELS if levels[level])
         totals = ", ".join(f"{number:,} {what}" for what, number in collection.totals().items())
+        if again:
+            totals += f", {again:,} records the same in other gzip members"
         say(f"{totals}: {f'findings: {found}' if found else 'nothing found'}")
     if levels[DAMAGE]:
         return Damaged.exit_status
