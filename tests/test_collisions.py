@@ -84,6 +84,20 @@ def test_both_payloads_stay(
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("in_place", [False, True])
+def test_in_one_step(
+    source: Path, tmp_path: Path, mode: str, in_place: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--in-place"] if in_place else ["--out", tmp_path / "out"]
+    done = told(capsys, "dedup", source, *where, "--compare", mode, "--jobs", 1)
+    assert done["revisits"] == 2
+    new = source if in_place else tmp_path / "out"
+    assert bodies(new / "a.warc.gz")[b"response"] == [ONE, OTHER]
+    assert named(new / "b.warc.gz") == [b"http://example.com/2", b"http://example.com/1"]
+    assert list(Collection([new]).findings()) == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("known", [[ONE], [OTHER, ONE]], ids=["one", "both"])
 def test_an_index_knows_one_of_them_or_both(
     tmp_path: Path,

@@ -42,6 +42,7 @@ def lines(draw: st.DrawFn) -> list[Line]:
                     status=draw(st.sampled_from([200, 200, 404])),
                     coding=draw(st.sampled_from([b"\n", b"\n", b"\ngzip"])),
                     moment=0 if bad else draw(st.integers(1, 12)),
+                    url=draw(st.sampled_from([b"http://a.test/", b"http://A.test/"])),
                     record_id=draw(st.sampled_from([b"urn:1", b"urn:%d-%d" % (place, offset)])),
                     stay=draw(st.sampled_from([bad, bad, bad or "not-exact"])),
                     unfit=draw(st.sampled_from([bad, bad, bad or "truncated"])),
@@ -68,9 +69,10 @@ def where(line: Line) -> Key:
 
 def model(lines: list[Line], later: bool = False) -> dict[Key, tuple[int, Key]]:
     """What is to be rewritten: its copy number and its original. One line at a time."""
-    strongs, classes = defaultdict(set), defaultdict(list)
+    strongs, twins, classes = defaultdict(set), defaultdict(set), defaultdict(list)
     for one in lines:
         strongs[one.moment].add(one.strong)
+        twins[one.moment, one.url].add((one.record_id, one.strong))
         classes[one.digest, one.strong, one.length, one.status, one.coding].append(one)
     plan = {}
     for members in classes.values():
@@ -81,6 +83,7 @@ def model(lines: list[Line], later: bool = False) -> dict[Key, tuple[int, Key]]:
         first, copy = fit[0], 1
         for one in members:
             known = one is first or one.stay
+            known = known or (one.moment and len(twins[one.moment, one.url]) > 1)
             same = one.record_id == first.record_id or one.moment == first.moment
             if not (known or same or (order(one) < order(first) and not later)):
                 copy += 1

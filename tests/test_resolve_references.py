@@ -1,4 +1,4 @@
-"""Revisits that were there before the run: what they refer to stays, so that they replay on."""
+"""What stays for the sake of others: what revisits refer to that were there before, and twins."""
 
 from __future__ import annotations
 
@@ -117,3 +117,36 @@ def moments(top: Path) -> list[int]:
 def lines(top: Path) -> list[tuple[object, ...]]:
     query = "SELECT url, moment FROM read_parquet(?)"
     return duckdb.execute(query, [open_manifest(top).parquet]).fetchall()
+
+
+AT_2 = {"Target_URI": HOST + b"2", "Date": DAY % 2}
+ERROR = b"HTTP/1.1 401 Unauthorized\r\n\r\n"
+TWINS: dict[str, tuple[list[bytes], int]] = {  # records beside page 2, and revisits then
+    "the same payload again": ([page(3, **AT_2)], 0),
+    "another payload": ([page(3, OTHER, **AT_2)], 0),
+    "an error with the same body": ([page(3, head=ERROR, **AT_2)], 0),
+    "a redirect": ([page(3, b"x", head=b"HTTP/1.1 302 Found\r\n\r\n", **AT_2)], 0),
+    "a fraction of the second": (
+        [page(3, OTHER, **{**AT_2, "Date": b"2026-11-02T09:14:17.5Z"}, version=b"WARC/1.1")],
+        0,
+    ),
+    "that very record": ([page(2)], 2),
+    "another URL of that key": (
+        [page(3, **{**AT_2, "Target_URI": b"http://www.example.com/2"})],
+        2,
+    ),
+    "another second": ([page(3, Target_URI=HOST + b"2")], 2),
+}
+
+
+@pytest.mark.parametrize("how", list(TWINS))
+def test_what_replay_cannot_tell_from_another_stays(
+    how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a revisit it would be shown where the other was, or the other where it was."""
+    beside, revisits = TWINS[how]
+    write(tmp_path / "in/a.warc.gz", [page(1), asked(1), page(2), asked(2)])
+    write(tmp_path / "in/b.warc.gz", beside)
+    planned, done = rewritten(tmp_path, capsys)
+    assert done["revisits"] == revisits
+    assert bool(planned["stayed"]) == (not revisits)

@@ -72,7 +72,7 @@ def group(database: Database, rule: Rule) -> None:
     _choose_unambiguous(database)
     database.execute(f"""
         CREATE TABLE outcomes AS
-        SELECT equal.place, equal.key, first_place AS original, CASE
+        SELECT equal.place, equal.key, moment, first_place AS original, CASE
           WHEN first IS NULL THEN if(stay = '', 'no-original', stay)
           WHEN key = first THEN 'original'
           WHEN stay <> '' THEN stay
@@ -82,6 +82,7 @@ def group(database: Database, rule: Rule) -> None:
           ELSE 'copy' END AS outcome
         FROM equal JOIN firsts USING (class)""")
     database.execute("DROP TABLE firsts")
+    _keep_twins(database)
     _number_extensions(database)
 
 
@@ -140,6 +141,32 @@ def _find_ambiguous(database: Database, moments: str) -> None:
         CREATE OR REPLACE TABLE ambiguous AS
         SELECT moment FROM lines WHERE moment IN ({moments}) AND moment <> 0
         GROUP BY moment HAVING min(hash(strong)) <> max(hash(strong))""")
+
+
+def _keep_twins(database: Database) -> None:
+    """What has the very URL and second of another record stays, but for that same record again.
+
+    Which of them replay tools show is told by what their index says of each, type before digest:
+    a revisit would change places with the other.
+    """
+    database.execute("""
+        CREATE TABLE crowded AS
+        SELECT moment FROM lines
+        WHERE moment IN (SELECT moment FROM outcomes WHERE outcome = 'copy' AND moment <> 0)
+        GROUP BY moment HAVING count(*) > 1""")
+    if number(database, "SELECT count(*) FROM crowded"):
+        database.execute("""
+            CREATE TABLE twins AS
+            SELECT place, moment, url, hash(record_id, strong) AS record FROM lines
+            WHERE moment IN (FROM crowded)""")
+        database.execute("""
+            UPDATE outcomes SET outcome = 'same-moment'
+            WHERE outcome = 'copy' AND place IN (
+              SELECT place FROM twins SEMI JOIN (
+                SELECT moment, url FROM twins
+                GROUP BY moment, url HAVING min(record) <> max(record)) USING (moment, url))""")
+        database.execute("DROP TABLE twins")
+    database.execute("DROP TABLE crowded")
 
 
 def _number_extensions(database: Database) -> None:

@@ -1,0 +1,214 @@
+"""Harvests of several crawlers through all stages: every capture replays in pywb as it did before.
+
+Real ones of wget (chunked, compressed, over several URLs and files), jwarc and warcprox, and made
+ones of WARC/1.1 with fractions of seconds. Those of Heritrix are in ``test_heritrix``.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import need
+from tests.peers.heritrix import Page, Site
+from tests.peers.proof import Deduplicated, archives, deduplicated, judged, remarks, replayed
+from tests.peers.replay import free_port, records
+from tests.peers.test_jwarc import jwarc
+from tests.peers.test_warcprox import fetch, proxying
+from tests.test_cli import dedupindex
+from tests.verifying import write
+from tests.warc_cases import chunked, record_id, request, response, sha1
+
+pytestmark = pytest.mark.peer
+ENCODED = (("Content-Encoding", "gzip"),)
+
+
+def prose(seed: int, length: int) -> bytes:
+    """Text that does not compress to nothing."""
+    return random.Random(seed).randbytes(length).hex()[:length].encode()
+
+
+def add_traps(site: Site) -> None:
+    """Payloads that are the same and yet must not be shown for each other, and some that may."""
+    pages = site.pages
+    for path in ("/feed.xml", "/copy/feed.xml", "/story.html", "/told/again.html", "/gone.html"):
+        pages[path] = pages[path]._replace(body=prose(len(pages[path].body), 3000))
+    packed, streamed, feed = (pages[path] for path in ("/data.json", "/streamed.json", "/feed.xml"))
+    pages |= {
+        "/copy/data.json": packed,
+        "/copy/streamed.json": streamed,
+        "/unsaid.json": packed._replace(headers=()),  # the same bytes, not called gzip
+        "/whole.xml": feed._replace(chunked=False),  # the same feed in one piece
+        "/copy/gone.html": pages["/gone.html"],
+        "/copy/moved.html": pages["/moved.html"],
+        "/copy/empty.bin": pages["/empty.bin"],
+        "/as-text.html": pages["/story.html"]._replace(mime="text/plain"),
+        "/teapot.html": pages["/story.html"]._replace(status=418),
+        "/query?a=1&b=%C3%A9": pages["/logo.png"],
+        "/long/" + "x" * 2000: pages["/report.pdf"],
+    }
+
+
+def visit(site: Site, number: int) -> list[str]:
+    """Every response says which visit it is for; all URLs."""
+    for path, page in site.pages.items():
+        rest = [header for header in page.headers if header[0] != "Set-Cookie"]
+        headers = (*rest, ("Set-Cookie", f"visit={number}; Path={path}"))
+        site.pages[path] = page._replace(headers=headers)
+    site.pages["/news.html"] = Page(b"<p>the news of visit %d" % (number % 2) * 60)
+    return [site.url + path for path in site.pages]
+
+
+def next_second() -> None:
+    """No tool tells captures of one URL in one second apart."""
+    time.sleep(1 - time.time() % 1)
+
+
+def wget(folder: Path, name: str, urls: list[str]) -> None:
+    """Fetch, into several files."""
+    need("wget", found=shutil.which("wget") is not None)
+    seeds = folder.parent / f"{name}.txt"
+    seeds.write_text("\n".join(urls) + "\n")
+    words = ["wget", "--quiet", "--output-document=/dev/null", "--warc-max-size=90K"]
+    more = [f"--warc-file={name}", f"--input-file={seeds}", f"--warc-tempdir={folder.parent}"]
+    done = subprocess.run([*words, *more], cwd=folder, check=False)
+    assert done.returncode == 8  # some pages are errors
+
+
+def made(folder: Path) -> None:
+    """WARC/1.1, compressed and plain: fractions of seconds, digests of two kinds and spellings."""
+    plain, entity = prose(7, 960), random.Random(8).randbytes(4000)
+    stored = chunked(entity[:1000], entity[1000:])
+    packed = gzip.compress(prose(9, 1500), mtime=0)
+    heads = {
+        "plain": b"HTTP/1.1 200 OK\r\nContent-Length: 960\r\nX-Of: %d\r\n\r\n",
+        "chunked": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Of: %d\r\n\r\n",
+        "packed": b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nX-Of: %d\r\n\r\n",
+    }
+    bodies = {"plain": plain, "chunked": stored, "packed": packed}
+    numbers = count(1)
+
+    def pair(url: str, date: str, kind: str, digest: bytes, head: bytes = b"") -> list[bytes]:
+        number, body = next(numbers), bodies[kind]
+        head = (head or heads[kind]) % number
+        fields = {
+            "Target_URI": url.encode(),
+            "Date": date.encode(),
+            "version": b"WARC/1.1" if "." in date else b"WARC/1.0",
+        }
+        more = {"Block_Digest": sha1(head + body), "IP_Address": b"192.0.2.1", **fields}
+        stored = response(body, head=head, number=number, Payload_Digest=digest, **more)
+        asked = request(number=1000 + number, Concurrent_To=record_id(number), **fields)
+        return [stored, asked]
+
+    for day, fraction in enumerate((".25", ".123456789", "", ".999999", ".250"), 1):
+        made = []
+        for place, (kind, body) in enumerate(bodies.items()):
+            date = f"2025-01-0{day}T10:00:0{place}{fraction}Z"
+            for host in ("made.test", "other.test"):
+                digest = sha1(entity) if kind == "chunked" and host == "made.test" else sha1(body)
+                made += pair(f"http://{host}/{kind}?v=%E9", date, kind, digest)
+        # Twice in one second: with the same payload, and behind an error.
+        date = f"2025-01-0{day}T10:00:09{fraction}Z"
+        error = b"HTTP/1.1 401 Unauthorized\r\nContent-Type: text/html\r\nX-Of: %d\r\n\r\n"
+        for url, status in (("twice", b""), ("login", error)):
+            for head in (status, b""):
+                made += pair(f"http://made.test/{url}", date, "plain", sha1(plain), head)
+        name = f"made-{day}.warc" if day == 2 else f"made-{day}.warc.gz"
+        write(folder / name, made, plain=day == 2)
+
+
+@pytest.fixture(scope="module")
+def crawled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """All archives, one folder for each crawler."""
+    folder = tmp_path_factory.mktemp("crawled")
+    old = folder / "old"
+    with closing(Site()) as site:
+        add_traps(site)
+        for number, name in enumerate(("monday", "tuesday", "wednesday", "thursday")):
+            (old / name).mkdir(parents=True)
+            next_second()
+            urls = visit(site, number)
+            if name == "thursday":
+                jwarc("fetch", "-o", f"{name}.warc.gz", *urls, folder=old / name)
+            else:
+                wget(old / name, name, urls)
+        next_second()
+        good = [path for path, page in site.pages.items() if page.status == 200 and page.body]
+        # A server that is down: warcprox stores everything in full.
+        with proxying(old / "friday", f"http://127.0.0.1:{free_port()}") as port:
+            for path in good:
+                fetch(port, site.url + path)
+    made(old / "made")
+    for left in (*old.rglob("*.pem"), *old.rglob("log")):
+        left.unlink()
+    yield old
+
+
+@pytest.fixture(scope="module")
+def result(crawled: Path, tmp_path_factory: pytest.TempPathFactory) -> Deduplicated:
+    return deduplicated(crawled, tmp_path_factory.mktemp("result"), "--compare", "always")
+
+
+def test_what_the_crawlers_wrote_passes(crawled: Path) -> None:
+    """No false alarm over what is right."""
+    assert set(remarks(crawled)) <= {"not-exact"}
+
+
+def test_what_must_be_is_a_revisit(crawled: Path, result: Deduplicated) -> None:
+    done = result.done
+    assert done["revisits"] + done["refused"].get("no-gain", 0) == result.planned["copies"]
+    assert remarks(result.folder) == remarks(crawled)
+    now = records(archives(result.folder))
+    kinds = {(one.url.partition("/")[2], one.date, one.type) for one in now}
+    assert len(kinds) > 100
+
+
+def test_other_readers_find_nothing_wrong(crawled: Path, result: Deduplicated) -> None:
+    count = judged(crawled, result.folder)
+    assert count > 300
+
+
+def test_every_capture_replays_as_before(
+    crawled: Path, result: Deduplicated, tmp_path: Path
+) -> None:
+    assert replayed(crawled, result.folder, tmp_path) == result.done["revisits"]
+
+
+def test_one_command_makes_the_same(crawled: Path, result: Deduplicated, tmp_path: Path) -> None:
+    new = tmp_path / "new"
+    dry, _ = dedupindex("dedup", crawled, "--out", new, "--dry-run", "--json")
+    done, _ = dedupindex("dedup", crawled, "--out", new, "--json")
+    numbers = ("revisits", "bytes_before", "bytes_after")
+    said = [[json.loads(text)[name] for name in numbers] for text in (dry, done)]
+    assert said == [[result.done[name] for name in numbers]] * 2
+    assert {path.relative_to(new): path.read_bytes() for path in archives(new)} == {
+        path.relative_to(result.folder): path.read_bytes() for path in archives(result.folder)
+    }
+
+
+def test_back_again(crawled: Path, result: Deduplicated, tmp_path: Path) -> None:
+    """In place, and back, bit for bit; as files elsewhere, record for record."""
+    place = shutil.copytree(crawled, tmp_path / "place")
+    before = {path: path.read_bytes() for path in archives(place)}
+    dedupindex("manifest", place, "-o", tmp_path / "m")
+    dedupindex("resolve", tmp_path / "m", "-o", tmp_path / "plan")
+    dedupindex("rewrite", tmp_path / "plan", "--in-place")
+    for path in archives(place):
+        name = path.relative_to(place)
+        assert path.read_bytes() == (result.folder / name).read_bytes(), name
+    dedupindex("rewrite", tmp_path / "plan", "--undo")
+    assert {path: path.read_bytes() for path in archives(place)} == before
+    dedupindex("undedup", result.folder, "--out", tmp_path / "back")
+    was, now = records(archives(crawled)), records(archives(tmp_path / "back"))
+    assert now == was
