@@ -27,6 +27,7 @@ from dedupindex.lookup import Query, find
 from tests.peers import replay
 from tests.peers.environments import JWARC, jar
 from tests.peers.heritrix import Crawl, Heritrix, Page, Record, Site, heritrix_home, tell
+from tests.peers.proof import proved, remarks
 from tests.test_cli import dedupindex
 from tests.test_server_live import Running, serving, until
 
@@ -201,6 +202,19 @@ def test_every_revisit_replays_byte_for_byte(harvests: Harvests, tmp_path: Path)
     assert checked == 5 + (len(payloads) - 1) + (len(payloads) - 2)
 
 
+def test_bin_verify_finds_nothing_wrong(harvests: Harvests) -> None:
+    crawls = (harvests.first, harvests.second, harvests.third)
+    said = remarks(*(path for crawl in crawls for path in crawl.warcs()))
+    assert set(said) <= {"no-refers-to", "not-exact"}, said
+
+
+def test_all_its_crawls_go_through_the_stages(harvests: Harvests, tmp_path: Path) -> None:
+    """What their own revisits refer to stays; in the third is what the others have in chunks."""
+    for crawl in (harvests.first, harvests.second, harvests.third):
+        shutil.copytree(crawl.launch / "warcs", tmp_path / "old" / crawl.name)
+    proved(tmp_path / "old", tmp_path)
+
+
 def test_jwarc_finds_nothing_wrong(harvests: Harvests) -> None:
     warcs = [path for crawl in (harvests.first, harvests.second) for path in crawl.warcs()]
     words = ["java", "-jar", jar(JWARC), "validate", *warcs]
@@ -247,7 +261,8 @@ def all_stored(site: Site, crawl: Crawl) -> list[Record]:
     return records
 
 
-def test_without_a_server_all_is_stored(heritrix: Heritrix, site: Site) -> None:
+def test_without_a_server_all_is_stored(heritrix: Heritrix, site: Site, tmp_path: Path) -> None:
+    """Then what is twice in it becomes a revisit when the crawl has ended."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     crawl = heritrix.run(heritrix.make("alone", site, f"http://127.0.0.1:{port}"))
@@ -263,6 +278,8 @@ def test_without_a_server_all_is_stored(heritrix: Heritrix, site: Site) -> None:
     ours = [line for line in crawl.output.splitlines() if " dedup: " in line]
     assert "(bin/index --add)" in ours[-1]
     assert all(" dedupindex.DedupSession.say() dedup: " in line for line in ours)
+    shutil.copytree(crawl.launch / "warcs", tmp_path / "old")
+    assert proved(tmp_path / "old", tmp_path) == 3  # two logos, a report
 
 
 def test_a_server_that_dies_in_the_middle(

@@ -12,6 +12,7 @@ import random
 import shutil
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import count
@@ -19,12 +20,15 @@ from pathlib import Path
 
 import pytest
 
+from dedupindex.verify.collection import Collection
 from tests.conftest import need
 from tests.peers.heritrix import Page, Site
 from tests.peers.proof import Deduplicated, archives, deduplicated, judged, remarks, replayed
 from tests.peers.replay import free_port, records
+from tests.peers.site import COPIES, PAGES, site
 from tests.peers.test_jwarc import jwarc
 from tests.peers.test_warcprox import fetch, proxying
+from tests.peers.test_wget_dedup import harvest
 from tests.test_cli import dedupindex
 from tests.verifying import write
 from tests.warc_cases import chunked, record_id, request, response, sha1
@@ -162,7 +166,7 @@ def result(crawled: Path, tmp_path_factory: pytest.TempPathFactory) -> Deduplica
 
 def test_what_the_crawlers_wrote_passes(crawled: Path) -> None:
     """No false alarm over what is right."""
-    assert set(remarks(crawled)) <= {"not-exact"}
+    assert remarks(crawled) == {}
 
 
 def test_what_must_be_is_a_revisit(crawled: Path, result: Deduplicated) -> None:
@@ -212,3 +216,30 @@ def test_back_again(crawled: Path, result: Deduplicated, tmp_path: Path) -> None
     dedupindex("undedup", result.folder, "--out", tmp_path / "back")
     was, now = records(archives(crawled)), records(archives(tmp_path / "back"))
     assert now == was
+
+
+def test_what_revisits_of_wget_refer_to_stays(tmp_path: Path) -> None:
+    """They name their originals by record id alone, and pywb then takes a response of their URL."""
+    old = tmp_path / "old"
+    old.mkdir()
+    with site() as base:
+        pages = [base + path for path in PAGES]
+        harvest(old, "copies", [base + path for path in COPIES])
+        harvest(old, "first", pages)
+        dedupindex("index", "-w", "-m", ".*", old / "first.warc.gz", tmp_path / "index")
+        dedupindex("export", "--wget", tmp_path / "index", "--out", tmp_path / "dedup.cdx")
+        again = harvest(old, "second", pages, f"--warc-dedup={tmp_path / 'dedup.cdx'}")
+        next_second()
+        harvest(old, "third", pages)
+    assert {one.type for one in again} == {"revisit"}
+    for left in old.glob("*.txt"):
+        left.unlink()
+    result = deduplicated(old, tmp_path)
+    assert result.planned["stayed"]["referred"] == len(COPIES)
+    judged(old, result.folder)
+    assert replayed(old, result.folder, tmp_path) == result.done["revisits"] >= len(COPIES)
+    said = [
+        Counter(one.reason for one in Collection([place]).findings())
+        for place in (old, result.folder)
+    ]
+    assert said[0] == said[1]

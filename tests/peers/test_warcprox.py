@@ -24,6 +24,7 @@ from dedupindex.digest import parse_spelled
 from dedupindex.index.identity import Settings
 from tests.conftest import MakeIndex
 from tests.peers.environments import DEADLINE, ROOT, WARCPROX, environment, running, until
+from tests.peers.proof import remarks
 from tests.peers.replay import (
     check_references,
     check_revisits,
@@ -156,6 +157,7 @@ def test_the_second_crawl_is_all_revisits_and_replays(index: Path, tmp_path: Pat
         assert (counts["lookups"], counts["hits"]) == (len(ALL), len(ALL))
         with replay(warcs(first, second), tmp_path) as archive:
             assert check_revisits(found, archive, bodies(base)) == len(ALL)
+        assert set(remarks(first, second)) == {"not-truncated"}
 
 
 def test_where_tokens_are_needed(index: Path, tmp_path: Path) -> None:
