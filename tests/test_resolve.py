@@ -21,9 +21,19 @@ from tests.manifests import container, line, write_manifest
 NAMES = ("b/x.warc.gz", "a.warc.gz", "b.warc.gz")
 PLACES = [container(number, name) for number, name in enumerate(NAMES)]
 DATES = (
-    b"2026-01-01T00:00:00Z", b"2026-01-01T00:00:00.5Z", b"2026-01-01T00:00:00.25Z",
-    b"2025-12-31T23:59:60Z", b"2026-01-01T00:00:01Z", b"1996-05-01T00:00:00Z", b"2026-01",
-)  # fmt: skip
+    b"2026-01-01T00:00:00Z",
+    b"2026-01-01T00:00:00.5Z",
+    b"2026-01-01T00:00:00.25Z",
+    b"2025-12-31T23:59:60Z",
+    b"2026-01-01T00:00:01Z",
+    b"1996-05-01T00:00:00Z",
+    b"2026-01",
+    b"9998-12-31T23:59:59.999999999Z",
+    b"0002-01-01T00:00:00Z",
+    b"9999-01-01T00:00:00Z",
+    b"0000-01-01T00:00:00Z",
+)
+BAD = (b"2026-01", b"9999-01-01T00:00:00Z", b"0000-01-01T00:00:00Z")  # fmt: skip
 
 
 @st.composite
@@ -35,7 +45,7 @@ def lines(draw: st.DrawFn) -> list[Line]:
             body = draw(st.sampled_from([b"one", b"two", b"six"]))
             digest = draw(st.sampled_from([b"sha1:A", b"sha1:A", b"sha1:a", b"sha1:B", b""]))
             date = draw(st.sampled_from(DATES))
-            bad = "bad-date" if date == b"2026-01" else ""
+            bad = "bad-date" if date in BAD else ""
             found.append(
                 line(
                     place, offset, body, digest=digest, date=date,

@@ -15,10 +15,10 @@ from dedupindex.resolve.engine import Database, number
 _LABEL = "if(covers = 0 OR digest = '', hash(payload), hash(digest))"
 _MINUTES = "epoch_us(TRY_CAST(date[:17] || '00' AS TIMESTAMP)) // 1000000 + 62135596800"
 _NANOSECONDS = "if(length(date) > 20, TRY_CAST(rpad(date[21:-2], 9, '0') AS BIGINT), 0)"
-_INSTANT = f"""coalesce(
+_INSTANT = f"""if(moment = 0, 0::UHUGEINT, coalesce(
   ({_MINUTES} + TRY_CAST(date[18:19] AS BIGINT))::UHUGEINT * 1000000000::UHUGEINT
-  + {_NANOSECONDS}::UHUGEINT, 0::UHUGEINT)"""
-_PLACE_BITS = 60  # an exabyte
+  + {_NANOSECONDS}::UHUGEINT, 0::UHUGEINT))"""  # a bad date may be of any year, before 1 and all
+_PLACE_BITS = 59  # half an exabyte; the instants of 9998 years take the other 69
 _PLACES = f"{1 << _PLACE_BITS}::UHUGEINT"
 _KEY = f"({_INSTANT} * {_PLACES} + place::UHUGEINT)"
 _FIRSTS = """
