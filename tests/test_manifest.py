@@ -101,14 +101,14 @@ REDIRECT = b"HTTP/1.1 301 Moved\r\nLocation: /x\r\n\r\n"
 LF_HTTP = b"HTTP/1.1 200 OK\nContent-Type: text/html\n\n"
 SEGMENT = (b"WARC-Segment-Number", b"1")
 CASES = {  # edge cases by their numbers in the rules: bytes of a record, stay, unfit
-    "19 0.18": (response(version=b"WARC/0.18"), "unknown-version", ""),
+    "19 0.18": (response(version=b"WARC/0.18"), "unknown-version", "unknown-version"),
     "19 1.1": (response(version=b"WARC/1.1"), "", ""),
-    "19 1.2": (response(version=b"WARC/1.2"), "unknown-version", ""),
+    "19 1.2": (response(version=b"WARC/1.2"), "unknown-version", "unknown-version"),
     "19 1.3": (response(version=b"WARC/1.3"), "unknown-version", "unknown-version"),
     "19 lower case": (response(version=b"warc/1.0"), "unknown-version", "unknown-version"),
-    "20 line feeds": (response(eol=b"\n"), "not-exact", ""),
-    "20 all line feeds": (response(eol=b"\n", end=b"\n\n"), "not-exact", ""),
-    "23 more line ends": (response(end=END + b"\r\n"), "not-exact", ""),
+    "20 line feeds": (response(eol=b"\n"), "not-exact", "not-exact"),
+    "20 all line feeds": (response(eol=b"\n", end=b"\n\n"), "not-exact", "not-exact"),
+    "23 more line ends": (response(end=END + b"\r\n"), "not-exact", "not-exact"),
     "24 digest twice": (
         response(b"payload", (b"WARC-Payload-Digest", sha1(b"payload"))),
         "repeated-field", "repeated-field",

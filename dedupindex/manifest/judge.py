@@ -27,8 +27,8 @@ from dedupindex.warc import http
 from dedupindex.warc.arc import DOCUMENT
 from dedupindex.warc.record import Record
 
-LINE_VERSIONS = (b"WARC/1.0\r\n", b"WARC/1.1\r\n")  # of records that may become revisits
-_READABLE = (b"WARC/0.17", b"WARC/0.18", b"WARC/1.0", b"WARC/1.1", b"WARC/1.2")
+LINE_VERSIONS = (b"WARC/1.0\r\n", b"WARC/1.1\r\n")
+_VERSION = re.compile(rb"WARC/1\.[01]\s")
 _CODING = re.compile(rb"\n(transfer|content)-encoding[ \t]*:((?:[^\n]*\n[ \t])*[^\n]*)")
 _NO_CODING = b"\n"
 _LONGEST = 1 << 18  # bytes of all values of a line
@@ -92,14 +92,12 @@ class Judge:
             reasons.insert(0, "empty")
         if covers is Covers.UNKNOWN:
             reasons.append("digest-mismatch")
-        unfit = reasons[0] if reasons else ""
+        stay = unfit = reasons[0] if reasons else ""
         if record.type == DOCUMENT:
             stay, unfit = (
                 "arc",
                 unfit or ("chunked-without-digest" if answer.coding else "no-digest"),
             )
-        else:
-            stay = unfit or _only_stay(record)
         line = Line(
             self._container, record.offset, 0, bare(record_id), url, date, stated_text, payload,
             covers, strong, length, answer.status, answer.codings, moment, stay, unfit,
@@ -148,20 +146,14 @@ def _of_header(record: Record) -> Iterator[str]:
         return
     if record.special and (reason := special(record)):
         yield reason
-    if not record.text.startswith(_READABLE):
+    if _VERSION.match(record.text) is None:
         yield "unknown-version"
+    if record.text.count(b"\n") != record.text.count(b"\r\n"):
+        yield "not-exact"
     if HTTP_TYPE.fullmatch(content_type) is None:
         yield "not-http"
     if len(bare(record_id)) == 0:
         yield "no-record-id"
-
-
-def _only_stay(record: Record) -> str:
-    """Why a record that may be an original is no revisit all the same."""
-    text = record.text
-    if text.count(b"\n") != text.count(b"\r\n"):
-        return "not-exact"
-    return "" if text.startswith(LINE_VERSIONS) else "unknown-version"
 
 
 def _answer(record: Record) -> _Answer:

@@ -132,7 +132,7 @@ class Scan:
         if shared:
             stay, unfit = stay or "shared-member", unfit or "shared-member"
         elif not record.exact or self._led(record):
-            stay = stay or "not-exact"
+            stay, unfit = stay or "not-exact", unfit or "not-exact"
         line = line._replace(stored=record.stored, stay=stay, unfit=unfit)
         self._vicinity.add(line, record.values[_CONCURRENT])
 
