@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from multiprocessing.sharedctypes import Synchronized
 from typing import TypeVar
 
+from dedupindex.errors import DedupError
+
+KILLED = (
+    "a process of this run was killed, perhaps for want of memory; what is done is done: run the "
+    "same again to go on"
+)
 _LOOK_EVERY = 0.2  # seconds between two looks at how far the processes are
 
 T = TypeVar("T")
@@ -24,7 +31,8 @@ def run_tasks(
 ) -> Iterator[R]:
     """Run tasks in `jobs` processes; `on_progress` hears of all bytes and records read so far.
 
-    `run` is a function of a module. What it returns comes in the order in which it is done.
+    `run` is a function of a module. What it returns comes in the order in which it is done. Raises
+    `DedupError` if a process is killed.
     """
     context = get_context("fork")  # starts in milliseconds; nothing here has threads or files open
     counters = (context.Value("q", 0), context.Value("q", 0))
@@ -38,6 +46,8 @@ def run_tasks(
                 on_progress(counters[0].value, counters[1].value)
                 for future in finished:
                     yield future.result()
+        except BrokenProcessPool as error:
+            raise DedupError(KILLED) from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise

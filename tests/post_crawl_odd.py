@@ -1,6 +1,6 @@
 """Odd records, one kind each, and how they fare as copies and as originals.
 
-Numbers are those of the edge cases in the rules of deduplication (CONTRIBUTING.md says where).
+Numbers are those of the edge cases in the rules of deduplication.
 Every kind makes three pairs: a sound original and an odd copy, an odd original and a sound copy, an
 odd one and another of the same kind; once gzipped and once plain.
 """

@@ -44,6 +44,9 @@ class FakePlan:
                 self.found.append(Planned(line, 2, 1, original))
         self.totals.stored = sum(planned.line.stored for planned in self.found)
 
+    def hold(self) -> None:
+        pass
+
     def containers(self) -> dict[int, Container]:
         return self._containers
 

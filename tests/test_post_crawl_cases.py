@@ -559,3 +559,17 @@ def test_verification_finds_nothing_that_was_not_there_before(run: Run, way: str
 def test_undone_is_what_was(run: Run) -> None:
     assert run.said["undo"].status == 0
     assert post_crawl.tree(run.source) == post_crawl.tree(run.top / "before")
+
+
+def test_bin_dedup_comes_to_the_same(run: Run) -> None:
+    """All stages in one, with a dry run before that says the same."""
+    out = run.top / "dedup"
+    said = {}
+    for name, more in (("dedup dry", ["--dry-run"]), ("dedup", [])):
+        told = run.do(name, "dedup", run.source, "--out", out, *more)
+        assert told.status == 7, told.err  # damage that was there before is there
+        said[name] = told.totals
+    for key in ("files", "records", "revisits", "bytes_before", "bytes_after", "refused"):
+        assert said["dedup dry"][key] == said["dedup"][key], key
+    assert said["dedup"]["revisits"] == run.said["out"].totals["revisits"]
+    assert post_crawl.tree(out) == post_crawl.tree(run.out)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -16,10 +17,10 @@ from dedupindex.manifest.store import open_manifest
 from dedupindex.resolve.plan import Plan, open_plan
 from dedupindex.rewrite.cdxj import cdxj as captures
 from dedupindex.rewrite.container import Job, Outcome
-from dedupindex.rewrite.journal import Journal, journals
+from dedupindex.rewrite.journal import DIRECTORY, Journal, journals
 from dedupindex.rewrite.offsets import lines
 from dedupindex.rewrite.run import locked, rewrite, side_by_side
-from dedupindex.rewrite.undo import Restored, Undo, commit, restore
+from dedupindex.rewrite.undo import Restored, Undo, clean, commit, restore
 from dedupindex.tables import amount, printable
 
 EXAMPLES = """
@@ -87,6 +88,7 @@ def command(
         return undone(roots, processes, as_json=as_json)
     if letting_go:
         return _commit(roots, as_json=as_json)
+    opened.hold()
     job = Job(opened, out, min_size, min_gain, dry_run)
     status = _rewrite(job, opened, processes, as_json=as_json)
     if offsets is not None and not dry_run:
@@ -127,7 +129,7 @@ def _rewrite(job: Job, plan: Plan, processes: int, *, as_json: bool) -> int:
 
 def undone(roots: list[Path], processes: int, *, as_json: bool) -> int:
     """Bring back what was replaced in place below `roots`."""
-    with locked([root for root in roots if list(journals(root))]):
+    with _cleaned(roots):
         tasks = [
             Undo(root, journal.summary()[0].name, None)
             for root in roots
@@ -139,6 +141,15 @@ def undone(roots: list[Path], processes: int, *, as_json: bool) -> int:
                 "there in place, or it was committed"
             )
         return tell(side_by_side(restored, None, tasks, processes), as_json=as_json)
+
+
+@contextmanager
+def _cleaned(roots: list[Path]) -> Iterator[None]:
+    """Hold the locks of directories that have journals, and remove what killed runs left there."""
+    with locked([root for root in roots if (root / DIRECTORY).is_dir()]):
+        for root in roots:
+            clean(root)
+        yield
 
 
 def restored(_: None, task: Undo) -> Restored:
@@ -176,7 +187,7 @@ def tell(results: Iterator[Restored], *, as_json: bool) -> int:
 
 def _commit(roots: list[Path], *, as_json: bool) -> int:
     freed = files = left = 0
-    with locked([root for root in roots if list(journals(root))]):
+    with _cleaned(roots):
         tasks = [
             Undo(root, journal.summary()[0].name, None)
             for root in roots

@@ -68,6 +68,7 @@ class Journal:
 
     def __init__(self, directory: Path, name: str) -> None:
         key = blake3.blake3(name.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+        self.name = name
         self.directory = directory / DIRECTORY
         self.lines = self.directory / f"{key}.jsonl"
         self.dropped = self.directory / f"{key}.dropped"
@@ -223,6 +224,15 @@ def summary(path: Path) -> tuple[Was, Ended]:
     if first.pop("format") != _FORMAT or "revisits" not in last:
         raise Damaged(f"{path} is no journal that this version can read")
     return Was(**first), Ended(**last)
+
+
+def begun(directory: Path) -> Iterator[Journal]:
+    """The journals that killed runs have begun there and not finished."""
+    for part in sorted((directory / DIRECTORY).glob("*.jsonl.part")):
+        with open(part, "rb") as lines:
+            first = lines.readline()
+        if first.endswith(b"\n"):  # else nothing else was begun
+            yield Journal(directory, json.loads(first)["name"])
 
 
 def journals(directory: Path) -> Iterator[Journal]:

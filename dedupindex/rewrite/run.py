@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from multiprocessing import get_context
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 from dedupindex.errors import BadInput, DedupError
 from dedupindex.files import exclusive
 from dedupindex.manifest.line import Container
+from dedupindex.processes import KILLED
 from dedupindex.rewrite.container import Job, Outcome
 from dedupindex.rewrite.disk import room
 from dedupindex.rewrite.journal import DIRECTORY
@@ -71,7 +73,10 @@ def locked(places: list[Path]) -> Iterator[None]:
 def side_by_side(
     work: Callable[[Any, _A], _B], shared: Any, tasks: list[_A], processes: int
 ) -> Iterator[_B]:
-    """``work(shared, task)`` for every task. The processes do not outlive this one."""
+    """``work(shared, task)`` for every task. The processes do not outlive this one.
+
+    Raises `DedupError` if one of them is killed.
+    """
     if processes <= 1 or len(tasks) <= 1:
         for task in tasks:
             yield work(shared, task)
@@ -83,6 +88,8 @@ def side_by_side(
         try:
             for future in as_completed([pool.submit(_run, work, task) for task in tasks]):
                 yield future.result()
+        except BrokenProcessPool as error:
+            raise DedupError(KILLED) from error
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise

@@ -25,7 +25,16 @@ from dedupindex.rewrite.disk import (
     keep_metadata,
     open_for_reading,
 )
-from dedupindex.rewrite.journal import Entry, Journal, Offsets, Was, entries, summary
+from dedupindex.rewrite.journal import (
+    DIRECTORY,
+    Entry,
+    Journal,
+    Offsets,
+    Was,
+    begun,
+    entries,
+    summary,
+)
 from dedupindex.rewrite.recipe import END
 from dedupindex.rewrite.writing import part_of
 from dedupindex.warc import http
@@ -52,6 +61,16 @@ class Restored:
     records: int = 0
     problem: str = ""
     bytes_after: int = 0
+
+
+def clean(directory: Path) -> None:
+    """Remove what killed runs left in a directory: files that never got their names."""
+    for journal in list(begun(directory)):
+        part_of(directory / journal.name).unlink(missing_ok=True)
+        journal.discard_parts()
+    for dropped in (directory / DIRECTORY).glob("*.dropped"):
+        if not dropped.with_suffix(".jsonl").exists():
+            dropped.unlink()
 
 
 def restore(task: Undo) -> Restored:

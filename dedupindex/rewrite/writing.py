@@ -10,6 +10,7 @@ the dropped members before the old file goes; each of the steps can be the last 
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -42,7 +43,7 @@ from dedupindex.rewrite.originals import Originals
 def rewrite_container(job: Job, container: Container) -> Outcome:
     """Rewrite one container; what is left alone is told in the outcome.
 
-    Raises `OSError` where writing fails, and then nothing has changed.
+    Raises `OSError` where there is no room or no right to write, and then nothing has changed.
     """
     if job.out is None and next(iter(job.plan.of(container.number)), None) is None:
         size = container.size
@@ -63,6 +64,10 @@ def rewrite_container(job: Job, container: Container) -> Outcome:
             return _to_directory(job, container, source, before, originals)
     except Left as left:
         return _left(container, str(left))
+    except OSError as error:
+        if error.errno != errno.EIO:  # a sector that cannot be read is no matter of other files
+            raise
+        return _left(container, f"the disk fails: {error.strerror}")
 
 
 def _left(container: Container, why: str) -> Outcome:

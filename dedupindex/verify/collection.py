@@ -6,13 +6,14 @@ import marshal
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, TypeVar
 
-from dedupindex.errors import BadSource
+from dedupindex.errors import BadSource, DedupError
 from dedupindex.tally import OnProgress, Seen
 from dedupindex.verify import revisits
 from dedupindex.verify.bytes import Unreadable, opened
@@ -133,6 +134,10 @@ def in_order(work: Callable[[T], R], tasks: list[T], size: int) -> Iterator[R]:
     with ProcessPoolExecutor(jobs, mp_context=get_context("fork")) as pool:
         try:
             yield from pool.map(work, tasks)
+        except BrokenProcessPool as error:
+            raise DedupError(
+                "a process of this run was killed, perhaps for want of memory: run the same again"
+            ) from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
