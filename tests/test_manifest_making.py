@@ -214,6 +214,9 @@ def test_options_and_targets_that_do_not_fit(sources: Path, tmp_path: Path) -> N
     (top / "manifest.json").write_text(json.dumps({**about, "format": 99}))
     with pytest.raises(FormatFromFuture):
         open_manifest(top)
+    (top / "manifest.json").write_text(json.dumps({**about, "format": 1}))
+    with pytest.raises(BadInput, match="earlier version"):
+        open_manifest(top)
     (top / "manifest.json").write_text(json.dumps({**about, "complete": False}))
     with pytest.raises(BadInput, match="not finished"):
         open_manifest(top)

@@ -27,7 +27,7 @@ from dedupindex.errors import BadInput, FormatFromFuture
 from dedupindex.manifest.line import Container, Line
 from dedupindex.manifest.spool import literal, write_parquet
 
-FORMAT = 1
+FORMAT = 2  # 1 did not say what revisits refer to
 FILE, CONTAINERS, LINES, REFERENCES = (
     "manifest.json", "containers.jsonl", "lines", "references",
 )  # fmt: skip
@@ -93,6 +93,8 @@ def read_about(top: Path) -> dict[str, Any]:
         raise BadInput(f"{top} is no manifest of ours: {error}") from error
     if number > FORMAT:
         raise FormatFromFuture(f"the manifest {top} has format {number}, this knows {FORMAT}")
+    if number < FORMAT:
+        raise BadInput(f"the manifest {top} is of an earlier version: remove it and make it again")
     return about
 
 

@@ -13,7 +13,15 @@ from pathlib import Path
 import duckdb
 
 from dedupindex.manifest.spool import nothing, quoted, write_parquet
-from dedupindex.manifest.store import CONTAINERS, FILE, FORMAT, LINES, lines_file
+from dedupindex.manifest.store import (
+    CONTAINERS,
+    FILE,
+    FORMAT,
+    LINES,
+    REFERENCES,
+    lines_file,
+    references_file,
+)
 from tests.benchmarks.measure import ROOT, Spent, run
 from tests.benchmarks.suite import Bench, Line, Target, compare
 
@@ -27,11 +35,13 @@ SELECT count(*), sum(n), max(first) FROM (
 
 def made_up(top: Path, count: int) -> None:
     """A manifest of so many lines, three in ten of payloads that others have, too."""
-    (top / LINES).mkdir(parents=True)
+    for name in (LINES, REFERENCES):
+        (top / name).mkdir(parents=True)
     about = {"format": FORMAT, "algorithm": "sha1", "complete": True}
     (top / FILE).write_text(json.dumps(about))
     with duckdb.connect() as database, open(top / CONTAINERS, "w") as containers:
-        write_parquet(database, nothing(), lines_file(top, 0))
+        for empty in (lines_file(top, 0), references_file(top, 0)):
+            write_parquet(database, nothing(), empty)
         for number, start in enumerate(range(0, count, _IN_FILE), start=1):
             stop = min(start + _IN_FILE, count)
             write_parquet(database, _lines(number, start, stop, count), lines_file(top, number))
