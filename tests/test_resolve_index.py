@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from dedupindex.cli import main
+from dedupindex.errors import BadSource
+from dedupindex.manifest.store import open_manifest
 from dedupindex.resolve.known import record_now
 from dedupindex.resolve.plan import Plan, open_plan
+from dedupindex.warc.record import BrokenRecord
 from tests.warc_cases import gz, response
 
 BODIES = [b"one" * 100, b"two" * 200, b"three" * 300]
@@ -120,3 +124,30 @@ def test_the_numbers_of_a_run_are_told_as_json(
     plan_of(tmp_path, tmp_path / "set", index, "plan", "--compare", "always", "--json")
     said = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert said["outside"] == said["copies"] == said["compared"]["equal"] == 3
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_record_is_read_whatever_its_length(tmp_path: Path, packed: bool) -> None:
+    """As in a manifest, also where it is longer than what is looked at first, or just as long."""
+    sizes = [10, 130_000, 130_400, 130_500, 130_600, 130_700, 131_072, 400_000, 10, 10]
+    path = tmp_path / "set/x.warc"
+    path.parent.mkdir()
+    with open(path, "wb") as stream:
+        for number, size in enumerate(sizes):
+            data = response(Random(number).randbytes(size), number=number)
+            stream.write(gz(data, 0) if packed else data)
+    assert main(["manifest", str(path), "-o", str(tmp_path / "m"), "--jobs", "1"]) == 0
+    lines = list(open_manifest(tmp_path / "m").lines(1))
+    assert len(lines) == len(sizes)
+    for line in lines:
+        assert record_now(str(path), line.offset)._replace(container=1) == line
+    for wrong in (-1, lines[3].offset + 1, lines[-1].offset + lines[-1].stored, 10**9):
+        with pytest.raises((BadSource, BrokenRecord)):
+            record_now(str(path), wrong)
+    with open(path, "ab") as stream:  # two records in one member
+        at = stream.tell()
+        stream.write(gz(response(b"a" * 150_000) + response(b"b", number=2)))
+        stream.write(gz(response(b"c" * 200_000, number=3), 0))
+    if packed:
+        with pytest.raises(BadSource, match="share"):
+            record_now(str(path), at)

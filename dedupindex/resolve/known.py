@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -36,6 +36,8 @@ from dedupindex.warc.window import Window
 LIMIT = 100  # captures of a digest that are looked at
 TRIED = 8  # of these that are read
 _FETCHED = 1024
+_NEAR = 1 << 17  # bytes of a file that are looked at first for a record
+_MARGIN = 64  # of these: who ends before them ends for another reason than that they end
 _BLIND = (
     "the index has no list of captures by URL (bin/index --by-url): whether its originals share "
     "their URL and second with another payload is told from the set alone"
@@ -144,20 +146,33 @@ class _Looking:
 
 
 def record_now(path: str, offset: int) -> Line:
-    """The line of the response at an offset of a file; raises `BadSource` or `BrokenRecord`."""
+    """The line of the response at an offset of a file; raises `BadSource` or `BrokenRecord`.
+
+    Most records are short, and a window of the whole file would read and hash a mebibyte.
+    """
     try:
         with open(path, "rb") as file:
-            events = read(Window(file, path, base=max(offset, 0)))
-            record = next(events, None)
-            if not isinstance(record, Record) or record.type != b"response" or offset < 0:
-                raise BadSource(f"{path} at {offset}: no response begins there")
-            line = Judge(0, Options()).line(record)
-            record.finish()
-            behind = next(events, None)
+            rest = max(os.fstat(file.fileno()).st_size - max(offset, 0), 0)
+            if rest > _NEAR:
+                with suppress(BadSource, BrokenRecord):
+                    line = _response(Window(file, path, base=max(offset, 0), size=_NEAR), offset)
+                    if line.stored < _NEAR - _MARGIN:
+                        return line
+            return _response(Window(file, path, base=max(offset, 0)), offset)
     except OSError as error:
         raise BadSource(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _response(window: Window, offset: int) -> Line:
+    events = read(window)
+    record = next(events, None)
+    if not isinstance(record, Record) or record.type != b"response" or offset < 0:
+        raise BadSource(f"{window.file.name} at {offset}: no response begins there")
+    line = Judge(0, Options()).line(record)
+    record.finish()
+    behind = next(events, None)
     if record.shared or (isinstance(behind, Record) and behind.offset == record.offset):
-        raise BadSource(f"{path} at {offset}: several records share a member")
+        raise BadSource(f"{window.file.name} at {offset}: several records share a member")
     return line._replace(offset=offset, stored=record.stored)
 
 
