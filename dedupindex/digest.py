@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from base64 import b32decode, b32encode, b64decode, b64encode
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 import blake3
@@ -125,6 +126,9 @@ def parse_spelled(text: str, *, unlabelled: str = "") -> tuple[Digest, Spelling]
 def _decode(value: str, algorithm: str, size: int) -> tuple[bytes, int]:
     if not value.isascii() or not value.replace("+", "").replace("/", "").rstrip("=").isalnum():
         raise ValueError("not hex, base32 or base64")
+    if size == 20 and len(value) == 32:
+        with suppress(ValueError):  # else it is in small letters, or none
+            return sha1_of_base32(value.encode("ascii")), 0
     bare = value.rstrip("=")
     if len(bare) == 2 * size and bare == value:
         return bytes.fromhex(value), 3 if value != value.lower() else 2

@@ -27,6 +27,7 @@ COMMANDS = {  # in the order of the work
 }
 ONCE = {  # what is done once, and has no settings that stay
     "dedup": "Turn duplicates in archives into revisits, and verify that.",
+    "rehearse": "Try on copies what dedup would do, step by step.",
     "convert": "Make WARC files of ARC files, and ARC files of these again.",
     "manifest": "List every response of WARC and ARC files.",
     "resolve": "Say which records are to become revisits, and of what.",

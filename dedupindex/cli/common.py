@@ -17,6 +17,7 @@ from dedupindex.errors import BadInput
 from dedupindex.tables import printable
 
 _FILE = "dedupindex.settings"  # under which a context remembers its settings file
+UNSOUND = 8  # exit status: something is lost or will not replay
 STATUSES = """\
 0 done · 1 crash · 2 wrong usage · 3 other failure · 4 input that cannot be read ·
 5 settings conflict · 6 index unavailable or busy · 7 damaged data left out ·

@@ -9,9 +9,8 @@ from typing import Any
 
 import click
 
-from dedupindex.cli.common import Command, print_json, say, warn
+from dedupindex.cli.common import UNSOUND, Command, print_json, say, warn
 from dedupindex.cli.progress import shown
-from dedupindex.cli.verify import UNSOUND
 from dedupindex.dedup.report import Report
 from dedupindex.dedup.run import Options, dedup
 from dedupindex.errors import Damaged

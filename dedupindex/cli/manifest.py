@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from dedupindex.cli.common import Command, print_json, say, warn
+from dedupindex.cli.common import UNSOUND, Command, print_json, say, warn
 from dedupindex.cli.progress import shown
 from dedupindex.digest import SIZES
 from dedupindex.errors import Damaged
@@ -31,7 +31,6 @@ bin/manifest ~/warcs -o warcs.manifest --check warcsum.txt
 """
 _ALGORITHMS = tuple(name for name in SIZES if name != "blake3")
 _SHOWN = 1000  # differences that are named
-_UNSOUND = 8  # exit status, as of bin/verify
 
 
 @click.command(cls=Command, examples=EXAMPLES)
@@ -98,7 +97,7 @@ def command(
                 _write_text(manifest, stream)
     checked = _checked(open_manifest(output), check) if check is not None else None
     status = _tell(made, output, checked, as_json=as_json, quiet=text == Path("-"))
-    return status or (_UNSOUND if checked and not checked.fine else 0)
+    return status or (UNSOUND if checked and not checked.fine else 0)
 
 
 def _write_text(manifest: Manifest, stream: IO[bytes]) -> None:

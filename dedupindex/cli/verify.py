@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from dedupindex.cli.common import Command, print_json, say
+from dedupindex.cli.common import UNSOUND, Command, print_json, say
 from dedupindex.cli.progress import PLAIN_EVERY, plain
 from dedupindex.errors import Damaged
 from dedupindex.tables import printable
@@ -21,7 +21,6 @@ bin/verify new-crawl --originals my-warcs          revisits of captures that are
 bin/verify --against my-warcs rewritten            is every record there, or rebuilt bit for bit?
 bin/verify --against my-warcs again --records      after bin/undedup: the same records?
 """
-UNSOUND = 8  # exit status
 RECOMPRESSED = "recompressed"
 
 PLACE = click.Path(path_type=Path)

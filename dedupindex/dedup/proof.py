@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -145,4 +146,11 @@ class _Originals:
             return Path(holder.path), None
         if path.stat().st_size == holder.size or not journal.exists():
             return path, None
-        return path, journal.offsets()
+        now = journal.lines.stat()
+        return path, _offsets(root, holder.name, (now.st_ino, now.st_mtime_ns, now.st_size))
+
+
+@lru_cache(256)
+def _offsets(root: Path, name: str, _: tuple[int, int, int]) -> Offsets:
+    """Where what stood in a container stands now; read once for all that refer to it."""
+    return Journal(root, name).offsets()

@@ -15,7 +15,6 @@ from dedupindex.resolve.compare import Compare, Comparing
 from dedupindex.resolve.engine import Database, working
 from dedupindex.resolve.grouping import Rule, group
 from dedupindex.resolve.inputs import Inputs
-from dedupindex.resolve.known import consult
 from dedupindex.resolve.members import Members
 from dedupindex.resolve.plan import Totals, part_name
 from dedupindex.resolve.text import write_text
@@ -71,6 +70,8 @@ def resolve(
         database.execute('CREATE TABLE named (container INTEGER, "offset" BIGINT)')
         _view(database, inputs, rule)
         if options.index is not None:
+            from dedupindex.resolve.known import consult  # and with it the engines
+
             with clock("asking the index"):
                 consult(database, inputs, options.index, rule, home, say)
                 _view(database, inputs, rule)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -104,6 +105,7 @@ def _begin(parent: int, shared: Any) -> None:
     if os.getppid() != parent:
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
+    gc.freeze()  # what was there before stays: collecting would look at all of it again and again
     _shared[:] = [shared]
 
 

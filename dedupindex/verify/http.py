@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 LONGEST_HEAD = 1 << 20  # bytes
@@ -33,7 +34,11 @@ def read(start: bytes) -> Http | None:
 def parse(start: bytes) -> Http:
     """The header at the beginning of `start`; all of it if there is no blank line."""
     end = head_end(start)
-    head = start[:end] if end >= 0 else start
+    return _parsed(start[:end] if end >= 0 else start, end >= 0)
+
+
+@lru_cache(16)  # a revisit, the record that was, and perhaps its original have the same
+def _parsed(head: bytes, closed: bool) -> Http:  # noqa: FBT001
     status = _STATUS.match(head)
     values: dict[bytes, list[bytes]] = {}
     name = b""
@@ -50,7 +55,7 @@ def parse(start: bytes) -> Http:
         _joined(values, b"transfer-encoding").removeprefix(b"identity"),
         _joined(values, b"content-encoding"),
         _claimed(values.get(b"content-length", [])),
-        end >= 0,
+        closed,
     )
 
 

@@ -17,7 +17,7 @@ from dedupindex.verify.finding import Broken
 
 MAGIC = b"\x1f\x8b\x08"
 LEAST = 18  # bytes of the shortest member
-_FEED = 1 << 15  # bytes deflated
+_FIRST, _FEED = 1 << 13, 1 << 15  # bytes deflated, at first and then
 _PIECE = 1 << 20  # bytes inflated: a bomb is never held
 _STORED = 65_535  # bytes that a stored block can hold
 _LONGER = 0b11100  # flags of a gzip header that may hold anything: extra field, name, comment
@@ -54,7 +54,8 @@ class Member:
         return b""
 
     def _feed(self) -> bytes:
-        feed = self.file.read(self._position, _FEED)
+        first = self._position == self.offset  # most records end soon
+        feed = self.file.read(self._position, _FIRST if first else _FEED)
         if not feed:
             if self._position == self.offset:
                 raise Broken("damaged-member", "nothing is there")

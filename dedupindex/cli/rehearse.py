@@ -1,0 +1,78 @@
+"""``bin/rehearse``: the whole conversion on copies, step by step, before anything is done."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import click
+
+from dedupindex.cli.common import UNSOUND, Command, print_json, say
+from dedupindex.cli.progress import shown
+from dedupindex.rehearse.run import Options, rehearse
+from dedupindex.rehearse.steps import Step
+from dedupindex.tables import amount, printable
+
+EXAMPLES = """
+bin/rehearse ~/warcs --work /data/rehearsal               seven steps; nothing is done to ~/warcs
+bin/rehearse ~/warcs --work /data/rehearsal --sample 1000 --seed 7
+"""
+
+
+@click.command(cls=Command, examples=EXAMPLES)
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@click.option(
+    "--work", required=True, type=click.Path(path_type=Path), metavar="DIR",
+    help="Where all is tried; takes four times the room of SOURCEs.",
+)  # fmt: skip
+@click.option(
+    "--sample", type=click.IntRange(0), default=100, show_default=True, help="Revisits to rebuild."
+)
+@click.option("--seed", default=0, show_default=True, help="Chooses the sample.")
+@click.option("--memory", default="1GB", show_default=True, help="What DuckDB may take.")
+@click.option(
+    "--jobs", type=click.IntRange(0), default=0, show_default="number of cores", help="Processes."
+)
+@click.option("-v", "--verbose", is_flag=True, help="Progress every second.")
+@click.option("--json", "as_json", is_flag=True, help="JSON on stdout, a line for each step.")
+def command(
+    sources: tuple[str, ...],
+    work: Path,
+    sample: int,
+    seed: int,
+    memory: str,
+    jobs: int,
+    verbose: bool,
+    as_json: bool,
+) -> int:
+    """Try on copies of SOURCEs what bin/dedup would do to them, and check every step.
+
+    The steps: test, manifest, convert, validate, dedup, compare, commit. The exit status is 8 if
+    one of them found what should not be.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    options = Options(work, sample, seed, jobs or len(os.sched_getaffinity(0)), memory)
+    sound = True
+    with shown(verbose=verbose) as progress:
+        for step in rehearse(list(sources), options, say, progress):
+            sound = sound and step.sound
+            if as_json:
+                print_json(step.as_json())
+            else:
+                _tell(step)
+    return 0 if sound else UNSOUND
+
+
+def _tell(step: Step) -> None:
+    verdict = "as it should be" if step.sound else f"{step.failed:,} things are not as they should"
+    click.echo(f"{step.name}: {verdict} ({step.seconds:.1f} s)")
+    for name, value in step.numbers.items():
+        said = value
+        if isinstance(value, dict):
+            said = ", ".join(f"{what} {count:,}" for what, count in value.items()) or "none"
+        elif isinstance(value, int):
+            said = amount(value) if name.startswith("bytes") else f"{value:,}"
+        click.echo(f"  {name.replace('_', ' '):<14} {said}")
+    for problem in step.problems:
+        click.echo(f"  ! {printable(problem)}")

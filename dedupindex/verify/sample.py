@@ -1,0 +1,44 @@
+"""Revisits taken one by one: the block that each stands for, put together as replay tools do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+from dedupindex.verify.bytes import Unreadable, opened
+from dedupindex.verify.collection import archives_below, in_order, size_of
+from dedupindex.verify.container import Container
+from dedupindex.verify.facts import bare, examine
+from dedupindex.verify.finding import Broken
+from dedupindex.verify.originals import Originals, Shelf, Wanted, places
+from dedupindex.verify.records import Record
+
+
+class Sample:
+    """Finds originals among archives by URL and date, wherever they are."""
+
+    def __init__(self, folders: Iterable[Path], beside: Path) -> None:
+        files = [path for folder in folders for path in archives_below(folder)]
+        self._originals = Originals(beside / "places.sqlite")
+        self._originals.write(in_order(places, files, size_of(files)))
+
+    def block(self, path: Path, offset: int) -> Iterator[bytes]:
+        """The HTTP header of the revisit at `offset` and the body of the original that it names.
+
+        Raises `Broken` if there is no revisit, or no such original.
+        """
+        try:
+            with opened(path) as file, closing(Shelf(self._originals.find)) as shelf:
+                record = Container(file).at(offset)[0]
+                if not isinstance(record, Record) or record.kind != b"revisit":
+                    raise Broken("record-changed", "no revisit stands there")
+                facts, message = examine(record, [])
+                wanted = Wanted(bare(facts.to_url) or facts.url, facts.to_date, facts.to_id)
+                original = next(iter(shelf.take(wanted)), None)
+                if original is None:
+                    raise Broken("original-missing", "no full record of its URL and date is found")
+                yield message.head if message else b""
+                yield from original.body()
+        except Unreadable as error:
+            raise Broken("unreadable", str(error)) from error

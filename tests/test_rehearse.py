@@ -1,0 +1,119 @@
+"""``bin/rehearse``: seven steps on copies, each of which must notice what it is there for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dedupindex.cli import main
+from dedupindex.rehearse import run as rehearsing
+from tests.rewriting import content, members, small_set
+from tests.warc_cases import DATA, response
+
+STEPS = ["test", "manifest", "convert", "validate", "dedup", "compare", "commit"]
+Rehearse = Callable[..., dict[str, dict[str, Any]]]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "in"
+    small_set(path)
+    return path
+
+
+@pytest.fixture
+def rehearse(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Rehearse:
+    def typed(*words: object, status: int = 0) -> dict[str, dict[str, Any]]:
+        capsys.readouterr()
+        argv = ["rehearse", str(source), "--work", str(tmp_path / "work"), *map(str, words)]
+        assert main([*argv, "--json"]) == status
+        steps = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert [step["step"] for step in steps] == STEPS
+        return {step["step"]: step for step in steps}
+
+    return typed
+
+
+def test_all_steps_of_what_is_sound(source: Path, tmp_path: Path, rehearse: Rehearse) -> None:
+    (source / "example.arc").write_bytes((DATA / "example.arc").read_bytes())
+    before = content(source)
+    steps = rehearse("--sample", 7, "--seed", 3)
+    assert all(step["sound"] for step in steps.values()), steps
+    assert content(source) == before
+    assert steps["dedup"]["revisits"] == steps["compare"]["gone"] == 19
+    assert steps["compare"]["sample"] == 7 and steps["compare"]["new"] == 0
+    assert steps["commit"]["undone"] == steps["commit"]["committed"] == 2
+    assert steps["manifest"]["captures"] == steps["validate"]["captures"] == 27
+    work = tmp_path / "work"
+    assert content(work / "copy") == content(work / "out")
+    assert all(step["sound"] for step in rehearse("--sample", 0).values())  # once more
+
+
+def spoiled(
+    monkeypatch: pytest.MonkeyPatch, name: str, spoil: Callable[[Path], None], at: int
+) -> None:
+    """Have `spoil` change a file of the copy or of the results after a call of a function."""
+    function, calls = getattr(rehearsing, name), []
+
+    def then(*words: Any, **more: Any) -> Any:
+        done = function(*words, **more)
+        calls.append(1)
+        if len(calls) == at:
+            spoil(done)
+        return done
+
+    monkeypatch.setattr(rehearsing, name, then)
+
+
+def test_a_copy_that_is_not_what_was(
+    tmp_path: Path, rehearse: Rehearse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(_: object) -> None:
+        (tmp_path / "work/copy/a.warc.gz").write_bytes(members(response(b"another")))
+
+    spoiled(monkeypatch, "copy", lose, 3)
+    steps = rehearse(status=8)
+    assert not steps["validate"]["sound"]
+    assert (steps["validate"]["gone"], steps["validate"]["new"]) == (6, 1)
+
+
+def test_results_that_are_not_what_they_should_be(
+    tmp_path: Path, rehearse: Rehearse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(_: object) -> None:
+        (tmp_path / "work/out/a.warc.gz").write_bytes(members(response(b"another")))
+
+    spoiled(monkeypatch, "dedup", lose, 1)
+    steps = rehearse("--sample", 19, status=8)
+    assert steps["dedup"]["sound"]
+    compared = steps["compare"]
+    assert (compared["gone"], compared["new"]) == (19 + 6, 1)
+    assert compared["findings"]["dangling"] > 0
+    assert any("original" in problem for problem in compared["problems"])
+    assert not steps["commit"]["sound"]  # it has other bytes in place
+
+
+def test_what_is_not_begun(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["rehearse", str(source), "--work"]
+    assert main([*words, str(source / "work")]) == 4
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine").touch()
+    assert main([*words, str(tmp_path / "other")]) == 4
+    assert (tmp_path / "other" / "mine").exists()
+    (tmp_path / "empty").mkdir()
+    assert main(["rehearse", str(tmp_path / "empty"), "--work", str(tmp_path / "work")]) == 4
+    monkeypatch.setattr(rehearsing, "room", lambda _: 10)
+    assert main([*words, str(tmp_path / "work")]) == 3
+
+
+def test_the_report_as_text(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["rehearse", str(source), "--work", str(tmp_path / "work")]) == 0
+    said = capsys.readouterr().out
+    assert said.count("as it should be") == len(STEPS)
+    assert "revisits" in said and "sample" in said
