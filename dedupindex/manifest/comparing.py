@@ -23,7 +23,7 @@ _NAMED = 20  # captures of a difference; more are only counted
 class Missing(NamedTuple):
     """Captures that one manifest has and the other has not."""
 
-    count: int
+    number: int
     named: list[tuple[str, str]]  # URL and date of the first
 
 
