@@ -45,7 +45,7 @@ class FakePlan:
         self.totals.stored = sum(planned.line.stored for planned in self.found)
 
     def hold(self) -> None:
-        pass
+        """All of it is at hand."""
 
     def containers(self) -> dict[int, Container]:
         return self._containers

@@ -97,7 +97,6 @@ class _Run:
         for path, offset, message in self._found.problems:
             report.leave(path, message, offset)
         plan = self._planned()
-        plan.hold()
         report.take_manifest(open_manifest(self._work.manifest))
         report.take_plan(plan.totals)
         job = Job(plan, options.out, options.min_size, options.min_gain, options.dry)

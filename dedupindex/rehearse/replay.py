@@ -107,7 +107,7 @@ def _get(port: int, collection: str, path: str) -> Answer:
         connection.request("GET", f"/{collection}/{path}", headers=accept)
         response = connection.getresponse()
         headers = [
-            (name.lower(), value.replace(f"/{collection}/", "/"))
+            (name.lower(), value.replace(collection, ""))  # which is in links, too
             for name, value in response.getheaders()
             if name.lower() not in _OWN
         ]

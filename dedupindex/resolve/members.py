@@ -8,14 +8,16 @@ import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from dedupindex.errors import BadSource
 from dedupindex.manifest.line import Container
-from dedupindex.resolve.ranges import FAILURES, Server
 from dedupindex.warc.reader import read
 from dedupindex.warc.record import BrokenRecord, Record
 from dedupindex.warc.window import Window
+
+if TYPE_CHECKING:
+    from dedupindex.resolve.ranges import Server
 
 
 class Members:
@@ -26,7 +28,11 @@ class Members:
 
     def __init__(self, bases: Sequence[str] = ()) -> None:
         """Raises `BadInput` for a base that is no URL."""
-        self._servers = [Server(base) for base in bases]
+        self._servers: list[Server] = []
+        if bases:
+            from dedupindex.resolve.ranges import Server  # and with it all of HTTP
+
+            self._servers += map(Server, bases)
         self._had: dict[str, Server] = {}  # which had a container, to be asked first
         self.counted: Counter[str] = Counter()  # members read here, fetched
         self.fetching = 0.0  # seconds
@@ -85,6 +91,8 @@ class Members:
 
     def _fetch(self, container: Container, offset: int, stored: int, into: BinaryIO) -> None:
         """Write the bytes of a range to `into`; the first base that has them counts."""
+        from dedupindex.resolve.ranges import FAILURES
+
         name, wrong = os.fsencode(container.name), []
         had = self._had.get(container.path)
         for server in sorted(self._servers, key=lambda server: server is not had):

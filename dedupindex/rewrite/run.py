@@ -36,6 +36,7 @@ def rewrite(job: Job, processes: int = 1) -> Iterator[Outcome]:
     work, `DedupError` where writing fails: the containers that are done are done, the others as
     they were, and the same run again goes on.
     """
+    job.plan.hold()
     containers = sorted(job.plan.containers().values(), key=lambda one: -one.size)
     if job.out is not None:
         check_names(containers, job.out)

@@ -72,16 +72,14 @@ class Head(NamedTuple):
     lines: tuple[bytes, ...]  # each field as it stands, folded lines and line end included
     fields: tuple[tuple[bytes, bytes], ...]  # lower-case name and value without outer space
     odd: str  # what is not to the letter
+    first: dict[bytes, bytes]  # the first value of each field
 
     def get(self, name: bytes) -> bytes:
         """The first value of a field (lower-case name); empty if there is none."""
-        for other, value in self.fields:
-            if other == name:
-                return value
-        return b""
+        return self.first.get(name, b"")
 
     def has(self, name: bytes) -> bool:
-        return any(other == name for other, _ in self.fields)
+        return name in self.first
 
 
 class Record:
@@ -190,7 +188,7 @@ def parse_head(text: bytes) -> Head:
             name, value = b"", line
         fields.append((name.strip().lower(), value.strip()))
         lines.append(line + b"\n")
-    return Head(version, tuple(lines), tuple(fields), odd)
+    return Head(version, tuple(lines), tuple(fields), odd, dict(reversed(fields)))
 
 
 def _length(head: Head) -> int:
