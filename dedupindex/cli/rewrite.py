@@ -88,7 +88,6 @@ def command(
         return undone(roots, processes, as_json=as_json)
     if letting_go:
         return _commit(roots, as_json=as_json)
-    opened.hold()
     job = Job(opened, out, min_size, min_gain, dry_run)
     status = _rewrite(job, opened, processes, as_json=as_json)
     if offsets is not None and not dry_run:
