@@ -357,12 +357,20 @@ def test_nothing_that_is_there_is_replaced(tmp_path: Path) -> None:
     assert target.read_bytes() == content[:-1]
 
 
+LONG = b'["block", ', b'["zeros", 9'  # 9 and more of them
+
+
 def test_a_changed_warc_does_not_come_back(tmp_path: Path) -> None:
     arc = header() + document(b"payload") + document(b"another")
     converted(tmp_path, arc)
     target = tmp_path / "out" / "t.warc"
     content = target.read_bytes()
-    for old, new in ((b"payload", b"Payload"), (b'["text"', b'["tixt"'), (b'["end"', b'["und"')):
+    for old, new in (
+        (b"payload", b"Payload"),
+        (b'["text"', b'["tixt"'),
+        (b'["end"', b'["und"'),
+        LONG,
+    ):
         target.write_bytes(content.replace(old, new, 1))
         back = bring_back(Task(str(target), tmp_path / "again"))
         assert back.state == "left" and list((tmp_path / "again").iterdir()) == []

@@ -67,17 +67,33 @@ def rebuild(path: Path, spool: BinaryIO, write: Write) -> End:
     blocks = (record for record in blocks if record.kind != b"warcinfo")
     arc = _Arc(write)
     try:
+        end = _end(spool)
         for name, *words in lines(spool):
             if name == "end":
-                return _compared(arc, End(**words[0]))
+                return _compared(arc, end)
             if name == "block":
                 for piece in _block(blocks, words[0]):
                     arc.add(piece)
             else:
                 arc.obey(name, words)
+            if end.exact and arc.size > end.size:
+                raise NotBack(f"{path}: more comes of its layout than there was")
     except (ValueError, TypeError, IndexError, KeyError, OverflowError) as error:
         raise NotBack(f"{path}: its layout cannot be read: {error}") from error
     raise NotBack(f"{path}: its layout has no end")
+
+
+def _end(spool: BinaryIO) -> End:
+    """The last line of a layout; raises `ValueError` if it is none, or zeros cannot be true."""
+    zeros, last = 0, []
+    for last in lines(spool):
+        zeros += last[1] if last[0] == "zeros" else 0
+    if not last or last[0] != "end":
+        raise ValueError("it has no end")
+    end = End(**last[1])
+    if zeros > end.size:
+        raise ValueError("it has more zeros than there were bytes")
+    return end
 
 
 def _block(blocks: Iterator[AnyRecord], length: int) -> Iterator[bytes]:
