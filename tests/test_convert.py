@@ -357,7 +357,7 @@ def test_nothing_that_is_there_is_replaced(tmp_path: Path) -> None:
     assert target.read_bytes() == content[:-1]
 
 
-LONG = b'["block", ', b'["zeros", 9'  # 9 and more of them
+ZEROS = b'["block", 1', b'["zeros", 9'
 
 
 def test_a_changed_warc_does_not_come_back(tmp_path: Path) -> None:
@@ -369,11 +369,36 @@ def test_a_changed_warc_does_not_come_back(tmp_path: Path) -> None:
         (b"payload", b"Payload"),
         (b'["text"', b'["tixt"'),
         (b'["end"', b'["und"'),
-        LONG,
+        ZEROS,
     ):
+        assert old in content
         target.write_bytes(content.replace(old, new, 1))
         back = bring_back(Task(str(target), tmp_path / "again"))
         assert back.state == "left" and list((tmp_path / "again").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "word"),
+    [
+        (*ZEROS, "more zeros"),
+        (b'["text"', b'["tixt"', "tixt"),
+        (b'["end"', b'["und"', "no end"),
+        (b'"size": ', b'"SIZE": ', "SIZE"),
+        (b'["text", "h', b'["text", "g', "do not make the documents"),
+        (b'["text"', b'["text!', "cannot be read"),
+    ],
+)
+def test_a_layout_is_not_believed(tmp_path: Path, old: bytes, new: bytes, word: str) -> None:
+    converted(tmp_path, header() + document(b"payload"))
+    target = tmp_path / "out" / "t.warc"
+    content = target.read_bytes()
+    start = content.rindex(b"\r\n\r\n", 0, -4) + 4
+    stated, layout = sha1(content[start:-4]), content[start:].replace(old, new, 1)
+    assert layout != content[start:] and stated.encode() in content
+    head = content[:start].replace(stated.encode(), sha1(layout[:-4]).encode())
+    target.write_bytes(head + layout)
+    back = bring_back(Task(str(target), tmp_path / "again"))
+    assert back.state == "left" and word in back.problem
 
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

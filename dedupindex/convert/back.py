@@ -5,12 +5,13 @@ It is read by the code of `verify`, which shares nothing with the code that wrot
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeGuard
 
 import blake3
 
@@ -18,6 +19,7 @@ from dedupindex.convert.deflate import Settings
 from dedupindex.convert.layout import CONTENT_TYPE, End, lines
 from dedupindex.verify.bytes import Unreadable, opened
 from dedupindex.verify.container import AnyRecord, Container
+from dedupindex.verify.digests import read
 from dedupindex.verify.facts import Note, checked
 from dedupindex.verify.finding import REASONS, REMARK, Broken, Finding
 from dedupindex.verify.records import Record
@@ -47,10 +49,7 @@ def examine(path: Path, spool: BinaryIO) -> None:
     for record in _records(path):
         if _is_layout(record):
             found = True
-            spool.seek(0)
-            spool.truncate()
-            for piece in record.pieces():
-                spool.write(piece)
+            _take(record, spool, path)
             continue
         notes: list[Note] = []
         checked(record, notes)
@@ -59,6 +58,19 @@ def examine(path: Path, spool: BinaryIO) -> None:
                 raise NotBack(f"{path} at {record.offset}: {message}")
     if not found:
         raise NoLayout(f"{path} was made of no ARC file")
+
+
+def _take(record: Record, spool: BinaryIO, path: Path) -> None:
+    """Write the layout to `spool`, in place of what is in it; raises `NotBack`."""
+    spool.seek(0)
+    spool.truncate()
+    running = hashlib.sha1()
+    for piece in record.pieces():
+        spool.write(piece)
+        running.update(piece)
+    stated = read(record.head.get(b"warc-block-digest"))
+    if stated is None or stated.raw != running.digest():
+        raise NotBack(f"{path} at {record.offset}: the layout has another digest than is stated")
 
 
 def rebuild(path: Path, spool: BinaryIO, write: Write) -> End:
@@ -129,7 +141,7 @@ def _records(path: Path) -> Iterator[AnyRecord]:
         raise NotBack(f"{path}: {error}") from error
 
 
-def _is_layout(record: AnyRecord) -> bool:
+def _is_layout(record: AnyRecord) -> TypeGuard[Record]:
     return (
         isinstance(record, Record)
         and record.kind == b"metadata"

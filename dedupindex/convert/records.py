@@ -53,11 +53,11 @@ class Document:
                 self._pieces.append(piece)
             else:
                 self._spool.write(piece)
-        self.block_digest = _spelled(block.digest())
+        self.block_digest = spelled(block.digest())
         empty = self.length == (answer.body if answer else 0)
         # What a digest of a chunked body covers, tools do not agree on: none is right for all.
         stated = not empty and not (answer and answer.coding)
-        self.payload_digest = _spelled(payload.digest()) if stated else b""
+        self.payload_digest = spelled(payload.digest()) if stated else b""
 
     def pieces(self) -> Iterator[bytes | memoryview]:
         """The block, once more."""
@@ -88,13 +88,14 @@ def _begin(pieces: Iterator[bytes | memoryview]) -> tuple[bytes, http.Response |
     return held, None
 
 
-def _spelled(raw: bytes) -> bytes:
+def spelled(raw: bytes) -> bytes:
+    """A SHA-1 as records state it."""
     return b"sha1:" + b32encode(raw)
 
 
 def digest_of(data: bytes) -> bytes:
-    """The SHA-1 of some bytes as records state it."""
-    return _spelled(hashlib.sha1(data).digest())
+    """The SHA-1 of some bytes."""
+    return spelled(hashlib.sha1(data).digest())
 
 
 def address(text: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -17,7 +18,7 @@ from dedupindex import __version__
 from dedupindex.convert.back import NotBack, check
 from dedupindex.convert.deflate import USUAL, Found, Search, size_of
 from dedupindex.convert.layout import CONTENT_TYPE, End, Layout
-from dedupindex.convert.records import Document, Fields, Warc, address, digest_of
+from dedupindex.convert.records import Document, Fields, Warc, address, digest_of, spelled
 from dedupindex.convert.walk import MemberBegins, Odd, Text, Zeros, arc_framing, walk
 from dedupindex.errors import BadDate, BadSource
 from dedupindex.files import sync_directory
@@ -238,11 +239,13 @@ class _Converter:
         name = os.path.basename(self._task.path)
         self._layout.end(End(name, window.size, window.content_hash(), content, self._exact))
         length = self._spool.tell()
+        self._spool.seek(0)
         fields = [
             (b"WARC-Date", self._date),
             (b"WARC-Target-URI", b"metadata://dedupindex/arc-layout"),
             (b"WARC-Warcinfo-ID", self._info),
             (b"Content-Type", CONTENT_TYPE),
+            (b"WARC-Block-Digest", spelled(hashlib.file_digest(self._spool, "sha1").digest())),
         ]
         self._spool.seek(0)
         pieces = iter(lambda: self._spool.read(PIECE), b"")
