@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -15,6 +18,7 @@ KILLED = (
     "a process of this run was killed, perhaps for want of memory; what is done is done: run the "
     "same again to go on"
 )
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _LOOK_EVERY = 0.2  # seconds between two looks at how far the processes are
 
 T = TypeVar("T")
@@ -37,7 +41,10 @@ def run_tasks(
     context = get_context("fork")  # starts in milliseconds; nothing here has threads or files open
     counters = (context.Value("q", 0), context.Value("q", 0))
     with ProcessPoolExecutor(
-        min(jobs, len(tasks)), mp_context=context, initializer=_share, initargs=counters
+        min(jobs, len(tasks)),
+        mp_context=context,
+        initializer=_share,
+        initargs=(os.getpid(), *counters),
     ) as pool:
         pending: set[Future[R]] = {pool.submit(run, task, _count) for task in tasks}
         try:
@@ -56,8 +63,19 @@ def run_tasks(
 _counters: list[Synchronized[int]] = []  # of a worker process
 
 
-def _share(*counters: Synchronized[int]) -> None:
+def _share(parent: int, *counters: Synchronized[int]) -> None:
+    die_with(parent)
     _counters[:] = counters
+
+
+def die_with(parent: int) -> None:
+    """End this process when its parent does, even if that is killed.
+
+    It would wait for tasks for ever, and hold the locks that its parent held.
+    """
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def _count(length: int, records: int) -> None:

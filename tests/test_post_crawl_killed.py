@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import errno
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -262,6 +263,37 @@ def test_kill_9_at_random_moments(large: Made) -> None:
         assert patiently(large.undo).status == 0
         large.check_undone()
     assert hits > KILLS / 3
+
+
+def test_bin_dedup_is_killed_at_random_moments(large: Made) -> None:
+    """It goes on to the same end, or what it has done is undone."""
+    random, work = Random(KILLS + 1), large.run.top / "work"
+
+    def dedup() -> Told:
+        return typed("dedup", large.source, "--in-place", "--work", work)
+
+    def undo() -> Told:
+        return typed("rewrite", work / "plan", "--undo")
+
+    begin = time.monotonic()
+    assert dedup().status == 0
+    duration = time.monotonic() - begin
+    assert undo().status == 0
+    large.check_undone()
+    shutil.rmtree(work)
+    for turn in range(KILLS // 2):
+        killed(dedup, random.random() * duration, worker=turn % 5 == 4)
+        large.check_safe()
+        if turn % 2 or not (work / "plan").exists():
+            told = patiently(dedup)
+            assert told.status == 0 and told.totals["revisits"] == large.copies, told.err
+            large.check_done()
+        if list((work / "plan").glob("part-*")):
+            assert patiently(undo).status == 0
+        assert tree(large.source) == large.before
+        shutil.rmtree(work)
+    assert patiently(dedup).status == 0 and undo().status == 0
+    large.check_undone()
 
 
 def test_commit_may_be_killed_at_random_moments(large: Made, tmp_path: Path) -> None:

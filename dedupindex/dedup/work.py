@@ -19,7 +19,7 @@ from dedupindex.errors import BadInput, FormatFromFuture, SettingsConflict
 from dedupindex.files import exclusive, write_whole
 
 _FORMAT = 1
-_FILE = "dedup.json"
+_FILE, _LOCK = "dedup.json", "lock"
 
 
 class Work:
@@ -53,10 +53,10 @@ def working(top: Path, sources: list[str]) -> Iterator[Work]:
     `IndexBusy` if another run is at work.
     """
     named = sorted({os.path.abspath(source) for source in sources})
-    if top.exists() and not (top / _FILE).exists() and (not top.is_dir() or any(top.iterdir())):
+    if top.exists() and not (top / _FILE).exists() and not _is_begun(top):
         raise BadInput(f"{top} holds something else; name another directory with --work")
     top.mkdir(parents=True, exist_ok=True)
-    with exclusive(top / "lock", f"the working files {top}"):
+    with exclusive(top / _LOCK, f"the working files {top}"):
         said = _read(top)
         if not said:
             work = Work(top, {"format": _FORMAT, "sources": named, "begun": None})
@@ -69,6 +69,13 @@ def working(top: Path, sources: list[str]) -> Iterator[Work]:
         else:
             work = Work(top, said)
         yield work
+
+
+def _is_begun(top: Path) -> bool:
+    """Whether there is nothing but what a run begins with before it was killed."""
+    return top.is_dir() and all(
+        path.name == _LOCK or path.name.startswith(f".{_FILE}.") for path in top.iterdir()
+    )
 
 
 def _read(top: Path) -> dict[str, Any]:

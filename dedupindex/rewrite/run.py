@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import signal
@@ -17,14 +16,13 @@ from typing import Any, Protocol, TypeVar
 from dedupindex.errors import BadInput, DedupError
 from dedupindex.files import exclusive
 from dedupindex.manifest.line import Container
-from dedupindex.processes import KILLED
+from dedupindex.processes import KILLED, die_with
 from dedupindex.rewrite.container import Job, Outcome
 from dedupindex.rewrite.disk import room
 from dedupindex.rewrite.journal import DIRECTORY
 from dedupindex.rewrite.writing import rewrite_container
 from dedupindex.tables import amount
 
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _A = TypeVar("_A")
 _B = TypeVar("_B")
 
@@ -101,10 +99,7 @@ _shared: list[Any] = []  # of a worker process
 
 
 def _begin(parent: int, shared: Any) -> None:
-    """Die with the parent, even if that is killed: nobody else would hold its lock."""
-    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
+    die_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
     gc.freeze()  # what was there before stays: collecting would look at all of it again and again
     _shared[:] = [shared]

@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, TypeVar
 
 from dedupindex.errors import BadSource, DedupError
+from dedupindex.processes import KILLED, die_with
 from dedupindex.tally import OnProgress, Seen
 from dedupindex.verify import revisits
 from dedupindex.verify.bytes import Unreadable, opened
@@ -131,13 +132,13 @@ def in_order(work: Callable[[T], R], tasks: list[T], size: int) -> Iterator[R]:
     if jobs < 2:
         yield from map(work, tasks)
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("fork")) as pool:
+    with ProcessPoolExecutor(
+        jobs, mp_context=get_context("fork"), initializer=die_with, initargs=(os.getpid(),)
+    ) as pool:
         try:
             yield from pool.map(work, tasks)
         except BrokenProcessPool as error:
-            raise DedupError(
-                "a process of this run was killed, perhaps for want of memory: run the same again"
-            ) from error
+            raise DedupError(KILLED) from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
