@@ -57,12 +57,14 @@ def judged(
     original = first() if original is None else original
     one, two = (gz(original), gz(candidate)) if packed else (original, candidate)
     path.write_bytes(one + two)
+    seen = dict(seen or {})
+    early = seen.pop("first_date", EARLY)
     with open(path, "rb", buffering=0) as file:
         planned = Planned(
-            line(len(one), len(two), **(seen or {})),
+            line(len(one), len(two), **seen),
             2,
             1,
-            line(0, len(one), url=FIRST, date=EARLY, record_id=record_id(9)[1:-1]),
+            line(0, len(one), url=FIRST, date=early, record_id=record_id(9)[1:-1]),
         )
         places = Place(file, len(one), len(two), (1, 1)), Place(file, 0, len(one), (1, 1))
         return judge(planned, *places)
@@ -213,6 +215,10 @@ BECOMES: dict[str, tuple[bytes, ...]] = {
     ),
     "57 cookies": (response(BODY, head=http(b"Set-Cookie: a=b", b"Date: now")),),
     "65 sub-second": (response(BODY, Date=DATE[:-1] + b".123456789Z", version=b"WARC/1.1"),),
+    "65 of WARC/1.0, the original has a fraction": (
+        response(BODY),
+        first(Date=EARLY[:-1] + b".25Z", version=b"WARC/1.1"),
+    ),
     "72 no digest of its own": (response(BODY, Payload_Digest=None),),
     "77 brackets": (response(BODY, Target_URI=b"<" + URL + b">"),),
     "78 long URL": (response(BODY, Target_URI=URL + b"%zz \xff#" + b"x" * 65536),),
@@ -228,6 +234,8 @@ def test_it_becomes_a_revisit(tmp_path: Path, case: str, packed: bool) -> None:
         seen["url"] = URL + b"%zz \xff#" + b"x" * 65536
     if "sub-second" in case:
         seen["date"] = DATE[:-1] + b".123456789Z"
+    if "has a fraction" in case:
+        seen["first_date"] = EARLY[:-1] + b".25Z"
     found = judged(tmp_path / "x", candidate, *rest, packed=packed, seen=seen)
     made = found.record
     head, _, block = made.partition(b"\r\n\r\n")

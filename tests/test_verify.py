@@ -59,6 +59,10 @@ RIGHT: dict[str, list[bytes]] = {
             2, 1, Refers_To_Date=b"2026-11-01T09:14:17.123456Z", version=NEW, Profile=IDENTICAL_11
         ),
     ],
+    "WARC/1.0 has no fractions": [
+        page(1, Date=b"2026-11-01T09:14:17.25Z", version=NEW),
+        copy_of(2, 1),
+    ],
     "brackets of wget": [page(1, Target_URI=b"<" + HOST + b"1>"), copy_of(2, 1)],
     "chunked, digest of the stored body": [
         page(1, chunked(b"abc", b"def"), head=CHUNKED_HTTP),
@@ -283,7 +287,11 @@ ALONE: dict[str, list[Case]] = {
         ),
     ],
     "date-spelling": [
-        records(page(1, Date=b"2026-11-01T09:14:17.25Z"), copy_of(2, 1)),
+        records(
+            page(1, Date=b"2026-11-01T09:14:17.25Z"),
+            copy_of(2, 1, version=NEW, Profile=IDENTICAL_11),
+        ),
+        records(page(1), copy_of(2, 1, Refers_To_Date=b"2026-11-01T09:14:17.25Z")),
     ],
     "coding": [
         pair(block=b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n"),

@@ -18,6 +18,7 @@ from dedupindex.rewrite.container import Job
 from dedupindex.rewrite.disk import open_for_reading
 from dedupindex.rewrite.journal import Journal, Offsets
 from dedupindex.verify.bytes import Joined, Unreadable
+from dedupindex.verify.facts import moment
 from dedupindex.verify.finding import REMARK, Finding
 from dedupindex.verify.originals import Place, Wanted
 from dedupindex.verify.pair import verify_pair
@@ -121,11 +122,12 @@ class _Originals:
             line, original = planned.line, planned.original
             self.members.append((line.offset, line.offset + line.stored))
             place = self._place(original.container, original.offset)
-            self._places.setdefault((original.url, original.date), set()).add(place)
+            key = original.url, moment(original.date)
+            self._places.setdefault(key, set()).add(place)
 
     def find(self, wanted: Wanted) -> Iterable[Place]:
         """See `verify.originals.FindOriginal`."""
-        return self._places.get((wanted.url, wanted.date), ())
+        return self._places.get((wanted.url, moment(wanted.date)), ())
 
     def _place(self, number: int, offset: int) -> Place:
         if number not in self._files:

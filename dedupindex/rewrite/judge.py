@@ -12,7 +12,7 @@ from typing import BinaryIO, NamedTuple
 
 from dedupindex.manifest.line import Line
 from dedupindex.resolve.plan import Planned
-from dedupindex.rewrite.recipe import END, Reference, revisit
+from dedupindex.rewrite.recipe import END, Reference, named_date, revisit
 from dedupindex.rewrite.response import Response, Stays
 from dedupindex.sources.stated import Refused
 from dedupindex.timestamps import digits_of_date
@@ -156,7 +156,7 @@ def rebuilt(stored: Single, judged: Judged) -> bool:
         and fields[LENGTH] == b"%d" % len(block)
         and fields.get(b"WARC-Payload-Digest") == first.digest
         and fields.get(b"WARC-Refers-To-Target-URI") == first.url
-        and fields.get(b"WARC-Refers-To-Date") == first.date
+        and fields.get(b"WARC-Refers-To-Date") == named_date(response.header, first.date)
         and _kept(response.single.head) == _kept(stored.head)
     )
 

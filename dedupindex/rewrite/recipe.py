@@ -64,8 +64,18 @@ def revisit(header: bytes, kept: bytes, reference: Reference) -> bytes:
     if reference.record_id:
         edited.append(b"WARC-Refers-To: <" + reference.record_id + b">" + CRLF)
     edited.append(b"WARC-Refers-To-Target-URI: " + reference.url + CRLF)
-    edited.append(b"WARC-Refers-To-Date: " + reference.date + CRLF)
+    edited.append(b"WARC-Refers-To-Date: " + named_date(header, reference.date) + CRLF)
     return b"".join((*edited, CRLF, kept, END))
+
+
+def named_date(header: bytes, date: bytes) -> bytes:
+    """The date of an original, as a revisit with the version of `header` may name it.
+
+    Dates of WARC/1.0 have no fractions. Replay tools look an original up by the second.
+    """
+    if header.startswith(b"WARC/1.0") and b"." in date:
+        return date.partition(b".")[0] + b"Z"
+    return date
 
 
 def _new_value(name: bytes, value: bytes, kept: bytes) -> bytes | None:

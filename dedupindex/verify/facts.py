@@ -52,6 +52,7 @@ class Facts(NamedTuple):
     to_url: bytes = b""  # as written
     to_date: bytes = b""
     to_id: bytes = b""  # no brackets
+    version: bytes = b""
 
 
 Examined = tuple[Facts, http.Http | None]
@@ -222,6 +223,7 @@ def facts_of(
         get(b"warc-refers-to-target-uri"),
         get(b"warc-refers-to-date"),
         bare(get(b"warc-refers-to")),
+        head.version if head else b"",
     )
 
 

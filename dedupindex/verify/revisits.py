@@ -44,6 +44,8 @@ def alone(record: Record, facts: Facts) -> Iterator[Note]:
         yield "no-refers-to-date", "it has no WARC-Refers-To-Date"
     elif not is_date(facts.to_date):
         yield "no-refers-to-date", "its WARC-Refers-To-Date is no date"
+    elif facts.version == b"WARC/1.0" and b"." in facts.to_date:
+        yield "date-spelling", "WARC-Refers-To-Date has a fraction, which WARC/1.0 does not know"
     if not facts.to_id:
         yield "no-refers-to", "it has no WARC-Refers-To"
     if record.head.get(b"warc-truncated") != b"length":
@@ -91,7 +93,7 @@ def beside(revisit: Facts, original: Facts) -> Iterator[Note]:
     if revisit.to_id and original.record_id and revisit.to_id != original.record_id:
         name = original.record_id.decode("utf-8", "replace")
         yield "wrong-record-id", f"the record of that URL and date is {name}, not its Refers-To"
-    if is_date(revisit.to_date) and revisit.to_date != original.date:
+    if is_date(revisit.to_date) and not _same_date(revisit, original.date):
         shown = original.date.decode("ascii", "replace")
         yield "date-spelling", f"its original's WARC-Date is written {shown}"
     if later(original.date, revisit.date):
@@ -126,6 +128,13 @@ def _digests(revisit: Facts, original: Facts) -> Iterator[Note]:
             yield "digest-spelling", f"its original's digest is written {shown}"
         else:
             yield "wrong-digest", f"its original has the digest {shown}"
+
+
+def _same_date(revisit: Facts, date: bytes) -> bool:
+    """Whether a revisit names a date as it has to: without its fraction in WARC/1.0."""
+    if revisit.version == b"WARC/1.0" and b"." in date and b"." not in revisit.to_date:
+        date = date.partition(b".")[0] + b"Z"
+    return revisit.to_date == date
 
 
 def later(one: bytes, other: bytes) -> bool:
