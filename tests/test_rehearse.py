@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from dedupindex.cli import main
+from dedupindex.errors import IndexBusy
+from dedupindex.files import exclusive
 from dedupindex.rehearse import run as rehearsing
 from tests.rewriting import content, members, small_set
 from tests.warc_cases import DATA, response
@@ -110,6 +112,30 @@ def test_what_is_not_begun(source: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert main(["rehearse", str(tmp_path / "empty"), "--work", str(tmp_path / "work")]) == 4
     monkeypatch.setattr(rehearsing, "room", lambda _: 10)
     assert main([*words, str(tmp_path / "work")]) == 3
+
+
+def test_sources_in_the_directory_of_work_are_not_removed(
+    tmp_path: Path, rehearse: Rehearse
+) -> None:
+    rehearse("--sample", 1)
+    work = tmp_path / "work"
+    (tmp_path / "elsewhere").symlink_to(work / "out")
+    (work / "mine").mkdir()
+    (work / "mine" / "a.warc.gz").write_bytes(members(response(b"mine")))
+    before = content(work)
+    for source in (work / "out", tmp_path / "elsewhere", work / "out/c.warc", work / "mine"):
+        assert main(["rehearse", str(source), "--work", str(work)]) == 4
+        assert main(["rehearse", str(source), "--work", str(tmp_path / "elsewhere/..")]) == 4
+    assert content(work) == before
+
+
+def test_one_rehearsal_at_a_time(source: Path, tmp_path: Path, rehearse: Rehearse) -> None:
+    rehearse("--sample", 1)
+    work = tmp_path / "work"
+    before = content(work)
+    with exclusive(work / "lock", "it"):
+        assert main(["rehearse", str(source), "--work", str(work)]) == IndexBusy.exit_status
+    assert content(work) == before
 
 
 def test_the_report_as_text(

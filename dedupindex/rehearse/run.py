@@ -11,7 +11,6 @@ commit     the copy in place, undone, done again, and its dropped records let go
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -31,6 +30,7 @@ from dedupindex.manifest.comparing import SAME_CAPTURE, SAME_RECORD, Difference,
 from dedupindex.manifest.finding import Sources, find
 from dedupindex.manifest.making import make
 from dedupindex.manifest.store import Manifest, open_manifest
+from dedupindex.rehearse.place import taken
 from dedupindex.rehearse.replay import replay
 from dedupindex.rehearse.sample import rebuild
 from dedupindex.rehearse.steps import Step
@@ -43,8 +43,6 @@ from dedupindex.tables import amount
 from dedupindex.tally import OnProgress
 from dedupindex.verify.collection import Collection
 from dedupindex.verify.finding import REMARK
-
-_DIRECTORIES = ("before", "copy", "converted", "out", "dedup", "after", "in-place")
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,10 @@ class _Rehearsal:
         if not files:
             raise BadInput("there is no WARC or ARC file in what was named")
         check_names(files, self._top)
-        self._clear()
+        with taken(self._top, [file.path for file in files]):
+            yield from self._each()
+
+    def _each(self) -> Iterator[Step]:
         steps = (
             (self._test, "test", "the sources read to their ends"),
             (self._list, "manifest", "a line for every response of the sources"),
@@ -109,16 +110,6 @@ class _Rehearsal:
             run(step)
             step.seconds = time.monotonic() - begin
             yield step
-
-    def _clear(self) -> None:
-        """Begin afresh: what an earlier rehearsal left is removed."""
-        mark = self._top / "rehearsal"
-        if self._top.exists() and not mark.exists() and any(self._top.iterdir()):
-            raise BadInput(f"{self._top} holds something else; name another directory")
-        self._top.mkdir(parents=True, exist_ok=True)
-        mark.touch()
-        for name in _DIRECTORIES:
-            shutil.rmtree(self._top / name, ignore_errors=True)
 
     def _test(self, step: Step) -> None:
         size = sum(file.size for file in (*self._found.files, *self._found.others))
