@@ -53,6 +53,7 @@ class Facts(NamedTuple):
     to_date: bytes = b""
     to_id: bytes = b""  # no brackets
     version: bytes = b""
+    corrupt: bool = False  # the payload is not, or may not be, what its digests say
 
 
 Examined = tuple[Facts, http.Http | None]
@@ -166,7 +167,10 @@ def _read(
         notes.append(("payload-digest", "its payload has another digest than is stated"))
     notes.extend(_block_notes(record, length, payload))
     sums = body.sums if body and not payload else ()
-    return facts_of(record, message, length - size, sums), message
+    held = payload is not None and body is not None and payload.raw in body.sums
+    broken = whole is not None and block is not None and whole.raw != block.raw
+    facts = facts_of(record, message, length - size, sums)
+    return facts._replace(corrupt=not held and (payload is not None or broken)), message
 
 
 def start_of(record: Record | Document) -> tuple[bytes, Iterator[bytes]]:

@@ -119,6 +119,8 @@ def _digests(revisit: Facts, original: Facts) -> Iterator[Note]:
             yield "wrong-digest", "its original's payload has another digest"
         elif stated.raw != original.sums[0]:
             yield "unfit-original", "its original is chunked and has no digest of its own"
+    elif original.corrupt:
+        yield "wrong-digest", "its original has not the payload that it states a digest of"
     elif revisit.digest and revisit.digest != original.digest:
         theirs = read(original.digest)
         shown = original.digest.decode("utf-8", "replace")

@@ -114,7 +114,7 @@ TOLD: dict[str, dict[str, tuple[set[str], set[str]]]] = {
             {*_JWARC, "not-rebuilt"},
         ),
         "an original that states the digest of another": (
-            {"not-truncated", "payload-digest"},
+            {"not-truncated", "payload-digest", "wrong-digest"},
             {*_JWARC, "not-rebuilt"},
         ),
         "fractions of seconds": (
@@ -130,7 +130,7 @@ TOLD: dict[str, dict[str, tuple[set[str], set[str]]]] = {
         "collision": (set(), {*_ANEW, "not-rebuilt"}),
         "a copy that states the digest of another": (set(), {*_ANEW, "not-rebuilt"}),
         "an original that states the digest of another": (
-            {"payload-digest"},
+            {"payload-digest", "wrong-digest"},
             {*_ANEW, "not-rebuilt"},
         ),
         "fractions of seconds": ({"date-spelling"}, {*_ANEW, "date-spelling"}),
