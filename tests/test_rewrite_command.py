@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dedupindex.cli import main
+from dedupindex.rewrite.journal import Journal
 from dedupindex.warc.single import Single
 from tests.rewriting import FakePlan, content, records_of, small_set
 
@@ -21,7 +22,8 @@ Run = Callable[..., tuple[int, dict[str, object]]]
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "in"
     small_set(path)
-    monkeypatch.setattr("dedupindex.cli.rewrite.open_plan", lambda _: FakePlan(path))
+    plan = FakePlan(path)
+    monkeypatch.setattr("dedupindex.cli.rewrite.open_plan", lambda _: plan)
     return path
 
 
@@ -113,7 +115,9 @@ def test_in_place_undo_and_commit(
     after = content(source)
     status, told = run("rewrite", "plan", "--commit")
     assert status == 0 and told["files"] == 2 and content(source) == after
-    assert run("undedup", source, "--in-place")[1]["files"] == 0
+    for undo in (("rewrite", "plan", "--undo"), ("undedup", source, "--in-place")):
+        status, told = run(*undo)
+        assert (status, told["files"], told["left"]) == (7, 2, 2) and content(source) == after
 
 
 def test_what_is_left_alone_is_named(
@@ -150,3 +154,45 @@ def test_every_reason_why_a_copy_stays_is_documented() -> None:
     text = (ROOT / "docs" / "post-crawl.md").read_text()
     section = text.partition("## Rewrite\n")[2].partition("\n## ")[0]
     assert code == set(re.findall(r"^\| `([a-z-]+)` \|", section, re.MULTILINE))
+
+
+def two_plans(source: Path) -> tuple[FakePlan, FakePlan]:
+    """Plans of different files of one folder."""
+    return FakePlan(source, ["a.warc.gz", "deep/b.warc.gz"]), FakePlan(source, ["c.warc"])
+
+
+def test_undo_and_commit_take_what_their_plan_has_rewritten(
+    source: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = content(source)
+    plans = dict(zip(("one", "two"), two_plans(source), strict=True))
+    monkeypatch.setattr("dedupindex.cli.rewrite.open_plan", lambda path: plans[path.name])
+    for plan in plans:
+        assert run("rewrite", plan, "--in-place")[0] == 0
+    status, told = run("rewrite", "two", "--commit")
+    assert (status, told["files"]) == (0, 1)
+    status, told = run("rewrite", "one", "--undo")
+    assert (status, told["exact"], told["left"]) == (0, 1, 0)
+    assert content(source)["deep/b.warc.gz"] == before["deep/b.warc.gz"]
+    assert content(source)["c.warc"] != before["c.warc"]
+
+
+def test_one_bad_file_or_journal_stops_no_other(source: Path, run: Run) -> None:
+    before = content(source)
+    run("rewrite", "plan", "--in-place")
+    after = (source / "c.warc").read_bytes()
+    (source / "c.warc").write_bytes(after[:5000])
+    status, told = run("rewrite", "plan", "--undo", "--jobs", "1")
+    assert (status, told["exact"], told["left"]) == (7, 1, 1)
+    assert content(source)["deep/b.warc.gz"] == before["deep/b.warc.gz"]
+    (source / "c.warc").write_bytes(after)
+    lines = Journal(source, "c.warc").lines
+    whole = lines.read_bytes()
+    for keep in (-30, 3):  # without its end, and without even a name
+        lines.write_bytes(whole[:keep])
+        assert run("rewrite", "plan", "--commit")[0] == 7
+        for command in (("rewrite", "plan", "--undo"), ("undedup", source, "--in-place")):
+            status, told = run(*command)
+            assert (status, told["files"], told["left"]) == (7, 1, 1)
+    lines.write_bytes(whole)
+    assert run("rewrite", "plan", "--undo")[0] == 0 and content(source) == before

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -17,12 +18,14 @@ from dedupindex.manifest.store import open_manifest
 from dedupindex.resolve.plan import Plan, open_plan
 from dedupindex.rewrite.cdxj import cdxj as captures
 from dedupindex.rewrite.container import Job, Outcome
-from dedupindex.rewrite.journal import DIRECTORY, Journal, journals
+from dedupindex.rewrite.journal import DIRECTORY, Journal
 from dedupindex.rewrite.offsets import lines
 from dedupindex.rewrite.run import locked, rewrite, side_by_side
 from dedupindex.rewrite.undo import Restored, Undo, clean, commit, restore
 from dedupindex.tables import amount, printable
 
+Found = tuple[list[Undo], list[Restored]]  # what can be restored, and what is known not to be
+COMMITTED = "what was dropped was let go of: bin/undedup --out makes it of the originals"
 EXAMPLES = """
 bin/rewrite my-plan --out /data/rewritten --dry-run    the numbers, and nothing written
 bin/rewrite my-plan --out /data/rewritten --offsets moved.tsv
@@ -85,9 +88,9 @@ def command(
     processes = jobs or len(os.sched_getaffinity(0))
     roots = sorted({Path(one.root) for one in opened.containers().values()})
     if undo:
-        return undone(roots, processes, as_json=as_json)
+        return undone(roots, lambda: _rewritten(opened), processes, as_json=as_json)
     if letting_go:
-        return _commit(roots, as_json=as_json)
+        return _commit(roots, opened, as_json=as_json)
     job = Job(opened, out, min_size, min_gain, dry_run)
     status = _rewrite(job, opened, processes, as_json=as_json)
     if offsets is not None and not dry_run:
@@ -126,20 +129,36 @@ def _rewrite(job: Job, plan: Plan, processes: int, *, as_json: bool) -> int:
     return Damaged.exit_status if left else 0
 
 
-def undone(roots: list[Path], processes: int, *, as_json: bool) -> int:
-    """Bring back what was replaced in place below `roots`."""
+def undone(roots: list[Path], find: Callable[[], Found], processes: int, *, as_json: bool) -> int:
+    """Bring back what was replaced in place below `roots`, of that what `find` finds then."""
     with _cleaned(roots):
-        tasks = [
-            Undo(root, journal.summary()[0].name, None)
-            for root in roots
-            for journal in journals(root)
-        ]
-        if not tasks:
+        tasks, gone = find()
+        if not tasks and not gone:
             say(
-                f"nothing below {', '.join(map(str, roots))} can be undone: nothing was rewritten "
-                "there in place, or it was committed"
+                f"nothing below {', '.join(map(str, roots))} is to be undone: nothing was "
+                "rewritten there in place, or all of it is undone"
             )
-        return tell(side_by_side(restored, None, tasks, processes), as_json=as_json)
+        results = side_by_side(restored, None, tasks, processes)
+        return tell(chain(gone, results), as_json=as_json)
+
+
+def _rewritten(plan: Plan) -> Found:
+    """What this plan has rewritten in place; other plans may have been at work beside it."""
+    tasks, gone = [], []
+    for one in plan.containers().values():
+        journal = Journal(Path(one.root), one.name)
+        if journal.exists():
+            tasks.append(Undo(Path(one.root), one.name, None))
+        elif journal.committed() and _size(Path(one.path)) != one.size:
+            gone.append(Restored(one.name, "left", 0, COMMITTED))
+    return tasks, gone
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return -1
 
 
 @contextmanager
@@ -184,15 +203,10 @@ def tell(results: Iterator[Restored], *, as_json: bool) -> int:
     return Damaged.exit_status if counts["left"] else 0
 
 
-def _commit(roots: list[Path], *, as_json: bool) -> int:
+def _commit(roots: list[Path], plan: Plan, *, as_json: bool) -> int:
     freed = files = left = 0
     with _cleaned(roots):
-        tasks = [
-            Undo(root, journal.summary()[0].name, None)
-            for root in roots
-            for journal in journals(root)
-        ]
-        for result in map(commit, tasks):
+        for result in map(commit, _rewritten(plan)[0]):
             files += 1
             if result.state == "left":
                 left += 1

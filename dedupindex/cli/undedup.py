@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import click
 
 from dedupindex.cli.common import Command
-from dedupindex.cli.rewrite import restored, tell, undone
+from dedupindex.cli.rewrite import COMMITTED, Found, restored, tell, undone
 from dedupindex.errors import BadInput
-from dedupindex.rewrite.journal import DIRECTORY
+from dedupindex.rewrite.journal import DIRECTORY, told_of
 from dedupindex.rewrite.run import side_by_side
-from dedupindex.rewrite.undo import Undo
+from dedupindex.rewrite.undo import Restored, Undo
 
 EXAMPLES = """
 bin/undedup /data/warcs --in-place              as before bin/rewrite --in-place, bit for bit
@@ -43,7 +44,8 @@ def command(
             raise BadInput(f"{directory} has no journal ({DIRECTORY}): nothing is known of it")
     processes = jobs or len(os.sched_getaffinity(0))
     if out is None:
-        return undone(list(directories), processes, as_json=as_json)
+        find = partial(_in_place, directories)
+        return undone(list(directories), find, processes, as_json=as_json)
     out.mkdir(parents=True, exist_ok=True)
     tasks = [
         Undo(directory, str(path.relative_to(directory)), out)
@@ -52,3 +54,17 @@ def command(
         if path.is_file() and DIRECTORY not in path.parts and not path.name.startswith(".")
     ]
     return tell(side_by_side(restored, None, tasks, processes), as_json=as_json)
+
+
+def _in_place(directories: tuple[Path, ...]) -> Found:
+    """All that was rewritten in place below directories, and what of that cannot come back."""
+    tasks, gone = [], []
+    for directory in directories:
+        names, problems = told_of(directory)
+        gone += [Restored(str(path), "left", 0, why) for path, why in problems.items()]
+        for name, committed in sorted(names.items()):
+            if committed:
+                gone.append(Restored(name, "left", 0, COMMITTED))
+            else:
+                tasks.append(Undo(directory, name, None))
+    return tasks, gone

@@ -18,6 +18,7 @@ import os
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -204,26 +205,33 @@ def _new(path: Path) -> FileSink:
 
 
 def entries(path: Path) -> Iterator[Entry]:
-    """The revisits in a journal, in order of offset."""
+    """The revisits in a journal, in order of offset; raises `Damaged`."""
     with open(path, "rb") as lines:
         next(lines)
         for line in lines:
-            said = json.loads(line)
-            if "offset" not in said:
-                return
-            yield Entry(**said)
+            try:
+                said = json.loads(line)
+                if "offset" not in said:
+                    return
+                entry = Entry(**said)
+            except (ValueError, TypeError) as error:
+                raise Damaged(f"{path} has a line that cannot be read: {error}") from error
+            yield entry
 
 
 def summary(path: Path) -> tuple[Was, Ended]:
     """The first and the last line of a journal; raises `Damaged`."""
-    with open(path, "rb") as lines:
-        first = json.loads(next(lines))
-        at = max(path.stat().st_size - 200, 0)
-        lines.seek(at)
-        last = json.loads(lines.read().splitlines()[-1])
-    if first.pop("format") != _FORMAT or "revisits" not in last:
-        raise Damaged(f"{path} is no journal that this version can read")
-    return Was(**first), Ended(**last)
+    try:
+        with open(path, "rb") as lines:
+            first = json.loads(next(lines))
+            at = max(path.stat().st_size - 200, 0)
+            lines.seek(at)
+            last = json.loads(lines.read().splitlines()[-1])
+        if first.pop("format") == _FORMAT:
+            return Was(**first), Ended(**last)
+    except (ValueError, TypeError, LookupError, AttributeError, StopIteration) as error:
+        raise Damaged(f"{path} is no whole journal: {error}") from error
+    raise Damaged(f"{path} is no journal that this version can read")
 
 
 def begun(directory: Path) -> Iterator[Journal]:
@@ -232,13 +240,39 @@ def begun(directory: Path) -> Iterator[Journal]:
         with open(part, "rb") as lines:
             first = lines.readline()
         if first.endswith(b"\n"):  # else nothing else was begun
-            yield Journal(directory, json.loads(first)["name"])
+            with suppress(ValueError, TypeError, LookupError):
+                yield Journal(directory, json.loads(first)["name"])
 
 
 def journals(directory: Path) -> Iterator[Journal]:
-    """All that a directory has journals of."""
+    """All that a directory has journals of; raises `Damaged`."""
     for lines in sorted((directory / DIRECTORY).glob("*.jsonl")):
-        yield Journal(directory, summary(lines)[0].name)
+        yield Journal(directory, name_of(lines))
+
+
+def told_of(directory: Path) -> tuple[dict[str, bool], dict[Path, str]]:
+    """Names of all that was rewritten there, and whether that was committed.
+
+    Beside these, journals that cannot be read, with the reason.
+    """
+    names: dict[str, bool] = {}
+    problems: dict[Path, str] = {}
+    for pattern in ("*.committed", "*.jsonl"):  # of a later run counts what is not committed
+        for path in sorted((directory / DIRECTORY).glob(pattern)):
+            try:
+                names[name_of(path)] = path.suffix == ".committed"
+            except (Damaged, OSError) as error:
+                problems[path] = str(error)
+    return names, problems
+
+
+def name_of(path: Path) -> str:
+    """Of which container a journal tells; raises `Damaged`."""
+    try:
+        with open(path, "rb") as lines:
+            return str(json.loads(next(lines))["name"])
+    except (ValueError, TypeError, LookupError, StopIteration) as error:
+        raise Damaged(f"{path} is no journal: {error}") from error
 
 
 def _part(path: Path) -> Path:

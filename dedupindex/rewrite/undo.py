@@ -6,6 +6,7 @@ is made of its revisit and its original: the record is the same to the bit, its 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import zlib
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from dedupindex.errors import Damaged
 from dedupindex.files import sync_directory
 from dedupindex.rewrite.container import Left
 from dedupindex.rewrite.disk import (
@@ -79,10 +81,19 @@ def restore(task: Undo) -> Restored:
         if task.out is None:
             return _in_place(task)
         return _to_directory(task, task.out)
-    except Left as left:
+    except (Left, Damaged) as left:
         return Restored(task.name, "left", 0, str(left))
-    except FileNotFoundError as error:
-        return Restored(task.name, "left", 0, f"{error.filename} is not there")
+    except OSError as error:
+        return Restored(task.name, "left", 0, _own_matter(error))
+
+
+def _own_matter(error: OSError) -> str:
+    """What is wrong with one file only; raises what is a matter of the others too."""
+    if error.errno == errno.ENOENT:
+        return f"{error.filename} is not there"
+    if error.errno not in (errno.EIO, errno.EACCES, errno.EPERM):
+        raise error
+    return f"{error.filename or 'the disk'}: {error.strerror}"
 
 
 def _in_place(task: Undo) -> Restored:
@@ -239,15 +250,15 @@ def commit(task: Undo) -> Restored:
     Before that, every record is made of its revisit and its original once more, as these are now.
     """
     path, journal = task.directory / task.name, Journal(task.directory, task.name)
-    was, ended = journal.summary()
     try:
+        _, ended = journal.summary()
         with open_for_reading(path) as source, closing(DrySink()) as sink:
             size = os.fstat(source.fileno()).st_size
             if size != ended.size or not journal.dropped.exists():
                 raise Left("it is not what its journal says that it became")
             _records(task, journal.lines, source, sink)
-    except Left as left:
+        return Restored(task.name, "committed", ended.revisits, "", journal.commit())
+    except (Left, Damaged) as left:
         return Restored(task.name, "left", 0, str(left))
-    except FileNotFoundError as error:
-        return Restored(task.name, "left", 0, f"{error.filename} is not there")
-    return Restored(task.name, "committed", ended.revisits, "", journal.commit())
+    except OSError as error:
+        return Restored(task.name, "left", 0, _own_matter(error))
