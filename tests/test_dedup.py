@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -16,6 +17,8 @@ import pytest
 
 from dedupindex.cli import main
 from dedupindex.dedup import run as stages
+from dedupindex.rewrite import leaning, writing
+from dedupindex.rewrite.container import Left
 from dedupindex.verify.bytes import Joined, Unreadable, opened
 from tests.rewriting import content, members, records_of, small_set
 from tests.test_resolve_index import index_of, write
@@ -175,6 +178,84 @@ def test_a_file_that_is_being_written_is_left_alone(
     assert [one["file"] for one in done["left"]] == [str(source / "deep" / "b.warc.gz")]
     assert done["refused"] == {"file-left": 12} and done["files"] == 4
     assert dedup(source, "--out", tmp_path / "out")["revisits"] == 19
+
+
+def busy(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process has begun to write a file after others were made revisits of it."""
+    known = writing.being_written
+    monkeypatch.setattr(
+        writing, "being_written", lambda file: str(file.name).endswith(name) or known(file)
+    )
+
+
+def failing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sector of a file that nothing but its copy needs cannot be read."""
+    known = os.copy_file_range
+
+    def copied(source: int, *words: Any, **more: Any) -> int:
+        if os.readlink(f"/proc/self/fd/{source}").endswith(name):
+            raise OSError(errno.EIO, "Input/output error")
+        return known(source, *words, **more)
+
+    monkeypatch.setattr(os, "copy_file_range", copied)
+
+
+def there_already(name: str, out: Path) -> None:
+    (out / name).parent.mkdir(parents=True)
+    (out / name).write_bytes(members(response(b"another")))
+
+
+@pytest.mark.parametrize("how", ["busy", "failing", "there"])
+def test_nothing_refers_to_a_file_that_was_left_alone(
+    source: Path, tmp_path: Path, dedup: Dedup, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    before, out = content(source), tmp_path / "out"
+    with monkeypatch.context() as patch:
+        if how == "there":
+            there_already("a.warc.gz", out)
+        else:
+            {"busy": busy, "failing": failing}[how]("in/a.warc.gz", patch)
+        done = dedup(source, "--out", out, "--jobs", 1, status=7)
+        again = dedup(source, "--out", out, "--jobs", 1, status=7)
+    check(done)
+    assert done["refused"] == {"original-left": 19} and done["files"] == 4
+    assert [one["file"] for one in done["left"]] == [str(source / "a.warc.gz")]
+    after = content(out)
+    same = {"c.warc", "deep/b.warc.gz", "single.warc.gz"}
+    assert {name: after[name] for name in same} == {name: before[name] for name in same}
+    assert main(["verify", str(out)]) == 0
+    assert again["revisits"] == 0 and content(out) == after
+    assert not list((out / ".rewrite").glob("*.jsonl*"))
+
+
+def test_a_file_that_cannot_be_copied_whole_goes_and_what_refers_to_it_too(
+    tmp_path: Path, dedup: Dedup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bodies = [Random(number).randbytes(1500) for number in range(2)]
+    for name, number, held in (("a", 1, bodies[:1]), ("b", 2, bodies), ("c", 3, bodies[1:])):
+        write(tmp_path / "in" / f"{name}.warc.gz", number, held)
+    check_unchanged = leaning.check_unchanged
+
+    def changed(container: Any, file: Any) -> None:
+        if container.name == "b.warc.gz":
+            raise Left("it is not what was scanned")
+        check_unchanged(container, file)
+
+    monkeypatch.setattr(leaning, "check_unchanged", changed)
+    busy("in/a.warc.gz", monkeypatch)
+    done = dedup(tmp_path / "in", "--out", tmp_path / "out", "--jobs", 1, status=7)
+    assert done["refused"] == {"file-left": 1, "original-left": 1}
+    after = content(tmp_path / "out")
+    assert after == {"c.warc.gz": (tmp_path / "in" / "c.warc.gz").read_bytes()}
+    assert len(done["left"]) == 2 and done["verified"]["findings"] == {}
+
+
+def test_results_must_stand_without_the_sources(
+    source: Path, tmp_path: Path, dedup: Dedup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tampered(monkeypatch, (tmp_path / "out" / "a.warc.gz").unlink):
+        done = dedup(source, "--out", tmp_path / "out", status=8)
+    assert "original-missing" in done["verified"]["findings"]
 
 
 def test_originals_that_an_index_names(tmp_path: Path, dedup: Dedup) -> None:

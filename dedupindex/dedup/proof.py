@@ -144,8 +144,8 @@ class _Originals:
             return Path(holder.path), None  # an index has named it
         root = Path(holder.root) if job.out is None else job.out
         path, journal = root / holder.name, Journal(root, holder.name)
-        if not path.exists():  # it was left alone
-            return Path(holder.path), None
+        if not path.exists():  # nor is the file before an excuse: the results must stand alone
+            return path, None
         if path.stat().st_size == holder.size or not journal.exists():
             return path, None
         now = journal.lines.stat()

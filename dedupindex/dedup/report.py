@@ -65,7 +65,7 @@ class Report:
 
     def take_file(self, outcome: Outcome) -> None:
         """Count what became of a file."""
-        self.files += 1
+        self.files += outcome.files
         self.revisits += outcome.revisits
         self.bytes_before += outcome.bytes_before
         self.bytes_after += outcome.bytes_after

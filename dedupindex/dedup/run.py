@@ -179,6 +179,8 @@ class _Run:
                 self._progress(Seen("rewriting", seen, total, self._report.revisits))
                 if outcome.state in ("rewritten", "there") or (job.out and outcome.state == "kept"):
                     done.add(outcome.path)
+                elif outcome.state == "left":
+                    done.discard(outcome.path)
         for file in self._found.others:
             self._other(file, job)
         return done

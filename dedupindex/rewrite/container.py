@@ -53,6 +53,7 @@ class Outcome:
     bytes_after: int = 0
     refused: Counter[str] = field(default_factory=Counter)  # records that stay, by reason
     hosts: dict[str, list[int]] = field(default_factory=dict)  # revisits and bytes saved of each
+    leans: list[int] = field(default_factory=list)  # containers that its revisits refer to
 
     def add(self, other: Outcome) -> None:
         """Count another container."""
@@ -120,6 +121,7 @@ def build(
     status = os.fstat(source.fileno())
     own = status.st_dev, status.st_ino
     position = 0
+    leans: set[int] = set()
     for planned, pinned in _with_pins(job.plan, container.number):
         line = planned.line
         outcome.records += 1
@@ -140,9 +142,11 @@ def build(
         _check(container, judged, *sink.write(member), len(member))
         position = line.offset + line.stored
         outcome.revisits += 1
+        leans.add(planned.original.container)
         host = outcome.hosts.setdefault(host_of(judged.response.url).decode("latin-1"), [0, 0])
         host[0], host[1] = host[0] + 1, host[1] + line.stored - len(member)
         notes.add(_entry(job, container, planned, judged, at, len(member)), source)
+    outcome.leans = sorted(leans - {container.number, *job.plan.outside()})
     if not outcome.revisits:
         outcome.state = "kept"
     if outcome.revisits or job.out is not None:  # in place, what has none simply stays

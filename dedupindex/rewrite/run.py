@@ -20,6 +20,7 @@ from dedupindex.processes import KILLED, die_with
 from dedupindex.rewrite.container import Job, Outcome
 from dedupindex.rewrite.disk import room
 from dedupindex.rewrite.journal import DIRECTORY
+from dedupindex.rewrite.leaning import settled
 from dedupindex.rewrite.writing import rewrite_container
 from dedupindex.tables import amount
 
@@ -39,14 +40,18 @@ def rewrite(job: Job, processes: int = 1) -> Iterator[Outcome]:
     if job.out is not None:
         check_names(containers, job.out)
     if job.dry:
-        yield from side_by_side(_rewrite, job, containers, processes)
+        yield from _settled(job, side_by_side(_rewrite, job, containers, processes))
         return
     places = [job.out] if job.out else sorted({Path(one.root) for one in containers})
     for place in places:
         (place / DIRECTORY).mkdir(parents=True, exist_ok=True)
     with locked(places):
         _check_room(job, containers, processes)
-        yield from side_by_side(_rewrite, job, containers, processes)
+        yield from _settled(job, side_by_side(_rewrite, job, containers, processes))
+
+
+def _settled(job: Job, outcomes: Iterator[Outcome]) -> Iterator[Outcome]:
+    return settled(job, outcomes) if job.out is not None else outcomes
 
 
 def _rewrite(job: Job, container: Container) -> Outcome:
