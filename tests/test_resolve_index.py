@@ -14,7 +14,7 @@ from dedupindex.manifest.store import open_manifest
 from dedupindex.resolve.known import record_now
 from dedupindex.resolve.plan import Plan, open_plan
 from dedupindex.warc.record import BrokenRecord
-from tests.warc_cases import gz, response
+from tests.warc_cases import gz, record_id, request, response, sha1
 
 BODIES = [b"one" * 100, b"two" * 200, b"three" * 300]
 
@@ -112,6 +112,49 @@ def test_another_payload_at_the_same_second_in_the_index_rules_an_original_out(
     write(tmp_path / "set/y.warc.gz", 2, BODIES)
     plan = plan_of(tmp_path, tmp_path / "set", index)
     assert plan.totals.copies == 2  # not the first, whose URL and second have two payloads
+
+
+def cdxj_of(path: Path, offset: int, url: str, day: int, body: bytes) -> Path:
+    """A row for a record, as pywb writes it."""
+    said = {
+        "url": url, "mime": "text/html", "status": "200", "digest": sha1(body).decode(),
+        "length": str(path.stat().st_size - offset), "offset": str(offset), "filename": str(path),
+    }  # fmt: skip
+    row = path.with_suffix(".cdxj")
+    row.write_text(f"test,a)/0 202601{day:02}000000 {json.dumps(said)}\n")
+    return row
+
+
+def test_what_a_post_was_answered_is_no_original(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A row of a CDX does not tell; the file does, once the index is made of it."""
+    body = BODIES[0]
+    date, url = b"2026-01-01T00:00:00Z", b"http://a.test/0"
+    posted = gz(request(b"POST", number=50, Target_URI=url, Concurrent_To=record_id(5)))
+    old = tmp_path / "old/x.warc.gz"
+    old.parent.mkdir()
+    old.write_bytes(posted + gz(response(body, number=5, Target_URI=url, Date=date)))
+    row = cdxj_of(old, len(posted), url.decode(), 1, body)
+    write(tmp_path / "set/y.warc.gz", 2, [body])
+    for number, sources in enumerate([(row,), (row, old), (old,)]):
+        (tmp_path / str(number)).mkdir()
+        index = index_of(tmp_path / str(number), *sources)
+        capsys.readouterr()
+        plan = plan_of(tmp_path, tmp_path / "set", index, f"plan-{number}")
+        assert plan.totals.copies == 0
+        assert ("1 captures that only a CDX" in capsys.readouterr().err) == (number == 0)
+
+
+def test_a_row_of_a_cdx_is_vouched_for_by_the_file(tmp_path: Path) -> None:
+    old = write(tmp_path / "old/x.warc.gz", 1, BODIES[:1])
+    row = cdxj_of(old, 0, "http://a.test/0", 1, BODIES[0])
+    write(tmp_path / "set/y.warc.gz", 2, BODIES[:1])
+    for number, (sources, copies) in enumerate([((row,), 0), ((row, old), 1)]):
+        (tmp_path / str(number)).mkdir()
+        index = index_of(tmp_path / str(number), *sources)
+        plan = plan_of(tmp_path, tmp_path / "set", index, f"plan-{number}")
+        assert plan.totals.copies == copies
 
 
 def test_the_numbers_of_a_run_are_told_as_json(

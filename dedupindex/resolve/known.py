@@ -1,7 +1,8 @@
 """What an index knows of the digests of a set: originals elsewhere, and those that it names here.
 
 An original elsewhere is believed only after its record was read now, and judged as a line of a
-manifest is. A record of the set that the index names stays as it is: revisits of crawls that
+manifest is, and only if the index was made of its file: what a POST was answered is told by the
+requests around it, which no row of a CDX knows. A record of the set that the index names stays as it is: revisits of crawls that
 asked the index may name it.
 """
 
@@ -42,6 +43,10 @@ _BLIND = (
     "the index has no list of captures by URL (bin/index --by-url): whether its originals share "
     "their URL and second with another payload is told from the set alone"
 )
+_UNREAD = (
+    "{:,} captures that only a CDX, a log or a crawler has told of are no originals: whether they "
+    "answer a POST is in their WARC files alone (bin/index --add these)"
+)
 _FIELDS = ("strong", "length", "status", "coding")
 Form = tuple[Any, ...]  # of a payload: the values of `_FIELDS`
 
@@ -77,7 +82,7 @@ def consult(
                 path = os.path.realpath(capture.container)
                 if path in numbers:
                     named.append((numbers[path], capture.offset))
-                elif os.path.isabs(capture.container) and capture.evidence < Evidence.NAMED:
+                elif os.path.isabs(capture.container) and looking.vouches(capture):
                     others.append((path, capture))
             for path, line in looking.originals(text, forms, others):
                 spool.add([line._replace(container=outside.number(path))])
@@ -86,6 +91,8 @@ def consult(
                 named.clear()
     if looking.blind:
         say(_BLIND)
+    if looking.unread:
+        say(_UNREAD.format(looking.unread))
     insert(database, "seen", named)
     spool.finish(database)
     if outside.found:
@@ -113,7 +120,20 @@ class _Looking:
 
     def __init__(self, view: View) -> None:
         self.blind = False  # whether it has no list of captures by URL
+        self.unread = 0  # captures in files that it has not read
         self._view = view
+        self._known: dict[str, bool] = {}
+
+    def vouches(self, capture: Capture) -> bool:
+        """Whether the index has read the record, and all the requests in its file."""
+        if capture.evidence > Evidence.ROW:
+            return False
+        name = capture.container
+        if name not in self._known:
+            self._known[name] = self._view.container(name) is not None
+        vouched = capture.evidence is Evidence.RECORD and self._known[name]
+        self.unread += not vouched
+        return vouched
 
     def originals(
         self, text: bytes, forms: set[Form], captures: list[tuple[str, Capture]]
@@ -128,6 +148,8 @@ class _Looking:
             except (BadSource, BrokenRecord):
                 continue
             form = line.strong, line.length, line.status, line.coding.decode("latin-1")
+            if (line.url, line.date) != (capture.url, capture.date):
+                continue  # of another record there, nobody has seen the requests
             if line.digest == text and form in wanted and not line.unfit and not self._shared(line):
                 wanted.discard(form)
                 yield path, line._replace(stay="outside")
