@@ -2,8 +2,8 @@
 
 An original elsewhere is believed only after its record was read now, and judged as a line of a
 manifest is, and only if the index was made of its file: what a POST was answered is told by the
-requests around it, which no row of a CDX knows. A record of the set that the index names stays as it is: revisits of crawls that
-asked the index may name it.
+requests around it, which no row of a CDX knows. A record of the set that the index names stays as
+it is: revisits of crawls that asked the index may name it.
 """
 
 from __future__ import annotations
