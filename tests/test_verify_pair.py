@@ -338,6 +338,30 @@ def test_folders_are_compared_file_by_file(tmp_path: Path) -> None:
     assert "original-missing" not in reasons(list(Against(old, [new], [elsewhere]).findings()))
 
 
+def test_archives_that_nobody_can_read_are_not_lost(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    for folder in (old, new):
+        write(folder / "a.warc.gz", [page(1)])
+    odd = {
+        "x.warc.zst": b"\x28\xb5\x2f\xfd zstd", "DEEP/Y.WARC.BZ2": b"BZh9", "cut.arc.gz": b"\0",
+        "z.warc.gz.open": b"\0\0",
+    }  # fmt: skip
+    for name, data in odd.items():
+        (old / name).parent.mkdir(exist_ok=True)
+        (old / name).write_bytes(data)
+    for name in ("a.warc.gz.cdx", "a.warc.gz.sha256", "README.txt", "archive"):
+        (old / name).write_bytes(b"beside")
+    missing = list(Against(old, [new]).findings())
+    assert {Path(one.file).name for one in missing} == {Path(name).name for name in odd}
+    assert reasons(missing) == {"file-missing"}
+    for name, data in odd.items():
+        (new / name).parent.mkdir(exist_ok=True)
+        (new / name).write_bytes(data)
+    assert list(Against(old, [new]).findings()) == []
+    (new / "x.warc.zst").write_bytes(b"")
+    assert reasons(list(Against(old, [new]).findings())) == {"bytes-changed"}
+
+
 def test_jwarc_and_others_are_told_what_they_lose(tmp_path: Path) -> None:
     """Another id, no Truncated, profile and version 1.0, a date cut to seconds."""
     fine = b"2026-11-02T09:14:17.5Z"

@@ -12,6 +12,7 @@ from dedupindex.errors import BadSource
 from dedupindex.tally import OnProgress, Seen
 from dedupindex.verify.bytes import Unreadable
 from dedupindex.verify.collection import archives_below, in_order, size_of
+from dedupindex.verify.container import is_named
 from dedupindex.verify.finding import Finding
 from dedupindex.verify.originals import Originals, places
 from dedupindex.verify.pair import verify_pair
@@ -68,7 +69,7 @@ class Against:
         if not self._old.is_dir():
             return [(self._old, new) for new in self._new], []
         pairs, findings = [], []
-        names = [path.relative_to(self._old) for path in archives_below(self._old)]
+        names = [path.relative_to(self._old) for path in archives_below(self._old, is_named)]
         for name in names:
             there = [folder / name for folder in self._new if (folder / name).is_file()]
             pairs += [(self._old / name, path) for path in there]
@@ -77,7 +78,7 @@ class Against:
                 findings.append(Finding("file-missing", str(self._new[0] / name), -1, "", message))
         known = set(names)
         for folder in self._new:
-            for path in archives_below(folder):
+            for path in archives_below(folder, is_named):
                 if path.relative_to(folder) not in known:
                     message = f"there is no such file below {self._old}"
                     findings.append(Finding("file-extra", str(path), -1, "", message))

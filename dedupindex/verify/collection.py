@@ -99,8 +99,8 @@ def _archives(paths: Iterable[Path], seen: set[tuple[int, int]]) -> Iterator[Pat
                 yield found
 
 
-def archives_below(path: Path) -> Iterator[Path]:
-    """A file itself, or the archives below a directory, sorted by name.
+def archives_below(path: Path, wanted: Callable[[Path], bool] = is_archive) -> Iterator[Path]:
+    """A file itself, or the archives below a directory, sorted by name; `wanted` knows them.
 
     Names that begin with a dot are passed over: journals, and files that are not whole.
     """
@@ -113,7 +113,7 @@ def archives_below(path: Path) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             found = Path(folder, name)
-            if not name.startswith(".") and found.is_file() and is_archive(found):
+            if not name.startswith(".") and found.is_file() and wanted(found):
                 yield found
 
 

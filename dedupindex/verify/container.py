@@ -6,6 +6,7 @@ Behind damage in a gzip file reading goes on at the next certain beginning of a 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
@@ -17,6 +18,10 @@ from dedupindex.verify.records import Reader, Record
 
 AnyRecord = Record | arc.Document
 SUFFIXES = (".warc", ".warc.gz", ".arc", ".arc.gz")
+_NAMED = re.compile(r"\.w?arc((?:\.[a-z0-9]+)*)$")
+_BESIDE = frozenset(
+    ["cdx", "cdxj", "idx", "md5", "sha1", "sha256", "sha512", "txt", "log", "json", "csv", "xml"]
+)
 _PLAIN = 1 << 18  # bytes read at once of a plain file
 _START = 1 << 12
 
@@ -32,6 +37,15 @@ def is_archive(path: Path) -> bool:
             return file.size > 0 and kind_of(file) != ""
     except Unreadable:
         return False
+
+
+def is_named(path: Path) -> bool:
+    """Whether a file is an archive by its name or its bytes, though nobody here may read it.
+
+    Such as zstd, or one of which the beginning is gone. Catalogues and sums beside it are none.
+    """
+    found = _NAMED.search(path.name.lower())
+    return is_archive(path) or (found is not None and not _BESIDE & set(found[1].split(".")))
 
 
 def kind_of(file: File) -> str:
