@@ -137,6 +137,14 @@ def test_one_thing_at_a_time(source: Path, words: list[str]) -> None:
     assert main(["rewrite", "plan", *words]) == 2
 
 
+@pytest.mark.parametrize("word", ["--undo", "--commit"])
+def test_a_trial_of_what_has_none_does_nothing(source: Path, run: Run, word: str) -> None:
+    run("rewrite", "plan", "--in-place")
+    before = content(source)
+    assert main(["rewrite", "plan", word, "--dry-run"]) == 2
+    assert content(source) == before and run("rewrite", "plan", "--undo")[1]["restored"] == 19
+
+
 def test_results_do_not_go_where_the_next_scan_finds_them(source: Path) -> None:
     assert main(["rewrite", "plan", "--out", str(source / "out")]) == 4
     assert not (source / "out").exists()

@@ -41,7 +41,7 @@ bin/rewrite my-plan --commit                           lets go of it, for ever
 @click.option("--in-place", is_flag=True, help="Replace the files, with a journal to undo it.")
 @click.option("--undo", is_flag=True, help="Bring back, bit for bit, what --in-place replaced.")
 @click.option("--commit", "letting_go", is_flag=True, help="Drop what --undo needs.")
-@click.option("--dry-run", is_flag=True, help="Do all but write.")
+@click.option("--dry-run", is_flag=True, help="With --out or --in-place: do all but write.")
 @click.option("--min-size", type=click.IntRange(0), default=0, help="Bytes of body; less stays.")
 @click.option("--min-gain", type=click.IntRange(1), default=1, help="Bytes gained; less stays.")
 @click.option(
@@ -81,6 +81,8 @@ def command(
     """
     if [out is not None, in_place, undo, letting_go].count(True) != 1:
         raise click.UsageError("give one of --out, --in-place, --undo and --commit")
+    if dry_run and (undo or letting_go):  # never take a trial for the real thing
+        raise click.UsageError("--dry-run goes with --out and --in-place only")
     if (cdxj is None) != (not manifests):
         raise click.UsageError("--cdxj and --manifest go together")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave no file that is not whole
