@@ -57,6 +57,14 @@ def test_all_steps_of_what_is_sound(source: Path, tmp_path: Path, rehearse: Rehe
     assert all(step["sound"] for step in rehearse("--sample", 0).values())  # once more
 
 
+def test_in_a_directory_named_from_here(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["rehearse", source.name, "--work", "work"]) == 0
+    assert content(tmp_path / "work" / "copy") == content(tmp_path / "work" / "out")
+
+
 def spoiled(
     monkeypatch: pytest.MonkeyPatch, name: str, spoil: Callable[[Path], None], at: int
 ) -> None:

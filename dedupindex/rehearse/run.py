@@ -79,7 +79,7 @@ class _Rehearsal:
     ) -> None:
         self._sources, self._found, self._options = sources, find(sources), options
         self._say, self._progress = say, on_progress
-        self._top = options.work
+        self._top = options.work.absolute()
         self._baseline: Counter[str] = Counter()
         self._done = Report(dry_run=False)
         self._resources = 0  # documents of ARC files that are no HTTP responses

@@ -71,7 +71,7 @@ class Originals:
     def find(self, wanted: Wanted) -> Iterator[Place]:
         """Places of records of that URL and second."""
         if self._database is None:
-            self._database = sqlite3.connect(f"{self._path.as_uri()}?mode=ro", uri=True)
+            self._database = sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True)
         query = (
             "SELECT path, offset FROM places JOIN files ON files.rowid = file WHERE key = ? "
             "ORDER BY places.rowid"
