@@ -17,6 +17,7 @@ from dedupindex.errors import BadInput, DedupError, IndexBusy
 from dedupindex.files import sync_directory
 from dedupindex.manifest.finding import Sources, find
 from dedupindex.rewrite.disk import keep_metadata, open_for_reading, room, same_bytes
+from dedupindex.rewrite.parts import new_part, part_of, sweep
 from dedupindex.rewrite.run import side_by_side
 from dedupindex.tables import amount
 from dedupindex.warc.window import open_window
@@ -82,13 +83,14 @@ def bring_back(task: Task) -> Outcome:
     """Make the ARC file that a WARC file was made of, in the folder `Task.target`."""
     outcome = Outcome(task.path, "left")
     path, folder = Path(task.path), task.target
-    part = folder / f".{path.name}.part"
+    part = part_of(folder / path.name)
     try:
         outcome.bytes_before = path.stat().st_size
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder) as spool, removed(part):
             examine(path, spool)
-            with open(part, "w+b") as file, open_for_reading(path) as source:
+            sweep([folder / path.name])  # what a killed run left
+            with new_part(part, -1) as file, open_for_reading(path) as source:
                 end = rebuild(path, spool, file.write)
                 file.flush()
                 keep_metadata(source, file)

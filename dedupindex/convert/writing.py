@@ -23,6 +23,7 @@ from dedupindex.convert.walk import MemberBegins, Odd, Text, Zeros, arc_framing,
 from dedupindex.errors import BadDate, BadSource
 from dedupindex.files import sync_directory
 from dedupindex.rewrite.disk import being_written, keep_metadata
+from dedupindex.rewrite.parts import new_part, part_of, sweep
 from dedupindex.timestamps import check_digits, date_of_digits
 from dedupindex.warc.arc import HEADER, ArcFraming, date_of_header, fields_of
 from dedupindex.warc.record import PIECE, BrokenRecord, Record
@@ -82,9 +83,10 @@ def _convert(task: Task, window: Window, outcome: Outcome) -> str:
             raise Odd(f"{target} is there already, and is not made of it: {error}") from error
         return "there"
     target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f".{target.name}.part")
+    sweep([target])  # what a killed run left
+    part = part_of(target)
     with removed(part):
-        with open(part, "w+b") as file, _Converter(task, window, file, framed) as converter:
+        with new_part(part, -1) as file, _Converter(task, window, file, framed) as converter:
             converter.run(outcome)
             file.flush()
             keep_metadata(window.file, file)

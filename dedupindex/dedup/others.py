@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from dedupindex.errors import Damaged
-from dedupindex.files import sync_directory
 from dedupindex.manifest.finding import Found
 from dedupindex.rewrite.container import Left
 from dedupindex.rewrite.disk import (
@@ -18,7 +17,7 @@ from dedupindex.rewrite.disk import (
     open_for_reading,
     same_bytes,
 )
-from dedupindex.rewrite.writing import part_of
+from dedupindex.rewrite.parts import new_part, part_of, put, sweep
 
 
 def copy(file: Found, out: Path) -> None:
@@ -41,19 +40,19 @@ def copy(file: Found, out: Path) -> None:
                     raise Left(f"{target} is there already, with another content")
             return
         target.parent.mkdir(parents=True, exist_ok=True)
+        sweep([target])  # of a killed run
         part = part_of(target)
         before = os.fstat(source.fileno())
         try:
-            with open(part, "w+b", buffering=0) as into:
+            with new_part(part) as into:
                 _copied(source, into, before.st_size)
                 keep_metadata(source, into)
                 os.fsync(into.fileno())
-            if identity(os.stat(file.path)) != identity(before):
-                raise Left("it was changed while it was copied")
-            os.replace(part, target)
+                if identity(os.stat(file.path)) != identity(before):
+                    raise Left("it was changed while it was copied")
+                put(part, into, target)
         finally:
             part.unlink(missing_ok=True)
-        sync_directory(target.parent)
 
 
 def _copied(source: BinaryIO, into: BinaryIO, size: int) -> None:

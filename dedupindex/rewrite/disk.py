@@ -129,15 +129,24 @@ def keep_metadata(source: BinaryIO, target: BinaryIO) -> None:
 
 
 def being_written(file: BinaryIO) -> bool:
-    """Whether some process has the file open for writing, or holds a lock on it.
+    """Whether some process has the file open for writing, or holds a lock on it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_UN)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
+            return True
+    return written_to(file)
 
-    A lease that is asked for and given back tells the first, where the kernel and the file system
-    have leases; it is refused for files of other users, and then nothing is known.
+
+def written_to(file: BinaryIO) -> bool:
+    """Whether some process has the file open for writing. Leaves a lock on it as it is.
+
+    A lease that is asked for and given back tells that, where the kernel and the file system have
+    leases; it is refused for files of other users, and then nothing is known.
     """
     descriptor = file.fileno()
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     except OSError as error:

@@ -22,7 +22,7 @@ from dedupindex.manifest.line import Container
 from dedupindex.rewrite.container import Job, Left, Outcome, check_still, check_unchanged
 from dedupindex.rewrite.disk import FileSink, content_hash, keep_metadata, open_for_reading
 from dedupindex.rewrite.journal import Journal, entries, summary
-from dedupindex.rewrite.writing import part_of
+from dedupindex.rewrite.parts import new_part, part_of, put
 
 
 def settled(job: Job, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
@@ -108,10 +108,10 @@ def _copy_whole(job: Job, container: Container) -> None:
     target, journal = job.out / container.name, Journal(job.out, container.name)
     part = part_of(target)
     try:
-        with open(part, "w+b", buffering=0) as into:
+        with new_part(part) as into:
             _copied(container, into)
-        journal.clear()
-        os.replace(part, target)
+            journal.clear()
+            put(part, into, target)
     except Left:
         journal.clear()
         target.unlink(missing_ok=True)

@@ -21,6 +21,7 @@ from dedupindex.rewrite.container import Job, Outcome
 from dedupindex.rewrite.disk import room
 from dedupindex.rewrite.journal import DIRECTORY
 from dedupindex.rewrite.leaning import settled
+from dedupindex.rewrite.parts import sweep
 from dedupindex.rewrite.writing import rewrite_container
 from dedupindex.tables import amount
 
@@ -47,6 +48,7 @@ def rewrite(job: Job, processes: int = 1) -> Iterator[Outcome]:
         (place / DIRECTORY).mkdir(parents=True, exist_ok=True)
     with locked(places):
         _check_room(job, containers, processes)
+        sweep(job.out / one.name if job.out else Path(one.path) for one in containers)
         yield from _settled(job, side_by_side(_rewrite, job, containers, processes))
 
 

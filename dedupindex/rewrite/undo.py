@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from dedupindex.errors import Damaged
-from dedupindex.files import sync_directory
 from dedupindex.rewrite.container import Left
 from dedupindex.rewrite.disk import (
     DrySink,
@@ -37,8 +36,8 @@ from dedupindex.rewrite.journal import (
     entries,
     summary,
 )
+from dedupindex.rewrite.parts import hold, is_still, new_part, part_of, put, sweep
 from dedupindex.rewrite.recipe import END
-from dedupindex.rewrite.writing import part_of
 from dedupindex.warc import http
 from dedupindex.warc.single import NotExact, Single
 
@@ -68,7 +67,7 @@ class Restored:
 def clean(directory: Path) -> None:
     """Remove what killed runs left in a directory: files that never got their names."""
     for journal in list(begun(directory)):
-        part_of(directory / journal.name).unlink(missing_ok=True)
+        sweep([directory / journal.name])
         journal.discard_parts()
     for dropped in (directory / DIRECTORY).glob("*.dropped"):
         if not dropped.with_suffix(".jsonl").exists():
@@ -104,15 +103,18 @@ def _in_place(task: Undo) -> Restored:
     if not journal.dropped.exists():
         raise Left("its dropped members are gone; use --out to make the records of their originals")
     try:
-        with open_for_reading(path) as source, open(part, "w+b", buffering=0) as file:
+        with open_for_reading(path) as source, new_part(part) as file:
+            hold(source)
+            sweep([path])  # what a killed run left
             if os.fstat(source.fileno()).st_size == was.size:
                 if content_hash(source) != was.content_hash:
                     raise Left("it is neither what it was nor what it became")
                 journal.clear()  # a run before was killed when all was done but this
                 return Restored(task.name, "there", ended.revisits, "", was.size)
             size = _exact(source, journal, was, file)
-        os.replace(part, path)
-        sync_directory(path.parent)
+            if not is_still(path, source):
+                raise Left("it was replaced meanwhile")
+            put(part, file, path)
     finally:
         part.unlink(missing_ok=True)
     journal.clear()
@@ -147,13 +149,14 @@ def _to_directory(task: Undo, out: Path) -> Restored:
     target = out / task.name
     target.parent.mkdir(parents=True, exist_ok=True)
     part = part_of(target)
+    sweep([target])  # what a killed run left
     if target.exists():
         raise Left(f"{target} is there already")
     journal = Journal(task.directory, task.name)
     try:
         with (
             open_for_reading(task.directory / task.name) as source,
-            open(part, "w+b", buffering=0) as file,
+            new_part(part) as file,
         ):
             restored = Restored(task.name, "copied")
             told = journal.of_size(os.fstat(source.fileno()).st_size)
@@ -172,8 +175,7 @@ def _to_directory(task: Undo, out: Path) -> Restored:
                 _finish(source, file, was)
                 restored = Restored(task.name, "records", ended.revisits)
             restored.bytes_after = os.fstat(file.fileno()).st_size
-        os.replace(part, target)
-        sync_directory(target.parent)
+            put(part, file, target)
         return restored
     finally:
         part.unlink(missing_ok=True)

@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from dedupindex.files import sync_directory
+from dedupindex.errors import DedupError
 from dedupindex.manifest.line import Container
 from dedupindex.rewrite.container import (
     Job,
@@ -35,9 +35,11 @@ from dedupindex.rewrite.disk import (
     keep_metadata,
     open_for_reading,
     same_bytes,
+    written_to,
 )
 from dedupindex.rewrite.journal import Journal, Was, Writer
 from dedupindex.rewrite.originals import Originals
+from dedupindex.rewrite.parts import hold, is_still, new_part, part_of, put, sealed
 
 
 def rewrite_container(job: Job, container: Container) -> Outcome:
@@ -50,11 +52,16 @@ def rewrite_container(job: Job, container: Container) -> Outcome:
         return Outcome(container.name, "kept", bytes_before=size, bytes_after=size)
     try:
         with _opened(job, container) as source, closing(Originals(job.plan)) as originals:
+            if job.out is None and not job.dry:
+                hold(source)
             if job.out is None and (done := _resumed(container, source, dry=job.dry)):
                 return done
+            if job.out is None:
+                _check_other_roots(container)
             before = os.fstat(source.fileno())
             check_unchanged(container, source)
-            if being_written(source):
+            check_idle = being_written if job.dry or job.out is not None else written_to
+            if check_idle(source):  # a lock in place is our own
                 raise Left("some other process is writing to it")
             if job.dry:
                 with closing(DrySink()) as sink:
@@ -99,21 +106,24 @@ def _to_directory(
     part = part_of(target)
     with closing(Writer(journal)) as writer, _removed(part):
         writer.begin(_was(container, before), keep_dropped=False)
-        with open(part, "w+b", buffering=0) as file:
+        with new_part(part) as file:
             outcome = build(job, container, source, FileSink(file), writer, originals)
             keep_metadata(source, file)
             os.fsync(file.fileno())
-            check_still(container, source, before)
+            _check_settled(container, source, before)
             if target.exists():
                 with open_for_reading(target) as there:
                     if not same_bytes(file, there):
                         raise Left(f"{target} is there already, with another content")
                 outcome.state = "there"
-        if outcome.revisits:
-            writer.finish(outcome.bytes_after)
-        if outcome.state != "there":
-            os.replace(part, target)
-            sync_directory(target.parent)
+            if outcome.revisits:
+                writer.finish(outcome.bytes_after)
+            if outcome.state != "there":
+                try:
+                    put(part, file, target)
+                except OSError:
+                    journal.clear()  # it is of no file
+                    raise
         return outcome
 
 
@@ -122,10 +132,8 @@ def _resumed(container: Container, source: BinaryIO, *, dry: bool) -> Outcome | 
 
     Removes what a killed run left, if this is no dry run; raises `Left` if that cannot be told.
     """
-    path = Path(container.path)
     journal = Journal(Path(container.root), container.name)
     if not dry:
-        part_of(path).unlink(missing_ok=True)
         journal.discard_parts()
     if not journal.exists():
         return None
@@ -151,21 +159,48 @@ def _in_place(
     part = part_of(path)
     with closing(Writer(journal)) as writer, _removed(part):
         writer.begin(_was(container, before), keep_dropped=True)
-        with open(part, "w+b", buffering=0) as file:
+        with new_part(part) as file:
             outcome = build(job, container, source, FileSink(file), writer, originals)
             if not outcome.revisits:
                 return outcome
             keep_metadata(source, file)
             os.fsync(file.fileno())
-        writer.finish(outcome.bytes_after)
-        try:
-            check_still(container, source, before)
-            os.replace(part, path)
-        except (Left, OSError):
-            journal.clear()
-            raise
-        sync_directory(path.parent)
+            whole = sealed(part, file)
+        with whole:
+            writer.finish(outcome.bytes_after)
+            try:
+                _check_settled(container, source, before)
+                put(part, whole, path)
+            except (Left, DedupError, OSError) as error:
+                if is_still(path, source):
+                    journal.clear()
+                    raise
+                if isinstance(error, DedupError):
+                    raise
+                raise DedupError(
+                    f"{path}: {error}; what was dropped is kept: run the same again to go on"
+                ) from error
         return outcome
+
+
+def _check_settled(container: Container, source: BinaryIO, before: os.stat_result) -> None:
+    """Raise `Left` if the source is not at rest, just before a file made of it gets its name."""
+    check_still(container, source, before)
+    if written_to(source):
+        raise Left("some other process began to write to it")
+
+
+def _check_other_roots(container: Container) -> None:
+    """Raise `Left` if a run on a folder above or below the root has the file's old content."""
+    root, path = Path(container.root).resolve(), Path(os.path.abspath(container.path))
+    for name in {path, path.resolve()}:
+        for folder in name.parents:
+            journal = Journal(folder, str(name.relative_to(folder)))
+            if folder.resolve() != root and journal.dropped.exists():
+                raise Left(
+                    f"a run on {folder} has rewritten it, and can be undone: --commit or --undo "
+                    "that first"
+                )
 
 
 def _was(container: Container, before: os.stat_result) -> Was:
@@ -179,8 +214,3 @@ def _removed(part: Path) -> Iterator[None]:
         yield
     finally:
         part.unlink(missing_ok=True)
-
-
-def part_of(path: Path) -> Path:
-    """Under which name a file is written, beside its own."""
-    return path.with_name(f".{path.name}.part")

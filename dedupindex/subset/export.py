@@ -22,8 +22,8 @@ from dedupindex.errors import BadInput, DedupError
 from dedupindex.files import sync_directory
 from dedupindex.manifest.finding import Found, find
 from dedupindex.rewrite.disk import FileSink, open_for_reading, room
+from dedupindex.rewrite.parts import PART, new_part, part_of, sweep
 from dedupindex.rewrite.run import side_by_side
-from dedupindex.rewrite.writing import part_of
 from dedupindex.subset.choice import Choice, Piece
 from dedupindex.subset.scan import Filter, Scanned, Task, rows, scan
 from dedupindex.tables import amount
@@ -32,7 +32,7 @@ from dedupindex.verify.finding import REMARK, Finding
 
 _SUFFIX = ".warc.gz"
 _PIECE = 1 << 20
-_PART = re.compile(r"(?<=/)\.([^/]*)\.part\b")  # see `part_of`
+_PART = re.compile("(?<=/)" + PART.pattern + r"\b")
 _LEVEL = 6  # of deflate, for records of plain files
 
 
@@ -149,6 +149,7 @@ def _write(
             f"{nearest}: {amount(needed.total())} are to be written, {amount(free)} are free; "
             "nothing was begun"
         )
+    sweep(targets)  # what a killed run left
     with ExitStack() as parts:
         for target in targets:
             parts.callback(part_of(target).unlink, missing_ok=True)
@@ -180,7 +181,7 @@ def _copy(choice: Choice, files: list[Found], places: _Places) -> None:
 
 def _sink(opened: ExitStack, part: Path) -> FileSink:
     """A new file, on disk when it is closed."""
-    file = opened.enter_context(open(part, "w+b", buffering=0))  # noqa: SIM115
+    file = opened.enter_context(new_part(part))
     opened.callback(os.fsync, file.fileno())
     return FileSink(file)
 
