@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import shlex
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -357,6 +358,44 @@ def test_the_report_as_text(
     assert "19 captures became revisits" in said
     assert "verified: 4 files, nothing found" in said
     assert "example.com" in said
+
+
+def test_json_has_every_host(tmp_path: Path, dedup: Dedup) -> None:
+    body = [Random(1).randbytes(1500)]
+    for number in range(1, 28):
+        write(tmp_path / "in" / f"{number:02}.warc.gz", number, body, chr(ord("A") + number))
+    done = dedup(tmp_path / "in", "--out", tmp_path / "out")
+    check(done)
+    assert len(done["hosts"]) == len({host["host"] for host in done["hosts"]}) == 27
+
+
+def test_what_depends_on_originals_of_an_index_is_seen_once_the_results_are_in_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bodies = [Random(number).randbytes(1500) for number in range(3)]
+    index = str(index_of(tmp_path, write(tmp_path / "old" / "x.warc.gz", 1, bodies)))
+    write(tmp_path / "set" / "y.warc.gz", 2, bodies)
+    words = [str(tmp_path / "set"), "--index", index]
+
+    def dependents() -> int:
+        capsys.readouterr()
+        assert main(["impact", index, "--container", "x.warc.gz", "--json"]) == 0
+        found: int = json.loads(capsys.readouterr().out)["dependents"]["captures"]
+        return found
+
+    def do_what_is_told() -> None:
+        told = capsys.readouterr().out.partition("next: bin/")[2].partition("    ")[0]
+        assert main(shlex.split(told)) == 0
+
+    assert main(["dedup", *words, "--out", str(tmp_path / "out")]) == 0
+    assert (said := capsys.readouterr().out) and dependents() == 0
+    assert f"next: bin/index --add {tmp_path / 'out'} {index} " in said
+    assert main(["index", "--add", str(tmp_path / "out"), index]) == 0
+    assert dependents() == 3
+    write(tmp_path / "later" / "z.warc.gz", 3, bodies)
+    assert main(["dedup", str(tmp_path / "later"), "--index", index, "--in-place"]) == 0
+    do_what_is_told()
+    assert dependents() == 6
 
 
 def test_a_file_in_ranges_reads_as_one(tmp_path: Path) -> None:

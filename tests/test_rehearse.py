@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from dedupindex.cli import main
 from dedupindex.errors import IndexBusy
 from dedupindex.files import exclusive
+from dedupindex.rehearse import replay
 from dedupindex.rehearse import run as rehearsing
 from tests.rewriting import content, members, small_set
 from tests.warc_cases import DATA, response
@@ -120,6 +122,23 @@ def test_what_is_not_begun(source: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert main(["rehearse", str(tmp_path / "empty"), "--work", str(tmp_path / "work")]) == 4
     monkeypatch.setattr(rehearsing, "room", lambda _: 10)
     assert main([*words, str(tmp_path / "work")]) == 3
+
+
+def test_replay_that_shows_nothing_is_no_proof(
+    tmp_path: Path, rehearse: Rehearse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pywb whose indexer fails, and which then has nothing to serve."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name, does in (("wayback", "exec sleep 60"), ("cdx-indexer", "echo no >&2; exit 1")):
+        (tools / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tools / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    monkeypatch.setattr(replay, "_PATIENCE", 0.2)
+    compared = rehearse("--sample", 3, status=8)["compare"]
+    assert compared["replayed"] == 0 and not compared["sound"]
+    assert any("could not index" in problem for problem in compared["problems"])
+    assert any("replayed nothing" in problem for problem in compared["problems"])
 
 
 def test_sources_in_the_directory_of_work_are_not_removed(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from dedupindex.cli.common import UNSOUND, Command, print_json, say, warn
+from dedupindex.cli.common import UNSOUND, Command, say, warn
 from dedupindex.cli.progress import shown
 from dedupindex.dedup.report import Report
 from dedupindex.dedup.run import Options, dedup
@@ -76,7 +78,7 @@ def command(
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave no file that is not whole
     chosen = Options(
         out=out, compare=Compare.parse(compare), dry=dry_run,
-        jobs=jobs or len(os.sched_getaffinity(0)), **options,
+        jobs=jobs or len(os.sched_getaffinity(0)), every_host=as_json, **options,
     )  # fmt: skip
     with shown(verbose=verbose) as progress:
         report = dedup(list(sources), chosen, say, progress)
@@ -85,9 +87,13 @@ def command(
         if finding.level != REMARK:
             say(f"warning: {finding.file} at {finding.offset}: {finding.reason}: {finding.message}")
     if as_json:
-        print_json(report.as_json())
+        sys.stdout.flush()
+        sys.stdout.buffer.writelines(report.as_json())
+        sys.stdout.buffer.flush()
     else:
         _tell(report)
+        if options["index"] is not None and report.revisits and not dry_run:
+            _tell_next(sources, out, options["index"])
     return _status(report, in_place=in_place)
 
 
@@ -130,3 +136,9 @@ def _tell(report: Report) -> None:
             f"{count:,} {what}" for what, count in sorted(report.proof.levels.items())
         )
         click.echo(f"verified: {report.proof.files:,} files, {found or 'nothing found'}")
+
+
+def _tell_next(sources: tuple[str, ...], out: Path | None, index: Path) -> None:
+    words = ["bin/index", "--add", out] if out else ["bin/index", "--replace", *sources]
+    typed = printable(shlex.join(map(str, [*words, index])))
+    click.echo(f"next: {typed}    so that bin/impact and bin/purge know what the revisits need")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from dedupindex.capture import Problem
 from dedupindex.dedup.proof import Proof
@@ -36,7 +39,8 @@ class Report:
     bytes_before: int = 0
     bytes_after: int = 0
     refused: Counter[str] = field(default_factory=Counter)  # equal to another, by why they stay
-    hosts: list[Host] = field(default_factory=list)
+    hosts: list[Host] = field(default_factory=list)  # the first, and all others as one
+    every_host: Path | None = None  # all of them, a line of JSON for each, which may be millions
     left: list[Problem] = field(default_factory=list)  # files left alone, and damage in files
     proof: Proof = field(default_factory=Proof)
     work: Path = Path()
@@ -79,7 +83,16 @@ class Report:
         if told < self.captures:
             self.refused[FILE_LEFT] = self.captures - told
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> Iterator[bytes]:
+        """One object, piece by piece."""
+        yield orjson.dumps(self._without_hosts())[:-1] + b',"hosts":['
+        if self.every_host is not None:
+            with open(self.every_host, "rb") as hosts:
+                for number, line in enumerate(hosts):
+                    yield (b"," if number else b"") + line.rstrip(b"\n")
+        yield b"]}\n"
+
+    def _without_hosts(self) -> dict[str, Any]:
         return {
             "dry_run": self.dry_run,
             "files": self.files,
@@ -92,7 +105,6 @@ class Report:
             "bytes_before": self.bytes_before,
             "bytes_after": self.bytes_after,
             "refused": dict(sorted(self.refused.items())),
-            "hosts": [host._asdict() for host in self.hosts],
             "left": [
                 {"file": file, "offset": offset, "why": why} for file, offset, why in self.left
             ],

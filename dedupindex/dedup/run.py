@@ -34,7 +34,7 @@ from dedupindex.rewrite.run import check_names, rewrite, side_by_side
 from dedupindex.sources.finding import UNFINISHED
 from dedupindex.tally import OnProgress, Seen
 
-_HOSTS, _OUTCOMES = "hosts.tsv", "outcomes.jsonl"
+_HOSTS, _EVERY_HOST, _OUTCOMES = "hosts.tsv", "hosts.jsonl", "outcomes.jsonl"
 _SHOWN = 20  # hosts of a report
 
 
@@ -51,6 +51,7 @@ class Options:
     dry: bool = False
     jobs: int = 1
     memory: str = "1GB"  # for DuckDB
+    every_host: bool = False  # write `Report.every_host`
 
 
 def dedup(
@@ -110,7 +111,9 @@ class _Run:
         with self._stage("adding up"):
             lines = open_manifest(self._work.manifest).parquet
             spool = self._work.top / _HOSTS
-            first, rest = by_host(lines, spool, _SHOWN, options.memory)
+            if options.every_host:
+                report.every_host = self._work.top / _EVERY_HOST
+            first, rest = by_host(lines, spool, _SHOWN, options.memory, report.every_host)
             report.hosts = [*first, rest] if any(rest[1:]) else first
         if options.out is None and not options.dry:
             self._work.begin(None)

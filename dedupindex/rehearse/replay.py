@@ -36,7 +36,8 @@ class Answer(NamedTuple):
 def replay(step: Step, before: Path, after: Path, chosen: Sequence[Chosen], beside: Path) -> None:
     """Compare what pywb serves for revisits with what it served for the records that were there.
 
-    Without pywb nothing is done. What pywb cannot replay of the file before counts for nothing.
+    Without pywb nothing is done. What pywb cannot replay of the file before counts for nothing,
+    but if that is all of the sample the step fails.
     """
     wayback, indexer = shutil.which("wayback"), shutil.which("cdx-indexer")
     if wayback is None or indexer is None or not chosen:
@@ -46,7 +47,7 @@ def replay(step: Step, before: Path, after: Path, chosen: Sequence[Chosen], besi
         home = Path(name)
         collections = {"before": before, "after": after}
         for collection, folder in collections.items():
-            _index(indexer, folder, home / f"{collection}.cdxj")
+            _index(step, indexer, folder, home / f"{collection}.cdxj")
         with _serving(wayback, collections, home) as port:
             for one in chosen:
                 said = dict((key.lower(), value) for key, value in _FIELD.findall(one.entry.header))
@@ -59,11 +60,16 @@ def replay(step: Step, before: Path, after: Path, chosen: Sequence[Chosen], besi
                 if was != now:
                     step.fail(f"{said['target-uri']} {said['date']}: pywb serves something else")
     step.numbers["replayed"] = replayed
+    if not replayed:
+        step.fail("pywb is here, and replayed nothing of the sample: nothing is known of replay")
 
 
-def _index(indexer: str, folder: Path, target: Path) -> None:
+def _index(step: Step, indexer: str, folder: Path, target: Path) -> None:
     words = [indexer, "-j", "-s", "-r", "-d", str(folder), "-o", str(target), str(folder)]
-    subprocess.run(words, check=False, capture_output=True)
+    done = subprocess.run(words, check=False, capture_output=True)
+    if done.returncode:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        step.fail(f"pywb could not index {folder}: {said[-1] if said else done.returncode}")
 
 
 @contextmanager

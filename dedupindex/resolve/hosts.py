@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+import orjson
 
 from dedupindex.manifest.spool import literal, quoted
 from dedupindex.resolve.engine import Database, working
@@ -13,6 +15,9 @@ _HOST = r"^[A-Za-z][A-Za-z0-9+.-]*://(?:[^/?#]*@)?([^/?#:]+|\[[^\]/?#]*\])"
 _OF = f"""coalesce(
   nullif(rtrim(lower(regexp_extract(url, {quoted(_HOST)}, 1)), '.'), ''),
   left(lower(split_part(url, ':', 1)), 255))"""
+
+_ORDER = "ORDER BY saved DESC, captures DESC, host"
+_AT_ONCE = 10_000
 
 
 class Host(NamedTuple):
@@ -31,8 +36,13 @@ def spooled(hosts: Mapping[str, Sequence[int]]) -> Iterable[str]:
             yield f"{host}\t{revisits}\t{saved}\n"
 
 
-def by_host(lines: str, spool: Path, most: int, memory: str) -> tuple[list[Host], Host]:
-    """The hosts of most bytes saved, and all others together; `lines` is a glob of Parquet."""
+def by_host(
+    lines: str, spool: Path, most: int, memory: str, everything: Path | None = None
+) -> tuple[list[Host], Host]:
+    """The hosts of most bytes saved, and all others together; `lines` is a glob of Parquet.
+
+    All of them go to the file `everything`, a line of JSON for each.
+    """
     with working(spool.parent, memory, 0) as (database, _):
         database.execute(f"""
             CREATE TABLE hosts AS
@@ -46,7 +56,11 @@ def by_host(lines: str, spool: Path, most: int, memory: str) -> tuple[list[Host]
                 delim = '\t', new_line = '\\n', quote = '', escape = '', nullstr = '\x01',
                 columns = {{'host': 'VARCHAR', 'revisits': 'BIGINT', 'saved': 'BIGINT'}})
               GROUP BY 1) AS r ON c.host = r.host""")
-        first = _hosts(database, f"ORDER BY saved DESC, captures DESC, host LIMIT {most}")
+        first = list(_hosts(database, f"{_ORDER} LIMIT {most}"))
+        if everything is not None:
+            with open(everything, "wb") as into:
+                for host in _hosts(database, _ORDER):
+                    into.write(orjson.dumps(host._asdict()) + b"\n")
         row = database.execute(
             "SELECT sum(captures), sum(revisits), sum(saved), count(*) FROM hosts"
         ).fetchone()
@@ -61,6 +75,8 @@ def by_host(lines: str, spool: Path, most: int, memory: str) -> tuple[list[Host]
     return first, rest
 
 
-def _hosts(database: Database, order: str) -> list[Host]:
+def _hosts(database: Database, order: str) -> Iterator[Host]:
     found = database.execute(f"SELECT host, captures, revisits, saved FROM hosts {order}")
-    return [Host(host, *map(int, counts)) for host, *counts in found.fetchall()]
+    while rows := found.fetchmany(_AT_ONCE):
+        for host, *counts in rows:
+            yield Host(host, *map(int, counts))
