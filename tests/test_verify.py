@@ -32,6 +32,7 @@ from tests.warc_cases import (
     gz,
     record,
     record_id,
+    request,
     sha1,
 )
 
@@ -153,6 +154,27 @@ def pair(**options: Any) -> Case:
 
 def cut(tmp_path: Path) -> set[str]:
     return raw(tmp_path, gz(page(1)) + gz(page(2))[:-9])
+
+
+def posted(number: int, **options: Any) -> bytes:
+    return request(b"POST", number=number, Target_URI=HOST + b"1", Date=DAY % 1, **options)
+
+
+def posted_elsewhere(tmp_path: Path) -> set[str]:
+    """In files by themselves: the request, its answer, the revisit of that."""
+    asking = write(tmp_path / "a.warc.gz", [posted(50, Concurrent_To=record_id(1))])
+    answers = write(tmp_path / "b.warc.gz", [page(1)])
+    made = write(tmp_path / "c.warc.gz", [copy_of(2, 1)])
+    return {finding.reason for finding in verify_collection([made], [asking, answers])}
+
+
+def other_payload(number: int, **options: Any) -> bytes:
+    """Another page with the URL and the second of one."""
+    same = {"Target_URI": HOST + b"%d" % number, "Date": DAY % number}
+    return page(number + 60, b"another", **same, **options)
+
+
+PART = HTTP.replace(b"200 OK", b"206 Partial Content")
 
 
 def rotten(number: int, **options: Any) -> bytes:
@@ -325,6 +347,19 @@ ALONE: dict[str, list[Case]] = {
             page(1, chunked(b"abc"), head=CHUNKED_HTTP, Payload_Digest=None),
             copy_of(2, 1, b"abc", head=CHUNKED_HTTP),
         ),
+        records(page(1), posted(50, Concurrent_To=record_id(1)), copy_of(2, 1)),
+        records(copy_of(2, 1), page(1, Concurrent_To=record_id(50)), posted(50)),
+        posted_elsewhere,
+    ],
+    "ambiguous-original": [
+        records(page(1), other_payload(1), copy_of(2, 1)),
+        records(other_payload(1, Payload_Digest=None), copy_of(2, 1), page(1)),
+        records(other_payload(1), copy_of(2, 1), page(1, Payload_Digest=None)),
+    ],
+    "same-moment": [records(page(1), copy_of(2, 1, Target_URI=HOST + b"1", Date=DAY % 1))],
+    "partial": [
+        records(page(1, head=PART), copy_of(2, 1, head=PART)),
+        records(page(1, head=PART), copy_of(2, 1)),
     ],
 }
 
@@ -356,7 +391,20 @@ def test_what_a_digest_proves_is_sound_whatever_another_says(tmp_path: Path) -> 
 def test_a_full_record_of_the_same_second_makes_no_self_reference(tmp_path: Path) -> None:
     twin = page(1).replace(record_id(1), record_id(9))
     same = copy_of(1, 1, Refers_To=record_id(9))
-    assert found(tmp_path, twin, same) == set()
+    assert found(tmp_path, twin, same) == {"same-moment"}
+
+
+def test_originals_that_others_find_as_well_pass(tmp_path: Path) -> None:
+    """An answer to GET, one to POST under the same URL, and one payload twice in a second."""
+    got = request(number=50, Target_URI=HOST + b"1", Concurrent_To=record_id(1))
+    assert found(tmp_path, page(1), got, copy_of(2, 1)) == set()
+    of_post = [page(1), posted(50, Concurrent_To=record_id(1)), posted(51)]
+    again = copy_of(2, 1, Target_URI=HOST + b"1")
+    assert found(tmp_path, *of_post, again) == set()
+    twice = page(61, Target_URI=HOST + b"1", Date=DAY % 1)
+    assert found(tmp_path, page(1), twice, copy_of(2, 1)) == set()
+    unstated = page(61, Target_URI=HOST + b"1", Date=DAY % 1, Payload_Digest=None)
+    assert found(tmp_path, page(1), unstated, copy_of(2, 1)) == set()
 
 
 @pytest.mark.parametrize("stated", [0, 73, 74])  # many are too small

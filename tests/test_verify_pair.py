@@ -132,6 +132,10 @@ CHANGED: dict[str, list[Callable[[], tuple[list[bytes], list[bytes]]]]] = {
     "unfit-revisit": [
         records([page(1), page(2, Truncated=b"time")], [page(1), copy_of(2, 1)]),
         records([page(1), page(2, Segment_Number=b"1")], [page(1), copy_of(2, 1)]),
+        records(
+            [page(1), page(2).replace(b"WARC-Type: response", b"WARC-Type: resource")],
+            [page(1), copy_of(2, 1)],
+        ),
     ],
     "larger": [records([page(1, b"x"), page(2, b"x")], [page(1, b"x"), copy_of(2, 1, b"x")])],
 }

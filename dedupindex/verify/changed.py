@@ -95,6 +95,9 @@ class Sides:
     def _revisit(self, before: AnyRecord, after: AnyRecord, at: int) -> Iterator[Note]:
         assert isinstance(before, Record) and isinstance(after, Record)
         yield from heads(before.head, after.head)
+        if before.kind != b"response":
+            kind = before.kind.decode("ascii", "replace")
+            yield "unfit-revisit", f"it was of the type {kind}, and should have stayed"
         notes: list[Note] = []
         facts, message = examine(after, notes)
         notes.extend(revisits.alone(after, facts))

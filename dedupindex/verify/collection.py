@@ -22,7 +22,7 @@ from dedupindex.verify.container import AnyRecord, Container, is_archive
 from dedupindex.verify.facts import FULL, Facts, Note, checked
 from dedupindex.verify.finding import Finding
 from dedupindex.verify.records import Record
-from dedupindex.verify.references import References, Row
+from dedupindex.verify.references import References, Row, posted_by
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -73,7 +73,8 @@ class Collection:
     def _take(
         self, references: References, spool: Path, number: int, own: bool
     ) -> Iterator[Finding]:
-        for records, rows, findings in _batches(spool):
+        for records, rows, findings, posted in _batches(spool):
+            references.add_posted(posted)
             if own:
                 self.records += records
                 yield from (Finding(*finding) for finding in findings)
@@ -172,6 +173,7 @@ class _Batch:
         self.records = 0
         self.rows: list[tuple[int, tuple[object, ...]]] = []
         self.findings: list[tuple[object, ...]] = []
+        self.posted: list[bytes] = []  # see `posted_by`
 
     def take(self, container: Container, record: AnyRecord) -> None:
         """Examine one record."""
@@ -181,6 +183,8 @@ class _Batch:
             facts, message = examined
             if facts.kind in FULL or facts.kind == b"revisit":
                 self.rows.append((record.offset, tuple(facts)))
+            elif facts.method not in (b"", b"GET"):
+                self.posted.extend(posted_by(facts))
             if facts.kind == b"revisit" and isinstance(record, Record):
                 notes.extend(revisits.alone(record, facts))
                 notes.extend(revisits.headers(message, facts))
@@ -192,11 +196,12 @@ class _Batch:
     def write(self, at_least: int = 0) -> None:
         """Write what has gathered, if it is enough."""
         if self.records + len(self.findings) >= at_least:
-            marshal.dump((self.records, self.rows, self.findings), self._stream)
-            self.records, self.rows, self.findings = 0, [], []
+            batch = self.records, self.rows, self.findings, self.posted
+            marshal.dump(batch, self._stream)
+            self.records, self.rows, self.findings, self.posted = 0, [], [], []
 
 
-def _batches(spool: Path) -> Iterator[tuple[int, list[Any], list[Any]]]:
+def _batches(spool: Path) -> Iterator[tuple[int, list[Any], list[Any], list[bytes]]]:
     with open(spool, "rb") as stream:
         while stream.peek(1):
             yield marshal.load(stream)

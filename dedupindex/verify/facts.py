@@ -11,13 +11,14 @@ from dedupindex.verify import http
 from dedupindex.verify.arc import Document
 from dedupindex.verify.digests import Stated, Sum, is_empty, read
 from dedupindex.verify.finding import Broken
-from dedupindex.verify.records import Record
+from dedupindex.verify.records import Head, Record
 
 _DATE = re.compile(
     rb"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])"
     rb"T(?:[01][0-9]|2[0-3]):[0-5][0-9]:(?:[0-5][0-9]|60)(?:\.[0-9]{1,9})?Z"
 )
 FULL = frozenset((b"response", b"resource", b"arc"))  # what a revisit may refer to
+_METHOD = re.compile(rb"([A-Z]{1,16}) [^\r\n]* HTTP/")
 _HTTP_KINDS = frozenset((b"response", b"request", b"revisit"))
 _NEEDS_URI = frozenset(
     (b"response", b"resource", b"request", b"revisit", b"conversion", b"continuation")
@@ -53,6 +54,8 @@ class Facts(NamedTuple):
     to_date: bytes = b""
     to_id: bytes = b""  # no brackets
     version: bytes = b""
+    concurrent: tuple[bytes, ...] = ()  # WARC-Concurrent-To, no brackets
+    method: bytes = b""  # of a request
     corrupt: bool = False  # the payload is not, or may not be, what its digests say
 
 
@@ -170,7 +173,11 @@ def _read(
     held = payload is not None and body is not None and payload.raw in body.sums
     broken = whole is not None and block is not None and whole.raw != block.raw
     facts = facts_of(record, message, length - size, sums)
-    return facts._replace(corrupt=not held and (payload is not None or broken)), message
+    asked = _METHOD.match(start) if record.kind == b"request" else None
+    return facts._replace(
+        method=asked[1] if asked else b"",
+        corrupt=not held and (payload is not None or broken),
+    ), message
 
 
 def start_of(record: Record | Document) -> tuple[bytes, Iterator[bytes]]:
@@ -228,7 +235,15 @@ def facts_of(
         get(b"warc-refers-to-date"),
         bare(get(b"warc-refers-to")),
         head.version if head else b"",
+        _concurrent(head) if head else (),
     )
+
+
+def _concurrent(head: Head) -> tuple[bytes, ...]:
+    name = b"warc-concurrent-to"
+    if not head.has(name):
+        return ()
+    return tuple(bare(one) for key, value in head.fields if key == name for one in value.split())
 
 
 def _unfit(record: Record | Document, length: int) -> str:

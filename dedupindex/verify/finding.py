@@ -83,6 +83,9 @@ REASONS = {
     "claimed-length": BROKEN,
     "status": REMARK,
     "unfit-original": BROKEN,
+    "ambiguous-original": REMARK,
+    "same-moment": REMARK,
+    "partial": REMARK,
     # --- a file against the one it was made from -------------------------------------------------
     "file-missing": LOSS,
     "file-extra": REMARK,

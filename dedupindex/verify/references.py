@@ -19,6 +19,7 @@ CREATE TABLE records (
   file INTEGER, offset INTEGER, full INTEGER, own INTEGER,
   moment BLOB, id BLOB, digest BLOB, facts BLOB)
 """
+_POSTED = "CREATE TABLE posted (key BLOB PRIMARY KEY) WITHOUT ROWID"
 _INDEXES = ("moment", "id", "digest")
 _MOST = 64  # records of one URL and second, or of one digest, that are looked at
 
@@ -40,6 +41,7 @@ class References:
         self._database.execute("PRAGMA journal_mode = OFF")
         self._database.execute("PRAGMA synchronous = OFF")
         self._database.execute(_TABLE)
+        self._database.execute(_POSTED)
 
     def close(self) -> None:
         self._database.close()
@@ -48,6 +50,11 @@ class References:
         """Keep rows."""
         insert = "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
         self._database.executemany(insert, map(_stored, rows))
+
+    def add_posted(self, keys: Iterable[bytes]) -> None:
+        """Keep who answers requests other than GET, see `posted_by`."""
+        insert = "INSERT OR IGNORE INTO posted VALUES (?)"
+        self._database.executemany(insert, ((key,) for key in keys))
 
     def findings(self, files: list[str]) -> Iterator[Finding]:
         """What is wrong with references, in the order of files; `files` are named by number."""
@@ -84,9 +91,26 @@ class References:
             meant = [*self._named(facts), *(row for row in alike if row.facts.url == url)]
             full = [row for row in meant if row.facts.kind in FULL]
         if full:
-            yield from revisits.beside(facts, _best(facts, full).facts)
+            best = _best(facts, full).facts
+            yield from revisits.beside(facts, best)
+            if not revisits.not_modified(facts.profile):
+                yield from self._found_by_others(facts, best, [row.facts for row in there])
         else:
             yield self._nowhere(facts, url, file, offset, files)
+
+    def _found_by_others(
+        self, revisit: Facts, original: Facts, there: list[Facts]
+    ) -> Iterator[tuple[str, str]]:
+        """Why some replay tool may find another record, or none, where this original is."""
+        if original.url != revisit.url and self._is_posted(original):
+            yield "unfit-original", "its original answers another request than GET, of another URL"
+        if any(one.kind in FULL and _differ(one, original) for one in there):
+            yield "ambiguous-original", "another payload has the URL and second of its original"
+
+    def _is_posted(self, facts: Facts) -> bool:
+        keys = [b"to " + facts.record_id, *(b"by " + one for one in facts.concurrent)]
+        query = "SELECT 1 FROM posted WHERE key = ?"
+        return any(self._database.execute(query, (key,)).fetchone() for key in keys)
 
     def _nowhere(
         self, facts: Facts, url: bytes, file: int, offset: int, files: list[str]
@@ -120,6 +144,23 @@ class References:
             Row(file, offset, Facts(*marshal.loads(facts)), bool(own))
             for file, offset, facts, own in self._database.execute(query, (key,))
         ]
+
+
+def posted_by(request: Facts) -> list[bytes]:
+    """By what the answer to a request is known: it is named there, or names the request."""
+    return [b"by " + request.record_id, *(b"to " + one for one in request.concurrent)]
+
+
+def _differ(one: Facts, other: Facts) -> bool:
+    """Whether two records certainly have different payloads."""
+    mine, theirs = _sums(one), _sums(other)
+    alike = {algorithm for algorithm, _ in mine} & {algorithm for algorithm, _ in theirs}
+    return bool(alike) and not mine & theirs
+
+
+def _sums(facts: Facts) -> set[tuple[str, bytes]]:
+    stated = read(facts.digest)
+    return {(stated.algorithm, stated.raw)} if stated else {("sha1", one) for one in facts.sums}
 
 
 def _best(revisit: Facts, full: list[Row]) -> Row:
