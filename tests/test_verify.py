@@ -6,6 +6,7 @@ import json
 import os
 import re
 import tracemalloc
+import zlib
 from base64 import b32encode
 from collections.abc import Callable
 from hashlib import md5, sha256
@@ -18,8 +19,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dedupindex.verify.bytes import opened
 from dedupindex.verify.collection import Collection, verify_collection
 from dedupindex.verify.finding import BROKEN, DAMAGE, LOSS, REASONS, REMARK
+from dedupindex.verify.members import Beginnings
 from tests.test_cli import dedupindex
 from tests.verifying import BODY, DAY, HOST, asked, compared, copy_of, page, write
 from tests.warc_cases import (
@@ -449,6 +452,50 @@ def test_an_archive_in_a_damaged_payload_is_not_taken_for_records(tmp_path: Path
     collection = Collection([path])
     assert [finding.reason for finding in collection.findings()] == ["damaged-member"]
     assert collection.records == 2
+
+
+def longer(member: bytes, extra: bytes = b"sl\x08\0\1\2\3\4\5\6\7\0", name: bytes = b"") -> bytes:
+    """A member with an extra field, as wget writes all of its, and perhaps with a name."""
+    flags = bytes([4 | 8 * bool(name)])
+    size = len(extra).to_bytes(2, "little")
+    return member[:3] + flags + member[4:10] + size + extra + name + member[10:]
+
+
+@pytest.mark.parametrize("name", [b"", b"a name\0"])
+def test_records_behind_damage_are_read_again_whatever_their_gzip_headers_have(
+    name: bytes, tmp_path: Path
+) -> None:
+    hurt = bytearray(longer(gz(page(2))))
+    hurt[90] ^= 1
+    ahead, behind = longer(gz(page(1))), [longer(gz(page(n)), name=name) for n in (3, 4)]
+    path = tmp_path / "made.warc.gz"
+    path.write_bytes(ahead + hurt + behind[0] + longer(gz(copy_of(5, 3))) + behind[1])
+    collection = Collection([path])
+    assert [finding.reason for finding in collection.findings()] == ["damaged-member"]
+    assert (collection.records, collection.revisits) == (4, 1)
+    old = write(tmp_path / "old.warc.gz", [page(1), page(2), page(3), page(5), page(6)])
+    found = [finding.reason for finding in compared(old, path)]  # what is behind it is compared
+    assert found.count("damaged-member") == 1 and "record-missing" in found
+
+
+def test_a_gzip_header_that_jumps_is_no_proof_of_a_beginning(tmp_path: Path) -> None:
+    """Out of a payload onto the data of the next member; and from one stored block to the next."""
+    path = tmp_path / "made.warc.gz"
+    fake, inner, after = b"\x1f\x8b\x08\x04" + bytes(6), gz(page(7))[10:], gz(page(3))
+
+    def made(size: int, rest: bytes) -> bytes:
+        payload = bytes(30_000) + fake + size.to_bytes(2, "little") + rest
+        return gz(page(1)) + gz(page(2, payload, head=HTTP), level=0) + after
+
+    for rest, onto in ((b"", after[10:]), (bytes(58_000) + inner + bytes(20_000), inner)):
+        whole = made(0, rest)
+        offset = whole.index(fake)
+        whole = made(whole.rindex(onto) - offset - 12, rest)
+        path.write_bytes(whole)
+        assert zlib.decompressobj(31).decompress(whole[offset:]).startswith(b"WARC/")
+        with opened(path) as file:
+            assert Beginnings(file).certain(offset) is False
+            assert Beginnings(file).certain(file.size - len(after))
 
 
 def test_real_archives_have_known_findings() -> None:

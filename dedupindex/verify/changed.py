@@ -57,7 +57,7 @@ class Sides:
     def compare(
         self, at: int, there: int, opened: tuple[Opened | None, Opened | None]
     ) -> Generator[Finding, None, Ends | None]:
-        """Compare two records; returns where the next begin, None if that cannot be told."""
+        """Compare two records; returns where to go on, None if that cannot be told."""
         try:
             before, old_member = opened[0] or self.old.at(at)
             after, new_member = opened[1] or self.new.at(there)
@@ -73,13 +73,14 @@ class Sides:
             if after.kind == b"revisit" and ends[1] - there >= ends[0] - at:
                 notes.append(("larger", "the revisit takes no less room than the record did"))
         except Broken as broken:
-            if hurt := self._hurt(at):
+            hurt, goes_on = self._hurt(at), self.old.zipped and self.new.zipped
+            if hurt:
                 message = f"it differs from {self.old.name} where that is damaged: {hurt}"
                 yield self.new.finding("bytes-changed", there, message)
             else:
-                behind = "nothing behind it in this file was compared"
-                yield self.new.finding(broken.reason, there, f"{broken}; {behind}")
-            return None
+                behind = "" if goes_on else "; nothing behind it in this file was compared"
+                yield self.new.finding(broken.reason, there, f"{broken}{behind}")
+            return (_behind(self.old, at), _behind(self.new, there)) if goes_on else None
         for reason, message in notes:
             yield self.new.finding(reason, there, message, record_id)
         return ends
@@ -178,6 +179,14 @@ def _unlike(before: AnyRecord, after: AnyRecord) -> Iterator[Note]:
         if not same or not _equal(before.pieces(), after.pieces()):
             what = "block" if same else "header"
             yield "record-changed", f"its {what} is not what it was"
+
+
+def _behind(container: Container, offset: int) -> int:
+    """Where to go on behind the record at `offset` of a gzip file, damaged or not."""
+    try:
+        return closed(container, *container.at(offset))
+    except Broken:
+        return container.behind(offset)
 
 
 def _equal(one: Iterator[bytes], other: Iterator[bytes]) -> bool:

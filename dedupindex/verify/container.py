@@ -171,15 +171,19 @@ class Container:
         self, position: int, reason: str = "", message: str = ""
     ) -> Generator[Finding, None, int]:
         """Where to go on behind damage; names what was left out, for a `reason`."""
-        behind = self.file.size
-        for offset in magics(self.file, position + 1, self.file.size):
-            if self._begins(offset) and self.beginnings.certain(offset):
-                behind = offset
-                break
+        behind = self.behind(position)
         if reason:
             left = f"{message} ({behind - position:,} bytes were not read)"
             yield self.finding(reason, position, left)
         return behind
+
+    def behind(self, position: int) -> int:
+        """Where the next record certainly begins in a gzip file that is damaged at `position`."""
+        for offset in magics(self.file, position + 1, self.file.size):
+            if self._begins(offset) and self.beginnings.certain(offset):
+                self.beginnings.add(offset)
+                return offset
+        return self.file.size
 
     def _begins(self, offset: int) -> bool:
         try:

@@ -5,6 +5,10 @@ member that inflates well at some offset proves nothing about the file. But a st
 with a head that can be looked for, holds 65,535 bytes at most (RFC 1951 section 3.2.4), and behind
 it come bytes of the outer member: an offset is a member's true beginning if members follow each
 other from it without a gap beyond every stored block that could hold it, or to the end of the file.
+
+A gzip header with an extra field (wget), a name or a comment can jump: out of a stored block onto
+the data of the next member, or into a further block. So it may not jump over what looks like the
+beginning of a member, and the blocks that could hold the place where it lands count, too.
 """
 
 from __future__ import annotations
@@ -20,7 +24,9 @@ LEAST = 18  # bytes of the shortest member
 _FIRST, _FEED = 1 << 13, 1 << 15  # bytes deflated, at first and then
 _PIECE = 1 << 20  # bytes inflated: a bomb is never held
 _STORED = 65_535  # bytes that a stored block can hold
-_LONGER = 0b11100  # flags of a gzip header that may hold anything: extra field, name, comment
+_EXTRA, _NAME, _COMMENT, _SUM = 4, 8, 16, 2  # flags of a gzip header (RFC 1952 section 2.3.1)
+_LONGER = _EXTRA | _NAME | _COMMENT  # these may hold anything
+_HEADER = 1 << 17  # bytes of the longest gzip header that can be a proof
 _PEEKED, _START = 1 << 10, 1 << 11  # bytes deflated and inflated, to look at a record's header
 _MOST_KNOWN = 1 << 20  # offsets remembered for each file
 
@@ -119,7 +125,10 @@ class Beginnings:
             except Broken:
                 return False
             if member.flags & _LONGER:
-                return False
+                behind = _behind_header(self.file, position)
+                if behind < 0:
+                    return False
+                until = max(until, held_until(self.file, behind))
             passed.append((position, member.end))
             position = member.end
         for position, end in passed:
@@ -152,6 +161,23 @@ def held_until(file: File, offset: int) -> int:
         until = max(until, start + at + 4 + length)
         at = alike.find(b"\xff\xff", at + 1)
     return until
+
+
+def _behind_header(file: File, offset: int) -> int:
+    """Where the gzip header at `offset` ends; -1 if it is too long, or a member may begin in it."""
+    start = file.read(offset, _HEADER)
+    flags, at = start[3], 10
+    if flags & _EXTRA:
+        at += 2 + int.from_bytes(start[at : at + 2], "little")
+    for flag in (_NAME, _COMMENT):
+        if flags & flag:
+            at = start.find(b"\0", at) + 1
+            if not at:
+                return -1
+    at += 2 if flags & _SUM else 0
+    if at > len(start) or start.find(MAGIC, 1, at + len(MAGIC) - 1) >= 0:
+        return -1
+    return offset + at
 
 
 def candidates(file: File, low: int, high: int) -> Iterator[int]:
