@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import stat
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -111,6 +112,17 @@ def content_hash(file: BinaryIO) -> str:
     while data := os.pread(file.fileno(), _PIECE, at):
         running.update(data)
         at += len(data)
+    return running.hexdigest()
+
+
+def hash_of(ranges: Iterable[tuple[Path, int, int]]) -> str:
+    """BLAKE3 in hex of ranges of files, one behind the other."""
+    running = blake3.blake3()
+    for path, offset, count in ranges:
+        with open_for_reading(path) as file:
+            while count and (data := os.pread(file.fileno(), min(count, _PIECE), offset)):
+                running.update(data)
+                offset, count = offset + len(data), count - len(data)
     return running.hexdigest()
 
 

@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from dedupindex.errors import DedupError
+from dedupindex.errors import Damaged, DedupError
 from dedupindex.manifest.line import Container
 from dedupindex.rewrite.container import (
     Job,
@@ -32,6 +32,8 @@ from dedupindex.rewrite.disk import (
     DrySink,
     FileSink,
     being_written,
+    content_hash,
+    hash_of,
     keep_metadata,
     open_for_reading,
     same_bytes,
@@ -169,6 +171,7 @@ def _in_place(
         with whole:
             writer.finish(outcome.bytes_after)
             try:
+                _check_undo(journal, part, container, source)
                 _check_settled(container, source, before)
                 put(part, whole, path)
             except (Left, DedupError, OSError) as error:
@@ -181,6 +184,21 @@ def _in_place(
                     f"{path}: {error}; what was dropped is kept: run the same again to go on"
                 ) from error
         return outcome
+
+
+def _check_undo(journal: Journal, part: Path, container: Container, source: BinaryIO) -> None:
+    """Raise `Left` or `Damaged` unless the new file and its journal make what was scanned.
+
+    That is true only if all that was copied and dropped is what was scanned, whatever times say.
+    """
+    if hash_of(journal.stretches(part)) == container.content_hash:
+        return
+    if content_hash(source) != container.content_hash:
+        raise Left("its content is not what was scanned, although its size and time are")
+    raise Damaged(
+        f"{container.path}: what was written is not what was read; nothing was replaced. Is the "
+        "disk sound?"
+    )
 
 
 def _check_settled(container: Container, source: BinaryIO, before: os.stat_result) -> None:
