@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -227,6 +228,30 @@ def test_nothing_refers_to_a_file_that_was_left_alone(
     assert main(["verify", str(out)]) == 0
     assert again["revisits"] == 0 and content(out) == after
     assert not list((out / ".rewrite").glob("*.jsonl*"))
+
+
+def test_a_dry_run_sees_what_is_there_already(source: Path, tmp_path: Path, dedup: Dedup) -> None:
+    (source / "odd.warc.zst").write_bytes(b"\x28\xb5\x2f\xfd" + b"x" * 50)
+    out = tmp_path / "out"
+
+    def both() -> dict[str, Any]:
+        before = content(out)
+        dry = dedup(source, "--out", out, "--jobs", 1, "--dry-run", status=7)
+        assert content(out) == before
+        done = dedup(source, "--out", out, "--jobs", 1, status=7)
+        assert numbers(dry) == numbers(done)
+        return done
+
+    out.mkdir()
+    whole = both()
+    assert both() == {**whole, "seconds": ANY}  # all of it is there
+    data = (out / "deep" / "b.warc.gz").read_bytes()
+    for other in (data + b"\0", data[:-1], data[:-1] + b"?"):
+        (out / "deep" / "b.warc.gz").write_bytes(other)
+        assert both()["refused"] == {"file-left": 12}
+    (out / "odd.warc.zst").write_bytes(b"another")
+    (out / "a.warc.gz").write_bytes(b"another")  # which has all originals but one
+    assert both()["refused"] == {"file-left": 12, "original-left": 7}
 
 
 def test_a_file_that_cannot_be_copied_whole_goes_and_what_refers_to_it_too(

@@ -92,7 +92,7 @@ def command(
         sys.stdout.buffer.flush()
     else:
         _tell(report)
-        if options["index"] is not None and report.revisits and not dry_run:
+        if options["index"] and report.revisits and report.proof.sound and not dry_run:
             _tell_next(sources, out, options["index"])
     return _status(report, in_place=in_place)
 

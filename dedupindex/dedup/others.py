@@ -20,8 +20,8 @@ from dedupindex.rewrite.disk import (
 from dedupindex.rewrite.parts import new_part, part_of, put, sweep
 
 
-def copy(file: Found, out: Path) -> None:
-    """Copy a file below `out`, whole or not at all.
+def copy(file: Found, out: Path, *, dry: bool = False) -> None:
+    """Copy a file below `out`, whole or not at all; in a dry run only see whether that would do.
 
     Raises `Left` for what changes meanwhile, cannot be read, or is there with another content;
     `OSError` where writing fails.
@@ -38,6 +38,8 @@ def copy(file: Found, out: Path) -> None:
             with open_for_reading(target) as there:
                 if not same_bytes(source, there):
                     raise Left(f"{target} is there already, with another content")
+            return
+        if dry:
             return
         target.parent.mkdir(parents=True, exist_ok=True)
         sweep([target])  # of a killed run

@@ -207,9 +207,9 @@ class _Run:
             self._report.leave(file.path, "by its name it is still being written")
             return
         self._report.leave(file.path, "it cannot be read as WARC or ARC")
-        if job.out is not None and not job.dry:
+        if job.out is not None:
             try:
-                copy(file, job.out)
+                copy(file, job.out, dry=job.dry)
             except Left as left:
                 self._report.leave(file.path, str(left))
 

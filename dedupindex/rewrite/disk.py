@@ -81,6 +81,30 @@ class DrySink:
         self._file.close()
 
 
+class ComparingSink(DrySink):
+    """For a dry run where the file is there already: is it what would be written?"""
+
+    def __init__(self, there: BinaryIO) -> None:
+        super().__init__()
+        self._there, self._same = there, True
+
+    def copy(self, source: BinaryIO, offset: int, count: int) -> None:
+        """See `Sink`."""
+        self._same = self._same and same_range(source, offset, self._there, self.size, count)
+        super().copy(source, offset, count)
+
+    def write(self, data: bytes) -> tuple[BinaryIO, int]:
+        """See `Sink`."""
+        there = os.pread(self._there.fileno(), len(data), self.size)
+        self._same = self._same and there == data
+        return super().write(data)
+
+    @property
+    def same(self) -> bool:
+        """Whether the file has all that was written, and no more."""
+        return self._same and os.fstat(self._there.fileno()).st_size == self.size
+
+
 def _copied(source: int, into: int, offset: int, at: int, count: int) -> int:
     """Copy some bytes, in the kernel if it can; returns how many."""
     try:
@@ -96,13 +120,17 @@ def _copied(source: int, into: int, offset: int, at: int, count: int) -> int:
 
 def same_bytes(left: BinaryIO, right: BinaryIO) -> bool:
     """Whether two files have the same content."""
-    if os.fstat(left.fileno()).st_size != os.fstat(right.fileno()).st_size:
-        return False
-    at = 0
-    while one := os.pread(left.fileno(), _PIECE, at):
-        if one != os.pread(right.fileno(), _PIECE, at):
+    size = os.fstat(left.fileno()).st_size
+    return os.fstat(right.fileno()).st_size == size and same_range(left, 0, right, 0, size)
+
+
+def same_range(left: BinaryIO, at: int, right: BinaryIO, there: int, count: int) -> bool:
+    """Whether `count` bytes of two files are equal, and there."""
+    while count:
+        one = os.pread(left.fileno(), min(count, _PIECE), at)
+        if not one or one != os.pread(right.fileno(), len(one), there):
             return False
-        at += len(one)
+        at, there, count = at + len(one), there + len(one), count - len(one)
     return True
 
 

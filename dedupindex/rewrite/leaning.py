@@ -20,7 +20,13 @@ from dedupindex.errors import Damaged, DedupError
 from dedupindex.files import sync_directory
 from dedupindex.manifest.line import Container
 from dedupindex.rewrite.container import Job, Left, Outcome, check_still, check_unchanged
-from dedupindex.rewrite.disk import FileSink, content_hash, keep_metadata, open_for_reading
+from dedupindex.rewrite.disk import (
+    FileSink,
+    content_hash,
+    keep_metadata,
+    open_for_reading,
+    written_to,
+)
 from dedupindex.rewrite.journal import Journal, entries, summary
 from dedupindex.rewrite.parts import new_part, part_of, put
 
@@ -130,6 +136,8 @@ def _copied(container: Container, into: BinaryIO) -> None:
             keep_metadata(source, into)
             os.fsync(into.fileno())
             check_still(container, source, before)
+            if written_to(source):
+                raise Left("some other process began to write to it")
     except (FileNotFoundError, Damaged) as error:
         raise Left(f"it was changed while it was copied: {error}") from error
     except OSError as error:

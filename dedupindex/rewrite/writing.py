@@ -29,6 +29,7 @@ from dedupindex.rewrite.container import (
     check_unchanged,
 )
 from dedupindex.rewrite.disk import (
+    ComparingSink,
     DrySink,
     FileSink,
     being_written,
@@ -66,8 +67,7 @@ def rewrite_container(job: Job, container: Container) -> Outcome:
             if check_idle(source):  # a lock in place is our own
                 raise Left("some other process is writing to it")
             if job.dry:
-                with closing(DrySink()) as sink:
-                    return build(job, container, source, sink, NoNotes(), originals)
+                return _dry(job, container, source, originals)
             if job.out is None:
                 return _in_place(job, container, source, before, originals)
             return _to_directory(job, container, source, before, originals)
@@ -98,6 +98,24 @@ def _opened(job: Job, container: Container) -> BinaryIO:
         raise Left(f"it cannot be read: {error.strerror}") from error
 
 
+def _dry(job: Job, container: Container, source: BinaryIO, originals: Originals) -> Outcome:
+    """What a real run would come to, which leaves alone what is there with another content."""
+    target = job.out / container.name if job.out is not None else None
+    if target is None or not target.exists():
+        with closing(DrySink()) as sink:
+            return build(job, container, source, sink, NoNotes(), originals)
+    with open_for_reading(target) as there, closing(ComparingSink(there)) as comparing:
+        outcome = build(job, container, source, comparing, NoNotes(), originals)
+        if not comparing.same:
+            raise _other_content(target)
+    outcome.state = "there"
+    return outcome
+
+
+def _other_content(target: Path) -> Left:
+    return Left(f"{target} is there already, with another content")
+
+
 def _to_directory(
     job: Job, container: Container, source: BinaryIO, before: os.stat_result, originals: Originals
 ) -> Outcome:
@@ -116,7 +134,7 @@ def _to_directory(
             if target.exists():
                 with open_for_reading(target) as there:
                     if not same_bytes(file, there):
-                        raise Left(f"{target} is there already, with another content")
+                        raise _other_content(target)
                 outcome.state = "there"
             if outcome.revisits:
                 writer.finish(outcome.bytes_after)
