@@ -16,10 +16,12 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 from dedupindex.errors import Damaged
 from dedupindex.manifest.line import Container
 from dedupindex.resolve.plan import Planned
+from dedupindex.rewrite.disk import Left as Left
 from dedupindex.rewrite.disk import Sink, content_hash, identity
-from dedupindex.rewrite.journal import Entry
+from dedupindex.rewrite.journal import Entry, Pin
 from dedupindex.rewrite.judge import Judged, Place, judge, rebuilt
 from dedupindex.rewrite.originals import Originals, Plan
+from dedupindex.rewrite.pins import key, pinned
 from dedupindex.rewrite.response import Stays
 from dedupindex.sources.stated import Refused
 from dedupindex.urls import host_of
@@ -67,20 +69,16 @@ class Outcome:
         return {**counts, "refused": dict(sorted(self.refused.items()))}
 
 
-class Left(Exception):
-    """A container is left alone; the text says why."""
-
-
 class Notes(Protocol):
     """Where each revisit is noted."""
 
-    def add(self, entry: Entry, source: BinaryIO) -> None: ...
+    def add(self, entry: Entry, source: BinaryIO, pin: Pin) -> None: ...
 
 
 class NoNotes:
     """For dry runs."""
 
-    def add(self, entry: Entry, source: BinaryIO) -> None:
+    def add(self, entry: Entry, source: BinaryIO, pin: Pin) -> None:
         return None
 
 
@@ -122,12 +120,12 @@ def build(
     own = status.st_dev, status.st_ino
     position = 0
     leans: set[int] = set()
-    for planned, pinned in _with_pins(job.plan, container.number):
+    for planned, referred in _with_pins(job.plan, container):
         line = planned.line
         outcome.records += 1
         try:
-            if pinned or line.offset < position:
-                raise Stays("pinned" if pinned else "not-exact")
+            if referred or line.offset < position:
+                raise Stays("pinned" if referred else "not-exact")
             original = originals.place(planned.original)
             place = Place(source, line.offset, line.stored, own)
             judged = judge(planned, place, original, minimum=job.size)
@@ -145,7 +143,8 @@ def build(
         leans.add(planned.original.container)
         host = outcome.hosts.setdefault(host_of(judged.response.url).decode("latin-1"), [0, 0])
         host[0], host[1] = host[0] + 1, host[1] + line.stored - len(member)
-        notes.add(_entry(job, container, planned, judged, at, len(member)), source)
+        entry = _entry(job, container, planned, judged, at, len(member))
+        notes.add(entry, source, _pin(job, planned, judged, original))
     outcome.leans = sorted(leans - {container.number, *job.plan.outside()})
     if not outcome.revisits:
         outcome.state = "kept"
@@ -155,17 +154,26 @@ def build(
     return outcome
 
 
-def _with_pins(plan: Plan, number: int) -> Iterator[tuple[Planned, bool]]:
+def _with_pins(plan: Plan, container: Container) -> Iterator[tuple[Planned, bool]]:
     """The records to rewrite, and whether something else refers to them, so that they stay.
 
     That makes it impossible for two runs, or a wrong plan, to take the last copy away.
     """
-    pins = plan.pinned(number)
+    others = pinned(Path(container.path))  # by revisits of other sets
+    pins = plan.pinned(container.number)
     pin = next(pins, -1)
-    for planned in plan.of(number):
+    for planned in plan.of(container.number):
         while 0 <= pin < planned.line.offset:
             pin = next(pins, -1)
-        yield planned, pin == planned.line.offset
+        line = planned.line
+        yield planned, pin == line.offset or bool(others) and key(line.url, line.date) in others
+
+
+def _pin(job: Job, planned: Planned, judged: Judged, original: Place) -> Pin:
+    outside = planned.original.container in job.plan.outside()
+    return Pin(
+        key(judged.original.url, judged.original.date), original.identity if outside else None
+    )
 
 
 def _packed(judged: Judged) -> bytes:
@@ -200,5 +208,6 @@ def _entry(
     return Entry(
         line.offset, line.stored, at, stored,
         judged.response.header.decode("latin-1"), judged.sha256,
-        "" if here else holder.root, holder.name, original.offset, original.stored, holder.size,
+        "" if here else holder.root, holder.name, original.offset, original.stored,
+        holder.size,
     )  # fmt: skip

@@ -21,6 +21,10 @@ _UNABLE = frozenset(
 )
 
 
+class Left(Exception):
+    """A container is left alone; the text says why."""
+
+
 class Sink(Protocol):
     """Where a rewritten container goes."""
 

@@ -4,6 +4,7 @@
     KEY.jsonl            what became of one container; KEY is a hash of its name
     KEY.dropped          in place only, until ``--commit``: the dropped members, end to end
     KEY.N.committed      the KEY.jsonl of a run whose dropped members are gone
+    KEY.pins             what revisits refer to in it (`rewrite.pins`)
 
 The first line of a KEY.jsonl says what the container was, the last what it is now; between them
 there is a line for each record that became a revisit, in order of offset. What is not named there
@@ -27,6 +28,7 @@ import blake3
 from dedupindex.errors import Damaged
 from dedupindex.files import sync_directory
 from dedupindex.rewrite.disk import FileSink
+from dedupindex.rewrite.pins import Holder, Pins
 
 DIRECTORY = ".rewrite"
 _FORMAT = 1
@@ -55,6 +57,13 @@ class Entry(NamedTuple):
     original: int  # its offset there, when its container was scanned
     original_stored: int
     original_size: int  # of its container then
+
+
+class Pin(NamedTuple):
+    """The record that a revisit refers to; see `rewrite.pins`."""
+
+    key: bytes
+    outside: tuple[int, int] | None  # device and inode of its container, if that is not of the set
 
 
 class Ended(NamedTuple):
@@ -160,6 +169,7 @@ class Writer:
         self._lines: FileSink | None = None
         self._dropped: FileSink | None = None
         self._count = 0
+        self._pins = Pins(journal.directory.parent, journal.name)
 
     def begin(self, was: Was, *, keep_dropped: bool) -> None:
         """Open the files, under names that mean nothing."""
@@ -169,15 +179,20 @@ class Writer:
         if keep_dropped:
             self._dropped = _new(self._journal.dropped)
 
-    def add(self, entry: Entry, source: BinaryIO) -> None:
+    def add(self, entry: Entry, source: BinaryIO, pin: Pin) -> None:
         """Note a revisit; the dropped member is copied from `source`."""
         self._put(entry._asdict())
+        self._pins.add(Holder(entry.root, entry.name, pin.outside), pin.key)
         self._count += 1
         if self._dropped is not None:
             self._dropped.copy(source, entry.offset, entry.stored)
 
     def finish(self, size: int) -> None:
-        """Force everything to disk, under its names. `size` is that of the new container."""
+        """Force everything to disk, under its names. `size` is that of the new container.
+
+        Raises `Left` if an original outside of the set is going away.
+        """
+        self._pins.finish()
         self._put(Ended(self._count, size)._asdict())
         journal = self._journal
         if self._dropped is not None:

@@ -37,6 +37,7 @@ from dedupindex.rewrite.journal import (
     summary,
 )
 from dedupindex.rewrite.parts import hold, is_still, new_part, part_of, put, sweep
+from dedupindex.rewrite.pins import Holder, unpin
 from dedupindex.rewrite.recipe import END
 from dedupindex.warc import http
 from dedupindex.warc.single import NotExact, Single
@@ -109,7 +110,7 @@ def _in_place(task: Undo) -> Restored:
             if os.fstat(source.fileno()).st_size == was.size:
                 if content_hash(source) != was.content_hash:
                     raise Left("it is neither what it was nor what it became")
-                journal.clear()  # a run before was killed when all was done but this
+                _forget(task, journal)  # a run before was killed when all was done but this
                 return Restored(task.name, "there", ended.revisits, "", was.size)
             size = _exact(source, journal, was, file)
             if not is_still(path, source):
@@ -117,8 +118,15 @@ def _in_place(task: Undo) -> Restored:
             put(part, file, path)
     finally:
         part.unlink(missing_ok=True)
-    journal.clear()
+    _forget(task, journal)
     return Restored(task.name, "exact", ended.revisits, "", size)
+
+
+def _forget(task: Undo, journal: Journal) -> None:
+    """Clear the journal of a container that has no revisits any more."""
+    holders = {Holder(entry.root, entry.name) for entry in entries(journal.lines)}
+    unpin(task.directory, task.name, holders)
+    journal.clear()
 
 
 def _exact(source: BinaryIO, journal: Journal, was: Was, file: BinaryIO) -> int:
