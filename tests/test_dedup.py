@@ -23,7 +23,7 @@ from dedupindex.rewrite import leaning, writing
 from dedupindex.rewrite.container import Left
 from dedupindex.verify.bytes import Joined, Unreadable, opened
 from tests.rewriting import content, members, records_of, small_set
-from tests.test_resolve_index import index_of, write
+from tests.test_resolve_index import cdxj_of, index_of, write
 from tests.test_rewrite_in_place import Failing
 from tests.warc_cases import response
 
@@ -292,6 +292,17 @@ def test_originals_that_an_index_names(tmp_path: Path, dedup: Dedup) -> None:
     assert (done["revisits"], done["originals"]) == (3, 0)
     assert done["verified"] == {"files": 1, "findings": {}}
     check(done)
+
+
+def test_what_an_index_cannot_vouch_for_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = Random(1).randbytes(1500)
+    row = cdxj_of(write(tmp_path / "old/x.warc.gz", 1, [body]), 0, "http://a.test/0", 1, body)
+    write(tmp_path / "set/y.warc.gz", 2, [body])
+    argv = ["dedup", str(tmp_path / "set"), "--out", str(tmp_path / "out")]
+    assert main([*argv, "--index", str(index_of(tmp_path, row))]) == 0
+    assert "1 captures that only a CDX" in capsys.readouterr().err
 
 
 def test_a_record_of_warc_1_0_names_no_fraction_of_a_second(tmp_path: Path, dedup: Dedup) -> None:

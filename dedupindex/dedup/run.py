@@ -148,7 +148,7 @@ class _Run:
             chosen = resolving.Options(
                 compare=options.compare, index=options.index, memory=options.memory
             )
-            resolving.resolve([work.manifest], work.plan, chosen)
+            resolving.resolve([work.manifest], work.plan, chosen, warn=self._say)
         return open_plan(work.plan)
 
     def _begun(self, job: Job) -> Job:

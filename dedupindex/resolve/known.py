@@ -58,6 +58,7 @@ def consult(
     rule: Rule,
     home: Path,
     say: Say,
+    warn: Say,
 ) -> None:
     """Fill the table ``named``, and add what the index has elsewhere to the inputs.
 
@@ -90,9 +91,9 @@ def consult(
                 insert(database, "seen", named)
                 named.clear()
     if looking.blind:
-        say(_BLIND)
+        warn(_BLIND)
     if looking.unread:
-        say(_UNREAD.format(looking.unread))
+        warn(_UNREAD.format(looking.unread))
     insert(database, "seen", named)
     spool.finish(database)
     if outside.found:

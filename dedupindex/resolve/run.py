@@ -51,10 +51,12 @@ def resolve(
     options: Options,
     say: Callable[[str], None] = lambda text: None,
     text: BinaryIO | None = None,
+    warn: Callable[[str], None] | None = None,
 ) -> Resolved:
     """Make the part of `plan` that the options name; raises `DedupError`.
 
-    `say` hears of every step that may take long; `text` takes all lines as warccollres has them.
+    `say` hears of every step that may take long; `text` takes all lines as warccollres has them;
+    `warn`, by default `say`, hears why there are fewer copies than there might be.
     """
     rule = options.rule
     part = plan / part_name(rule.partition)
@@ -73,7 +75,7 @@ def resolve(
             from dedupindex.resolve.known import consult  # and with it the engines
 
             with clock("asking the index"):
-                consult(database, inputs, options.index, rule, home, say)
+                consult(database, inputs, options.index, rule, home, say, warn or say)
                 _view(database, inputs, rule)
         with clock("grouping"):
             group(database, rule)
