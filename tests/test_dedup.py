@@ -30,7 +30,7 @@ from tests.warc_cases import response
 Dedup = Callable[..., dict[str, Any]]
 NUMBERS = (
     "files", "skipped", "records", "captures", "unique", "originals", "revisits", "bytes_before",
-    "bytes_after", "refused", "hosts", "left",
+    "bytes_after", "refused", "hosts", "left", "not_copied", "outside",
 )  # fmt: skip
 
 
@@ -55,6 +55,10 @@ def dedup(capsys: pytest.CaptureFixture[str]) -> Dedup:
     return typed
 
 
+def size_of(files: dict[str, bytes]) -> int:
+    return sum(map(len, files.values()))
+
+
 def numbers(report: dict[str, Any]) -> dict[str, Any]:
     return {name: report[name] for name in NUMBERS}
 
@@ -65,6 +69,7 @@ def check(report: dict[str, Any]) -> None:
     assert report["captures"] == known == sum(host["captures"] for host in report["hosts"])
     assert report["revisits"] == sum(host["revisits"] for host in report["hosts"])
     saved = sum(host["bytes_saved"] for host in report["hosts"])
+    saved += sum(absent["bytes"] - absent["there"] for absent in report["not_copied"])
     assert report["bytes_before"] - report["bytes_after"] == saved
 
 
@@ -167,6 +172,9 @@ def test_what_cannot_be_read_is_copied_and_named(
     assert set(after) == set(content(source)) - {"growing.warc.gz.open", "index.cdx"}
     left = {Path(one["file"]).relative_to(source).as_posix() for one in done["left"]}
     assert left == {*odd, "growing.warc.gz.open"}
+    absent = {"file": str(source / "growing.warc.gz.open"), "bytes": len(whole), "there": 0}
+    assert done["not_copied"] == [absent]
+    assert done["bytes_after"] == size_of(after)
     assert set(done["verified"]["findings"]) == {"no-refers-to"}  # twice the same record ids
 
 
@@ -178,8 +186,47 @@ def test_a_file_that_is_being_written_is_left_alone(
         done = dedup(source, "--out", tmp_path / "out", status=7)
     check(done)
     assert [one["file"] for one in done["left"]] == [str(source / "deep" / "b.warc.gz")]
+    assert [one["file"] for one in done["not_copied"]] == [str(source / "deep" / "b.warc.gz")]
+    assert done["bytes_after"] == size_of(content(tmp_path / "out"))
     assert done["refused"] == {"file-left": 12} and done["files"] == 4
     assert dedup(source, "--out", tmp_path / "out")["revisits"] == 19
+
+
+def test_a_second_run_with_an_earlier_file(
+    tmp_path: Path, dedup: Dedup, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bodies = [Random(number).randbytes(1500) for number in range(2)]
+    source, out = tmp_path / "in", tmp_path / "out"
+    write(source / "b.warc.gz", 2, bodies)
+    write(source / "c.warc.gz", 3, bodies)
+    first = dedup(source, "--out", out)
+    journal = sum(path.stat().st_size for path in (out / ".rewrite").glob("*.jsonl"))
+    assert first["journal_bytes"] == journal > 0 and not first["not_copied"]
+    write(source / "a.warc.gz", 1, bodies)
+    argv = ["dedup", str(source), "--out", str(out)]
+    assert main(argv) == 7
+    told = capsys.readouterr()
+    assert "remove the folder, or name another with --out" in told.err
+    assert f"not copied: {source / 'b.warc.gz'}" in told.out
+    again = dedup(source, "--out", out, status=7)
+    check(again)
+    assert again["bytes_after"] == size_of(content(out))
+    absent = {Path(one["file"]).name: one["there"] for one in again["not_copied"]}
+    assert sorted(absent) == ["b.warc.gz", "c.warc.gz"] and all(absent.values())
+    assert main(["verify", str(out)]) == 0
+
+
+def test_a_manifest_of_an_earlier_version(source: Path, tmp_path: Path, dedup: Dedup) -> None:
+    work = tmp_path / "work"
+    first = dedup(source, "--in-place", "--dry-run", "--work", work)
+    for name in ("manifest/manifest.json", "dedup.json"):
+        said = json.loads((work / name).read_text())
+        said["format" if "manifest" in name else "begun"] = 1 if "manifest" in name else {}
+        (work / name).write_text(json.dumps(said))
+    argv = ["dedup", str(source), "--in-place", "--work", str(work)]
+    assert main(argv) == 5
+    (work / "dedup.json").write_text(json.dumps({**said, "begun": None}))
+    assert numbers(dedup(source, "--in-place", "--work", work)) == numbers(first)
 
 
 def busy(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,7 +338,10 @@ def test_originals_that_an_index_names(tmp_path: Path, dedup: Dedup) -> None:
     done = dedup(tmp_path / "set", "--out", tmp_path / "out", "--index", index)
     assert (done["revisits"], done["originals"]) == (3, 0)
     assert done["verified"] == {"files": 1, "findings": {}}
+    assert done["outside"] == {str(tmp_path / "old" / "x.warc.gz"): 3}
     check(done)
+    argv = ["verify", "--against", str(tmp_path / "set"), str(tmp_path / "out"), "--originals"]
+    assert main([*argv, str(tmp_path / "old")]) == 0
 
 
 def test_what_an_index_cannot_vouch_for_is_told(

@@ -17,6 +17,7 @@ from dedupindex.dedup.report import Report
 from dedupindex.dedup.run import Options, dedup
 from dedupindex.errors import Damaged
 from dedupindex.resolve.compare import Compare
+from dedupindex.rewrite.journal import DIRECTORY
 from dedupindex.tables import amount, printable
 from dedupindex.verify.finding import REMARK
 
@@ -27,6 +28,7 @@ bin/dedup ~/warcs --in-place                       keeps what it drops, to undo 
 bin/rewrite ~/warcs.dedup/plan --undo              brings it back, bit for bit
 bin/rewrite ~/warcs.dedup/plan --commit            lets go of it, for ever
 """
+_SHOWN, _FEW = 20, 5  # files that are named in the report
 _FILE = click.Path(path_type=Path)
 
 
@@ -109,6 +111,29 @@ def _status(report: Report, *, in_place: bool) -> int:
     return UNSOUND
 
 
+def _tell_absent(report: Report) -> None:
+    if report.absent:
+        size = amount(sum(absent.bytes for absent in report.absent))
+        click.echo(f"NOT COPIED, so keep the source: {len(report.absent):,} files, {size}")
+        for absent in report.absent[:_SHOWN]:
+            click.echo(f"  not copied: {printable(absent.file)}")
+        if len(report.absent) > _SHOWN:
+            click.echo(f"  and {len(report.absent) - _SHOWN:,} more, which --json names")
+
+
+def _tell_outside(report: Report) -> None:
+    if outside := sorted(+report.outside):
+        where = printable(os.path.commonpath([os.path.dirname(path) for path in outside]))
+        click.echo(
+            f"{report.outside.total():,} revisits refer to {len(outside):,} files outside, which "
+            f"must be kept: bin/verify takes --originals {where}"
+        )
+        for path in outside[:_FEW]:
+            click.echo(f"  {report.outside[path]:,} to {printable(path)}")
+        if len(outside) > _FEW:
+            click.echo(f"  and {len(outside) - _FEW:,} more, which --json names")
+
+
 def _tell(report: Report) -> None:
     would = "would become" if report.dry_run else "became"
     click.echo(
@@ -119,6 +144,10 @@ def _tell(report: Report) -> None:
         f"{report.revisits:,} captures {would} revisits; {amount(report.bytes_before)} {would} "
         f"{amount(report.bytes_after)}"
     )
+    if report.journal:
+        click.echo(f"beside them {amount(report.journal)} in {DIRECTORY}/, to undo it with")
+    _tell_absent(report)
+    _tell_outside(report)
     for reason, number in sorted(report.refused.items()):
         click.echo(f"  stays: {reason:<32}{number:>12,}")
     if report.skipped:

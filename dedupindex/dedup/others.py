@@ -18,6 +18,7 @@ from dedupindex.rewrite.disk import (
     same_bytes,
 )
 from dedupindex.rewrite.parts import new_part, part_of, put, sweep
+from dedupindex.rewrite.writing import ANOTHER
 
 
 def copy(file: Found, out: Path, *, dry: bool = False) -> None:
@@ -37,7 +38,7 @@ def copy(file: Found, out: Path, *, dry: bool = False) -> None:
         if target.exists():
             with open_for_reading(target) as there:
                 if not same_bytes(source, there):
-                    raise Left(f"{target} is there already, with another content")
+                    raise Left(f"{target} is there already, with another content: {ANOTHER}")
             return
         if dry:
             return

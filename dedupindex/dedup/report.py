@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -18,6 +18,14 @@ from dedupindex.resolve.plan import Totals
 from dedupindex.rewrite.container import Outcome
 
 FILE_LEFT = "file-left"
+
+
+class Absent(NamedTuple):
+    """A file that was not copied to the folder of the results."""
+
+    file: str
+    bytes: int
+    there: int  # bytes of the file that has its name there, perhaps of an earlier run
 
 
 @dataclass
@@ -37,11 +45,14 @@ class Report:
     originals: int = 0
     revisits: int = 0  # that were made
     bytes_before: int = 0
-    bytes_after: int = 0
+    bytes_after: int = 0  # with a folder, of what is in it
+    journal: int = 0  # bytes of what is kept to undo it
     refused: Counter[str] = field(default_factory=Counter)  # equal to another, by why they stay
     hosts: list[Host] = field(default_factory=list)  # the first, and all others as one
     every_host: Path | None = None  # all of them, a line of JSON for each, which may be millions
     left: list[Problem] = field(default_factory=list)  # files left alone, and damage in files
+    absent: list[Absent] = field(default_factory=list)
+    outside: Counter[str] = field(default_factory=Counter)  # revisits by files that an index names
     proof: Proof = field(default_factory=Proof)
     work: Path = Path()
     seconds: dict[str, float] = field(default_factory=dict)
@@ -74,8 +85,14 @@ class Report:
         self.bytes_before += outcome.bytes_before
         self.bytes_after += outcome.bytes_after
         self.refused.update(outcome.refused)
+        self.outside.update(outcome.outside)
         if outcome.state == "left":
             self.leave(outcome.path, outcome.problem)
+
+    def miss(self, file: str, size: int, there: int) -> None:
+        """Count what is in the folder of the results instead of a file that was counted."""
+        self.absent.append(Absent(file, size, there))
+        self.bytes_after += there - size
 
     def add_up(self) -> None:
         """Count what is in files that were left alone."""
@@ -104,10 +121,13 @@ class Report:
             "revisits": self.revisits,
             "bytes_before": self.bytes_before,
             "bytes_after": self.bytes_after,
+            "journal_bytes": self.journal,
             "refused": dict(sorted(self.refused.items())),
             "left": [
                 {"file": file, "offset": offset, "why": why} for file, offset, why in self.left
             ],
+            "not_copied": [absent._asdict() for absent in self.absent],
+            "outside": dict(sorted((+self.outside).items())),
             "verified": {
                 "files": self.proof.files,
                 "findings": dict(sorted(self.proof.findings.items())),

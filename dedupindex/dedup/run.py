@@ -24,12 +24,13 @@ from dedupindex.dedup.work import Work, working
 from dedupindex.errors import BadInput, SettingsConflict
 from dedupindex.manifest import judge, making
 from dedupindex.manifest.finding import Found, Sources, find
-from dedupindex.manifest.store import open_manifest
+from dedupindex.manifest.store import is_of_before, open_manifest
 from dedupindex.resolve import run as resolving
 from dedupindex.resolve.compare import Compare
 from dedupindex.resolve.hosts import by_host, spooled
 from dedupindex.resolve.plan import Plan, open_plan
 from dedupindex.rewrite.container import Job, Left, Outcome
+from dedupindex.rewrite.journal import DIRECTORY, OF_JOURNALS
 from dedupindex.rewrite.run import check_names, rewrite, side_by_side
 from dedupindex.sources.finding import UNFINISHED
 from dedupindex.tally import OnProgress, Seen
@@ -104,6 +105,7 @@ class _Run:
         job = self._begun(job)
         with self._stage("rewriting"):
             done = self._rewritten(job)
+            self._beside_them(job, done)
         report.add_up()
         if not options.dry:
             with self._stage("verifying"):
@@ -128,7 +130,14 @@ class _Run:
     def _planned(self) -> Plan:
         """Read what has changed and plan anew, unless a run in place has begun."""
         work, options = self._work, self._options
+        old = is_of_before(work.manifest)
         if work.begun is not None:
+            if old:
+                raise SettingsConflict(
+                    f"an earlier version has begun a run in place ({work.top}): let that one end "
+                    "it, or bring the files back with bin/undedup --in-place and then remove the "
+                    "working files"
+                )
             if options.out is not None or options.dry:
                 raise SettingsConflict(
                     f"a run in place has begun and has not come to its end ({work.top}): run it "
@@ -136,6 +145,9 @@ class _Run:
                 )
             self._say("going on with the run in place that has begun")
             return open_plan(work.plan)
+        if old:
+            self._say(f"{work.manifest} is of an earlier version: all is read anew")
+            shutil.rmtree(work.manifest)
         with self._stage("reading"):
             made = making.make(
                 self._found, work.manifest, judge.Options("sha1", False, False),
@@ -185,8 +197,34 @@ class _Run:
                 elif outcome.state == "left":
                     done.discard(outcome.path)
         for file in self._found.others:
-            self._other(file, job)
+            if self._other(file, job):
+                done.add(file.path)
         return done
+
+    def _beside_them(self, job: Job, done: set[str]) -> None:
+        """Name what is not in the folder of the results, and say how large the journal is."""
+        report, out = self._report, job.out
+        if not job.dry:
+            roots = {out or Path(one.root) for one in job.plan.containers().values()}
+            kept = (path for root in roots for path in (root / DIRECTORY).iterdir())
+            sizes = (path.stat().st_size for path in kept if path.suffix in OF_JOURNALS)
+            report.journal = sum(sizes)
+        if out is None:
+            return
+        planned = {one.path for one in job.plan.containers().values()}
+        others = {file.path for file in self._found.others}
+        for file in (*self._found.files, *self._found.others):
+            if file.path in done:
+                continue
+            if file.path not in planned | others:  # it could not even be read
+                size = file.size
+                report.take_file(Outcome(file.name, "kept", bytes_before=size, bytes_after=size))
+            target = out / file.name
+            report.miss(file.path, file.size, target.stat().st_size if target.is_file() else 0)
+        known = {file.path for file in self._found.files} | others
+        for path, _, _ in self._found.problems:
+            if path not in known:  # a directory that cannot be read
+                report.miss(path, 0, 0)
 
     def _told(self) -> dict[str, Outcome]:
         """What an earlier part of a run in place has noted of files, by path."""
@@ -198,20 +236,22 @@ class _Run:
                     found[said["path"]] = Outcome(**{**said, "refused": Counter(said["refused"])})
         return found
 
-    def _other(self, file: Found, job: Job) -> None:
-        """Copy what cannot be read as an archive, so that the results are whole."""
+    def _other(self, file: Found, job: Job) -> bool:
+        """Copy what cannot be read as an archive; returns whether it is there then."""
         size = file.size
         kept = Outcome(file.name, "kept", path=file.path, bytes_before=size, bytes_after=size)
         self._report.take_file(kept)
         if any(fnmatchcase(file.name, pattern) for pattern in UNFINISHED):
             self._report.leave(file.path, "by its name it is still being written")
-            return
+            return False
         self._report.leave(file.path, "it cannot be read as WARC or ARC")
         if job.out is not None:
             try:
                 copy(file, job.out, dry=job.dry)
             except Left as left:
                 self._report.leave(file.path, str(left))
+                return False
+        return True
 
     def _verify(self, job: Job, done: set[str]) -> None:
         """Compare all that was written with what it was made of."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,13 @@ def read_about(top: Path) -> dict[str, Any]:
     if number < FORMAT:
         raise BadInput(f"the manifest {top} is of an earlier version: remove it and make it again")
     return about
+
+
+def is_of_before(top: Path) -> bool:
+    """Whether a manifest was made by an earlier version, and can only be made anew."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return int(json.loads((top / FILE).read_bytes())["format"]) < FORMAT
+    return False
 
 
 def read_entries(top: Path) -> dict[int, Entry]:

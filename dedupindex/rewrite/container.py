@@ -55,6 +55,7 @@ class Outcome:
     bytes_after: int = 0
     refused: Counter[str] = field(default_factory=Counter)  # records that stay, by reason
     hosts: dict[str, list[int]] = field(default_factory=dict)  # revisits and bytes saved of each
+    outside: dict[str, int] = field(default_factory=dict)  # revisits by files of an index
     leans: list[int] = field(default_factory=list)  # containers that its revisits refer to
 
     def add(self, other: Outcome) -> None:
@@ -141,6 +142,9 @@ def build(
         position = line.offset + line.stored
         outcome.revisits += 1
         leans.add(planned.original.container)
+        if planned.original.container in job.plan.outside():
+            holder = job.plan.place(planned.original.container).path
+            outcome.outside[holder] = outcome.outside.get(holder, 0) + 1
         host = outcome.hosts.setdefault(host_of(judged.response.url).decode("latin-1"), [0, 0])
         host[0], host[1] = host[0] + 1, host[1] + line.stored - len(member)
         entry = _entry(job, container, planned, judged, at, len(member))

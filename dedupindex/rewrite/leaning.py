@@ -92,6 +92,7 @@ def _taken_back(job: Job, number: int, outcome: Outcome) -> Outcome:
         outcome.name, "kept", "", outcome.path, 0, 0, -outcome.revisits, 0,
         outcome.bytes_before - outcome.bytes_after,
         hosts={host: [-made, -saved] for host, (made, saved) in outcome.hosts.items()},
+        outside={path: -made for path, made in outcome.outside.items()},
     )  # fmt: skip
     try:
         if not job.dry:

@@ -44,6 +44,8 @@ from dedupindex.rewrite.journal import Journal, Was, Writer
 from dedupindex.rewrite.originals import Originals
 from dedupindex.rewrite.parts import hold, is_still, new_part, part_of, put, sealed
 
+ANOTHER = "remove the folder, or name another with --out"
+
 
 def rewrite_container(job: Job, container: Container) -> Outcome:
     """Rewrite one container; what is left alone is told in the outcome.
@@ -113,7 +115,7 @@ def _dry(job: Job, container: Container, source: BinaryIO, originals: Originals)
 
 
 def _other_content(target: Path) -> Left:
-    return Left(f"{target} is there already, with another content")
+    return Left(f"{target} is there already, with another content: {ANOTHER}")
 
 
 def _to_directory(
