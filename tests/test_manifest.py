@@ -379,5 +379,5 @@ def test_every_reason_is_explained() -> None:
     for reason in REASONS:
         assert text.count(f'"{reason}"') > 1, f"nothing says {reason}"
     page = (package.parent / "docs" / "post-crawl.md").read_text().split("\n## Manifest\n")[1]
-    rows = re.findall(r"^\| `([a-z-]+)` \| (.*) \|$", page.split("\n## ")[0], re.MULTILINE)
+    rows = re.findall(r"^\| `([a-z-]+)` \| (.*) \|$", page.split("\n##")[0], re.MULTILINE)
     assert dict(rows) == REASONS
