@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from dedupindex.errors import Damaged
+from dedupindex.manifest.line import Container
 from dedupindex.rewrite.container import Job
 from dedupindex.rewrite.disk import FileSink
 from dedupindex.rewrite.journal import journals
 from dedupindex.rewrite.undo import Undo, restore
-from tests.rewriting import FakePlan, content, run, small_set
+from tests.rewriting import EARLY, LATE, FakePlan, content, members, records_of, run, small_set
+from tests.warc_cases import response
 
 
 @pytest.fixture
@@ -58,3 +62,87 @@ def test_what_the_disk_has_not_kept(
     with pytest.raises(Damaged, match="not what was read"):
         run(Job(FakePlan(source)))
     assert content(source) == before and list(journals(source)) == []
+
+
+@pytest.mark.parametrize("how", ["writer", "lock"])
+@pytest.mark.parametrize("place", ["in place", "in place, two processes", "out", "dry"])
+def test_an_original_that_somebody_is_writing(source: Path, how: str, place: str) -> None:
+    out = source.parent / "out" if place == "out" else None
+    job = Job(FakePlan(source), out, dry=place == "dry")
+    before = content(source)
+    with open(source / "a.warc.gz", "r+b" if how == "writer" else "rb") as one:
+        if how == "lock":
+            fcntl.flock(one, fcntl.LOCK_EX)
+        found = {one.name: one for one in run(job, 2 if "two" in place else 1)}
+    assert found["deep/b.warc.gz"].refused == {"original-busy": 12}
+    assert found["c.warc"].refused == {"original-busy": 6} and found["c.warc"].revisits == 1
+    assert {name for name in before if content(source)[name] != before[name]} <= {"c.warc"}
+
+
+def test_a_file_with_copies_and_originals_that_somebody_holds(source: Path) -> None:
+    """In place the run itself has a lock on such a file, and has looked before that."""
+    late = {"Target_URI": b"http://late/", "Date": b"2026-12-01T00:00:00Z"}
+    record = response(Random(9).randbytes(2000), number=77, **late)
+    (source / "d.warc.gz").write_bytes(members(record))
+    plan = FakePlan(source)
+    with open(source / "c.warc", "rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        found = {one.name: one for one in run(Job(plan))}
+    assert found["c.warc"].state == "left"
+    assert found["d.warc.gz"].refused == {"original-busy": 1}
+    assert sum(one.revisits for one in run(Job(plan), 2)) == 20
+
+
+class OutsidePlan(FakePlan):
+    """Its originals are in a file that an index has named."""
+
+    name = "a.warc.gz"
+
+    def outside(self) -> dict[int, Container]:
+        return {1: self._containers[1]}
+
+    def containers(self) -> dict[int, Container]:
+        return {number: one for number, one in self._containers.items() if number != 1}
+
+    def place(self, number: int) -> Container:
+        one = self._containers[number]
+        return one._replace(name=self.name) if number == 1 else one
+
+
+def test_an_original_of_an_index_that_is_not_finished(source: Path) -> None:
+    plan = OutsidePlan(source)
+    assert sum(one.revisits for one in run(Job(plan, dry=True))) == 19
+    with open(source / "a.warc.gz", "r+b"):
+        assert sum(one.revisits for one in run(Job(plan, dry=True))) == 1
+    (source / "a.warc.gz").rename(source / "a.warc.gz.open")
+    plan.name = "a.warc.gz.open"
+    assert run(Job(plan, dry=True))[1].refused == {"original-busy": 12}
+
+
+def test_in_place_on_what_was_made_to_a_directory(source: Path) -> None:
+    """The journal of --out is kept, the later run can be done again, undone and committed."""
+    out, body = source.parent / "out", Random(33).randbytes(2000)
+    with open(source / "c.warc", "ab") as more:  # behind what becomes revisits
+        more.write(response(body, number=78, Target_URI=b"http://late/", Date=LATE))
+    before = content(source)
+    run(Job(FakePlan(source), out))
+    made = content(out)
+    early = response(body, number=77, Target_URI=b"http://early/", Date=EARLY)
+    (out / "0.warc.gz").write_bytes(members(early))
+    plan = FakePlan(out)
+    dry = run(Job(plan, dry=True))
+    assert sum(one.revisits for one in dry) == 1
+    for state in ("rewritten", "there"):
+        found = {one.name: one.state for one in run(Job(plan))}
+        assert found == {
+            "0.warc.gz": "kept",
+            "a.warc.gz": "kept",
+            "c.warc": state,
+            "deep/b.warc.gz": "kept",
+        }
+    assert undo(out)
+    (out / "0.warc.gz").unlink()
+    assert content(out) == made
+    for name in before:
+        restore(Undo(out, name, source.parent / "back"))
+        assert records_of(source.parent / "back" / name) == records_of(source / name)

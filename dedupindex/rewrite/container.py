@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol
@@ -38,6 +38,7 @@ class Job(NamedTuple):
     size: int = 0  # bytes of body that are too few to be worth a revisit
     gain: int = 1  # bytes by which a record must get smaller in its file; at least 1
     dry: bool = False  # count, write nothing
+    busy: Set[int] = frozenset()  # containers that others held when the run began; in place only
 
 
 @dataclass

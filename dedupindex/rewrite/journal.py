@@ -123,13 +123,17 @@ class Journal:
     def commit(self) -> int:
         """Let go of the dropped members, for ever; returns their bytes."""
         freed = self.dropped.stat().st_size
+        self.set_aside()
+        self.dropped.unlink()
+        return freed
+
+    def set_aside(self) -> None:
+        """Make room for the journal of another run, as for one that was committed."""
         number = 1
         while (kept := self.lines.with_suffix(f".{number}.committed")).exists():
             number += 1
         os.replace(self.lines, kept)
         sync_directory(self.directory)
-        self.dropped.unlink()
-        return freed
 
     def stretches(self, now: Path) -> Iterator[tuple[Path, int, int]]:
         """Of what the container was made that is in the file `now`: ranges of files, in order."""

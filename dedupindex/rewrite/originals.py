@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from dedupindex.manifest.line import Container, Line
 from dedupindex.resolve.plan import Planned, Totals
-from dedupindex.rewrite.disk import content_hash, open_for_reading
+from dedupindex.rewrite.disk import (
+    being_written,
+    content_hash,
+    open_for_reading,
+    written_to,
+)
 from dedupindex.rewrite.journal import Journal, Offsets
 from dedupindex.rewrite.judge import Place
 from dedupindex.rewrite.response import Stays
@@ -35,11 +40,13 @@ class Originals:
     """Opens what a plan names as originals.
 
     A container of the set must be as it was scanned, or as its journal says that it was left when
-    it was rewritten in place. What is in none, an index has named, which knows no sizes.
+    it was rewritten in place. What is in none, an index has named, which knows no sizes. Nobody
+    may be writing to either.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, plan: Plan, *, held: bool = False, busy: Set[int] = frozenset()) -> None:
+        """`held` says that this run has locks of its own on containers of the set."""
+        self._plan, self._held, self._busy = plan, held, busy
         self._open: OrderedDict[int, tuple[BinaryIO, Offsets | None]] = OrderedDict()
 
     def place(self, line: Line) -> Place:
@@ -65,7 +72,12 @@ class Originals:
             file = open_for_reading(container.path)
         except OSError as error:
             raise Stays("original-gone", f"{container.path}: {error.strerror}") from error
-        if number in self._plan.outside():
+        outside = number in self._plan.outside()
+        check = written_to if self._held and not outside else being_written
+        if number in self._busy or container.path.endswith(".open") or check(file):
+            file.close()
+            raise Stays("original-busy", f"some process is writing to {container.path}")
+        if outside:
             return file, None
         status = os.fstat(file.fileno())
         if status.st_size == container.size and (

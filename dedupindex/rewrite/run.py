@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -18,7 +18,7 @@ from dedupindex.files import exclusive
 from dedupindex.manifest.line import Container
 from dedupindex.processes import KILLED, die_with
 from dedupindex.rewrite.container import Job, Outcome
-from dedupindex.rewrite.disk import room
+from dedupindex.rewrite.disk import being_written, open_for_reading, room
 from dedupindex.rewrite.journal import DIRECTORY
 from dedupindex.rewrite.leaning import settled
 from dedupindex.rewrite.parts import sweep
@@ -49,7 +49,19 @@ def rewrite(job: Job, processes: int = 1) -> Iterator[Outcome]:
     with locked(places):
         _check_room(job, containers, processes)
         sweep(job.out / one.name if job.out else Path(one.path) for one in containers)
+        if job.out is None:
+            job = job._replace(busy=_busy(containers))
         yield from _settled(job, side_by_side(_rewrite, job, containers, processes))
+
+
+def _busy(containers: list[Container]) -> set[int]:
+    """Those that others write to or have locks on, before this run has locks of its own."""
+    found = set()
+    for one in containers:
+        with suppress(OSError), open_for_reading(one.path) as file:
+            if being_written(file):
+                found.add(one.number)
+    return found
 
 
 def _settled(job: Job, outcomes: Iterator[Outcome]) -> Iterator[Outcome]:

@@ -56,7 +56,7 @@ def rewrite_container(job: Job, container: Container) -> Outcome:
         size = container.size
         return Outcome(container.name, "kept", bytes_before=size, bytes_after=size)
     try:
-        with _opened(job, container) as source, closing(Originals(job.plan)) as originals:
+        with _opened(job, container) as source, _originals(job) as originals:
             if job.out is None and not job.dry:
                 hold(source)
             if job.out is None and (done := _resumed(container, source, dry=job.dry)):
@@ -79,6 +79,10 @@ def rewrite_container(job: Job, container: Container) -> Outcome:
         if error.errno != errno.EIO:  # a sector that cannot be read is no matter of other files
             raise
         return _left(container, f"the disk fails: {error.strerror}")
+
+
+def _originals(job: Job) -> closing[Originals]:
+    return closing(Originals(job.plan, held=job.out is None and not job.dry, busy=job.busy))
 
 
 def _left(container: Container, why: str) -> Outcome:
@@ -157,7 +161,7 @@ def _resumed(container: Container, source: BinaryIO, *, dry: bool) -> Outcome | 
     journal = Journal(Path(container.root), container.name)
     if not dry:
         journal.discard_parts()
-    if not journal.exists():
+    if not (journal.exists() and journal.dropped.exists()):  # what --out wrote has dropped nothing
         return None
     was, ended = journal.summary()
     now = os.fstat(source.fileno())
@@ -189,21 +193,31 @@ def _in_place(
             os.fsync(file.fileno())
             whole = sealed(part, file)
         with whole:
+            if journal.exists():
+                journal.set_aside()  # of --out, and still needed to undo that
             writer.finish(outcome.bytes_after)
             try:
                 _check_undo(journal, part, container, source)
                 _check_settled(container, source, before)
-                put(part, whole, path)
-            except (Left, DedupError, OSError) as error:
-                if is_still(path, source):
-                    journal.clear()
-                    raise
-                if isinstance(error, DedupError):
-                    raise
-                raise DedupError(
-                    f"{path}: {error}; what was dropped is kept: run the same again to go on"
-                ) from error
+            except (Left, Damaged, OSError):
+                journal.clear()
+                raise
+            _put(part, whole, path, source, journal)
         return outcome
+
+
+def _put(part: Path, whole: BinaryIO, path: Path, source: BinaryIO, journal: Journal) -> None:
+    """Replace the old file; raises `OSError` if it is still there, else `DedupError`."""
+    try:
+        put(part, whole, path)
+    except (DedupError, OSError) as error:
+        if is_still(path, source):
+            journal.clear()
+        elif isinstance(error, OSError):
+            raise DedupError(
+                f"{path}: {error}; what was dropped is kept: run the same again to go on"
+            ) from error
+        raise
 
 
 def _check_undo(journal: Journal, part: Path, container: Container, source: BinaryIO) -> None:
