@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -53,7 +55,19 @@ def command(
         for path in sorted(directory.rglob("*"))
         if path.is_file() and DIRECTORY not in path.parts and not path.name.startswith(".")
     ]
-    return tell(side_by_side(restored, None, tasks, processes), as_json=as_json)
+    results = side_by_side(restored, None, tasks, processes)
+    return tell(chain(_without_file(directories), results), as_json=as_json)
+
+
+def _without_file(directories: tuple[Path, ...]) -> Iterator[Restored]:
+    """What was rewritten there and is not there by its name, so that it stays as it is."""
+    for directory in directories:
+        names, problems = told_of(directory)
+        for path, why in problems.items():
+            yield Restored(str(path), "left", 0, why)
+        for name in sorted(names):
+            if not (directory / name).exists():
+                yield Restored(name, "left", 0, "it is not there; if renamed, its revisits stay")
 
 
 def _in_place(directories: tuple[Path, ...]) -> Found:

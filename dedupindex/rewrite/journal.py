@@ -165,6 +165,11 @@ class Offsets:
         """The new offset."""
         return offset + self._shifts[bisect_left(self._begins, offset)]
 
+    def became(self, offset: int) -> bool:
+        """Whether what stood there became a revisit."""
+        at = bisect_left(self._begins, offset)
+        return at < len(self._begins) and self._begins[at] == offset
+
 
 class Writer:
     """Writes the journal of a container; it counts once `finish` has come back."""

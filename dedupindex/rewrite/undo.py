@@ -7,11 +7,8 @@ is made of its revisit and its original: the record is the same to the bit, its 
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
-import zlib
-from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -21,29 +18,20 @@ from dedupindex.rewrite.container import Left
 from dedupindex.rewrite.disk import (
     DrySink,
     FileSink,
-    Sink,
     content_hash,
     keep_metadata,
     open_for_reading,
 )
 from dedupindex.rewrite.journal import (
     DIRECTORY,
-    Entry,
     Journal,
-    Offsets,
     Was,
     begun,
     entries,
-    summary,
 )
 from dedupindex.rewrite.parts import hold, is_still, new_part, part_of, put, sweep
 from dedupindex.rewrite.pins import Holder, unpin
-from dedupindex.rewrite.recipe import END
-from dedupindex.warc import http
-from dedupindex.warc.single import NotExact, Single
-
-_LEVEL = 6  # as most crawlers compress
-_OPEN = 32  # files
+from dedupindex.rewrite.records import Round, of_round, revisits, rounds, write_records
 
 
 class Undo(NamedTuple):
@@ -167,91 +155,25 @@ def _to_directory(task: Undo, out: Path) -> Restored:
             new_part(part) as file,
         ):
             restored = Restored(task.name, "copied")
-            told = journal.of_size(os.fstat(source.fileno()).st_size)
-            if told is None and (journal.exists() or journal.committed()):
+            made = rounds(task.directory / task.name, os.fstat(source.fileno()).st_size)
+            count = sum(one.ended.revisits for one in made)
+            if not made and (journal.exists() or journal.committed()):
                 raise Left("it is not what its journal says that it became")
-            if told is None:
+            if not made:
                 FileSink(file).copy(source, 0, os.fstat(source.fileno()).st_size)
                 _finish(source, file, None)
-            elif told == journal.lines and journal.dropped.exists():
-                was, ended = journal.summary()
-                _exact(source, journal, was, file)
-                restored = Restored(task.name, "exact", ended.revisits)
+            elif len(made) == 1 and made[0].told == journal.lines and made[0].dropped:
+                _exact(source, journal, made[0].was, file)
+                restored = Restored(task.name, "exact", count)
             else:
-                was, ended = summary(told)
-                _records(task, told, source, FileSink(file))
-                _finish(source, file, was)
-                restored = Restored(task.name, "records", ended.revisits)
+                write_records(revisits(made), source, FileSink(file))
+                _finish(source, file, made[-1].was)
+                restored = Restored(task.name, "records", count)
             restored.bytes_after = os.fstat(file.fileno()).st_size
             put(part, file, target)
         return restored
     finally:
         part.unlink(missing_ok=True)
-
-
-def _records(task: Undo, told: Path, source: BinaryIO, sink: Sink) -> None:
-    """Write the file with every record made of its revisit and its original."""
-    position = 0
-    with ExitStack() as files:
-        holders: dict[tuple[str, str, int], tuple[BinaryIO, Offsets | None]] = {}
-        for entry in entries(told):
-            sink.copy(source, position, entry.new_offset - position)
-            place = entry.root, entry.name, entry.original_size
-            try:
-                if place not in holders:
-                    if len(holders) == _OPEN:
-                        files.close()
-                        holders.clear()
-                    base = Path(entry.root) if entry.root else task.directory
-                    opened = files.enter_context(open_for_reading(base / entry.name))
-                    holders[place] = opened, _moved(base, entry, opened)
-                _record(entry, source, *holders[place], sink)
-            except NotExact as error:
-                raise Left(
-                    f"the record at {entry.new_offset} cannot be restored: {error}"
-                ) from error
-            position = entry.new_offset + entry.new_stored
-    sink.copy(source, position, os.fstat(source.fileno()).st_size - position)
-
-
-def _moved(base: Path, entry: Entry, file: BinaryIO) -> Offsets | None:
-    """Where the originals in a container went, None if they are where they were."""
-    size = os.fstat(file.fileno()).st_size
-    told = Journal(base, entry.name).of_size(size, entry.original_size)
-    return Offsets(entries(told)) if told and size != entry.original_size else None
-
-
-def _record(
-    entry: Entry, source: BinaryIO, holder: BinaryIO, moved: Offsets | None, sink: Sink
-) -> None:
-    """Write one record; raises `NotExact` if it does not come out as it was."""
-    revisit = Single(source, entry.new_offset, entry.new_stored)
-    offset = moved.now(entry.original) if moved else entry.original
-    original = Single(holder, offset, entry.original_stored)
-    running = hashlib.sha256()
-    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31) if revisit.gzipped else None
-    for piece in _pieces(entry, revisit, original):
-        running.update(piece)
-        sink.write(packer.compress(piece) if packer else bytes(piece))
-    if packer:
-        sink.write(packer.flush())
-    if running.hexdigest() != entry.sha256:
-        raise NotExact("with its original it is not the record that was there")
-
-
-def _pieces(entry: Entry, revisit: Single, original: Single) -> Iterator[bytes | memoryview]:
-    yield entry.header.encode("latin-1")
-    yield from revisit.block()
-    held, skip = b"", -1
-    for piece in original.block():
-        if skip >= 0:
-            yield piece
-            continue
-        held += piece
-        skip = http.header_end(held, 0, len(held))
-        if skip >= 0:
-            yield held[skip:]
-    yield END
 
 
 def commit(task: Undo) -> Restored:
@@ -266,7 +188,7 @@ def commit(task: Undo) -> Restored:
             size = os.fstat(source.fileno()).st_size
             if size != ended.size or not journal.dropped.exists():
                 raise Left("it is not what its journal says that it became")
-            _records(task, journal.lines, source, sink)
+            write_records(of_round(Round(journal.lines, None), []), source, sink)
         return Restored(task.name, "committed", ended.revisits, "", journal.commit())
     except (Left, Damaged) as left:
         return Restored(task.name, "left", 0, str(left))

@@ -1,0 +1,216 @@
+"""Records made of their revisits and originals, whatever became of the containers in between.
+
+Every run that rewrote a container has left a journal. From the size that it has now they lead back
+to each size that it had; each run made it smaller.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from dedupindex.rewrite.disk import Left, Sink, open_for_reading
+from dedupindex.rewrite.journal import Ended, Entry, Journal, Offsets, Was, entries, summary
+from dedupindex.rewrite.recipe import END
+from dedupindex.warc import http
+from dedupindex.warc.single import NotExact, Single
+
+_LEVEL = 6  # as most crawlers compress
+_OPEN = 32  # files
+_CHAIN = 100  # originals of originals
+
+
+class Round:
+    """What one run did to a container."""
+
+    def __init__(self, told: Path, dropped: Path | None) -> None:
+        self.told, self.dropped = told, dropped
+        self.base = told.parent.parent
+        self.was: Was
+        self.ended: Ended
+        self.was, self.ended = summary(told)
+
+    @cached_property
+    def offsets(self) -> Offsets:
+        return Offsets(entries(self.told))
+
+
+class Made(NamedTuple):
+    """A revisit, where it stands now."""
+
+    offset: int
+    entry: Entry
+    base: Path  # what names without a root are below
+    kept: tuple[Path, int] | None  # where the record that was dropped is, if it is kept
+
+
+def rounds(path: Path, size: int) -> list[Round]:
+    """The runs that made of a container what it is, the last first; raises `Damaged`.
+
+    They may have known it below several folders.
+    """
+    place, found = path.absolute(), []
+    for above in place.parents:
+        journal = Journal(above, str(place.relative_to(above)))
+        if journal.exists():
+            found.append(
+                Round(journal.lines, journal.dropped if journal.dropped.exists() else None)
+            )
+        found += [Round(told, None) for told in reversed(journal.committed())]
+    made = []
+    while last := next((one for one in found if one.ended.size == size), None):
+        made.append(last)
+        found.remove(last)
+        size = last.was.size
+    return made
+
+
+def revisits(made: list[Round]) -> Iterator[Made]:
+    """All revisits that some runs have made in a container, the last first, in order of offset."""
+    streams = [of_round(one, made[:number]) for number, one in enumerate(made)]
+    return heapq.merge(*streams, key=lambda found: found.offset)
+
+
+def of_round(one: Round, later: list[Round]) -> Iterator[Made]:
+    taken = 0
+    for entry in entries(one.told):
+        offset = entry.new_offset
+        for after in reversed(later):
+            offset = after.offsets.now(offset)
+        yield Made(offset, entry, one.base, (one.dropped, taken) if one.dropped else None)
+        taken += entry.stored
+
+
+class Holders:
+    """The containers of originals, opened as they are needed, a bounded number at a time."""
+
+    def __init__(self) -> None:
+        self._files = ExitStack()
+        self._open: dict[Path, tuple[BinaryIO, list[Round]]] = {}
+
+    def original(self, made: Made) -> Single:
+        """The original of a revisit; raises `NotExact`.
+
+        If that has become a revisit itself, it is what was dropped then, or its original.
+        """
+        for _ in range(_CHAIN):
+            entry = made.entry
+            root = Path(entry.root) if entry.root else made.base
+            found = self._find(root / entry.name, entry)
+            if isinstance(found, Single):
+                return found
+            made = found
+        raise NotExact("its original is a revisit of a revisit, without end")
+
+    def opened(self, path: Path) -> BinaryIO:
+        """A file, open until many others are."""
+        return self._opened(path)[0]
+
+    def close(self) -> None:
+        self._files.close()
+        self._open.clear()
+
+    def _opened(self, path: Path) -> tuple[BinaryIO, list[Round]]:
+        if path not in self._open:
+            if len(self._open) >= _OPEN:
+                self.close()
+            file = self._files.enter_context(open_for_reading(path))
+            self._open[path] = file, rounds(path, os.fstat(file.fileno()).st_size)
+        return self._open[path]
+
+    def _find(self, path: Path, entry: Entry) -> Single | Made:
+        """An original, or the revisit that it became."""
+        file, made = self._opened(path)
+        sizes = [one.was.size for one in made]
+        since = sizes.index(entry.original_size) + 1 if entry.original_size in sizes else 0
+        offset = entry.original
+        for one in reversed(made[:since]):
+            if one.offsets.became(offset):
+                return self._became(one, offset)
+            offset = one.offsets.now(offset)
+        return Single(file, offset, entry.original_stored)
+
+    def _became(self, one: Round, offset: int) -> Single | Made:
+        for found in of_round(one, []):
+            if found.entry.offset == offset:
+                if found.kept is None:
+                    return found
+                dropped, at = found.kept
+                return Single(self.opened(dropped), at, found.entry.stored, last=True)
+        raise NotExact("its journal has changed")
+
+
+def write_records(made: Iterator[Made], source: BinaryIO, sink: Sink) -> None:
+    """Write a container with every record as it was; raises `Left`."""
+    position, holders = 0, Holders()
+    try:
+        for found in made:
+            sink.copy(source, position, found.offset - position)
+            try:
+                _write(found, source, holders, sink)
+            except NotExact as error:
+                raise Left(f"the record at {found.offset} cannot be restored: {error}") from error
+            position = found.offset + found.entry.new_stored
+    finally:
+        holders.close()
+    sink.copy(source, position, os.fstat(source.fileno()).st_size - position)
+
+
+def _write(found: Made, source: BinaryIO, holders: Holders, sink: Sink) -> None:
+    """Write one record; raises `NotExact` if it does not come out as it was."""
+    entry = found.entry
+    if found.kept is not None:
+        path, at = found.kept
+        dropped = holders.opened(path)
+        kept = Single(dropped, at, entry.stored, last=True)
+        _check(entry, _whole(kept))
+        sink.copy(dropped, at, entry.stored)
+        return
+    revisit = Single(source, found.offset, entry.new_stored)
+    original = holders.original(found)
+    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31) if revisit.gzipped else None
+
+    def written() -> Iterator[bytes | memoryview]:
+        for piece in _pieces(entry, revisit, original):
+            sink.write(packer.compress(piece) if packer else bytes(piece))
+            yield piece
+
+    _check(entry, written())
+    if packer:
+        sink.write(packer.flush())
+
+
+def _check(entry: Entry, pieces: Iterator[bytes | memoryview]) -> None:
+    running = hashlib.sha256()
+    for piece in pieces:
+        running.update(piece)
+    if running.hexdigest() != entry.sha256:
+        raise NotExact("with its original it is not the record that was there")
+
+
+def _whole(record: Single) -> Iterator[bytes | memoryview]:
+    yield record.header
+    yield from record.block()
+    yield END
+
+
+def _pieces(entry: Entry, revisit: Single, original: Single) -> Iterator[bytes | memoryview]:
+    yield entry.header.encode("latin-1")
+    yield from revisit.block()
+    held, skip = b"", -1
+    for piece in original.block():
+        if skip >= 0:
+            yield piece
+            continue
+        held += piece
+        skip = http.header_end(held, 0, len(held))
+        if skip >= 0:
+            yield held[skip:]
+    yield END
