@@ -47,12 +47,37 @@ def test_to_a_directory_and_back(source: Path, tmp_path: Path, run: Run) -> None
     check_map(moved, source, out)
     assert run("undedup", out, "--out", back) == (
         0,
-        {"files": 3, "exact": 0, "records": 2, "copied": 1, "there": 0, "left": 0, "restored": 19},
+        {
+            "files": 3,
+            "exact": 0,
+            "records": 2,
+            "copied": 1,
+            "there": 0,
+            "left": 0,
+            "damaged": 0,
+            "restored": 19,
+        },  # fmt: skip
     )
     for name in content(source):
         assert records_of(back / name) == records_of(source / name)
     status, told = run("verify", "--against", source, back, "--records")
     assert (status, told["findings"]) == (0, {})
+
+
+def test_undedup_names_damage_in_what_it_copies(
+    source: Path, tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, back = tmp_path / "out", tmp_path / "back"
+    run("rewrite", "plan", "--out", out)
+    data = bytearray((out / "a.warc.gz").read_bytes())
+    data[len(data) // 2] ^= 1
+    (out / "a.warc.gz").write_bytes(data)
+    (out / "notes.txt").write_text("no archive")
+    assert main(["undedup", str(out), "--out", str(back)]) == 7
+    told = capsys.readouterr()
+    assert "a.warc.gz has damage that was copied: damaged-member at " in told.err
+    assert f"bin/verify --against BEFORE {back} --records" in told.out
+    assert (back / "a.warc.gz").read_bytes() == data
 
 
 def check_map(moved: Path, source: Path, out: Path) -> None:

@@ -25,7 +25,7 @@ from dedupindex.rewrite.undo import Restored, Undo, clean, commit, restore
 from dedupindex.tables import amount, printable
 
 Found = tuple[list[Undo], list[Restored]]  # what can be restored, and what is known not to be
-COMMITTED = "what was dropped was let go of: bin/undedup --out makes it of the originals"
+COMMITTED = "what was dropped was let go of: bin/undedup DIR --out OTHER makes it of the originals"
 EXAMPLES = """
 bin/rewrite my-plan --out /data/rewritten --dry-run    the numbers, and nothing written
 bin/rewrite my-plan --out /data/rewritten --offsets moved.tsv
@@ -186,7 +186,7 @@ def restored(_: None, task: Undo) -> Restored:
 
 def tell(results: Iterator[Restored], *, as_json: bool) -> int:
     """Print what was restored; returns the exit status."""
-    counts = dict.fromkeys(("files", "exact", "records", "copied", "there", "left"), 0)
+    counts = dict.fromkeys(("files", "exact", "records", "copied", "there", "left", "damaged"), 0)
     brought = 0
     for result in results:
         counts["files"] += 1
@@ -194,6 +194,9 @@ def tell(results: Iterator[Restored], *, as_json: bool) -> int:
         brought += result.records
         if result.state == "left":
             say(f"warning: {result.name} was left alone: {result.problem}")
+        elif result.problem:
+            counts["damaged"] += 1
+            say(f"warning: {result.name} has damage that was copied: {result.problem}")
     if as_json:
         print_json({**counts, "restored": brought})
     else:
@@ -202,7 +205,7 @@ def tell(results: Iterator[Restored], *, as_json: bool) -> int:
             f"bit for bit, {counts['records']:,} record for record, {counts['copied']:,} copied, "
             f"{counts['left']:,} left alone"
         )
-    return Damaged.exit_status if counts["left"] else 0
+    return Damaged.exit_status if counts["left"] or counts["damaged"] else 0
 
 
 def _commit(roots: list[Path], plan: Plan, *, as_json: bool) -> int:

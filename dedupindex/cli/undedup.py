@@ -16,6 +16,10 @@ from dedupindex.errors import BadInput
 from dedupindex.rewrite.journal import DIRECTORY, told_of
 from dedupindex.rewrite.run import side_by_side
 from dedupindex.rewrite.undo import Restored, Undo
+from dedupindex.tables import printable
+from dedupindex.verify.collection import verify_collection
+from dedupindex.verify.container import is_named
+from dedupindex.verify.finding import DAMAGE
 
 EXAMPLES = """
 bin/undedup /data/warcs --in-place              as before bin/rewrite --in-place, bit for bit
@@ -37,7 +41,8 @@ def command(
     """Turn the revisits that bin/rewrite made below DIRECTORIES back into what they stand for.
 
     While the dropped records are kept, files come back bit for bit; else each record does, made
-    of its revisit and its original.
+    of its revisit and its original, but not its gzip member. What is damaged is named; the exit
+    status is then 7.
     """
     if (out is None) != in_place:
         raise click.UsageError("give one of --out and --in-place")
@@ -55,8 +60,27 @@ def command(
         for path in sorted(directory.rglob("*"))
         if path.is_file() and DIRECTORY not in path.parts and not path.name.startswith(".")
     ]
-    results = side_by_side(restored, None, tasks, processes)
-    return tell(chain(_without_file(directories), results), as_json=as_json)
+    results = side_by_side(_checked, None, tasks, processes)
+    status = tell(chain(_without_file(directories), results), as_json=as_json)
+    if not as_json:
+        again = printable(str(out))
+        click.echo(f"beside the files before: bin/verify --against BEFORE {again} --records")
+    return status
+
+
+def _checked(_: None, task: Undo) -> Restored:
+    """Restore one container, and read what was copied: no hash of that is known."""
+    result = restored(None, task)
+    assert task.out is not None
+    target = task.out / task.name
+    if result.state in ("copied", "records") and is_named(target):
+        found = [one for one in verify_collection([target]) if one.level == DAMAGE
+                 or one.reason in ("block-digest", "payload-digest")]  # fmt: skip
+        if found:
+            first = found[0]
+            more = f" (and {len(found) - 1:,} more)" if found[1:] else ""
+            result.problem = f"{first.reason} at {first.offset}: {first.message}{more}"
+    return result
 
 
 def _without_file(directories: tuple[Path, ...]) -> Iterator[Restored]:
