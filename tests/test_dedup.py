@@ -229,6 +229,23 @@ def test_a_manifest_of_an_earlier_version(source: Path, tmp_path: Path, dedup: D
     assert numbers(dedup(source, "--in-place", "--work", work)) == numbers(first)
 
 
+def test_a_run_in_place_that_is_done_gains_nothing_more(
+    source: Path, tmp_path: Path, dedup: Dedup
+) -> None:
+    before = content(source)
+    first = dedup(source, "--in-place", "--min-size", 1800)
+    done = content(source)
+    assert first["refused"]["small"]
+    again = dedup(source, "--in-place", "--min-size", 1800)  # what is small is still in the plan
+    assert (again["revisits"], again["left"], content(source)) == (0, [], done)
+    assert dedup(source, "--in-place", "--min-size", 1800, "--dry-run")["left"] == []
+    check(again)
+    more = dedup(source, "--in-place", status=7)
+    assert "--commit or --undo" in more["left"][0]["why"]
+    assert main(["undedup", str(source), "--in-place"]) == 0
+    assert content(source) == before
+
+
 def busy(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process has begun to write a file after others were made revisits of it."""
     known = writing.being_written

@@ -206,7 +206,7 @@ class _Run:
         report, out = self._report, job.out
         if not job.dry:
             roots = {out or Path(one.root) for one in job.plan.containers().values()}
-            kept = (path for root in roots for path in (root / DIRECTORY).iterdir())
+            kept = (path for root in roots for path in (root / DIRECTORY).glob("*"))
             sizes = (path.stat().st_size for path in kept if path.suffix in OF_JOURNALS)
             report.journal = sum(sizes)
         if out is None:

@@ -59,7 +59,7 @@ def rewrite_container(job: Job, container: Container) -> Outcome:
         with _opened(job, container) as source, _originals(job) as originals:
             if job.out is None and not job.dry:
                 hold(source)
-            if job.out is None and (done := _resumed(container, source, dry=job.dry)):
+            if job.out is None and (done := _resumed(job, container, source, originals)):
                 return done
             if job.out is None:
                 _check_other_roots(container)
@@ -153,25 +153,32 @@ def _to_directory(
         return outcome
 
 
-def _resumed(container: Container, source: BinaryIO, *, dry: bool) -> Outcome | None:
+def _resumed(
+    job: Job, container: Container, source: BinaryIO, originals: Originals
+) -> Outcome | None:
     """What an earlier run has done to a container in place; None if that is still to be done.
 
     Removes what a killed run left, if this is no dry run; raises `Left` if that cannot be told.
     """
     journal = Journal(Path(container.root), container.name)
-    if not dry:
+    if not job.dry:
         journal.discard_parts()
     if not (journal.exists() and journal.dropped.exists()):  # what --out wrote has dropped nothing
         return None
     was, ended = journal.summary()
     now = os.fstat(source.fileno())
     if (now.st_size, now.st_mtime_ns) == (was.size, was.mtime_ns):
-        if not dry:  # killed before the new file took the place of the old, or was undone
+        if not job.dry:  # killed before the new file took the place of the old, or was undone
             journal.clear()
         return None
     if (now.st_size, now.st_mtime_ns) != (ended.size, was.mtime_ns):
         raise Left(f"it is neither what {journal.lines} says that it was, nor what it became")
-    if was.size != container.size:
+    if was.size != container.size:  # scanned since: well, unless it could get still smaller
+        check_unchanged(container, source)
+        with closing(DrySink()) as sink:
+            again = build(job, container, source, sink, NoNotes(), originals)
+        if not again.revisits:
+            return again
         raise Left("an earlier run has rewritten it: --commit or --undo that first")
     counts = ended.revisits, ended.revisits, was.size, ended.size
     return Outcome(container.name, "there", "", container.path, 1, *counts)
