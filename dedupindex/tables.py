@@ -34,6 +34,7 @@ _WORDS = {  # how people call a field; others are called by their names
     "merged": "in the index itself",
     "p99_lookup_ms": "99 of 100 lookups within",
 }
+_PLURAL = re.compile(r"(?<![\w.,-])1 (file|record|revisit|original|capture|line|thing)s\b")
 _UNITS = re.compile("_(bytes|percent|ms)$")
 
 
@@ -52,6 +53,11 @@ def amount(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return ""
+
+
+def singular(text: str) -> str:
+    """``1 file`` where a sentence of counts has ``1 files``."""
+    return _PLURAL.sub(r"1 \1", text)
 
 
 def csv_lines(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:

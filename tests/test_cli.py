@@ -59,7 +59,7 @@ def commands() -> dict[str, click.Command]:
 def test_help_ends_with_examples_and_exit_statuses(name: str) -> None:
     page, talk = dedupindex(name, "--help")
     assert talk == ""
-    assert page.startswith("Usage: dedupindex")
+    assert page.startswith(f"Usage: bin/{name} ")
     assert "Examples:" in page
     assert f"bin/{name}" in page
     assert "Exit status:" in page

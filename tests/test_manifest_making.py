@@ -27,6 +27,7 @@ from dedupindex.manifest.making import Made, make
 from dedupindex.manifest.spool import Spool
 from dedupindex.manifest.store import open_manifest
 from dedupindex.manifest.text import Hint, read_text, text_line
+from tests.test_cli import dedupindex
 from tests.warc_cases import END, URL, gz, record, request, response, revisit, sha1
 
 ROOT = Path(__file__).parents[1]
@@ -381,6 +382,21 @@ def test_the_command(sources: Path, tmp_path: Path) -> None:
     assert "bad.warc.gz" in talk
     out, _ = run(sources, "-o", tmp_path / "five", "-H", "md5", "-f", "-s", "--text", "-", status=7)
     assert " md5:" + hashlib.md5(b"payload").hexdigest() in out
+
+
+def test_the_command_names_what_is_no_archive_yet_and_fails_for_nothing(tmp_path: Path) -> None:
+    place, top = tmp_path / "in", tmp_path / "m"
+    place.mkdir()
+    (place / "marker.done").touch()
+    assert "there is no WARC" in dedupindex("manifest", place, "-o", top, status=4)[1]
+    assert not top.exists()
+    (place / "a.warc.gz").write_bytes(gz(response()))
+    assert dedupindex("manifest", place, "-o", top)[1] == ""
+    (place / "b.warc.gz.open").write_bytes(gz(response()))
+    (place / "c.warc.gz").touch()
+    talk = dedupindex("manifest", place, "-o", top, status=7)[1]
+    assert "b.warc.gz.open: by its name it is still being written" in talk
+    assert talk.count("c.warc.gz") == 1 and "marker" not in talk
 
 
 def test_what_warcsum_gets_wrong(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -167,11 +169,22 @@ def test_the_command(tmp_path: Path) -> None:
     out, talk = dedupindex(*words, tmp_path / "all", "--from", "2026-11-03", status=8)
     assert "b.warc.gz at" in talk and "dangling" in talk
     assert json.loads(out)["dangling"] == 1 and json.loads(out)["originals"] == 1
+    assert "http://example.com/9 of 2026-11-09" in talk and "--originals" in talk
     _, talk = dedupindex(*words, tmp_path / "all", status=4)
     assert "is there already" in talk
     dedupindex(*words, tmp_path / "y", "--to", "nonsense", status=4)
     dedupindex("export", "--self-contained", tmp_path / "in", status=2)
     dedupindex("export", "--wget", tmp_path / "in", "--host", "x", status=2)
+
+
+def test_revisits_without_an_original_are_all_counted(tmp_path: Path) -> None:
+    write(tmp_path / "a.warc.gz", [copy_of(number, 1) for number in range(2, 6)])
+    words = [sys.executable, "-m", "dedupindex", "export", "a.warc.gz", "--self-contained"]
+    done = subprocess.run(
+        [*words, "-o", "x.warc.gz"], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert "4 revisits, of which 4 have none" in done.stdout and done.returncode == 8
+    assert "warning: x.warc.gz at 0: dangling" in done.stderr and ".part" not in done.stderr
 
 
 def test_damage_is_named(tmp_path: Path) -> None:

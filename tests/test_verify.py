@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 import tracemalloc
 import zlib
 from base64 import b32encode
@@ -572,6 +574,27 @@ def test_the_command_says_levels_and_statuses(tmp_path: Path) -> None:
     (tmp_path / "cut.warc.gz").write_bytes(gz(page(1))[:-3])
     dedupindex("verify", tmp_path, status=7)
     assert "does not exist" in dedupindex("verify", tmp_path / "none", status=4)[1]
+
+
+def test_nothing_to_read_is_no_success(tmp_path: Path) -> None:
+    folder, other = tmp_path / "in", tmp_path / "other"
+    folder.mkdir()
+    write(other / "a.warc.gz", [page(1)])
+    (folder / "notes.txt").write_text("x")
+    for words in ((folder,), ("--against", folder, folder), ("--against", folder, other)):
+        assert "there is no WARC or ARC file" in dedupindex("verify", *words, status=4)[1]
+    dedupindex("verify", "--against", other, folder, status=8)
+    (folder / "empty.warc.gz").touch()
+    assert "it is empty" in dedupindex("verify", folder, status=7)[0]
+
+
+def test_who_reads_a_part_of_the_findings_is_no_crash(tmp_path: Path) -> None:
+    lost = write(tmp_path / "lost.warc.gz", [copy_of(number, 1) for number in range(2, 28)] * 50)
+    command = [sys.executable, "-m", "dedupindex", "verify", str(lost)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as done:
+        assert done.stdout is not None and done.stderr is not None and done.stdout.readline()
+        done.stdout.close()
+        assert done.stderr.read() == b"" and done.wait() == 141
 
 
 def test_names_may_be_any_bytes(tmp_path: Path) -> None:

@@ -53,6 +53,14 @@ class _Commands(click.Group):
         command: click.Command = import_module(f"dedupindex.cli.{module}").command
         return command
 
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # here, since click ends with 1 then
+            # Whoever read our answers has seen enough; a second complaint at exit helps nobody.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 141
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([*COMMANDS.items(), *ONCE.items()])
@@ -77,10 +85,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except BrokenPipeError:
-        # Whoever read our answers has seen enough; a second complaint at exit helps nobody.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
     except OSError as error:
         named = f"{error.filename}: " if error.filename else ""
         click.echo(f"dedupindex: {named}{error.strerror or error}", err=True)

@@ -24,6 +24,13 @@ STATUSES = """\
 8 something is lost or will not replay (verify, export) · 130 interrupted · 141 reader went away"""
 
 
+class _Context(click.Context):
+    @property
+    def command_path(self) -> str:
+        """As it is typed: complaints then name what there is."""
+        return f"bin/{self.info_name}"
+
+
 class Command(click.Command):
     """A command with ``--config``, whose help ends with examples and exit statuses.
 
@@ -31,6 +38,8 @@ class Command(click.Command):
     (``DEDUPINDEX_<COMMAND>_<OPTION>``), else from the settings file, else it is the default. Its
     name is that of the long option everywhere.
     """
+
+    context_class = _Context
 
     def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -80,6 +89,17 @@ class Command(click.Command):
                 with formatter.section(title):
                     for line in text.strip().splitlines():
                         formatter.write(f"  {line}\n")
+
+
+class ComparingCommand(Command):
+    """Takes ``--compare sample 100`` as two words, too."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        for at in range(len(args) - 2):
+            if args[at : at + 2] == ["--compare", "sample"] and args[at + 2].isdecimal():
+                args = [*args[: at + 1], f"sample {args[at + 2]}", *args[at + 3 :]]
+                break
+        return super().parse_args(ctx, args)
 
 
 def settings_of(command: click.Command) -> dict[str, click.Option]:

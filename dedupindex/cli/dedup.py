@@ -11,14 +11,14 @@ from typing import Any
 
 import click
 
-from dedupindex.cli.common import UNSOUND, Command, say, warn
+from dedupindex.cli.common import UNSOUND, ComparingCommand, say, warn
 from dedupindex.cli.progress import shown
 from dedupindex.dedup.report import Report
 from dedupindex.dedup.run import Options, dedup
 from dedupindex.errors import Damaged
 from dedupindex.resolve.compare import Compare
 from dedupindex.rewrite.journal import DIRECTORY
-from dedupindex.tables import amount, printable
+from dedupindex.tables import amount, printable, singular
 from dedupindex.verify.finding import REMARK
 
 EXAMPLES = """
@@ -32,7 +32,7 @@ _SHOWN, _FEW = 20, 5  # files that are named in the report
 _FILE = click.Path(path_type=Path)
 
 
-@click.command(cls=Command, examples=EXAMPLES)
+@click.command(cls=ComparingCommand, examples=EXAMPLES)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.option("--out", type=_FILE, metavar="DIR", help="Write all files anew, below this.")
 @click.option("--in-place", is_flag=True, help="Replace the files, with a journal to undo it.")
@@ -137,8 +137,10 @@ def _tell_outside(report: Report) -> None:
 def _tell(report: Report) -> None:
     would = "would become" if report.dry_run else "became"
     click.echo(
-        f"{report.files:,} files of {report.records:,} records: {report.captures:,} captures, "
-        f"{report.unique:,} of them unique, {report.originals:,} originals"
+        singular(
+            f"{report.files:,} files of {report.records:,} records: {report.captures:,} captures, "
+            f"{report.unique:,} of them unique, {report.originals:,} originals"
+        )
     )
     click.echo(
         f"{report.revisits:,} captures {would} revisits; {amount(report.bytes_before)} {would} "
@@ -164,7 +166,7 @@ def _tell(report: Report) -> None:
         found = ", ".join(
             f"{count:,} {what}" for what, count in sorted(report.proof.levels.items())
         )
-        click.echo(f"verified: {report.proof.files:,} files, {found or 'nothing found'}")
+        click.echo(singular(f"verified: {report.proof.files:,} files, {found or 'nothing found'}"))
 
 
 def _tell_next(sources: tuple[str, ...], out: Path | None, index: Path) -> None:

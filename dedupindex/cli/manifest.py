@@ -12,8 +12,9 @@ import click
 from dedupindex.cli.common import UNSOUND, Command, print_json, say, warn
 from dedupindex.cli.progress import shown
 from dedupindex.digest import SIZES
-from dedupindex.errors import Damaged
+from dedupindex.errors import BadInput, Damaged
 from dedupindex.files import whole
+from dedupindex.manifest.finding import NOTHING, find
 from dedupindex.manifest.judge import Options
 from dedupindex.manifest.making import Made, make
 from dedupindex.manifest.store import Manifest, open_manifest
@@ -83,9 +84,12 @@ def command(
     if as_json and text == Path("-"):
         raise click.UsageError("--json and --text - both write to stdout")
     options = Options(algorithm, force, skip_empty)
+    found = find(sources)
+    if not found.files and not found.others:  # a wrong path, or a disk that is not mounted
+        raise BadInput(NOTHING)
     with shown(verbose=verbose) as progress:
         made = make(
-            list(sources), output, options,
+            found, output, options,
             jobs=jobs or len(os.sched_getaffinity(0)), on_progress=progress,
         )  # fmt: skip
     if text is not None:

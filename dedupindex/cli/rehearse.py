@@ -65,7 +65,14 @@ def command(
 
 
 def _tell(step: Step) -> None:
-    verdict = "as it should be" if step.sound else f"{step.failed:,} things are not as they should"
+    verdict = "as it should be"
+    if not step.sound:
+        many = (
+            "1 thing is not as it"
+            if step.failed == 1
+            else f"{step.failed:,} things are not as they"
+        )
+        verdict = f"{many} should be"
     click.echo(f"{step.name}: {verdict} ({step.seconds:.1f} s)")
     for name, value in step.numbers.items():
         said = value

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from dedupindex.cli.common import Command, print_json, say
+from dedupindex.cli.common import ComparingCommand, print_json, say
 from dedupindex.files import whole
 from dedupindex.resolve.compare import Compare
 from dedupindex.resolve.grouping import Rule
@@ -25,18 +25,7 @@ bin/resolve warcs.manifest -o warcs.plan --partition 2/4     this host's part of
 _PARTITION = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 
 
-class _Resolve(Command):
-    """Takes ``--compare sample 100`` as two words, too."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        for at in range(len(args) - 2):
-            if args[at : at + 2] == ["--compare", "sample"] and args[at + 2].isdecimal():
-                args = [*args[: at + 1], f"sample {args[at + 2]}", *args[at + 3 :]]
-                break
-        return super().parse_args(ctx, args)
-
-
-@click.command(cls=_Resolve, examples=EXAMPLES)
+@click.command(cls=ComparingCommand, examples=EXAMPLES)
 @click.argument(
     "manifests", nargs=-1, required=True, metavar="MANIFEST...", type=click.Path(path_type=Path)
 )

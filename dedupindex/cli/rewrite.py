@@ -22,7 +22,7 @@ from dedupindex.rewrite.journal import DIRECTORY, Journal
 from dedupindex.rewrite.offsets import lines
 from dedupindex.rewrite.run import locked, rewrite, side_by_side
 from dedupindex.rewrite.undo import Restored, Undo, clean, commit, restore
-from dedupindex.tables import amount, printable
+from dedupindex.tables import amount, printable, singular
 
 Found = tuple[list[Undo], list[Restored]]  # what can be restored, and what is known not to be
 COMMITTED = "what was dropped was let go of: bin/undedup DIR --out OTHER makes it of the originals"
@@ -123,8 +123,9 @@ def _rewrite(job: Job, plan: Plan, processes: int, *, as_json: bool) -> int:
     else:
         would = "would become" if job.dry else "became"
         click.echo(
-            f"{found.files:,} files: of {found.records:,} records in the plan {found.revisits:,} "
-            f"{would} revisits; {amount(found.bytes_before)} {would} {amount(found.bytes_after)}"
+            singular(f"{found.files:,} files: of {found.records:,} records in the plan ")
+            + f"{found.revisits:,} {would} revisits; {amount(found.bytes_before)} {would} "
+            f"{amount(found.bytes_after)}"
         )
         for reason, number in sorted(found.refused.items()):
             click.echo(f"  stays: {reason:<28}{number:>12,}")

@@ -15,7 +15,7 @@ from dedupindex.cli.common import print_json, say, warn
 from dedupindex.errors import BadInput, Damaged
 from dedupindex.subset.export import Exported, export
 from dedupindex.subset.scan import Filter
-from dedupindex.tables import amount, printable
+from dedupindex.tables import amount, printable, singular
 from dedupindex.verify.finding import DAMAGE, REASONS, REMARK, Finding
 
 UNSOUND = 8  # exit status: as that of bin/verify
@@ -100,12 +100,17 @@ def _tell(exported: Exported, out: Path, *, as_json: bool) -> int:
         print_json(exported.as_json())
     else:
         click.echo(
-            f"{exported.records:,} records, {exported.originals:,} originals for "
-            f"{exported.revisits:,} revisits, of which {exported.dangling:,} have none; "
-            f"{amount(exported.bytes)} in {printable(str(out))}"
+            singular(
+                f"{exported.records:,} records, {exported.originals:,} originals for "
+                f"{exported.revisits:,} revisits, of which {exported.dangling:,} have none; "
+                f"{amount(exported.bytes)} in "
+            )
+            + printable(str(out))
         )
         for reason, count in sorted(exported.findings.items()):
             click.echo(f"  {REASONS[reason]}: {reason:<24}{count:>12,}")
+    if exported.dangling:
+        say("name with --originals where the originals may be that are in none of the SOURCEs")
     levels = {REASONS[reason] for reason in exported.findings}
     if exported.problems or DAMAGE in levels:
         return Damaged.exit_status

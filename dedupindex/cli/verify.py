@@ -9,8 +9,9 @@ import click
 
 from dedupindex.cli.common import UNSOUND, Command, print_json, say
 from dedupindex.cli.progress import PLAIN_EVERY, plain
-from dedupindex.errors import Damaged
-from dedupindex.tables import printable
+from dedupindex.errors import BadInput, Damaged
+from dedupindex.manifest.finding import NOTHING
+from dedupindex.tables import printable, singular
 from dedupindex.verify.against import Against
 from dedupindex.verify.collection import Collection
 from dedupindex.verify.finding import BROKEN, DAMAGE, LEVELS, LOSS, Finding
@@ -68,12 +69,16 @@ def command(
         levels[finding.level] += 1
         reasons[finding.reason] += 1
         _show(finding, as_json)
+    if not collection.files and not reasons.keys() - {"file-extra"}:
+        raise BadInput(NOTHING)
     if as_json:
         said = {**collection.totals(), **({RECOMPRESSED: again} if records else {})}
         print_json({**said, "findings": dict(sorted(reasons.items()))})
     else:
         found = ", ".join(f"{levels[level]:,} of {level}" for level in LEVELS if levels[level])
-        totals = ", ".join(f"{number:,} {what}" for what, number in collection.totals().items())
+        totals = singular(
+            ", ".join(f"{count:,} {what}" for what, count in collection.totals().items())
+        )
         if again:
             totals += f", {again:,} records the same in other gzip members"
         say(f"{totals}: {f'findings: {found}' if found else 'nothing found'}")

@@ -57,13 +57,20 @@ class Report:
     work: Path = Path()
     seconds: dict[str, float] = field(default_factory=dict)
     _known: set[Problem] = field(default_factory=set)
+    _files: set[str] = field(default_factory=set)
 
     def leave(self, file: str, why: str, offset: int = -1) -> None:
         """Name a file that was left alone, or damage in one."""
         problem = Problem(file, offset, why)
-        if problem not in self._known:
-            self._known.add(problem)
+        said = problem._replace(message=why.removeprefix("it "))  # by whomever
+        if said not in self._known:
+            self._known.add(said)
             self.left.append(problem)
+            self._files.add(file)
+
+    def names(self, file: str) -> bool:
+        """Whether something is said of this file."""
+        return file in self._files
 
     def take_manifest(self, manifest: Manifest) -> None:
         """Count what was read, and name what is damaged."""

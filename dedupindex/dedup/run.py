@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from dedupindex.dedup.others import copy
@@ -23,7 +22,7 @@ from dedupindex.dedup.report import Report
 from dedupindex.dedup.work import Work, working
 from dedupindex.errors import BadInput, SettingsConflict
 from dedupindex.manifest import judge, making
-from dedupindex.manifest.finding import Found, Sources, find
+from dedupindex.manifest.finding import NOTHING, UNFINISHED, Found, Sources, find
 from dedupindex.manifest.store import is_of_before, open_manifest
 from dedupindex.resolve import run as resolving
 from dedupindex.resolve.compare import Compare
@@ -32,7 +31,7 @@ from dedupindex.resolve.plan import Plan, open_plan
 from dedupindex.rewrite.container import Job, Left, Outcome
 from dedupindex.rewrite.journal import DIRECTORY, OF_JOURNALS
 from dedupindex.rewrite.run import check_names, rewrite, side_by_side
-from dedupindex.sources.finding import UNFINISHED
+from dedupindex.sources.finding import is_unfinished
 from dedupindex.tally import OnProgress, Seen
 
 _HOSTS, _EVERY_HOST, _OUTCOMES = "hosts.tsv", "hosts.jsonl", "outcomes.jsonl"
@@ -65,7 +64,7 @@ def dedup(
     found = find(sources)
     roots = sorted({Path(file.root) for file in (*found.files, *found.others)})
     if not roots:
-        raise BadInput("there is no WARC or ARC file in what was named")
+        raise BadInput(NOTHING)
     if options.out is not None:
         check_names([*found.files, *found.others], options.out)
     with working(options.work or _beside(roots, options.out), sources) as work:
@@ -241,10 +240,11 @@ class _Run:
         size = file.size
         kept = Outcome(file.name, "kept", path=file.path, bytes_before=size, bytes_after=size)
         self._report.take_file(kept)
-        if any(fnmatchcase(file.name, pattern) for pattern in UNFINISHED):
-            self._report.leave(file.path, "by its name it is still being written")
+        if is_unfinished(file.name):
+            self._report.leave(file.path, UNFINISHED)
             return False
-        self._report.leave(file.path, "it cannot be read as WARC or ARC")
+        if not self._report.names(file.path):  # it is told better there
+            self._report.leave(file.path, "it cannot be read as WARC or ARC")
         if job.out is not None:
             try:
                 copy(file, job.out, dry=job.dry)

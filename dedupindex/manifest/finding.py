@@ -11,7 +11,11 @@ from typing import NamedTuple
 from dedupindex.capture import Problem
 from dedupindex.errors import BadSource
 from dedupindex.sources import expand, passing
+from dedupindex.sources.finding import is_unfinished
 from dedupindex.sources.kinds import HEAD, NO_ZSTD, ZSTD, kind_of
+
+UNFINISHED = "by its name it is still being written"
+NOTHING = "there is no WARC or ARC file in what was named"
 
 
 class Found(NamedTuple):
@@ -64,6 +68,9 @@ def find(named: Sequence[str]) -> Sources:
         for path in expanded.archives:
             if path not in others and os.path.isfile(path):
                 others[path] = _found(root, path, itself=False)
+                if is_unfinished(path):
+                    sources.problems.append(Problem(path, -1, UNFINISHED))
+                    sources.skipped -= 1
     sources.files = [found[path] for path in sorted(found, key=os.fsencode)]
     sources.others = [others[path] for path in sorted(others, key=os.fsencode) if path not in found]
     return sources

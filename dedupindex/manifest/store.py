@@ -90,6 +90,8 @@ def read_about(top: Path) -> dict[str, Any]:
     try:
         about: dict[str, Any] = json.loads((top / FILE).read_bytes())
         number = int(about["format"])
+    except FileNotFoundError as error:
+        raise BadInput(f"{top} is no manifest: bin/manifest {top} -o MANIFEST makes one") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadInput(f"{top} is no manifest of ours: {error}") from error
     if number > FORMAT:

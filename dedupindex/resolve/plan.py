@@ -180,7 +180,8 @@ def open_plan(path: str | os.PathLike[str]) -> Plan:
     top = Path(path)
     found = {part: match for part in _listed(top) if (match := _NAME.fullmatch(part.name))}
     if not found:
-        raise BadInput(f"{top} is no plan: there is no part-1-of-1 in it, nor another part")
+        meant = f"; {top / 'plan'} is meant" if (top / "plan").is_dir() else ""  # of bin/dedup
+        raise BadInput(f"{top} is no plan: there is no part-1-of-1 in it, nor another part{meant}")
     counts = {int(match[2]) for match in found.values()}
     there = sorted(int(match[1]) for match in found.values())
     count = max(counts)

@@ -62,6 +62,11 @@ def passing(path: str) -> bool:
     return path == STDIN or is_address(path)
 
 
+def is_unfinished(path: str) -> bool:
+    """Whether a file is still being written, by its name."""
+    return any(fnmatchcase(os.path.basename(path), pattern) for pattern in UNFINISHED)
+
+
 def regular(path: str) -> str:
     """`path`, if it is a file; raises `BadSource`."""
     try:
@@ -114,7 +119,7 @@ def _meet(path: str, wanted: str, found: Expanded) -> None:
 
 
 def _judge(path: str, name: str, wanted: str, found: Expanded) -> None:
-    if any(fnmatchcase(name, pattern) for pattern in UNFINISHED + _SIDECARS):
+    if is_unfinished(name) or any(fnmatchcase(name, pattern) for pattern in _SIDECARS):
         found.skipped += 1
         return
     try:
@@ -127,7 +132,9 @@ def _judge(path: str, name: str, wanted: str, found: Expanded) -> None:
     except OSError as error:
         found.problems.append(Problem(path, -1, f"cannot be read: {error.strerror}"))
         return
-    if head.startswith(ZSTD):
+    if wanted == "warc" and not kind and not _ARCHIVES.search(name):
+        found.skipped += 1  # it may be empty or zstd: by its name it is a mark, or a log
+    elif head.startswith(ZSTD):
         found.problems.append(Problem(path, 0, NO_ZSTD))
     elif not head:
         found.problems.append(Problem(path, 0, "is empty"))

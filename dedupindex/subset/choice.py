@@ -111,8 +111,9 @@ class Choice:
         self, column: str, key: bytes, digest: bytes | None, own: int, url: bytes | None = None
     ) -> int:
         """A record that may be meant: a full one, chosen before, of the same digest; 0 if none."""
+        only = "AND full " if column == "digest" else ""  # a revisit with it has no payload either
         query = (
-            f"SELECT rowid, digest, url FROM records WHERE {column} = ? AND rowid != ? "
+            f"SELECT rowid, digest, url FROM records WHERE {column} = ? AND rowid != ? {only}"
             f"ORDER BY full DESC, chosen DESC, rowid LIMIT {_MOST}"
         )
         for number, there, of in self._database.execute(query, (key, own)):

@@ -32,7 +32,7 @@ from dedupindex.verify.finding import REMARK, Finding
 
 _SUFFIX = ".warc.gz"
 _PIECE = 1 << 20
-_PART = re.compile("(?<=/)" + PART.pattern + r"\b")
+_PART = re.compile(r"(?<![^/\s])" + PART.pattern + r"\b")
 _LEVEL = 6  # of deflate, for records of plain files
 
 
@@ -208,8 +208,10 @@ def _pack(source: BinaryIO, piece: Piece, sink: FileSink) -> None:
 
 def _verify(parts: list[Path], exported: Exported, on_finding: Callable[[Finding], None]) -> None:
     """Have every record read again, and each reference looked up within the subset alone."""
+    known = exported.dangling
     for finding in Collection(parts).findings():
         exported.findings[finding.reason] += 1
         if finding.level != REMARK:
             file, message = (_PART.sub(r"\1", text) for text in (finding.file, finding.message))
             on_finding(finding._replace(file=file, message=message))
+    exported.dangling = max(known, exported.findings["dangling"])

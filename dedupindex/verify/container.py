@@ -112,8 +112,8 @@ class Container:
     def each(self) -> Iterator[AnyRecord | Finding]:
         """Every record, and what is wrong between them. A record is read before the next."""
         if not self.file.size:
-            return
-        if not self.kind:
+            yield self.finding("unreadable", 0, "it is empty: it holds no record")
+        elif not self.kind:
             yield self.finding("unreadable", 0, "this is neither WARC nor ARC, gzip or plain")
         elif self.zipped:
             yield from self._members()

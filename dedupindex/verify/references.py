@@ -132,7 +132,8 @@ class References:
                     date = row.facts.date.decode("ascii", "replace")
                     return "wrong-date", f"the record of that URL is of {date}: {place}"
                 return "misdirected", f"no such URL and date, but the payload is in {place}"
-        return "dangling", "what it refers to is nowhere in the places given"
+        meant = b" of ".join(filter(None, (url, facts.to_date))).decode("utf-8", "replace")
+        return "dangling", f"what it refers to is nowhere in the places given: {meant}"
 
     def _named(self, facts: Facts) -> list[Row]:
         return self._at("id", facts.to_id) if facts.to_id else []
