@@ -173,6 +173,8 @@ def test_the_command(tmp_path: Path) -> None:
     _, talk = dedupindex(*words, tmp_path / "all", status=4)
     assert "is there already" in talk
     dedupindex(*words, tmp_path / "y", "--to", "nonsense", status=4)
+    _, talk = dedupindex(*words, tmp_path / "y", "--host", "nowhere.test")
+    assert "nothing was written" in talk and not (tmp_path / "y").exists()
     dedupindex("export", "--self-contained", tmp_path / "in", status=2)
     dedupindex("export", "--wget", tmp_path / "in", "--host", "x", status=2)
 

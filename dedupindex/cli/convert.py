@@ -56,11 +56,13 @@ def command(
     if not tasks:
         raise BadSource(f"there is no {'WARC' if back else 'ARC'} file in {', '.join(sources)}")
     outcomes = run(tasks, out, jobs or len(os.sched_getaffinity(0)), back=back)
-    status = _tell(outcomes, len(tasks), found.skipped, as_json=as_json)
+    status = _tell(outcomes, len(tasks), found.skipped, back=back, as_json=as_json)
     return Damaged.exit_status if found.problems else status
 
 
-def _tell(outcomes: Iterator[Outcome], count: int, skipped: int, *, as_json: bool) -> int:
+def _tell(
+    outcomes: Iterator[Outcome], count: int, skipped: int, *, back: bool, as_json: bool
+) -> int:
     """Say what becomes of each file, and of all; returns the exit status."""
     states: Counter[str] = Counter()
     totals = dict.fromkeys(("responses", "resources", "bytes_before", "bytes_after", "kept"), 0)
@@ -76,6 +78,9 @@ def _tell(outcomes: Iterator[Outcome], count: int, skipped: int, *, as_json: boo
         else:
             sizes = f"{amount(outcome.bytes_before)} to {amount(outcome.bytes_after)}"
             say(f"{states.total():,} of {count:,}: {outcome.name}: {outcome.state}, {sizes}")
+    if not states:
+        made = "was made of an ARC file by bin/convert" if back else "is an ARC file"
+        say(f"nothing was written: none of {count:,} files {made}")
     if as_json:
         print_json({**dict(sorted(states.items())), **totals, "skipped": skipped})
     else:

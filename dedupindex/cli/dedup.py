@@ -147,7 +147,13 @@ def _tell(report: Report) -> None:
         f"{amount(report.bytes_after)}"
     )
     if report.journal:
-        click.echo(f"beside them {amount(report.journal)} in {DIRECTORY}/, to undo it with")
+        net = report.bytes_before - report.bytes_after - report.journal
+        net -= sum(absent.bytes - absent.there for absent in report.absent)
+        saves = f"{amount(net)} are saved" if net > 0 else f"{amount(-net)} more than before"
+        click.echo(
+            f"beside them {amount(report.journal)} in {DIRECTORY}/, to undo it with: with that, "
+            f"{saves}"
+        )
     _tell_absent(report)
     _tell_outside(report)
     for reason, number in sorted(report.refused.items()):

@@ -139,7 +139,8 @@ def undone(roots: list[Path], find: Callable[[], Found], processes: int, *, as_j
         if not tasks and not gone:
             say(
                 f"nothing below {', '.join(map(str, roots))} is to be undone: nothing was "
-                "rewritten there in place, or all of it is undone"
+                "rewritten there in place, or all of it is undone (what was committed comes back "
+                "by bin/undedup DIR --out OTHER)"
             )
         results = side_by_side(restored, None, tasks, processes)
         return tell(chain(gone, results), as_json=as_json)

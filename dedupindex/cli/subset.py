@@ -96,6 +96,8 @@ def _name(finding: Finding) -> None:
 
 
 def _tell(exported: Exported, out: Path, *, as_json: bool) -> int:
+    if not exported.records:
+        say("nothing was written: no record is wanted of all that was read")
     if as_json:
         print_json(exported.as_json())
     else:

@@ -29,12 +29,13 @@ from dedupindex.resolve.compare import Compare
 from dedupindex.resolve.hosts import by_host, spooled
 from dedupindex.resolve.plan import Plan, open_plan
 from dedupindex.rewrite.container import Job, Left, Outcome
-from dedupindex.rewrite.journal import DIRECTORY, OF_JOURNALS
+from dedupindex.rewrite.journal import DIRECTORY
 from dedupindex.rewrite.run import check_names, rewrite, side_by_side
 from dedupindex.sources.finding import is_unfinished
 from dedupindex.tally import OnProgress, Seen
 
 _HOSTS, _EVERY_HOST, _OUTCOMES = "hosts.tsv", "hosts.jsonl", "outcomes.jsonl"
+_JOURNAL = (".jsonl", ".dropped", ".committed")  # how the names of its files end
 _SHOWN = 20  # hosts of a report
 
 
@@ -206,7 +207,7 @@ class _Run:
         if not job.dry:
             roots = {out or Path(one.root) for one in job.plan.containers().values()}
             kept = (path for root in roots for path in (root / DIRECTORY).glob("*"))
-            sizes = (path.stat().st_size for path in kept if path.suffix in OF_JOURNALS)
+            sizes = (path.stat().st_size for path in kept if path.suffix in _JOURNAL)
             report.journal = sum(sizes)
         if out is None:
             return

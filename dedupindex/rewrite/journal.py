@@ -31,7 +31,6 @@ from dedupindex.rewrite.disk import FileSink
 from dedupindex.rewrite.pins import Holder, Pins
 
 DIRECTORY = ".rewrite"
-OF_JOURNALS = (".jsonl", ".dropped", ".committed")  # how the names of files of journals end
 _FORMAT = 1
 
 
