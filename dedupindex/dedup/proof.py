@@ -16,7 +16,8 @@ from blake3 import blake3
 from dedupindex.manifest.line import Container
 from dedupindex.rewrite.container import Job
 from dedupindex.rewrite.disk import open_for_reading
-from dedupindex.rewrite.journal import Journal, Offsets
+from dedupindex.rewrite.journal import Journal
+from dedupindex.rewrite.moved import Offsets
 from dedupindex.verify.bytes import Joined, Unreadable
 from dedupindex.verify.facts import moment
 from dedupindex.verify.finding import REMARK, Finding

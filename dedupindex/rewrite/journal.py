@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import json
 import os
-from array import array
-from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +26,7 @@ import blake3
 from dedupindex.errors import Damaged
 from dedupindex.files import sync_directory
 from dedupindex.rewrite.disk import FileSink
+from dedupindex.rewrite.moved import Offsets
 from dedupindex.rewrite.pins import Holder, Pins
 
 DIRECTORY = ".rewrite"
@@ -149,25 +148,6 @@ class Journal:
     def offsets(self) -> Offsets:
         """The map from old offsets to new ones."""
         return Offsets(entries(self.lines))
-
-
-class Offsets:
-    """Where what stood at an old offset, and did not become a revisit, stands now."""
-
-    def __init__(self, revisits: Iterator[Entry]) -> None:
-        self._begins, self._shifts = array("q"), array("q", [0])
-        for entry in revisits:
-            self._begins.append(entry.offset)
-            self._shifts.append(entry.new_offset + entry.new_stored - entry.offset - entry.stored)
-
-    def now(self, offset: int) -> int:
-        """The new offset."""
-        return offset + self._shifts[bisect_left(self._begins, offset)]
-
-    def became(self, offset: int) -> bool:
-        """Whether what stood there became a revisit."""
-        at = bisect_left(self._begins, offset)
-        return at < len(self._begins) and self._begins[at] == offset
 
 
 class Writer:

@@ -16,8 +16,9 @@ from dedupindex.rewrite.disk import (
     open_for_reading,
     written_to,
 )
-from dedupindex.rewrite.journal import Journal, Offsets
+from dedupindex.rewrite.journal import Journal
 from dedupindex.rewrite.judge import Place
+from dedupindex.rewrite.moved import Offsets
 from dedupindex.rewrite.response import Stays
 
 _OPEN = 32  # files

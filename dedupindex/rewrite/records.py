@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from dedupindex.rewrite.disk import Left, Sink, open_for_reading
-from dedupindex.rewrite.journal import Ended, Entry, Journal, Offsets, Was, entries, summary
+from dedupindex.rewrite.journal import Ended, Entry, Journal, Was, entries, summary
+from dedupindex.rewrite.moved import Offsets
 from dedupindex.rewrite.recipe import END
 from dedupindex.warc import http
 from dedupindex.warc.single import NotExact, Single
