@@ -19,9 +19,9 @@ from tests.warc_cases import response
 Run = Callable[..., dict[str, int]]
 
 
-def page(number: int, year: int) -> bytes:
+def page(number: int, year: int, body: int = 1) -> bytes:
     url, date = b"http://b/%d" % number, b"%d-01-01T00:00:00Z" % year
-    return response(Random(1).randbytes(3000), number=number, Target_URI=url, Date=date)
+    return response(Random(body).randbytes(3000), number=number, Target_URI=url, Date=date)
 
 
 @pytest.fixture
@@ -89,6 +89,21 @@ def test_undoing_takes_the_pins_out(places: list[Path], dedup: Run, tmp_path: Pa
     assert rewrite(tmp_path, "--undo") == 0
     assert not pinned(two / "a.warc.gz")
     assert dedup(two, three, "--in-place")["revisits"] == 1
+
+
+def test_undoing_keeps_the_pins_of_what_was_committed(
+    places: list[Path], dedup: Run, tmp_path: Path
+) -> None:
+    one, two, _ = places
+    assert dedup(one, two, "--in-place")["revisits"] == 1
+    assert rewrite(tmp_path, "--commit") == 0
+    for number, (place, year) in enumerate(((one, 2022), (two, 2021)), 11):
+        pages = (place / "a.warc.gz").read_bytes() + members(page(number, year, 2))
+        (place / "a.warc.gz").write_bytes(pages)
+    assert dedup(one, two, "--in-place")["revisits"] == 1
+    assert len(pinned(two / "a.warc.gz")) == 2
+    assert main(["undedup", str(one), "--in-place"]) == 0
+    assert len(pinned(two / "a.warc.gz")) == 2
 
 
 def test_originals_of_an_index_are_pinned(

@@ -27,7 +27,7 @@ from dedupindex.errors import Damaged
 from dedupindex.files import sync_directory
 from dedupindex.rewrite.disk import FileSink
 from dedupindex.rewrite.moved import Offsets
-from dedupindex.rewrite.pins import Holder, Pins
+from dedupindex.rewrite.pins import Holder, Pins, unpin
 
 DIRECTORY = ".rewrite"
 _FORMAT = 1
@@ -86,7 +86,6 @@ class Journal:
         return self.lines.exists()
 
     def summary(self) -> tuple[Was, Ended]:
-        """What was, and what is."""
         return summary(self.lines)
 
     def of_size(self, after: int, before: int = -1) -> Path | None:
@@ -106,7 +105,11 @@ class Journal:
         return sorted(self.directory.glob(f"{self.lines.stem}.*.committed"))
 
     def clear(self) -> None:
-        """Forget the container; what is told last goes first."""
+        """Forget the container, which has no revisits any more; what is told last goes first."""
+        if not self.committed():  # else revisits are there, and what they refer to stays pinned
+            with suppress(FileNotFoundError, Damaged):
+                holders = {Holder(entry.root, entry.name) for entry in entries(self.lines)}
+                unpin(self.directory.parent, self.name, holders)
         self.lines.unlink(missing_ok=True)
         sync_directory(self.directory)
         self.dropped.unlink(missing_ok=True)
@@ -191,12 +194,15 @@ class Writer:
         os.fsync(self._lines.file.fileno())
         os.replace(_part(journal.lines), journal.lines)
         sync_directory(journal.directory)
+        self._pins.stay()
 
     def close(self) -> None:
         """Close the files, and remove what was not finished."""
         for sink in (self._lines, self._dropped):
             if sink is not None:
                 sink.file.close()
+        if not self._journal.exists() and not self._journal.committed():
+            self._pins.close()
         self._journal.discard_parts()
 
     def _put(self, value: dict[str, Any]) -> None:
@@ -252,22 +258,6 @@ def journals(directory: Path) -> Iterator[Journal]:
     """All that a directory has journals of; raises `Damaged`."""
     for lines in sorted((directory / DIRECTORY).glob("*.jsonl")):
         yield Journal(directory, name_of(lines))
-
-
-def told_of(directory: Path) -> tuple[dict[str, bool], dict[Path, str]]:
-    """Names of all that was rewritten there, and whether that was committed.
-
-    Beside these, journals that cannot be read, with the reason.
-    """
-    names: dict[str, bool] = {}
-    problems: dict[Path, str] = {}
-    for pattern in ("*.committed", "*.jsonl"):  # of a later run counts what is not committed
-        for path in sorted((directory / DIRECTORY).glob(pattern)):
-            try:
-                names[name_of(path)] = path.suffix == ".committed"
-            except (Damaged, OSError) as error:
-                problems[path] = str(error)
-    return names, problems
 
 
 def name_of(path: Path) -> str:

@@ -41,7 +41,9 @@ class Pins:
     """What the revisits of one container refer to."""
 
     def __init__(self, directory: Path, name: str) -> None:
-        self._directory, self._own = directory, _writer(directory, name)
+        self._directory, self._name = directory, name
+        self._own = _writer(directory, name)
+        self._written: set[Holder] = set()
         self._held: dict[Holder, set[bytes]] = {}
         self._count = 0
 
@@ -54,6 +56,7 @@ class Pins:
 
     def finish(self) -> None:
         """Force all to disk; raises `Left` if an original outside of the set is going away."""
+        self._written.update(self._held)
         for holder, records in self._held.items():
             data = b"".join(record + self._own for record in sorted(records))
             root = Path(holder.root) if holder.root else self._directory
@@ -68,6 +71,15 @@ class Pins:
                     raise
         self._held.clear()
         self._count = 0
+
+    def stay(self) -> None:
+        """What was written counts: from now on there is a journal that tells of it."""
+        self._written.clear()
+
+    def close(self) -> None:
+        """Take out what was written for nothing, if the disk allows."""
+        with suppress(OSError):
+            unpin(self._directory, self._name, self._written)
 
 
 def key(url: bytes, date: bytes) -> bytes:
@@ -108,13 +120,15 @@ def unpin(directory: Path, name: str, holders: Iterable[Holder]) -> None:
 
 def _without(path: Path, own: bytes) -> None:
     part = path.with_name(path.name + ".part")
-    with _exclusive(path) as file, open(part, "wb") as kept:
-        for pin in _pins(file):
-            if not pin.endswith(own):
-                kept.write(pin)
-        kept.flush()
-        os.fsync(kept.fileno())
-        os.replace(part, path)
+    with _exclusive(path) as file:
+        if all(pin.endswith(own) for pin in _pins(file)):
+            path.unlink()
+        else:
+            with open(part, "wb") as kept:
+                kept.writelines(pin for pin in _pins(file) if not pin.endswith(own))
+                kept.flush()
+                os.fsync(kept.fileno())
+            os.replace(part, path)
     sync_directory(path.parent)
 
 
@@ -149,11 +163,14 @@ def _append(path: Path, data: bytes) -> None:
 def _exclusive(path: Path) -> Iterator[BinaryIO]:
     """A file of pins, opened for writing while nobody else writes to it or replaces it."""
     while True:
+        still = False
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         with os.fdopen(descriptor, "r+b", buffering=0) as file:
             with suppress(OSError):  # a file system without locks
                 fcntl.flock(file, fcntl.LOCK_EX)
-            if os.path.exists(path) and os.path.samestat(os.stat(path), os.fstat(descriptor)):
+            with suppress(FileNotFoundError):
+                still = os.path.samestat(os.stat(path), os.fstat(descriptor))
+            if still:
                 yield file
                 return
 

@@ -28,9 +28,9 @@ from dedupindex.rewrite.journal import (
     Was,
     begun,
     entries,
+    name_of,
 )
 from dedupindex.rewrite.parts import hold, is_still, new_part, part_of, put, sweep
-from dedupindex.rewrite.pins import Holder, unpin
 from dedupindex.rewrite.records import Round, of_round, revisits, rounds, write_records
 
 
@@ -61,6 +61,19 @@ def clean(directory: Path) -> None:
     for dropped in (directory / DIRECTORY).glob("*.dropped"):
         if not dropped.with_suffix(".jsonl").exists():
             dropped.unlink()
+
+
+def told_of(directory: Path) -> tuple[dict[str, bool], dict[Path, str]]:
+    """Names of all that was rewritten there, if it was committed; what cannot be read, and why."""
+    names: dict[str, bool] = {}
+    problems: dict[Path, str] = {}
+    for pattern in ("*.committed", "*.jsonl"):  # of a later run counts what is not committed
+        for path in sorted((directory / DIRECTORY).glob(pattern)):
+            try:
+                names[name_of(path)] = path.suffix == ".committed"
+            except (Damaged, OSError) as error:
+                problems[path] = str(error)
+    return names, problems
 
 
 def restore(task: Undo) -> Restored:
@@ -98,7 +111,7 @@ def _in_place(task: Undo) -> Restored:
             if os.fstat(source.fileno()).st_size == was.size:
                 if content_hash(source) != was.content_hash:
                     raise Left("it is neither what it was nor what it became")
-                _forget(task, journal)  # a run before was killed when all was done but this
+                journal.clear()  # a run before was killed when all was done but this
                 return Restored(task.name, "there", ended.revisits, "", was.size)
             size = _exact(source, journal, was, file)
             if not is_still(path, source):
@@ -106,15 +119,8 @@ def _in_place(task: Undo) -> Restored:
             put(part, file, path)
     finally:
         part.unlink(missing_ok=True)
-    _forget(task, journal)
-    return Restored(task.name, "exact", ended.revisits, "", size)
-
-
-def _forget(task: Undo, journal: Journal) -> None:
-    """Clear the journal of a container that has no revisits any more."""
-    holders = {Holder(entry.root, entry.name) for entry in entries(journal.lines)}
-    unpin(task.directory, task.name, holders)
     journal.clear()
+    return Restored(task.name, "exact", ended.revisits, "", size)
 
 
 def _exact(source: BinaryIO, journal: Journal, was: Was, file: BinaryIO) -> int:
