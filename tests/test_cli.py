@@ -594,3 +594,12 @@ def test_what_lookups_need_is_imported_before_they_are_timed(make_index: MakeInd
     program = f"import sys\n{imports}\nassert 'surt' not in sys.modules\n{made}\n"
     program += "assert 'surt' in sys.modules\n"
     subprocess.run([sys.executable, "-c", program, str(index)], check=True)
+
+
+def test_who_names_what_lies_beside_is_told_what_is_meant(tmp_path: Path) -> None:
+    (tmp_path / "warcs.dedup" / "plan").mkdir(parents=True)
+    talk = dedupindex("rewrite", tmp_path / "warcs.dedup", "--undo", status=4)[1]
+    assert f"{tmp_path / 'warcs.dedup' / 'plan'} is meant" in talk
+    talk = dedupindex("resolve", tmp_path, "-o", tmp_path / "plan", status=4)[1]
+    assert "is no manifest: bin/manifest" in talk and "Errno" not in talk
+    assert "Try 'bin/dedup --help'" in dedupindex("dedup", tmp_path, "--nope", status=2)[1]
