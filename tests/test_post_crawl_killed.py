@@ -256,7 +256,8 @@ def test_kill_9_at_random_moments(large: Made) -> None:
             large.check_safe()
         if turn % 3 < 2:
             told = patiently(large.rewrite)
-            assert told.status == 0 and told.totals["revisits"] == large.copies, told.err
+            assert told.status == 0, told.err
+            assert told.totals["revisits"] in (large.copies, 0)  # 0: the kill came after the end
             large.check_done()
         if turn % 2:
             killed(large.undo, random.random() * duration)
@@ -287,7 +288,8 @@ def test_bin_dedup_is_killed_at_random_moments(large: Made) -> None:
         large.check_safe()
         if turn % 2 or not (work / "plan").exists():
             told = patiently(dedup)
-            assert told.status == 0 and told.totals["revisits"] == large.copies, told.err
+            assert told.status == 0, told.err
+            assert told.totals["revisits"] in (large.copies, 0)  # 0: the kill came after the end
             large.check_done()
         if list((work / "plan").glob("part-*")):
             assert patiently(undo).status == 0
