@@ -166,7 +166,10 @@ def becomes(piece: Piece) -> bytes:
     if piece.refers:
         added.append((b"WARC-Refers-To", b"<%b>" % _field(piece.first, b"WARC-Record-ID")))
     added.append((b"WARC-Refers-To-Target-URI", _field(piece.first, b"WARC-Target-URI")))
-    added.append((b"WARC-Refers-To-Date", _field(piece.first, b"WARC-Date")))
+    date = _field(piece.first, b"WARC-Date")
+    if version == b"1.0":  # its dates have no fractions
+        date = re.sub(rb"\.[0-9]+", b"", date)
+    added.append((b"WARC-Refers-To-Date", date))
     lines = b"".join(b"\r\n%b: %b" % pair for pair in added)
     return header + lines + b"\r\n\r\n" + http + b"\r\n\r\n"
 
