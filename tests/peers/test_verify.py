@@ -57,9 +57,10 @@ def test_wget(tmp_path: Path) -> None:
         wget(tmp_path, "two", urls, f"--warc-dedup={tmp_path / 'dedup.cdx'}")
     whole = Collection([tmp_path / "one.warc.gz", tmp_path / "two.warc.gz"])
     missing = {"no-refers-to-uri", "no-refers-to-date", "empty-block-digest"}
-    assert reasons(list(whole.findings())) == missing
+    twins = {"same-moment"}  # where both harvests fetched a page within one second
+    assert reasons(list(whole.findings())) - twins == missing
     assert whole.revisits == len(PAGES)
     alone = Collection([tmp_path / "two.warc.gz"])
     assert reasons(list(alone.findings())) == missing | {"dangling"}
     originals = Collection([tmp_path / "two.warc.gz"], [tmp_path / "one.warc.gz"])
-    assert reasons(list(originals.findings())) == missing
+    assert reasons(list(originals.findings())) - twins == missing
