@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -11,11 +10,9 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from blake3 import blake3
-
 from dedupindex.manifest.line import Container
 from dedupindex.rewrite.container import Job
-from dedupindex.rewrite.disk import open_for_reading
+from dedupindex.rewrite.disk import hash_of
 from dedupindex.rewrite.journal import Journal
 from dedupindex.rewrite.moved import Offsets
 from dedupindex.verify.bytes import Joined, Unreadable
@@ -25,7 +22,6 @@ from dedupindex.verify.originals import Place, Wanted
 from dedupindex.verify.pair import verify_pair
 
 _NAMED = 100  # findings of a file; more are only counted
-_PIECE = 1 << 20
 
 
 @dataclass
@@ -90,21 +86,11 @@ def _prove_in_place(container: Container, originals: _Originals, proof: Proof) -
     if not journal.exists():
         return
     ranges = list(journal.stretches(new))
-    if _hash(ranges) != container.content_hash:
+    if hash_of(ranges) != container.content_hash:
         message = "with the members in its journal it is not the file that was scanned"
         proof.take(iter([Finding("bytes-changed", container.path, -1, "", message)]))
     old = Joined(new, ranges)
     proof.take(verify_pair(old, new, originals.find, originals.members))
-
-
-def _hash(ranges: Iterable[tuple[Path, int, int]]) -> str:
-    running = blake3()
-    for path, offset, count in ranges:
-        with open_for_reading(path) as file:
-            while count and (data := os.pread(file.fileno(), min(count, _PIECE), offset)):
-                running.update(data)
-                offset, count = offset + len(data), count - len(data)
-    return running.hexdigest()
 
 
 class _Originals:
