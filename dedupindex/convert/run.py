@@ -12,14 +12,13 @@ from tempfile import TemporaryFile
 
 from dedupindex.convert.back import NoLayout, NotBack, examine, rebuild
 from dedupindex.convert.walk import arc_framing
-from dedupindex.convert.writing import Outcome, Task, convert, removed
+from dedupindex.convert.writing import Outcome, Task, convert
 from dedupindex.errors import BadInput, DedupError, IndexBusy
 from dedupindex.files import sync_directory
 from dedupindex.manifest.finding import Sources, find
-from dedupindex.rewrite.disk import keep_metadata, open_for_reading, room, same_bytes
-from dedupindex.rewrite.parts import new_part, part_of, sweep
+from dedupindex.rewrite.disk import check_room, keep_metadata, open_for_reading, same_bytes
+from dedupindex.rewrite.parts import new_part, part_of, removed, sweep
 from dedupindex.rewrite.run import side_by_side
-from dedupindex.tables import amount
 from dedupindex.warc.window import open_window
 
 _SUFFIX = re.compile(r"\.arc(?:\.gz)?$", re.IGNORECASE)
@@ -61,11 +60,7 @@ def run(tasks: list[Task], out: Path, processes: int, *, back: bool = False) -> 
     out.mkdir(parents=True, exist_ok=True)
     with _locked(out):
         needed = sum(os.path.getsize(task.path) for task in tasks if not task.target.is_file())
-        if (free := room(out)) < needed:
-            raise DedupError(
-                f"{out}: {amount(needed)} may be written, {amount(free)} are free; nothing was "
-                "begun"
-            )
+        check_room(out, needed)
         yield from side_by_side(_guarded, bring_back if back else convert, tasks, processes)
 
 

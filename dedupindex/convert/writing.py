@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -23,7 +23,7 @@ from dedupindex.convert.walk import MemberBegins, Odd, Text, Zeros, arc_framing,
 from dedupindex.errors import BadDate, BadSource
 from dedupindex.files import sync_directory
 from dedupindex.rewrite.disk import being_written, keep_metadata
-from dedupindex.rewrite.parts import new_part, part_of, sweep
+from dedupindex.rewrite.parts import new_part, part_of, removed, sweep
 from dedupindex.timestamps import check_digits, date_of_digits
 from dedupindex.warc.arc import HEADER, ArcFraming, date_of_header, fields_of
 from dedupindex.warc.record import PIECE, BrokenRecord, Record
@@ -262,12 +262,3 @@ def _stored(window: Window, offset: int, size: int) -> Iterator[bytes]:
             raise Odd("it became shorter while it was read")
         offset += len(data)
         yield data
-
-
-@contextmanager
-def removed(part: Path) -> Iterator[None]:
-    """Let nothing stay under the name of a file that is not whole."""
-    try:
-        yield
-    finally:
-        part.unlink(missing_ok=True)

@@ -17,7 +17,7 @@ from dedupindex.rewrite.disk import (
     open_for_reading,
     same_bytes,
 )
-from dedupindex.rewrite.parts import new_part, part_of, put, sweep
+from dedupindex.rewrite.parts import new_part, part_of, put, removed, sweep
 from dedupindex.rewrite.writing import ANOTHER
 
 
@@ -46,16 +46,13 @@ def copy(file: Found, out: Path, *, dry: bool = False) -> None:
         sweep([target])  # of a killed run
         part = part_of(target)
         before = os.fstat(source.fileno())
-        try:
-            with new_part(part) as into:
-                _copied(source, into, before.st_size)
-                keep_metadata(source, into)
-                os.fsync(into.fileno())
-                if identity(os.stat(file.path)) != identity(before):
-                    raise Left("it was changed while it was copied")
-                put(part, into, target)
-        finally:
-            part.unlink(missing_ok=True)
+        with removed(part), new_part(part) as into:
+            _copied(source, into, before.st_size)
+            keep_metadata(source, into)
+            os.fsync(into.fileno())
+            if identity(os.stat(file.path)) != identity(before):
+                raise Left("it was changed while it was copied")
+            put(part, into, target)
 
 
 def _copied(source: BinaryIO, into: BinaryIO, size: int) -> None:

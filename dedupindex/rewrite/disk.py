@@ -13,7 +13,8 @@ from typing import BinaryIO, Protocol
 
 import blake3
 
-from dedupindex.errors import Damaged
+from dedupindex.errors import Damaged, DedupError
+from dedupindex.tables import amount
 
 _PIECE = 1 << 20
 _UNABLE = frozenset(
@@ -207,6 +208,14 @@ def room(path: Path) -> int:
     """Bytes that may still be written to the file system of a directory."""
     status = os.statvfs(path)
     return status.f_bavail * status.f_frsize
+
+
+def check_room(path: Path, needed: int) -> None:
+    """Refuse to begin what would fill the disk; raises `DedupError`."""
+    if (free := room(path)) < needed:
+        raise DedupError(
+            f"{path}: {amount(needed)} may be written, {amount(free)} are free; nothing was begun"
+        )
 
 
 def open_for_reading(path: str | os.PathLike[str]) -> BinaryIO:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -47,6 +47,15 @@ def new_part(part: Path, buffering: int = 0) -> BinaryIO:
         if _is(part, os.fstat(file.fileno())):
             return file
         file.close()  # swept away before it was locked
+
+
+@contextmanager
+def removed(part: Path) -> Iterator[None]:
+    """Let nothing stay under the name of a file that is not whole."""
+    try:
+        yield
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def sealed(part: Path, file: BinaryIO) -> BinaryIO:

@@ -18,12 +18,11 @@ from dedupindex.files import exclusive
 from dedupindex.manifest.line import Container
 from dedupindex.processes import KILLED, die_with
 from dedupindex.rewrite.container import Job, Outcome
-from dedupindex.rewrite.disk import being_written, open_for_reading, room
+from dedupindex.rewrite.disk import being_written, check_room, open_for_reading
 from dedupindex.rewrite.journal import DIRECTORY
 from dedupindex.rewrite.leaning import settled
 from dedupindex.rewrite.parts import sweep
 from dedupindex.rewrite.writing import rewrite_container
-from dedupindex.tables import amount
 
 _A = TypeVar("_A")
 _B = TypeVar("_B")
@@ -165,8 +164,4 @@ def _check_room(job: Job, containers: list[Container], processes: int) -> None:
         written = sum(path.stat().st_size for path in there if path.exists())
         needed = {job.out: sum(one.size for one in containers) - written}
     for place, count in needed.items():
-        if (free := room(place)) < count:
-            raise DedupError(
-                f"{place}: {amount(count)} may be written, {amount(free)} are free; nothing was "
-                "begun"
-            )
+        check_room(place, count)

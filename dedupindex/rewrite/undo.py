@@ -30,7 +30,7 @@ from dedupindex.rewrite.journal import (
     entries,
     name_of,
 )
-from dedupindex.rewrite.parts import hold, is_still, new_part, part_of, put, sweep
+from dedupindex.rewrite.parts import hold, is_still, new_part, part_of, put, removed, sweep
 from dedupindex.rewrite.records import Round, of_round, revisits, rounds, write_records
 
 
@@ -104,21 +104,18 @@ def _in_place(task: Undo) -> Restored:
     part = part_of(path)
     if not journal.dropped.exists():
         raise Left("its dropped members are gone; use --out to make the records of their originals")
-    try:
-        with open_for_reading(path) as source, new_part(part) as file:
-            hold(source)
-            sweep([path])  # what a killed run left
-            if os.fstat(source.fileno()).st_size == was.size:
-                if content_hash(source) != was.content_hash:
-                    raise Left("it is neither what it was nor what it became")
-                journal.clear()  # a run before was killed when all was done but this
-                return Restored(task.name, "there", ended.revisits, "", was.size)
-            size = _exact(source, journal, was, file)
-            if not is_still(path, source):
-                raise Left("it was replaced meanwhile")
-            put(part, file, path)
-    finally:
-        part.unlink(missing_ok=True)
+    with removed(part), open_for_reading(path) as source, new_part(part) as file:
+        hold(source)
+        sweep([path])  # what a killed run left
+        if os.fstat(source.fileno()).st_size == was.size:
+            if content_hash(source) != was.content_hash:
+                raise Left("it is neither what it was nor what it became")
+            journal.clear()  # a run before was killed when all was done but this
+            return Restored(task.name, "there", ended.revisits, "", was.size)
+        size = _exact(source, journal, was, file)
+        if not is_still(path, source):
+            raise Left("it was replaced meanwhile")
+        put(part, file, path)
     journal.clear()
     return Restored(task.name, "exact", ended.revisits, "", size)
 
@@ -155,31 +152,29 @@ def _to_directory(task: Undo, out: Path) -> Restored:
     if target.exists():
         raise Left(f"{target} is there already")
     journal = Journal(task.directory, task.name)
-    try:
-        with (
-            open_for_reading(task.directory / task.name) as source,
-            new_part(part) as file,
-        ):
-            restored = Restored(task.name, "copied")
-            made = rounds(task.directory / task.name, os.fstat(source.fileno()).st_size)
-            count = sum(one.ended.revisits for one in made)
-            if not made and (journal.exists() or journal.committed()):
-                raise Left("it is not what its journal says that it became")
-            if not made:
-                FileSink(file).copy(source, 0, os.fstat(source.fileno()).st_size)
-                _finish(source, file, None)
-            elif len(made) == 1 and made[0].told == journal.lines and made[0].dropped:
-                _exact(source, journal, made[0].was, file)
-                restored = Restored(task.name, "exact", count)
-            else:
-                write_records(revisits(made), source, FileSink(file))
-                _finish(source, file, made[-1].was)
-                restored = Restored(task.name, "records", count)
-            restored.bytes_after = os.fstat(file.fileno()).st_size
-            put(part, file, target)
-        return restored
-    finally:
-        part.unlink(missing_ok=True)
+    with (
+        removed(part),
+        open_for_reading(task.directory / task.name) as source,
+        new_part(part) as file,
+    ):
+        restored = Restored(task.name, "copied")
+        made = rounds(task.directory / task.name, os.fstat(source.fileno()).st_size)
+        count = sum(one.ended.revisits for one in made)
+        if not made and (journal.exists() or journal.committed()):
+            raise Left("it is not what its journal says that it became")
+        if not made:
+            FileSink(file).copy(source, 0, os.fstat(source.fileno()).st_size)
+            _finish(source, file, None)
+        elif len(made) == 1 and made[0].told == journal.lines and made[0].dropped:
+            _exact(source, journal, made[0].was, file)
+            restored = Restored(task.name, "exact", count)
+        else:
+            write_records(revisits(made), source, FileSink(file))
+            _finish(source, file, made[-1].was)
+            restored = Restored(task.name, "records", count)
+        restored.bytes_after = os.fstat(file.fileno()).st_size
+        put(part, file, target)
+    return restored
 
 
 def commit(task: Undo) -> Restored:

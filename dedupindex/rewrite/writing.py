@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import BinaryIO
 
@@ -42,7 +41,7 @@ from dedupindex.rewrite.disk import (
 )
 from dedupindex.rewrite.journal import Journal, Was, Writer
 from dedupindex.rewrite.originals import Originals
-from dedupindex.rewrite.parts import hold, is_still, new_part, part_of, put, sealed
+from dedupindex.rewrite.parts import hold, is_still, new_part, part_of, put, removed, sealed
 
 ANOTHER = "remove the folder, or name another with --out"
 
@@ -130,7 +129,7 @@ def _to_directory(
     target.parent.mkdir(parents=True, exist_ok=True)
     journal = Journal(job.out, container.name)
     part = part_of(target)
-    with closing(Writer(journal)) as writer, _removed(part):
+    with closing(Writer(journal)) as writer, removed(part):
         writer.begin(_was(container, before), keep_dropped=False)
         with new_part(part) as file:
             outcome = build(job, container, source, FileSink(file), writer, originals)
@@ -190,7 +189,7 @@ def _in_place(
     path = Path(container.path)
     journal = Journal(Path(container.root), container.name)
     part = part_of(path)
-    with closing(Writer(journal)) as writer, _removed(part):
+    with closing(Writer(journal)) as writer, removed(part):
         writer.begin(_was(container, before), keep_dropped=True)
         with new_part(part) as file:
             outcome = build(job, container, source, FileSink(file), writer, originals)
@@ -264,12 +263,3 @@ def _check_other_roots(container: Container) -> None:
 
 def _was(container: Container, before: os.stat_result) -> Was:
     return Was(container.name, container.size, before.st_mtime_ns, container.content_hash)
-
-
-@contextmanager
-def _removed(part: Path) -> Iterator[None]:
-    """Let nothing stay under the name of a file that is not whole."""
-    try:
-        yield
-    finally:
-        part.unlink(missing_ok=True)
