@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import get_context
-from multiprocessing.sharedctypes import Synchronized
-from typing import TypeVar
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dedupindex.errors import DedupError
+from dedupindex.tally import OnProgress, Seen
 
-KILLED = (
+if TYPE_CHECKING:  # slow to import, and of no use to who works alone
+    from concurrent.futures import Future, ProcessPoolExecutor
+    from multiprocessing.context import ForkContext
+    from multiprocessing.sharedctypes import Synchronized
+
+_KILLED = (
     "a process of this run was killed, perhaps for want of memory; what is done is done: run the "
     "same again to go on"
 )
@@ -27,48 +31,44 @@ Count = Callable[[int, int], None]
 """Told of bytes and records that were read since it was told before."""
 
 
-def run_tasks(
-    run: Callable[[T, Count], R],
-    tasks: Sequence[T],
-    jobs: int,
-    on_progress: Callable[[int, int], None],
-) -> Iterator[R]:
-    """Run tasks in `jobs` processes; `on_progress` hears of all bytes and records read so far.
+@contextmanager
+def workers(
+    count: int, begin: Callable[..., None] | None = None, *shared: Any, patient: bool = False
+) -> Iterator[ProcessPoolExecutor]:
+    """A pool of processes that do not outlive this one; each calls ``begin(*shared)`` first.
 
-    `run` is a function of a module. What it returns comes in the order in which it is done. Raises
-    `DedupError` if a process is killed.
+    Raises `DedupError` if one of them is killed. When the block fails, nothing more is begun; where
+    tasks hold what must not be let go of before their end, it is waited for (`patient`).
     """
-    context = get_context("fork")  # starts in milliseconds; nothing here has threads or files open
-    counters = (context.Value("q", 0), context.Value("q", 0))
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+
     with ProcessPoolExecutor(
-        min(jobs, len(tasks)),
-        mp_context=context,
-        initializer=_share,
-        initargs=(os.getpid(), *counters),
+        count, _context(), initializer=_begin, initargs=(os.getpid(), begin, *shared)
     ) as pool:
-        pending: set[Future[R]] = {pool.submit(run, task, _count) for task in tasks}
         try:
-            while pending:
-                finished, pending = wait(pending, _LOOK_EVERY, return_when=FIRST_COMPLETED)
-                on_progress(counters[0].value, counters[1].value)
-                for future in finished:
-                    yield future.result()
+            yield pool
         except BrokenProcessPool as error:
-            raise DedupError(KILLED) from error
+            raise DedupError(_KILLED) from error
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(wait=patient, cancel_futures=True)
             raise
 
 
-_counters: list[Synchronized[int]] = []  # of a worker process
+def _context() -> ForkContext:
+    """How processes start: in milliseconds. Nothing here has threads or files open."""
+    from multiprocessing import get_context
+
+    return get_context("fork")
 
 
-def _share(parent: int, *counters: Synchronized[int]) -> None:
-    die_with(parent)
-    _counters[:] = counters
+def _begin(parent: int, begin: Callable[..., None] | None, *shared: Any) -> None:
+    _die_with(parent)
+    if begin is not None:
+        begin(*shared)
 
 
-def die_with(parent: int) -> None:
+def _die_with(parent: int) -> None:
     """End this process when its parent does, even if that is killed.
 
     It would wait for tasks for ever, and hold the locks that its parent held.
@@ -76,6 +76,79 @@ def die_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def side_by_side(
+    work: Callable[[Any, T], R], shared: Any, tasks: Sequence[T], jobs: int
+) -> Iterator[R]:
+    """``work(shared, task)`` for every task, in `jobs` processes; results as they are ready.
+
+    Raises `DedupError` if one of them is killed.
+    """
+    if jobs <= 1 or len(tasks) <= 1:
+        for task in tasks:
+            yield work(shared, task)
+        return
+    from concurrent.futures import as_completed
+
+    with workers(min(jobs, len(tasks)), _take, shared, patient=True) as pool:
+        for future in as_completed([pool.submit(_work, work, task) for task in tasks]):
+            yield future.result()
+
+
+_shared: list[Any] = []  # of a worker process
+
+
+def _take(shared: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
+    gc.freeze()  # what was there before stays: collecting would look at all of it again and again
+    _shared[:] = [shared]
+
+
+def _work(work: Callable[[Any, T], R], task: T) -> R:
+    return work(_shared[0], task)
+
+
+def read_all(
+    read: Callable[[T, Count], R],
+    tasks: Sequence[T],
+    jobs: int,
+    total: int,
+    on_progress: OnProgress,
+) -> Iterator[R]:
+    """Run tasks that read `total` bytes in `jobs` processes; results as they are ready.
+
+    `read` is a function of a module. Raises `DedupError` if a process is killed.
+    """
+    if jobs <= 1 or len(tasks) <= 1:
+        seen = [0, 0]
+
+        def progress(length: int, records: int) -> None:
+            seen[0] += length
+            seen[1] += records
+            on_progress(Seen("reading", seen[0], total, seen[1]))
+
+        for task in tasks:
+            yield read(task, progress)
+        return
+    from concurrent.futures import FIRST_COMPLETED, wait
+
+    context = _context()
+    counters = (context.Value("q", 0), context.Value("q", 0))
+    with workers(min(jobs, len(tasks)), _count_in, *counters) as pool:
+        pending: set[Future[R]] = {pool.submit(read, task, _count) for task in tasks}
+        while pending:
+            finished, pending = wait(pending, _LOOK_EVERY, return_when=FIRST_COMPLETED)
+            on_progress(Seen("reading", counters[0].value, total, counters[1].value))
+            for future in finished:
+                yield future.result()
+
+
+_counters: list[Synchronized[int]] = []  # of a worker process
+
+
+def _count_in(*counters: Synchronized[int]) -> None:
+    _counters[:] = counters
 
 
 def _count(length: int, records: int) -> None:

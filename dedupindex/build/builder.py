@@ -23,6 +23,7 @@ from dedupindex.index.identity import FILE, Identity, Settings, read_identity
 from dedupindex.index.protocol import Load
 from dedupindex.index.settle import CHAINED, CONTRADICTED, PURGED, Outcome
 from dedupindex.index.staging import Staging
+from dedupindex.processes import read_all
 from dedupindex.sources import Expanded, SourceOptions, expand, passing
 from dedupindex.tally import BuildTally, OnProgress, Seen
 
@@ -205,25 +206,7 @@ def _stage_all(
         for number, inputs in enumerate(plan.tasks)
     ]
     total = sum(item.size for task in tasks for item in task.inputs)
-    if job.jobs <= 1 or len(tasks) <= 1:
-        seen = [0, 0]
-
-        def progress(length: int, records: int) -> None:
-            seen[0] += length
-            seen[1] += records
-            on_progress(Seen("reading", seen[0], total, seen[1]))
-
-        for task in tasks:
-            yield run_task(task, progress)
-    else:
-        from dedupindex.processes import run_tasks  # pools are slow to import
-
-        yield from run_tasks(
-            run_task,
-            tasks,
-            job.jobs,
-            lambda length, records: on_progress(Seen("reading", length, total, records)),
-        )
+    yield from read_all(run_task, tasks, job.jobs, total, on_progress)
 
 
 def _load(job: Build, plan: Plan, staging: Staging, done: list[Staged]) -> Outcome:

@@ -15,12 +15,13 @@ from dedupindex.cli.common import Command, print_json, say
 from dedupindex.errors import Damaged, DedupError
 from dedupindex.files import whole
 from dedupindex.manifest.store import open_manifest
+from dedupindex.processes import side_by_side
 from dedupindex.resolve.plan import Plan, open_plan
 from dedupindex.rewrite.cdxj import cdxj as captures
 from dedupindex.rewrite.container import Job, Outcome
 from dedupindex.rewrite.journal import DIRECTORY, Journal
 from dedupindex.rewrite.offsets import lines
-from dedupindex.rewrite.run import locked, rewrite, side_by_side
+from dedupindex.rewrite.run import locked, rewrite
 from dedupindex.rewrite.undo import Restored, Undo, clean, commit, restore
 from dedupindex.tables import amount, printable, singular
 

@@ -13,8 +13,8 @@ import click
 from dedupindex.cli.common import Command
 from dedupindex.cli.rewrite import COMMITTED, Found, restored, tell, undone
 from dedupindex.errors import BadInput
+from dedupindex.processes import side_by_side
 from dedupindex.rewrite.journal import DIRECTORY
-from dedupindex.rewrite.run import side_by_side
 from dedupindex.rewrite.undo import Restored, Undo, told_of
 from dedupindex.tables import printable
 from dedupindex.verify.collection import verify_collection

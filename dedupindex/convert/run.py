@@ -16,9 +16,9 @@ from dedupindex.convert.writing import Outcome, Task, convert
 from dedupindex.errors import BadInput, DedupError, IndexBusy
 from dedupindex.files import sync_directory
 from dedupindex.manifest.finding import Sources, find
+from dedupindex.processes import side_by_side
 from dedupindex.rewrite.disk import check_room, keep_metadata, open_for_reading, same_bytes
 from dedupindex.rewrite.parts import new_part, part_of, removed, sweep
-from dedupindex.rewrite.run import side_by_side
 from dedupindex.warc.window import open_window
 
 _SUFFIX = re.compile(r"\.arc(?:\.gz)?$", re.IGNORECASE)

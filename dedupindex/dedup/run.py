@@ -24,13 +24,14 @@ from dedupindex.errors import BadInput, SettingsConflict
 from dedupindex.manifest import judge, making
 from dedupindex.manifest.finding import NOTHING, UNFINISHED, Found, Sources, find
 from dedupindex.manifest.store import is_of_before, open_manifest
+from dedupindex.processes import side_by_side
 from dedupindex.resolve import run as resolving
 from dedupindex.resolve.compare import Compare
 from dedupindex.resolve.hosts import by_host, spooled
 from dedupindex.resolve.plan import Plan, open_plan
 from dedupindex.rewrite.container import Job, Left, Outcome
 from dedupindex.rewrite.journal import DIRECTORY
-from dedupindex.rewrite.run import check_names, rewrite, side_by_side
+from dedupindex.rewrite.run import check_names, rewrite
 from dedupindex.sources.finding import is_unfinished
 from dedupindex.tally import OnProgress, Seen
 

@@ -40,7 +40,8 @@ from dedupindex.manifest.store import (
     references_file,
     write_containers,
 )
-from dedupindex.tally import OnProgress, Seen
+from dedupindex.processes import read_all
+from dedupindex.tally import OnProgress
 
 LOCK = "lock"
 _OURS = re.compile(r"([0-9]{8,})\.parquet")
@@ -171,31 +172,9 @@ class _Run:
 def _read_all(tasks: list[Task], jobs: int, total: int, on_progress: OnProgress) -> Iterator[Read]:
     gc.freeze()  # what is there now stays: collecting would look at all of it again and again
     try:
-        if jobs == 1 or len(tasks) < 2:
-            yield from _read_here(tasks, total, on_progress)
-        else:
-            from dedupindex.processes import run_tasks  # pools are slow to import
-
-            yield from run_tasks(
-                read_container,
-                tasks,
-                jobs,
-                lambda length, records: on_progress(Seen("reading", length, total, records)),
-            )
+        yield from read_all(read_container, tasks, jobs, total, on_progress)
     finally:
         gc.unfreeze()  # DuckDB's bindings complain of what is there still when Python ends
-
-
-def _read_here(tasks: list[Task], total: int, on_progress: OnProgress) -> Iterator[Read]:
-    seen = [0, 0]
-
-    def progress(length: int, records: int) -> None:
-        seen[0] += length
-        seen[1] += records
-        on_progress(Seen("reading", seen[0], total, seen[1]))
-
-    for task in tasks:
-        yield read_container(task, progress)
 
 
 def _prepare(top: Path, options: Options) -> None:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import gc
-import os
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from dedupindex.errors import BadInput, DedupError
 from dedupindex.files import exclusive
 from dedupindex.manifest.line import Container
-from dedupindex.processes import KILLED, die_with
+from dedupindex.processes import side_by_side
 from dedupindex.rewrite.container import Job, Outcome
 from dedupindex.rewrite.disk import being_written, check_room, open_for_reading
 from dedupindex.rewrite.journal import DIRECTORY
@@ -86,45 +80,6 @@ def locked(places: list[Path]) -> Iterator[None]:
         for place in places:
             locks.enter_context(exclusive(place / DIRECTORY / "lock", str(place)))
         yield
-
-
-def side_by_side(
-    work: Callable[[Any, _A], _B], shared: Any, tasks: list[_A], processes: int
-) -> Iterator[_B]:
-    """``work(shared, task)`` for every task. The processes do not outlive this one.
-
-    Raises `DedupError` if one of them is killed.
-    """
-    if processes <= 1 or len(tasks) <= 1:
-        for task in tasks:
-            yield work(shared, task)
-        return
-    context = get_context("fork")
-    with ProcessPoolExecutor(
-        min(processes, len(tasks)), context, initializer=_begin, initargs=(os.getpid(), shared)
-    ) as pool:
-        try:
-            for future in as_completed([pool.submit(_run, work, task) for task in tasks]):
-                yield future.result()
-        except BrokenProcessPool as error:
-            raise DedupError(KILLED) from error
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
-
-
-_shared: list[Any] = []  # of a worker process
-
-
-def _begin(parent: int, shared: Any) -> None:
-    die_with(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
-    gc.freeze()  # what was there before stays: collecting would look at all of it again and again
-    _shared[:] = [shared]
-
-
-def _run(work: Callable[[Any, _A], _B], task: _A) -> _B:
-    return work(_shared[0], task)
 
 
 class Named(Protocol):

@@ -21,9 +21,9 @@ from dedupindex.capture import Problem
 from dedupindex.errors import BadInput, DedupError
 from dedupindex.files import sync_directory
 from dedupindex.manifest.finding import Found, find
+from dedupindex.processes import side_by_side
 from dedupindex.rewrite.disk import FileSink, open_for_reading, room
 from dedupindex.rewrite.parts import PART, new_part, part_of, sweep
-from dedupindex.rewrite.run import side_by_side
 from dedupindex.subset.choice import Choice, Piece
 from dedupindex.subset.scan import Filter, Scanned, Task, rows, scan
 from dedupindex.tables import amount

@@ -5,16 +5,13 @@ from __future__ import annotations
 import marshal
 import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, TypeVar
 
-from dedupindex.errors import BadSource, DedupError
-from dedupindex.processes import KILLED, die_with
+from dedupindex.errors import BadSource
+from dedupindex.processes import workers
 from dedupindex.tally import OnProgress, Seen
 from dedupindex.verify import revisits
 from dedupindex.verify.bytes import Unreadable, opened
@@ -133,16 +130,8 @@ def in_order(work: Callable[[T], R], tasks: list[T], size: int) -> Iterator[R]:
     if jobs < 2:
         yield from map(work, tasks)
         return
-    with ProcessPoolExecutor(
-        jobs, mp_context=get_context("fork"), initializer=die_with, initargs=(os.getpid(),)
-    ) as pool:
-        try:
-            yield from pool.map(work, tasks)
-        except BrokenProcessPool as error:
-            raise DedupError(KILLED) from error
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    with workers(jobs) as pool:
+        yield from pool.map(work, tasks)
 
 
 def _read(task: tuple[Path, Path]) -> Path:
