@@ -34,7 +34,10 @@ _WORDS = {  # how people call a field; others are called by their names
     "merged": "in the index itself",
     "p99_lookup_ms": "99 of 100 lookups within",
 }
-_PLURAL = re.compile(r"(?<![\w.,-])1 (file|record|revisit|original|capture|line|thing)s\b")
+_PLURAL = re.compile(
+    r"(?<![\w.,-])1 (?:(file|record|revisit|original|capture|line|thing|response|resource|digest"
+    r"|payload)s|(cop)ies)\b"
+)
 _UNITS = re.compile("_(bytes|percent|ms)$")
 
 
@@ -57,7 +60,7 @@ def amount(count: float) -> str:
 
 def singular(text: str) -> str:
     """``1 file`` where a sentence of counts has ``1 files``."""
-    return _PLURAL.sub(r"1 \1", text)
+    return _PLURAL.sub(lambda one: f"1 {one[1] or one[2] + 'y'}", text)
 
 
 def csv_lines(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:

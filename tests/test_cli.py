@@ -518,7 +518,7 @@ def test_stats_say_what_crawls_brought(tmp_path: Path) -> None:
         {"crawl": "spring", "files": 1, "records": 1},
     ]
     out, _ = dedupindex("index", "--stats", index)
-    assert "crawl spring: 1 files, 1 records\n" in out
+    assert "crawl spring: 1 file, 1 record\n" in out
     assert "crawl (no name): 2 files, 5 records\n" in out
 
 

@@ -333,7 +333,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert (tmp_path / "again" / "below" / "a.arc.gz").read_bytes() == good
     assert (tmp_path / "again" / "b.ARC").read_bytes() == GOOD
     _, talk = dedupindex("convert", "--back", DATA / "example.warc", "--out", tmp_path / "none")
-    assert "nothing was written: none of 1 files was made of an ARC file" in talk
+    assert "nothing was written: of 1 file none was made of an ARC file" in talk
     _, talk = dedupindex("convert", warcs, "--out", tmp_path / "x", status=4)
     assert "no ARC file" in talk
     assert not (tmp_path / "x").exists()

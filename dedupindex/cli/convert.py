@@ -14,7 +14,7 @@ from dedupindex.cli.common import Command, print_json, say, warn
 from dedupindex.convert.run import back_tasks_of, run, tasks_of
 from dedupindex.convert.writing import Outcome
 from dedupindex.errors import BadSource, Damaged
-from dedupindex.tables import amount
+from dedupindex.tables import amount, singular
 
 EXAMPLES = """
 bin/convert /data/arcs --out /data/warcs               an ARC, a WARC
@@ -80,14 +80,15 @@ def _tell(
             say(f"{states.total():,} of {count:,}: {outcome.name}: {outcome.state}, {sizes}")
     if not states:
         made = "was made of an ARC file by bin/convert" if back else "is an ARC file"
-        say(f"nothing was written: none of {count:,} files {made}")
+        say(singular(f"nothing was written: of {count:,} files none ") + made)
     if as_json:
         print_json({**dict(sorted(states.items())), **totals, "skipped": skipped})
     else:
         said = ", ".join(f"{number:,} {state}" for state, number in sorted(states.items()))
         click.echo(
-            f"files: {said or 'none'}; {totals['responses']:,} responses, {totals['resources']:,} "
-            f"resources; {amount(totals['bytes_before'])} to {amount(totals['bytes_after'])}"
+            f"files: {said or 'none'}; "
+            + singular(f"{totals['responses']:,} responses, {totals['resources']:,} resources; ")
+            + f"{amount(totals['bytes_before'])} to {amount(totals['bytes_after'])}"
         )
         if totals["kept"]:
             click.echo(f"  gzip members kept as they were: {amount(totals['kept'])}")

@@ -114,7 +114,8 @@ def _status(report: Report, *, in_place: bool) -> int:
 def _tell_absent(report: Report) -> None:
     if report.absent:
         size = amount(sum(absent.bytes for absent in report.absent))
-        click.echo(f"NOT COPIED, so keep the source: {len(report.absent):,} files, {size}")
+        files = singular(f"{len(report.absent):,} files")
+        click.echo(f"NOT COPIED, so keep the source: {files}, {size}")
         for absent in report.absent[:_SHOWN]:
             click.echo(f"  not copied: {printable(absent.file)}")
         if len(report.absent) > _SHOWN:
@@ -125,8 +126,9 @@ def _tell_outside(report: Report) -> None:
     if outside := sorted(+report.outside):
         where = printable(os.path.commonpath([os.path.dirname(path) for path in outside]))
         click.echo(
-            f"{report.outside.total():,} revisits refer to {len(outside):,} files outside, which "
-            f"must be kept: bin/verify takes --originals {where}"
+            singular(f"{report.outside.total():,} revisits of originals outside, ")
+            + singular(f"in {len(outside):,} files to be kept: ")
+            + f"bin/verify takes --originals {where}"
         )
         for path in outside[:_FEW]:
             click.echo(f"  {report.outside[path]:,} to {printable(path)}")
@@ -143,8 +145,8 @@ def _tell(report: Report) -> None:
         )
     )
     click.echo(
-        f"{report.revisits:,} captures {would} revisits; {amount(report.bytes_before)} {would} "
-        f"{amount(report.bytes_after)}"
+        singular(f"{report.revisits:,} captures ")
+        + f"{would} revisits; {amount(report.bytes_before)} {would} {amount(report.bytes_after)}"
     )
     if report.journal:
         net = report.bytes_before - report.bytes_after - report.journal
@@ -159,7 +161,7 @@ def _tell(report: Report) -> None:
     for reason, number in sorted(report.refused.items()):
         click.echo(f"  stays: {reason:<32}{number:>12,}")
     if report.skipped:
-        click.echo(f"  {report.skipped:,} files that are neither WARC nor ARC were passed over")
+        click.echo(f"  files passed over, neither WARC nor ARC: {report.skipped:,}")
     click.echo(f"\n{'host':<41}{'captures':>12}{'revisits':>12}{'saved':>12}")
     for host in report.hosts:
         name = printable(host.host)

@@ -19,7 +19,7 @@ from dedupindex.errors import BadInput, Damaged, SettingsConflict
 from dedupindex.index import ENGINES
 from dedupindex.index.identity import FILE, OPTIONS, Settings, read_identity
 from dedupindex.sources import KINDS, SourceOptions
-from dedupindex.tables import printable
+from dedupindex.tables import printable, singular
 from dedupindex.tally import BuildTally
 
 _OUTCOMES = {
@@ -237,7 +237,7 @@ def _tell(built: Built, sources: tuple[str, ...], index: Path, as_json: bool) ->
     else:
         click.echo(
             f"files read: {tally.containers:,}, known before: {tally.known:,}; "
-            f"{tally.records:,} records in {tally.seconds:.1f} s"
+            + singular(f"{tally.records:,} records in {tally.seconds:.1f} s")
         )
         if tally.purged:
             click.echo(f"  purged: {tally.purged:,} of those known; --replace reads them again")
@@ -247,7 +247,7 @@ def _tell(built: Built, sources: tuple[str, ...], index: Path, as_json: bool) ->
             hint = f"left out by --mime; {_ALL}" if reason == "mime" else ""
             click.echo(f"  refused: {reason:<19}{count:>12,}  {hint}".rstrip())
         if built.skipped:
-            click.echo(f"  {built.skipped:,} files of no known kind were passed over")
+            click.echo(f"  files passed over, of no known kind: {built.skipped:,}")
         click.echo(_next(tally, shown_as))
     if not built.problems:
         return 0

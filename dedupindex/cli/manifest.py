@@ -19,7 +19,7 @@ from dedupindex.manifest.judge import Options
 from dedupindex.manifest.making import Made, make
 from dedupindex.manifest.store import Manifest, open_manifest
 from dedupindex.manifest.text import text_line
-from dedupindex.tables import amount, printable
+from dedupindex.tables import amount, printable, singular
 
 if TYPE_CHECKING:
     from dedupindex.resolve.checking import Checking
@@ -137,12 +137,13 @@ def _tell(made: Made, output: Path, checked: Checking | None, *, as_json: bool, 
             f"{made.gone:,}; {made.seconds:.1f} s"
         )
         click.echo(
-            f"{printable(str(output))}: {made.lines:,} lines of {amount(made.bytes)} of files"
+            f"{printable(str(output))}: "
+            + singular(f"{made.lines:,} lines of {amount(made.bytes)} of files")
         )
         for kind, count in sorted(made.records.items()):
             click.echo(f"  {kind:<28}{count:>12,}")
         if made.skipped:
-            click.echo(f"  {made.skipped:,} files that are neither WARC nor ARC were passed over")
+            click.echo(f"  files passed over, neither WARC nor ARC: {made.skipped:,}")
         for verdict, count in sorted(checked.counted.items()) if checked is not None else ():
             click.echo(f"  checked: {verdict:<19}{count:>12,}")
     if not made.problems:

@@ -14,7 +14,7 @@ from dedupindex.files import whole
 from dedupindex.resolve.compare import Compare
 from dedupindex.resolve.grouping import Rule
 from dedupindex.resolve.run import Options, Resolved, resolve
-from dedupindex.tables import amount
+from dedupindex.tables import amount, singular
 
 EXAMPLES = """
 bin/resolve warcs.manifest -o warcs.plan
@@ -110,17 +110,23 @@ def _partition(text: str) -> tuple[int, int]:
 def _tell(found: Resolved) -> None:
     totals = found.totals
     click.echo(
-        f"{totals.lines:,} lines: {totals.unique:,} unique, {totals.originals:,} originals, "
-        f"{totals.copies:,} copies of {amount(totals.stored)} as stored"
+        singular(
+            f"{totals.lines:,} lines: {totals.unique:,} unique, {totals.originals:,} originals, "
+            f"{totals.copies:,} copies of {amount(totals.stored)} as stored"
+        )
     )
     if totals.outside:
-        click.echo(f"  {totals.outside:,} copies of originals that only the index has")
+        click.echo(singular(f"  {totals.outside:,} copies of originals that only the index has"))
     for reason, count in sorted(totals.stayed.items()):
         click.echo(f"  stay: {reason:<22}{count:>12,}")
     if totals.collisions:
-        click.echo(f"  {totals.collisions:,} digests have {totals.collided:,} payloads: collisions")
+        click.echo(
+            singular(f"  collisions: {totals.collisions:,} digests of {totals.collided:,} payloads")
+        )
     if totals.reframed:
-        click.echo(f"  {totals.reframed:,} digests have payloads that differ in their chunks")
+        click.echo(
+            singular(f"  {totals.reframed:,} digests of payloads that differ in their chunks")
+        )
     for what, count in sorted(totals.compared.items()):
         click.echo(f"  compared: {what:<18}{count:>12,}")
     seconds = ", ".join(f"{step} {value:.1f} s" for step, value in found.seconds.items())

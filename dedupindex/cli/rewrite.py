@@ -116,8 +116,9 @@ def _rewrite(job: Job, plan: Plan, processes: int, *, as_json: bool) -> int:
             say(f"warning: {outcome.name} was left alone: {outcome.problem}")
         elif outcome.state == "rewritten":
             say(
-                f"{found.files:,} of {count:,}: {outcome.name}: {outcome.revisits:,} revisits, "
-                f"{amount(outcome.bytes_before)} to {amount(outcome.bytes_after)}"
+                f"{found.files:,} of {count:,}: {outcome.name}: "
+                + singular(f"{outcome.revisits:,} revisits, ")
+                + f"{amount(outcome.bytes_before)} to {amount(outcome.bytes_after)}"
             )
     if as_json:
         print_json({**found.as_json(), "left": left, "dry_run": job.dry})
@@ -204,9 +205,11 @@ def tell(results: Iterator[Restored], *, as_json: bool) -> int:
         print_json({**counts, "restored": brought})
     else:
         click.echo(
-            f"{counts['files']:,} files: {brought:,} records restored; {counts['exact']:,} files "
-            f"bit for bit, {counts['records']:,} record for record, {counts['copied']:,} copied, "
-            f"{counts['left']:,} left alone"
+            singular(
+                f"{counts['files']:,} files: {brought:,} records restored; {counts['exact']:,} "
+                f"files bit for bit, {counts['records']:,} record for record, "
+                f"{counts['copied']:,} copied, {counts['left']:,} left alone"
+            )
         )
     return Damaged.exit_status if counts["left"] or counts["damaged"] else 0
 
@@ -226,6 +229,7 @@ def _commit(roots: list[Path], plan: Plan, *, as_json: bool) -> int:
     else:
         places = printable(", ".join(map(str, roots)))
         click.echo(
-            f"{places}: the dropped records of {files - left:,} files are gone, {amount(freed)}"
+            f"{places}: the dropped records of "
+            + singular(f"{files - left:,} files are gone, {amount(freed)}")
         )
     return Damaged.exit_status if left else 0

@@ -19,7 +19,7 @@ from dedupindex.index import open_index
 from dedupindex.index.identity import read_identity
 from dedupindex.index.protocol import Engine, View
 from dedupindex.spill import Sums
-from dedupindex.tables import amount, printable
+from dedupindex.tables import amount, printable, singular
 from dedupindex.urls import host_of
 
 _HOSTS_SHOWN = 20
@@ -57,7 +57,8 @@ def stats(index: Path, as_json: bool) -> int:
     click.echo(f"options: {content['options'] or 'all at their defaults'}")
     for row in content["crawls"]:
         name = printable(row["crawl"]) or "(no name)"
-        click.echo(f"crawl {name}: {row['files']:,} files, {row['records']:,} records")
+        said = singular(f"{row['files']:,} files, {row['records']:,} records")
+        click.echo(f"crawl {name}: {said}")
     click.echo(f"hosts: {content['hosts']:,}; the largest:")
     for row in content["largest_hosts"]:
         size = amount(row["payload_bytes"])

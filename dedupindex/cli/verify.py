@@ -76,12 +76,10 @@ def command(
         print_json({**said, "findings": dict(sorted(reasons.items()))})
     else:
         found = ", ".join(f"{levels[level]:,} of {level}" for level in LEVELS if levels[level])
-        totals = singular(
-            ", ".join(f"{count:,} {what}" for what, count in collection.totals().items())
-        )
+        totals = ", ".join(f"{count:,} {what}" for what, count in collection.totals().items())
         if again:
             totals += f", {again:,} records the same in other gzip members"
-        say(f"{totals}: {f'findings: {found}' if found else 'nothing found'}")
+        say(f"{singular(totals)}: {f'findings: {found}' if found else 'nothing found'}")
     if levels[DAMAGE]:
         return Damaged.exit_status
     return UNSOUND if levels[LOSS] or levels[BROKEN] else 0
