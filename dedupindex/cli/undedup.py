@@ -15,6 +15,7 @@ from dedupindex.cli.rewrite import COMMITTED, Found, restored, tell, undone
 from dedupindex.errors import BadInput
 from dedupindex.processes import side_by_side
 from dedupindex.rewrite.journal import DIRECTORY
+from dedupindex.rewrite.parts import PART
 from dedupindex.rewrite.undo import Restored, Undo, told_of
 from dedupindex.tables import printable
 from dedupindex.verify.collection import verify_collection
@@ -54,18 +55,40 @@ def command(
         find = partial(_in_place, directories)
         return undone(list(directories), find, processes, as_json=as_json)
     out.mkdir(parents=True, exist_ok=True)
-    tasks = [
-        Undo(directory, str(path.relative_to(directory)), out)
-        for directory in directories
-        for path in sorted(directory.rglob("*"))
-        if path.is_file() and DIRECTORY not in path.parts and not path.name.startswith(".")
-    ]
+    tasks = [Undo(one, name, out) for one in directories for name in _files(one)]
+    _check_names(tasks)
     results = side_by_side(_checked, None, tasks, processes)
     status = tell(chain(_without_file(directories), results), as_json=as_json)
     if not as_json:
         again = printable(str(out))
         click.echo(f"beside the files before: bin/verify --against BEFORE {again} --records")
     return status
+
+
+def _files(directory: Path) -> list[str]:
+    """All that is to be restored: every file, links followed as by the scan before."""
+    found, visited = [], set[tuple[int, int]]()
+    for folder, below, names in os.walk(directory, followlinks=True):
+        known = os.stat(folder)
+        if (known.st_dev, known.st_ino) in visited or os.path.basename(folder) == DIRECTORY:
+            below.clear()
+            continue
+        visited.add((known.st_dev, known.st_ino))
+        below.sort(key=lambda name: (name.startswith("."), name))  # what a scan meets comes first
+        paths = (Path(folder, name) for name in names if not PART.fullmatch(name))
+        found += [str(path.relative_to(directory)) for path in paths if path.is_file()]
+    return sorted(found)
+
+
+def _check_names(tasks: list[Undo]) -> None:
+    """Every file must have a name of its own below the folder for all; raises `BadInput`."""
+    directories: dict[str, Path] = {}
+    for task in tasks:
+        if (other := directories.setdefault(task.name, task.directory)) != task.directory:
+            raise BadInput(
+                f"{other} and {task.directory} both have {task.name}: restore them in two runs, "
+                "each to a folder of its own"
+            )
 
 
 def _checked(_: None, task: Undo) -> Restored:
