@@ -9,14 +9,17 @@ import os
 import random
 import zlib
 from base64 import b32encode
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from warcio.archiveiterator import ArchiveIterator
 
+from dedupindex.convert.back import rebuild
+from dedupindex.convert.layout import End
 from dedupindex.convert.run import Outcome, bring_back
 from dedupindex.convert.writing import Task, convert
 from dedupindex.verify.collection import Collection
@@ -357,6 +360,24 @@ def test_nothing_that_is_there_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "t.arc").write_bytes(GOOD)
     assert convert(Task(str(tmp_path / "t.arc"), target)).state == "left"
     assert target.read_bytes() == content[:-1]
+
+
+def test_what_another_process_brings_back_meanwhile_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two files may have been made of two ARC files of one name."""
+    assert converted(tmp_path, GOOD).state == "converted"
+    made = tmp_path / "again" / "t.arc"
+
+    def rebuilt(path: Path, spool: BinaryIO, write: Callable[[bytes], object]) -> End:
+        end = rebuild(path, spool, write)
+        made.write_bytes(b"of another")
+        return end
+
+    monkeypatch.setattr("dedupindex.convert.run.rebuild", rebuilt)
+    outcome = bring_back(Task(str(tmp_path / "out" / "t.warc"), made.parent))
+    assert outcome.state == "left" and "is there already" in outcome.problem
+    assert made.read_bytes() == b"of another"
 
 
 ZEROS = b'["block", 1', b'["zeros", 9'

@@ -15,7 +15,7 @@ from dedupindex.rewrite import parts, writing
 from dedupindex.rewrite.container import Job, Left
 from dedupindex.rewrite.disk import being_written
 from dedupindex.rewrite.journal import DIRECTORY, journals
-from dedupindex.rewrite.parts import hold, new_part, part_of, put, sweep
+from dedupindex.rewrite.parts import hold, new_part, part_of, put, put_new, sweep
 from dedupindex.rewrite.run import rewrite
 from dedupindex.rewrite.undo import Undo, restore
 from dedupindex.rewrite.writing import rewrite_container
@@ -108,6 +108,27 @@ def test_a_part_that_was_replaced_gets_no_name(tmp_path: Path) -> None:
         with pytest.raises(DedupError, match="replaced"):
             put(part, file, path)
     assert not path.exists()
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
+def test_a_new_file_takes_the_place_of_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, links: bool
+) -> None:
+    if not links:
+
+        def refused(*_: object) -> None:
+            raise OSError(errno.EPERM, "Operation not permitted")
+
+        monkeypatch.setattr(os, "link", refused)
+    path = tmp_path / "a"
+    part = part_of(path)
+    with parts.removed(part), new_part(part) as file:
+        file.write(b"first")
+        put_new(part, file, path)
+    with parts.removed(part), new_part(part) as file, pytest.raises(FileExistsError):
+        file.write(b"second")
+        put_new(part, file, path)
+    assert content(tmp_path) == {"a": b"first"}
 
 
 def test_a_writer_that_comes_last(sub: Path, monkeypatch: pytest.MonkeyPatch) -> None:

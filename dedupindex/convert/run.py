@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import BinaryIO
 
 from dedupindex.convert.back import NoLayout, NotBack, examine, rebuild
 from dedupindex.convert.walk import arc_framing
 from dedupindex.convert.writing import Outcome, Task, convert
 from dedupindex.errors import BadInput, DedupError, IndexBusy
-from dedupindex.files import sync_directory
 from dedupindex.manifest.finding import Sources, find
 from dedupindex.processes import side_by_side
 from dedupindex.rewrite.disk import check_room, keep_metadata, open_for_reading, same_bytes
-from dedupindex.rewrite.parts import new_part, part_of, removed, sweep
+from dedupindex.rewrite.parts import new_part, part_of, put_new, removed, sweep
 from dedupindex.warc.window import open_window
 
 _SUFFIX = re.compile(r"\.arc(?:\.gz)?$", re.IGNORECASE)
@@ -90,9 +90,9 @@ def bring_back(task: Task) -> Outcome:
                 file.flush()
                 keep_metadata(source, file)
                 os.fsync(file.fileno())
-            if not end.name or "/" in end.name or "\0" in end.name or end.name in (".", ".."):
-                raise NotBack(f"{path}: its ARC file had no name that a file can have")
-            outcome.state = _placed(part, folder / end.name, exact=end.exact)
+                if not end.name or "/" in end.name or "\0" in end.name or end.name in (".", ".."):
+                    raise NotBack(f"{path}: its ARC file had no name that a file can have")
+                outcome.state = _placed(part, file, folder / end.name, exact=end.exact)
             outcome.bytes_after = (folder / end.name).stat().st_size
     except NoLayout:
         outcome.state = "skipped"
@@ -101,15 +101,15 @@ def bring_back(task: Task) -> Outcome:
     return outcome
 
 
-def _placed(part: Path, target: Path, *, exact: bool) -> str:
+def _placed(part: Path, file: BinaryIO, target: Path, *, exact: bool) -> str:
     """Give a file its name, unless it is there; returns what became of it."""
-    if target.exists():
-        with open_for_reading(part) as one, open_for_reading(target) as other:
-            if not same_bytes(one, other):
-                raise NotBack(f"{target} is there already, with another content")
+    try:
+        put_new(part, file, target)  # another process may bring back one of that name
+    except FileExistsError:
+        with open_for_reading(target) as other:
+            if not same_bytes(file, other):
+                raise NotBack(f"{target} is there already, with another content") from None
         return "there"
-    os.replace(part, target)
-    sync_directory(target.parent)
     return "exact" if exact else "content"
 
 

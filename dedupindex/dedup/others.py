@@ -17,7 +17,7 @@ from dedupindex.rewrite.disk import (
     open_for_reading,
     same_bytes,
 )
-from dedupindex.rewrite.parts import new_part, part_of, put, removed, sweep
+from dedupindex.rewrite.parts import new_part, part_of, put_new, removed, sweep
 from dedupindex.rewrite.writing import ANOTHER
 
 
@@ -52,7 +52,10 @@ def copy(file: Found, out: Path, *, dry: bool = False) -> None:
             os.fsync(into.fileno())
             if identity(os.stat(file.path)) != identity(before):
                 raise Left("it was changed while it was copied")
-            put(part, into, target)
+            try:
+                put_new(part, into, target)
+            except FileExistsError as error:  # by another process, since
+                raise Left(f"{target} is there already: {ANOTHER}") from error
 
 
 def _copied(source: BinaryIO, into: BinaryIO, size: int) -> None:

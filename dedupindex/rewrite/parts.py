@@ -7,6 +7,7 @@ that, and a lock on it, by which a part of a killed process is told from one of 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -84,6 +85,29 @@ def put(part: Path, file: BinaryIO, path: Path) -> None:
     except OSError:
         if not _is(path, written):  # else it was done all the same, as on NFS
             raise
+    _sync(path)
+
+
+def put_new(part: Path, file: BinaryIO, path: Path) -> None:
+    """As `put`, for a name that nothing has; raises `FileExistsError` if something has it by now.
+
+    The part may keep its own name, too.
+    """
+    if not _is(part, os.fstat(file.fileno())):
+        raise DedupError(f"{part} was replaced by another process; run the same again")
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        raise
+    except OSError as error:  # a file system without hard links
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, "it is there already", str(path)) from error
+        put(part, file, path)
+        return
+    _sync(path)
+
+
+def _sync(path: Path) -> None:
     try:
         sync_directory(path.parent)
     except OSError as error:

@@ -30,7 +30,7 @@ from dedupindex.rewrite.journal import (
     entries,
     name_of,
 )
-from dedupindex.rewrite.parts import hold, is_still, new_part, part_of, put, removed, sweep
+from dedupindex.rewrite.parts import hold, is_still, new_part, part_of, put, put_new, removed, sweep
 from dedupindex.rewrite.records import Round, of_round, revisits, rounds, write_records
 
 
@@ -149,7 +149,7 @@ def _to_directory(task: Undo, out: Path) -> Restored:
     target.parent.mkdir(parents=True, exist_ok=True)
     part = part_of(target)
     sweep([target])  # what a killed run left
-    if target.exists():
+    if os.path.lexists(target):
         raise Left(f"{target} is there already")
     journal = Journal(task.directory, task.name)
     with (
@@ -173,7 +173,10 @@ def _to_directory(task: Undo, out: Path) -> Restored:
             _finish(source, file, made[-1].was)
             restored = Restored(task.name, "records", count)
         restored.bytes_after = os.fstat(file.fileno()).st_size
-        put(part, file, target)
+        try:
+            put_new(part, file, target)
+        except FileExistsError as error:  # by another process, since
+            raise Left(f"{target} is there already") from error
     return restored
 
 

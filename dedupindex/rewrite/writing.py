@@ -41,7 +41,16 @@ from dedupindex.rewrite.disk import (
 )
 from dedupindex.rewrite.journal import Journal, Was, Writer
 from dedupindex.rewrite.originals import Originals
-from dedupindex.rewrite.parts import hold, is_still, new_part, part_of, put, removed, sealed
+from dedupindex.rewrite.parts import (
+    hold,
+    is_still,
+    new_part,
+    part_of,
+    put,
+    put_new,
+    removed,
+    sealed,
+)
 
 ANOTHER = "remove the folder, or name another with --out"
 
@@ -145,7 +154,10 @@ def _to_directory(
                 writer.finish(outcome.bytes_after)
             if outcome.state != "there":
                 try:
-                    put(part, file, target)
+                    put_new(part, file, target)
+                except FileExistsError as error:  # by a run to a folder above or below, since
+                    journal.clear()
+                    raise _other_content(target) from error
                 except OSError:
                     journal.clear()  # it is of no file
                     raise

@@ -19,11 +19,10 @@ from typing import Any, BinaryIO
 
 from dedupindex.capture import Problem
 from dedupindex.errors import BadInput, DedupError
-from dedupindex.files import sync_directory
 from dedupindex.manifest.finding import Found, find
 from dedupindex.processes import side_by_side
 from dedupindex.rewrite.disk import FileSink, open_for_reading, room
-from dedupindex.rewrite.parts import PART, new_part, part_of, sweep
+from dedupindex.rewrite.parts import PART, new_part, part_of, put_new, sweep
 from dedupindex.subset.choice import Choice, Piece
 from dedupindex.subset.scan import Filter, Scanned, Task, rows, scan
 from dedupindex.tables import amount
@@ -157,8 +156,11 @@ def _write(
         _verify([part_of(target) for target in targets], exported, on_finding)
         for target in targets:
             exported.bytes += part_of(target).stat().st_size
-            os.replace(part_of(target), target)
-            sync_directory(target.parent)
+            with open_for_reading(part_of(target)) as whole:
+                try:
+                    put_new(part_of(target), whole, target)
+                except FileExistsError as error:  # by another process, since
+                    raise BadInput(f"{target} is there already") from error
             exported.files += 1
 
 
