@@ -79,3 +79,22 @@ def test_a_file_that_was_renamed_is_named(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "back")
     (tmp_path / "out" / "other.warc").rename(tmp_path / "out" / "c.warc")
     assert main(["undedup", str(tmp_path / "out"), "--out", str(tmp_path / "back")]) == 0
+
+
+def test_an_original_that_moved_back(tmp_path: Path) -> None:
+    """Its file was rewritten when it became one, and then brought back: no journal tells of it."""
+    first, second, kept = tmp_path / "r1", tmp_path / "r2", tmp_path / "kept"
+    add(first, "a.warc.gz", kept, page(1, 1, 2019), page(2, 1, 2020), page(3, 2, 2020))
+    add(second, "b.warc.gz", kept, page(4, 2, 2022), page(5, 2, 2023))
+    words = ["--in-place", "--jobs", "1", "--json", "--work"]
+    assert main(["dedup", str(first), *words, str(tmp_path / "w1")]) == 0
+    assert main(["dedup", str(first), str(second), *words, str(tmp_path / "w2")]) == 0
+    assert main(["undedup", str(first), "--in-place"]) == 0
+    assert (first / "a.warc.gz").read_bytes() == (kept / "a.warc.gz").read_bytes()
+    assert main(["rewrite", str(tmp_path / "w2" / "plan"), "--commit"]) == 0
+    assert main(["undedup", str(second), "--out", str(tmp_path / "back")]) == 0
+    assert records_of(tmp_path / "back" / "b.warc.gz") == records_of(kept / "b.warc.gz")
+    add(first, "a.warc.gz", kept, page(1, 1, 2019), page(3, 3, 2020))  # another of that name
+    shutil.rmtree(tmp_path / "back")
+    assert main(["undedup", str(second), "--out", str(tmp_path / "back")]) == 7
+    assert not list((tmp_path / "back").iterdir())

@@ -11,17 +11,26 @@ import heapq
 import os
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack
-from functools import cached_property
+from contextlib import ExitStack, closing, suppress
+from functools import cached_property, lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from dedupindex.rewrite.disk import Left, Sink, open_for_reading
+import blake3
+
+from dedupindex.errors import BadSource
+from dedupindex.rewrite.disk import Left, Sink, identity, open_for_reading
 from dedupindex.rewrite.journal import Ended, Entry, Journal, Was, entries, summary
 from dedupindex.rewrite.moved import Offsets
 from dedupindex.rewrite.recipe import END
+from dedupindex.sources.stated import bare
+from dedupindex.timestamps import digits_of_date
 from dedupindex.warc import http
+from dedupindex.warc.reader import read
+from dedupindex.warc.record import BrokenRecord, Record
 from dedupindex.warc.single import NotExact, Single
+from dedupindex.warc.window import open_window
 
 _LEVEL = 6  # as most crawlers compress
 _OPEN = 32  # files
@@ -96,15 +105,19 @@ class Holders:
         self._files = ExitStack()
         self._open: dict[Path, tuple[BinaryIO, list[Round]]] = {}
 
-    def original(self, made: Made) -> Single:
+    def original(self, made: Made, revisit: Single) -> Single:
         """The original of a revisit; raises `NotExact`.
 
-        If that has become a revisit itself, it is what was dropped then, or its original.
+        If that has become a revisit itself, it is what was dropped then, or its original. In a
+        container of which no journal tells any more, it is looked for by URL and second.
         """
+        first = made
         for _ in range(_CHAIN):
             entry = made.entry
             root = Path(entry.root) if entry.root else made.base
             found = self._find(root / entry.name, entry)
+            if found is None:
+                return self._named(root / entry.name, first.entry, revisit)
             if isinstance(found, Single):
                 return found
             made = found
@@ -126,17 +139,32 @@ class Holders:
             self._open[path] = file, rounds(path, os.fstat(file.fileno()).st_size)
         return self._open[path]
 
-    def _find(self, path: Path, entry: Entry) -> Single | Made:
-        """An original, or the revisit that it became."""
+    def _find(self, path: Path, entry: Entry) -> Single | Made | None:
+        """An original, or the revisit that it became; None if nothing tells where it is now."""
         file, made = self._opened(path)
-        sizes = [one.was.size for one in made]
-        since = sizes.index(entry.original_size) + 1 if entry.original_size in sizes else 0
+        sizes = [os.fstat(file.fileno()).st_size, *(one.was.size for one in made)]
+        if entry.original_size not in sizes:
+            return None
+        since = sizes.index(entry.original_size)
         offset = entry.original
         for one in reversed(made[:since]):
             if one.offsets.became(offset):
                 return self._became(one, offset)
             offset = one.offsets.now(offset)
         return Single(file, offset, entry.original_stored)
+
+    def _named(self, path: Path, entry: Entry, revisit: Single) -> Single:
+        """The record that a revisit names, if it makes what was dropped; raises `NotExact`."""
+        fields = revisit.head.fields
+        url, date = fields.get(b"WARC-Refers-To-Target-URI"), fields.get(b"WARC-Refers-To-Date")
+        file, _ = self._opened(path)
+        places = _places(path, identity(os.fstat(file.fileno())))
+        for offset, stored in places.get(_key(url or b"", date or b""), ()):
+            with suppress(NotExact):
+                found = Single(file, offset, stored)
+                _check(entry, _pieces(entry, revisit, found))
+                return found
+        raise NotExact(f"{path} is of a size of which no journal tells, and its original not there")
 
     def _became(self, one: Round, offset: int) -> Single | Made:
         for found in of_round(one, []):
@@ -146,6 +174,26 @@ class Holders:
                 dropped, at = found.kept
                 return Single(self.opened(dropped), at, found.entry.stored, last=True)
         raise NotExact("its journal has changed")
+
+
+@lru_cache(4)
+def _places(path: Path, _: tuple[int, int, int, int]) -> dict[bytes, list[tuple[int, int]]]:
+    """Where the responses of a container are, by URL and second."""
+    found: dict[bytes, list[tuple[int, int]]] = {}
+    last: Record | None = None  # it is known how long it is when the next begins
+    with suppress(BadSource), closing(open_window(path.name, path)) as window:
+        for event in chain(read(window), [None]):
+            if last is not None:
+                url, date = last.values[:2]
+                with suppress(BrokenRecord):
+                    last.finish()
+                    found.setdefault(_key(bare(url), date), []).append((last.offset, last.stored))
+            last = event if isinstance(event, Record) and event.type == b"response" else None
+    return found
+
+
+def _key(url: bytes, date: bytes) -> bytes:
+    return blake3.blake3(url + b"\0" + digits_of_date(date)).digest(16)
 
 
 def write_records(made: Iterator[Made], source: BinaryIO, sink: Sink) -> None:
@@ -175,7 +223,7 @@ def _write(found: Made, source: BinaryIO, holders: Holders, sink: Sink) -> None:
         sink.copy(dropped, at, entry.stored)
         return
     revisit = Single(source, found.offset, entry.new_stored)
-    original = holders.original(found)
+    original = holders.original(found, revisit)
     packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31) if revisit.gzipped else None
 
     def written() -> Iterator[bytes | memoryview]:
