@@ -8,7 +8,7 @@ from random import Random
 
 from dedupindex.cli import main
 from dedupindex.rewrite.container import Job
-from dedupindex.rewrite.journal import journals
+from dedupindex.rewrite.journal import DIRECTORY, journals
 from dedupindex.rewrite.undo import Undo, commit, restore
 from tests.rewriting import FakePlan, members, records_of, run, small_set, total
 from tests.warc_cases import response
@@ -98,3 +98,21 @@ def test_an_original_that_moved_back(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "back")
     assert main(["undedup", str(second), "--out", str(tmp_path / "back")]) == 7
     assert not list((tmp_path / "back").iterdir())
+
+
+def test_records_that_stand_for_each_other_are_not_let_go_of(tmp_path: Path) -> None:
+    """Two runs that knew nothing of each other; each would count on what the other has dropped."""
+    for name, years in (("one", (2021, 2022)), ("two", (2022, 2021))):
+        for number, year in enumerate(years, 1):
+            add(tmp_path / name, f"{number}.warc.gz", tmp_path / "in", page(number, 1, year))
+        assert total(run(Job(FakePlan(tmp_path / name)))).revisits == 1
+    both = tmp_path / "both"
+    for name, kept in (("one", "2"), ("two", "1")):
+        (both / DIRECTORY).mkdir(parents=True, exist_ok=True)
+        shutil.copy2(tmp_path / name / f"{kept}.warc.gz", both)
+        for path in (tmp_path / name / DIRECTORY).glob("*.[jd]*"):
+            shutil.copy2(path, both / DIRECTORY)
+    for name in ("1.warc.gz", "2.warc.gz"):
+        assert commit(Undo(both, name, None)).state == "left"
+    for name in ("1.warc.gz", "2.warc.gz"):
+        assert restore(Undo(both, name, None)).state == "exact"

@@ -99,9 +99,13 @@ def of_round(one: Round, later: list[Round]) -> Iterator[Made]:
 
 
 class Holders:
-    """The containers of originals, opened as they are needed, a bounded number at a time."""
+    """The containers of originals, opened as they are needed, a bounded number at a time.
 
-    def __init__(self) -> None:
+    `final` says that what other containers have dropped and kept is not to be counted on.
+    """
+
+    def __init__(self, *, final: bool = False) -> None:
+        self._final = final
         self._files = ExitStack()
         self._open: dict[Path, tuple[BinaryIO, list[Round]]] = {}
 
@@ -169,7 +173,7 @@ class Holders:
     def _became(self, one: Round, offset: int) -> Single | Made:
         for found in of_round(one, []):
             if found.entry.offset == offset:
-                if found.kept is None:
+                if found.kept is None or self._final:
                     return found
                 dropped, at = found.kept
                 return Single(self.opened(dropped), at, found.entry.stored, last=True)
@@ -196,9 +200,11 @@ def _key(url: bytes, date: bytes) -> bytes:
     return blake3.blake3(url + b"\0" + digits_of_date(date)).digest(16)
 
 
-def write_records(made: Iterator[Made], source: BinaryIO, sink: Sink) -> None:
-    """Write a container with every record as it was; raises `Left`."""
-    position, holders = 0, Holders()
+def write_records(
+    made: Iterator[Made], source: BinaryIO, sink: Sink, *, final: bool = False
+) -> None:
+    """Write a container with every record as it was; raises `Left`. `final`: see `Holders`."""
+    position, holders = 0, Holders(final=final)
     try:
         for found in made:
             sink.copy(source, position, found.offset - position)

@@ -183,7 +183,8 @@ def _to_directory(task: Undo, out: Path) -> Restored:
 def commit(task: Undo) -> Restored:
     """Let go of the dropped members of a container, for ever, in `Restored.bytes_after`.
 
-    Before that, every record is made of its revisit and its original once more, as these are now.
+    Before that, every record is made of its revisit and its original once more, as these are now,
+    and not of what another container has dropped, which may go next.
     """
     path, journal = task.directory / task.name, Journal(task.directory, task.name)
     try:
@@ -192,7 +193,8 @@ def commit(task: Undo) -> Restored:
             size = os.fstat(source.fileno()).st_size
             if size != ended.size or not journal.dropped.exists():
                 raise Left("it is not what its journal says that it became")
-            write_records(of_round(Round(journal.lines, None), []), source, sink)
+            made = of_round(Round(journal.lines, None), [])
+            write_records(made, source, sink, final=True)
         return Restored(task.name, "committed", ended.revisits, "", journal.commit())
     except (Left, Damaged) as left:
         return Restored(task.name, "left", 0, str(left))
