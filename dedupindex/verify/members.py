@@ -1,4 +1,4 @@
-"""Gzip members, one at a time, with zlib; and which offsets are certainly where one begins.
+"""Gzip members, one at a time, with zlib-ng; and which offsets are certainly where one begins.
 
 A payload may be a gzip file that stands in its record's member as it is, in a stored block. So a
 member that inflates well at some offset proves nothing about the file. But a stored block begins
@@ -13,8 +13,9 @@ beginning of a member, and the blocks that could hold the place where it lands c
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
+
+from zlib_ng import zlib_ng
 
 from dedupindex.verify.bytes import File
 from dedupindex.verify.finding import Broken
@@ -29,6 +30,7 @@ _LONGER = _EXTRA | _NAME | _COMMENT  # these may hold anything
 _HEADER = 1 << 17  # bytes of the longest gzip header that can be a proof
 _PEEKED, _START = 1 << 10, 1 << 11  # bytes deflated and inflated, to look at a record's header
 _MOST_KNOWN = 1 << 20  # offsets remembered for each file
+_InflateError: type[Exception] = zlib_ng.error  # type: ignore[assignment]  # of its stub
 
 
 class Member:
@@ -38,7 +40,7 @@ class Member:
         self.file, self.offset = file, offset
         self.end = -1
         self.flags = 0  # of the gzip header, once something was inflated
-        self._inflater = zlib.decompressobj(31)
+        self._inflater = zlib_ng.decompressobj(31)
         self._position = offset  # of the next byte to feed
         self._left = b""
         self._full = False  # whether the inflater may hold more without being fed
@@ -49,7 +51,7 @@ class Member:
             feed = self._left or (b"" if self._full else self._feed())
             try:
                 data = self._inflater.decompress(feed, _PIECE)
-            except zlib.error as error:
+            except _InflateError as error:
                 message = str(error).removeprefix("Error ")
                 raise Broken("damaged-member", message) from error
             self._left, self._full = self._inflater.unconsumed_tail, len(data) >= _PIECE
@@ -219,9 +221,9 @@ def starts(file: File) -> Iterator[tuple[int, bytes]]:
         at = data.find(MAGIC)
         while 0 <= at < stop:
             try:
-                start = zlib.decompressobj(31).decompress(data[at : at + _PEEKED], _START)
+                start = zlib_ng.decompressobj(31).decompress(data[at : at + _PEEKED], _START)
                 yield base + at, start
-            except zlib.error:
+            except _InflateError:
                 pass
             at = data.find(MAGIC, at + 1)
         if last:
