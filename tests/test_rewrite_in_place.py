@@ -259,6 +259,20 @@ def test_what_has_other_names_or_writers_is_left_alone(made: Path) -> None:
     assert "symbolic" in run(Job(plan))[2].problem
 
 
+def test_a_file_by_several_names_is_left_alone(made: Path) -> None:
+    """What refers to it by one name would not know that it was replaced by the other."""
+    source = made / "in"
+    (source / "0.warc").symlink_to("c.warc")
+    before = content(source)
+    for job in (Job(FakePlan(source), dry=True), Job(FakePlan(source))):
+        found = {one.name: one for one in run(job)}
+        for name in ("0.warc", "c.warc"):
+            assert "several names" in found[name].problem
+        assert found["deep/b.warc.gz"].revisits == 12
+    after = content(source)
+    assert {name for name in before if before[name] != after[name]} == {"deep/b.warc.gz"}
+
+
 def test_a_changed_file_is_left_alone(made: Path) -> None:
     source = made / "in"
     plan = FakePlan(source)

@@ -82,6 +82,17 @@ def test_files_of_one_folder_are_other_sets_too(
         assert found["refused"] == {"pinned": 1}, root
 
 
+def test_what_is_behind_a_link_is_pinned_by_its_own_name(
+    places: list[Path], dedup: Run, tmp_path: Path
+) -> None:
+    one, two, three = places
+    (one / "link").symlink_to(two)
+    assert dedup(one, "--in-place")["revisits"] == 1
+    assert dedup(two, three, "--in-place")["refused"] == {"pinned": 1}
+    assert main(["undedup", str(one), "--in-place"]) == 0
+    assert not pinned(two / "a.warc.gz")
+
+
 def test_undoing_takes_the_pins_out(places: list[Path], dedup: Run, tmp_path: Path) -> None:
     one, two, three = places
     assert dedup(one, two, "--in-place")["revisits"] == 1

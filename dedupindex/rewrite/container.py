@@ -39,6 +39,7 @@ class Job(NamedTuple):
     gain: int = 1  # bytes by which a record must get smaller in its file; at least 1
     dry: bool = False  # count, write nothing
     busy: Set[int] = frozenset()  # containers that others held when the run began; in place only
+    twice: Set[int] = frozenset()  # containers that are in the plan by several names; in place only
 
 
 @dataclass

@@ -60,12 +60,13 @@ class Pins:
         for holder, records in self._held.items():
             data = b"".join(record + self._own for record in sorted(records))
             root = Path(holder.root) if holder.root else self._directory
-            if holder.outside is None:
-                _append(pins_path(root, holder.name), data)
+            pins = _of(root, holder.name)
+            if holder.outside is None and pins == pins_path(root, holder.name):
+                _append(pins, data)
                 continue
             try:
                 with _staying(root / holder.name, holder.outside):
-                    _append(pins_path(root, holder.name), data)
+                    _append(pins, data)
             except OSError as error:
                 if error.errno not in _UNABLE:  # what we may not write, we do not rewrite either
                     raise
@@ -93,6 +94,17 @@ def pins_path(directory: Path, name: str) -> Path:
     return directory / ".rewrite" / f"{hashed}.pins"
 
 
+def _of(directory: Path, name: str) -> Path:
+    """Where a container's pins are, also for who knows it by other names.
+
+    That is below `directory` if there is no link on the way from there, else beside the file.
+    """
+    real = Path(os.path.realpath(directory / name))
+    if real == Path(os.path.realpath(directory), name):
+        return pins_path(directory, name)
+    return pins_path(real.parent, real.name)
+
+
 def pinned(path: Path) -> set[bytes]:
     """The keys of all records of a container that are pinned, below whatever directory."""
     found: set[bytes] = set()
@@ -109,7 +121,7 @@ def unpin(directory: Path, name: str, holders: Iterable[Holder]) -> None:
     """Take out what the revisits of a container have pinned: it has none any more."""
     own = _writer(directory, name)
     for holder in holders:
-        path = pins_path(Path(holder.root) if holder.root else directory, holder.name)
+        path = _of(Path(holder.root) if holder.root else directory, holder.name)
         try:
             if path.exists():
                 _without(path, own)
@@ -176,8 +188,11 @@ def _exclusive(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def _staying(path: Path, identity: tuple[int, int]) -> Iterator[None]:
+def _staying(path: Path, identity: tuple[int, int] | None) -> Iterator[None]:
     """See that a file outside of the set is what was read, and that no run replaces it now."""
+    if identity is None:  # one of the set
+        yield
+        return
     with open_for_reading(path) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -66,8 +66,9 @@ def rounds(path: Path, size: int) -> list[Round]:
 
     They may have known it below several folders.
     """
-    place, found = path.absolute(), []
-    for above in place.parents:
+    found = []
+    names = {path.absolute(), path.resolve()}
+    for place, above in [(name, above) for name in names for above in name.parents]:
         journal = Journal(above, str(place.relative_to(above)))
         if journal.exists():
             found.append(

@@ -33,6 +33,8 @@ def rewrite(job: Job, processes: int = 1) -> Iterator[Outcome]:
     containers = sorted(job.plan.containers().values(), key=lambda one: -one.size)
     if job.out is not None:
         check_names(containers, job.out)
+    else:
+        job = job._replace(twice=_twice(containers))
     if job.dry:
         yield from _settled(job, side_by_side(_rewrite, job, containers, processes))
         return
@@ -45,6 +47,14 @@ def rewrite(job: Job, processes: int = 1) -> Iterator[Outcome]:
         if job.out is None:
             job = job._replace(busy=_busy(containers))
         yield from _settled(job, side_by_side(_rewrite, job, containers, processes))
+
+
+def _twice(containers: list[Container]) -> set[int]:
+    """Those that are one file: links, or a folder that is mounted or named twice."""
+    files: dict[tuple[int, int, str], list[int]] = {}
+    for one in containers:
+        files.setdefault((one.device, one.inode, one.content_hash), []).append(one.number)
+    return {number for numbers in files.values() if len(numbers) > 1 for number in numbers}
 
 
 def _busy(containers: list[Container]) -> set[int]:

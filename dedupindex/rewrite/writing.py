@@ -103,6 +103,8 @@ def _opened(job: Job, container: Container) -> BinaryIO:
     path = Path(container.path)
     try:
         if job.out is None:
+            if container.number in job.twice:  # nobody could tell where its originals went
+                raise Left("the set has it by several names: name each file once")
             if path.is_symlink():
                 raise Left("it is a symbolic link: name what it leads to")
             if path.stat().st_nlink > 1:
