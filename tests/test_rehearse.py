@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,20 @@ def test_sources_in_the_directory_of_work_are_not_removed(
         assert main(["rehearse", str(source), "--work", str(work)]) == 4
         assert main(["rehearse", str(source), "--work", str(tmp_path / "elsewhere/..")]) == 4
     assert content(work) == before
+
+
+def test_links_to_other_places_are_not_followed(
+    source: Path, tmp_path: Path, rehearse: Rehearse
+) -> None:
+    """What is there would be deduplicated, and let go of."""
+    rehearse("--sample", 1)
+    work, mine = tmp_path / "work", tmp_path / "mine"
+    shutil.rmtree(work / "copy")
+    shutil.copytree(source, mine)
+    (work / "copy").symlink_to(mine)
+    before = content(mine)
+    assert main(["rehearse", str(source), "--work", str(work)]) == 4
+    assert content(mine) == before
 
 
 def test_one_rehearsal_at_a_time(source: Path, tmp_path: Path, rehearse: Rehearse) -> None:

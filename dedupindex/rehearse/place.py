@@ -19,7 +19,7 @@ def taken(top: Path, sources: Iterable[str]) -> Iterator[None]:
     """Begin afresh, as nobody else can until the block ends.
 
     What an earlier rehearsal left is removed. Raises `BadInput` if `top` is something else, or if
-    a source is in it: that would go, too. `IndexBusy` if another rehearsal is at work.
+    a source is in it: that would go, too; or if something in it is a link to elsewhere. `IndexBusy` if another rehearsal is at work.
     """
     mark = top / "rehearsal"
     if top.exists() and not mark.exists() and any(top.iterdir()):
@@ -30,6 +30,8 @@ def taken(top: Path, sources: Iterable[str]) -> Iterator[None]:
     with exclusive(top / "lock", f"the rehearsal in {top}"):
         for name in _DIRECTORIES:
             shutil.rmtree(top / name, ignore_errors=True)
+            if os.path.lexists(top / name):  # a link leads to files that are not ours
+                raise BadInput(f"{top / name} cannot be removed: name another directory")
         yield
 
 
