@@ -19,7 +19,8 @@ def taken(top: Path, sources: Iterable[str]) -> Iterator[None]:
     """Begin afresh, as nobody else can until the block ends.
 
     What an earlier rehearsal left is removed. Raises `BadInput` if `top` is something else, or if
-    a source is in it: that would go, too; or if something in it is a link to elsewhere. `IndexBusy` if another rehearsal is at work.
+    a source is in it: that would go, too; or if something in it is a link to elsewhere. `IndexBusy`
+    if another rehearsal is at work.
     """
     mark = top / "rehearsal"
     if top.exists() and not mark.exists() and any(top.iterdir()):
