@@ -19,9 +19,8 @@ from dedupindex.begun import completed
 from dedupindex.capture import Covers
 from dedupindex.crawls.counting import Counted, add_counted
 from dedupindex.crawls.crawl import Crawl
-from dedupindex.crawls.store import FILE, Reading, Store, Writing
+from dedupindex.crawls.store import Reading, Store, Writing, has_store, make_store
 from dedupindex.crawls.view import NOTHING, Snapshot
-from dedupindex.crawls.writer import Writer
 from dedupindex.errors import IndexUnavailable, UnknownCrawl
 from dedupindex.index.cells import Keys
 from dedupindex.index.protocol import Finder
@@ -36,8 +35,8 @@ class _Opened:
     """An open file of crawls, and what is known of its crawls, which are numbered by it."""
 
     def __init__(self, index: Path) -> None:
-        self.store = Store(index)
-        self.writer = Writer(self.store)
+        self.store = make_store(index)
+        self.writer = self.store.writer()
         self.known = NOTHING
 
     def snapshot(self, reading: Reading) -> Snapshot:
@@ -79,7 +78,7 @@ class Crawls:
                 self._opened = None
             if self._opened is None:
                 self._error = None
-                if (self._index / FILE).exists():
+                if has_store(self._index):
                     self._open()
 
     def _open(self) -> None:

@@ -21,7 +21,7 @@ from dedupindex.capture import Capture, Evidence, spelled_alike
 from dedupindex.crawls import life
 from dedupindex.crawls.captures import Added, add
 from dedupindex.crawls.crawl import Crawl, Seen, State
-from dedupindex.crawls.store import Reading, Trees, Writing
+from dedupindex.crawls.store import Reading, Writing
 from dedupindex.digest import Spelling, parse_spelled
 from dedupindex.errors import BadInput, BadQuery, UnknownCrawl
 from dedupindex.lookup import Answer, Query
@@ -49,7 +49,7 @@ class Records:
 
     def __init__(self, live: LiveIndex, judges: Judges, most: int) -> None:
         self._live, self._judges, self._most = live, judges, most
-        self._held: tuple[Trees, int, _Current] | None = None
+        self._held: tuple[object, int, _Current] | None = None
 
     def find(self, text: str, query: str) -> dict[str, Any] | None:
         """The record of a digest; `query` is ``uri=`` and then the URL, not escaped."""
@@ -88,11 +88,11 @@ class Records:
     def _current(self, reading: Reading) -> _Current:
         """The crawl for records, sought anew only if a crawl has changed: many may have ended."""
         version, held = reading.version(), self._held
-        if held is not None and held[:2] == (reading.trees, version):
+        if held is not None and held[0] is reading.origin and held[1] == version:
             return held[2]
         current = _next(reading)
         if not isinstance(reading, Writing):  # which may come to nothing
-            self._held = reading.trees, version, current
+            self._held = reading.origin, version, current
         return current
 
     def take(self, items: Any, allowed: Callable[[str], object]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from dedupindex.capture import Capture, Covers, Evidence
 from dedupindex.crawls.captures import add
 from dedupindex.crawls.crawl import Seen
 from dedupindex.crawls.life import begin, cancel, commit
+from dedupindex.crawls.lmdb_store import LmdbStore
 from dedupindex.crawls.store import FILE, Store
 from dedupindex.crawls.upkeep import merge, sweep
 from dedupindex.crawls.view import Both, Visible
@@ -212,7 +213,7 @@ def test_no_question_looks_at_more_than_so_many(
         assert len(set(found)) == len(found) == 10 and set(found) <= set(held)
         assert len(list(view.at_urlkey(urlkey(A)))) == 10
         assert len(view.exact(sha1(29), A)) == 1
-    with closing(Store(bench.index)) as store:
+    with closing(LmdbStore(bench.index)) as store:
         with store.writing() as writing:
             begin(writing, "one", seen=Seen.OWN, covers=Covers.STORED)
         report(store, "one", *(capture(number, A) for number in range(40, 70)))
@@ -239,7 +240,7 @@ def report(store: Store, name: str, *captures: Capture) -> None:
 
 def test_crawls_list_what_their_askers_see(make_index: MakeIndex) -> None:
     index = make_index([capture(1, A)], BY_URL)
-    with closing(Store(index)) as store:
+    with closing(LmdbStore(index)) as store:
         with store.writing() as writing:
             for name, seen in (("own", Seen.OWN), ("shared", Seen.ALL)):
                 begin(writing, name, seen=seen, covers=Covers.STORED)

@@ -13,7 +13,8 @@ from flask.testing import FlaskClient
 
 from dedupindex.capture import Covers
 from dedupindex.crawls import life
-from dedupindex.crawls.store import Reading, Writing
+from dedupindex.crawls.lmdb_state import LmdbReading
+from dedupindex.crawls.store import Writing
 from dedupindex.errors import BadInput
 from server.app import create_app
 from server.config import Config
@@ -292,7 +293,7 @@ def test_a_claim_does_not_read_every_crawl(
     begin(web)
     web.post("/claims", json={"crawl": "a", "digest": str(sha1(1)), "url": PAGE})
     with monkeypatch.context() as patched:
-        patched.setattr(Reading, "crawls", None)
+        patched.setattr(LmdbReading, "crawls", None)
         body = {"crawl": "a", "digest": str(sha1(2)), "url": PAGE}
         assert web.post("/claims", json=body).get_json()["claimed"]
     begin(web, "b")

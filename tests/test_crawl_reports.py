@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from dedupindex.crawls import life, statistics, upkeep
 from dedupindex.crawls.counting import Counting, add_counted
+from dedupindex.crawls.lmdb_store import LmdbStore
 from dedupindex.crawls.rows import Row
-from dedupindex.crawls.store import Store
 from dedupindex.index.identity import Settings
 from dedupindex.tables import csv_lines, html_lines
 from server.app import create_app
@@ -390,7 +390,7 @@ def test_a_server_that_is_killed_loses_the_last_second_at_most(make_index: MakeI
         for process in children(server.process.pid):
             os.kill(process, signal.SIGKILL)
         server.process.kill()
-    with closing(Store(index)) as store, store.reading() as reading:
+    with closing(LmdbStore(index)) as store, store.reading() as reading:
         crawl = reading.crawl("a")
         total = statistics.total(reading, crawl)
         assert 60 <= total.lookups <= 61
@@ -450,7 +450,7 @@ def test_what_was_cancelled_or_merged_has_no_more_statistics_either(
 
 
 def test_counts_of_a_crawl_that_nobody_began_are_left_out(tmp_path: Path) -> None:
-    with closing(Store(tmp_path)) as store:
+    with closing(LmdbStore(tmp_path)) as store:
         counting = Counting()
         counting.note(("nobody", "DIGEST_ANY", "http://a.example/", None, -1, 1))
         [part] = counting.take()

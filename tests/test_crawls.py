@@ -22,9 +22,11 @@ from dedupindex.capture import Capture, Covers, Uncommitted
 from dedupindex.crawls import claims, life, upkeep
 from dedupindex.crawls.captures import Added, add
 from dedupindex.crawls.crawl import Crawl, Seen, State
+from dedupindex.crawls.lmdb_state import LmdbWriting
+from dedupindex.crawls.lmdb_store import LmdbStore
 from dedupindex.crawls.store import Store, Writing
 from dedupindex.crawls.view import Both, Visible
-from dedupindex.crawls.writer import Writer
+from dedupindex.crawls.writer import GroupWriter
 from dedupindex.errors import (
     BadInput,
     CrawlEnded,
@@ -51,7 +53,7 @@ def index(make_index: MakeIndex) -> Path:
 
 @pytest.fixture
 def store(index: Path) -> Iterator[Store]:
-    with closing(Store(index)) as opened:
+    with closing(LmdbStore(index)) as opened:
         yield opened
 
 
@@ -110,7 +112,7 @@ def test_the_command_line_sees_what_the_server_sees(index: Path, store: Store) -
 
     assert ask() == {"duplicate": False}
     assert ask("--crawl", "a")["original"]["committed"] is False
-    with closing(Store(index)) as again:
+    with closing(LmdbStore(index)) as again:
         commit(again)
     assert ask()["original"]["date"] == "2026-11-01T09:14:17Z"
     failed = subprocess.run([*words, "--crawl", "b"], capture_output=True, check=False)
@@ -244,7 +246,7 @@ KILLED_AFTER_ITS_LOAD = """
 import os, signal, sys
 from pathlib import Path
 from dedupindex.crawls import upkeep
-from dedupindex.crawls.store import Store
+from dedupindex.crawls.lmdb_store import LmdbStore
 from dedupindex.index.lmdb_engine import LmdbEngine
 
 load = LmdbEngine.load
@@ -255,7 +257,7 @@ def killed(self, what):
 
 LmdbEngine.load = killed
 index = Path(sys.argv[1])
-upkeep.merge(index, Store(index))
+upkeep.merge(index, LmdbStore(index))
 """
 
 
@@ -297,7 +299,7 @@ def test_a_drop_finds_a_merge_going_on_until_it_is_noted(
     begin(store)
     put(store, "a", capture(1))
     commit(store)
-    put_crawl, steps = Writing.put_crawl, list[tuple[bool, bool]]()
+    put_crawl, steps = LmdbWriting.put_crawl, list[tuple[bool, bool]]()
 
     def noted(writing: Writing, crawl: Crawl) -> None:
         with pytest.raises(IndexBusy), exclusive(index / "lock", "it"):
@@ -305,7 +307,7 @@ def test_a_drop_finds_a_merge_going_on_until_it_is_noted(
         steps.append((crawl.merging, crawl.merged))
         put_crawl(writing, crawl)
 
-    monkeypatch.setattr(Writing, "put_crawl", noted)
+    monkeypatch.setattr(LmdbWriting, "put_crawl", noted)
     upkeep.merge(index, store)
     assert steps == [(True, False), (False, True)]
 
@@ -316,16 +318,16 @@ def test_a_copy_made_during_a_merge_drops_nothing_that_its_index_has(
     begin(store)
     put(store, "a", capture(1))
     commit(store)
-    copy_crawls = Store.copy
+    copy_crawls = LmdbStore.copy
 
-    def then_merged(self: Store, target: Path) -> None:
+    def then_merged(self: LmdbStore, target: Path) -> None:
         copy_crawls(self, target)
         words = [sys.executable, "-m", "dedupindex", "index", "--merge", str(index)]
         subprocess.run(words, check=True, capture_output=True)
 
-    monkeypatch.setattr(Store, "copy", then_merged)
+    monkeypatch.setattr(LmdbStore, "copy", then_merged)
     dedupindex("index", "--copy", tmp_path / "copy", index)
-    with closing(Store(tmp_path / "copy")) as copied:
+    with closing(LmdbStore(tmp_path / "copy")) as copied:
         assert found(tmp_path / "copy", copied, 1)
         with pytest.raises(IndexBusy):
             drop(copied)
@@ -398,7 +400,7 @@ def test_claims_that_are_over_are_swept(store: Store) -> None:
 
 def test_many_threads_write_together(store: Store) -> None:
     begin(store)
-    with closing(Writer(store)) as writer:
+    with closing(GroupWriter(store)) as writer:
 
         def post(number: int) -> None:
             done = writer.write(
@@ -418,7 +420,7 @@ def test_many_threads_write_together(store: Store) -> None:
 
 
 def test_a_writer_that_is_closed_or_whose_file_is_gone_says_so(store: Store) -> None:
-    writer = Writer(store)
+    writer = GroupWriter(store)
     writer.write(lambda writing: life.begin(writing, "a"))
     store.path.rename(store.path.with_name("moved"))
     with pytest.raises(IndexUnavailable, match="replaced"):
@@ -440,7 +442,7 @@ def test_crawls_of_a_read_only_copy_are_seen(index: Path, store: Store, tmp_path
     store.close()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.access", lambda path, mode: False)  # root may write anywhere
-        with closing(Store(index)) as readable:
+        with closing(LmdbStore(index)) as readable:
             assert found(index, readable, 1) == [capture(1, crawl="a")]
             with pytest.raises(IndexUnavailable):
                 begin(readable, "b")
@@ -454,7 +456,7 @@ class Transactions(RuleBasedStateMachine):
 
     def __init__(self, index: Path) -> None:
         super().__init__()
-        self.index, self.store = index, Store(index)
+        self.index, self.store = index, LmdbStore(index)
         self.own: dict[str, set[int]] = {}
         self.states: dict[str, State] = {}
         self.of: dict[str, str] = {"": ""}  # crawl -> its namespace
@@ -505,7 +507,7 @@ class Transactions(RuleBasedStateMachine):
     @rule()
     def reopen(self) -> None:
         self.store.close()
-        self.store = Store(self.index)
+        self.store = LmdbStore(self.index)
 
     @rule(number=st.integers(1, 5), named=st.sets(st.sampled_from(NAMESPACES[1:])))
     def ask(self, number: int, named: set[str]) -> None:

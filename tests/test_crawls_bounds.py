@@ -11,8 +11,9 @@ import orjson
 import pytest
 
 from dedupindex.cli import lookup as cli
-from dedupindex.crawls import captures, claims, upkeep, view
+from dedupindex.crawls import captures, claims, lmdb_store, upkeep, view
 from dedupindex.crawls.crawl import Seen
+from dedupindex.crawls.lmdb_store import LmdbStore
 from dedupindex.crawls.store import Store
 from dedupindex.crawls.view import Both, Visible
 from dedupindex.errors import CrawlEnded, IndexUnavailable
@@ -29,7 +30,7 @@ def index(make_index: MakeIndex) -> Path:
 
 @pytest.fixture
 def store(index: Path) -> Iterator[Store]:
-    with closing(Store(index)) as opened:
+    with closing(LmdbStore(index)) as opened:
         yield opened
 
 
@@ -46,19 +47,20 @@ def test_captures_are_sought_and_dropped_in_steps(
         put(store, name, *(capture(number) for number in range(25)))
     cancel(store)
     with store.reading() as reading:
-        crawl, steps, after = reading.crawl("a"), [], b""
-        while after is not None:
-            places, after = captures.places_of(reading, crawl, after, 7)  # type: ignore[assignment]
-            steps.append(places)
+        crawl = reading.crawl("a")
+    with monkeypatch.context() as patched:
+        patched.setattr(lmdb_store, "LOOKED_AT_ONCE", 7)
+        steps = list(store.stretches(crawl))
+        assert sum(map(len, store.stretches())) == 50
     assert len(steps) == 8 and sum(map(len, steps)) == 25
     assert max(map(len, steps)) <= 4  # half of what was looked at
     drop, done = upkeep.drop, list[int]()
 
-    def dying(writing: Any, places: list[bytes]) -> None:
+    def dying(writing: Any, crawl: Any, stretch: list[Any]) -> None:
         if len(done) == 2:
             raise IndexUnavailable("killed")
-        done.append(len(places))
-        drop(writing, places)
+        done.append(len(stretch))
+        drop(writing, crawl, stretch)
 
     monkeypatch.setattr(upkeep, "DROPPED_AT_ONCE", 10)
     with monkeypatch.context() as patched, pytest.raises(IndexUnavailable):
@@ -148,7 +150,7 @@ def test_claims_of_crawls_that_ended_are_over(store: Store) -> None:
 def test_a_batch_of_the_command_line_misses_nothing_that_is_merged_meanwhile(
     index: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
-    with closing(Store(index)) as store:
+    with closing(LmdbStore(index)) as store:
         begin(store)
         put(store, "a", capture(1))
         commit(store)
@@ -157,7 +159,7 @@ def test_a_batch_of_the_command_line_misses_nothing_that_is_merged_meanwhile(
     def lines() -> Iterator[bytes]:
         for _ in range(cli._STRETCH):
             yield question
-        with closing(Store(index)) as store:
+        with closing(LmdbStore(index)) as store:
             upkeep.merge(index, store)
             seen: dict[int, float] = {}
             upkeep.sweep(store, 0.0, seen)

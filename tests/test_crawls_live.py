@@ -13,7 +13,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
-from dedupindex.crawls.store import Store
+from dedupindex.crawls.lmdb_store import LmdbStore
 from dedupindex.index import open_index
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
@@ -101,7 +101,7 @@ def test_what_was_acknowledged_survives_a_kill(make_index: MakeIndex) -> None:
         server.process.kill()
         for thread in threads:
             thread.join(DEADLINE)
-    with closing(Store(index)) as store, store.reading() as reading:
+    with closing(LmdbStore(index)) as store, store.reading() as reading:
         held = reading.counts(reading.crawl("a"))[0]
     assert held >= len(acknowledged)
     with serving(index) as server:

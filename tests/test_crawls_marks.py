@@ -16,6 +16,7 @@ from dedupindex.capture import Capture, Evidence
 from dedupindex.crawls import life, upkeep
 from dedupindex.crawls.captures import add
 from dedupindex.crawls.crawl import Seen
+from dedupindex.crawls.lmdb_store import LmdbStore
 from dedupindex.crawls.store import Store
 from dedupindex.crawls.view import Snapshot
 from dedupindex.index import open_index
@@ -91,7 +92,7 @@ def test_a_crawl_is_answered_the_same_before_it_is_merged_and_after(engine: str,
         chosen = Settings(keep=keep, url_index=url_index, canonical=url_index)
         with tempfile.TemporaryDirectory() as name:
             index = built(Path(name), engine, before, chosen)
-            with closing(Store(index)) as store:
+            with closing(LmdbStore(index)) as store:
                 with store.writing() as writing:
                     crawl = life.begin(writing, "a", seen=Seen.ALL)
                     add(writing, crawl, reported, chosen, judge_of(chosen))
@@ -113,7 +114,7 @@ def test_a_crawl_is_answered_the_same_before_it_is_merged_and_after(engine: str,
 def test_what_a_record_names_is_no_original_where_a_revisit_of_it_was_read(tmp_path: Path) -> None:
     chain = capture(1, day=5, evidence=Evidence.REVISIT, offset=READ)
     index = built(tmp_path, "lmdb", [chain], Settings())
-    with closing(Store(index)) as store:
+    with closing(LmdbStore(index)) as store:
         for day, known in ((5, False), (6, False), (4, True)):
             with store.writing() as writing:
                 crawl = life.begin(writing, f"records-{day}", seen=Seen.ALL)

@@ -20,6 +20,7 @@ from dedupindex.capture import Capture, Evidence, Revisit
 from dedupindex.crawls import life, upkeep
 from dedupindex.crawls.captures import add
 from dedupindex.crawls.crawl import State
+from dedupindex.crawls.lmdb_store import LmdbStore
 from dedupindex.crawls.store import Store
 from dedupindex.errors import BadInput, CrawlEnded, Damaged, HasDependents, UnknownCrawl
 from dedupindex.index import ledger, open_index
@@ -422,14 +423,14 @@ def report(store: Store, name: str, *captures: Capture) -> None:
 
 def test_captures_of_crawls_go_too(tmp_path: Path) -> None:
     index = begin(tmp_path)
-    with closing(Store(index)) as store:
+    with closing(LmdbStore(index)) as store:
         report(store, "a", capture(1, A, 1, container="x.warc.gz"), capture(2, B, 1))
         report(store, "b", capture(1, A, 2, container="y.warc.gz"))
     found = survey(index, container("x.warc.gz"))
     assert found.live == 1 and found.places == {0}
     assert purge(index, container("x.warc.gz"), force=False).live == 1
     assert purge(index, Target(Kind.URL, (B.decode(),)), force=False).live == 1
-    with closing(Store(index)) as store:
+    with closing(LmdbStore(index)) as store:
         with store.reading() as reading:
             assert reading.counts(reading.crawl("a")) == (0, 0)
         with store.writing() as writing:
@@ -440,7 +441,7 @@ def test_captures_of_crawls_go_too(tmp_path: Path) -> None:
     assert survey(index, target).impact.originals.captures == 1
     assert purge(index, target, force=False).places == {0}
     assert held(index) == []
-    with closing(Store(index)) as store, store.reading() as reading:  # nothing left to answer
+    with closing(LmdbStore(index)) as store, store.reading() as reading:  # nothing left to answer
         assert reading.crawl("b").swept
 
 
@@ -449,14 +450,14 @@ def test_a_crawl_keeps_no_copies_until_their_warcs_are_read(tmp_path: Path, merg
     """As the documentation says: what was reported of a copy is gone, what is read of it counts."""
     index = begin(tmp_path)
     copy = capture(1, A, 2, container="/w/y.warc.gz")
-    with closing(Store(index)) as store:
+    with closing(LmdbStore(index)) as store:
         report(store, "a", capture(1, A, 1, container="/w/x.warc.gz"), copy)
         with store.writing() as writing:
             life.commit(writing, "a")
         if merged:
             upkeep.merge(index, store)
     purge(index, container("x.warc.gz"), force=False)
-    with closing(Store(index)) as store:
+    with closing(LmdbStore(index)) as store:
         upkeep.merge(index, store)
     assert held(index) == []
     load(index, [copy])
@@ -465,7 +466,7 @@ def test_a_crawl_keeps_no_copies_until_their_warcs_are_read(tmp_path: Path, merg
 
 def test_a_crawl_is_dropped_unless_the_index_has_it(tmp_path: Path) -> None:
     index = begin(tmp_path)
-    with closing(Store(index)) as store:
+    with closing(LmdbStore(index)) as store:
         for name in ("open", "committed", "merged"):
             report(store, name, capture(1, A, 1))
         with store.writing() as writing:
@@ -520,7 +521,7 @@ def test_what_only_a_crawl_had_stays_away_once_it_is_purged(
     index = begin(tmp_path, engine)
     one, other = capture(1, A, 1, container="x.warc.gz", also=(sha1(7),)), capture(2, A, 2)
     kept = capture(3, B, 1)
-    with closing(Store(index)) as store:
+    with closing(LmdbStore(index)) as store:
         report(store, "open", one, kept)
         report(store, "committed", other)
         with store.writing() as writing:
@@ -535,7 +536,7 @@ def test_what_only_a_crawl_had_stays_away_once_it_is_purged(
             purge(index, target, force=False)
     done = purge(index, target, force=False)  # all of it is there to be found again
     assert done.live == 2 and done.places == set(range(max(len(target.ones), 1)))
-    with closing(Store(index)) as store:
+    with closing(LmdbStore(index)) as store:
         with store.writing() as writing:
             life.commit(writing, "open")
         upkeep.merge(index, store)
@@ -554,7 +555,7 @@ def test_where_the_text_of_a_purged_url_is_left_is_what_the_docs_say(
     named = [revisit_of(gone, B, 2), revisit_of(gone, url, 3), revisit_of(other, url, 4)]
     load(index, [gone, other], named)
     load(index, [capture(1, url, 2)])
-    with closing(Store(index)) as store:
+    with closing(LmdbStore(index)) as store:
         report(store, "c", capture(3, url, 1))
     purge(index, Target(Kind.URL, (url.decode(),)), force=True)
     with closing(open_index(index)) as engine_, engine_.view() as view:

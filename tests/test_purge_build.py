@@ -18,7 +18,7 @@ from dedupindex.build.stage import judge_of
 from dedupindex.capture import Capture, Evidence
 from dedupindex.crawls import life, upkeep
 from dedupindex.crawls.captures import add
-from dedupindex.crawls.store import Store
+from dedupindex.crawls.lmdb_store import LmdbStore
 from dedupindex.errors import BadInput, DedupError, HasDependents
 from dedupindex.index import ledger, open_index
 from dedupindex.index.identity import Settings
@@ -165,7 +165,7 @@ def test_what_is_read_is_of_the_crawl_that_bin_index_names(
 def merged_report(index: Path, found: Capture) -> None:
     """A crawl that reports what it has written, without offset, and is taken in."""
     one = found._replace(offset=-1, record_id=b"", container=Path(found.container).name)
-    with closing(Store(index)) as store:
+    with closing(LmdbStore(index)) as store:
         with store.writing() as writing:
             add(writing, life.begin(writing, "weekly"), [one], ANY, judge_of(ANY))
             life.commit(writing, "weekly")

@@ -10,7 +10,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from dedupindex import tokens
-from dedupindex.crawls.store import Reading
+from dedupindex.crawls.lmdb_state import LmdbReading
 from dedupindex.digest import Spelling
 from dedupindex.index.identity import Settings
 from dedupindex.tokens import Role
@@ -131,9 +131,9 @@ def test_crawls_that_have_ended_are_sought_once(
         web.post(f"/crawls/{crawl}/commit")
     web.get(f"/api/records/{ID}")
     sought: list[str] = []
-    crawl_of = Reading.crawl
+    crawl_of = LmdbReading.crawl
     monkeypatch.setattr(
-        Reading, "crawl", lambda self, name: sought.append(name) or crawl_of(self, name)
+        LmdbReading, "crawl", lambda self, name: sought.append(name) or crawl_of(self, name)
     )
     assert web.get(f"/api/records/{ID}").get_json() == RECORD and not sought
     web.post("/crawls", json={"name": "other"})

@@ -19,6 +19,7 @@ from dedupindex.admission import make_judge
 from dedupindex.crawls import life, statistics
 from dedupindex.crawls.captures import add
 from dedupindex.crawls.counting import KEPT, Counting, Missed, Other, Outcome, add_counted, bound_of
+from dedupindex.crawls.lmdb_store import LmdbStore
 from dedupindex.crawls.rows import MOST, Row
 from dedupindex.crawls.store import Store
 from dedupindex.crawls.told import NAMES, Told, tell, told_of
@@ -36,7 +37,7 @@ DAY = 86_400
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with closing(Store(tmp_path)) as store:
+    with closing(LmdbStore(tmp_path)) as store:
         for name in CRAWLS:
             with store.writing() as writing:
                 life.begin(writing, name)
@@ -118,7 +119,7 @@ written = st.tuples(st.integers(0, 2), st.booleans())  # a worker writes, or fai
 @settings(max_examples=80)
 @given(st.lists(st.one_of(looked, stored, written), max_size=60))
 def test_every_order_of_events_over_workers_adds_up(events: list[Any]) -> None:
-    with tempfile.TemporaryDirectory() as folder, closing(Store(Path(folder))) as store:
+    with tempfile.TemporaryDirectory() as folder, closing(LmdbStore(Path(folder))) as store:
         for name in CRAWLS:
             with store.writing() as writing:
                 life.begin(writing, name)
@@ -285,7 +286,7 @@ def test_numbers_that_are_too_large_stay_the_largest(store: Store) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("pq"), st.sampled_from(NAMES), st.integers(0, 99))))
 def test_what_crawlers_tell_may_come_again_and_in_any_order(said: list[tuple[Any, ...]]) -> None:
-    with tempfile.TemporaryDirectory() as folder, closing(Store(Path(folder))) as store:
+    with tempfile.TemporaryDirectory() as folder, closing(LmdbStore(Path(folder))) as store:
         greatest: dict[tuple[str, str], int] = {}
         with store.writing() as writing:
             crawl = life.begin(writing, "one")

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from dedupindex.capture import Capture
 from dedupindex.crawls.claims import fulfil
 from dedupindex.crawls.crawl import Crawl, State
 from dedupindex.crawls.store import Reading, Writing
 from dedupindex.errors import CrawlEnded
-from dedupindex.index import byurl
 from dedupindex.index.cells import ALSO, decode, encode, entries_of
 from dedupindex.index.identity import Settings
 from dedupindex.index.settle import Outcome, Rule, mark_before, mark_each
-
-NUMBER = 4  # bytes of a crawl's number, at the end of a key
-LOOKED_AT_ONCE = 100_000  # places, in one read transaction
 
 
 @dataclass
@@ -80,37 +76,34 @@ def _put(
         _put_entry(writing, crawl, rule.keys.of(digest, capture.url), entry, rule)
     entry = encode(capture, number, etag=settings.etag)
     key = rule.keys.of(capture.digest, capture.url)
-    byurl.put(writing.txn, writing.trees.urls, key)
+    writing.list_url(key)
     return _put_entry(writing, crawl, key, entry, rule)
 
 
 def _put_entry(
     writing: Writing, crawl: Crawl, key: bytes, entry: bytes, rule: Rule
 ) -> tuple[bool, int]:
-    place = key + crawl.number.to_bytes(NUMBER, "big")
-    before = cast(bytes | None, writing.txn.get(place, db=writing.trees.captures))
+    before = writing.cell(key, crawl)
     if before is None:
-        writing.txn.put(place, entry, db=writing.trees.captures)
+        writing.put_cell(key, crawl, entry)
         return True, 1
     after = rule.settle(key, [*mark_before(before), entry], Outcome())
     if after is None or after == before:
         return False, 0
-    writing.txn.put(place, after, db=writing.trees.captures)
+    writing.put_cell(key, crawl, after)
     more = len(list(entries_of(after))) - len(list(entries_of(before)))
     return True, more
 
 
-def put_back(writing: Writing, crawl: Crawl, place: bytes, gone: list[bytes], rule: Rule) -> None:
+def put_back(writing: Writing, crawl: Crawl, key: bytes, gone: list[bytes], rule: Rule) -> None:
     """Take entries out of a cell that a crawl has, and leave the others."""
-    key = place[:-NUMBER]
-    before = list(entries_of(cast(bytes, writing.txn.get(place, db=writing.trees.captures))))
-    stay = [entry for entry in before if entry not in gone]
+    before = writing.cell(key, crawl)
+    stay = [entry for entry in entries_of(before) if entry not in gone] if before else []
     cell = rule.settle(key, mark_each(stay), Outcome()) if stay else None
     if cell is None:
-        writing.txn.delete(place, db=writing.trees.captures)
-        _unlist(writing, key)
+        writing.drop_cell(key, crawl)
     else:
-        writing.txn.put(place, cell, db=writing.trees.captures)
+        writing.put_cell(key, crawl, cell)
     sizes = [decode(key, entry, writing.place_of).size for entry in gone]
     writing.count(crawl, -len(gone), -sum(size for size in sizes if size > 0))
 
@@ -129,15 +122,9 @@ class Found(NamedTuple):
 
 def under(reading: Reading, prefix: bytes) -> Iterator[Found]:
     """All that crawls have under the keys that begin so, in the order of keys."""
-    with reading.txn.cursor(db=reading.trees.captures) as cursor:
-        if not cursor.set_range(prefix):
-            return
-        for place, cell in cast(Iterable[tuple[bytes, bytes]], cursor):
-            if not place.startswith(prefix):
-                return
-            key, crawl = place[:-NUMBER], int.from_bytes(place[-NUMBER:], "big")
-            for entry in entries_of(cell):
-                yield Found(crawl, key, entry)
+    for key, crawl, cell in reading.cells(prefix):
+        for entry in entries_of(cell):
+            yield Found(crawl, key, entry)
 
 
 def of_crawl(reading: Reading, crawl: Crawl) -> Iterator[Found]:
@@ -147,42 +134,7 @@ def of_crawl(reading: Reading, crawl: Crawl) -> Iterator[Found]:
 
 def at_url(reading: Reading, sought: bytes) -> Iterator[Found]:
     """All that crawls have whose keys, after their own digest, begin so."""
-    trees = reading.trees
-    for prefix in byurl.prefixes(reading.txn, trees.captures, trees.urls, sought):
+    for prefix in reading.listed(sought):
         for found in under(reading, prefix):
             if not found.entry[1] & ALSO:
                 yield found
-
-
-def _unlist(writing: Writing, key: bytes) -> None:
-    """Take a key off the list by URL if no crawl has a capture under it any more."""
-    if next(under(writing, key), None) is None:
-        writing.txn.delete(key[:1], byurl.value_of(key), db=writing.trees.urls)
-
-
-def places_of(
-    reading: Reading, crawl: Crawl, after: bytes = b"", most: int = LOOKED_AT_ONCE
-) -> tuple[list[bytes], bytes | None]:
-    """Where captures of a crawl are, of the next `most` places from `after` on, whosever.
-
-    And the place from which to go on, None at the end.
-    """
-    found: list[bytes] = []
-    tail = crawl.number.to_bytes(NUMBER, "big")
-    with reading.txn.cursor(db=reading.trees.captures) as cursor:
-        if not cursor.set_range(after):
-            return found, None
-        places = cast(Iterable[bytes], cursor.iternext(keys=True, values=False))
-        for looked, place in enumerate(places):
-            if looked >= most:
-                return found, bytes(place)
-            if place.endswith(tail):
-                found.append(bytes(place))
-    return found, None
-
-
-def drop(writing: Writing, places: Iterable[bytes]) -> None:
-    """Take away what `places_of` found."""
-    for place in places:
-        writing.txn.delete(place, db=writing.trees.captures)
-        _unlist(writing, place[:-NUMBER])

@@ -7,53 +7,35 @@ when its lease is over: a crawler that died keeps nobody from storing the payloa
 
 from __future__ import annotations
 
-import json
 import secrets
-import struct
-from typing import NamedTuple
 
 from dedupindex.crawls.crawl import Crawl, State
-from dedupindex.crawls.store import Reading, Writing
+from dedupindex.crawls.store import Claim, Reading, Writing
 from dedupindex.digest import Digest
 from dedupindex.errors import CrawlEnded
 from dedupindex.index.cells import digest_prefix
 
 LEASE = 60  # seconds, unless the claimant wants another
 LONGEST = 3600
-_CLAIM = struct.Struct(">IQ16s")  # crawl, end in milliseconds since 1970, token
-_SWEPT = 1000  # claims that are over, taken away at once
-
-
-class Claim(NamedTuple):
-    """Who may store a payload now."""
-
-    crawl: int  # number
-    until: int  # milliseconds since 1970
-    token: str  # 32 hex digits, known to the claimant alone
-
-
-def _key(digest: Digest, namespace: str) -> bytes:
-    """Crawls of different namespaces do not see what the others store, nor wait for it."""
-    return digest_prefix(digest) + namespace.encode()
 
 
 def claim_of(reading: Reading, digest: Digest, now: int, namespace: str = "") -> Claim | None:
     """The claim on a digest at a time in milliseconds, None if there is none or it is over.
 
-    That of a crawl that has ended is over too: it will not report the payload any more.
+    Crawls of different namespaces do not see what the others store, nor wait for it.
     """
-    value = reading.txn.get(_key(digest, namespace), db=reading.trees.claims)
-    if value is None:
-        return None
-    crawl, until, token = _CLAIM.unpack(value)
-    if until <= now or not _is_open(reading, crawl):
-        return None
-    return Claim(crawl, until, token.hex())
+    for where, claim in reading.claims(digest_prefix(digest)):
+        if where == namespace and not _over(reading, claim, now):
+            return claim
+    return None
 
 
-def _is_open(reading: Reading, number: int) -> bool:
-    value = reading.txn.get(number.to_bytes(4, "big"), db=reading.trees.crawls)
-    return value is not None and Crawl.restored(json.loads(bytes(value))).state is State.OPEN
+def _over(reading: Reading, claim: Claim, now: int) -> bool:
+    """That of a crawl that has ended is over too: it will not report the payload any more."""
+    if claim.until <= now:
+        return True
+    crawl = reading.numbered(claim.crawl)
+    return crawl is None or crawl.state is not State.OPEN
 
 
 def require_open(crawl: Crawl) -> None:
@@ -71,48 +53,35 @@ def claim(
     bytes, may ask again when the answer was lost: the claim that it then finds is its own.
     """
     require_open(crawl)
-    held = claim_of(writing, digest, now, crawl.namespace)
-    if held is not None:
-        mine = held.crawl == crawl.number and secrets.compare_digest(held.token, token.hex())
-        return held, mine
     token = token or secrets.token_bytes(16)
-    until = now + 1000 * min(lease, LONGEST)
-    value = _CLAIM.pack(crawl.number, until, token)
-    writing.txn.put(_key(digest, crawl.namespace), value, db=writing.trees.claims)
-    return Claim(crawl.number, until, token.hex()), True
+    wanted = Claim(crawl.number, now + 1000 * min(lease, LONGEST), token.hex())
+
+    def over(held: Claim) -> bool:
+        return _over(writing, held, now)
+
+    held = writing.claim(digest_prefix(digest), crawl.namespace, wanted, over)
+    mine = held.crawl == crawl.number and secrets.compare_digest(held.token, wanted.token)
+    return held, mine
 
 
 def release(writing: Writing, digest: Digest, token: str) -> bool:
     """Give a claim back; whether there was one with this token."""
     prefix, sought = digest_prefix(digest), token.lower().encode("utf-8", "surrogatepass")
-    with writing.txn.cursor(db=writing.trees.claims) as cursor:
-        if cursor.set_range(prefix):
-            for key, value in cursor:
-                if not bytes(key).startswith(prefix):
-                    break
-                held = _CLAIM.unpack(value)[2].hex().encode()  # text beyond ASCII would raise
-                if secrets.compare_digest(held, sought):
-                    return bool(cursor.delete())
-    return False
+
+    def wanted(claim: Claim) -> bool:
+        held = claim.token.encode()  # text beyond ASCII would raise
+        return secrets.compare_digest(held, sought)
+
+    spaces = [namespace for namespace, claim in writing.claims(prefix) if wanted(claim)]
+    return any([writing.free(prefix, namespace, wanted) for namespace in spaces])
 
 
 def fulfil(writing: Writing, crawl: Crawl, digest: Digest) -> None:
     """End the claim of a crawl on a digest of which it has reported a capture."""
-    key = _key(digest, crawl.namespace)
-    value = writing.txn.get(key, db=writing.trees.claims)
-    if value is not None and _CLAIM.unpack(value)[0] == crawl.number:
-        writing.txn.delete(key, db=writing.trees.claims)
+    number = crawl.number
+    writing.free(digest_prefix(digest), crawl.namespace, lambda claim: claim.crawl == number)
 
 
 def sweep(writing: Writing, now: int) -> int:
     """Take claims away that are over; how many."""
-    over = []
-    with writing.txn.cursor(db=writing.trees.claims) as cursor:
-        for key, value in cursor:
-            if _CLAIM.unpack(value)[1] <= now:
-                over.append(bytes(key))
-                if len(over) >= _SWEPT:
-                    break
-    for key in over:
-        writing.txn.delete(key, db=writing.trees.claims)
-    return len(over)
+    return writing.sweep_claims(now)

@@ -6,7 +6,6 @@ own. What a process noted since it wrote last is lost if it is killed, and nothi
 
 from __future__ import annotations
 
-import struct
 import threading
 import time
 from collections import deque
@@ -19,7 +18,7 @@ from typing import NamedTuple
 import orjson
 
 from dedupindex.capture import Capture
-from dedupindex.crawls.rows import COLUMN, WIDTH, Kind, key_of, packed, unpacked
+from dedupindex.crawls.rows import BUCKETS, COLUMN, WIDTH, Kind, joined_times, key_of
 from dedupindex.crawls.store import Writing
 from dedupindex.errors import UnknownCrawl
 from dedupindex.urls import host_of
@@ -27,11 +26,9 @@ from dedupindex.urls import host_of
 KEPT = 50_000  # sums of different headings, when they cannot be written; then hosts are left out
 _AT_ONCE = 2000  # sums that are written in one transaction
 
-BUCKETS = 128  # of times: four to every doubling of nanoseconds, up to 17 s
 _LOOKUPS, _LISTED, _UNSIZED = COLUMN["lookups"], COLUMN["listed"], COLUMN["unsized"]
 _STATED, _DUPLICATE_STATED = COLUMN["stated_bytes"], COLUMN["duplicate_stated_bytes"]
 _ERRORS, _STORED = COLUMN["errors"], COLUMN["stored"]
-_TIMES = struct.Struct(f">{3 + BUCKETS}Q")
 
 
 class Other(Enum):
@@ -63,7 +60,7 @@ class Counted:
     """What is added to the statistics in one transaction."""
 
     rows: dict[_Heading, list[int]] = field(default_factory=dict)
-    times: dict[str, list[int]] = field(default_factory=dict)  # by crawl: see `_TIMES`
+    times: dict[str, list[int]] = field(default_factory=dict)  # by crawl: see `rows`
 
 
 class Counting:
@@ -115,7 +112,7 @@ class Counting:
                 row[:] = map(int.__add__, row, amounts)
             for crawl, times in part.times.items():
                 mine = self._times(crawl, times[0])
-                mine[:] = _joined(mine, times)
+                mine[:] = joined_times(mine, times)
 
     def _add(self, noted: Noted, hour: bytes, now: int) -> None:
         crawl, strategy, url, outcome, stated, taken = noted
@@ -170,31 +167,17 @@ def add_counted(writing: Writing, counted: Counted) -> None:
         for key in _keys(number, heading) if number else ():
             row = sums.setdefault(key, [0] * WIDTH)
             row[:] = map(int.__add__, row, amounts)
-    tree = writing.trees.statistics
     for key in sorted(sums):
-        value, row = writing.txn.get(key, db=tree), sums[key]
-        writing.txn.put(key, packed(unpacked(value).plus(row) if value else row), db=tree)
+        writing.add(key, sums[key])
     for name, times in counted.times.items():
         number = _number(writing, name, numbers)
         if number:
-            key = key_of(number, Kind.TIMES)
-            value = writing.txn.get(key, db=tree)
-            after = _joined(list(_TIMES.unpack(value)), times) if value else times
-            writing.txn.put(key, _TIMES.pack(*after), db=tree)
+            writing.add(key_of(number, Kind.TIMES), times)
 
 
 def hour_of(now: float) -> bytes:
     """The hour of a moment, in seconds since 1970: ``2026-11-20T09``."""
     return time.strftime("%Y-%m-%dT%H", time.gmtime(now)).encode()
-
-
-def times_of(value: bytes | memoryview[int]) -> tuple[int, int, int, tuple[int, ...]]:
-    """First and last lookup (seconds since 1970), nanoseconds of all, and how many took how long.
-
-    A lookup in the bucket `n` took less than `bound_of(n)`.
-    """
-    first, last, taken, *buckets = _TIMES.unpack(value)
-    return first, last, taken, tuple(buckets)
 
 
 def bound_of(bucket: int) -> int:
@@ -206,10 +189,6 @@ def bound_of(bucket: int) -> int:
 def _bucket(taken: int) -> int:
     doubling = max(taken.bit_length() - 3, 0)
     return min(4 * doubling + max((taken >> doubling) - 4, 0), BUCKETS - 1)
-
-
-def _joined(one: list[int], other: list[int]) -> list[int]:
-    return [min(one[0], other[0]), max(one[1], other[1]), *map(int.__add__, one[2:], other[2:])]
 
 
 def _meaning(outcome: Outcome) -> tuple[int, int, bytes, int]:

@@ -1,10 +1,14 @@
 """A row of statistics: what a crawl asked and stored under one heading, in captures and bytes.
 
-The tree ``statistics`` of the store has under ``number (4), kind (1), heading``:
+A store has under ``number (4), kind (1), heading`` amounts, as u64:
 
-    total, strategy, host, mime, status, hour   -> `Row`, its numbers as u64
-    times                                       -> `counting.Times`
+    total, strategy, host, mime, status, hour   -> `Row`
+    times                                       -> first and last lookup (seconds since 1970),
+                                                   nanoseconds of all, and how many took how long
     told                                        -> `told.Told`, the heading being who said it
+
+Of two amounts under one key that are joined, those of a row and the nanoseconds are added up, the
+earlier first and the later last lookup count, and the greater of what was told.
 
 Headings are bytes: a host in lower case, a media type, ``200``, ``2026-11-20T09`` (UTC). An empty
 one stands for what is not known.
@@ -13,12 +17,15 @@ one stands for what is not known.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
 LONGEST = 255  # bytes of a heading that are kept; a host name has no more
 MOST = (1 << 64) - 1  # that a number can be: more is not counted
+KIND = slice(4, 5)  # of a key
+BUCKETS = 128  # of times: four to every doubling of nanoseconds, up to 17 s
+NOBODY = MOST  # told it
 
 
 class Kind(Enum):
@@ -85,16 +92,43 @@ class Row(NamedTuple):
 WIDTH = len(Row._fields)
 COLUMN = {name: place for place, name in enumerate(Row._fields)}
 _ROW = struct.Struct(f">{WIDTH}Q")
+_TIMES = struct.Struct(f">{3 + BUCKETS}Q")
+_TOLD = struct.Struct(">QQ")
+
+Amounts = Sequence[int]
 
 
-def packed(amounts: Sequence[int]) -> bytes:
-    """A row as bytes."""
+class Form(NamedTuple):
+    """How amounts of a kind are kept, and joined."""
+
+    unpacked: Callable[[bytes | memoryview[int]], Amounts]
+    packed: Callable[[Amounts], bytes]
+    joined: Callable[[Amounts, Amounts], Amounts]
+
+
+def _packed(amounts: Amounts) -> bytes:
     return _ROW.pack(*(min(amount, MOST) for amount in amounts))
 
 
-def unpacked(value: bytes | memoryview[int]) -> Row:
-    """The row of bytes; raises `struct.error`."""
-    return Row(*_ROW.unpack(value))
+def _added(one: Amounts, other: Amounts) -> Amounts:
+    return list(map(int.__add__, one, other))
+
+
+def joined_times(one: Amounts, other: Amounts) -> list[int]:
+    """The amounts of two times."""
+    return [min(one[0], other[0]), max(one[1], other[1]), *map(int.__add__, one[2:], other[2:])]
+
+
+def _greater(one: Amounts, other: Amounts) -> Amounts:
+    pairs = zip(one, other, strict=True)
+    return [max((n for n in pair if n != NOBODY), default=NOBODY) for pair in pairs]
+
+
+FORMS = {
+    **dict.fromkeys((kind.value for kind in Kind), Form(_ROW.unpack, _packed, _added)),
+    Kind.TIMES.value: Form(_TIMES.unpack, lambda times: _TIMES.pack(*times), joined_times),
+    Kind.TOLD.value: Form(_TOLD.unpack, lambda told: _TOLD.pack(*told), _greater),
+}
 
 
 def key_of(number: int, kind: Kind, heading: bytes = b"") -> bytes:

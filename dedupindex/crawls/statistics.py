@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from heapq import nlargest
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
-from dedupindex.crawls.counting import bound_of, times_of
+from dedupindex.crawls.counting import bound_of
 from dedupindex.crawls.crawl import Crawl
-from dedupindex.crawls.rows import Kind, Row, key_of, unpacked
+from dedupindex.crawls.rows import Kind, Row, key_of
 from dedupindex.crawls.store import Reading, Writing
 from dedupindex.errors import BadQuery
 
@@ -55,10 +55,10 @@ def total(reading: Reading, crawl: Crawl) -> Row:
 
 def times(reading: Reading, crawl: Crawl) -> Times:
     """When a crawl asked, and how long it waited."""
-    value = reading.txn.get(key_of(crawl.number, Kind.TIMES), db=reading.trees.statistics)
-    if value is None:
+    amounts = reading.statistic(key_of(crawl.number, Kind.TIMES))
+    if amounts is None:
         return Times()
-    first, last, taken, buckets = times_of(value)
+    first, last, taken, *buckets = amounts
     count = sum(buckets)
     left, at = count - count // 100, -1  # as many were not slower
     while left > 0:
@@ -125,13 +125,7 @@ def over_time(
 
 def drop(writing: Writing, crawl: Crawl, most: int = DROPPED_AT_ONCE) -> int:
     """Take away rows of a crawl that is dropped; how many: there are no more if it is 0."""
-    prefix, count = crawl.number.to_bytes(4, "big"), 0
-    with writing.txn.cursor(db=writing.trees.statistics) as cursor:
-        found = cursor.set_range(prefix)
-        while found and count < most and cast(bytes, cursor.key()).startswith(prefix):
-            found = cursor.delete()
-            count += 1
-    return count
+    return writing.drop_statistics(crawl, most)
 
 
 def _kind(by: str) -> Kind:
@@ -142,17 +136,11 @@ def _kind(by: str) -> Kind:
 
 
 def _get(reading: Reading, key: bytes) -> Row:
-    value = reading.txn.get(key, db=reading.trees.statistics)
-    return Row() if value is None else unpacked(value)
+    amounts = reading.statistic(key)
+    return Row() if amounts is None else Row._make(amounts)
 
 
 def _under(reading: Reading, crawl: Crawl, kind: Kind, start: bytes) -> Iterator[Headed]:
     """Rows of one kind, from a heading on."""
-    prefix = key_of(crawl.number, kind)
-    with reading.txn.cursor(db=reading.trees.statistics) as cursor:
-        if not cursor.set_range(prefix + start):
-            return
-        for key, value in cursor:
-            if not cast(bytes, key).startswith(prefix):
-                return
-            yield bytes(key[len(prefix) :]), unpacked(value)
+    for heading, amounts in reading.statistics(key_of(crawl.number, kind), start):
+        yield heading, Row._make(amounts)

@@ -1,169 +1,116 @@
-"""The file of the crawls: one LMDB environment beside the index, written by several processes.
+"""What a store of crawls keeps and can do, whatever it is made of; and the door to the stores.
 
-``INDEX/crawls.mdb`` holds these trees, all numbers big-endian:
-
-    crawls    number (4)                    -> what is known of the crawl, JSON
-    numbers   name                          -> number
-    counts    number                        -> u64 captures, u64 bytes of payload
-    captures  key of `index.cells`, number  -> cell, as in the index
-    files     name of a container           -> its number, and back
-    claims    digest prefix, namespace      -> `claims.Claim`
-    urls      captures by URL, see `index.byurl`
-    statistics  number, kind, heading         -> see `rows`
-    meta      "version"                     -> raised whenever a crawl changes its state
-
-A capture's key ends with the number of its crawl, so one seek on a digest finds what all crawls
-have of it. LMDB lets one process write at a time and forces every transaction to disk.
+A store keeps what crawls are and report, and knows no rule: what a crawl may become (`life`), which
+of several captures stays (`captures`), who may store a payload (`claims`), what is counted
+(`counting`, `told`) and who sees it (`view`) is decided above it, once for all stores.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import struct
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from hashlib import sha256
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
-import lmdb
-
-from dedupindex.crawls.crawl import LONGEST_NAME, Crawl
-from dedupindex.crawls.rows import MOST
-from dedupindex.errors import IndexUnavailable, UnknownCrawl
-from dedupindex.files import sync_directory
-from dedupindex.index import byurl
+from dedupindex.crawls.crawl import Crawl
+from dedupindex.errors import UnknownCrawl
 from dedupindex.index.cells import Place
 
 FILE = "crawls.mdb"
-_MAP_SIZE = 1 << 40  # address space, not disk
-_COUNTS = struct.Struct(">QQ")
 _NAMED, _LOOKED_AT = 5, 1000  # crawls that are named, and looked at for that
-_LONGEST_KEY = 400  # bytes of a container's name that a key holds
+
+Held = tuple[bytes, int, bytes]
+"""What a crawl has under a key of `index.cells`: the key, the number of the crawl, the cell."""
+
+_T = TypeVar("_T")
 
 
-class Trees(NamedTuple):
-    """The trees of the file."""
+class Claim(NamedTuple):
+    """Who may store a payload now."""
 
-    crawls: Any
-    numbers: Any
-    counts: Any
-    captures: Any
-    files: Any
-    claims: Any
-    statistics: Any
-    meta: Any
-    urls: Any
+    crawl: int  # number
+    until: int  # milliseconds since 1970
+    token: str  # 32 hex digits, known to the claimant alone
 
 
-class Store:
-    """The open file. One process opens it once; any number of threads may use it."""
+class Reading(ABC):
+    """What can be asked of one state of the crawls. Raises `IndexUnavailable` if it cannot tell."""
 
-    def __init__(self, index: Path) -> None:
-        """Open, and make it if need be; raises `IndexUnavailable`.
+    origin: object
+    """The same object in all states of one store: what is known of one holds for its versions."""
 
-        Where nothing can be written, as in a copy on a read-only disk, it can be read.
-        """
-        self.path = index / FILE
-        write = os.access(index, os.W_OK)
-        made = not self.path.exists()
-        try:
-            self._env = lmdb.open(
-                os.fsencode(self.path),
-                subdir=False,
-                map_size=_MAP_SIZE if write else 0,
-                readonly=not write,
-                lock=write,
-                create=write,
-                max_dbs=len(Trees._fields),
-                max_readers=1024,
-                max_spare_txns=32,
-                readahead=False,
-            )
-            names = Trees._fields[:-1]
-            trees: list[Any] = [self._env.open_db(name.encode(), create=write) for name in names]
-            trees.append(byurl.open_tree(self._env, create=write))
-            self.trees = Trees(*trees)
-            self._inode = os.stat(self.path).st_ino
-            if made:
-                sync_directory(index)
-        except (lmdb.Error, OSError) as error:
-            raise IndexUnavailable(f"{self.path} cannot be opened: {error}") from error
-
-    def in_place(self) -> bool:
-        """Whether the file that is open is the one that stands there."""
-        try:
-            return os.stat(self.path).st_ino == self._inode
-        except OSError:
-            return False
-
-    def forget_dead_readers(self) -> None:
-        """Let go of what processes that were killed were reading, which keeps the file growing."""
-        self._env.reader_check()
-
-    @contextmanager
-    def reading(self) -> Iterator[Reading]:
-        """A consistent state; raises `IndexUnavailable`."""
-        with self._explained(), self._env.begin() as txn:
-            yield Reading(txn, self.trees)
-
-    @contextmanager
-    def writing(self) -> Iterator[Writing]:
-        """A transaction that is on disk when the block ends, or never was if it raises."""
-        with self._explained(), self._env.begin(write=True) as txn:
-            yield Writing(txn, self.trees)
-
-    @contextmanager
-    def part(self, whole: Writing) -> Iterator[Writing]:
-        """A part of a transaction: undone alone if it raises."""
-        with self._explained(), self._env.begin(write=True, parent=whole.txn) as txn:
-            yield Writing(txn, self.trees)
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except lmdb.Error as error:
-            raise IndexUnavailable(f"{self.path}: {error}") from error
-
-    def copy(self, target: Path) -> None:
-        """A copy of one consistent state, in another directory."""
-        with self._explained(), open(target / FILE, "xb") as stream:
-            # Page by page: LMDB 0.9's compacting copy crashes on a large tree of fixed duplicates.
-            self._env.copyfd(stream.fileno())
-            os.fsync(stream.fileno())
-
-    def close(self) -> None:
-        self._env.close()
-
-
-def open_store(index: Path) -> Store | None:
-    """The crawls of an index, None if it never had one."""
-    return Store(index) if (index / FILE).exists() else None
-
-
-class Reading:
-    """What can be asked in a transaction."""
-
-    def __init__(self, txn: lmdb.Transaction, trees: Trees) -> None:
-        self.txn, self.trees = txn, trees
-
+    @abstractmethod
     def version(self) -> int:
         """Raised whenever a crawl is begun, committed, cancelled or merged."""
-        return int.from_bytes(self.txn.get(b"version", db=self.trees.meta) or b"", "big")
 
+    @abstractmethod
     def crawl(self, name: str) -> Crawl:
         """The crawl of a name; raises `UnknownCrawl`."""
-        key = name.encode("utf-8", "surrogateescape")
-        number = self.txn.get(key, db=self.trees.numbers) if 0 < len(key) <= LONGEST_NAME else None
-        if number is None:
-            raise UnknownCrawl(f"there is no crawl {name[:200]!r}; begin it with POST /crawls")
-        return self._restored(self.txn.get(number, db=self.trees.crawls))
+
+    @abstractmethod
+    def numbered(self, number: int) -> Crawl | None:
+        """The crawl of a number."""
+
+    @abstractmethod
+    def crawls(self) -> Iterator[Crawl]:
+        """All crawls, in the order in which they began."""
+
+    @abstractmethod
+    def newest(self, before: Crawl | None = None) -> Iterator[Crawl]:
+        """All crawls, or those that began before one of them, the newest first."""
+
+    @abstractmethod
+    def counts(self, crawl: Crawl) -> tuple[int, int]:
+        """Captures of a crawl, and the bytes of their payloads."""
+
+    @abstractmethod
+    def file_of(self, number: int) -> str:
+        """The name of a container, "" for number 0."""
+
+    @abstractmethod
+    def cells(self, prefix: bytes = b"") -> Iterator[Held]:
+        """What crawls have under the keys that begin so, in the order of keys.
+
+        The prefix is nothing, which is all of it, or a whole digest and perhaps more.
+        """
+
+    @abstractmethod
+    def cell(self, key: bytes, crawl: Crawl) -> bytes | None:
+        """What a crawl has under a key."""
+
+    @abstractmethod
+    def silent(self, prefix: bytes) -> bool:
+        """Whether no crawl has anything under the keys that begin so."""
+
+    @abstractmethod
+    def listed(self, sought: bytes) -> Iterator[bytes]:
+        """The prefixes of keys whose tail, after the digest, begins so; see `index.byurl`."""
+
+    @abstractmethod
+    def claims(self, prefix: bytes) -> Iterator[tuple[str, Claim]]:
+        """The claims on a digest, also those that are over: the namespace of each, and the claim.
+
+        The prefix is that of its keys.
+        """
+
+    @abstractmethod
+    def statistic(self, key: bytes) -> Sequence[int] | None:
+        """The amounts under a key of `rows`."""
+
+    @abstractmethod
+    def statistics(
+        self, prefix: bytes, start: bytes = b""
+    ) -> Iterator[tuple[bytes, Sequence[int]]]:
+        """Headings of one kind of a crawl, from `start` on and in order, and their amounts.
+
+        The prefix is a key of `rows` without a heading.
+        """
 
     def reported(self, name: str, sees: Callable[[Crawl], bool] = lambda crawl: True) -> Crawl:
-        """The same for who reads of it; `UnknownCrawl` names crawls there are, if they see them."""
+        """As `crawl`, for who reads of it: `UnknownCrawl` names crawls that they see."""
         try:
             return self.crawl(name)
         except UnknownCrawl:
@@ -174,79 +121,136 @@ class Reading:
             )
             raise UnknownCrawl(f"there is no crawl {name[:200]!r}; {which}") from None
 
-    def crawls(self) -> Iterator[Crawl]:
-        """All crawls, in the order in which they began."""
-        for _, value in self.txn.cursor(db=self.trees.crawls):
-            yield self._restored(value)
-
-    def newest(self, before: Crawl | None = None) -> Iterator[Crawl]:
-        """All crawls, or those that began before one of them, the newest first."""
-        with self.txn.cursor(db=self.trees.crawls) as cursor:
-            if cursor.last() if before is None else cursor.set_key(_number(before)):
-                for key, value in cursor.iterprev():
-                    if before is None or key != _number(before):
-                        yield self._restored(value)
-
-    def _restored(self, value: bytes | memoryview[int] | None) -> Crawl:
-        return Crawl.restored(json.loads(bytes(value or b"")))
-
-    def counts(self, crawl: Crawl) -> tuple[int, int]:
-        """Captures of a crawl, and the bytes of their payloads."""
-        value = self.txn.get(_number(crawl), db=self.trees.counts)
-        captures, size = _COUNTS.unpack(value) if value else (0, 0)
-        return captures, size
-
-    def file_of(self, number: int) -> str:
-        """The name of a container, "" for number 0."""
-        if not number:
-            return ""
-        name = self.txn.get(b"#" + number.to_bytes(4, "big"), db=self.trees.files)
-        if name is None:
-            raise KeyError(f"container number {number} has no name")
-        return bytes(name).decode("utf-8", "surrogateescape")
-
     def place_of(self, number: int) -> Place:
-        """The same where the crawl is known from elsewhere."""
+        """What a container number stands for where the crawl is known from elsewhere."""
         return Place(self.file_of(number))
 
 
 class Writing(Reading):
-    """What can be changed in a transaction."""
+    """What can be changed in one step, which is made as a whole or not at all."""
 
+    @abstractmethod
     def new_number(self) -> int:
         """The next number of a crawl."""
-        with self.txn.cursor(db=self.trees.crawls) as cursor:
-            return int.from_bytes(cursor.key(), "big") + 1 if cursor.last() else 1
 
+    @abstractmethod
     def put_crawl(self, crawl: Crawl) -> None:
         """Keep what is known of a crawl."""
-        key = _number(crawl)
-        self.txn.put(key, json.dumps(crawl.stored()).encode(), db=self.trees.crawls)
-        self.txn.put(crawl.name.encode(), key, db=self.trees.numbers)
-        version = (self.version() + 1).to_bytes(8, "big")
-        self.txn.put(b"version", version, db=self.trees.meta)
 
+    @abstractmethod
     def count(self, crawl: Crawl, captures: int, size: int) -> None:
         """Add to the counts of a crawl."""
-        before = self.counts(crawl)
-        value = _COUNTS.pack(max(before[0] + captures, 0), min(max(before[1] + size, 0), MOST))
-        self.txn.put(_number(crawl), value, db=self.trees.counts)
 
+    @abstractmethod
     def number_of(self, name: str) -> int:
         """The number of a container's name, given now if it has none; 0 for no name."""
-        if not name:
-            return 0
-        text = name.encode("utf-8", "surrogateescape")
-        key = b"=" + text[:_LONGEST_KEY]
-        if len(text) > _LONGEST_KEY:
-            key += sha256(text).digest()
-        value = self.txn.get(key, db=self.trees.files)
-        if value is None:
-            value = (self.txn.stat(self.trees.files)["entries"] // 2 + 1).to_bytes(4, "big")
-            self.txn.put(key, value, db=self.trees.files)
-            self.txn.put(b"#" + value, text, db=self.trees.files)
-        return int.from_bytes(value, "big")
+
+    @abstractmethod
+    def put_cell(self, key: bytes, crawl: Crawl, cell: bytes) -> None:
+        """Keep what a crawl has under a key."""
+
+    @abstractmethod
+    def drop_cell(self, key: bytes, crawl: Crawl) -> None:
+        """Take away what a crawl has under a key, and the key from the list by URL if need be."""
+
+    @abstractmethod
+    def list_url(self, key: bytes) -> None:
+        """List a key by its URL."""
+
+    @abstractmethod
+    def claim(
+        self, prefix: bytes, namespace: str, claim: Claim, over: Callable[[Claim], bool]
+    ) -> Claim:
+        """Make a claim unless another one holds, that is not `over`; which holds now."""
+
+    @abstractmethod
+    def free(self, prefix: bytes, namespace: str, wanted: Callable[[Claim], bool]) -> bool:
+        """Take the claim of a namespace on a digest away if it is `wanted`; whether it was."""
+
+    @abstractmethod
+    def sweep_claims(self, now: int) -> int:
+        """Take claims away that are over at a time in milliseconds, a thousand; how many."""
+
+    @abstractmethod
+    def add(self, key: bytes, amounts: Sequence[int]) -> None:
+        """Join amounts to those under a key of `rows`, as their kind is joined."""
+
+    @abstractmethod
+    def drop_statistics(self, crawl: Crawl, most: int) -> int:
+        """Take away rows of a crawl, no more than `most`; how many."""
 
 
-def _number(crawl: Crawl) -> bytes:
-    return crawl.number.to_bytes(4, "big")
+class Writer(Protocol):
+    """Writes to a store for all threads of a process."""
+
+    def write(self, change: Callable[[Writing], _T]) -> _T:
+        """As `Store.write`."""
+
+    def close(self) -> None:
+        """Return when what was asked for is done; nothing more is taken."""
+
+
+class Store(ABC):
+    """Open crawls. Any number of threads may use it. Raises `IndexUnavailable`."""
+
+    name: str
+    """For messages."""
+    beside: bool
+    """Whether it lies beside the index, so that crawls that are committed are merged into it."""
+
+    @abstractmethod
+    def in_place(self) -> bool:
+        """Whether what is open is what stands there."""
+
+    @abstractmethod
+    def forget_dead_readers(self) -> None:
+        """Let go of what processes that were killed were reading."""
+
+    @abstractmethod
+    def reading(self) -> AbstractContextManager[Reading]:
+        """A state to read."""
+
+    @abstractmethod
+    def writing(self) -> AbstractContextManager[Writing]:
+        """A step that is made, durably, when the block ends, or never if it raises."""
+
+    def write(self, change: Callable[[Writing], _T]) -> _T:
+        """Make a change durably; one that raises leaves nothing behind. It may be called again."""
+        with self.writing() as writing:
+            return change(writing)
+
+    @abstractmethod
+    def writer(self) -> Writer:
+        """What the threads of a process write with."""
+
+    @abstractmethod
+    def stretches(self, crawl: Crawl | None = None) -> Iterator[list[Held]]:
+        """All that crawls have, or one of them has, bit by bit, while others write.
+
+        What is there as it begins, and is not taken away, is in it.
+        """
+
+    @abstractmethod
+    def copy(self, target: Path) -> None:
+        """A copy of one consistent state, in another directory."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of it."""
+
+
+def make_store(index: Path) -> Store:
+    """The crawls of an index, opened and made if need be; raises `IndexUnavailable`."""
+    from dedupindex.crawls.lmdb_store import LmdbStore
+
+    return LmdbStore(index)
+
+
+def has_store(index: Path) -> bool:
+    """Whether an index ever had a crawl that wrote to it while it ran."""
+    return (index / FILE).exists()
+
+
+def open_store(index: Path) -> Store | None:
+    """The crawls of an index, None if it never had one."""
+    return make_store(index) if has_store(index) else None

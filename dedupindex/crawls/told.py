@@ -6,16 +6,14 @@ may be said again and in any order: of two numbers under one name the greater ho
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple, cast
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from dedupindex.crawls.crawl import Crawl
-from dedupindex.crawls.rows import MOST, Kind, key_of
+from dedupindex.crawls.rows import MOST, NOBODY, Kind, key_of
 from dedupindex.crawls.store import Reading, Writing
 from dedupindex.errors import BadInput
 
-_TOLD = struct.Struct(">QQ")
 _TELLERS = 1000  # of one crawl
 
 
@@ -27,7 +25,6 @@ class Told(NamedTuple):
 
 
 NAMES = Told._fields
-_NOBODY = MOST
 
 
 def tell(writing: Writing, crawl: Crawl, numbers: Mapping[str, int], who: str = "") -> None:
@@ -39,36 +36,17 @@ def tell(writing: Writing, crawl: Crawl, numbers: Mapping[str, int], who: str = 
     if not numbers or crawl.dropped:
         return
     key = key_of(crawl.number, Kind.TOLD, who.encode("utf-8", "surrogateescape"))
-    value = writing.txn.get(key, db=writing.trees.statistics)
-    if value is None and sum(1 for _ in _all(writing, crawl)) >= _TELLERS:
+    everybody = writing.statistics(key_of(crawl.number, Kind.TOLD))
+    if writing.statistic(key) is None and sum(1 for _ in everybody) >= _TELLERS:
         raise BadInput(f"no more than {_TELLERS} processes of one crawl can count apart")
-    before = _TOLD.unpack(value) if value else (_NOBODY, _NOBODY)
-    after = [
-        _greater(old, min(numbers.get(name, _NOBODY), MOST))
-        for name, old in zip(NAMES, before, strict=True)
-    ]
-    writing.txn.put(key, _TOLD.pack(*after), db=writing.trees.statistics)
+    writing.add(key, [min(numbers.get(name, NOBODY), MOST) for name in NAMES])
 
 
 def told_of(reading: Reading, crawl: Crawl) -> Told:
     """What the processes of a crawl said, added up."""
     sums: list[int | None] = [None] * len(NAMES)
-    for numbers in _all(reading, crawl):
+    for _, numbers in reading.statistics(key_of(crawl.number, Kind.TOLD)):
         for place, number in enumerate(numbers):
-            if number != _NOBODY:
+            if number != NOBODY:
                 sums[place] = (sums[place] or 0) + number
     return Told(*sums)
-
-
-def _greater(old: int, new: int) -> int:
-    return max((one for one in (old, new) if one != _NOBODY), default=_NOBODY)
-
-
-def _all(reading: Reading, crawl: Crawl) -> Iterator[tuple[int, ...]]:
-    prefix = key_of(crawl.number, Kind.TOLD)
-    with reading.txn.cursor(db=reading.trees.statistics) as cursor:
-        if cursor.set_range(prefix):
-            for key, value in cursor:
-                if not cast(bytes, key).startswith(prefix):
-                    return
-                yield _TOLD.unpack(value)

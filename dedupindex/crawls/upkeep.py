@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from dedupindex.crawls import claims
-from dedupindex.crawls.captures import drop, of_crawl, places_of
+from dedupindex.crawls.captures import of_crawl
 from dedupindex.crawls.crawl import Crawl, State
-from dedupindex.crawls.store import Store
+from dedupindex.crawls.store import Held, Store, Writing
 from dedupindex.files import exclusive
 from dedupindex.index import open_index
 from dedupindex.index.cells import ALSO, Place, container_of, renumbered
@@ -24,6 +25,8 @@ KEPT = 10.0  # seconds that merged captures still answer here: readers open the 
 
 def committed(store: Store) -> list[Crawl]:
     """The crawls that are committed and not merged yet."""
+    if not store.beside:
+        return []
     with store.reading() as reading:
         return [one for one in reading.crawls() if waits(one)]
 
@@ -66,10 +69,12 @@ def note_merging(store: Store) -> None:
 
 
 def _note(store: Store, crawls: list[Crawl], *, merging: bool, merged: bool = False) -> None:
-    with store.writing() as writing:
+    def change(writing: Writing) -> None:
         for crawl in crawls:
             known = writing.crawl(crawl.name)
             writing.put_crawl(replace(known, merging=merging, merged=merged))
+
+    store.write(change)
 
 
 def staged(engine: Engine, store: Store, crawls: list[Crawl], directory: Path) -> Load:
@@ -106,8 +111,7 @@ def sweep(store: Store, now: float, seen_merged: dict[int, float]) -> None:
     `now` is in seconds since 1970. `seen_merged` is the caller's, empty at first: when it was
     first seen that a crawl was merged.
     """
-    with store.writing() as writing:
-        claims.sweep(writing, int(now * 1000))
+    store.write(partial(claims.sweep, now=int(now * 1000)))
     with store.reading() as reading:
         crawls = list(reading.crawls())
     for crawl in crawls:
@@ -126,12 +130,18 @@ def drop_all(store: Store, crawl: Crawl) -> None:
     Nothing can be added to a crawl that has ended, so what was found stays what there is. If this
     is killed, it is done from the beginning, which finds what is left.
     """
-    after: bytes | None = b""
-    while after is not None:
-        with store.reading() as reading:
-            places, after = places_of(reading, crawl, after)
-        for at in range(0, len(places), DROPPED_AT_ONCE):
+    for stretch in store.stretches(crawl):
+        for at in range(0, len(stretch), DROPPED_AT_ONCE):
             with store.writing() as writing:
-                drop(writing, places[at : at + DROPPED_AT_ONCE])
-    with store.writing() as writing:
-        writing.put_crawl(replace(writing.crawl(crawl.name), swept=True))
+                drop(writing, crawl, stretch[at : at + DROPPED_AT_ONCE])
+    store.write(partial(_note_swept, name=crawl.name))
+
+
+def drop(writing: Writing, crawl: Crawl, stretch: list[Held]) -> None:
+    """Take away what a crawl has."""
+    for key, _, _ in stretch:
+        writing.drop_cell(key, crawl)
+
+
+def _note_swept(writing: Writing, name: str) -> None:
+    writing.put_crawl(replace(writing.crawl(name), swept=True))

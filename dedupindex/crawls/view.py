@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dedupindex.capture import Capture, Uncommitted
 from dedupindex.crawls.captures import Found, at_url, under
 from dedupindex.crawls.crawl import Crawl, Seen, State
-from dedupindex.crawls.store import Reading, Trees
+from dedupindex.crawls.store import Reading
 from dedupindex.digest import Digest
 from dedupindex.errors import UnknownCrawl
 from dedupindex.index.byurl import URL
@@ -127,13 +127,13 @@ class Both:
 
 
 class Known:
-    """The crawls of one version of one file, and who sees what of them.
+    """The crawls of one version of one store, and who sees what of them.
 
     It keeps no transaction and no file open, and may be used by any number of threads.
     """
 
-    def __init__(self, trees: Trees | None, version: int, crawls: list[Crawl]) -> None:
-        self._trees, self._version, self._all = trees, version, crawls
+    def __init__(self, origin: object, version: int, crawls: list[Crawl]) -> None:
+        self._origin, self._version, self._all = origin, version, crawls
         self.by_name = {crawl.name: crawl for crawl in crawls}
         # Whether everybody sees captures of crawls: the index may not hold them yet.
         self.answering = bool(Visible(crawls))
@@ -145,11 +145,11 @@ class Known:
             return NOTHING
         if self.of(reading):
             return self
-        return Known(reading.trees, reading.version(), list(reading.crawls()))
+        return Known(reading.origin, reading.version(), list(reading.crawls()))
 
     def of(self, reading: Reading) -> bool:
         """Whether a transaction sees the crawls so."""
-        return reading.trees is self._trees and reading.version() == self._version
+        return reading.origin is self._origin and reading.version() == self._version
 
     def visible(self, asker: str, namespaces: tuple[str, ...] = ()) -> Visible:
         """What an asker sees; raises `UnknownCrawl`."""
@@ -188,7 +188,7 @@ class Snapshot:
     def silent(self, prefix: bytes, asker: str) -> bool:
         """Whether crawls have nothing to say of a digest; raises `UnknownCrawl`."""
         self.known.visible(asker)
-        return self._reading is None or next(under(self._reading, prefix), None) is None
+        return self._reading is None or self._reading.silent(prefix)
 
     def crawl(self, name: str) -> Crawl | None:
         """The crawl of a name, None if there is none."""

@@ -12,10 +12,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from dedupindex.crawls.store import Store, Writing
+from dedupindex.crawls.store import Writing
 from dedupindex.errors import IndexUnavailable
+
+if TYPE_CHECKING:
+    from dedupindex.crawls.lmdb_store import LmdbStore
 
 _T = TypeVar("_T")
 _AT_ONCE = 1000  # writes in one transaction
@@ -38,10 +41,10 @@ class _Job:
         self.turn.acquire()
 
 
-class Writer:
-    """Writes to a store for all threads of a process."""
+class GroupWriter:
+    """Writes to a file of crawls for all threads of a process."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: LmdbStore) -> None:
         self._store = store
         self._jobs: list[_Job] = []  # that wait
         self._led = False  # whether a thread writes, or was told to

@@ -12,10 +12,11 @@ import shutil
 from collections.abc import Callable, Iterable
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from dedupindex.crawls import life, statistics
-from dedupindex.crawls.store import Store, open_store
+from dedupindex.crawls.store import Store, Writing, open_store
 from dedupindex.errors import HasDependents, UnknownCrawl
 from dedupindex.files import exclusive
 from dedupindex.index import open_index
@@ -152,10 +153,13 @@ def _forget(store: Store, names: Iterable[str]) -> None:
     for name in names:
         left = 1
         while left:
-            with store.writing() as writing:
-                left = 0
-                with suppress(UnknownCrawl):  # it never wrote while it ran
-                    left = statistics.drop(writing, life.forget(writing, name))
+            left = 0
+            with suppress(UnknownCrawl):  # it never wrote while it ran
+                left = store.write(partial(_forgotten, name=name))
+
+
+def _forgotten(writing: Writing, name: str) -> int:
+    return statistics.drop(writing, life.forget(writing, name))
 
 
 def _purged_container(view: View, name: str) -> Container:

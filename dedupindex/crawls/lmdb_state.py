@@ -1,0 +1,265 @@
+"""Crawls in a transaction of LMDB. The file holds these trees, all numbers big-endian:
+
+    crawls    number (4)                    -> what is known of the crawl, JSON
+    numbers   name                          -> number
+    counts    number                        -> u64 captures, u64 bytes of payload
+    captures  key of `index.cells`, number  -> cell, as in the index
+    files     name of a container           -> its number, and back
+    claims    digest prefix, namespace      -> `store.Claim`
+    urls      captures by URL, see `index.byurl`
+    statistics  number, kind, heading         -> see `rows`
+    meta      "version"                     -> raised whenever a crawl changes its state
+
+A capture's key ends with the number of its crawl, so one seek on a digest finds what all crawls
+have of it.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from hashlib import sha256
+from typing import Any, NamedTuple, cast
+
+import lmdb
+
+from dedupindex.crawls.crawl import LONGEST_NAME, Crawl
+from dedupindex.crawls.rows import FORMS, KIND, MOST
+from dedupindex.crawls.store import Claim, Held, Reading, Writing
+from dedupindex.errors import UnknownCrawl
+from dedupindex.index import byurl
+
+NUMBER = 4  # bytes of a crawl's number, at the end of a key
+_COUNTS = struct.Struct(">QQ")
+_CLAIM = struct.Struct(">IQ16s")  # crawl, end in milliseconds since 1970, token
+_SWEPT = 1000  # claims that are over, taken away at once
+_LONGEST_KEY = 400  # bytes of a container's name that a key holds
+
+
+class Trees(NamedTuple):
+    """The trees of the file."""
+
+    crawls: Any
+    numbers: Any
+    counts: Any
+    captures: Any
+    files: Any
+    claims: Any
+    statistics: Any
+    meta: Any
+    urls: Any
+
+
+class LmdbReading(Reading):
+    """What can be asked in a transaction."""
+
+    def __init__(self, txn: lmdb.Transaction, trees: Trees) -> None:
+        self.txn, self.trees = txn, trees
+        self.origin = trees
+
+    def version(self) -> int:
+        return int.from_bytes(self.txn.get(b"version", db=self.trees.meta) or b"", "big")
+
+    def crawl(self, name: str) -> Crawl:
+        key = name.encode("utf-8", "surrogateescape")
+        number = self.txn.get(key, db=self.trees.numbers) if 0 < len(key) <= LONGEST_NAME else None
+        if number is None:
+            raise UnknownCrawl(f"there is no crawl {name[:200]!r}; begin it with POST /crawls")
+        return _restored(self.txn.get(number, db=self.trees.crawls))
+
+    def numbered(self, number: int) -> Crawl | None:
+        value = self.txn.get(number.to_bytes(4, "big"), db=self.trees.crawls)
+        return None if value is None else _restored(value)
+
+    def crawls(self) -> Iterator[Crawl]:
+        for _, value in self.txn.cursor(db=self.trees.crawls):
+            yield _restored(value)
+
+    def newest(self, before: Crawl | None = None) -> Iterator[Crawl]:
+        with self.txn.cursor(db=self.trees.crawls) as cursor:
+            if cursor.last() if before is None else cursor.set_key(_number(before)):
+                for key, value in cursor.iterprev():
+                    if before is None or key != _number(before):
+                        yield _restored(value)
+
+    def counts(self, crawl: Crawl) -> tuple[int, int]:
+        value = self.txn.get(_number(crawl), db=self.trees.counts)
+        captures, size = _COUNTS.unpack(value) if value else (0, 0)
+        return captures, size
+
+    def file_of(self, number: int) -> str:
+        if not number:
+            return ""
+        name = self.txn.get(b"#" + number.to_bytes(4, "big"), db=self.trees.files)
+        if name is None:
+            raise KeyError(f"container number {number} has no name")
+        return bytes(name).decode("utf-8", "surrogateescape")
+
+    def cells(self, prefix: bytes = b"") -> Iterator[Held]:
+        with self.txn.cursor(db=self.trees.captures) as cursor:
+            if not cursor.set_range(prefix):
+                return
+            for place, cell in cast(Iterable[tuple[bytes, bytes]], cursor):
+                if not place.startswith(prefix):
+                    return
+                yield place[:-NUMBER], int.from_bytes(place[-NUMBER:], "big"), cell
+
+    def stretch(
+        self, after: bytes, crawl: Crawl | None, most: int
+    ) -> tuple[list[Held], bytes | None]:
+        """What is in the next `most` places from one on, and is the crawl's, if one is named.
+
+        And the place from which to go on, None at the end.
+        """
+        found: list[Held] = []
+        tail = b"" if crawl is None else _number(crawl)
+        with self.txn.cursor(db=self.trees.captures) as cursor:
+            if not cursor.set_range(after):
+                return found, None
+            places = cast(Iterable[bytes], cursor.iternext(keys=True, values=False))
+            for looked, place in enumerate(places):
+                if looked >= most:
+                    return found, bytes(place)
+                if place.endswith(tail):
+                    number = int.from_bytes(place[-NUMBER:], "big")
+                    found.append((place[:-NUMBER], number, cast(bytes, cursor.value())))
+        return found, None
+
+    def cell(self, key: bytes, crawl: Crawl) -> bytes | None:
+        place = key + _number(crawl)
+        return cast(bytes | None, self.txn.get(place, db=self.trees.captures))
+
+    def silent(self, prefix: bytes) -> bool:
+        with self.txn.cursor(db=self.trees.captures) as cursor:
+            return not (cursor.set_range(prefix) and cast(bytes, cursor.key()).startswith(prefix))
+
+    def listed(self, sought: bytes) -> Iterator[bytes]:
+        return byurl.prefixes(self.txn, self.trees.captures, self.trees.urls, sought)
+
+    def claims(self, prefix: bytes) -> Iterator[tuple[str, Claim]]:
+        with self.txn.cursor(db=self.trees.claims) as cursor:
+            if cursor.set_range(prefix):
+                for key, value in cast(Iterable[tuple[bytes, bytes]], cursor):
+                    if not key.startswith(prefix):
+                        return
+                    yield key[len(prefix) :].decode(), _claim(value)
+
+    def statistic(self, key: bytes) -> Sequence[int] | None:
+        value = self.txn.get(key, db=self.trees.statistics)
+        return None if value is None else FORMS[key[KIND]].unpacked(value)
+
+    def statistics(
+        self, prefix: bytes, start: bytes = b""
+    ) -> Iterator[tuple[bytes, Sequence[int]]]:
+        unpacked = FORMS[prefix[KIND]].unpacked
+        with self.txn.cursor(db=self.trees.statistics) as cursor:
+            if not cursor.set_range(prefix + start):
+                return
+            for key, value in cast(Iterable[tuple[bytes, bytes]], cursor):
+                if not key.startswith(prefix):
+                    return
+                yield bytes(key[len(prefix) :]), unpacked(value)
+
+
+class LmdbWriting(LmdbReading, Writing):
+    """What can be changed in a transaction."""
+
+    def new_number(self) -> int:
+        with self.txn.cursor(db=self.trees.crawls) as cursor:
+            return int.from_bytes(cursor.key(), "big") + 1 if cursor.last() else 1
+
+    def put_crawl(self, crawl: Crawl) -> None:
+        key = _number(crawl)
+        self.txn.put(key, json.dumps(crawl.stored()).encode(), db=self.trees.crawls)
+        self.txn.put(crawl.name.encode(), key, db=self.trees.numbers)
+        version = (self.version() + 1).to_bytes(8, "big")
+        self.txn.put(b"version", version, db=self.trees.meta)
+
+    def count(self, crawl: Crawl, captures: int, size: int) -> None:
+        before = self.counts(crawl)
+        value = _COUNTS.pack(max(before[0] + captures, 0), min(max(before[1] + size, 0), MOST))
+        self.txn.put(_number(crawl), value, db=self.trees.counts)
+
+    def number_of(self, name: str) -> int:
+        if not name:
+            return 0
+        text = name.encode("utf-8", "surrogateescape")
+        key = b"=" + text[:_LONGEST_KEY]
+        if len(text) > _LONGEST_KEY:
+            key += sha256(text).digest()
+        value = self.txn.get(key, db=self.trees.files)
+        if value is None:
+            value = (self.txn.stat(self.trees.files)["entries"] // 2 + 1).to_bytes(4, "big")
+            self.txn.put(key, value, db=self.trees.files)
+            self.txn.put(b"#" + value, text, db=self.trees.files)
+        return int.from_bytes(value, "big")
+
+    def put_cell(self, key: bytes, crawl: Crawl, cell: bytes) -> None:
+        self.txn.put(key + _number(crawl), cell, db=self.trees.captures)
+
+    def drop_cell(self, key: bytes, crawl: Crawl) -> None:
+        self.txn.delete(key + _number(crawl), db=self.trees.captures)
+        if self.silent(key):
+            self.txn.delete(key[:1], byurl.value_of(key), db=self.trees.urls)
+
+    def list_url(self, key: bytes) -> None:
+        byurl.put(self.txn, self.trees.urls, key)
+
+    def claim(
+        self, prefix: bytes, namespace: str, claim: Claim, over: Callable[[Claim], bool]
+    ) -> Claim:
+        key = prefix + namespace.encode()
+        value = self.txn.get(key, db=self.trees.claims)
+        if value is not None and not over(held := _claim(value)):
+            return held
+        value = _CLAIM.pack(claim.crawl, claim.until, bytes.fromhex(claim.token))
+        self.txn.put(key, value, db=self.trees.claims)
+        return claim
+
+    def free(self, prefix: bytes, namespace: str, wanted: Callable[[Claim], bool]) -> bool:
+        key = prefix + namespace.encode()
+        value = self.txn.get(key, db=self.trees.claims)
+        if value is None or not wanted(_claim(value)):
+            return False
+        return self.txn.delete(key, db=self.trees.claims)
+
+    def sweep_claims(self, now: int) -> int:
+        over = []
+        with self.txn.cursor(db=self.trees.claims) as cursor:
+            for key, value in cursor:
+                if _CLAIM.unpack(value)[1] <= now:
+                    over.append(bytes(key))
+                    if len(over) >= _SWEPT:
+                        break
+        for key in over:
+            self.txn.delete(key, db=self.trees.claims)
+        return len(over)
+
+    def add(self, key: bytes, amounts: Sequence[int]) -> None:
+        form, tree = FORMS[key[KIND]], self.trees.statistics
+        value = self.txn.get(key, db=tree)
+        after = form.joined(form.unpacked(value), amounts) if value else amounts
+        self.txn.put(key, form.packed(after), db=tree)
+
+    def drop_statistics(self, crawl: Crawl, most: int) -> int:
+        prefix, count = _number(crawl), 0
+        with self.txn.cursor(db=self.trees.statistics) as cursor:
+            found = cursor.set_range(prefix)
+            while found and count < most and cast(bytes, cursor.key()).startswith(prefix):
+                found = cursor.delete()
+                count += 1
+        return count
+
+
+def _restored(value: bytes | memoryview[int] | None) -> Crawl:
+    return Crawl.restored(json.loads(bytes(value or b"")))
+
+
+def _claim(value: bytes | memoryview[int]) -> Claim:
+    crawl, until, token = _CLAIM.unpack(value)
+    return Claim(crawl, until, token.hex())
+
+
+def _number(crawl: Crawl) -> bytes:
+    return crawl.number.to_bytes(NUMBER, "big")

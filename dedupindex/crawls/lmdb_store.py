@@ -1,0 +1,117 @@
+"""The file of the crawls: one LMDB environment beside the index, written by several processes.
+
+``INDEX/crawls.mdb`` holds the trees that `lmdb_state` describes. LMDB lets one process write at a
+time and forces every transaction to disk.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import lmdb
+
+from dedupindex.crawls.crawl import Crawl
+from dedupindex.crawls.lmdb_state import LmdbReading, LmdbWriting, Trees
+from dedupindex.crawls.store import FILE, Held, Store
+from dedupindex.crawls.writer import GroupWriter
+from dedupindex.errors import IndexUnavailable
+from dedupindex.files import sync_directory
+from dedupindex.index import byurl
+
+LOOKED_AT_ONCE = 100_000  # cells, in one read transaction
+_MAP_SIZE = 1 << 40  # address space, not disk
+
+
+class LmdbStore(Store):
+    """The open file. One process opens it once."""
+
+    beside = True
+
+    def __init__(self, index: Path) -> None:
+        """Open, and make it if need be; raises `IndexUnavailable`.
+
+        Where nothing can be written, as in a copy on a read-only disk, it can be read.
+        """
+        self.path = index / FILE
+        self.name = str(self.path)
+        write = os.access(index, os.W_OK)
+        made = not self.path.exists()
+        try:
+            self._env = lmdb.open(
+                os.fsencode(self.path),
+                subdir=False,
+                map_size=_MAP_SIZE if write else 0,
+                readonly=not write,
+                lock=write,
+                create=write,
+                max_dbs=len(Trees._fields),
+                max_readers=1024,
+                max_spare_txns=32,
+                readahead=False,
+            )
+            names = Trees._fields[:-1]
+            trees: list[Any] = [self._env.open_db(name.encode(), create=write) for name in names]
+            trees.append(byurl.open_tree(self._env, create=write))
+            self.trees = Trees(*trees)
+            self._inode = os.stat(self.path).st_ino
+            if made:
+                sync_directory(index)
+        except (lmdb.Error, OSError) as error:
+            raise IndexUnavailable(f"{self.path} cannot be opened: {error}") from error
+
+    def in_place(self) -> bool:
+        try:
+            return os.stat(self.path).st_ino == self._inode
+        except OSError:
+            return False
+
+    def forget_dead_readers(self) -> None:
+        """Let go of what processes that were killed were reading, which keeps the file growing."""
+        self._env.reader_check()
+
+    @contextmanager
+    def reading(self) -> Iterator[LmdbReading]:
+        with self._explained(), self._env.begin() as txn:
+            yield LmdbReading(txn, self.trees)
+
+    @contextmanager
+    def writing(self) -> Iterator[LmdbWriting]:
+        """A transaction that is on disk when the block ends, or never was if it raises."""
+        with self._explained(), self._env.begin(write=True) as txn:
+            yield LmdbWriting(txn, self.trees)
+
+    @contextmanager
+    def part(self, whole: LmdbWriting) -> Iterator[LmdbWriting]:
+        """A part of a transaction: undone alone if it raises."""
+        with self._explained(), self._env.begin(write=True, parent=whole.txn) as txn:
+            yield LmdbWriting(txn, self.trees)
+
+    def writer(self) -> GroupWriter:
+        return GroupWriter(self)
+
+    def stretches(self, crawl: Crawl | None = None) -> Iterator[list[Held]]:
+        after: bytes | None = b""
+        while after is not None:
+            with self.reading() as reading:
+                found, after = reading.stretch(after, crawl, LOOKED_AT_ONCE)
+            yield found
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except lmdb.Error as error:
+            raise IndexUnavailable(f"{self.path}: {error}") from error
+
+    def copy(self, target: Path) -> None:
+        with self._explained(), open(target / FILE, "xb") as stream:
+            # Page by page: LMDB 0.9's compacting copy crashes on a large tree of fixed duplicates.
+            self._env.copyfd(stream.fileno())
+            os.fsync(stream.fileno())
+
+    def close(self) -> None:
+        self._env.close()
