@@ -113,6 +113,20 @@ def test_in_place_is_what_a_directory_gets(
     assert content(source) == before
 
 
+def test_in_place_it_says_how_to_undo_it(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = content(source)
+    assert main(["dedup", str(source), "--in-place", "--dry-run"]) == 0
+    assert "--undo" not in capsys.readouterr().out
+    assert main(["dedup", str(source), "--in-place"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    undo = next(line for line in lines if line.startswith("undo: bin/"))
+    assert any(line.endswith(" --commit") for line in lines)
+    assert main(shlex.split(undo.removeprefix("undo: bin/"))) == 0
+    assert content(source) == before
+
+
 @pytest.mark.parametrize("at", [1, 60, 75, 80, 83, 90])
 def test_a_killed_run_in_place_goes_on_where_it_was(
     source: Path, tmp_path: Path, dedup: Dedup, at: int

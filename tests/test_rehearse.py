@@ -125,6 +125,21 @@ def test_what_is_not_begun(source: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert main([*words, str(tmp_path / "work")]) == 3
 
 
+def test_without_pywb_nothing_is_said_to_be_replayed(
+    source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(replay.shutil, "which", lambda _: None)
+    words = ["rehearse", str(source), "--work", str(tmp_path / "work"), "--sample", "2"]
+    assert main([*words, "--json"]) == 0
+    steps = map(json.loads, capsys.readouterr().out.splitlines())
+    assert [step["replayed"] for step in steps if "replayed" in step] == [None]
+    assert main(words) == 0
+    assert "replayed       no pywb on PATH" in capsys.readouterr().out
+
+
 def test_replay_that_shows_nothing_is_no_proof(
     tmp_path: Path, rehearse: Rehearse, monkeypatch: pytest.MonkeyPatch
 ) -> None:

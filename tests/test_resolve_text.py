@@ -104,6 +104,11 @@ def test_lines_of_others_are_checked(
     assert main(["resolve", str(manifest), "-o", str(plan), "--text", str(text)]) == 0
     ours = text.read_bytes()
     assert len(ours.splitlines()) == 6
+    assert main(["resolve", str(manifest), "-o", str(manifest)]) == 4  # that is no plan
+    assert main(["resolve", str(manifest), "-o", str(plan), "--partition", "1/2"]) == 0
+    nothing = str(tmp_path / "no-lines")
+    assert main(["manifest", str(sources), "-o", str(manifest), "--check", nothing]) == 4
+    capfd.readouterr()
     assert check(sources, tmp_path, ours, capfd)[:2] == (0, {"same": 6})
     assert check(sources, tmp_path, b"", capfd)[:2] == (0, {"unlisted": 6})
 

@@ -204,6 +204,20 @@ def test_nothing_is_known_of_a_directory_without_a_journal(tmp_path: Path) -> No
     assert main(["undedup", str(tmp_path), "--in-place"]) == 4
 
 
+def test_undedup_says_which_directory_is_meant(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, back = tmp_path / "out", tmp_path / "back"
+    assert main(["rewrite", "plan", "--out", str(out)]) == 0
+    first = next(path for path in sorted(out.iterdir()) if path.is_file())
+    for given, said in ((first, f"{out} is meant"), (tmp_path / "none", "does not exist")):
+        assert main(["undedup", str(given), "--out", str(back)]) == 4
+        assert said in capsys.readouterr().err
+    for inside in (out, out / "back"):
+        assert main(["undedup", str(out), "--out", str(inside)]) == 4
+    assert not back.exists() and not (out / "back").exists()
+
+
 def test_every_reason_why_a_copy_stays_is_documented() -> None:
     code = {"bad-date", "no-url", "original-left"}  # of `sources.stated` and of `leaning`
     for path in (ROOT / "dedupindex" / "rewrite").glob("*.py"):

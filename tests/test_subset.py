@@ -172,9 +172,13 @@ def test_the_command(tmp_path: Path) -> None:
     assert "http://example.com/9 of 2026-11-09" in talk and "--originals" in talk
     _, talk = dedupindex(*words, tmp_path / "all", status=4)
     assert "is there already" in talk
-    dedupindex(*words, tmp_path / "y", "--to", "nonsense", status=4)
+    for date in ("nonsense", "2026-13", "2026-02-30", "202602302", "2026-02-01T24"):
+        dedupindex(*words, tmp_path / "y", "--to", date, status=4)
     _, talk = dedupindex(*words, tmp_path / "y", "--host", "nowhere.test")
     assert "nothing was written" in talk and not (tmp_path / "y").exists()
+    none = tuple(word for word in words if word != "--json")
+    out, _ = dedupindex(*none, tmp_path / "y", "--host", "nowhere.test")
+    assert out == ""
     dedupindex("export", "--self-contained", tmp_path / "in", status=2)
     dedupindex("export", "--wget", tmp_path / "in", "--host", "x", status=2)
 

@@ -94,6 +94,8 @@ def command(
         sys.stdout.buffer.flush()
     else:
         _tell(report)
+        if in_place and report.journal:
+            _tell_undo(report)
         if options["index"] and report.revisits and report.proof.sound and not dry_run:
             _tell_next(sources, out, options["index"])
     return _status(report, in_place=in_place)
@@ -175,6 +177,12 @@ def _tell(report: Report) -> None:
             f"{count:,} {what}" for what, count in sorted(report.proof.levels.items())
         )
         click.echo(singular(f"verified: {report.proof.files:,} files, {found or 'nothing found'}"))
+
+
+def _tell_undo(report: Report) -> None:
+    plan = printable(shlex.quote(str(report.work / "plan")))
+    click.echo(f"undo: bin/rewrite {plan} --undo")
+    click.echo(f"or let go of what was dropped, for ever: bin/rewrite {plan} --commit")
 
 
 def _tell_next(sources: tuple[str, ...], out: Path | None, index: Path) -> None:

@@ -116,7 +116,11 @@ def _checked(manifest: Manifest, lines: Path) -> Checking:
     from dedupindex.resolve.checking import VERDICTS, Checking  # most runs check nothing
 
     checking = Checking(manifest)
-    with click.open_file(str(lines), "rb") as stream:
+    try:
+        opened = click.open_file(str(lines), "rb")
+    except OSError as error:
+        raise BadInput(f"--check {lines}: {error.strerror}") from error
+    with opened as stream:
         for count, (verdict, file, offset) in enumerate(checking.run(stream)):
             if count < _SHOWN:
                 say(f"not as {lines} has it: {file} at {offset}: {VERDICTS[verdict]}")

@@ -75,7 +75,7 @@ def _tell(step: Step) -> None:
         verdict = f"{many} should be"
     click.echo(f"{step.name}: {verdict} ({step.seconds:.1f} s)")
     for name, value in step.numbers.items():
-        said = value
+        said = "no pywb on PATH" if value is None else value
         if isinstance(value, dict):
             said = ", ".join(f"{what} {count:,}" for what, count in value.items()) or "none"
         elif isinstance(value, int):

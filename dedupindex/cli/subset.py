@@ -6,6 +6,7 @@ import os
 import re
 import signal
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ _OPTIONS = {
         allow_from_autoenv=False, help="--self-contained: processes that read files side by side.",
     ),
 }  # fmt: skip
+_FIRST = "00010101000000"  # the first moment of a year
 _DIGITS = re.compile(r"[0-9]{4}(?:[0-9]{2}){0,5}")
 _Command = Callable[..., int]
 
@@ -86,8 +88,14 @@ def _moment(text: str | None, rest: str) -> bytes:
     if text is None:
         return b""
     digits = re.sub(r"[-T:Z]", "", text)
-    if _DIGITS.fullmatch(digits) is None:
-        raise BadInput(f"a date is written 2026, 2026-11, 2026-11-20 or in digits, not {text!r}")
+    try:
+        if _DIGITS.fullmatch(digits) is None:
+            raise ValueError
+        datetime.strptime(digits + _FIRST[len(digits) :], "%Y%m%d%H%M%S")  # is there such a day?
+    except ValueError:
+        raise BadInput(
+            f"a date is written 2026, 2026-11, 2026-11-20 or in digits, not {text!r}"
+        ) from None
     return (digits + rest[len(digits) :]).encode("ascii")
 
 
@@ -100,7 +108,7 @@ def _tell(exported: Exported, out: Path, *, as_json: bool) -> int:
         say("nothing was written: no record is wanted of all that was read")
     if as_json:
         print_json(exported.as_json())
-    else:
+    elif exported.records:
         click.echo(
             singular(
                 f"{exported.records:,} records, {exported.originals:,} originals for "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 import click
@@ -48,8 +48,7 @@ def command(
     if (out is None) != in_place:
         raise click.UsageError("give one of --out and --in-place")
     for directory in directories:
-        if not (directory / DIRECTORY).is_dir():
-            raise BadInput(f"{directory} has no journal ({DIRECTORY}): nothing is known of it")
+        _check(directory, out)
     processes = jobs or len(os.sched_getaffinity(0))
     if out is None:
         find = partial(_in_place, directories)
@@ -63,6 +62,18 @@ def command(
         again = printable(str(out))
         click.echo(f"beside the files before: bin/verify --against BEFORE {again} --records")
     return status
+
+
+def _check(directory: Path, out: Path | None) -> None:
+    """Raise `BadInput` if nothing is known of a directory, or `out` is in it."""
+    if not directory.exists():
+        raise BadInput(f"{directory} does not exist")
+    if not (directory / DIRECTORY).is_dir():
+        above = (one for one in directory.absolute().parents if (one / DIRECTORY).is_dir())
+        meant = "".join(f"; {one} is meant" for one in islice(above, 1))
+        raise BadInput(f"{directory} has no journal ({DIRECTORY}): nothing is known of it{meant}")
+    if out is not None and directory.resolve() in (out.resolve(), *out.resolve().parents):
+        raise BadInput(f"--out {out} is in {directory}, whose own files it would stand among")
 
 
 def _files(directory: Path) -> list[str]:

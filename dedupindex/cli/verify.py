@@ -23,6 +23,7 @@ bin/verify --against my-warcs rewritten            is every record there, or reb
 bin/verify --against my-warcs again --records      after bin/undedup: the same records?
 """
 RECOMPRESSED = "recompressed"
+_ABSENT = {"dangling", "original-missing"}
 
 PLACE = click.Path(path_type=Path)
 
@@ -76,10 +77,15 @@ def command(
         print_json({**said, "findings": dict(sorted(reasons.items()))})
     else:
         found = ", ".join(f"{levels[level]:,} of {level}" for level in LEVELS if levels[level])
+        found += "".join(
+            f"\n  {reason:<24}{count:>12,}" for reason, count in sorted(reasons.items())
+        )
         totals = ", ".join(f"{count:,} {what}" for what, count in collection.totals().items())
         if again:
             totals += f", {again:,} records the same in other gzip members"
         say(f"{singular(totals)}: {f'findings: {found}' if found else 'nothing found'}")
+    if reasons.keys() & _ABSENT:
+        say("originals that are elsewhere are found with --originals")
     if levels[DAMAGE]:
         return Damaged.exit_status
     return UNSOUND if levels[LOSS] or levels[BROKEN] else 0

@@ -36,11 +36,14 @@ class Answer(NamedTuple):
 def replay(step: Step, before: Path, after: Path, chosen: Sequence[Chosen], beside: Path) -> None:
     """Compare what pywb serves for revisits with what it served for the records that were there.
 
-    Without pywb nothing is done. What pywb cannot replay of the file before counts for nothing,
-    but if that is all of the sample the step fails.
+    Without pywb nothing is done, and the number is None. What pywb cannot replay of the file
+    before counts for nothing, but if that is all of the sample the step fails.
     """
     wayback, indexer = shutil.which("wayback"), shutil.which("cdx-indexer")
-    if wayback is None or indexer is None or not chosen:
+    if not chosen:
+        return
+    if wayback is None or indexer is None:
+        step.numbers["replayed"] = None
         return
     replayed = 0
     with TemporaryDirectory(prefix=".replay-", dir=beside) as name:

@@ -46,6 +46,15 @@ _FETCHED = 2048  # rows at a time
 _HELD = 50_000  # copies of a plan that is held: 100 MB
 
 
+def check_is_plan(plan: Path) -> None:
+    """Raise `BadInput` if what is there is more than parts of a plan, whole or begun."""
+    names = os.listdir(plan) if plan.is_dir() else []
+    if (plan.exists() and not plan.is_dir()) or not all(
+        name[0] == "." or _NAME.fullmatch(name) for name in names
+    ):
+        raise BadInput(f"{plan} holds something else; name a directory that is not there yet")
+
+
 class Planned(NamedTuple):
     """A record that is to become a revisit of another."""
 

@@ -16,7 +16,7 @@ from dedupindex.resolve.engine import Database, working
 from dedupindex.resolve.grouping import Rule, group
 from dedupindex.resolve.inputs import Inputs
 from dedupindex.resolve.members import Members
-from dedupindex.resolve.plan import Totals, part_name
+from dedupindex.resolve.plan import Totals, check_is_plan, part_name
 from dedupindex.resolve.text import write_text
 from dedupindex.resolve.writing import write_part
 
@@ -62,6 +62,7 @@ def resolve(
     part = plan / part_name(rule.partition)
     if part.exists():
         raise IndexExists(f"{part} is there already: remove it, or name another plan")
+    check_is_plan(plan)
     inputs = Inputs([open_manifest(path) for path in manifests])
     clock = _Clock(say)
     plan.mkdir(parents=True, exist_ok=True)
