@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 from dedupindex.errors import IndexBusy
 
@@ -50,8 +50,20 @@ def exclusive(path: Path, what: str) -> Iterator[None]:
     The kernel lets go of the lock when its holder dies, so a killed writer blocks nobody.
     """
     with open(path, "a+b") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise IndexBusy(f"another process is writing to {what}; try again later") from error
+        _lock(stream, fcntl.LOCK_EX, what)
         yield
+
+
+@contextmanager
+def shared(path: Path, what: str) -> Iterator[None]:
+    """Let nobody hold the lock file `path` as `exclusive` does; raises `IndexBusy` likewise."""
+    with open(path, "rb") as stream:
+        _lock(stream, fcntl.LOCK_SH, what)
+        yield
+
+
+def _lock(stream: IO[bytes], how: int, what: str) -> None:
+    try:
+        fcntl.flock(stream, how | fcntl.LOCK_NB)
+    except OSError as error:
+        raise IndexBusy(f"another process is writing to {what}; try again later") from error

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from dedupindex.errors import DedupError
+from dedupindex.errors import DedupError, IndexBusy
+from dedupindex.files import exclusive
 from dedupindex.rewrite import parts, writing
 from dedupindex.rewrite.container import Job, Left
 from dedupindex.rewrite.disk import being_written
@@ -197,3 +198,12 @@ def test_a_lock_is_told_and_kept(tmp_path: Path) -> None:
         assert being_written(other)
         with pytest.raises(Left):
             hold(other)
+
+
+def test_runs_on_folders_above_and_below_wait_for_nobody(sub: Path) -> None:
+    """They may reach the same files, and would each take what is the original of the other."""
+    for one, other in ((sub, sub.parent), (sub.parent, sub), (sub.parent, sub / "deep")):
+        (other / DIRECTORY).mkdir(exist_ok=True)
+        with exclusive(other / DIRECTORY / "lock", "x"), pytest.raises(IndexBusy):
+            run(Job(FakePlan(one)))
+    assert sum(one.revisits for one in run(Job(FakePlan(sub.parent)))) == 19

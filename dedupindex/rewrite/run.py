@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from dedupindex.errors import BadInput, DedupError
-from dedupindex.files import exclusive
+from dedupindex.files import exclusive, shared
 from dedupindex.manifest.line import Container
 from dedupindex.processes import side_by_side
 from dedupindex.rewrite.container import Job, Outcome
@@ -41,7 +41,7 @@ def rewrite(job: Job, processes: int = 1) -> Iterator[Outcome]:
     places = [job.out] if job.out else sorted({Path(one.root) for one in containers})
     for place in places:
         (place / DIRECTORY).mkdir(parents=True, exist_ok=True)
-    with locked(places):
+    with locked(places), _apart([] if job.out else containers, places):
         _check_room(job, containers, processes)
         sweep(job.out / one.name if job.out else Path(one.path) for one in containers)
         if job.out is None:
@@ -81,6 +81,24 @@ def _rewrite(job: Job, container: Container) -> Outcome:
             f"{container.path}: {error.strerror or error}; this file is as it was, those before it "
             "are done: run the same again to go on"
         ) from error
+
+
+@contextmanager
+def _apart(containers: list[Container], places: list[Path]) -> Iterator[None]:
+    """Let nobody hold directories above and below, whose locks are seen once ours are held.
+
+    Side by side, one run could take what the other has just made its original.
+    """
+    own = {place.resolve() for place in places}
+    paths = {Path(one.path).parent for one in containers}
+    paths |= {path.resolve() for path in paths}
+    folders = {folder for path in paths for folder in (path, *path.parents)}
+    with ExitStack() as locks:
+        for folder in sorted(folders):
+            lock = folder / DIRECTORY / "lock"
+            if lock.is_file() and folder.resolve() not in own:
+                locks.enter_context(shared(lock, str(folder)))
+        yield
 
 
 @contextmanager
