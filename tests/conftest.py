@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from itertools import count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,6 +19,9 @@ from dedupindex.index.cells import Place, encode
 from dedupindex.index.identity import Identity, Settings
 from dedupindex.index.protocol import Load
 from dedupindex.index.runs import RunWriter
+
+if TYPE_CHECKING:
+    from tests.peers.cassandra import Ring
 
 settings.register_profile(
     "ours", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
@@ -50,6 +54,15 @@ def room() -> Iterator[None]:
     yield
     if next(_ended) % 10 == 0:
         gc.collect()
+
+
+@pytest.fixture(scope="session")
+def cassandra() -> Iterator[Ring]:
+    """A cluster of one node, for all tests of this process."""
+    from tests.peers.cassandra import ring
+
+    with ring(1) as found:
+        yield found
 
 
 @pytest.fixture

@@ -1,0 +1,232 @@
+"""Both drivers, on a real node: the same calls, the same answers, the same failures."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+
+import pytest
+
+from dedupindex.errors import BadInput, IndexUnavailable
+from dedupindex.index.address import DRIVERS, PASSWORD, USER, Address
+from dedupindex.index.cql import (
+    IN_FLIGHT,
+    PAGE,
+    Session,
+    Settled,
+    Statement,
+    Unclear,
+    Use,
+    conditionally,
+    connect,
+)
+from tests.peers.cassandra import DEADLINE, Ring
+
+pytestmark = pytest.mark.peer
+
+
+@pytest.fixture(scope="module")
+def keyspace(cassandra: Ring) -> str:
+    """A keyspace with one table, for both drivers."""
+    address = Address.parse(cassandra.address())
+    with closing(connect(address)) as session:
+        session.define(
+            f"CREATE KEYSPACE {address.keyspace} WITH replication = "
+            "{'class': 'NetworkTopologyStrategy', 'replication_factor': 1}"
+        )
+        session.define(
+            f"CREATE TABLE {address.keyspace}.t (k blob, n int, v blob, PRIMARY KEY (k, n))"
+        )
+    return address.keyspace
+
+
+@pytest.fixture(params=DRIVERS)
+def session(
+    request: pytest.FixtureRequest, cassandra: Ring, keyspace: str
+) -> Iterator[tuple[Session, bytes, str]]:
+    """A session, a key that no other test uses, and the table."""
+    address = Address.parse(cassandra.address(keyspace, driver=request.param, timeout=2))
+    with closing(connect(address)) as session:
+        yield session, request.node.name.encode(), f"{keyspace}.t"
+
+
+def put(table: str, condition: str = "") -> Statement:
+    use = Use.CONDITIONAL if condition else Use.WRITE
+    return Statement(f"INSERT INTO {table} (k, n, v) VALUES (?, ?, ?) {condition}", use)
+
+
+def test_many_statements_are_answered_in_order(session: tuple[Session, bytes, str]) -> None:
+    cql, key, table = session
+    numbers = range(3 * IN_FLIGHT + 1)
+    asked = ((put(table), (key, n, b"%d" % n)) for n in numbers)
+    assert list(cql.execute_many(asked)) == [[] for _ in numbers]
+    get = Statement(f"SELECT v FROM {table} WHERE k = ? AND n = ?")
+    found = cql.execute_many((get, (key, n)) for n in reversed(numbers))
+    assert list(found) == [[(b"%d" % n,)] for n in reversed(numbers)]
+    assert cql.execute(get, key, -1) == []
+    assert list(cql.execute_many([])) == []
+
+
+def test_a_read_of_any_length_comes_in_pages(session: tuple[Session, bytes, str]) -> None:
+    cql, key, table = session
+    count = 2 * PAGE + 1
+    list(cql.execute_many((put(table), (key, n, b"v")) for n in range(count)))
+    of_key = Statement(f"SELECT n FROM {table} WHERE k = ?")
+    pages = list(cql.scan(of_key, key))
+    assert max(map(len, pages)) <= PAGE
+    assert [n for page in pages for (n,) in page] == list(range(count))
+    assert [n for (n,) in cql.execute(of_key, key)] == list(range(count))
+    assert len(next(cql.execute_many([(of_key, (key,))]))) == count
+
+
+def test_one_of_two_wins(session: tuple[Session, bytes, str]) -> None:
+    cql, key, table = session
+    back = Statement(f"SELECT v FROM {table} WHERE k = ? AND n = ?", Use.SERIAL)
+    insert = put(table, "IF NOT EXISTS")
+
+    def claim(who: bytes) -> Settled:
+        return conditionally(cql, insert, (key, 1, who), back, (key, 1), lambda row: row[0] == who)
+
+    assert claim(b"a") == (True, None)
+    assert claim(b"b") == (False, (b"a",))
+    assert claim(b"a") == (True, None)  # as a driver does that sends it twice
+
+
+def test_an_unknown_outcome_is_read_back() -> None:
+    """The three ends of a transaction of which nobody was told."""
+
+    class Silent:
+        def __init__(self, there: list[tuple[bytes]]) -> None:
+            self.there = there
+
+        def execute(self, statement: Statement, *values: object) -> list[tuple[bytes]]:
+            if statement.use is Use.CONDITIONAL:
+                raise Unclear("timed out")
+            return self.there
+
+    for there, expected in (
+        ([(b"me",)], (True, None)),
+        ([(b"other",)], (False, (b"other",))),
+        ([], (False, None)),
+    ):
+        silent: Session = Silent(there)  # type: ignore[assignment]
+        found = conditionally(
+            silent, put("t", "IF NOT EXISTS"), (), Statement("", Use.SERIAL), (),
+            lambda row: row[0] == b"me",
+        )  # fmt: skip
+        assert found == expected
+
+
+def test_what_the_cluster_refuses_is_an_outage(session: tuple[Session, bytes, str]) -> None:
+    cql, key, _ = session
+    with pytest.raises(IndexUnavailable):
+        cql.execute(Statement("SELECT n FROM no_such.t WHERE k = ?"), key)
+    with pytest.raises(IndexUnavailable, match="(?i)keyspace"):
+        cql.define("CREATE TABLE no_such.t (k blob PRIMARY KEY)")
+
+
+def test_a_node_that_hangs_is_an_outage_and_recovers(
+    session: tuple[Session, bytes, str], cassandra: Ring
+) -> None:
+    cql, key, table = session
+    get = Statement(f"SELECT v FROM {table} WHERE k = ? AND n = ?")
+    insert = put(table, "IF NOT EXISTS")
+    cql.execute(get, key, 1)  # both are prepared now
+    cql.execute(insert, key, 1, b"v")
+    with cassandra.nodes[0].hanging():
+        began = time.monotonic()
+        with pytest.raises(IndexUnavailable):
+            cql.execute(get, key, 1)
+        with pytest.raises(IndexUnavailable):
+            list(cql.execute_many([(get, (key, 1))] * 3))
+        with pytest.raises(Unclear):
+            cql.execute(insert, key, 2, b"v")
+        assert time.monotonic() - began < 3 * 2 + 2
+    end = time.monotonic() + DEADLINE
+    while time.monotonic() < end:
+        with suppress(IndexUnavailable):
+            assert cql.execute(get, key, 1) == [(b"v",)]
+            return
+    pytest.fail("it did not recover")
+
+
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_where_nobody_listens_there_is_no_session(driver: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(IndexUnavailable, match=f"127.0.0.1 answers on port {port}"):
+        connect(Address.parse(f"cassandra://127.0.0.1:{port}/k?driver={driver}&timeout=1"))
+
+
+def test_a_session_is_shared_and_ends_with_the_last(cassandra: Ring, keyspace: str) -> None:
+    address = Address.parse(cassandra.address(keyspace, timeout=3))
+    get = Statement("SELECT release_version FROM system.local")
+    one, other = connect(address), connect(address)
+    one.close()
+    one.close()
+    assert other.execute(get)
+    other.close()
+    with pytest.raises(IndexUnavailable):
+        other.execute(get)
+    with closing(connect(address)) as again:
+        assert again.execute(get)
+
+
+# --- addresses -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cassandra://a/k",
+        "cassandra://a,b.example.org,10.0.0.1/k_1",
+        "cassandra://a:9043,b:9043/k",
+        "cassandra://a/k?consistency=QUORUM&read_consistency=LOCAL_ONE",
+        "cassandra://a/k?replication=dc1:3,dc2:2&datacenter=dc1&timeout=0.5&driver=acsylla",
+    ],
+)
+def test_an_address_is_kept_as_it_was_given(text: str) -> None:
+    assert str(Address.parse(text)) == text
+
+
+def test_defaults_are_not_kept() -> None:
+    text = "cassandra://a:9042/k?consistency=local_quorum&replication=3&timeout=5"
+    assert str(Address.parse(text)) == "cassandra://a/k"
+
+
+def test_order_and_options_make_no_other_index() -> None:
+    one, other = Address.parse("cassandra://a,b/k"), Address.parse("cassandra://b,a/k?timeout=1")
+    assert (one.where, one.slug) == (other.where, other.slug)
+    assert one.where != Address.parse("cassandra://a,b/l").where
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("cassandra://a", "no address of a cluster"),
+        ("cassandra:///k", "no address of a cluster"),
+        ("cassandra://a/Big", "no address of a cluster"),
+        ("cassandra://a/k/l", "no address of a cluster"),
+        ("cassandra://a:0/k", "no host"),
+        ("cassandra://a:99999/k", "no host"),
+        ("cassandra://a b/k", "no host"),
+        ("cassandra://a:1,b:2/k", "one port"),
+        ("cassandra://a/k?speed=1", "no option speed"),
+        ("cassandra://a/k?consistency=SOME", "LOCAL_QUORUM"),
+        ("cassandra://a/k?timeout=soon", "seconds"),
+        ("cassandra://a/k?timeout=nan", "seconds"),
+        ("cassandra://a/k?replication=0", "copies"),
+        ("cassandra://a/k?driver=odbc", "acsylla"),
+    ],
+)
+def test_a_wrong_address_is_told(text: str, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        Address.parse(text)
+
+
+def test_no_password_is_repeated() -> None:
+    with pytest.raises(BadInput, match=PASSWORD) as caught:
+        Address.parse("cassandra://me:secret@a/k")
+    assert USER in str(caught.value) and "secret" not in str(caught.value)
