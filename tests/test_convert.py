@@ -22,6 +22,8 @@ from dedupindex.convert.back import rebuild
 from dedupindex.convert.layout import End
 from dedupindex.convert.run import Outcome, bring_back
 from dedupindex.convert.writing import Task, convert
+from dedupindex.errors import DedupError
+from dedupindex.rewrite import parts
 from dedupindex.verify.collection import Collection
 from dedupindex.verify.finding import REASONS, REMARK
 from tests.test_cli import dedupindex
@@ -426,12 +428,56 @@ def test_a_layout_is_not_believed(tmp_path: Path, old: bytes, new: bytes, word: 
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "t.arc").write_bytes(GOOD)
-    for name in ("fsync", "replace"):
+    for names in (("fsync",), ("link", "replace")):
         with monkeypatch.context() as patched:
-            patched.setattr(f"os.{name}", _full)
+            for name in names:
+                patched.setattr(f"os.{name}", _full)
             with pytest.raises(OSError, match="No space"):
                 convert(Task(str(tmp_path / "t.arc"), tmp_path / "out" / "t.warc"))
         assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_a_name_is_given_to_what_was_checked_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, back: bool
+) -> None:
+    """Another process has put something else in the place of the part."""
+    assert converted(tmp_path, GOOD).state == "converted"
+    work, task = (
+        (bring_back, Task(str(tmp_path / "out" / "t.warc"), tmp_path / "again"))
+        if back
+        else (convert, Task(str(tmp_path / "t.arc"), tmp_path / "again" / "t.warc"))
+    )
+    put_new = parts.put_new
+
+    def replaced(part: Path, file: BinaryIO, path: Path) -> None:
+        part.unlink()
+        part.write_bytes(b"something else")
+        put_new(part, file, path)
+
+    module = "run" if back else "writing"
+    with monkeypatch.context() as patched:
+        patched.setattr(f"dedupindex.convert.{module}.put_new", replaced)
+        with pytest.raises(DedupError, match="was replaced by another process"):
+            work(task)
+    assert list((tmp_path / "again").iterdir()) == []
+    assert work(task).state == ("exact" if back else "converted")
+
+
+def test_a_warc_takes_the_place_of_none_that_came_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_new = parts.put_new
+
+    def late(part: Path, file: BinaryIO, path: Path) -> None:
+        path.write_bytes(b"of another process")
+        put_new(part, file, path)
+
+    (tmp_path / "t.arc").write_bytes(GOOD)
+    monkeypatch.setattr("dedupindex.convert.writing.put_new", late)
+    outcome = convert(Task(str(tmp_path / "t.arc"), tmp_path / "out" / "t.warc"))
+    assert outcome.state == "left" and "is there already" in outcome.problem
+    assert [path.read_bytes() for path in (tmp_path / "out").iterdir()] == [b"of another process"]
 
 
 def _full(*_: object) -> None:

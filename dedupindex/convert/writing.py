@@ -21,9 +21,8 @@ from dedupindex.convert.layout import CONTENT_TYPE, End, Layout
 from dedupindex.convert.records import Document, Fields, Warc, address, digest_of, spelled
 from dedupindex.convert.walk import MemberBegins, Odd, Text, Zeros, arc_framing, walk
 from dedupindex.errors import BadDate, BadSource
-from dedupindex.files import sync_directory
 from dedupindex.rewrite.disk import being_written, keep_metadata
-from dedupindex.rewrite.parts import new_part, part_of, removed, sweep
+from dedupindex.rewrite.parts import new_part, part_of, put_new, removed, sealed, sweep
 from dedupindex.timestamps import check_digits, date_of_digits
 from dedupindex.warc.arc import HEADER, ArcFraming, date_of_header, fields_of
 from dedupindex.warc.record import PIECE, BrokenRecord, Record
@@ -91,11 +90,15 @@ def _convert(task: Task, window: Window, outcome: Outcome) -> str:
             file.flush()
             keep_metadata(window.file, file)
             os.fsync(file.fileno())
-        check(part, content)
-        if window.changed():
-            raise Odd("it was changed while it was read")
-        os.replace(part, target)
-        sync_directory(target.parent)
+            whole = sealed(part, file)
+        with whole:
+            check(part, content)
+            if window.changed():
+                raise Odd("it was changed while it was read")
+            try:
+                put_new(part, whole, target)
+            except FileExistsError as error:  # by another process, since
+                raise Odd(f"{target} is there already, and was not when this began") from error
     return "converted"
 
 

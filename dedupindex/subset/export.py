@@ -21,11 +21,10 @@ from dedupindex.capture import Problem
 from dedupindex.errors import BadInput, DedupError
 from dedupindex.manifest.finding import Found, find
 from dedupindex.processes import side_by_side
-from dedupindex.rewrite.disk import FileSink, open_for_reading, room
+from dedupindex.rewrite.disk import FileSink, check_room, open_for_reading
 from dedupindex.rewrite.parts import PART, new_part, part_of, put_new, sweep
 from dedupindex.subset.choice import Choice, Piece
 from dedupindex.subset.scan import Filter, Scanned, Task, rows, scan
-from dedupindex.tables import amount
 from dedupindex.verify.collection import Collection
 from dedupindex.verify.finding import REMARK, Finding
 
@@ -142,12 +141,7 @@ def _write(
         if os.path.lexists(target):
             raise BadInput(f"{target} is there already")
         target.parent.mkdir(parents=True, exist_ok=True)
-    nearest = next(iter(targets)).parent
-    if (free := room(nearest)) < needed.total():
-        raise DedupError(
-            f"{nearest}: {amount(needed.total())} are to be written, {amount(free)} are free; "
-            "nothing was begun"
-        )
+    check_room(next(iter(targets)).parent, needed.total())
     sweep(targets)  # what a killed run left
     with ExitStack() as parts:
         for target in targets:
