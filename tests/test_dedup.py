@@ -195,6 +195,27 @@ def test_what_cannot_be_read_is_copied_and_named(
     assert set(done["verified"]["findings"]) == {"no-refers-to"}  # twice the same record ids
 
 
+def test_what_is_copied_needs_room_too(
+    source: Path, tmp_path: Path, dedup: Dedup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (source / "odd.warc.zst").write_bytes(b"\x28\xb5\x2f\xfd" + b"x" * 5000)
+    (source / "y.warc.gz.open").write_bytes(b"x" * 9000)
+    needed = size_of(content(source)) - 9000
+    words = ["dedup", str(source), "--out", str(tmp_path / "out"), "--work", str(tmp_path / "w")]
+    monkeypatch.setattr("dedupindex.rewrite.disk.room", lambda _: needed - 1)
+    assert main(words) == 3
+    assert content(tmp_path / "out") == {}
+    monkeypatch.setattr("dedupindex.rewrite.disk.room", lambda _: needed)
+    dedup(*words[1:], status=7)
+    assert len(content(tmp_path / "out")["odd.warc.zst"]) == 5004
+    (tmp_path / "out" / "single.warc.gz").unlink()
+    single = (source / "single.warc.gz").stat().st_size
+    saved = sum((source / name).stat().st_size - len(data) for name, data in
+                content(tmp_path / "out").items())  # fmt: skip
+    monkeypatch.setattr("dedupindex.rewrite.disk.room", lambda _: saved + single)
+    dedup(*words[1:], status=7)
+
+
 def test_a_file_that_is_being_written_is_left_alone(
     source: Path, tmp_path: Path, dedup: Dedup
 ) -> None:

@@ -170,6 +170,46 @@ def test_in_place_undo_and_commit(
         assert (status, told["files"], told["left"]) == (7, 2, 2) and content(source) == after
 
 
+@pytest.mark.parametrize("committed", [False, True])
+def test_bringing_back_needs_room_which_is_told_before_anything_is_written(
+    source: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
+    """In place the largest files that are made at once need it, in a folder all of them."""
+    before = content(source)
+    assert run("rewrite", "plan", "--in-place")[0] == 0
+    if committed:
+        assert run("rewrite", "plan", "--commit")[0] == 0
+    sizes = {name: len(data) for name, data in before.items() if name != "a.warc.gz"}
+    commands = [(sum(map(len, before.values())), ("undedup", source, "--out", tmp_path / "x"))]
+    if not committed:
+        for jobs, needed in ((1, max(sizes.values())), (2, sum(sizes.values()))):
+            for words in (("rewrite", "plan", "--undo"), ("undedup", source, "--in-place")):
+                commands.append((needed, (*words, "--jobs", jobs)))
+    for needed, words in commands:
+        after = content(tmp_path)
+        monkeypatch.setattr("dedupindex.rewrite.disk.room", lambda _, free=needed - 1: free)
+        assert run(*words) == (3, {})
+        assert content(tmp_path) == after
+        monkeypatch.setattr("dedupindex.rewrite.disk.room", lambda _, free=needed: free)
+        assert run(*words)[0] == 0
+        if words[0] == "rewrite" or "--in-place" in words:
+            assert content(source) == before
+            monkeypatch.setattr("dedupindex.rewrite.disk.room", lambda _: 1 << 40)
+            assert run("rewrite", "plan", "--in-place")[0] == 0
+
+
+def test_a_killed_run_needs_no_room_for_what_it_has_brought_back(
+    source: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = content(source)
+    assert run("rewrite", "plan", "--in-place")[0] == 0
+    for name, data in before.items():
+        (source / name).write_bytes(data)
+    monkeypatch.setattr("dedupindex.rewrite.disk.room", lambda _: 0)
+    status, done = run("rewrite", "plan", "--undo")
+    assert (status, done["there"]) == (0, 2)
+
+
 def test_what_is_left_alone_is_named(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

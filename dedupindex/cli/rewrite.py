@@ -22,7 +22,7 @@ from dedupindex.rewrite.container import Job, Outcome
 from dedupindex.rewrite.journal import DIRECTORY, Journal
 from dedupindex.rewrite.offsets import lines
 from dedupindex.rewrite.run import locked, rewrite
-from dedupindex.rewrite.undo import Restored, Undo, clean, commit, restore
+from dedupindex.rewrite.undo import Restored, Undo, check_room_of, clean, commit, restore
 from dedupindex.tables import amount, printable, singular
 
 Found = tuple[list[Undo], list[Restored]]  # what can be restored, and what is known not to be
@@ -144,6 +144,7 @@ def undone(roots: list[Path], find: Callable[[], Found], processes: int, *, as_j
                 "rewritten there in place, or all of it is undone (what was committed comes back "
                 "by bin/undedup DIR --out OTHER)"
             )
+        check_room_of(tasks, processes)
         results = side_by_side(restored, None, tasks, processes)
         return tell(chain(gone, results), as_json=as_json)
 

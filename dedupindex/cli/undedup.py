@@ -16,7 +16,7 @@ from dedupindex.errors import BadInput
 from dedupindex.processes import side_by_side
 from dedupindex.rewrite.journal import DIRECTORY
 from dedupindex.rewrite.parts import PART
-from dedupindex.rewrite.undo import Restored, Undo, told_of
+from dedupindex.rewrite.undo import Restored, Undo, check_room_of, told_of
 from dedupindex.tables import printable
 from dedupindex.verify.collection import verify_collection
 from dedupindex.verify.container import is_named
@@ -56,6 +56,7 @@ def command(
     out.mkdir(parents=True, exist_ok=True)
     tasks = [Undo(one, name, out) for one in directories for name in _files(one)]
     _check_names(tasks)
+    check_room_of(tasks, processes)
     results = side_by_side(_checked, None, tasks, processes)
     status = tell(chain(_without_file(directories), results), as_json=as_json)
     if not as_json:

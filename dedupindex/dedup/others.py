@@ -19,6 +19,12 @@ from dedupindex.rewrite.disk import (
 )
 from dedupindex.rewrite.parts import new_part, part_of, put_new, removed, sweep
 from dedupindex.rewrite.writing import ANOTHER
+from dedupindex.sources.finding import is_unfinished
+
+
+def awaited(file: Found, out: Path | None) -> bool:
+    """Whether a file is to be copied below `out` and is not there yet."""
+    return out is not None and not is_unfinished(file.name) and not (out / file.name).exists()
 
 
 def copy(file: Found, out: Path, *, dry: bool = False) -> None:

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dedupindex.dedup.others import copy
+from dedupindex.dedup.others import awaited, copy
 from dedupindex.dedup.proof import Proving, prove
 from dedupindex.dedup.report import Report
 from dedupindex.dedup.work import Work, working
@@ -102,7 +102,10 @@ class _Run:
         plan = self._planned()
         report.take_manifest(open_manifest(self._work.manifest))
         report.take_plan(plan.totals)
-        job = Job(plan, options.out, options.min_size, options.min_gain, options.dry)
+        job = Job(
+            plan, options.out, options.min_size, options.min_gain, options.dry,
+            besides=sum(file.size for file in self._found.others if awaited(file, options.out)),
+        )  # fmt: skip
         job = self._begun(job)
         with self._stage("rewriting"):
             done = self._rewritten(job)

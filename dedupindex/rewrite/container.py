@@ -40,6 +40,7 @@ class Job(NamedTuple):
     dry: bool = False  # count, write nothing
     busy: Set[int] = frozenset()  # containers that others held when the run began; in place only
     twice: Set[int] = frozenset()  # containers that are in the plan by several names; in place only
+    besides: int = 0  # bytes that will be written to `out` after this, by others
 
 
 @dataclass

@@ -145,6 +145,6 @@ def _check_room(job: Job, containers: list[Container], processes: int) -> None:
     else:
         there = [job.out / one.name for one in containers]
         written = sum(path.stat().st_size for path in there if path.exists())
-        needed = {job.out: sum(one.size for one in containers) - written}
+        needed = {job.out: sum(one.size for one in containers) - written + job.besides}
     for place, count in needed.items():
         check_room(place, count)

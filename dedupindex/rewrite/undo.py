@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from dedupindex.rewrite.container import Left
 from dedupindex.rewrite.disk import (
     DrySink,
     FileSink,
+    check_room,
     content_hash,
     keep_metadata,
     open_for_reading,
@@ -74,6 +76,36 @@ def told_of(directory: Path) -> tuple[dict[str, bool], dict[Path, str]]:
             except (Damaged, OSError) as error:
                 problems[path] = str(error)
     return names, problems
+
+
+def check_room_of(tasks: Sequence[Undo], processes: int) -> None:
+    """Refuse to begin what would fill the disk; raises `DedupError`.
+
+    In place each file needs room until it has taken the place of another, and its dropped members
+    are gone; in a folder all of them do.
+    """
+    needed: dict[Path, list[int]] = {}
+    for task in tasks:
+        needed.setdefault(task.out or task.directory, []).append(_size_before(task))
+    at_once = processes if any(task.out is None for task in tasks) else None
+    for place, sizes in needed.items():
+        check_room(place, sum(sorted(sizes, reverse=True)[:at_once]))
+
+
+def _size_before(task: Undo) -> int:
+    """Bytes that restoring a container will write; 0 if it will only say what is wrong with it."""
+    path = task.directory / task.name
+    try:
+        size = path.stat().st_size
+        if task.out is None:
+            before = Journal(task.directory, task.name).summary()[0].size
+            return before if before != size else 0  # else a run before was killed behind it
+        if (task.out / task.name).exists():
+            return 0
+        made = rounds(path, size)
+        return made[-1].was.size if made else size
+    except (Damaged, OSError):
+        return 0
 
 
 def restore(task: Undo) -> Restored:
