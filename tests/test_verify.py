@@ -180,6 +180,7 @@ def other_payload(number: int, **options: Any) -> bytes:
 
 
 PART = HTTP.replace(b"200 OK", b"206 Partial Content")
+RANGED = HTTP.replace(b"OK\r\n", b"OK\r\ncontent-range: bytes 0-9/99\r\n", 1)
 
 
 def rotten(number: int, **options: Any) -> bytes:
@@ -365,6 +366,10 @@ ALONE: dict[str, list[Case]] = {
     "partial": [
         records(page(1, head=PART), copy_of(2, 1, head=PART)),
         records(page(1, head=PART), copy_of(2, 1)),
+        records(page(1, head=RANGED), copy_of(2, 1)),
+        records(page(1, head=RANGED), copy_of(2, 1, head=RANGED)),
+        records(page(1), copy_of(2, 1, head=RANGED)),
+        records(page(1, head=RANGED, Payload_Digest=None), copy_of(2, 1)),
     ],
 }
 

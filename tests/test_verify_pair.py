@@ -380,3 +380,10 @@ def test_jwarc_and_others_are_told_what_they_lose(tmp_path: Path) -> None:
     found = reasons(compared(old, new))
     assert {"id-changed", "version-changed", "date-changed", "not-truncated"} <= found
     assert "record-missing" not in found
+
+
+def test_a_part_of_a_document_is_named(tmp_path: Path) -> None:
+    ranged = HTTP.replace(b"OK\r\n", b"OK\r\nContent-Range: bytes 0-9/99\r\n", 1)
+    old = write(tmp_path / "old/a.warc.gz", [page(1, head=ranged), page(2, head=ranged)])
+    new = [page(1, head=ranged), copy_of(2, 1, head=ranged)]
+    assert reasons(compared(old, write(tmp_path / "new/a.warc.gz", new))) == {"partial"}

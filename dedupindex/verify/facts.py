@@ -57,6 +57,7 @@ class Facts(NamedTuple):
     concurrent: tuple[bytes, ...] = ()  # WARC-Concurrent-To, no brackets
     method: bytes = b""  # of a request
     corrupt: bool = False  # the payload is not, or may not be, what its digests say
+    partial: bool = False  # the HTTP header says that this is part of a document
 
 
 Examined = tuple[Facts, http.Http | None]
@@ -236,6 +237,7 @@ def facts_of(
         bare(get(b"warc-refers-to")),
         head.version if head else b"",
         _concurrent(head) if head else (),
+        partial=message is not None and message.partial,
     )
 
 

@@ -21,6 +21,7 @@ class Http(NamedTuple):
     transfer: bytes  # Transfer-Encoding and Content-Encoding, lower case without spaces
     coding: bytes
     claimed: int  # Content-Length, -1 if there is none that is one number
+    partial: bool  # it says Content-Range, or 206
     closed: bool  # whether a blank line ends it
 
 
@@ -49,12 +50,14 @@ def _parsed(head: bytes, closed: bool) -> Http:  # noqa: FBT001
             raw, _, value = line.partition(b":")
             name = raw.strip().lower()
             values.setdefault(name, []).append(value.strip())
+    code = int(status[1]) if status else 0
     return Http(
         head,
-        int(status[1]) if status else 0,
+        code,
         _joined(values, b"transfer-encoding").removeprefix(b"identity"),
         _joined(values, b"content-encoding"),
         _claimed(values.get(b"content-length", [])),
+        code == 206 or b"content-range" in values,
         closed,
     )
 

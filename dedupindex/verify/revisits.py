@@ -98,8 +98,8 @@ def beside(revisit: Facts, original: Facts) -> Iterator[Note]:
         yield "date-spelling", f"its original's WARC-Date is written {shown}"
     if revisit.url == original.url and moment(revisit.date) == moment(original.date) != b"":
         yield "same-moment", "it has the URL and second of its original: either may be shown"
-    if 206 in (revisit.status, original.status):
-        yield "partial", "it, or its original, is part of a document (206)"
+    if revisit.partial or original.partial:
+        yield "partial", "it, or its original, is part of a document (206, Content-Range)"
     if later(original.date, revisit.date):
         yield "forward", f"its original is later: {original.date.decode('ascii', 'replace')}"
     if not revisit.headed or not original.headed:
