@@ -10,8 +10,8 @@ from dedupindex.manifest.judge import Judge, Options
 from dedupindex.manifest.line import Line
 from dedupindex.manifest.reference import reference
 from dedupindex.manifest.usual import Usual
-from dedupindex.manifest.vicinity import Vicinity
 from dedupindex.sources.protocol import GROWING
+from dedupindex.sources.vicinity import FULL, Vicinity
 from dedupindex.warc.arc import DOCUMENT, HEADER
 from dedupindex.warc.brisk import read
 from dedupindex.warc.heads import COMMON
@@ -56,7 +56,7 @@ class Scan:
         self._judge, self._usual = Judge(container, options), Usual(container, options)
         self._skip_empty = options.skip_empty
         self._container, self._refer = container, refer
-        self._vicinity = Vicinity()
+        self._vicinity: Vicinity[Line] = Vicinity(lambda line: line.record_id, _refused)
         self._open: tuple[Line, Record] | None = None  # of which it is not known how it ends
 
     @property
@@ -80,7 +80,7 @@ class Scan:
                 elif isinstance(event, Sound) and (line := usual.line(event)) is not None:
                     responses += 1
                     vicinity.add(line, event.values[_CONCURRENT])
-                    if vicinity.full:
+                    if len(vicinity.items) >= FULL:
                         yield vicinity.leave()
                 else:
                     self._take(event)
@@ -144,3 +144,8 @@ class Scan:
     def _damage(self, offset: int, message: str) -> None:
         self.damaged = True
         self.problems.append((offset, message))
+
+
+def _refused(line: Line) -> Line:
+    """What the answer to another request than GET is."""
+    return line._replace(stay=line.stay or "method", unfit=line.unfit or "method")

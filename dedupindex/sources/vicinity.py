@@ -9,8 +9,9 @@ WARC-Concurrent-To is bidirectional).
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
 
-from dedupindex.capture import Capture, Evidence, Item, Refusal, Revisit
 from dedupindex.warc.heads import COMMON
 from dedupindex.warc.record import Record
 
@@ -20,24 +21,30 @@ _RECORD_ID, _CONCURRENT = (
     COMMON.index(name) for name in (b"WARC-Record-ID", b"WARC-Concurrent-To")
 )
 _Request = tuple[frozenset[bytes], frozenset[bytes]]  # its own id, and those it was made with
+T = TypeVar("T")
 
 
-class Vicinity:
-    """Holds the last items back until no request can change them any more."""
+class Vicinity(Generic[T]):
+    """Holds the last items back until no request can change them any more.
 
-    def __init__(self) -> None:
-        self.items: list[Item] = []  # to be left to `leave` when there are `FULL` of them
+    `id_of` tells the record id of an item, without brackets: None if no request has to do with it.
+    `refused` makes of an item what the answer to another method than GET is.
+    """
+
+    def __init__(self, id_of: Callable[[T], bytes | None], refused: Callable[[T], T]) -> None:
+        self.items: list[T] = []  # to be left to `leave` when there are `FULL` of them
+        self._id_of, self._refused = id_of, refused
         self._related: list[bytes] = []  # WARC-Concurrent-To of each
         self._others: deque[_Request] = deque(maxlen=NEAR)
 
-    def add(self, item: Item, concurrent: bytes = b"") -> None:
+    def add(self, item: T, concurrent: bytes = b"") -> None:
         """Take the item of the next record; `concurrent` are the ids of records made with it."""
-        if self._others and any(_belongs(item, concurrent, other) for other in self._others):
-            item = _refused(item)
+        if self._others and any(self._belongs(item, concurrent, other) for other in self._others):
+            item = self._refused(item)
         self.items.append(item)
         self._related.append(concurrent)
 
-    def add_refused(self, item: Refusal) -> None:
+    def add_apart(self, item: T) -> None:
         """Take the item of a record that no request has to do with."""
         self.items.append(item)
         self._related.append(b"")
@@ -46,37 +53,27 @@ class Vicinity:
         """Look at a request record; other methods than GET concern the responses around it."""
         if record.begins_with(b"GET "):
             return
-        other = ids_of(record.values[_RECORD_ID]), ids_of(record.values[_CONCURRENT])
+        other = _ids_of(record.values[_RECORD_ID]), _ids_of(record.values[_CONCURRENT])
         self._others.append(other)
         for index, item in enumerate(self.items):
-            if _belongs(item, self._related[index], other):
-                self.items[index] = _refused(item)
+            if self._belongs(item, self._related[index], other):
+                self.items[index] = self._refused(item)
 
-    def leave(self, *, everything: bool = False) -> list[Item]:
+    def leave(self, *, everything: bool = False) -> list[T]:
         """The items that are settled."""
         count = len(self.items) if everything else len(self.items) - NEAR
         settled = self.items[:count]
         del self.items[:count], self._related[:count]
         return settled
 
+    def _belongs(self, item: T, concurrent: bytes, other: _Request) -> bool:
+        """Whether `item` is what that request was answered, by either's word."""
+        record_id = self._id_of(item)
+        if record_id is None:
+            return False
+        own, named = other
+        return record_id in named or not own.isdisjoint(_ids_of(concurrent))
 
-def _refused(item: Item) -> Refusal:
-    """What the answer to another method is, with what is never to be an original."""
-    if isinstance(item, Revisit):
-        return Refusal("method", item.capture)
-    assert isinstance(item, Capture)
-    return Refusal("method", item._replace(evidence=Evidence.REVISIT))
 
-
-def ids_of(text: bytes) -> frozenset[bytes]:
+def _ids_of(text: bytes) -> frozenset[bytes]:
     return frozenset([part.strip(b"<>") for part in text.split()])
-
-
-def _belongs(item: Item, concurrent: bytes, other: _Request) -> bool:
-    """Whether `item` is what that request was answered, by either's word."""
-    if isinstance(item, Revisit):
-        item = item.capture
-    if not isinstance(item, Capture):
-        return False
-    own, named = other
-    return (item.record_id in named) or not own.isdisjoint(ids_of(concurrent))

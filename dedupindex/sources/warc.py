@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Self
 
-from dedupindex.capture import Item, Problem, Refusal
+from dedupindex.capture import Capture, Evidence, Item, Problem, Refusal, Revisit
 from dedupindex.sources.protocol import GROWING
 from dedupindex.sources.responses import Responses, special
 from dedupindex.sources.stated import Refused, refusal
@@ -67,7 +67,7 @@ class WarcSource:
         self.size = self._window.size
         self._responses = Responses(name, also=also, etag=etag, verify_block=verify_block)
         self._thorough = bool(also) or etag or verify_block
-        self._vicinity = Vicinity()
+        self._vicinity: Vicinity[Item] = Vicinity(_id_of, _refused)
         self._shared = False  # whether a problem has told of members with several records
 
     @property
@@ -93,7 +93,7 @@ class WarcSource:
         vicinity, usual, quick = self._vicinity, self._responses.usual, not self._thorough
         for event in read(window):
             if event is None:
-                vicinity.add_refused(_REQUEST)
+                vicinity.add_apart(_REQUEST)
             elif quick and isinstance(event, Sound) and (found := usual.capture(event)):
                 vicinity.add(found, event.values[_CONCURRENT])
             elif isinstance(event, Record):
@@ -154,3 +154,18 @@ class WarcSource:
             )
             self._vicinity.add(Problem(self.name, record.offset, message))
         return refusal(record, "shared-member")
+
+
+def _id_of(item: Item) -> bytes | None:
+    """The record id of what a request may have been answered."""
+    if isinstance(item, Revisit):
+        item = item.capture
+    return item.record_id if isinstance(item, Capture) else None
+
+
+def _refused(item: Item) -> Refusal:
+    """What the answer to another method is, with what is never to be an original."""
+    if isinstance(item, Revisit):
+        return Refusal("method", item.capture)
+    assert isinstance(item, Capture)
+    return Refusal("method", item._replace(evidence=Evidence.REVISIT))
