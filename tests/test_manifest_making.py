@@ -447,7 +447,7 @@ def test_memory_does_not_grow_with_a_file(tmp_path: Path) -> None:
         "print(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert "1 lines" in done.stdout and not done.stderr
+    assert "1 line of" in done.stdout and not done.stderr
     assert int(done.stdout.split()[-1]) < 200_000  # kB
 
 
