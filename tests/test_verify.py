@@ -569,7 +569,7 @@ def test_the_command_says_levels_and_statuses(tmp_path: Path) -> None:
     sound = write(tmp_path / "sound.warc.gz", [page(1), copy_of(2, 1, Truncated=None)])
     page_, talk = dedupindex("verify", sound)
     assert page_.split("\t")[:2] == ["remark", "not-truncated"]
-    assert "1 of remark" in talk and "not-truncated" in talk and "--originals" not in talk
+    assert "1 of remark" in talk and "\n  not-truncated  " in talk and "--originals" not in talk
     lost = write(tmp_path / "lost.warc.gz", [copy_of(2, 1)])
     lines, _ = dedupindex("verify", lost, "--json", status=8)
     finding, totals = map(json.loads, lines.splitlines())

@@ -77,13 +77,12 @@ def command(
         print_json({**said, "findings": dict(sorted(reasons.items()))})
     else:
         found = ", ".join(f"{levels[level]:,} of {level}" for level in LEVELS if levels[level])
-        found += "".join(
-            f"\n  {reason:<24}{count:>12,}" for reason, count in sorted(reasons.items())
-        )
         totals = ", ".join(f"{count:,} {what}" for what, count in collection.totals().items())
         if again:
             totals += f", {again:,} records the same in other gzip members"
         say(f"{singular(totals)}: {f'findings: {found}' if found else 'nothing found'}")
+        for reason, count in sorted(reasons.items()):
+            say(f"  {reason:<24}{count:>12,}")
     if reasons.keys() & _ABSENT:
         say("originals that are elsewhere are found with --originals")
     if levels[DAMAGE]:
