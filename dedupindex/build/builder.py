@@ -24,6 +24,7 @@ from dedupindex.index.protocol import Load
 from dedupindex.index.settle import CHAINED, CONTRADICTED, PURGED, Outcome
 from dedupindex.index.staging import Staging
 from dedupindex.processes import read_all
+from dedupindex.remote import is_remote, kept, local
 from dedupindex.sources import Expanded, SourceOptions, expand, passing
 from dedupindex.tally import BuildTally, OnProgress, Seen
 
@@ -94,7 +95,9 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
 
 def _named(source: str) -> str:
     """A source as an index may remember it: without a password."""
-    return shown(source) if is_address(source) else os.path.abspath(source)
+    if is_address(source):
+        return shown(source)
+    return kept(source) if is_remote(source) else os.path.abspath(local(source))
 
 
 def _find(job: Build) -> Expanded:

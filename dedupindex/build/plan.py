@@ -10,8 +10,11 @@ from blake3 import blake3
 
 from dedupindex.errors import BadSource, ContainerChanged
 from dedupindex.index.protocol import View
+from dedupindex.remote import RemoteFile, is_remote, kept
 from dedupindex.sources import Expanded, passing
+from dedupindex.sources.protocol import GROWING
 
+_PIECE = 1 << 20
 TASK_BYTES = 1 << 30  # of containers; what a task has done is kept when a build is killed
 
 
@@ -21,7 +24,12 @@ class Input:
 
     path: str
     size: int  # bytes, 0 where it is no file
-    modified: int = 0  # nanoseconds since 1970
+    modified: int = 0  # nanoseconds since 1970, or the mark of an object; 0: there is no telling
+
+    @property
+    def name(self) -> str:
+        """What the container is known by."""
+        return kept(self.path) if is_remote(self.path) else self.path
 
 
 @dataclass
@@ -53,12 +61,8 @@ def make_plan(
         if passing(path):
             inputs.append(Input(path, 0))
             continue
-        name = os.path.abspath(path)
-        try:
-            status = os.stat(name)
-        except OSError as error:
-            raise BadSource(f"{name} cannot be read: {error.strerror}") from error
-        found = Input(name, status.st_size, status.st_mtime_ns)
+        found = _input(path, expanded)
+        name = found.name
         if name in done:
             if done[name] != (found.size, found.modified):
                 raise ContainerChanged(
@@ -78,9 +82,21 @@ def make_plan(
     return plan
 
 
+def _input(path: str, expanded: Expanded) -> Input:
+    if path in expanded.elsewhere:
+        facts = expanded.elsewhere[path]
+        return Input(path, facts.size, facts.mark)
+    name = os.path.abspath(path)
+    try:
+        status = os.stat(name)
+    except OSError as error:
+        raise BadSource(f"{name} cannot be read: {error.strerror}") from error
+    return Input(name, status.st_size, status.st_mtime_ns)
+
+
 def _known(found: Input, view: View, plan: Plan, *, replace: bool) -> bool:
     """Whether a container was indexed as it is; hashed only if it was touched since."""
-    name, size = found.path, found.size
+    name, size = found.name, found.size
     before = view.container(name)
     if before is None:
         return False
@@ -91,7 +107,7 @@ def _known(found: Input, view: View, plan: Plan, *, replace: bool) -> bool:
             plan.purged += 1
         return not replace
     if before.size == size and (
-        before.modified == found.modified or before.content_hash == hash_file(Path(name))
+        before.modified == found.modified != 0 or before.content_hash == hash_of(found.path)
     ):
         return True
     if not replace:
@@ -104,7 +120,7 @@ def _known(found: Input, view: View, plan: Plan, *, replace: bool) -> bool:
 
 
 def _purged(found: Input, view: View | None) -> bool:
-    container = view.container(found.path) if view is not None else None
+    container = view.container(found.name) if view is not None else None
     return container is not None and container.purged
 
 
@@ -123,6 +139,19 @@ def _tasks(inputs: list[Input], jobs: int) -> list[list[Input]]:
             tasks.append([item])
             weight = item.size
     return tasks
+
+
+def hash_of(path: str) -> str:
+    """As `hash_file`, for an address, too."""
+    if not is_remote(path):
+        return hash_file(Path(path))
+    hasher = blake3()
+    with RemoteFile(path) as file:
+        while data := file.read(_PIECE):
+            hasher.update(data)
+        if file.changed():
+            raise BadSource(f"{file.name} {GROWING}")
+    return hasher.hexdigest()
 
 
 def hash_file(path: Path) -> str:

@@ -116,7 +116,8 @@ def command(
     """Build an index of originals from SOURCEs, or look after the one in INDEX.
 
     A SOURCE is a WARC, ARC, WACZ, CDX, CDXJ or Heritrix crawl.log, a directory of them, a glob, -
-    for standard input, or the redis:// address at which Browsertrix keeps its hashes.
+    for standard input, or the redis:// address at which Browsertrix keeps its hashes. Files,
+    directories and globs may be addresses: s3://, https:// and the like (docs/batch.md).
     """
     if actions := [name for name in _ACTIONS if options[name]]:
         if len(actions) > 1:

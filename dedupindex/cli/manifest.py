@@ -77,14 +77,14 @@ def command(
 ) -> int:
     """List every response of SOURCEs in the directory MANIFEST.
 
-    A SOURCE is a WARC or ARC file, a directory of them, or a glob. Run again, it reads what is new
-    or has changed, and takes out what is gone; a run that was killed goes on where it was. Nothing
-    is written to the sources.
+    A SOURCE is a WARC or ARC file, a directory of them, or a glob, here or at an address such as
+    s3://… (docs/batch.md). Run again, it reads what is new or has changed, and takes out what is
+    gone; a run that was killed goes on where it was. Nothing is written to the sources.
     """
     if as_json and text == Path("-"):
         raise click.UsageError("--json and --text - both write to stdout")
     options = Options(algorithm, force, skip_empty)
-    found = find(sources)
+    found = find(sources, elsewhere=True)
     if not found.files and not found.others:  # a wrong path, or a disk that is not mounted
         raise BadInput(NOTHING)
     with shown(verbose=verbose) as progress:

@@ -167,7 +167,8 @@ def _read(
     urlkey(b"http://[::1]:1/")  # what it imports for unusual URLs is no part of lookup times
     report.problems += found.problems
     unsized = any(map(passing, found.paths))
-    of = 0 if unsized else sum(os.path.getsize(path) for path in found.paths)
+    sizes = {path: facts.size for path, facts in found.elsewhere.items()}
+    of = 0 if unsized else sum(sizes.get(path) or os.path.getsize(path) for path in found.paths)
     kinds: set[str] = set()
     before = 0
     with shown(verbose=False) as progress:

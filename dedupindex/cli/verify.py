@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -11,6 +12,7 @@ from dedupindex.cli.common import UNSOUND, Command, print_json, say
 from dedupindex.cli.progress import PLAIN_EVERY, plain
 from dedupindex.errors import BadInput, Damaged
 from dedupindex.manifest.finding import NOTHING
+from dedupindex.remote import check_here
 from dedupindex.tables import printable, singular
 from dedupindex.verify.against import Against
 from dedupindex.verify.collection import Collection
@@ -25,7 +27,16 @@ bin/verify --against my-warcs again --records      after bin/undedup: the same r
 RECOMPRESSED = "recompressed"
 _ABSENT = {"dangling", "original-missing"}
 
-PLACE = click.Path(path_type=Path)
+
+class _Here(click.Path):
+    """A file or folder here."""
+
+    def convert(self, value: Any, *more: Any) -> Any:
+        check_here(str(value))
+        return super().convert(value, *more)
+
+
+PLACE = _Here(path_type=Path)
 
 
 @click.command(cls=Command, examples=EXAMPLES)

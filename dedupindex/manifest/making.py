@@ -22,7 +22,7 @@ import duckdb
 from dedupindex.capture import Problem
 from dedupindex.errors import BadInput, SettingsConflict
 from dedupindex.files import exclusive, sync_directory, write_whole
-from dedupindex.manifest.finding import Found, Sources, find
+from dedupindex.manifest.finding import Found, Sources, find, status_of
 from dedupindex.manifest.judge import Options
 from dedupindex.manifest.line import Container
 from dedupindex.manifest.reading import Read, Task, read_container
@@ -81,7 +81,7 @@ def make(
     with other options; `IndexBusy` if another run writes to it.
     """
     begin = time.monotonic()
-    found = sources if isinstance(sources, Sources) else find(sources)
+    found = sources if isinstance(sources, Sources) else find(sources, elsewhere=True)
     _prepare(top, options)
     with exclusive(top / LOCK, f"the manifest {top}"):
         write_about(top, options, complete=False)
@@ -119,10 +119,7 @@ class _Run:
                 self._drop(entry)
             left.append(file)
         for entry in known.values():  # of an earlier run with other sources
-            try:
-                now = os.stat(entry.container.path)
-            except OSError:
-                now = None
+            now = status_of(entry.container.path)
             if now is None or not _same(entry.container, now):
                 self._drop(entry)
         for file in sorted(left, key=lambda file: -file.size):
@@ -229,7 +226,10 @@ def _clear(top: Path, entries: dict[int, Entry]) -> int:
     return max([last, *map(int, given)])
 
 
-def _same(container: Container, file: Found | os.stat_result) -> bool:
-    """Whether a file is as it was read. The number of its device may change with every boot."""
-    now = file[2:5] if isinstance(file, Found) else (file.st_size, file.st_mtime_ns, file.st_ino)
-    return (container.size, container.mtime_ns, container.inode) == now
+def _same(container: Container, file: Found | tuple[int, int, int]) -> bool:
+    """Whether a file is as it was read. The number of its device may change with every boot.
+
+    What has neither inode nor time of change, as some objects, nobody knows to be the same.
+    """
+    now = file[2:5] if isinstance(file, Found) else file
+    return (container.size, container.mtime_ns, container.inode) == now and any(now[1:])

@@ -72,11 +72,9 @@ def _written(task: Task, scan: Scan, references: Spool, count: Count) -> Read:
         spool.finish(_database(), stay="damaged" if scan.damaged else "")
     finally:
         spool.drop()
-    status = scan.status
     container = Container(
-        task.number, file.root, file.name, scan.size, status.st_mtime_ns, status.st_ino,
-        status.st_dev, scan.content_hash,
-    )  # fmt: skip
+        task.number, file.root, file.name, scan.size, *scan.mark, scan.content_hash
+    )
     return Read(Entry(container, spool.lines, dict(scan.records), scan.problems), problems)
 
 

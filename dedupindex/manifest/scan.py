@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -50,7 +49,7 @@ class Scan:
         self.damaged = False
         self._window = open_window(path, path)
         self.size = self._window.size
-        self.status = os.fstat(self._window.file.fileno())
+        self.mark = self._window.mark
         start = self._window.read(0, 1 << 16).lstrip(b"\0")
         self._gzip = start.startswith(MAGIC)
         self._judge, self._usual = Judge(container, options), Usual(container, options)

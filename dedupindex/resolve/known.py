@@ -24,6 +24,7 @@ from dedupindex.index.protocol import View
 from dedupindex.manifest.judge import Judge, Options
 from dedupindex.manifest.line import Container, Line
 from dedupindex.manifest.spool import Spool
+from dedupindex.remote import RemoteFile, facts, is_remote
 from dedupindex.resolve.engine import Database, insert
 from dedupindex.resolve.grouping import Rule
 from dedupindex.resolve.inputs import Inputs
@@ -64,7 +65,7 @@ def consult(
 
     The views ``lines`` and ``part`` are there, and are to be made again after this.
     """
-    numbers = {os.path.realpath(path): number for path, number in inputs.numbers.items()}
+    numbers = {_real(path): number for path, number in inputs.numbers.items()}
     database.execute('CREATE TABLE seen (container INTEGER, "offset" BIGINT)')
     named: list[tuple[int | str, ...]] = []
     spool = Spool(home / "outside.parquet")
@@ -80,10 +81,10 @@ def consult(
             captures = sorted(view.any(digest, LIMIT), key=lambda found: sort_key(found.date))
             others = []
             for capture in captures:
-                path = os.path.realpath(capture.container)
+                path = _real(capture.container)
                 if path in numbers:
                     named.append((numbers[path], capture.offset))
-                elif os.path.isabs(capture.container) and looking.vouches(capture):
+                elif _is_place(capture.container) and looking.vouches(capture):
                     others.append((path, capture))
             for path, line in looking.originals(text, forms, others):
                 spool.add([line._replace(container=outside.number(path))])
@@ -99,6 +100,16 @@ def consult(
     if outside.found:
         inputs.add_outside(list(outside.found.values()), home / "outside.parquet")
     database.execute('INSERT INTO named SELECT DISTINCT container, "offset" FROM seen')
+
+
+def _real(path: str) -> str:
+    """A file has one path, whatever links lead to it."""
+    return path if is_remote(path) else os.path.realpath(path)
+
+
+def _is_place(name: str) -> bool:
+    """Whether a container says where it is."""
+    return is_remote(name) or os.path.isabs(name)
 
 
 def _wanted(database: Database) -> Iterator[tuple[bytes, set[Form]]]:
@@ -174,8 +185,8 @@ def record_now(path: str, offset: int) -> Line:
     Most records are short, and a window of the whole file would read and hash a mebibyte.
     """
     try:
-        with open(path, "rb") as file:
-            rest = max(os.fstat(file.fileno()).st_size - max(offset, 0), 0)
+        with RemoteFile(path) if is_remote(path) else open(path, "rb") as file:
+            rest = max(file.seek(0, os.SEEK_END) - max(offset, 0), 0)
             if rest > _NEAR:
                 with suppress(BadSource, BrokenRecord):
                     line = _response(Window(file, path, base=max(offset, 0), size=_NEAR), offset)
@@ -216,9 +227,19 @@ class _Outside:
 
     def _container(self, path: str, number: int) -> Container:
         """The file as it is now; its hash is the index's if it has not changed since."""
-        now, known = os.stat(path), self._view.container(path)
-        same = known is not None and (known.size, known.modified) == (now.st_size, now.st_mtime_ns)
+        size, modified, inode, device = _now(path)
+        known = self._view.container(path)
+        same = known is not None and (known.size, known.modified) == (size, modified)
         return Container(
-            number, os.path.dirname(path), os.path.basename(path), now.st_size, now.st_mtime_ns,
-            now.st_ino, now.st_dev, known.content_hash if known is not None and same else "",
+            number, os.path.dirname(path), os.path.basename(path), size, modified, inode, device,
+            known.content_hash if known is not None and same else "",
         )  # fmt: skip
+
+
+def _now(path: str) -> tuple[int, int, int, int]:
+    """Size, time of change, inode and device of a file, or what an object has in their place."""
+    if is_remote(path):
+        said = facts(path)
+        return said.size, said.mark, 0, 0
+    now = os.stat(path)
+    return now.st_size, now.st_mtime_ns, now.st_ino, now.st_dev

@@ -1,4 +1,4 @@
-"""Records where they lie: in files here, or on servers that answer for a range of one."""
+"""Records where they lie: in files here, in stores, or on servers that have copies of them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from dedupindex.errors import BadSource
 from dedupindex.manifest.line import Container
+from dedupindex.remote import RemoteFile, is_remote
 from dedupindex.warc.reader import read
 from dedupindex.warc.record import BrokenRecord, Record
 from dedupindex.warc.window import Window
@@ -34,7 +35,7 @@ class Members:
 
             self._servers += map(Server, bases)
         self._had: dict[str, Server] = {}  # which had a container, to be asked first
-        self.counted: Counter[str] = Counter()  # members read here, fetched
+        self.counted: Counter[str] = Counter()  # members read here, in stores, of copies
         self.fetching = 0.0  # seconds
 
     def close(self) -> None:
@@ -73,6 +74,11 @@ class Members:
     def _opened(
         self, container: Container, offset: int, stored: int
     ) -> Iterator[tuple[BinaryIO, int]]:
+        if is_remote(container.path) and not self._servers:
+            with RemoteFile(container.path) as remote:
+                self.counted["remote"] += 1
+                yield remote, offset
+            return
         if not self._servers or os.path.exists(container.path):
             try:
                 file: BinaryIO = open(container.path, "rb")  # noqa: SIM115

@@ -11,6 +11,7 @@ from dedupindex.errors import BadInput, DedupError
 from dedupindex.files import exclusive, shared
 from dedupindex.manifest.line import Container
 from dedupindex.processes import side_by_side
+from dedupindex.remote import check_here
 from dedupindex.rewrite.container import Job, Outcome
 from dedupindex.rewrite.disk import being_written, check_room, open_for_reading
 from dedupindex.rewrite.journal import DIRECTORY
@@ -31,6 +32,8 @@ def rewrite(job: Job, processes: int = 1) -> Iterator[Outcome]:
     """
     job.plan.hold()
     containers = sorted(job.plan.containers().values(), key=lambda one: -one.size)
+    for container in containers:
+        check_here(container.path)
     if job.out is not None:
         check_names(containers, job.out)
     else:

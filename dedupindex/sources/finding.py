@@ -1,4 +1,4 @@
-"""From what a user names (files, directories, globs, ``-``, a Redis) to the containers to read."""
+"""From what a user names (files, directories, globs, addresses, ``-``) to what is to be read."""
 
 from __future__ import annotations
 
@@ -7,19 +7,35 @@ import os
 import re
 import stat
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import NamedTuple
 
 from dedupindex.browsertrix import is_address
 from dedupindex.capture import Problem
 from dedupindex.errors import BadSource
+from dedupindex.remote import (
+    Facts,
+    Met,
+    RemoteFile,
+    facts,
+    is_many,
+    is_remote,
+    kept,
+    local,
+)
+from dedupindex.remote import (
+    found as found_remote,
+)
 from dedupindex.sources.kinds import HEAD, NO_ZSTD, ZSTD, kind_named, kind_of
 
 STDIN = "-"
 UNFINISHED = ("*.part", "*.open")  # still being written
 _ARCHIVES = re.compile(r"\.w?arc(\.[a-z0-9]+)*$", re.IGNORECASE)
 _SIDECARS = ("*.idx", "*-errors.log*")  # Heritrix repeats lines of crawl.log in its error logs
+_AT_ONCE = 16  # objects that are looked into side by side
 _INDEX = ("index.json", b'"canonicaliser"')  # what makes a directory one of our indexes
 
 
@@ -27,10 +43,11 @@ _INDEX = ("index.json", b'"canonicaliser"')  # what makes a directory one of our
 class Expanded:
     """The containers that were meant, each once."""
 
-    paths: list[str] = field(default_factory=list)  # absolute, "-", or the address of a Redis
+    paths: list[str] = field(default_factory=list)  # absolute, "-", or an address
     skipped: int = 0  # files met in directories or by globs that are no source
     problems: list[Problem] = field(default_factory=list)  # such files that may be one
     archives: list[str] = field(default_factory=list)  # files of both sorts, named as archives are
+    elsewhere: dict[str, Facts] = field(default_factory=dict)  # of objects, by address
 
 
 def expand(sources: Sequence[str], kind: str | None = None) -> Expanded:
@@ -44,9 +61,11 @@ def expand(sources: Sequence[str], kind: str | None = None) -> Expanded:
     wanted = kind_named(kind) if kind else ""
     found = Expanded()
     visited: set[tuple[int, int]] = set()
-    for source in sources:
+    for source in map(local, sources):
         if source == STDIN or is_address(source):
             found.paths.append(source)
+        elif is_remote(source):
+            _elsewhere(source, wanted, found)
         elif os.path.isdir(source):
             _search(os.path.abspath(source), wanted, found, visited)
         elif os.path.lexists(source) or not glob.has_magic(source):
@@ -107,30 +126,78 @@ def _search(top: str, wanted: str, found: Expanded, visited: set[tuple[int, int]
             _meet(os.path.join(directory, name), wanted, found)
 
 
-def _meet(path: str, wanted: str, found: Expanded) -> None:
+def _elsewhere(source: str, wanted: str, found: Expanded) -> None:
+    """Take an object that is named, or meet those that a directory or a glob means."""
+    if not is_many(source):
+        found.elsewhere[source] = facts(source)
+        found.paths.append(source)
+        return
+    plain = len(source.rpartition("/")[0] if "*" in source else source.rstrip("/"))
+    many = [met for met in found_remote(source) if not _is_hidden(met.address[plain:])]
+    found.elsewhere.update(many)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for met, look in zip(many, pool.map(_look_at, many), strict=True):
+            _meet(met.address, wanted, found, look)
+
+
+def _is_hidden(name: str) -> bool:
+    return any(part.startswith(".") for part in name.split("/"))
+
+
+def _meet(path: str, wanted: str, found: Expanded, look: _Look | None = None) -> None:
     """Take, skip or report a file that was not named itself."""
     name = os.path.basename(path)
     if name.startswith("."):
         return
     taken = len(found.paths)
-    _judge(path, name, wanted, found)
+    if _is_beside(name):
+        found.skipped += 1
+    else:
+        _judge(path, name, wanted, found, look or _look(path))
     if len(found.paths) == taken and _ARCHIVES.search(name):
         found.archives.append(path)
 
 
-def _judge(path: str, name: str, wanted: str, found: Expanded) -> None:
-    if is_unfinished(name) or any(fnmatchcase(name, pattern) for pattern in _SIDECARS):
-        found.skipped += 1
-        return
+def _is_beside(name: str) -> bool:
+    """Whether a file is left out whatever is in it."""
+    return is_unfinished(name) or any(fnmatchcase(name, pattern) for pattern in _SIDECARS)
+
+
+class _Look(NamedTuple):
+    """What is seen at the beginning of a file."""
+
+    head: bytes = b""
+    kind: str = ""
+    wrong: str = ""  # why nothing is
+
+
+def _look(path: str) -> _Look:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
-            found.problems.append(Problem(path, -1, "is no regular file"))
-            return
+            return _Look(wrong="is no regular file")
         with open(path, "rb") as stream:
             head = stream.read(HEAD)
-            kind = kind_of(head, stream)
+            return _Look(head, kind_of(head, stream))
     except OSError as error:
-        found.problems.append(Problem(path, -1, f"cannot be read: {error.strerror}"))
+        return _Look(wrong=f"cannot be read: {error.strerror}")
+
+
+def _look_at(met: Met) -> _Look:
+    """The same of an object."""
+    if _is_beside(os.path.basename(met.address)):
+        return _Look()
+    try:
+        with RemoteFile(met.address, met.facts) as stream:
+            head = stream.read(HEAD)
+            return _Look(head, kind_of(head, stream))
+    except BadSource as error:
+        return _Look(wrong=str(error).removeprefix(f"{kept(met.address)} "))
+
+
+def _judge(path: str, name: str, wanted: str, found: Expanded, look: _Look) -> None:
+    head, kind, wrong = look
+    if wrong:
+        found.problems.append(Problem(path, -1, wrong))
         return
     if wanted == "warc" and not kind and not _ARCHIVES.search(name):
         found.skipped += 1  # it may be empty or zstd: by its name it is a mark, or a log

@@ -11,6 +11,7 @@ from typing import BinaryIO
 from dedupindex.browsertrix import is_address, shown
 from dedupindex.capture import Item, Problem
 from dedupindex.errors import BadSource
+from dedupindex.remote import RemoteFile, is_remote
 from dedupindex.sources.browsertrix import BrowsertrixSource
 from dedupindex.sources.cdx import CdxSource
 from dedupindex.sources.cdxj import CdxjSource
@@ -33,7 +34,8 @@ _TEXT: dict[str, type[TextSource]] = {
 def open_source(path: str, kind: str | None = None, options: SourceOptions | None = None) -> Source:
     """Open a file, or standard input for ``-``, as the kind its content tells, or as `kind`.
 
-    The address of a Redis is opened as ``browsertrix``, the only kind of source that is one.
+    An object in a store or on a web server is opened by its address as a file is by its path. That
+    of a Redis is opened as ``browsertrix``, the only kind of source that is one.
 
     Raises `BadSource`: missing, unreadable, of no known kind, or plainly not what `kind` says.
     """
@@ -65,6 +67,9 @@ def open_source(path: str, kind: str | None = None, options: SourceOptions | Non
 def _open(path: str) -> tuple[str, int, BinaryIO]:
     if path == STDIN:
         return STDIN, -1, sys.stdin.buffer
+    if is_remote(path):
+        remote = RemoteFile(path)
+        return remote.name, remote.size, remote
     name = regular(os.path.abspath(path))
     try:
         stream = open(name, "rb")  # noqa: SIM115  # the source closes it
@@ -98,21 +103,25 @@ class _Empty(TextSource):
 
     def items(self) -> Iterator[Item]:
         yield from super().items()
-        yield Problem(self.name, 0, "is empty")
+        if not self.changed:
+            yield Problem(self.name, 0, "is empty")
 
 
 def _open_binary(
     kind: str, name: str, stream: BinaryIO, head: bytes, size: int, options: SourceOptions
 ) -> Source:
     """WARC, ARC and WACZ find their way in the file by themselves; a pipe they spool."""
+    source = stream if isinstance(stream, RemoteFile) else name
     if kind == "wacz":
-        stream.close()
-        return WaczSource(name, name, also=options.also, etag=options.etag)
+        if source is name:
+            stream.close()
+        return WaczSource(name, source, also=options.also, etag=options.etag)
     if size < 0:
         pipe = _again(stream, head, size)
         return WarcSource(name, pipe, also=options.also, etag=options.etag)
-    stream.close()
-    return WarcSource(name, name, also=options.also, etag=options.etag)
+    if source is name:
+        stream.close()
+    return WarcSource(name, source, also=options.also, etag=options.etag)
 
 
 def _again(stream: BinaryIO, head: bytes, size: int) -> BinaryIO:

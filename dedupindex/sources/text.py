@@ -16,6 +16,7 @@ import blake3
 
 from dedupindex.capture import Item, Problem, Refusal
 from dedupindex.errors import BadSource
+from dedupindex.remote import RemoteFile
 from dedupindex.sources.protocol import GROWING, SourceOptions
 
 BLOCK = 1 << 18
@@ -81,12 +82,16 @@ class TextSource:
         number, damage = self._line, self._damage
         if damage:
             yield Problem(self.name, number, f"gzip data is damaged behind line {number}: {damage}")
-        if self.size >= 0 and self.position != self.size:
+        if self.size >= 0 and (self.position != self.size or self._replaced()):
             self.changed = True
             yield Problem(self.name, number, GROWING)
         if self._bad_lines > _PROBLEMS_SHOWN:
             more = self._bad_lines - _PROBLEMS_SHOWN
             yield Problem(self.name, number, f"{more:,} more lines could not be read")
+
+    def _replaced(self) -> bool:
+        """Whether an object is another now: blocks of two would make lines that nobody wrote."""
+        return isinstance(self._stream, RemoteFile) and self._stream.changed()
 
     def __enter__(self) -> Self:
         return self

@@ -3,7 +3,8 @@
 Records are found in a buffer of a mebibyte that walks through the file, because searching and
 slicing memory that stays in the processor's cache is what makes reading fast; a memory map would
 also kill the process if the file shrank under it. Damage is judged by re-reading, so a pipe is
-first spooled to an unnamed file in the directory for temporary files.
+first spooled to an unnamed file in the directory for temporary files. An object in a store is read
+where it is, by ranges.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import IO, BinaryIO
 import blake3
 
 from dedupindex.errors import BadSource
+from dedupindex.remote import RemoteFile, is_remote
 
 CHUNK = 1 << 20  # bytes held at a time
 _PIECE = 1 << 18
@@ -34,13 +36,11 @@ class Window:
         self, file: BinaryIO, name: str, *, base: int = 0, size: int = -1, path: Path | None = None
     ) -> None:
         self.file = file
-        self._descriptor = file.fileno()
         self._name = name
-        self._path = path
         self._base = base
         self._whole = size < 0
-        self._before = os.fstat(self._descriptor)
-        self.size = max(self._before.st_size - base, 0) if size < 0 else size
+        self._bytes = file if isinstance(file, RemoteFile) else _Local(file, path)
+        self.size = max(self._bytes.size - base, 0) if size < 0 else size
         self.buffer = bytearray(min(CHUNK, self.size))
         self.view = memoryview(self.buffer)
         self.start = 0
@@ -57,7 +57,7 @@ class Window:
         try:
             while filled < wanted:
                 into = self.view[filled:wanted]
-                count = os.preadv(self._descriptor, [into], self._base + position + filled)
+                count = self._bytes.read_at(into, self._base + position + filled)
                 if not count:  # the file has shrunk; `changed` will say so
                     self.size = position + filled
                     break
@@ -89,8 +89,8 @@ class Window:
     def read(self, position: int, count: int) -> bytes:
         """Up to `count` bytes from `position`, past the buffer; fewer only at the end."""
         try:
-            return os.pread(
-                self._descriptor, max(min(count, self.size - position), 0), self._base + position
+            return self._bytes.pread(
+                max(min(count, self.size - position), 0), self._base + position
             )
         except OSError as error:
             raise BadSource(f"{self._name} cannot be read: {error}") from error
@@ -102,13 +102,12 @@ class Window:
 
     def changed(self) -> bool:
         """Whether the file is no longer what it was when reading began."""
-        try:
-            now = [os.fstat(self._descriptor)]
-            if self._path is not None:
-                now.append(os.stat(self._path))
-        except OSError:
-            return True
-        return any(_identity(status) != _identity(self._before) for status in now)
+        return self._bytes.changed()
+
+    @property
+    def mark(self) -> tuple[int, int, int]:
+        """Time of change in nanoseconds, inode and device; of an object its own mark, and zeros."""
+        return self._bytes.mark
 
     def close(self) -> None:
         """Close the file, unless this is but a part of it, which another window may be of too."""
@@ -120,6 +119,35 @@ class Window:
             self.load(self.hashed)
 
 
+class _Local:
+    """A file here."""
+
+    def __init__(self, file: BinaryIO, path: Path | None) -> None:
+        self._path = path
+        self._descriptor = file.fileno()
+        self._before = os.fstat(self._descriptor)
+        self.size = self._before.st_size
+
+    @property
+    def mark(self) -> tuple[int, int, int]:
+        return self._before.st_mtime_ns, self._before.st_ino, self._before.st_dev
+
+    def read_at(self, into: memoryview, offset: int) -> int:
+        return os.preadv(self._descriptor, [into], offset)
+
+    def pread(self, count: int, offset: int) -> bytes:
+        return os.pread(self._descriptor, count, offset)
+
+    def changed(self) -> bool:
+        try:
+            now = [os.fstat(self._descriptor)]
+            if self._path is not None:
+                now.append(os.stat(self._path))
+        except OSError:
+            return True
+        return any(_identity(status) != _identity(self._before) for status in now)
+
+
 def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
@@ -128,13 +156,17 @@ Openable = BinaryIO | str | os.PathLike[str] | Window
 
 
 def open_window(name: str, source: Openable) -> Window:
-    """Open a path, or take over a binary stream; raises `BadSource`.
+    """Open a path or an address, or take over a binary stream; raises `BadSource`.
 
     Only regular files are opened by path: a device or a pipe may never end.
     """
     try:
         if isinstance(source, Window):
             return source
+        if isinstance(source, RemoteFile):
+            return Window(source, name)
+        if isinstance(source, str) and is_remote(source):
+            return Window(RemoteFile(source), name)
         if not isinstance(source, str | os.PathLike):
             return Window(spool(source), name)
         path = Path(source)
