@@ -37,6 +37,10 @@ ONCE = {  # what is done once, and has no settings that stay
     "impact": "Say what depends on captures that are to go.",
     "purge": "Take captures out of an index.",
     "heritrix-profile": "Make a Heritrix job that asks.",
+    "hash_documents": "Hash every object that a glob names, into shards.",
+    "dedup_hashes": "Keep one path of each hash in such shards.",
+    "run_pipeline": "Do both on this machine.",
+    "generate_corpus": "Make files to try that on.",
 }
 
 

@@ -1,0 +1,84 @@
+"""``bin/run_pipeline``: hash and deduplicate on one machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import click
+
+from dedupindex.cli.common import Command, print_json, say, warn
+from dedupindex.documents.pipeline import run_pipeline
+from dedupindex.documents.run import Options
+from dedupindex.documents.shards import CHARACTERS, FORMATS, Layout
+from dedupindex.errors import Damaged
+from dedupindex.tables import amount, printable
+
+EXAMPLES = """
+bin/run_pipeline '/data/[0-7]*,/data/[89a-f]*' out     out/unique has a file for each shard
+bin/run_pipeline '/data/**' out --debug                one process at a time, and what each did
+"""
+
+
+@click.command(cls=Command, examples=EXAMPLES)
+@click.argument("globs", metavar="GLOBS")
+@click.argument("output_dir", metavar="OUTPUT_DIR", type=click.Path(path_type=Path))
+@click.option("--debug", is_flag=True, help="Run the processes one by one, and say what each did.")
+@click.option(
+    "--characters", type=click.IntRange(1, CHARACTERS), default=1, show_default=True,
+    help="Of the hash, that tell the shard.",
+)  # fmt: skip
+@click.option(
+    "--format", "form", type=click.Choice(FORMATS), default="parquet", show_default=True,
+    help="Of shards and output.",
+)  # fmt: skip
+@click.option(
+    "--jobs", type=click.IntRange(0), default=0, show_default="number of cores",
+    help="Processes for all globs together.",
+)  # fmt: skip
+@click.option(
+    "--memory", default="1GB", show_default=True, help="What DuckDB may take, in each process."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def command(
+    globs: str,
+    output_dir: Path,
+    debug: bool,
+    characters: int,
+    form: str,
+    jobs: int,
+    memory: str,
+    as_json: bool,
+) -> int:
+    """Hash what GLOBS (separated by commas) name, a process for each, and keep one path a hash.
+
+    OUTPUT_DIR/hashes has the shards of bin/hash_documents, OUTPUT_DIR/unique what bin/dedup_hashes
+    makes of each. Run again, only what is new or has changed is hashed.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    named = [part.strip() for part in globs.split(",") if part.strip()]
+    if not named:
+        raise click.UsageError("GLOBS names nothing")
+    options = Options(Layout(characters, form), jobs or len(os.sched_getaffinity(0)), memory=memory)
+    report = run_pipeline(
+        named, output_dir, options, one_by_one=debug, say=say if debug else lambda text: None
+    )
+    failed = 0
+    for done in report.hashing:
+        warn(done.problems)
+        failed += done.report.as_json()["problems"]
+    said = report.as_json()
+    if as_json:
+        print_json(said)
+    else:
+        click.echo(
+            f"{printable(str(output_dir))}: {said['unique_files']:,} unique of "
+            f"{said['total_files']:,} files in {said['elapsed_time_secs']:.1f} s; "
+            f"{said['duplicate_files']:,} duplicates"
+            + (f", {amount(said['bytes_saved'])} saved" if said["bytes_saved"] else "")
+        )
+    if not failed:
+        return 0
+    say(f"status 7: {failed:,} objects could not be read, and are left out")
+    return Damaged.exit_status

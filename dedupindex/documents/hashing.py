@@ -1,0 +1,75 @@
+"""The BLAKE3 of one object, noticing when it changes meanwhile."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from blake3 import blake3
+
+from dedupindex.documents.finding import Found, stamp_of
+
+LARGE = 1 << 26  # bytes from which an object is hashed by several threads
+_PIECE = 1 << 18  # bytes read at a time: they are hashed while a core's cache has them
+_LARGE_PIECE = 1 << 24  # enough for all threads
+_COARSE = 2_000_000_000  # nanoseconds: the coarsest time stamps of file systems
+
+CHANGED = "was written to while it was hashed; run the same again when it is at rest"
+
+
+class Hashed(NamedTuple):
+    """What came of an object."""
+
+    path: str
+    size: int = 0
+    stamp: str = ""
+    digest: bytes = b""
+    problem: str = ""  # why there is no digest
+
+
+def hash_all(threads: int, batch: Sequence[Found]) -> list[Hashed]:
+    """Hash objects one after the other; large ones by so many threads."""
+    return [_hash(found, threads) for found in batch]
+
+
+def _hash(found: Found, threads: int) -> Hashed:
+    try:
+        return _hash_file(found.path, threads)
+    except OSError as error:
+        return Hashed(found.path, problem=f"cannot be read: {error.strerror or error}")
+
+
+def _hash_file(path: str, threads: int) -> Hashed:
+    """Raises `OSError`. Read, not mapped: a file that is cut off meanwhile would kill us."""
+    begin = time.time_ns()
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would wait for ever
+    try:
+        before = os.fstat(file)
+        large = before.st_size >= LARGE
+        hasher = blake3(max_threads=threads if large else 1)
+        size = 0
+        for piece in _pieces(file, _LARGE_PIECE if large else _PIECE):
+            hasher.update(piece)
+            size += len(piece)
+        after = os.fstat(file)
+    finally:
+        os.close(file)
+    stamp = stamp_of(after)
+    if size != after.st_size or stamp != stamp_of(before):
+        return Hashed(path, problem=CHANGED)
+    if max(after.st_mtime_ns, after.st_ctime_ns) > begin - _COARSE:
+        stamp = ""  # a change to come may bear the same time
+    return Hashed(path, size, stamp, hasher.digest())
+
+
+_buffers: dict[int, memoryview] = {}  # by their sizes: making one costs as much as hashing it
+
+
+def _pieces(file: int, length: int) -> Iterator[memoryview]:
+    buffer = _buffers.get(length)
+    if buffer is None:
+        buffer = _buffers[length] = memoryview(bytearray(length))
+    while count := os.readv(file, [buffer]):
+        yield buffer[:count]
