@@ -21,7 +21,7 @@ from dedupindex.index.protocol import Load
 from dedupindex.index.runs import RunWriter
 
 if TYPE_CHECKING:
-    from tests.peers.cassandra import Ring
+    from tests.peers.cassandra import Keyspaces, Ring
 
 settings.register_profile(
     "ours", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
@@ -62,6 +62,15 @@ def cassandra() -> Iterator[Ring]:
     from tests.peers.cassandra import ring
 
     with ring(1) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def keyspaces(cassandra: Ring) -> Iterator[Keyspaces]:
+    """Keyspaces of that cluster, each for one index."""
+    from tests.peers.cassandra import Keyspaces
+
+    with Keyspaces(cassandra) as found:
         yield found
 
 

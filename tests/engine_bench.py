@@ -13,6 +13,7 @@ from pathlib import Path
 from dedupindex.capture import Capture, Evidence
 from dedupindex.digest import Digest
 from dedupindex.index import open_index
+from dedupindex.index.address import is_cluster
 from dedupindex.index.cells import NOWHERE, Place, encode, encode_revisit
 from dedupindex.index.identity import Identity, Settings
 from dedupindex.index.protocol import Container, Counts, Engine, Load, View
@@ -50,6 +51,7 @@ class Bench:
         self.settings = settings or Settings()
         self._runs = directory
         self._staged = 0
+        self.engine, self.packs = engine, not is_cluster(engine)
         self.numbers: dict[Place, int] = {}
         Identity(engine, self.settings).write(self.index)
 

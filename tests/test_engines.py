@@ -6,8 +6,8 @@ import json
 import random
 import resource
 import tempfile
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,22 +26,43 @@ from dedupindex.lookup import Match, Query, Strategy, find
 from dedupindex.urlkey import urlkey
 from tests.captures import capture, sha1
 from tests.engine_bench import Bench
+from tests.peers.cassandra import Keyspaces
 from tests.test_settle import conflicting, model, same
 
-ENGINES = ["lmdb", "whoosh"]
+FILES = ["lmdb", "whoosh"]
+ENGINES = [*FILES, pytest.param("cassandra", marks=pytest.mark.peer)]
+# What a cluster does not do, by design: its data is in no files here, so nothing is to be copied,
+# damaged, cut, packed or left behind; no state of it stays while others write; a load is not there
+# whole or not at all, but run again. `peers/test_cassandra.py` has what it does instead.
+of_files = pytest.mark.parametrize("make", FILES, indirect=True)
 A, WWW, B = b"http://example.com/a", b"https://www.example.com/a", b"http://other.org/b"
 
 Make = Callable[..., Bench]
+On = Callable[[str], AbstractContextManager[Callable[[], str]]]
+
+
+@pytest.fixture(scope="session")
+def on(request: pytest.FixtureRequest) -> On:
+    """Of the name of an engine, what gives new indexes their engines: for a cluster addresses."""
+
+    def on(engine: str) -> AbstractContextManager[Callable[[], str]]:
+        if engine == "cassandra":
+            keyspaces: Keyspaces = request.getfixturevalue("keyspaces")
+            return keyspaces.some()
+        return nullcontext(lambda: engine)
+
+    return on
 
 
 @pytest.fixture(params=ENGINES)
-def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
+def make(request: pytest.FixtureRequest, tmp_path: Path, on: On) -> Iterator[Make]:
     count = iter(range(100))
+    with on(request.param) as engine:
 
-    def make(settings: Settings | None = None) -> Bench:
-        return Bench(tmp_path / f"bench-{next(count)}", request.param, settings)
+        def make(settings: Settings | None = None) -> Bench:
+            return Bench(tmp_path / f"bench-{next(count)}", engine(), settings)
 
-    return make
+        yield make
 
 
 @pytest.fixture
@@ -143,11 +164,11 @@ def test_captures_come_in_the_order_of_digests(bench: Bench) -> None:
     st.lists(st.integers(0, 12), max_size=2),
 )
 def test_any_order_and_splitting_ends_in_the_same_index(
-    engine: str, items: list[Capture], cuts: list[int]
+    on: On, engine: str, items: list[Capture], cuts: list[int]
 ) -> None:
     places = [0, *sorted(cuts), len(items)]
-    with tempfile.TemporaryDirectory() as directory:
-        bench = Bench(Path(directory), engine)
+    with tempfile.TemporaryDirectory() as directory, on(engine) as name:
+        bench = Bench(Path(directory), name())
         for start, end in zip(places, places[1:], strict=False):
             bench.load(items[start:end])
             held, counts = bench.held(), bench.counts()
@@ -378,11 +399,13 @@ def test_captures_keep_their_crawl(bench: Bench) -> None:
             assert [engine.number_of(place) for place in places] == [1, 2, 3, 4, 5]
             assert engine.number_of(Place("/warcs/1.warc.gz", "monthly")) == 0
             assert engine.check() == []
-            engine.compact()
+            if bench.packs:
+                engine.compact()
     bench.load([], dropped=["/warcs/1.warc.gz"])  # whoever's it is
     assert sorted(item for _, item in bench.held()) == sorted(items[3:])
 
 
+@of_files
 def test_the_crawl_of_what_an_older_version_loaded(bench: Bench) -> None:
     """It numbered names only, and knew a crawl by the registration of the file."""
     bench.load([capture(1), capture(2, container="row.warc.gz")])
@@ -457,6 +480,7 @@ def data_files(bench: Bench) -> list[Path]:
     ]
 
 
+@of_files
 def test_missing_data_is_an_outage(bench: Bench) -> None:
     bench.load([capture()])
     for path in data_files(bench):
@@ -465,6 +489,7 @@ def test_missing_data_is_an_outage(bench: Bench) -> None:
         pass
 
 
+@of_files
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # Whoosh, of cut files
 def test_data_cut_short_is_told(bench: Bench) -> None:
     bench.load(some(0, 2000))
@@ -478,6 +503,7 @@ def test_data_cut_short_is_told(bench: Bench) -> None:
     assert bench.counts().captures == 2000
 
 
+@of_files
 def test_check_finds_every_flipped_byte(bench: Bench) -> None:
     victim = capture(7, b"http://example.com/victim?q=1", mime=b"x-odd/type", status=404)
     bench.load([*some(0, 5), victim, *some(8, 20)])
@@ -495,6 +521,7 @@ def test_check_finds_every_flipped_byte(bench: Bench) -> None:
     path.write_bytes(data)
 
 
+@of_files
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # Whoosh, of damaged files
 def test_check_never_raises(bench: Bench) -> None:
     bench.load([*some(0, 30), capture(40, A, evidence=Evidence.REVISIT)])
@@ -516,6 +543,7 @@ def test_check_never_raises(bench: Bench) -> None:
 # --- while others read and write, and when things fail -------------------------------------------
 
 
+@of_files
 @pytest.mark.parametrize("count", [1, 2000])
 def test_a_view_keeps_its_state(count: int, bench: Bench) -> None:
     bench.load(some(0, 500))
@@ -530,6 +558,7 @@ def test_a_view_keeps_its_state(count: int, bench: Bench) -> None:
     assert bench.counts()[:2] == (500 + count, 500 + count)
 
 
+@of_files
 def test_a_copy_is_an_index_of_one_state(bench: Bench, tmp_path: Path) -> None:
     bench.load([*some(0, 300), capture(1, A, 2)], [Container("c", 1, "aa", 1)], note={"a": 1})
     held = bench.held()
@@ -551,6 +580,7 @@ def test_a_copy_is_an_index_of_one_state(bench: Bench, tmp_path: Path) -> None:
     assert copied.counts().captures == 311
 
 
+@of_files
 def test_compacting_keeps_the_content(bench: Bench) -> None:
     marks = [capture(n, A, evidence=Evidence.REVISIT) for n in range(3)]
     bench.load([*some(0, 200), *marks], [Container("c", 1, "aa", 1)], note={"a": 1})
@@ -595,6 +625,7 @@ def size_without_leftovers(bench: Bench) -> int:
     return sum(path.stat().st_size for path in data_files(bench))
 
 
+@of_files
 @pytest.mark.parametrize("large", [True, False])
 def test_killed_at_any_moment_and_loaded_again(large: bool, make: Make) -> None:
     first = some(0, 300 if large else 1500)
@@ -618,6 +649,7 @@ def test_killed_at_any_moment_and_loaded_again(large: bool, make: Make) -> None:
         assert size_without_leftovers(bench) < 1.5 * size
 
 
+@of_files
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # Whoosh, of a failed copy
 @pytest.mark.parametrize("share", [0.3, 0.95])
 def test_a_full_disk_leaves_the_old_state(share: float, make: Make) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dedupindex.errors import BadInput
+from dedupindex.index.address import is_cluster
 from dedupindex.index.identity import read_identity
 from dedupindex.index.protocol import Engine
 
@@ -33,4 +34,8 @@ def open_index(index: Path, *, write: bool = False) -> Engine:
         from dedupindex.index.whoosh_engine import WhooshEngine
 
         return WhooshEngine(index, write=write)
+    if is_cluster(engine):
+        from dedupindex.index.cassandra_engine import CassandraEngine
+
+        return CassandraEngine(index, write=write)
     raise BadInput(f"the index at {index} is on engine {engine!r}; this version has {ENGINES}")

@@ -117,6 +117,17 @@ def patiently(work: Callable[[], Result]) -> Result:
     return work()
 
 
+def write_all(session: Session, writes: Sequence[tuple[Statement, Sequence[Any]]]) -> None:
+    """Write, side by side; what a cluster that was away for a moment refused is written again."""
+
+    def once() -> None:
+        for _ in session.execute_many(writes):
+            pass
+
+    if writes:
+        patiently(once)
+
+
 class _Shared:
     """The sessions of this process, by cluster, and how many hold each."""
 

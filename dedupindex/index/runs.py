@@ -21,13 +21,16 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from dedupindex.errors import Damaged
 from dedupindex.files import sync_directory
 
 CHUNK = 2048  # entries
 RUN_BYTES = 160 << 20  # of staged entries before a run is written; about twice that in memory
+_SORTED_BYTES = 32 << 20  # the same where items are sorted beside other work
 FAN_IN = 128  # runs merged at once; more are merged in steps
 
 _OVERHEAD = 49  # bytes that a bytes object and its place in a list add in memory
@@ -163,3 +166,20 @@ def merge_files(paths: list[Path], directory: Path) -> Iterator[list[bytes]]:
         write_run(merged, merge([read_run(path) for path in paths[:FAN_IN]]))
         paths, step = [*paths[FAN_IN:], merged], step + 1
     yield from merge([read_run(path) for path in paths])
+
+
+def in_order(items: Iterable[bytes], scratch: Path) -> Iterator[bytes]:
+    """Items of any number, sorted: many in a directory that is made in `scratch`."""
+    items = iter(items)
+    held = list(islice(items, CHUNK))
+    if len(held) < CHUNK:
+        yield from sorted(held)
+        return
+    with TemporaryDirectory(dir=scratch, prefix="sorting-") as folder:
+        writer = RunWriter(Path(folder), "sorted", run_bytes=_SORTED_BYTES)
+        while held:
+            writer.extend(held)
+            held = list(islice(items, CHUNK))
+        writer.flush()
+        for batch in merge_files(writer.paths, Path(folder)):
+            yield from batch

@@ -14,10 +14,13 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from dedupindex.index.address import Address
+from dedupindex.index.cassandra_schema import made
+from dedupindex.index.cql import Statement, Use, connect, write_all
 from tests.conftest import need
 from tests.peers.environments import PEERS
 
@@ -190,6 +193,59 @@ class Ring:
         options = {"replication": len(self.nodes), **options}
         chosen = "&".join(f"{name}={value}" for name, value in options.items())
         return f"cassandra://{hosts}/{keyspace or f'k{secrets.token_hex(6)}'}?{chosen}"
+
+
+_KEYS = {
+    "capture": "dk",
+    "place": "number",
+    "number": "place",
+    "container": "name",
+    "about": "name",
+}
+
+
+class Keyspaces:
+    """Keyspaces that tests use one after the other: to make one takes seconds. To be entered.
+
+    As long as it is entered, a session is open, which the tests then share.
+    """
+
+    def __init__(self, ring: Ring) -> None:
+        self._ring = ring
+        self._free: list[str] = []
+        self.spoiled: set[str] = set()  # addresses that are not used again
+
+    def __enter__(self) -> Keyspaces:
+        self._session = connect(Address.parse(self._ring.address()))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._session.close()
+
+    @contextmanager
+    def some(self) -> Iterator[Callable[[], str]]:
+        """Gives addresses of indexes that hold nothing."""
+        taken: list[str] = []
+
+        def one() -> str:
+            taken.append(self._free.pop() if self._free else self._ring.address())
+            return taken[-1]
+
+        yield one
+        for address in set(taken) - self.spoiled:
+            self._empty(Address.parse(address).keyspace)
+            self._free.append(address)
+
+    def _empty(self, keyspace: str) -> None:
+        """Remove all rows: quicker than to truncate."""
+        session = self._session
+        if not made(session, keyspace):
+            return
+        for table, key in _KEYS.items():
+            keys = Statement(f"SELECT DISTINCT {key} FROM {keyspace}.{table}")
+            remove = Statement(f"DELETE FROM {keyspace}.{table} WHERE {key} = ?", Use.WRITE)
+            rows = [row for page in session.scan(keys) for row in page]
+            write_all(session, [(remove, row) for row in rows])
 
 
 @contextmanager

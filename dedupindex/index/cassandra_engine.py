@@ -1,0 +1,195 @@
+"""The engine for more than one machine: captures in Apache Cassandra, or ScyllaDB.
+
+A directory names the cluster (``index.json``), and is where builds of this machine stage; all else
+is in one keyspace, for any number of machines that read, and one at a time that loads. A load is
+not there at once or not at all: what it has written is true when it is there, and a load that was
+killed is simply run again. Until the first one has finished the index answers nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from dedupindex.errors import BadInput, IndexUnavailable
+from dedupindex.index.address import Address
+from dedupindex.index.cassandra_check import counted, problems
+from dedupindex.index.cassandra_load import Loader, numbered_anew
+from dedupindex.index.cassandra_places import bytes_of, register
+from dedupindex.index.cassandra_schema import Statements, empty, made, make
+from dedupindex.index.cassandra_state import About, Lease, State, agree
+from dedupindex.index.cassandra_view import CassandraView
+from dedupindex.index.cells import Place
+from dedupindex.index.cql import Session, connect, write_all
+from dedupindex.index.identity import read_identity, unfinished
+from dedupindex.index.protocol import Load, numbers_of
+from dedupindex.index.runs import merge_files, read_run
+from dedupindex.index.settle import Outcome, Rule
+
+NO_FILES = "an index on a cluster has no files to copy"
+
+
+class CassandraEngine:
+    """An open index on a cluster; `write` asks for the right to load."""
+
+    def __init__(self, index: Path, *, write: bool = False) -> None:
+        self.index, self._write = index, write
+        self.identity = read_identity(index)
+        self.address = Address.parse(self.identity.engine)
+        self._on = Statements.of(self.address.keyspace)
+        self._places: dict[int, Place] = {}
+        self._session: Session | None = connect(self.address)
+        try:
+            self._made = made(self._session, self.address.keyspace)
+            self._take_identity()
+        except BaseException:
+            self.close()
+            raise
+
+    def _take_identity(self) -> None:
+        """Believe the cluster; a directory only says which it is."""
+        cluster = self._about().identity(self.identity.engine) if self._made else None
+        if cluster is None:
+            self.identity = replace(self.identity, generation=0)
+            return
+        if self.identity.generation:
+            agree(self.identity, cluster, self.address)
+        self.identity = cluster
+
+    def _open(self) -> Session:
+        if self._session is None:
+            raise IndexUnavailable(f"the index at {self.index} is closed")
+        return self._session
+
+    def _about(self) -> About:
+        return About(self._open(), self._on)
+
+    def view(self) -> CassandraView:
+        """What the cluster answers; see `protocol.View`."""
+        if not self.identity.generation:
+            raise IndexUnavailable(unfinished(self.index))
+        return self._view()
+
+    def _view(self) -> CassandraView:
+        keys = self.identity.settings.keys()
+        return CassandraView(self._open(), self._on, keys, self._places, self.index)
+
+    def number_of(self, place: Place) -> int:
+        return self._view().number_of(place) if self._made else 0
+
+    def next_number(self) -> int:
+        return self._about().next_number() if self._made else 1
+
+    def note(self) -> dict[str, Any]:
+        return self._about().state().note if self._made else {}
+
+    def load(self, load: Load) -> Outcome:
+        """Take in a load; see `protocol.Engine.load`. What was written when it fails stays."""
+        for path in load.runs:  # damage is found before anything is written
+            _read_through(path)
+        session = self._open()
+        make(session, self.address)
+        self._made = True
+        with Lease(session, self._on, str(self.address)) as lease:
+            self._take_identity()
+            state = self._about().state()
+            killed = self._begin(state)
+            places = list(load.places)
+            now = register(session, self._on, places)
+            fresh = {now[number]: place for number, place in places}
+            state.written = max(time.time_ns() // 1000, state.written + 2)
+            loader = Loader(
+                session, self._on, self._view(), self._rule(fresh), state.written, lease
+            )
+            loader.drop(self._numbers_of(load.dropped))
+            if load.runs:
+                batches = merge_files(load.runs, load.runs[0].parent)
+                if any(number != given for number, given in now.items()):
+                    batches = numbered_anew(batches, self.identity.settings.keys(), now)
+                (loader.add if state.generation else loader.fill)(batches)
+            self._finish(load, state, loader.outcome, recount=killed)
+        return loader.outcome
+
+    def _begin(self, state: State) -> bool:
+        """Note that a load begins; whether counts are to be made anew, as one did not finish."""
+        about = self._about()
+        killed = about.get("loading") is not None
+        if not state.generation:
+            if killed:
+                empty(self._open(), self.address.keyspace)
+            about.identify(self.identity)
+        about.put("loading", True)
+        return killed and state.generation > 0
+
+    def _rule(self, fresh: dict[int, Place]) -> Rule:
+        settings, view = self.identity.settings, self._view()
+
+        def place_of(number: int) -> Place:
+            return fresh.get(number) or view.place_of(number)
+
+        return Rule(settings.keys(), settings.keep == "latest", place_of)
+
+    def _numbers_of(self, names: frozenset[str]) -> set[int]:
+        return numbers_of(self._view(), names)
+
+    def _finish(self, load: Load, state: State, outcome: Outcome, *, recount: bool) -> None:
+        """Write what becomes true with the captures; the state last."""
+        session, on, about = self._open(), self._on, self._about()
+        fresh = {bytes_of(one.name): one for one in load.containers}
+        gone = [bytes_of(name) for name in load.dropped if bytes_of(name) not in fresh]
+        names = [*fresh, *gone]
+        found = session.execute_many((on.container, (name,)) for name in names)
+        there = {name for name, rows in zip(names, found, strict=True) if rows}
+        write_all(session, [(on.remove_container, (name,)) for name in gone])
+        told = [(name, json.dumps(one._asdict())) for name, one in fresh.items()]
+        write_all(session, [(on.put_container, pair) for pair in told])
+        state.containers += len(fresh.keys() - there) - len(there.intersection(gone))
+        for name in ("captures", "digests", "checksum"):
+            changed = getattr(state, name) + getattr(outcome, name)
+            setattr(state, name, changed % (1 << 64))
+        if recount:
+            for name, count in counted(self._view())._asdict().items():
+                setattr(state, name, count)
+        state.generation += 1
+        state.note = load.note or state.note
+        state.own_digests = state.own_digests and (load.own_digests or not load.runs)
+        about.put("state", asdict(state))
+        about.remove("loading")
+        self.identity = replace(self.identity, generation=state.generation)
+        self.identity.write(self.index)
+
+    def check(self) -> list[str]:
+        """Read everything back; see `protocol.Engine.check`."""
+        with self.view() as view:
+            return problems(view, self._about().state())
+
+    def copy(self, target: Path) -> None:
+        """A cluster is copied capture by capture, see `copying`; its own tools do it better."""
+        raise BadInput(NO_FILES)
+
+    def compact(self) -> None:
+        """A cluster compacts by itself."""
+        raise BadInput(
+            f"the nodes of {self.address} compact by themselves; nodetool compact makes them do so"
+        )
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+            self._places.clear()
+
+    def clear_leftovers(self) -> None:
+        """Nothing is left behind: the next load sees to what a killed one wrote."""
+
+
+def _read_through(path: Path) -> None:
+    """Raise `Damaged` or `IndexUnavailable` if a run cannot be read to its end."""
+    try:
+        for _ in read_run(path):
+            pass
+    except OSError as error:
+        raise IndexUnavailable(f"{path}: {error}; nothing was changed") from error

@@ -1,0 +1,203 @@
+"""What an index on a cluster says of itself: identity, counts, the numbers given out, who loads.
+
+Rows of the table ``about``. `state` is written last in a load, in one piece; `loading` stands from
+before the first capture until after that, so that it tells of a load that was killed. What such a
+load has written is true as it is; only the counts must then be made anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from types import TracebackType
+from typing import Any
+
+from dedupindex.errors import FormatFromFuture, IndexBusy, IndexUnavailable, SettingsConflict
+from dedupindex.index import identity as directory
+from dedupindex.index.address import Address
+from dedupindex.index.cassandra_schema import Statements
+from dedupindex.index.cql import Session, Settled, Statement, conditionally
+from dedupindex.index.identity import Identity, Settings
+
+LEASE = 60  # seconds that a loader which has died, on another machine, keeps others waiting
+_RENEWED = LEASE / 6
+
+
+@dataclass
+class State:
+    """The content of `state`."""
+
+    generation: int = 0  # loads that were finished
+    captures: int = 0
+    digests: int = 0
+    containers: int = 0
+    checksum: int = 0  # see `settle.checksum`
+    own_digests: bool = True
+    written: int = 0  # the latest timestamp of a capture, microseconds since 1970
+    note: dict[str, Any] = field(default_factory=dict)
+
+
+class About:
+    """The rows of ``about`` of one index."""
+
+    def __init__(self, session: Session, statements: Statements) -> None:
+        self._session, self._on = session, statements
+
+    def get(self, name: str) -> Any:
+        """A value, None if it is not there."""
+        rows = self._session.execute(self._on.about, name)
+        return json.loads(rows[0][0]) if rows else None
+
+    def put(self, name: str, value: Any) -> None:
+        self._session.execute(self._on.put_about, name, json.dumps(value))
+
+    def remove(self, name: str) -> None:
+        self._session.execute(self._on.remove_about, name)
+
+    def state(self) -> State:
+        """The state after the last load."""
+        return State(**(self.get("state") or {}))
+
+    def next_number(self) -> int:
+        """The first container number that was given to nobody."""
+        return int(self.get("next_number") or 1)
+
+    def take_numbers(self, count: int) -> int:
+        """The first of `count` container numbers that nobody else gets.
+
+        Nobody is told twice of the same: at worst some numbers are never used.
+        """
+        session, on = self._session, self._on
+        session.execute(on.begin_about, "next_number", "1")
+        while True:
+            text = session.execute(on.about_now, "next_number")[0][0]
+            first, after = int(text), json.dumps(int(text) + count)
+            rows = session.execute(on.change_about, after, "next_number", text)
+            if rows and rows[0][0]:
+                return first
+
+    def identity(self, engine: str) -> Identity | None:
+        """What the index in the cluster is, None before its first load was finished.
+
+        Raises `FormatFromFuture`.
+        """
+        state = self.state()
+        said = self.get("identity") if state.generation else None
+        if said is None:
+            return None
+        if said["format"] != directory.FORMAT:
+            raise FormatFromFuture(
+                f"the index at {engine} has format {said['format']}, this version reads format "
+                f"{directory.FORMAT}; use the dedupindex that wrote it, or a newer one"
+            )
+        settings = Settings(**said["settings"])
+        return Identity(engine, settings, said["canonicaliser"], state.generation)
+
+    def identify(self, identity: Identity) -> None:
+        """Say what the index will be, before its first load."""
+        said = {"format": directory.FORMAT, "settings": asdict(identity.settings)}
+        self.put("identity", {**said, "canonicaliser": identity.canonicaliser})
+
+
+def agree(mine: Identity, cluster: Identity, address: Address) -> None:
+    """Raise `SettingsConflict` unless a directory speaks of the index that the cluster has."""
+    one = mine.settings, mine.canonicaliser
+    if one != (cluster.settings, cluster.canonicaliser):
+        raise SettingsConflict(
+            f"the index at {address} has other settings than {directory.FILE} of its directory "
+            "here says; name the address itself, or another directory"
+        )
+
+
+class Lease:
+    """The right to load, of one process at a time in all the world. To be entered.
+
+    It is renewed by a thread. One that is held by a process that has died on this machine is taken
+    over at once; of another machine it is waited for until it ends by itself.
+    """
+
+    def __init__(self, session: Session, statements: Statements, index: str) -> None:
+        self._session, self._on, self._index = session, statements, index
+        self._text = json.dumps({**_process(), "token": secrets.token_hex(8)})
+        self._ended = threading.Event()
+        self._renewed = 0.0
+
+    def __enter__(self) -> Lease:
+        self._renewed = time.monotonic()
+        found = self._try(self._on.lease, self._text, LEASE)
+        if not found.won and found.row is not None and _dead(found.row[0]):
+            found = self._try(self._on.renew, LEASE, self._text, found.row[0])
+        if not found.won:
+            holder = json.loads(found.row[0]) if found.row else {}
+            raise IndexBusy(
+                f"process {holder.get('pid', '?')} on {holder.get('host', '?')} is writing to "
+                f"{self._index}; try again later (a minute after it died)"
+            )
+        self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
+        self._thread.start()
+        return self
+
+    def _try(self, statement: Statement, *values: Any) -> Settled:
+        back, text = self._on.about_now, self._text
+        return conditionally(
+            self._session, statement, values, back, ("lease",), lambda row: row[0] == text
+        )
+
+    def check(self) -> None:
+        """Raise `IndexUnavailable` if somebody else may be loading by now."""
+        if time.monotonic() - self._renewed > LEASE - _RENEWED:
+            raise IndexUnavailable(
+                f"the right to write to {self._index} was lost, since the cluster did not answer "
+                "for a while; run the same command again"
+            )
+
+    def _renew(self) -> None:
+        while not self._ended.wait(_RENEWED):
+            with suppress(IndexUnavailable):
+                now = time.monotonic()
+                values = LEASE, self._text, self._text
+                rows = self._session.execute(self._on.renew, *values)
+                if rows and rows[0][0]:
+                    self._renewed = now
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+        with suppress(IndexUnavailable):  # it ends by itself
+            self._session.execute(self._on.release, self._text)
+
+
+def _process() -> dict[str, Any]:
+    """This process as others on its machine find it: the boot, the space of numbers, the start."""
+    return {"host": socket.gethostname(), "pid": os.getpid(), **_seen(os.getpid())}
+
+
+def _seen(pid: int) -> dict[str, str]:
+    with open("/proc/sys/kernel/random/boot_id") as stream:
+        boot = stream.read().strip()
+    space = os.readlink("/proc/self/ns/pid")
+    try:
+        with open(f"/proc/{pid}/stat") as stream:
+            began = stream.read().rpartition(")")[2].split()[19]
+    except OSError:
+        began = ""
+    return {"boot": boot, "space": space, "began": began}
+
+
+def _dead(text: str) -> bool:
+    """Whether the process that holds a lease is surely gone."""
+    holder = json.loads(text)
+    seen = _seen(int(holder["pid"]))
+    here = (holder["boot"], holder["space"]) == (seen["boot"], seen["space"])
+    return here and bool(holder["began"] != seen["began"])

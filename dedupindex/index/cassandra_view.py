@@ -1,0 +1,298 @@
+"""Reading an index on a cluster: all of a digest at once, so that a lookup waits only once.
+
+There is no state of a whole cluster to read from. Each answer is true by itself; a load becomes
+visible while it goes on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+from dedupindex.capture import Capture
+from dedupindex.digest import Digest
+from dedupindex.errors import Damaged, IndexUnavailable, StrategyUnavailable
+from dedupindex.index import byurl
+from dedupindex.index.answer_bytes import BROKEN
+from dedupindex.index.cassandra_places import bytes_of, key_of, text_of
+from dedupindex.index.cassandra_schema import Statements
+from dedupindex.index.cassandra_state import About
+from dedupindex.index.cells import (
+    DIGEST_KEY,
+    Keys,
+    Place,
+    answers,
+    canonical_prefix,
+    container_of,
+    decode,
+    digest_of_key,
+    digest_prefix,
+    entries_of,
+)
+from dedupindex.index.cql import Row, Session, Statement
+from dedupindex.index.marks import denied
+from dedupindex.index.protocol import Container, Counts
+from dedupindex.index.runs import in_order
+from dedupindex.urlkey import urlkey
+
+AT_ONCE = 100  # rows of a digest that are read at first; nearly all digests have fewer
+_KEPT = 4096  # digests that a view remembers
+_ROUNDS = 10  # reads for the rows of one digest, if crawls have reported very many under it
+_PLACES_KEPT = 100_000
+
+Cell = tuple[bytes, bytes]
+
+
+class Partition(NamedTuple):
+    """The first rows of a digest that bin/index took in."""
+
+    cells: list[Cell]  # what of a key follows the digest, and the cell; in order
+    whole: bool
+
+
+class CassandraView:
+    """What a cluster answers; see `protocol.View`."""
+
+    def __init__(
+        self,
+        session: Session,
+        statements: Statements,
+        keys: Keys,
+        places: dict[int, Place],
+        scratch: Path,
+    ) -> None:
+        self._session, self._on, self.keys = session, statements, keys
+        self._places, self._scratch = places, scratch
+        self._known: dict[bytes, Partition] = {}
+
+    def __enter__(self) -> CassandraView:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._known.clear()
+
+    # --- lookups ---------------------------------------------------------------------------------
+
+    def ahead(self, digests: Iterable[Digest]) -> None:
+        """Read what lookups of these digests will ask for, side by side."""
+        wanted = [
+            key for key in dict.fromkeys(map(digest_prefix, digests)) if key not in self._known
+        ]
+        wanted = wanted[:_KEPT]
+        for key, rows in zip(wanted, self._partitions(wanted), strict=True):
+            self._keep(key, rows)
+        numbers = {
+            container_of(entry)
+            for key in wanted
+            for _, cell in self._known[key].cells
+            for entry in entries_of(cell)
+            if answers(entry)
+        }
+        unknown = sorted(numbers - self._places.keys() - {0})
+        asked = ((self._on.place, (number,)) for number in unknown)
+        for number, found in zip(unknown, self._session.execute_many(asked), strict=True):
+            if found:
+                self._remember(number, found[0])
+
+    def _partitions(self, keys: list[bytes]) -> Iterator[list[Row]]:
+        asked = ((self._on.partition, (key, AT_ONCE + 1)) for key in keys)
+        return self._session.execute_many(asked)
+
+    def _keep(self, key: bytes, rows: list[Row]) -> Partition:
+        found = Partition(
+            [(rest, cell) for rest, crawl, cell in rows if crawl == 0], len(rows) <= AT_ONCE
+        )
+        if len(self._known) >= 2 * _KEPT:
+            self._known.clear()
+        self._known[key] = found
+        return found
+
+    def partition(self, key: bytes) -> Partition:
+        """The first rows of a digest."""
+        found = self._known.get(key)
+        if found is None:
+            found = self._keep(key, self._session.execute(self._on.partition, key, AT_ONCE + 1))
+        return found
+
+    def cell(self, key: bytes) -> bytes | None:
+        """What is under a key."""
+        start, rest = _parted(key)
+        known = self.partition(start)
+        for one, cell in known.cells:
+            if one == rest:
+                return cell
+        if known.whole:
+            return None
+        rows = self._session.execute(self._on.cell, start, rest)
+        return bytes(rows[0][0]) if rows else None
+
+    def exact(self, digest: Digest, url: bytes) -> list[Capture]:
+        key = self.keys.of(digest, url)
+        cell = self.cell(key)
+        if cell is None:
+            return []
+        return [capture for capture in self.decoded(key, cell) if capture.url == url]
+
+    def canonical(self, digest: Digest, key: bytes, limit: int) -> list[Capture]:
+        start, begin = _parted(canonical_prefix(digest, key))
+        known = self.partition(start)
+        if known.whole:
+            cells = [pair for pair in known.cells if pair[0].startswith(begin)]
+        else:
+            end = _next(begin)
+            cells = self._rows(self._on.between, start, begin, end, limit)
+        found = self._decoded(start, cells[: max(limit, 0)])
+        return [capture for capture in found if urlkey(capture.url) == key]
+
+    def any(self, digest: Digest, limit: int) -> list[Capture]:
+        start = digest_prefix(digest)
+        known = self.partition(start)
+        cells = known.cells
+        if not known.whole and len(cells) < limit:
+            cells = self._rows(self._on.between, start, b"", b"\xff" * 16, limit)
+        return self._decoded(start, cells[: max(limit, 0)])
+
+    def _rows(
+        self, between: Statement, start: bytes, begin: bytes, end: bytes, limit: int
+    ) -> list[Cell]:
+        """The first rows of a digest within a range that bin/index took in, up to `limit`."""
+        found: list[Cell] = []
+        for _ in range(_ROUNDS):
+            rows = self._session.execute(between, start, begin, end, max(limit, AT_ONCE))
+            found += [(rest, cell) for rest, crawl, cell in rows if crawl == 0]
+            if len(found) >= limit or len(rows) < max(limit, AT_ONCE):
+                break
+            begin = rows[-1][0] + b"\0"
+        return found
+
+    def denies(self, digest: Digest, capture: Capture) -> bool:
+        key = self.keys.of(digest, capture.url)
+        cell = self.cell(key)
+        try:
+            return cell is not None and denied(entries_of(cell), capture)
+        except BROKEN as error:
+            raise Damaged(f"the entry under {key.hex()} is damaged: {error!r}") from error
+
+    def at_url(self, url: bytes) -> Iterator[Capture]:
+        raise StrategyUnavailable(byurl.MISSING)
+
+    def at_urlkey(self, key: bytes) -> Iterator[Capture]:
+        raise StrategyUnavailable(byurl.MISSING)
+
+    def _decoded(self, start: bytes, cells: list[Cell]) -> list[Capture]:
+        return [one for rest, cell in cells for one in self.decoded(start + rest, cell)]
+
+    def decoded(self, key: bytes, cell: bytes) -> list[Capture]:
+        """The originals of a cell; raises `Damaged`."""
+        try:
+            return [
+                decode(key, entry, self.place_of) for entry in entries_of(cell) if answers(entry)
+            ]
+        except BROKEN as error:
+            raise Damaged(f"the entry under {key.hex()} is damaged: {error!r}") from error
+
+    # --- names -----------------------------------------------------------------------------------
+
+    def place_of(self, number: int) -> Place:
+        """What a container number stands for."""
+        place = self._places.get(number)
+        if place is None:
+            rows = self._session.execute(self._on.place, number)
+            if not rows:
+                raise KeyError(f"container number {number} has no name")
+            place = self._remember(number, rows[0])
+        return place
+
+    def _remember(self, number: int, row: Row) -> Place:
+        if len(self._places) >= _PLACES_KEPT:
+            self._places.clear()
+        place = self._places[number] = Place(text_of(row[0]), text_of(row[1]))
+        return place
+
+    def number_of(self, place: Place) -> int:
+        """The container number of a place, 0 if it has none."""
+        rows = self._session.execute(self._on.number, key_of(place))
+        return int(rows[0][0]) if rows else 0
+
+    def places(self) -> Iterator[tuple[int, Place]]:
+        for page in self._session.scan(self._on.places):
+            for number, container, crawl in page:
+                yield number, Place(text_of(container), text_of(crawl))
+
+    def registrations(self) -> Iterator[Container]:
+        """Every registered container, in no order."""
+        for page in self._session.scan(self._on.containers):
+            for (about,) in page:
+                yield Container(**json.loads(about))
+
+    def containers(self) -> Iterator[Container]:
+        found = self.registrations()
+        named = (bytes_of(one.name) + b"\0" + json.dumps(one).encode() for one in found)
+        for item in in_order(named, self._scratch):
+            yield Container(*json.loads(item.partition(b"\0")[2]))
+
+    def container(self, name: str) -> Container | None:
+        rows = self._session.execute(self._on.container, bytes_of(name))
+        return Container(**json.loads(rows[0][0])) if rows else None
+
+    # --- all of it -------------------------------------------------------------------------------
+
+    def counts(self) -> Counts:
+        state = About(self._session, self._on).state()
+        if not state.generation:
+            raise IndexUnavailable(
+                "the index in the cluster is gone, or its first build is going on"
+            )
+        return Counts(state.captures, state.digests, state.containers)
+
+    def own_digests(self) -> bool:
+        return About(self._session, self._on).state().own_digests
+
+    def ledger(self) -> list[str]:
+        """A cluster keeps none."""
+        return []
+
+    def stored(self) -> Iterator[Cell]:
+        """All keys and cells; those of a digest come together, and in order."""
+        for page in self._session.scan(self._on.all_cells):
+            for start, rest, crawl, cell in page:
+                if crawl == 0:
+                    yield start + rest, cell
+
+    def cells(self, prefix: bytes = b"") -> Iterator[Cell]:
+        """In order, which a cluster does not have: all is read, and sorted on disk if need be."""
+        if prefix and len(prefix) >= DIGEST_KEY[prefix[0]]:
+            start, begin = _parted(prefix)
+            statement, values = self._on.between, (start, begin, _next(begin), 2**31 - 1)
+            for page in self._session.scan(statement, *values):
+                yield from ((start + rest, cell) for rest, crawl, cell in page if crawl == 0)
+            return
+        lengths = self.keys.lengths()
+        found = (key + cell for key, cell in self.stored() if key.startswith(prefix))
+        for item in in_order(found, self._scratch):
+            end = lengths[item[0]]
+            yield item[:end], item[end:]
+
+    def captures(self) -> Iterator[tuple[Digest, Capture]]:
+        for key, cell in self.cells():
+            for capture in self.decoded(key, cell):
+                yield digest_of_key(key), capture
+
+
+def _parted(key: bytes) -> tuple[bytes, bytes]:
+    """The digest's part of a key, and the rest."""
+    end = DIGEST_KEY[key[0]]
+    return key[:end], key[end:]
+
+
+def _next(begin: bytes) -> bytes:
+    """What comes after everything that begins so; a rest is shorter than 16 bytes."""
+    return begin + b"\xff" * 16

@@ -1,0 +1,312 @@
+"""What an index on a cluster does beside what every engine must do (`tests/test_engines.py`)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dedupindex.capture import Capture, Evidence
+from dedupindex.errors import Damaged, IndexBusy, IndexUnavailable, SettingsConflict
+from dedupindex.index import cassandra_load, open_index
+from dedupindex.index.address import Address
+from dedupindex.index.cassandra_schema import Statements
+from dedupindex.index.cassandra_state import About, Lease
+from dedupindex.index.cassandra_view import AT_ONCE, CassandraView
+from dedupindex.index.cells import DIGEST_KEY, Place
+from dedupindex.index.cql import Session, Statement, Use, connect
+from dedupindex.index.identity import Identity, Settings
+from dedupindex.index.protocol import Container
+from dedupindex.lookup import LIMIT, Query, Strategy, find
+from dedupindex.urlkey import urlkey
+from tests.captures import capture, sha1
+from tests.engine_bench import Bench
+from tests.peers.cassandra import Keyspaces
+
+pytestmark = pytest.mark.peer
+A, B = b"http://example.com/a", b"http://other.org/b"
+
+Make = Callable[..., Bench]
+
+
+@pytest.fixture
+def make(keyspaces: Keyspaces, tmp_path: Path) -> Iterator[Make]:
+    """Benches on keyspaces of their own, or all on one."""
+    with keyspaces.some() as address:
+        benches: list[Bench] = []
+
+        def make(on: Bench | None = None) -> Bench:
+            engine = on.engine if on is not None else address()
+            benches.append(Bench(tmp_path / f"bench-{len(benches)}", engine))
+            return benches[-1]
+
+        yield make
+
+
+@pytest.fixture
+def bench(make: Make) -> Bench:
+    return make()
+
+
+def opened(bench: Bench) -> tuple[Session, Statements, str]:
+    """A session, for tests that do what only others would; the fixture's outlives it."""
+    address = Address.parse(bench.engine)
+    with closing(connect(address)) as session:
+        return session, Statements.of(address.keyspace), address.keyspace
+
+
+def many(count: int, number: int = 1) -> list[Capture]:
+    """Captures of one digest, each with a URL of its own."""
+    return [
+        capture(number, b"http://h%d.example.com/%d" % (n, n), 1 + n % 20) for n in range(count)
+    ]
+
+
+# --- lookups -------------------------------------------------------------------------------------
+
+
+def test_a_digest_with_very_many_urls_is_found_by_each(bench: Bench) -> None:
+    items = many(3 * AT_ONCE)
+    bench.load(items)
+    bench.load([capture(1, A, 1), capture(2, A)])
+    with bench.view() as view:
+        for item in items[::17]:
+            assert view.exact(sha1(1), item.url) == [item]
+            assert view.canonical(sha1(1), urlkey(item.url), 10) == [item]
+        assert view.exact(sha1(1), B) == view.canonical(sha1(1), urlkey(B), 10) == []
+        assert len(view.any(sha1(1), LIMIT)) == LIMIT
+        assert len(view.any(sha1(1), 250)) == 250
+        assert sorted(view.any(sha1(1), 1000)) == sorted([*items, capture(1, A, 1)])
+        assert view.counts()[:2] == (3 * AT_ONCE + 2, 2)
+    with bench.open() as engine:
+        assert engine.check() == []
+
+
+def test_what_crawls_report_is_not_what_bin_index_took_in(bench: Bench) -> None:
+    bench.load([capture(1, A), capture(2, B)])
+    session, on, keyspace = opened(bench)
+    put = Statement(
+        f"INSERT INTO {keyspace}.capture (dk, rest, crawl, cell) VALUES (?, ?, ?, ?)", Use.WRITE
+    )
+    with bench.view() as view:
+        key, cell = next(iter(view.cells()))
+        held = list(view.captures())
+    start, rest = key[: DIGEST_KEY[key[0]]], key[DIGEST_KEY[key[0]] :]
+    for crawl in range(1, 2 * AT_ONCE):
+        session.execute(put, start, rest, crawl, cell)
+        session.execute(put, start, bytes([crawl % 200]) * 9, 7, cell)
+    with bench.view() as view:
+        [(digest, one), _] = held
+        assert list(view.captures()) == held
+        assert view.any(digest, 10) == view.exact(digest, one.url) == [one]
+        assert view.canonical(digest, urlkey(one.url), 10) == [one]
+        assert list(view.cells(start)) == [(key, cell)]
+    bench.load([one, capture(5, A)])
+    assert bench.counts()[:2] == (3, 3)
+    with bench.open() as engine:
+        assert engine.check() == []
+
+
+class Counted:
+    """A session that counts how often somebody waits for it."""
+
+    def __init__(self, session: Session) -> None:
+        self.session, self.waits = session, 0
+
+    def __getattr__(self, name: str) -> object:
+        self.waits += 1
+        return getattr(self.session, name)
+
+
+def test_a_lookup_waits_once_and_a_thousand_wait_as_often(bench: Bench) -> None:
+    bench.load([capture(n, A) for n in range(0, 600, 2)])
+    with bench.view() as view:
+        assert isinstance(view, CassandraView)
+        counted = Counted(view._session)
+        view._session = counted  # type: ignore[assignment]
+        assert find(view, bench.settings, Query(sha1(1), B)) is None
+        assert counted.waits == 1
+        assert find(view, bench.settings, Query(sha1(2), B)) is not None
+        assert counted.waits == 3  # and for the name of its container
+    with bench.view() as view:
+        assert isinstance(view, CassandraView)
+        view._session = counted = Counted(view._session)  # type: ignore[assignment]
+        digests = [sha1(n) for n in range(600)]
+        view.ahead(digests)
+        found = [
+            find(view, bench.settings, Query(digest, B, strategy))
+            for digest in digests
+            for strategy in (Strategy.DIGEST_ANY, Strategy.EXACT_URL, Strategy.CANONICAL_URL)
+        ]
+        assert counted.waits == 2
+    assert [answer is not None for answer in found[::3]] == [n % 2 == 0 for n in range(600)]
+
+
+def test_what_is_gone_from_the_cluster_is_an_outage(bench: Bench) -> None:
+    bench.load([capture(1, A)])
+    session, _, keyspace = opened(bench)
+    with bench.open() as engine, engine.view() as view:
+        About(session, Statements.of(keyspace)).remove("state")
+        with pytest.raises(IndexUnavailable, match="gone"):
+            view.counts()
+    with bench.open() as engine, pytest.raises(IndexUnavailable), engine.view():
+        pass
+
+
+def test_a_capture_whose_container_has_no_name_is_damage(bench: Bench) -> None:
+    bench.load([capture(1, A)])
+    session, _, keyspace = opened(bench)
+    session.execute(Statement(f"DELETE FROM {keyspace}.place WHERE number = 1", Use.WRITE))
+    with bench.view() as view, pytest.raises(Damaged):
+        view.any(sha1(1), 10)
+    with bench.open() as engine:
+        assert engine.check()
+
+
+def test_check_finds_every_flipped_byte(bench: Bench) -> None:
+    bench.load([capture(7, A, mime=b"x-odd/type", status=404), capture(8, B)])
+    session, on, _ = opened(bench)
+    with bench.view() as view:
+        key, cell = next(iter(view.cells()))
+    end = DIGEST_KEY[key[0]]
+    written = time.time_ns() // 1000
+    with bench.open() as engine:
+        for number in range(len(cell)):
+            changed = bytearray(cell)
+            changed[number] ^= 1 << number % 8
+            session.execute(on.put, key[:end], key[end:], bytes(changed), written + number)
+            assert engine.check(), f"byte {number} of {cell.hex()}"
+        session.execute(on.put, key[:end], key[end:], cell, written + len(cell))
+        assert engine.check() == []
+        session.execute(on.remove, written + len(cell) + 1, key[:end], key[end:])
+        assert engine.check()
+
+
+# --- several machines ----------------------------------------------------------------------------
+
+
+def test_another_machine_sees_the_same_index(make: Make) -> None:
+    one = make()
+    one.load([capture(1, A)], note={"n": 1})
+    other = make(one)
+    assert other.held() == one.held()
+    with other.open() as engine:
+        assert engine.identity.generation == 1
+        assert engine.note() == {"n": 1}
+    Identity(one.engine, Settings(keep="latest"), generation=1).write(other.index)
+    with pytest.raises(SettingsConflict, match="other settings"):
+        open_index(other.index)
+
+
+def test_numbers_that_two_builds_gave_at_once_are_told_apart(make: Make) -> None:
+    one = make()
+    one.load([capture(1, A, container="a.warc")])
+    other = make(one)
+    other.numbers = dict(one.numbers)
+    for bench, name in ((one, "b.warc"), (other, "c.warc")):
+        bench.load([capture(2, A, container=name), capture(3, name.encode(), container=name)])
+    assert one.numbers[Place("b.warc")] == other.numbers[Place("c.warc")]  # as they were staged
+    assert {item.container for _, item in one.held()} == {"a.warc", "b.warc", "c.warc"}
+    with one.open() as engine:
+        names = [engine.number_of(Place(name)) for name in ("a.warc", "b.warc", "c.warc")]
+        assert sorted(names) == [1, 2, 3]
+        assert engine.next_number() == 4
+        assert engine.check() == []
+
+
+def test_one_loads_at_a_time(make: Make) -> None:
+    bench, other = make(), make()
+    bench.load([capture(1, A)])
+    held = bench.held()
+    session, on, _ = opened(bench)
+    with Lease(session, on, "there") as lease, pytest.raises(IndexBusy, match="is writing to"):
+        bench.load([capture(2, A)])
+    lease._renewed -= 1000.0
+    with pytest.raises(IndexUnavailable, match="right to write"):
+        lease.check()
+    assert bench.held() == held
+    bench.load([capture(2, A)])
+    other.load([capture(1, A), capture(2, A)])
+    assert bench.held() == other.held()
+
+
+# --- loads that are killed -----------------------------------------------------------------------
+
+
+def test_a_first_load_that_is_killed_answers_nothing_and_is_made_anew(make: Make) -> None:
+    bench, undisturbed = make(), make()
+    wrong = [capture(n, B, container="wrong.warc") for n in range(2000)]
+    right = [capture(n, A) for n in range(300)]
+    undisturbed.load(right)
+    for delay in (0.2, 0.4, 0.8):
+        assert not bench.load_elsewhere(wrong * 3, delay=delay)
+        with bench.open() as engine, pytest.raises(IndexUnavailable, match="not finished"):
+            engine.view()
+    bench.numbers = {}
+    bench.load(right)
+    assert bench.held() == undisturbed.held()
+    assert bench.counts() == undisturbed.counts()
+    with bench.open() as engine:
+        assert engine.check() == []
+
+
+def test_killed_at_any_moment_and_loaded_again(make: Make) -> None:
+    first = [capture(n, A) for n in range(500)]
+    second = [*[capture(n, A, 2) for n in range(300)], *many(400), capture(3, B)]
+    second += [capture(n, A, 1, evidence=Evidence.REVISIT) for n in range(20)]
+    gone = [Container("/warcs/1.warc.gz", 1, "aa", 1)]
+    undisturbed = make()
+    undisturbed.load(first, gone)
+    seconds = undisturbed.seconds_of(second)
+    true = {*undisturbed.held(), *((item.digest, item) for item in first)}
+    for share in (0.3, 0.6, 0.9):
+        bench = make()
+        bench.load(first, gone)
+        bench.load_elsewhere(second, delay=seconds * share)
+        assert set(bench.held()) <= true
+        bench.load(second)
+        assert bench.held() == undisturbed.held()
+        assert bench.counts()[:2] == undisturbed.counts()[:2]
+        with bench.open() as engine:
+            assert engine.check() == []
+
+
+def test_a_load_that_fails_is_run_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.load([capture(n, A) for n in range(10)])
+    more = [capture(n, A) for n in range(5, 500)]
+    write, calls = cassandra_load.write_all, iter(range(100))
+
+    def failing(session: Session, writes: list[tuple[Statement, tuple[object, ...]]]) -> None:
+        write(session, writes[: len(writes) // 2])
+        raise IndexUnavailable(f"write {next(calls)} failed")
+
+    with monkeypatch.context() as patched, pytest.raises(IndexUnavailable, match="failed"):
+        patched.setattr(cassandra_load, "write_all", failing)
+        bench.load(more)
+    assert len(bench.held()) > 10
+    bench.load(more)
+    assert bench.counts()[:2] == (500, 500)
+    with bench.open() as engine:
+        assert engine.check() == []
+
+
+def test_an_older_clock_does_not_lose_a_load(bench: Bench, keyspaces: Keyspaces) -> None:
+    """The next loader may be on a machine whose clock is behind."""
+    keyspaces.spoiled.add(bench.engine)  # of rows from the future
+    bench.load([capture(1, A, 5)])
+    session, on, _ = opened(bench)
+    about = About(session, on)
+    state = about.state()
+    ahead = replace(state, written=state.written + 3_600_000_000)
+    about.put("state", ahead.__dict__)
+    with bench.view() as view:
+        [(key, cell)] = view.cells()
+    end = DIGEST_KEY[key[0]]
+    session.execute(on.put, key[:end], key[end:], cell, ahead.written)
+    bench.load([capture(1, A, 4)])
+    assert [item.date[:10] for _, item in bench.held()] == [b"2026-11-04"]
+    assert about.state().written > ahead.written
