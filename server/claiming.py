@@ -123,7 +123,10 @@ class Claiming:
                         decision = lookup.decide(seen, settings, query)
                     except RequestError as error:  # too much was looked at before
                         return None, error_object(code_of(error), str(error))
-                    return decision, _told(writing, crawl, ask, decision)
+                    told = _told(writing, crawl, ask, decision)
+                    if writing.serial or "policy" in told or not told.get("claimed"):
+                        return decision, told
+                    return self._again(writing, ask, decision, told)
 
                 return [one(ask) for ask in asked]
 
@@ -134,6 +137,20 @@ class Claiming:
             if decision is not None:
                 self._live.crawls.counting.note_answer(ask.query, decision.answer, share)
         return [content for _, content in done]
+
+    def _again(
+        self, writing: Writing, ask: _Asked, before: Decision, told: dict[str, Any]
+    ) -> tuple[Decision, dict[str, Any]]:
+        """A claim that was won because another had ended: what it stored is there now."""
+        opened, query = self._live.opened(), ask.query
+        settings, snapshot = opened.engine.identity.settings, self._live.crawls.written(writing)
+        with opened.engine.view() as base:
+            seen = snapshot.seen(base, settings.keys(), query.crawl, query.namespaces)
+            decision = lookup.decide(seen, settings, query)
+        if decision.answer is None:
+            return before, told
+        claims.release(writing, query.digest, told["token"])
+        return decision, lookup.as_json(decision)
 
     def release(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """``{"digest", "token"}``: the claimant will not store the payload after all."""

@@ -32,7 +32,7 @@ def crawl_gauges(live: LiveIndex) -> Iterator[Metric]:
                         RECORDS_CRAWL
                     )  # of /api/records: nobody asks for it
                     silent += not own and not statistics.total(reading, crawl).lookups
-                unmerged += waits(crawl)
+                unmerged += waits(reading, crawl)
     except DedupError:
         return
     states = GaugeMetricFamily("dedupindex_crawls", "Crawls by state.", labels=["state"])

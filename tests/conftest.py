@@ -74,6 +74,26 @@ def keyspaces(cassandra: Ring) -> Iterator[Keyspaces]:
         yield found
 
 
+STORES = ["lmdb", pytest.param("cassandra", marks=pytest.mark.peer)]
+"""What crawls that write are kept in."""
+
+
+@pytest.fixture(params=STORES)
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The engine of an index: lmdb, then a cluster, on which crawls are read anew every time."""
+    if request.param == "lmdb":
+        yield "lmdb"
+        return
+    keyspaces: Keyspaces = request.getfixturevalue("keyspaces")
+    monkeypatch.setattr("dedupindex.crawls.cassandra_registry.AGE", 0.0)
+    with keyspaces.some() as address:
+        yield address()
+
+
+of_files = pytest.mark.parametrize("engine", ["lmdb"], indirect=True)
+"""A test of what only crawls in a file do: they lie beside the index, and are merged into it."""
+
+
 @pytest.fixture
 def make_index(tmp_path: Path) -> MakeIndex:
     """Builds an index straight from captures: ``make_index(captures, settings, engine)``."""

@@ -27,9 +27,9 @@ PAGE = "http://example.com/page"
 
 
 @pytest.fixture
-def web(make_index: MakeIndex) -> FlaskClient:
+def web(make_index: MakeIndex, engine: str) -> FlaskClient:
     """A server over an index that holds capture 90."""
-    return served(make_index([capture(90)]))
+    return served(make_index([capture(90)], engine=engine))
 
 
 def served(index: Path) -> FlaskClient:

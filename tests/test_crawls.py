@@ -7,8 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,12 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from dedupindex.build.stage import judge_of
 from dedupindex.capture import Capture, Covers, Uncommitted
-from dedupindex.crawls import claims, life, upkeep
+from dedupindex.crawls import cassandra_registry, claims, life, upkeep
 from dedupindex.crawls.captures import Added, add
 from dedupindex.crawls.crawl import Crawl, Seen, State
 from dedupindex.crawls.lmdb_state import LmdbWriting
 from dedupindex.crawls.lmdb_store import LmdbStore
-from dedupindex.crawls.store import Store, Writing
+from dedupindex.crawls.store import Store, Writing, make_store
 from dedupindex.crawls.view import Both, Visible
 from dedupindex.crawls.writer import GroupWriter
 from dedupindex.errors import (
@@ -39,7 +39,7 @@ from dedupindex.files import exclusive
 from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
 from tests.captures import capture, sha1
-from tests.conftest import MakeIndex
+from tests.conftest import STORES, MakeIndex, of_files
 from tests.test_cli import dedupindex
 
 SETTINGS = Settings()
@@ -47,13 +47,13 @@ JUDGE = judge_of(SETTINGS)
 
 
 @pytest.fixture
-def index(make_index: MakeIndex) -> Path:
-    return make_index([capture(90)])
+def index(make_index: MakeIndex, engine: str) -> Path:
+    return make_index([capture(90)], engine=engine)
 
 
 @pytest.fixture
 def store(index: Path) -> Iterator[Store]:
-    with closing(LmdbStore(index)) as opened:
+    with closing(make_store(index)) as opened:
         yield opened
 
 
@@ -112,7 +112,7 @@ def test_the_command_line_sees_what_the_server_sees(index: Path, store: Store) -
 
     assert ask() == {"duplicate": False}
     assert ask("--crawl", "a")["original"]["committed"] is False
-    with closing(LmdbStore(index)) as again:
+    with closing(make_store(index)) as again:
         commit(again)
     assert ask()["original"]["date"] == "2026-11-01T09:14:17Z"
     failed = subprocess.run([*words, "--crawl", "b"], capture_output=True, check=False)
@@ -183,6 +183,7 @@ def test_the_semantics_of_a_crawl_are_those_of_its_captures(index: Path, store: 
     assert found(index, store, 2, "a")[0].covers is Covers.BOTH
 
 
+@of_files
 def test_merged_captures_keep_their_crawl(index: Path, store: Store) -> None:
     for name in "ab":
         begin(store, name)
@@ -196,6 +197,7 @@ def test_merged_captures_keep_their_crawl(index: Path, store: Store) -> None:
             assert [one.crawl for one in found(index, store, number)] == [name]
 
 
+@of_files
 def test_merged_captures_are_in_the_index_and_nowhere_else(index: Path, store: Store) -> None:
     for name in "abc":
         begin(store, name)
@@ -221,6 +223,7 @@ def test_merged_captures_are_in_the_index_and_nowhere_else(index: Path, store: S
         assert engine.check() == []
 
 
+@of_files
 def test_a_merge_that_was_cut_off_is_done_again(index: Path, store: Store) -> None:
     begin(store)
     put(store, "a", capture(1), capture(2))
@@ -278,6 +281,7 @@ def drop(store: Store, name: str = "a") -> None:
         life.drop(writing, name)
 
 
+@of_files
 def test_a_crawl_whose_merge_was_killed_is_not_dropped(index: Path, cut_off: Store) -> None:
     with pytest.raises(IndexBusy, match="try again, or bin/purge --crawl a"):
         drop(cut_off)
@@ -287,12 +291,14 @@ def test_a_crawl_whose_merge_was_killed_is_not_dropped(index: Path, cut_off: Sto
         drop(cut_off)
 
 
+@of_files
 def test_a_crawl_whose_merge_was_killed_is_purged(index: Path, cut_off: Store) -> None:
     dedupindex("purge", index, "--crawl", "a")
     assert found(index, cut_off, 1) == []
     assert upkeep.merge(index, cut_off) is None and found(index, cut_off, 1) == []
 
 
+@of_files
 def test_a_drop_finds_a_merge_going_on_until_it_is_noted(
     index: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -312,6 +318,7 @@ def test_a_drop_finds_a_merge_going_on_until_it_is_noted(
     assert steps == [(True, False), (False, True)]
 
 
+@of_files
 def test_a_copy_made_during_a_merge_drops_nothing_that_its_index_has(
     index: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -376,6 +383,7 @@ def test_claims_hold_within_a_namespace(store: Store) -> None:
         assert claims.claim_of(reading, sha1(1), 0) == held["d"]
 
 
+@of_files
 def test_a_crawl_of_an_older_version_is_read(store: Store) -> None:
     begin(store)
     with store.writing() as writing:
@@ -388,6 +396,7 @@ def test_a_crawl_of_an_older_version_is_read(store: Store) -> None:
         assert writing.crawl("a") == before
 
 
+@of_files
 def test_claims_that_are_over_are_swept(store: Store) -> None:
     begin(store)
     with store.writing() as writing:
@@ -400,7 +409,7 @@ def test_claims_that_are_over_are_swept(store: Store) -> None:
 
 def test_many_threads_write_together(store: Store) -> None:
     begin(store)
-    with closing(GroupWriter(store)) as writer:
+    with closing(store.writer()) as writer:
 
         def post(number: int) -> None:
             done = writer.write(
@@ -419,6 +428,7 @@ def test_many_threads_write_together(store: Store) -> None:
         assert reading.counts(reading.crawl("a"))[0] == 50
 
 
+@of_files
 def test_a_writer_that_is_closed_or_whose_file_is_gone_says_so(store: Store) -> None:
     writer = GroupWriter(store)
     writer.write(lambda writing: life.begin(writing, "a"))
@@ -435,6 +445,7 @@ def test_a_writer_that_is_closed_or_whose_file_is_gone_says_so(store: Store) -> 
         writer.write(lambda writing: life.begin(writing, "e"))
 
 
+@of_files
 def test_crawls_of_a_read_only_copy_are_seen(index: Path, store: Store, tmp_path: Path) -> None:
     begin(store)
     put(store, "a", capture(1))
@@ -454,9 +465,11 @@ NAMESPACES = ["", "x", "y"]
 class Transactions(RuleBasedStateMachine):
     """Crawls a and b, asked in any order, against dictionaries."""
 
-    def __init__(self, index: Path) -> None:
+    def __init__(self, make: Callable[..., Path], engine: AbstractContextManager[str]) -> None:
         super().__init__()
-        self.index, self.store = index, LmdbStore(index)
+        self.engine = engine
+        self.index = make(engine=engine.__enter__())
+        self.store = make_store(self.index)
         self.own: dict[str, set[int]] = {}
         self.states: dict[str, State] = {}
         self.of: dict[str, str] = {"": ""}  # crawl -> its namespace
@@ -465,6 +478,7 @@ class Transactions(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.store.close()
+        self.engine.__exit__(None, None, None)
 
     def _open(self) -> list[str]:
         return sorted(name for name, state in self.states.items() if state is State.OPEN)
@@ -507,7 +521,7 @@ class Transactions(RuleBasedStateMachine):
     @rule()
     def reopen(self) -> None:
         self.store.close()
-        self.store = LmdbStore(self.index)
+        self.store = make_store(self.index)
 
     @rule(number=st.integers(1, 5), named=st.sets(st.sampled_from(NAMESPACES[1:])))
     def ask(self, number: int, named: set[str]) -> None:
@@ -518,8 +532,26 @@ class Transactions(RuleBasedStateMachine):
             assert bool(answer) == (number in seen)
 
 
-def test_any_order_of_transactions(make_index: MakeIndex) -> None:
+@pytest.mark.parametrize("kind", STORES)
+def test_any_order_of_transactions(
+    kind: str,
+    make_index: MakeIndex,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cassandra_registry, "AGE", 0.0)
+
+    @contextmanager
+    def engine() -> Iterator[str]:
+        if kind == "lmdb":
+            yield kind
+            return
+        with request.getfixturevalue("keyspaces").some() as address:
+            yield address()
+
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        lambda: Transactions(make_index()),
-        settings=hypothesis_settings(max_examples=30, stateful_step_count=25),
+        lambda: Transactions(make_index, engine()),
+        settings=hypothesis_settings(
+            max_examples=30 if kind == "lmdb" else 8, stateful_step_count=25
+        ),
     )

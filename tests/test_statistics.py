@@ -21,11 +21,12 @@ from dedupindex.crawls.captures import add
 from dedupindex.crawls.counting import KEPT, Counting, Missed, Other, Outcome, add_counted, bound_of
 from dedupindex.crawls.lmdb_store import LmdbStore
 from dedupindex.crawls.rows import MOST, Row
-from dedupindex.crawls.store import Store
+from dedupindex.crawls.store import Store, make_store
 from dedupindex.crawls.told import NAMES, Told, tell, told_of
 from dedupindex.errors import BadInput, BadQuery
 from dedupindex.index.identity import Settings
 from tests.captures import capture
+from tests.conftest import MakeIndex
 
 SETTINGS = Settings(mime=".*", whitelist=True)
 JUDGE = make_judge(mime=".*", whitelist=True, status=SETTINGS.status, min_size=0)
@@ -36,8 +37,8 @@ DAY = 86_400
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with closing(LmdbStore(tmp_path)) as store:
+def store(make_index: MakeIndex, engine: str) -> Iterator[Store]:
+    with closing(make_store(make_index(engine=engine))) as store:
         for name in CRAWLS:
             with store.writing() as writing:
                 life.begin(writing, name)
@@ -234,11 +235,10 @@ def test_a_crawl_that_is_dropped_leaves_nothing(store: Store) -> None:
         for number in range(50):
             note(counting, b"h%d.example" % number, crawl)
     write(store, counting)
-    with store.writing() as writing:
-        assert statistics.drop(writing, writing.crawl("one"), 50) == 50
-    with store.writing() as writing:
-        assert statistics.drop(writing, writing.crawl("one")) == 6
-        assert statistics.drop(writing, writing.crawl("one")) == 0
+    counts = []
+    while count := store.write(lambda writing: statistics.drop(writing, writing.crawl("one"), 50)):
+        counts.append(count)
+    assert counts in ([50, 6], [])  # on a cluster nobody waits for it
     with store.reading() as reading:
         assert list(statistics.rows(reading, reading.crawl("one"), "host")) == []
         assert statistics.total(reading, reading.crawl("one")) == Row()
@@ -306,6 +306,7 @@ def test_not_too_many_may_tell(store: Store) -> None:
         crawl = writing.crawl("one")
         for number in range(1000):
             tell(writing, crawl, {"not_looked_up": 1}, str(number))
+    with store.writing() as writing:
         tell(writing, crawl, {"not_looked_up": 2}, "0")
         with pytest.raises(BadInput):
             tell(writing, crawl, {"not_looked_up": 1}, "one more")
@@ -325,7 +326,8 @@ def test_memory_does_not_grow_with_hosts(store: Store) -> None:
             assert len(statistics.largest(reading, crawl, "host", 20)) == 20
             assert sum(1 for _ in statistics.rows(reading, crawl, "host")) == hosts
             assert statistics.total(reading, crawl).lookups == hosts
-        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+        most = 4 << 20 if isinstance(store, LmdbStore) else 16 << 20  # some pages of 16 partitions
+        assert tracemalloc.get_traced_memory()[1] < most
     finally:
         tracemalloc.stop()
     for number in range(hosts):

@@ -6,16 +6,18 @@ so that a capture may be reported any number of times, in any order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from dedupindex.capture import Capture
 from dedupindex.crawls.claims import fulfil
 from dedupindex.crawls.crawl import Crawl, State
 from dedupindex.crawls.store import Reading, Writing
+from dedupindex.digest import Digest
 from dedupindex.errors import CrawlEnded
-from dedupindex.index.cells import ALSO, decode, encode, entries_of
+from dedupindex.index.cells import ALSO, Keys, decode, encode, entries_of
 from dedupindex.index.identity import Settings
 from dedupindex.index.settle import Outcome, Rule, mark_before, mark_each
 
@@ -34,7 +36,7 @@ class Added:
 def add(
     writing: Writing,
     crawl: Crawl,
-    captures: Iterable[Capture],
+    captures: Sequence[Capture],
     settings: Settings,
     judge: Callable[[Capture], str],
 ) -> Added:
@@ -43,6 +45,7 @@ def add(
         raise CrawlEnded(f"crawl {crawl.name} is {crawl.state.value}: nothing can be added to it")
     rule = Rule(settings.keys(), settings.keep == "latest", writing.place_of)
     done, held, size = Added(), 0, 0
+    writing.expect(crawl, partial(_keys, captures, rule.keys), partial(_digests, captures))
     for capture in captures:
         if capture.covers == 0 and crawl.covers:
             capture = capture._replace(covers=crawl.covers)
@@ -64,6 +67,15 @@ def add(
     if held:
         writing.count(crawl, held, size)
     return done
+
+
+def _digests(captures: Sequence[Capture]) -> list[Digest]:
+    return [digest for capture in captures for digest in (capture.digest, *capture.also)]
+
+
+def _keys(captures: Sequence[Capture], keys: Keys) -> list[bytes]:
+    """Under which all of them stand."""
+    return [keys.of(digest, one.url) for one in captures for digest in (one.digest, *one.also)]
 
 
 def _put(
@@ -129,7 +141,9 @@ def under(reading: Reading, prefix: bytes) -> Iterator[Found]:
 
 def of_crawl(reading: Reading, crawl: Crawl) -> Iterator[Found]:
     """All captures of a crawl, in the order of keys."""
-    return (found for found in under(reading, b"") if found.crawl == crawl.number)
+    for key, number, cell in reading.cells_of(crawl):
+        for entry in entries_of(cell):
+            yield Found(number, key, entry)
 
 
 def at_url(reading: Reading, sought: bytes) -> Iterator[Found]:

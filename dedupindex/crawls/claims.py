@@ -53,13 +53,13 @@ def claim(
     bytes, may ask again when the answer was lost: the claim that it then finds is its own.
     """
     require_open(crawl)
-    token = token or secrets.token_bytes(16)
-    wanted = Claim(crawl.number, now + 1000 * min(lease, LONGEST), token.hex())
+    token, lease = token or secrets.token_bytes(16), min(lease, LONGEST)
+    wanted = Claim(crawl.number, now + 1000 * lease, token.hex())
 
     def over(held: Claim) -> bool:
         return _over(writing, held, now)
 
-    held = writing.claim(digest_prefix(digest), crawl.namespace, wanted, over)
+    held = writing.claim(digest_prefix(digest), crawl.namespace, wanted, lease, over)
     mine = held.crawl == crawl.number and secrets.compare_digest(held.token, wanted.token)
     return held, mine
 

@@ -207,7 +207,12 @@ class LmdbWriting(LmdbReading, Writing):
         byurl.put(self.txn, self.trees.urls, key)
 
     def claim(
-        self, prefix: bytes, namespace: str, claim: Claim, over: Callable[[Claim], bool]
+        self,
+        prefix: bytes,
+        namespace: str,
+        claim: Claim,
+        lease: int,
+        over: Callable[[Claim], bool],
     ) -> Claim:
         key = prefix + namespace.encode()
         value = self.txn.get(key, db=self.trees.claims)

@@ -29,8 +29,6 @@ _MAP_SIZE = 1 << 40  # address space, not disk
 class LmdbStore(Store):
     """The open file. One process opens it once."""
 
-    beside = True
-
     def __init__(self, index: Path) -> None:
         """Open, and make it if need be; raises `IndexUnavailable`.
 

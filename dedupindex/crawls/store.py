@@ -16,14 +16,21 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
 from dedupindex.crawls.crawl import Crawl
+from dedupindex.digest import Digest
 from dedupindex.errors import UnknownCrawl
+from dedupindex.index.address import Address, is_cluster
 from dedupindex.index.cells import Place
+from dedupindex.index.identity import FILE as IDENTITY
+from dedupindex.index.identity import read_identity
+from dedupindex.index.protocol import Finder
 
 FILE = "crawls.mdb"
 _NAMED, _LOOKED_AT = 5, 1000  # crawls that are named, and looked at for that
 
 Held = tuple[bytes, int, bytes]
 """What a crawl has under a key of `index.cells`: the key, the number of the crawl, the cell."""
+
+Digests = Callable[[], Sequence[Digest]]
 
 _T = TypeVar("_T")
 
@@ -41,6 +48,8 @@ class Reading(ABC):
 
     origin: object
     """The same object in all states of one store: what is known of one holds for its versions."""
+    beside = True
+    """Whether crawls lie beside the index, and are merged into it when they are committed."""
 
     @abstractmethod
     def version(self) -> int:
@@ -74,8 +83,12 @@ class Reading(ABC):
     def cells(self, prefix: bytes = b"") -> Iterator[Held]:
         """What crawls have under the keys that begin so, in the order of keys.
 
-        The prefix is nothing, which is all of it, or a whole digest and perhaps more.
+        The prefix is a whole digest and perhaps more; or nothing, which is all, and in any order.
         """
+
+    def cells_of(self, crawl: Crawl) -> Iterator[Held]:
+        """All that a crawl has."""
+        return (held for held in self.cells() if held[1] == crawl.number)
 
     @abstractmethod
     def cell(self, key: bytes, crawl: Crawl) -> bytes | None:
@@ -109,6 +122,10 @@ class Reading(ABC):
         The prefix is a key of `rows` without a heading.
         """
 
+    def along(self, base: Finder) -> Reading:
+        """The same beside a view of the index, which may have read what is sought already."""
+        return self
+
     def reported(self, name: str, sees: Callable[[Crawl], bool] = lambda crawl: True) -> Crawl:
         """As `crawl`, for who reads of it: `UnknownCrawl` names crawls that they see."""
         try:
@@ -127,7 +144,18 @@ class Reading(ABC):
 
 
 class Writing(Reading):
-    """What can be changed in one step, which is made as a whole or not at all."""
+    """What can be changed in one step.
+
+    It is made as a whole or not at all, or at least not acknowledged before all of it is made.
+    """
+
+    serial = True
+    """Whether nobody else changes anything meanwhile."""
+
+    def expect(
+        self, crawl: Crawl, keys: Callable[[], Sequence[bytes]], digests: Digests = tuple
+    ) -> None:
+        """Be ready to be asked for cells of a crawl, and for claims; where they are far away."""
 
     @abstractmethod
     def new_number(self) -> int:
@@ -159,9 +187,17 @@ class Writing(Reading):
 
     @abstractmethod
     def claim(
-        self, prefix: bytes, namespace: str, claim: Claim, over: Callable[[Claim], bool]
+        self,
+        prefix: bytes,
+        namespace: str,
+        claim: Claim,
+        lease: int,
+        over: Callable[[Claim], bool],
     ) -> Claim:
-        """Make a claim unless another one holds, that is not `over`; which holds now."""
+        """Make a claim, for `lease` seconds, unless one holds that is not `over`; which holds now.
+
+        The prefix is that of a digest's keys.
+        """
 
     @abstractmethod
     def free(self, prefix: bytes, namespace: str, wanted: Callable[[Claim], bool]) -> bool:
@@ -181,11 +217,9 @@ class Writing(Reading):
 
 
 class Writer(Protocol):
-    """Writes to a store for all threads of a process."""
+    """Writes to a store for all threads of a process, as `Store.write` does."""
 
-    def write(self, change: Callable[[Writing], _T]) -> _T:
-        """As `Store.write`."""
-
+    def write(self, change: Callable[[Writing], _T]) -> _T: ...
     def close(self) -> None:
         """Return when what was asked for is done; nothing more is taken."""
 
@@ -195,8 +229,6 @@ class Store(ABC):
 
     name: str
     """For messages."""
-    beside: bool
-    """Whether it lies beside the index, so that crawls that are committed are merged into it."""
 
     @abstractmethod
     def in_place(self) -> bool:
@@ -241,16 +273,28 @@ class Store(ABC):
 
 def make_store(index: Path) -> Store:
     """The crawls of an index, opened and made if need be; raises `IndexUnavailable`."""
+    if address := _cluster(index):
+        from dedupindex.crawls.cassandra_store import CassandraStore
+
+        return CassandraStore(address)
     from dedupindex.crawls.lmdb_store import LmdbStore
 
     return LmdbStore(index)
 
 
 def has_store(index: Path) -> bool:
-    """Whether an index ever had a crawl that wrote to it while it ran."""
-    return (index / FILE).exists()
+    """Whether an index may have crawls that write to it: in a file, or on its cluster."""
+    return (index / FILE).exists() or _cluster(index) is not None
 
 
 def open_store(index: Path) -> Store | None:
     """The crawls of an index, None if it never had one."""
     return make_store(index) if has_store(index) else None
+
+
+def _cluster(index: Path) -> Address | None:
+    """The cluster that an index is on, if it is on one."""
+    if (index / FILE).exists() or not (index / IDENTITY).exists():
+        return None
+    engine = read_identity(index).engine
+    return Address.parse(engine) if is_cluster(engine) else None

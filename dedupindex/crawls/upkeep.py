@@ -11,7 +11,7 @@ from pathlib import Path
 from dedupindex.crawls import claims
 from dedupindex.crawls.captures import of_crawl
 from dedupindex.crawls.crawl import Crawl, State
-from dedupindex.crawls.store import Held, Store, Writing
+from dedupindex.crawls.store import Held, Reading, Store, Writing
 from dedupindex.files import exclusive
 from dedupindex.index import open_index
 from dedupindex.index.cells import ALSO, Place, container_of, renumbered
@@ -25,15 +25,14 @@ KEPT = 10.0  # seconds that merged captures still answer here: readers open the 
 
 def committed(store: Store) -> list[Crawl]:
     """The crawls that are committed and not merged yet."""
-    if not store.beside:
-        return []
     with store.reading() as reading:
-        return [one for one in reading.crawls() if waits(one)]
+        return [one for one in reading.crawls() if waits(reading, one)]
 
 
-def waits(crawl: Crawl) -> bool:
+def waits(reading: Reading, crawl: Crawl) -> bool:
     """Whether a crawl is to be merged; those of a namespace stay apart."""
-    return crawl.state is State.COMMITTED and not (crawl.merged or crawl.namespace)
+    ends = reading.beside and crawl.state is State.COMMITTED
+    return ends and not (crawl.merged or crawl.namespace)
 
 
 def merge(index: Path, store: Store) -> Outcome | None:
@@ -139,6 +138,7 @@ def drop_all(store: Store, crawl: Crawl) -> None:
 
 def drop(writing: Writing, crawl: Crawl, stretch: list[Held]) -> None:
     """Take away what a crawl has."""
+    writing.expect(crawl, lambda: [key for key, _, _ in stretch])
     for key, _, _ in stretch:
         writing.drop_cell(key, crawl)
 

@@ -51,7 +51,8 @@ class Both:
     """The index and the crawls that are visible; see `protocol.Finder`."""
 
     def __init__(self, base: Finder, reading: Reading, visible: Visible, keys: Keys) -> None:
-        self._base, self._reading, self._visible, self._keys = base, reading, visible, keys
+        self._base, self._reading = base, reading.along(base)
+        self._visible, self._keys = visible, keys
 
     def exact(self, digest: Digest, url: bytes) -> list[Capture]:
         own = self._found(self._keys.of(digest, url), 0, lambda capture: capture.url == url)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from dedupindex.index.cassandra_schema import Statements
 from dedupindex.index.cassandra_state import Lease
-from dedupindex.index.cassandra_view import AT_ONCE, CassandraView, Cell
+from dedupindex.index.cassandra_view import AT_ONCE, CassandraView, Cell, Partition
 from dedupindex.index.cells import DIGEST_KEY, Keys, answers, entries_of, renumbered
 from dedupindex.index.cql import Session, Statement, patiently, write_all
 from dedupindex.index.marks import REVISIT, lives_in
@@ -97,12 +97,10 @@ class Loader:
     def _read(self, starts: list[bytes]) -> dict[bytes, tuple[dict[bytes, bytes], bool]]:
         """Of digests the cells by key, and whether these are all."""
         asked = ((self._on.partition, (start, AT_ONCE + 1)) for start in starts)
+        found = map(Partition.of, self._session.execute_many(asked))
         return {
-            start: (
-                {start + rest: cell for rest, crawl, cell in rows if crawl == 0},
-                len(rows) <= AT_ONCE,
-            )
-            for start, rows in zip(starts, self._session.execute_many(asked), strict=True)
+            start: ({start + rest: cell for rest, cell in one.cells}, one.whole)
+            for start, one in zip(starts, found, strict=True)
         }
 
     def _digest(

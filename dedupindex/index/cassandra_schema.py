@@ -1,10 +1,15 @@
 """The tables of an index on a cluster, and the statements on them.
 
-    capture    dk: algorithm and digest, rest: what else a key has, crawl: 0 for what bin/index took
-               in, else the number of the crawl that reported it; cell: as `cells` draws it
+    capture    dk: algorithm and digest; live: 0 for what bin/index took in, and behind that 1 for
+               what crawls report; rest: what else a key has; crawl: the number of the crawl that
+               reported it, else 0; cell: as `cells` draws it
     place      container number -> name of the container, crawl
     number     crawl, 0, name of the container -> container number
     container  name -> registration, JSON
+    crawl      all crawls that write, with one version; see `crawls.cassandra_registry`
+    reported   the keys that a crawl has captures under
+    claim      who may store a payload
+    statistic  amounts of `crawls.rows`, by who wrote them and since when
     about      identity (as in index.json), state (`cassandra_state`), next_number, loading, lease
 
 One keyspace is one index. How it is replicated and compacted may be altered at any time; it is
@@ -21,10 +26,24 @@ from dedupindex.index.address import Address
 from dedupindex.index.cql import Session, Statement, Use
 
 _TABLES = {
-    "capture": "dk blob, rest blob, crawl int, cell blob, PRIMARY KEY (dk, rest, crawl)",
+    "capture": (
+        "dk blob, live int, rest blob, crawl int, cell blob, PRIMARY KEY (dk, live, rest, crawl)"
+    ),
     "place": "number bigint PRIMARY KEY, container blob, crawl blob",
     "number": "place blob PRIMARY KEY, number bigint",
     "container": "name blob PRIMARY KEY, about text",
+    "crawl": (
+        "shelf int, number int, about text, version bigint STATIC, writer blob STATIC, "
+        "PRIMARY KEY (shelf, number)"
+    ),
+    "reported": "crawl int, part int, key blob, PRIMARY KEY ((crawl, part), key)",
+    "claim": (
+        "dk blob, namespace text, crawl int, until bigint, secret blob, PRIMARY KEY (dk, namespace)"
+    ),
+    "statistic": (
+        "crawl int, kind blob, part int, heading blob, writer blob, since bigint, amounts blob, "
+        "PRIMARY KEY ((crawl, kind, part), heading, writer, since)"
+    ),
     "about": "name text PRIMARY KEY, value text",  # last: where it is, the others are
 }
 _EMPTIED = ("capture", "place", "number", "container")
@@ -75,18 +94,26 @@ class Statements(NamedTuple):
         )
 
 
-_ROWS = "SELECT rest, crawl, cell FROM {capture} WHERE dk = ?"
 _TEXTS = {
-    "partition": (f"{_ROWS} LIMIT ?", Use.READ),
-    "between": (f"{_ROWS} AND rest >= ? AND rest < ? LIMIT ?", Use.READ),
-    "cell": ("SELECT cell FROM {capture} WHERE dk = ? AND rest = ? AND crawl = 0", Use.READ),
-    "all_cells": ("SELECT dk, rest, crawl, cell FROM {capture}", Use.READ),
+    "partition": ("SELECT live, rest, crawl, cell FROM {capture} WHERE dk = ? LIMIT ?", Use.READ),
+    "between": (
+        "SELECT rest, cell FROM {capture} "
+        "WHERE dk = ? AND live = 0 AND rest >= ? AND rest < ? LIMIT ?",
+        Use.READ,
+    ),
+    "cell": (
+        "SELECT cell FROM {capture} WHERE dk = ? AND live = 0 AND rest = ? AND crawl = 0",
+        Use.READ,
+    ),
+    "all_cells": ("SELECT dk, live, rest, cell FROM {capture}", Use.READ),
     "put": (
-        "INSERT INTO {capture} (dk, rest, crawl, cell) VALUES (?, ?, 0, ?) USING TIMESTAMP ?",
+        "INSERT INTO {capture} (dk, live, rest, crawl, cell) VALUES (?, 0, ?, 0, ?) "
+        "USING TIMESTAMP ?",
         Use.WRITE,
     ),
     "remove": (
-        "DELETE FROM {capture} USING TIMESTAMP ? WHERE dk = ? AND rest = ? AND crawl = 0",
+        "DELETE FROM {capture} USING TIMESTAMP ? "
+        "WHERE dk = ? AND live = 0 AND rest = ? AND crawl = 0",
         Use.WRITE,
     ),
     "place": ("SELECT container, crawl FROM {place} WHERE number = ?", Use.READ),

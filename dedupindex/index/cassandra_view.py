@@ -32,7 +32,7 @@ from dedupindex.index.cells import (
     digest_prefix,
     entries_of,
 )
-from dedupindex.index.cql import Row, Session, Statement
+from dedupindex.index.cql import Row, Session
 from dedupindex.index.marks import denied
 from dedupindex.index.protocol import Container, Counts
 from dedupindex.index.runs import in_order
@@ -40,17 +40,25 @@ from dedupindex.urlkey import urlkey
 
 AT_ONCE = 100  # rows of a digest that are read at first; nearly all digests have fewer
 _KEPT = 4096  # digests that a view remembers
-_ROUNDS = 10  # reads for the rows of one digest, if crawls have reported very many under it
 _PLACES_KEPT = 100_000
 
 Cell = tuple[bytes, bytes]
 
 
 class Partition(NamedTuple):
-    """The first rows of a digest that bin/index took in."""
+    """The first rows of a digest."""
 
-    cells: list[Cell]  # what of a key follows the digest, and the cell; in order
-    whole: bool
+    cells: list[Cell]  # of what bin/index took in: what of a key follows the digest, and the cell
+    whole: bool  # whether that is all that it took in
+    reported: list[Row] | None  # what crawls report: rest, crawl, cell; None: there may be more
+
+    @classmethod
+    def of(cls, rows: list[Row]) -> Partition:
+        """The first `AT_ONCE` rows and, if there is one, another."""
+        own = [(rest, cell) for live, rest, _, cell in rows if not live]
+        there = len(rows) <= AT_ONCE
+        reported = [row[1:] for row in rows[len(own) :]]
+        return cls(own, there or bool(reported), reported if there else None)
 
 
 class CassandraView:
@@ -107,9 +115,7 @@ class CassandraView:
         return self._session.execute_many(asked)
 
     def _keep(self, key: bytes, rows: list[Row]) -> Partition:
-        found = Partition(
-            [(rest, cell) for rest, crawl, cell in rows if crawl == 0], len(rows) <= AT_ONCE
-        )
+        found = Partition.of(rows)
         if len(self._known) >= 2 * _KEPT:
             self._known.clear()
         self._known[key] = found
@@ -147,8 +153,7 @@ class CassandraView:
         if known.whole:
             cells = [pair for pair in known.cells if pair[0].startswith(begin)]
         else:
-            end = _next(begin)
-            cells = self._rows(self._on.between, start, begin, end, limit)
+            cells = self._rows(start, begin, limit)
         found = self._decoded(start, cells[: max(limit, 0)])
         return [capture for capture in found if urlkey(capture.url) == key]
 
@@ -157,21 +162,12 @@ class CassandraView:
         known = self.partition(start)
         cells = known.cells
         if not known.whole and len(cells) < limit:
-            cells = self._rows(self._on.between, start, b"", b"\xff" * 16, limit)
+            cells = self._rows(start, b"", limit)
         return self._decoded(start, cells[: max(limit, 0)])
 
-    def _rows(
-        self, between: Statement, start: bytes, begin: bytes, end: bytes, limit: int
-    ) -> list[Cell]:
-        """The first rows of a digest within a range that bin/index took in, up to `limit`."""
-        found: list[Cell] = []
-        for _ in range(_ROUNDS):
-            rows = self._session.execute(between, start, begin, end, max(limit, AT_ONCE))
-            found += [(rest, cell) for rest, crawl, cell in rows if crawl == 0]
-            if len(found) >= limit or len(rows) < max(limit, AT_ONCE):
-                break
-            begin = rows[-1][0] + b"\0"
-        return found
+    def _rows(self, start: bytes, begin: bytes, limit: int) -> list[Row]:
+        """The first rows of a digest that bin/index took in and whose rest begins so."""
+        return self._session.execute(self._on.between, start, begin, _next(begin), max(limit, 1))
 
     def denies(self, digest: Digest, capture: Capture) -> bool:
         key = self.keys.of(digest, capture.url)
@@ -263,8 +259,8 @@ class CassandraView:
     def stored(self) -> Iterator[Cell]:
         """All keys and cells; those of a digest come together, and in order."""
         for page in self._session.scan(self._on.all_cells):
-            for start, rest, crawl, cell in page:
-                if crawl == 0:
+            for start, live, rest, cell in page:
+                if not live:
                     yield start + rest, cell
 
     def cells(self, prefix: bytes = b"") -> Iterator[Cell]:
@@ -273,7 +269,7 @@ class CassandraView:
             start, begin = _parted(prefix)
             statement, values = self._on.between, (start, begin, _next(begin), 2**31 - 1)
             for page in self._session.scan(statement, *values):
-                yield from ((start + rest, cell) for rest, crawl, cell in page if crawl == 0)
+                yield from ((start + rest, cell) for rest, cell in page)
             return
         lengths = self.keys.lengths()
         found = (key + cell for key, cell in self.stored() if key.startswith(prefix))

@@ -201,6 +201,10 @@ _KEYS = {
     "number": "place",
     "container": "name",
     "about": "name",
+    "crawl": "shelf",
+    "reported": "crawl, part",
+    "claim": "dk",
+    "statistic": "crawl, kind, part",
 }
 
 
@@ -243,7 +247,8 @@ class Keyspaces:
             return
         for table, key in _KEYS.items():
             keys = Statement(f"SELECT DISTINCT {key} FROM {keyspace}.{table}")
-            remove = Statement(f"DELETE FROM {keyspace}.{table} WHERE {key} = ?", Use.WRITE)
+            where = " AND ".join(f"{name} = ?" for name in key.split(", "))
+            remove = Statement(f"DELETE FROM {keyspace}.{table} WHERE {where}", Use.WRITE)
             rows = [row for page in session.scan(keys) for row in page]
             write_all(session, [(remove, row) for row in rows])
 

@@ -1,0 +1,51 @@
+"""Numbers of containers that crawls on a cluster name: each server gives them out of a block.
+
+They are places of the index, of no crawl. Two servers may give a container a number each: both are
+its own, and name it.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import lru_cache
+
+from dedupindex.index.cassandra_places import bytes_of, key_of, text_of
+from dedupindex.index.cassandra_schema import Statements
+from dedupindex.index.cassandra_state import About
+from dedupindex.index.cells import Place
+from dedupindex.index.cql import Session
+
+BLOCK = 64  # numbers; crawlers write to a few containers at once
+_KEPT = 50_000  # names
+
+
+class Files:
+    """Gives numbers, for all threads of a process, and says what they stand for."""
+
+    def __init__(self, session: Session, on: Statements) -> None:
+        self._session, self._on = session, on
+        self._free = range(0)
+        self._busy = threading.Lock()
+        self.number_of = lru_cache(_KEPT)(self._number_of)
+        self.name_of = lru_cache(_KEPT)(self._name_of)
+
+    def _number_of(self, name: str) -> int:
+        place = Place(name)
+        with self._busy:
+            found = self._session.execute(self._on.number, key_of(place))
+            if found:
+                return int(found[0][0])
+            if not self._free:
+                first = About(self._session, self._on).take_numbers(BLOCK)
+                self._free = range(first, first + BLOCK)
+            number, self._free = self._free[0], self._free[1:]
+            self._session.execute(self._on.put_place, number, bytes_of(name), b"")
+            # Who finds a number finds its place.
+            self._session.execute(self._on.put_number, key_of(place), number)
+            return number
+
+    def _name_of(self, number: int) -> str:
+        found = self._session.execute(self._on.place, number)
+        if not found:
+            raise KeyError(f"container number {number} has no name")
+        return text_of(found[0][0])

@@ -1,0 +1,201 @@
+"""Crawls on a cluster as one server reads them: no transaction, each answer is of its own moment.
+
+Only which crawls there are, and what became of them, is the same all through a `CassandraReading`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
+from functools import reduce
+from heapq import merge
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from xxhash import xxh3_64_digest, xxh3_64_intdigest
+
+from dedupindex.crawls.cassandra_files import Files
+from dedupindex.crawls.cassandra_registry import Known, Registry
+from dedupindex.crawls.cassandra_tables import PARTS, SUFFIX, Said
+from dedupindex.crawls.cassandra_tallies import COUNTS, Tallies, form_of, part_of, parts_of
+from dedupindex.crawls.crawl import Crawl
+from dedupindex.crawls.rows import KIND, MOST, Amounts
+from dedupindex.crawls.store import Claim, Held, Reading
+from dedupindex.errors import StrategyUnavailable, UnknownCrawl
+from dedupindex.index.byurl import MISSING
+from dedupindex.index.cassandra_view import CassandraView
+from dedupindex.index.cells import DIGEST_KEY, cell_of
+from dedupindex.index.cql import Row, Session, Statement
+from dedupindex.index.protocol import Finder
+
+_BEYOND = b"\xff" * 32  # greater than what follows in any key
+_PAGE = 1000  # keys, whose cells are read side by side
+
+
+class Ground(NamedTuple):
+    """What all states of one store share."""
+
+    session: Session
+    said: Said
+    registry: Registry
+    files: Files
+    tallies: Tallies
+
+
+def split(key: bytes) -> tuple[bytes, bytes]:
+    """The partition of a key, or of what keys begin with, and the rest."""
+    end = DIGEST_KEY[key[0]]
+    return key[:end], key[end:]
+
+
+def rest_of(key: bytes, entry: bytes) -> bytes:
+    """Where an entry of a crawl is in the partition of its key."""
+    return split(key)[1] + xxh3_64_digest(entry)
+
+
+def part_of_key(key: bytes) -> int:
+    """In which part of the list of a crawl's keys a key is."""
+    return xxh3_64_intdigest(key) % PARTS
+
+
+class CassandraReading(Reading):
+    """What can be asked of crawls on a cluster."""
+
+    beside = False
+
+    def __init__(self, ground: Ground, known: Known) -> None:
+        self.ground, self.known = ground, known
+        self.origin = ground.registry
+        self._view: CassandraView | None = None
+
+    def along(self, base: Finder) -> CassandraReading:
+        if not isinstance(base, CassandraView):
+            return self
+        beside = copy(self)
+        beside._view = base
+        return beside
+
+    def version(self) -> int:
+        return self.known.version
+
+    def crawl(self, name: str) -> Crawl:
+        crawl = self.known.by_name.get(name)
+        if crawl is None:
+            raise UnknownCrawl(f"there is no crawl {name[:200]!r}; begin it with POST /crawls")
+        return crawl
+
+    def numbered(self, number: int) -> Crawl | None:
+        return self.known.by_number.get(number)
+
+    def crawls(self) -> Iterator[Crawl]:
+        return iter(self.known.crawls)
+
+    def newest(self, before: Crawl | None = None) -> Iterator[Crawl]:
+        return (
+            crawl
+            for crawl in reversed(self.known.crawls)
+            if before is None or crawl.number < before.number
+        )
+
+    def counts(self, crawl: Crawl) -> tuple[int, int]:
+        captures, size = self.statistic(crawl.number.to_bytes(4, "big") + COUNTS) or (0, 0)
+        return max(captures, 0), max(min(size, MOST), 0)
+
+    def file_of(self, number: int) -> str:
+        if not number:
+            return ""
+        return self.ground.files.name_of(number)
+
+    def cells(self, prefix: bytes = b"") -> Iterator[Held]:
+        if not prefix:
+            for crawl in self.crawls():
+                yield from self.cells_of(crawl)
+            return
+        dk, rest = split(prefix)
+        reported = self._view.partition(dk).reported if self._view else None
+        if reported is not None:
+            for found, number, cell in reported:
+                if found.startswith(rest):
+                    yield dk + bytes(found[:-SUFFIX]), number, bytes(cell)
+            return
+        for page in self.ground.session.scan(self.ground.said.cells, dk, rest, rest + _BEYOND):
+            for found, number, cell in page:
+                yield dk + bytes(found[:-SUFFIX]), number, bytes(cell)
+
+    def cells_of(self, crawl: Crawl) -> Iterator[Held]:
+        for keys in self.keys_of(crawl):
+            for key, cell in zip(keys, self.cells_at(crawl, keys), strict=True):
+                if cell is not None:
+                    yield key, crawl.number, cell
+
+    def keys_of(self, crawl: Crawl) -> Iterator[list[bytes]]:
+        """The keys that a crawl has, or had, something under."""
+        for part in range(PARTS):
+            for page in self.ground.session.scan(self.ground.said.listed, crawl.number, part):
+                yield [bytes(key) for (key,) in page]
+
+    def cells_at(self, crawl: Crawl, keys: Sequence[bytes]) -> Iterator[bytes | None]:
+        """What a crawl has under each key."""
+        asked = (_at(self.ground.said.row, key) for key in keys)
+        for rows in self.ground.session.execute_many(asked):
+            yield _cell(rows, crawl)
+
+    def cell(self, key: bytes, crawl: Crawl) -> bytes | None:
+        return next(self.cells_at(crawl, [key]))
+
+    def silent(self, prefix: bytes) -> bool:
+        return next(self.cells(prefix), None) is None
+
+    def listed(self, sought: bytes) -> Iterator[bytes]:
+        raise StrategyUnavailable(MISSING)
+
+    def claims(self, prefix: bytes) -> Iterator[tuple[str, Claim]]:
+        for namespace, *claim in self.ground.session.execute(self.ground.said.claims, prefix):
+            yield namespace, claim_of(claim)
+
+    def statistic(self, key: bytes) -> Amounts | None:
+        kind, heading = key[KIND], key[KIND.stop :]
+        values = int.from_bytes(key[: KIND.start], "big"), kind, part_of(kind, heading), heading
+        found = self.ground.session.execute(self.ground.said.statistic, *values)
+        return _joined(kind, (row[0] for row in found)) if found else None
+
+    def statistics(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, Amounts]]:
+        kind, number = prefix[KIND], int.from_bytes(prefix[: KIND.start], "big")
+        parts = [self._headings(number, kind, part, start) for part in range(parts_of(kind))]
+        for heading, rows in groupby(merge(*parts, key=_heading), key=_heading):
+            yield heading, _joined(kind, (packed for _, packed in rows))
+
+    def _headings(
+        self, number: int, kind: bytes, part: int, start: bytes
+    ) -> Iterator[tuple[bytes, bytes]]:
+        said = self.ground.said.statistics
+        for page in self.ground.session.scan(said, number, kind, part, start):
+            for heading, packed in page:
+                yield bytes(heading), bytes(packed)
+
+
+def claim_of(row: Sequence[Any]) -> Claim:
+    """The claim of a row of the table."""
+    crawl, until, token = row
+    return Claim(crawl, until, bytes(token).hex())
+
+
+def _heading(row: tuple[bytes, bytes]) -> bytes:
+    return row[0]
+
+
+def _joined(kind: bytes, packed: Iterable[bytes]) -> Amounts:
+    form = form_of(kind)
+    unpacked: Callable[[bytes], Amounts] = form.unpacked
+    return reduce(form.joined, (unpacked(bytes(one)) for one in packed))
+
+
+def _at(statement: Statement, key: bytes) -> tuple[Statement, Sequence[Any]]:
+    """The rows of one key: nothing but an entry's hash follows."""
+    dk, rest = split(key)
+    return statement, (dk, rest, rest + b"\xff" * SUFFIX)
+
+
+def _cell(rows: Iterable[Row], crawl: Crawl) -> bytes | None:
+    entries = [bytes(cell) for _, number, cell in rows if number == crawl.number]
+    return cell_of(entries) if entries else None

@@ -1,0 +1,97 @@
+"""The crawls of an index on a cluster: in its keyspace, written by any number of servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from dedupindex.crawls.cassandra_files import Files
+from dedupindex.crawls.cassandra_registry import Overtaken, Registry
+from dedupindex.crawls.cassandra_state import CassandraReading, Ground
+from dedupindex.crawls.cassandra_step import CassandraWriting
+from dedupindex.crawls.cassandra_tables import Said
+from dedupindex.crawls.cassandra_tallies import Tallies
+from dedupindex.crawls.crawl import Crawl
+from dedupindex.crawls.store import Held, Store, Writing
+from dedupindex.errors import IndexUnavailable
+from dedupindex.index.address import Address
+from dedupindex.index.cassandra_schema import Statements, made
+from dedupindex.index.cql import connect
+
+_TRIES = 20  # of a step that changes crawls, while others do
+_T = TypeVar("_T")
+
+
+class Direct:
+    """Writes for all threads of a process, which need not wait for one another."""
+
+    def __init__(self, store: Store) -> None:
+        self.write = store.write
+
+    def close(self) -> None:
+        """Nothing waits here."""
+
+
+class CassandraStore(Store):
+    """Crawls in a keyspace."""
+
+    def __init__(self, address: Address) -> None:
+        """Connect; raises `IndexUnavailable`, also where there is no index yet."""
+        self.name, keyspace = f"the crawls of {address}", address.keyspace
+        self._session = connect(address)
+        try:
+            if not made(self._session, keyspace):
+                raise IndexUnavailable(f"the first build of {address} has not finished")
+        except BaseException:
+            self._session.close()
+            raise
+        said = Said.to(keyspace)
+        self._ground = Ground(
+            self._session,
+            said,
+            Registry(self._session, keyspace, said),
+            Files(self._session, Statements.of(keyspace)),
+            Tallies(self._session, said),
+        )
+
+    def in_place(self) -> bool:
+        return True
+
+    def forget_dead_readers(self) -> None:
+        """There is nothing to let go of."""
+
+    @contextmanager
+    def reading(self) -> Iterator[CassandraReading]:
+        yield CassandraReading(self._ground, self._ground.registry.known())
+
+    @contextmanager
+    def writing(self) -> Iterator[CassandraWriting]:
+        step = CassandraWriting(self._ground, self._ground.registry.now())
+        yield step
+        step.finish()
+
+    def write(self, change: Callable[[Writing], _T]) -> _T:
+        for _ in range(_TRIES - 1):
+            try:
+                return super().write(change)
+            except Overtaken:
+                pass
+        return super().write(change)
+
+    def writer(self) -> Direct:
+        return Direct(self)
+
+    def stretches(self, crawl: Crawl | None = None) -> Iterator[list[Held]]:
+        with self.reading() as reading:
+            for one in reading.crawls() if crawl is None else (crawl,):
+                for keys in reading.keys_of(one):
+                    cells = zip(keys, reading.cells_at(one, keys), strict=True)
+                    yield [(key, one.number, cell) for key, cell in cells if cell]
+
+    def copy(self, target: Path) -> None:
+        """The nodes of a cluster are copied by its own tools, crawls and all."""
+
+    def close(self) -> None:
+        self._session.close()
