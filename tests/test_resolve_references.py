@@ -91,9 +91,13 @@ def test_the_manifest_says_what_revisits_mean(
     write(source / "b.warc.gz", [page(4)])
     told(capsys, "manifest", source, "-o", top)
     offset = len(gz(first[0]))
+    digest, url, behind = sha1(BODY).decode(), HOST.decode(), offset + len(gz(first[1]))
+    names = [record_id(number).decode().strip("<>") for number in (1, 2, 3)]
     expected = [
-        (offset, record_id(1).decode().strip("<>"), f"{HOST.decode()}1", sha1(BODY).decode()),
-        (offset + len(gz(first[1])), "", f"{HOST.decode()}1", sha1(BODY).decode()),
+        (offset, "revisit", names[0], f"{url}1", digest),
+        (offset, "standing", names[1], f"{url}2", digest),
+        (behind, "revisit", "", f"{url}1", digest),
+        (behind, "standing", names[2], f"{url}3", digest),
     ]
     assert meant(top) == expected
     (line,) = [line for line in lines(top) if line[0] == f"{HOST.decode()}1"]
@@ -105,12 +109,12 @@ def test_the_manifest_says_what_revisits_mean(
 
 def meant(top: Path) -> list[tuple[object, ...]]:
     glob = open_manifest(top).references
-    query = 'SELECT "offset", record_id, url, digest FROM read_parquet(?) ORDER BY 1'
+    query = 'SELECT "offset", stay, record_id, url, digest FROM read_parquet(?) ORDER BY 1, 2'
     return duckdb.execute(query, [glob]).fetchall()
 
 
 def moments(top: Path) -> list[int]:
-    query = 'SELECT moment FROM read_parquet(?) ORDER BY "offset"'
+    query = """SELECT moment FROM read_parquet(?) WHERE stay = 'revisit' ORDER BY "offset\""""
     return [row[0] for row in duckdb.execute(query, [open_manifest(top).references]).fetchall()]
 
 
@@ -136,6 +140,18 @@ TWINS: dict[str, tuple[list[bytes], int]] = {  # records beside page 2, and revi
         2,
     ),
     "another second": ([page(3, Target_URI=HOST + b"2")], 2),
+    "a revisit of another payload": ([copy_of(3, 8, OTHER, **AT_2)], 0),
+    "a revisit of the same payload": ([copy_of(3, 8, **AT_2)], 0),
+    "a revisit of a second that is cut": (
+        [copy_of(3, 8, **{**AT_2, "Date": b"2026-11-02T09:14:17.5Z"}, version=b"WARC/1.1")],
+        0,
+    ),
+    "that very record as a revisit": ([copy_of(2, 8)], 1),
+    "a revisit of another URL of that key": (
+        [copy_of(3, 8, OTHER, **{**AT_2, "Target_URI": b"http://www.example.com/2"})],
+        1,
+    ),
+    "a revisit of another second": ([copy_of(3, 8, OTHER, Target_URI=HOST + b"2")], 1),
 }
 
 
@@ -150,3 +166,29 @@ def test_what_replay_cannot_tell_from_another_stays(
     planned, done = rewritten(tmp_path, capsys)
     assert done["revisits"] == revisits
     assert bool(planned["stayed"]) == (not revisits)
+
+
+STANDING: dict[str, tuple[bytes, int]] = {  # a revisit where page 1 is, and revisits then
+    "another payload": (copy_of(9, 8, OTHER, Target_URI=HOST + b"1", Date=DAY % 1), 1),
+    "another URL of that key": (
+        copy_of(9, 8, OTHER, Target_URI=b"http://www.example.com/1", Date=DAY % 1),
+        1,
+    ),
+    "no digest": (copy_of(9, 8, Payload_Digest=None, Target_URI=HOST + b"1", Date=DAY % 1), 1),
+    "the same payload": (copy_of(9, 8, Target_URI=HOST + b"1", Date=DAY % 1), 2),
+    "another second": (copy_of(9, 8, OTHER, Target_URI=HOST + b"1"), 2),
+}
+
+
+@pytest.mark.parametrize("how", list(STANDING))
+def test_what_stands_beside_a_revisit_of_another_payload_is_no_original(
+    how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A tool that looks up by URL and second alone would show that revisit's payload."""
+    beside, revisits = STANDING[how]
+    write(tmp_path / "in/a.warc.gz", [page(1), page(2), page(3)])
+    write(tmp_path / "in/b.warc.gz", [beside])
+    planned, done = rewritten(tmp_path, capsys)
+    assert done["revisits"] == revisits
+    assert planned["stayed"] == ({} if revisits == 2 else {"earlier": 1})
+    assert "ambiguous-original" not in reasons(list(Collection([tmp_path / "out"]).findings()))

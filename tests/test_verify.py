@@ -180,6 +180,7 @@ def other_payload(number: int, **options: Any) -> bytes:
 
 
 PART = HTTP.replace(b"200 OK", b"206 Partial Content")
+revisit_of_other = copy_of(3, 9, BODY[::-1], Target_URI=HOST + b"1", Date=DAY % 1)
 RANGED = HTTP.replace(b"OK\r\n", b"OK\r\ncontent-range: bytes 0-9/99\r\n", 1)
 
 
@@ -361,6 +362,7 @@ ALONE: dict[str, list[Case]] = {
         records(page(1), other_payload(1), copy_of(2, 1)),
         records(other_payload(1, Payload_Digest=None), copy_of(2, 1), page(1)),
         records(other_payload(1), copy_of(2, 1), page(1, Payload_Digest=None)),
+        records(page(1), copy_of(2, 1), revisit_of_other),
     ],
     "same-moment": [records(page(1), copy_of(2, 1, Target_URI=HOST + b"1", Date=DAY % 1))],
     "partial": [

@@ -1,6 +1,7 @@
-"""What a revisit that was there before refers to: that record must stay what it is.
+"""A revisit that was there before, and what it refers to: that record must stay what it is.
 
-A revisit of a record that becomes a revisit would be found by no replay tool.
+A revisit of a record that becomes a revisit would be found by no replay tool. Nor may a record at
+the URL and second of the revisit itself become what those tools could take it for.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dedupindex.manifest.line import Line
 from dedupindex.sources.stated import Refused, bare, checked, http_url
 from dedupindex.warc.record import Record
 
-REVISIT = "revisit"
+REVISIT, STANDING = "revisit", "standing"  # what is said of the record meant, and of its own
 
 
 def reference(container: int, record: Record) -> Line:
@@ -22,13 +23,25 @@ def reference(container: int, record: Record) -> Line:
     fields = record.head.fields
     url = bare(fields.get(b"WARC-Refers-To-Target-URI", b"")) or bare(record.values[0])
     date = fields.get(b"WARC-Refers-To-Date", b"")
+    record_id = bare(fields.get(b"WARC-Refers-To", b""))
+    return _line(container, record, record_id, url, date, REVISIT)
+
+
+def standing(container: int, record: Record) -> Line:
+    """A line with the place of a revisit, and its own record id, URL, date and digest."""
+    url, date, record_id = record.values[:3]
+    return _line(container, record, bare(record_id), bare(url), date, STANDING)
+
+
+def _line(
+    container: int, record: Record, record_id: bytes, url: bytes, date: bytes, what: str
+) -> Line:
     try:
         moment = moment_of(http_url(url), checked(date))
     except Refused:
         moment = 0
-    record_id = bare(fields.get(b"WARC-Refers-To", b""))
     line = Line(
         container, record.offset, 0, record_id, url, date, record.values[4], b"",
-        int(Covers.UNKNOWN), b"", 0, 0, b"\n", moment, REVISIT, REVISIT,
+        int(Covers.UNKNOWN), b"", 0, 0, b"\n", moment, what, what,
     )  # fmt: skip
-    return short(line)
+    return short(line)._replace(stay=what, unfit=what)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from dedupindex.manifest.judge import Judge, Options
 from dedupindex.manifest.line import Line
-from dedupindex.manifest.reference import reference
+from dedupindex.manifest.reference import reference, standing
 from dedupindex.manifest.usual import Usual
 from dedupindex.sources.protocol import GROWING
 from dedupindex.sources.vicinity import FULL, Vicinity
@@ -41,7 +41,7 @@ class Scan:
         options: Options,
         refer: Callable[[Line], None] = lambda line: None,
     ) -> None:
-        """Open the file; raises `BadSource`. `refer` gets the `reference` of each revisit."""
+        """Open the file; raises `BadSource`. `refer` gets the lines of `reference`."""
         self.records: Counter[str] = Counter()
         self.problems: list[tuple[int, str]] = []
         self.content_hash = ""
@@ -115,6 +115,7 @@ class Scan:
             self._vicinity.request(record)
         elif record.type == b"revisit":
             self._refer(reference(self._container, record))
+            self._refer(standing(self._container, record))
         record.finish()
 
     def _settle(self, event: Event | None) -> None:

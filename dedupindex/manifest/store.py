@@ -5,7 +5,7 @@
                           counts, one with "gone" takes it back
     containers.parquet    the fields of `Container`, for those who join; written last
     lines/00000017.parquet    the lines of container 17 in order of offset: `TYPES`
-    references/00000017.parquet    what the revisits in it refer to (`reference`), if it has any
+    references/00000017.parquet    the revisits in it and what they refer to (`reference`), if any
 
 Parquet is written by DuckDB from a spool of tab-separated text. Text there is the Latin-1 of the
 bytes, so that nothing is lost whatever the bytes are.
@@ -28,7 +28,7 @@ from dedupindex.errors import BadInput, FormatFromFuture
 from dedupindex.manifest.line import Container, Line
 from dedupindex.manifest.spool import literal, write_parquet
 
-FORMAT = 2  # 1 did not say what revisits refer to
+FORMAT = 3  # 1 did not say what revisits refer to, 2 not where they stand themselves
 FILE, CONTAINERS, LINES, REFERENCES = (
     "manifest.json", "containers.jsonl", "lines", "references",
 )  # fmt: skip
@@ -63,7 +63,7 @@ class Manifest:
 
     @property
     def references(self) -> str:
-        """As `parquet`, of what revisits refer to."""
+        """As `parquet`, of revisits and what they refer to."""
         return f"{literal(self.path)}/{REFERENCES}/*.parquet"
 
     def containers(self) -> dict[int, Container]:

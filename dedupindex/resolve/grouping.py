@@ -45,7 +45,7 @@ class Rule:
 
 
 def group(database: Database, rule: Rule) -> None:
-    """From the views ``lines``, ``part``, ``referred`` and the table ``named`` make tables.
+    """From ``lines``, ``part``, ``referred``, ``standing`` and the table ``named`` make tables.
 
     ``equal`` has the lines whose digests others have, too, as numbers: texts are hashed, for a
     table of all that they say would not fit. ``outcomes`` has `place`, `key` and `outcome` of each
@@ -136,15 +136,25 @@ def _choose_unambiguous(database: Database) -> None:
 
 
 def _find_ambiguous(database: Database, moments: str) -> None:
-    """Those of the moments at which the set has several payloads, of whatever digest."""
+    """Those of the moments at which the set has several payloads, of whatever digest.
+
+    Of the payload of a revisit no more is known than its digest.
+    """
     database.execute(f"""
         CREATE OR REPLACE TABLE ambiguous AS
         SELECT moment FROM lines WHERE moment IN ({moments}) AND moment <> 0
-        GROUP BY moment HAVING min(hash(strong)) <> max(hash(strong))""")
+        GROUP BY moment HAVING min(hash(strong)) <> max(hash(strong))
+        UNION
+        SELECT moment FROM lines JOIN (
+          SELECT moment, digest AS other FROM standing
+          WHERE moment IN ({moments}) AND moment <> 0) USING (moment)
+        WHERE digest <> other""")
 
 
 def _keep_twins(database: Database) -> None:
     """What has the very URL and second of another record stays, but for that same record again.
+
+    A revisit that is there already is such a record, too.
 
     Which of them replay tools show is told by what their index says of each, type before digest:
     a revisit would change places with the other.
@@ -167,6 +177,14 @@ def _keep_twins(database: Database) -> None:
                 GROUP BY moment, url HAVING min(record) <> max(record)) USING (moment, url))""")
         database.execute("DROP TABLE twins")
     database.execute("DROP TABLE crowded")
+    database.execute("""
+        UPDATE outcomes SET outcome = 'same-moment'
+        WHERE outcome = 'copy' AND place IN (
+          SELECT place FROM lines JOIN (
+            SELECT moment, url, record_id AS other FROM standing
+            WHERE moment IN (SELECT moment FROM outcomes WHERE outcome = 'copy' AND moment <> 0)
+          ) USING (moment, url)
+          WHERE record_id <> other)""")
 
 
 def _number_extensions(database: Database) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from dedupindex.errors import BadInput
 from dedupindex.manifest.line import Container
+from dedupindex.manifest.reference import REVISIT, STANDING
 from dedupindex.manifest.spool import literal, quoted
 from dedupindex.manifest.store import Manifest, lines_file
 from dedupindex.resolve.engine import Database, insert
@@ -63,7 +64,8 @@ class Inputs:
     def view(self, database: Database) -> None:
         """Make or replace the view ``lines``: the columns of manifests, and `place`.
 
-        And the view ``referred``: what the revisits of the set refer to.
+        And the views ``referred``: what the revisits of the set refer to, and ``standing``: where
+        they stand themselves.
 
         A place is where a record begins if all files are laid end to end in the order of their
         paths, those outside of the set first: of two of the same instant theirs is the original.
@@ -87,11 +89,13 @@ class Inputs:
             files.append((-1, [self._outside]))
         parts = [_select(manifest, names) for manifest, names in files]
         database.execute(f"CREATE OR REPLACE VIEW lines AS {' UNION ALL '.join(parts)}")
-        referred = [
-            f"SELECT record_id, url, digest, moment FROM read_parquet({quoted(one.references)})"
-            for one in self._manifests
-        ]
-        database.execute(f"CREATE OR REPLACE VIEW referred AS {' UNION ALL '.join(referred)}")
+        for name, what in (("referred", REVISIT), ("standing", STANDING)):
+            found = [
+                "SELECT record_id, url, digest, moment "
+                f"FROM read_parquet({quoted(one.references)}) WHERE stay = {quoted(what)}"
+                for one in self._manifests
+            ]
+            database.execute(f"CREATE OR REPLACE VIEW {name} AS {' UNION ALL '.join(found)}")
 
     def stretches(self, most: int) -> Iterator[tuple[str, int, int]]:
         """The set, some containers after the other: SQL for their lines, first and last place.

@@ -104,7 +104,7 @@ class References:
         """Why some replay tool may find another record, or none, where this original is."""
         if original.url != revisit.url and self._is_posted(original):
             yield "unfit-original", "its original answers another request than GET, of another URL"
-        if any(one.kind in FULL and _differ(one, original) for one in there):
+        if any(_differ(one, original) for one in there):
             yield "ambiguous-original", "another payload has the URL and second of its original"
 
     def _is_posted(self, facts: Facts) -> bool:
