@@ -30,6 +30,7 @@ class Fault:
     short: int = -1  # bytes of the answer that are said to be all of it
     then: Callable[[], object] = lambda: None  # done before the answer is sent
     method: str = "GET"
+    when: Callable[[], bool] = lambda: True  # else the request is as others are
 
 
 @dataclass
@@ -43,7 +44,8 @@ class Server:
     def fault(self, method: str, path: str) -> Fault | None:
         """The fault of a request, one time fewer to come."""
         for one in self.faults:
-            if one.times and one.method == method and path.partition("?")[0].endswith(one.ending):
+            meant = one.method == method and path.partition("?")[0].endswith(one.ending)
+            if meant and one.times and one.when():
                 one.times -= 1
                 return one
         return None

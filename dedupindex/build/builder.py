@@ -6,10 +6,10 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from shutil import rmtree
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dedupindex.browsertrix import is_address, shown
 from dedupindex.build.plan import Plan, make_plan
@@ -28,6 +28,9 @@ from dedupindex.remote import is_remote, kept, local
 from dedupindex.sources import Expanded, SourceOptions, expand, passing
 from dedupindex.tally import BuildTally, OnProgress, Seen
 
+if TYPE_CHECKING:
+    from dedupindex.cluster import Cluster
+
 
 @dataclass(frozen=True)
 class Build:
@@ -44,6 +47,7 @@ class Build:
     resume: bool = False
     jobs: int = 1
     crawl: str = ""
+    spark: str = ""  # the master of a cluster that reads the containers
 
     def signature(self) -> dict[str, Any]:
         """What makes two builds the same: run again, the second has nothing left to do."""
@@ -75,12 +79,18 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
     found = _find(job)
     _check_target(job.index)
     job.index.mkdir(parents=True, exist_ok=True)
-    with exclusive(job.index / "lock", f"the index at {job.index}"), _explained(job.index):
+    with (
+        exclusive(job.index / "lock", f"the index at {job.index}"),
+        _explained(job.index),
+        _cluster(job) as cluster,
+    ):
+        if cluster is not None:
+            job = replace(job, jobs=cluster.cores)
         _prepare(job)
         staging = Staging(job.index, job.signature(), resume=job.resume)
         done = [Staged.from_json(task) for task in staging.done]
         plan = _plan(job, found, done)
-        for staged in _stage_all(job, plan, staging, on_progress):
+        for staged in _stage_all(job, plan, staging, cluster, on_progress):
             staging.finish(staged.as_json())
             done.append(staged)
         on_progress(Seen("loading", 0, 0, sum(staged.tally.records for staged in done)))
@@ -91,6 +101,17 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
     tally.seconds = time.monotonic() - start
     problems = [*found.problems, *(problem for staged in done for problem in staged.problems)]
     return Built(tally, problems, found.skipped)
+
+
+@contextmanager
+def _cluster(job: Build) -> Iterator[Cluster | None]:
+    if not job.spark:
+        yield None
+        return
+    from dedupindex.cluster import connected  # and with it PySpark
+
+    with connected(job.spark) as cluster:
+        yield cluster
 
 
 def _named(source: str) -> str:
@@ -192,7 +213,7 @@ def _plan(job: Build, found: Expanded, done: list[Staged]) -> Plan:
 
 
 def _stage_all(
-    job: Build, plan: Plan, staging: Staging, on_progress: OnProgress
+    job: Build, plan: Plan, staging: Staging, cluster: Cluster | None, on_progress: OnProgress
 ) -> Iterator[Staged]:
     first = staging.next_task()
     tasks = [
@@ -209,7 +230,17 @@ def _stage_all(
         for number, inputs in enumerate(plan.tasks)
     ]
     total = sum(item.size for task in tasks for item in task.inputs)
-    yield from read_all(run_task, tasks, job.jobs, total, on_progress)
+    if cluster is None:
+        yield from read_all(run_task, tasks, job.jobs, total, on_progress)
+        return
+    from dedupindex.build.spread import stage_on
+
+    read = records = 0
+    for staged in stage_on(cluster, tasks):
+        read += sum(container.size for container in staged.containers)
+        records += staged.tally.records
+        on_progress(Seen("reading", read, total, records))
+        yield staged
 
 
 def _load(job: Build, plan: Plan, staging: Staging, done: list[Staged]) -> Outcome:

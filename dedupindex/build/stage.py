@@ -83,16 +83,31 @@ class Staged:
             data.get("ledger", []),
         )
 
+    def add(self, other: Staged) -> None:
+        """Take what another task did; its runs stay its own."""
+        self.tally.add(other.tally)
+        self.admitted += other.admitted
+        self.problems += other.problems
+        self.containers += other.containers
+
 
 def run_task(task: Task, progress: Progress) -> Staged:
     """Stage the containers of a task; what it returns is on disk."""
-    staged = Staged()
     engine = open_index(task.index)
 
     def known(name: str) -> int:
         return engine.number_of(Place(name, task.crawl))
 
     numbers = Numbers(task.staging, known, engine.next_number())
+    staged = stage(task, numbers, progress)
+    numbers.close()
+    engine.close()
+    return staged
+
+
+def stage(task: Task, numbers: Callable[[str], int], progress: Progress) -> Staged:
+    """The same, with numbers from elsewhere for the names of containers."""
+    staged = Staged()
     writer = RunWriter(task.staging, f"{task.number:06d}")
     dependents = RunWriter(task.staging, f"{task.number:06d}-revisits", run_bytes=_LEDGER_BYTES)
     judge = judge_of(task.settings)
@@ -116,8 +131,6 @@ def run_task(task: Task, progress: Progress) -> Staged:
         staged.containers.append(_container(source, item, stager, task.crawl))
     writer.flush()
     dependents.flush()
-    numbers.close()
-    engine.close()
     staged.runs = [path.name for path in writer.paths]
     staged.ledger = [path.name for path in dependents.paths]
     return staged
@@ -151,7 +164,7 @@ def _batches(source: Source) -> Iterator[Rows | list[Item]]:
 class _Stager:
     """Turns the items of one source into staged entries and counts."""
 
-    def __init__(self, settings: Settings, judge: Judge, numbers: Numbers) -> None:
+    def __init__(self, settings: Settings, judge: Judge, numbers: Callable[[str], int]) -> None:
         self._keys, self._etag = settings.keys(), settings.etag
         self._judge, self._numbers = judge, numbers
         self.tally = BuildTally()

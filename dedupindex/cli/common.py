@@ -18,6 +18,7 @@ from dedupindex.tables import printable
 
 _FILE = "dedupindex.settings"  # under which a context remembers its settings file
 UNSOUND = 8  # exit status: something is lost or will not replay
+SPARK = "Work on a cluster of Apache Spark: spark://HOST:7077, yarn, local[4], … (docs/batch.md)."
 STATUSES = """\
 0 done · 1 crash · 2 wrong usage · 3 other failure · 4 input that cannot be read ·
 5 settings conflict · 6 index unavailable or busy · 7 damaged data left out ·

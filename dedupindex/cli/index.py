@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from dedupindex.build.builder import Build, Built, build
-from dedupindex.cli.common import Command, annotation, print_json, say, stated, warn
+from dedupindex.cli.common import SPARK, Command, annotation, print_json, say, stated, warn
 from dedupindex.cli.progress import shown
 from dedupindex.digest import SIZES
 from dedupindex.errors import BadInput, Damaged, SettingsConflict
@@ -91,6 +91,7 @@ _action = partial(click.option, allow_from_autoenv=False)  # no setting: it is d
     show_default="number of cores",
     help="Processes that read containers side by side.",
 )
+@click.option("--spark", default="", metavar="MASTER", help=SPARK)
 @click.option("--replace", is_flag=True, help="As --add; changed files take their place.")
 @click.option("--resume", is_flag=True, help="Go on where a killed build of the same stopped.")
 @click.option(
@@ -177,6 +178,7 @@ def _job(sources: tuple[str, ...], index: Path, options: dict[str, Any]) -> Buil
         resume=options["resume"],
         jobs=options["jobs"] or len(os.sched_getaffinity(0)),
         crawl=options["crawl"],
+        spark=options["spark"],
     )
 
 

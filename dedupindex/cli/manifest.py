@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from dedupindex.cli.common import UNSOUND, Command, print_json, say, warn
+from dedupindex.cli.common import SPARK, UNSOUND, Command, print_json, say, warn
 from dedupindex.cli.progress import shown
 from dedupindex.digest import SIZES
 from dedupindex.errors import BadInput, Damaged
@@ -61,6 +61,7 @@ _SHOWN = 1000  # differences that are named
     "--jobs", type=click.IntRange(0), default=0, show_default="number of cores",
     help="Processes that read files side by side.",
 )  # fmt: skip
+@click.option("--spark", default="", metavar="MASTER", help=SPARK)
 @click.option("-v", "--verbose", is_flag=True, help="Progress every second.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(
@@ -72,6 +73,7 @@ def command(
     text: Path | None,
     check: Path | None,
     jobs: int,
+    spark: str,
     verbose: bool,
     as_json: bool,
 ) -> int:
@@ -90,7 +92,7 @@ def command(
     with shown(verbose=verbose) as progress:
         made = make(
             found, output, options,
-            jobs=jobs or len(os.sched_getaffinity(0)), on_progress=progress,
+            jobs=jobs or len(os.sched_getaffinity(0)), spark=spark, on_progress=progress,
         )  # fmt: skip
     if text is not None:
         manifest = open_manifest(output)

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from dedupindex.cli.common import ComparingCommand, print_json, say
+from dedupindex.cli.common import SPARK, ComparingCommand, print_json, say
 from dedupindex.files import whole
 from dedupindex.resolve.compare import Compare
 from dedupindex.resolve.grouping import Rule
@@ -63,6 +63,7 @@ _PARTITION = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
     "--threads", type=click.IntRange(0), default=0, show_default="number of cores",
     help="That DuckDB uses.",
 )  # fmt: skip
+@click.option("--spark", default="", metavar="MASTER", help=SPARK)
 @click.option(
     "--text", type=click.Path(path_type=Path, allow_dash=True), metavar="FILE",
     help="Write all lines with extension, copy number and the original's URI and date, as "
@@ -88,7 +89,9 @@ def command(
         options["memory"],
         options["threads"],
     )
-    if text is None or text == Path("-"):
+    if options["spark"]:
+        found = _on_cluster(options["spark"], manifests, output, chosen, text)
+    elif text is None or text == Path("-"):
         found = resolve(manifests, output, chosen, say, sys.stdout.buffer if text else None)
     else:
         with whole(text) as stream:
@@ -98,6 +101,18 @@ def command(
     elif text != Path("-"):
         _tell(found)
     return 0
+
+
+def _on_cluster(
+    master: str, manifests: tuple[Path, ...], output: Path, chosen: Options, text: Path | None
+) -> Resolved:
+    if text is not None or chosen.rule.partition != (1, 1):
+        raise click.UsageError("--spark makes all parts of a plan: no --partition, and no --text")
+    from dedupindex.cluster import connected  # and with it PySpark
+    from dedupindex.resolve.spread import resolve_on
+
+    with connected(master) as cluster:
+        return resolve_on(cluster, manifests, output, chosen, say)
 
 
 def _partition(text: str) -> tuple[int, int]:

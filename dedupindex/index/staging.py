@@ -22,6 +22,8 @@ from typing import Any
 import lmdb
 
 from dedupindex.errors import Damaged, IndexUnavailable
+from dedupindex.index.ledger import DEPENDENT
+from dedupindex.index.marks import REVISIT
 
 _NUMBERS_KEPT = 100_000
 
@@ -158,3 +160,19 @@ class Numbers:
             yield
         except lmdb.Error as error:
             raise IndexUnavailable(f"{self._path} cannot be written: {error}") from error
+
+
+def renumbered(staged: bytes, lengths: list[int], given: list[int]) -> bytes:
+    """A staged entry, or item of the ledger, with the number `given` for that of its container.
+
+    `lengths` are those of keys (`Keys.lengths`). A mark, which has no container, stays as it is.
+    """
+    key = lengths[staged[0]]
+    if staged[key] == DEPENDENT:
+        at = key + 13
+    elif staged[key] & 3 == REVISIT:
+        return staged
+    else:
+        at = key + 17
+    number = given[int.from_bytes(staged[at : at + 4], "big")]
+    return b"%b%b%b" % (staged[:at], number.to_bytes(4, "big"), staged[at + 4 :])

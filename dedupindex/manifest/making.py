@@ -73,10 +73,12 @@ def make(
     options: Options,
     *,
     jobs: int = 1,
+    spark: str = "",
     on_progress: OnProgress = lambda seen: None,
 ) -> Made:
     """Make or go on with the manifest in the directory `top`.
 
+    Containers are read by `jobs` processes, or on the cluster whose master is `spark`.
     Raises `BadSource`; `BadInput` if `top` is something else; `SettingsConflict` if it was made
     with other options; `IndexBusy` if another run writes to it.
     """
@@ -88,7 +90,12 @@ def make(
         made = Made(skipped=found.skipped, problems=list(found.problems))
         run = _Run(top, options, made)
         total = sum(file.size for file in run.wanted(found.files))
-        for read in _read_all(run.tasks, jobs, total, on_progress):
+        reading = (
+            _read_on(spark, run.tasks, total, on_progress)
+            if spark and run.tasks
+            else _read_all(run.tasks, jobs, total, on_progress)
+        )
+        for read in reading:
             run.take(read)
         gc.unfreeze()  # or the interpreter could not let go of DuckDB, which complains at exit
         run.finish()
@@ -172,6 +179,14 @@ def _read_all(tasks: list[Task], jobs: int, total: int, on_progress: OnProgress)
         yield from read_all(read_container, tasks, jobs, total, on_progress)
     finally:
         gc.unfreeze()  # DuckDB's bindings complain of what is there still when Python ends
+
+
+def _read_on(master: str, tasks: list[Task], total: int, on_progress: OnProgress) -> Iterator[Read]:
+    from dedupindex.cluster import connected  # and with it PySpark
+    from dedupindex.manifest.spread import read_on
+
+    with connected(master) as cluster:
+        yield from read_on(cluster, tasks, total, on_progress)
 
 
 def _prepare(top: Path, options: Options) -> None:

@@ -1,0 +1,47 @@
+"""Apache Spark of PyPI, for processes that have our packages, too."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.conftest import need
+from tests.peers.environments import PEERS, ROOT
+
+SPARK = "pyspark==4.3.0"
+MASTER = "local-cluster[2,1,1024]"  # two executors, each a process of its own with a core
+DEADLINE = 300.0  # seconds
+
+
+def spark() -> dict[str, str]:
+    """The environment of a process that finds PySpark beside our packages; skips where it is not.
+
+    It stands in a directory of its own: half a gigabyte that no other test needs.
+    """
+    need("java", found=shutil.which("java") is not None)
+    PEERS.mkdir(exist_ok=True)
+    home = PEERS / "spark"
+    stamp = home / "packages.txt"
+    with open(PEERS / ".spark.lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests run side by side
+        if not stamp.exists() or stamp.read_text() != SPARK:
+            shutil.rmtree(home, ignore_errors=True)
+            words = [sys.executable, "-m", "pip", "install", "--quiet", "--target", home, SPARK]
+            env = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+            done = subprocess.run(words, capture_output=True, text=True, env=env)
+            need(f"Spark (from PyPI: {done.stderr.strip()[-200:]})", found=not done.returncode)
+            stamp.write_text(SPARK)
+    paths = [str(home), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def on_spark(code: str, *arguments: str | Path) -> subprocess.Popen[str]:
+    """A Python process with PySpark that runs `code`."""
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)], env=spark(), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip

@@ -1,0 +1,124 @@
+"""Real executors: what a cluster makes is what one machine makes, also when an executor is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from dedupindex.manifest.judge import Options
+from dedupindex.manifest.making import make
+from dedupindex.manifest.store import open_manifest
+from dedupindex.resolve.plan import COLUMNS, open_plan
+from dedupindex.resolve.run import Options as Resolving
+from dedupindex.resolve.run import resolve
+from tests.peers.spark import DEADLINE, MASTER, on_spark
+from tests.stores import Fault, web
+from tests.test_remote import captures, containers
+from tests.test_spread import built, collection
+
+pytestmark = pytest.mark.peer
+__all__ = ["collection"]
+ALL = """
+import sys
+from dedupindex.cli import main
+for words in sys.argv[1].split("|"):
+    status = main(words.split())
+    if status not in (0, 7):
+        sys.exit(status)
+"""
+EXECUTOR = "CoarseGrainedExecutorBackend"
+
+
+def run(*commands: str) -> list[dict[str, object]]:
+    """Run commands in one process with PySpark; what they print as JSON."""
+    with on_spark(ALL, "|".join(commands)) as process:
+        output, errors = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 0, errors[-4000:]
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def test_index_manifest_and_plan(tmp_path: Path, collection: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    told = built(here / "index", collection).tally
+    made = make([str(collection)], here / "manifest", Options())
+    resolved = resolve([here / "manifest"], here / "plan", Resolving())
+    more = f"--spark {MASTER} --json"
+    tally, listed, planned = run(
+        f"index --whitelist --mime .* {collection} {there}/index {more}",
+        f"manifest {collection} -o {there}/manifest {more}",
+        f"resolve {there}/manifest -o {there}/plan {more}",
+    )
+    assert (tally["added"], tally["records"], tally["refused"]) == (
+        told.added, told.records, dict(told.refused),
+    )  # fmt: skip
+    assert captures(there / "index", "") == captures(here / "index", "")
+    assert containers(there / "index") == containers(here / "index")
+    assert listed["lines"] == made.lines
+    assert lines(there / "manifest") == lines(here / "manifest")
+    assert planned["copies"] == resolved.totals.copies > 50
+    assert open_plan(there / "plan").totals == resolved.totals
+    copies = [
+        sorted(open_plan(one / "plan")._rows("copies-*.parquet", COLUMNS)) for one in (here, there)
+    ]
+    assert [row[1:] for row in copies[0]] == [row[1:] for row in copies[1]]
+
+
+def lines(manifest: Path) -> dict[str, list[tuple[object, ...]]]:
+    opened = open_manifest(manifest)
+    return {
+        place.path: [line[1:] for line in opened.lines(place.number)]
+        for place in opened.containers().values()
+    }
+
+
+def test_an_executor_is_killed(tmp_path: Path, collection: Path) -> None:
+    """In the middle of a run, by a server that answers it no more: another does its work again."""
+    killed: list[int] = []
+    with web(collection) as server:
+        words = f"index --whitelist --mime .* {server.url}/*.w* {server.url}/*.cdx {tmp_path}/there"
+        process = on_spark(ALL, f"{words} --spark {MASTER} --json")
+        kill = partial(_killed_one, process, killed)
+        server.faults.append(Fault("w3.warc.gz", 1, cut=0, when=kill))
+        with process:
+            output, errors = process.communicate(timeout=DEADLINE)
+        assert process.returncode == 0, errors[-4000:]
+        assert len(killed) == 1
+        assert json.loads(output)["records"] == built(tmp_path / "here", collection).tally.records
+        assert captures(tmp_path / "there", f"{server.url}/") == captures(
+            tmp_path / "here", f"{collection}/"
+        )
+
+
+def _killed_one(process: subprocess.Popen[str], killed: list[int]) -> bool:
+    """Kill an executor of the process; before there are any, it is the driver that asks."""
+    mine = [
+        pid
+        for pid in map(int, filter(str.isdecimal, os.listdir("/proc")))
+        if _session(pid) == process.pid and EXECUTOR in _words(pid)
+    ]
+    if mine:
+        os.kill(mine[0], signal.SIGKILL)
+        killed.append(mine[0])
+    return bool(mine)
+
+
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return -1
+
+
+def _words(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    except OSError:
+        return ""

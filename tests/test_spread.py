@@ -1,0 +1,260 @@
+"""What runs on a cluster, run here: the same tasks, spread and brought together without Spark."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dedupindex import cluster as clusters
+from dedupindex.build.builder import Build, Built, build
+from dedupindex.capture import RefersTo, Revisit
+from dedupindex.cli import main
+from dedupindex.cluster import Cluster, Files, Piece, pieces
+from dedupindex.errors import BadInput, BadSource, IndexExists
+from dedupindex.index import open_index
+from dedupindex.index.cells import Keys, encode, encode_revisit
+from dedupindex.index.identity import Settings
+from dedupindex.index.ledger import dependent
+from dedupindex.index.staging import renumbered
+from dedupindex.manifest.judge import Options
+from dedupindex.manifest.making import make
+from dedupindex.manifest.store import open_manifest
+from dedupindex.resolve.plan import COLUMNS, open_plan
+from dedupindex.resolve.run import Options as Resolving
+from dedupindex.resolve.run import resolve
+from dedupindex.resolve.spread import resolve_on
+from tests.captures import capture
+from tests.test_remote import EVERYTHING, archive, captures, containers
+from tests.warc_cases import gz, revisit
+
+HEADER = " CDX N b a m s k r M S V g\n"
+
+
+class Here(Cluster):
+    """A cluster without a network: all that would travel is pickled, each task runs as it would."""
+
+    def __init__(self, cores: int = 3) -> None:
+        self.cores = cores
+
+    @contextmanager
+    def kept(self, work: Callable[[Any], Iterable[Any]], tasks: Sequence[Any]) -> Iterator[Any]:
+        yield _Kept([_sent(clusters._guarded(_sent(work), _sent(task))) for task in tasks])
+
+
+class _Kept:
+    def __init__(self, rows: list[list[Any]]) -> None:
+        self._rows = [row for some in rows for row in some]
+
+    def rows(self) -> Iterator[Any]:
+        return clusters._sound(self._rows)
+
+    def few(self, chosen: Callable[[Any], bool]) -> Iterator[Any]:
+        return clusters._sound(row for row in self._rows if clusters._passes(chosen, row))
+
+    def grouped(
+        self, by: Callable[[Any], int], groups: int, work: Callable[[Any], Iterable[Any]]
+    ) -> Iterator[Any]:
+        keyed = [pair for row in self._rows for pair in clusters._keyed(by, row)]
+        for group in range(groups):
+            rows = [row for key, row in reversed(keyed) if key == group]  # in whatever order
+            yield from clusters._sound(_sent(clusters._guarded(_sent(work), iter(rows))))
+
+
+def _sent(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(list(value) if isinstance(value, Iterator) else value))
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextmanager
+    def connected(master: str) -> Iterator[Cluster]:
+        yield Here(int(master))
+
+    monkeypatch.setattr(clusters, "connected", connected)
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Path:
+    """Archives that repeat one another, revisits, and rows that name the archives."""
+    folder = tmp_path / "crawl"
+    folder.mkdir()
+    for number in range(6):
+        data = archive(20 * number, 60, size=200) + gz(revisit(number=5000 + number))
+        (folder / f"w{number}.warc.gz").write_bytes(data)
+    for name in "ab":
+        row = "- 2026110{}091417 http://a.test/{} image/png 200 {} - - 5 {} w{}.warc.gz\n"
+        lines = [
+            row.format(1 + at % 7, at, "A" * 30 + "BCDEFGH"[at % 7] + "A", 60 * at, at % 9)
+            for at in range(300)
+        ]
+        (folder / f"{name}.cdx").write_text("".join([HEADER, *lines, "no line\n"]))
+    return folder
+
+
+def built(index: Path, *sources: Path | str, **more: Any) -> Built:
+    return build(Build([str(one) for one in sources], index, EVERYTHING, **more))
+
+
+def test_an_index_is_the_same(tmp_path: Path, collection: Path) -> None:
+    one = built(tmp_path / "one", collection, crawl="c")
+    for cores in ("1", "2", "5"):
+        other = built(tmp_path / cores, collection, crawl="c", spark=cores)
+        one.tally.seconds = other.tally.seconds = 0
+        assert other.tally == one.tally
+        assert sorted(other.problems) == sorted(one.problems)
+        assert captures(tmp_path / cores, "") == captures(tmp_path / "one", "")
+        assert containers(tmp_path / cores) == containers(tmp_path / "one")
+        assert _revisits(tmp_path / cores) == _revisits(tmp_path / "one")
+
+
+def _revisits(index: Path) -> list[tuple[bytes, str]]:
+    """What the ledger has, with the names of containers."""
+    from dedupindex.index.ledger import DEPENDENT, Dependent, items
+
+    with closing(open_index(index)) as engine, engine.view() as view:
+        lengths = engine.identity.settings.keys().lengths()
+        found = []
+        for item in items(index, view.ledger()):
+            at = lengths[item[0]]
+            if item[at] == DEPENDENT:
+                told = Dependent.of(item[at:])
+                found.append((told.url, view.place_of(told.container).container))
+        return sorted(found)
+
+
+def test_adding_and_going_on(tmp_path: Path, collection: Path) -> None:
+    first, rest = collection / "a.cdx", collection
+    for name, more in (("here", {}), ("there", {"spark": "2"})):
+        built(tmp_path / name, first)
+        built(tmp_path / name, rest, add=True, **more)
+    assert captures(tmp_path / "there", "") == captures(tmp_path / "here", "")
+
+
+def test_what_is_damaged_or_missing(tmp_path: Path, collection: Path) -> None:
+    path = collection / "w3.warc.gz"
+    path.write_bytes(path.read_bytes()[:-20])
+    result = built(tmp_path / "index", collection, spark="2")
+    assert [problem.container for problem in result.problems if "cut" in problem.message] == [
+        str(path)
+    ]
+    with pytest.raises(BadInput, match="not -"):
+        built(tmp_path / "other", "-", spark="2")
+    from dedupindex.build.plan import Input
+    from dedupindex.build.spread import _stage
+    from dedupindex.build.stage import Task
+    from dedupindex.sources import SourceOptions
+
+    task = Task(0, [Input("/nowhere.warc", 1)], tmp_path, tmp_path, EVERYTHING, None,
+                SourceOptions(), "")  # fmt: skip
+    with pytest.raises(BadSource, match="every executor reads the sources itself"):
+        list(_stage(1, task))
+
+
+def test_a_container_that_is_read_twice_must_be_the_same(tmp_path: Path) -> None:
+    from dedupindex.build.spread import Part, _gather
+
+    part = Part(0, 4, "then", False, b"")
+    with pytest.raises(BadSource, match="changed while it was read"):
+        list(_gather(Settings(), {4: ("now", [0])}, iter([part])))
+
+
+def test_a_manifest_and_a_plan_are_the_same(tmp_path: Path, collection: Path) -> None:
+    made = [
+        make([str(collection)], tmp_path / name, Options(), spark=master)
+        for name, master in (("one", ""), ("two", "2"))
+    ]
+    assert [one.as_json() | {"seconds": 0} for one in made][0] == made[1].as_json() | {"seconds": 0}
+    lines = [
+        {place.path: list(manifest.lines(place.number))
+         for place in manifest.containers().values()}
+        for manifest in (open_manifest(tmp_path / "one"), open_manifest(tmp_path / "two"))
+    ]  # fmt: skip
+    assert lines[0] == lines[1]
+    (collection / "w1.warc.gz").unlink()
+    (collection / "w9.warc.gz").write_bytes(archive(900, 4))
+    again = make([str(collection)], tmp_path / "two", Options(), spark="2")
+    assert (again.files, again.known, again.gone) == (1, 5, 1)
+    make([str(collection)], tmp_path / "one", Options())
+    here = resolve([tmp_path / "one"], tmp_path / "plan", Resolving())
+    for cores in (1, 3):
+        there = resolve_on(Here(cores), [tmp_path / "one"], tmp_path / f"plan{cores}", Resolving())
+        assert there.totals == here.totals
+        assert _rows(tmp_path / f"plan{cores}") == _rows(tmp_path / "plan")
+    with pytest.raises(IndexExists):
+        resolve_on(Here(), [tmp_path / "one"], tmp_path / "plan3", Resolving())
+    assert here.totals.copies > 50
+
+
+def _rows(plan: Path) -> list[tuple[Any, ...]]:
+    return sorted(open_plan(plan)._rows("copies-*.parquet", COLUMNS))
+
+
+def test_a_manifest_that_executors_do_not_have(tmp_path: Path, collection: Path) -> None:
+    from dedupindex.resolve.spread import _resolve
+
+    make([str(collection)], tmp_path / "one", Options())
+    with pytest.raises(BadInput, match="on storage that all mount"):
+        list(_resolve([tmp_path / "one"], [b"another"], Resolving(), (1, 1)))
+
+
+def test_no_text_and_no_partition(tmp_path: Path, capsys: Any) -> None:
+    for more in (["--text", "-"], ["--partition", "1/2"]):
+        words = ["resolve", str(tmp_path), "-o", str(tmp_path / "plan"), "--spark", "2", *more]
+        assert main(words) == 2
+        assert "makes all parts" in capsys.readouterr().err
+
+
+def test_without_the_package(
+    tmp_path: Path, collection: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    with pytest.raises(BadInput, match=r"pip install 'dedupindex\[spark\]'"):
+        built(tmp_path / "index", collection, spark="local[1]")
+    assert not (tmp_path / "index" / "index.json").exists()
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.booleans(), st.booleans())
+def test_renumbering(number: int, given_number: int, url: bool, canonical: bool) -> None:
+    keys = Keys(url or canonical, canonical)
+    one = capture(number)
+    key = keys.of(one.digest, one.url)
+    given = [0] * 41
+    given[number] = given_number
+    lengths = keys.lengths()
+    staged = key + encode(one, number)
+    assert renumbered(staged, lengths, given) == key + encode(one, given_number)
+    mark = key + encode_revisit(one)
+    assert renumbered(mark, lengths, given) == mark
+    refers = Revisit(one, RefersTo(b"http://example.com/b", b"2026-10-01T00:00:00Z"))
+    item = dependent(refers, keys, number)
+    assert renumbered(item, lengths, given) == dependent(refers, keys, given_number)
+
+
+@given(st.lists(st.integers(0, 3 * 10), min_size=1, max_size=4))
+def test_files_come_whole(sizes: list[int]) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clusters, "PIECE", 10)
+        home = Path(name)
+        (home / "from").mkdir()
+        (home / "to").mkdir()
+        files = Files(home / "to")
+        for number, size in enumerate(sizes):
+            path = home / "from" / f"{number}"
+            path.write_bytes(bytes(range(size)))
+            for piece in pieces(path, path.name):
+                files.take(Piece(*piece))
+        files.finish()
+        for path in (home / "from").iterdir():
+            assert (home / "to" / path.name).read_bytes() == path.read_bytes()
+        assert len(list((home / "to").iterdir())) == len(sizes)
