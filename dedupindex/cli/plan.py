@@ -1,0 +1,124 @@
+"""``bin/plan``: machines, hours and dollars, from rates that were measured."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dedupindex.cli.common import Command, print_json, say
+from dedupindex.files import write_whole
+from dedupindex.planning import captures as capture_plan
+from dedupindex.planning import documents as document_plan
+from dedupindex.planning.curves import picture
+from dedupindex.planning.inputs import Table, load
+from dedupindex.planning.text import capture_lines, document_lines
+
+EXAMPLES = """
+bin/plan --documents                                   a petabyte: the seed's table, and ours
+bin/plan --documents --measure --save rates.toml       from the rates of this machine
+bin/plan --documents --rates rates.toml --svg plan.svg
+bin/plan --captures 1e9,1e10,1e11                      an index on Cassandra
+"""
+
+
+def _counts(ctx: click.Context, param: click.Parameter, value: str) -> list[float]:
+    """Numbers with commas between them."""
+    try:
+        counts = [float(part) for part in value.split(",")] if value else []
+    except ValueError:
+        counts = [0.0]
+    if any(not 1 <= count <= 1e15 for count in counts):
+        raise click.BadParameter(f"{value}: write numbers with commas, as 1e9,1e10")
+    return counts
+
+
+@click.command(cls=Command, examples=EXAMPLES)
+@click.option("--documents", is_flag=True, help="Plan exact deduplication of documents.")
+@click.option(
+    "--captures", callback=_counts, default="", metavar="N,N…",
+    help="Plan indexes of so many captures.",
+)  # fmt: skip
+@click.option(
+    "--rates", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="TOML that says otherwise than dedupindex/planning/inputs.toml.",
+)  # fmt: skip
+@click.option(
+    "--measure", is_flag=True,
+    help="Measure rates for documents here and now: takes 1.2 GB of disk and a minute.",
+)  # fmt: skip
+@click.option(
+    "--work", type=click.Path(path_type=Path, file_okay=False, exists=True), default=".",
+    metavar="DIR", show_default="this directory", help="Where --measure makes its samples.",
+)  # fmt: skip
+@click.option(
+    "--save", type=click.Path(path_type=Path), metavar="FILE",
+    help="Write what --measure has measured, for --rates.",
+)  # fmt: skip
+@click.option(
+    "--svg", type=click.Path(path_type=Path), metavar="FILE",
+    help="Draw runtime and cost of --documents.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def command(
+    documents: bool,
+    captures: list[float],
+    rates: Path | None,
+    measure: bool,
+    work: Path,
+    save: Path | None,
+    svg: Path | None,
+    as_json: bool,
+) -> int:
+    """Say how many machines, hours and dollars deduplication takes, as Markdown.
+
+    What was measured, extrapolated and assumed is said with the tables, and stands in
+    dedupindex/planning/inputs.toml.
+    """
+    if not documents and not captures:
+        raise click.UsageError("name --documents, --captures or both")
+    if not documents and (measure or svg):
+        raise click.UsageError("--measure and --svg are of --documents")
+    if save and not measure:
+        raise click.UsageError("--save keeps what --measure measures")
+    inputs = load(rates)
+    if measure:
+        _measure(inputs, work, save)
+    if svg is not None:
+        requests = document_plan.rest(inputs).request_cost
+        write_whole(svg, picture(document_plan.measured_rows(inputs), requests).encode())
+    plans = [capture_plan.plan(count, inputs) for count in captures]
+    if as_json:
+        print_json(_json(inputs, plans, documents=documents))
+        return 0
+    if documents:
+        click.echo("\n".join(document_lines(inputs)))
+    if documents and plans:
+        click.echo()
+    if plans:
+        click.echo("\n".join(capture_lines(plans, inputs)))
+    return 0
+
+
+def _measure(inputs: Table, work: Path, save: Path | None) -> None:
+    from dedupindex.planning.measure import as_toml, measure  # and with it DuckDB
+
+    found = measure(work, len(os.sched_getaffinity(0)), say=say)
+    inputs["documents"].update(found)
+    if save is not None:
+        write_whole(save, as_toml(found).encode())
+
+
+def _json(inputs: Table, plans: list[capture_plan.Plan], *, documents: bool) -> dict[str, Any]:
+    said: dict[str, Any] = {"inputs": inputs}
+    if documents:
+        said["documents"] = {
+            "seed": [row.as_json() for row in document_plan.seed_rows(inputs)],
+            "measured": [row.as_json() for row in document_plan.measured_rows(inputs)],
+            **document_plan.rest(inputs).as_json(),
+        }
+    if plans:
+        said["captures"] = [plan.as_json() for plan in plans]
+    return said

@@ -1,0 +1,1 @@
+"""What deduplication takes in time, machines and money, from rates that were measured."""
