@@ -90,7 +90,8 @@ def test_what_crawls_report_is_not_what_bin_index_took_in(bench: Bench) -> None:
     bench.load([capture(1, A), capture(2, B)])
     session, on, keyspace = opened(bench)
     put = Statement(
-        f"INSERT INTO {keyspace}.capture (dk, rest, crawl, cell) VALUES (?, ?, ?, ?)", Use.WRITE
+        f"INSERT INTO {keyspace}.capture (dk, live, rest, crawl, cell) VALUES (?, 1, ?, ?, ?)",
+        Use.WRITE,
     )
     with bench.view() as view:
         key, cell = next(iter(view.cells()))

@@ -1,0 +1,321 @@
+"""Crawls that write to a cluster, where servers know nothing of one another: races and outages.
+
+What a crawl is by itself, `tests/test_crawls.py` and its neighbours try on every store.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dedupindex.build.stage import judge_of
+from dedupindex.capture import Capture
+from dedupindex.crawls import claims, life, statistics
+from dedupindex.crawls.captures import Added, add, of_crawl
+from dedupindex.crawls.cassandra_store import CassandraStore
+from dedupindex.crawls.counting import Counting, add_counted
+from dedupindex.crawls.crawl import Crawl, State
+from dedupindex.crawls.store import Claim, Store, Writing, make_store
+from dedupindex.crawls.view import Snapshot
+from dedupindex.errors import CrawlEnded, IndexUnavailable
+from dedupindex.index import open_index
+from dedupindex.index.cql import Row, Session, Statement, Unclear, Use
+from dedupindex.index.identity import Settings
+from tests.captures import capture, sha1
+from tests.conftest import MakeIndex
+
+pytestmark = pytest.mark.peer
+SETTINGS = Settings()
+JUDGE = judge_of(SETTINGS)
+THREADS = 12
+
+Servers = Callable[[], CassandraStore]
+
+
+@pytest.fixture
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr("dedupindex.crawls.cassandra_registry.AGE", 0.0)
+    with request.getfixturevalue("keyspaces").some() as address:
+        yield address()
+
+
+@pytest.fixture
+def index(make_index: MakeIndex, engine: str) -> Path:
+    return make_index([capture(90)], engine=engine)
+
+
+@pytest.fixture
+def server(index: Path) -> Iterator[Servers]:
+    """Opens the crawls as another server does."""
+    with ExitStack() as stack:
+
+        def opened() -> CassandraStore:
+            store = make_store(index)
+            assert isinstance(store, CassandraStore)
+            return stack.enter_context(closing(store))
+
+        yield opened
+
+
+def begin(store: Store, name: str = "a", **how: Any) -> Crawl:
+    return store.write(partial(life.begin, name=name, **how))
+
+
+def put(store: Store, name: str, *captures: Capture) -> Added:
+    return store.write(lambda writing: add(writing, writing.crawl(name), captures, SETTINGS, JUDGE))
+
+
+def held(store: Store, name: str) -> list[Capture]:
+    with store.reading() as reading:
+        crawl = reading.crawl(name)
+        return sorted(found.capture(reading, name) for found in of_crawl(reading, crawl))
+
+
+def at_once(*work: Callable[[], object]) -> list[Any]:
+    """What each piece of work came to, all begun together."""
+    gate, found = threading.Barrier(len(work)), [None for _ in work]
+
+    def one(place: int) -> None:
+        gate.wait()
+        try:
+            found[place] = work[place]()  # type: ignore[call-overload]
+        except Exception as error:
+            found[place] = error  # type: ignore[call-overload]
+
+    threads = [threading.Thread(target=one, args=(place,)) for place in range(len(work))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+class Faulty:
+    """A session whose conditional statements are lost on the way there, or the answers back."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.there, self.back, self.down = iter(()), iter(()), False  # type: ignore[var-annotated]
+
+    def execute(self, statement: Statement, *values: Any) -> list[Row]:
+        if self.down:
+            raise IndexUnavailable("down")
+        if statement.use is Use.CONDITIONAL:
+            if next(self.there, False):
+                raise Unclear("lost")
+            rows = self.session.execute(statement, *values)
+            if next(self.back, False):
+                raise Unclear("lost on the way back")
+            return rows
+        return self.session.execute(statement, *values)
+
+    def execute_many(self, asked: Any) -> Iterator[list[Row]]:
+        return (self.execute(statement, *values) for statement, values in asked)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.session, name)
+
+
+def faulty(store: CassandraStore) -> Faulty:
+    """Puts faults between a server and the cluster."""
+    found = Faulty(store._ground.session)
+    ground = store._ground
+    store._ground = ground._replace(session=found)
+    ground.registry._session = found
+    ground.tallies._session = found
+    return found
+
+
+def claim(store: Store, number: int, name: str = "a") -> tuple[Claim, bool]:
+    return store.write(
+        lambda writing: claims.claim(writing, writing.crawl(name), sha1(number), 1000, 60)
+    )
+
+
+def test_of_many_who_claim_a_payload_at_once_one_has_it(server: Servers) -> None:
+    stores = [server(), server()]
+    begin(stores[0])
+    for number in range(5):
+        told = at_once(*(partial(claim, stores[one % 2], number) for one in range(THREADS)))
+        assert not [one for one in told if isinstance(one, Exception)]
+        winners = {one.token for one, mine in told if mine}
+        assert len(winners) == 1
+        assert {one.token for one, _ in told} == winners
+
+
+def test_nobody_waits_for_who_was_not_told_to_store(server: Servers) -> None:
+    """Whatever is lost on the way, of all who claim some are told to, and the others name them."""
+    whole, store = server(), server()
+    begin(whole)
+    session, numbers = faulty(store), iter(range(10_000))
+
+    @settings(max_examples=40, deadline=None)
+    @given(st.lists(st.booleans(), max_size=6), st.lists(st.booleans(), max_size=6))
+    def check(there: list[bool], back: list[bool]) -> None:
+        session.there, session.back = iter(there), iter(back)
+        number = next(numbers)
+        told = [claim(store, number), claim(whole, number), claim(store, number)]
+        storing = {one.token for one, mine in told if mine}
+        assert storing and {one.token for one, _ in told} <= storing
+
+    check()
+
+
+def test_a_claim_that_ends_by_itself_is_free(server: Servers) -> None:
+    one, other = server(), server()
+    begin(one)
+    begin(other, "b")
+
+    def short(writing: Writing) -> tuple[Claim, bool]:
+        return claims.claim(writing, writing.crawl("a"), sha1(1), 1000, 1)
+
+    assert one.write(short)[1]
+    assert not claim(other, 1, "b")[1]
+    with other.reading() as reading:
+        while list(reading.claims(b"\x02" + sha1(1).raw)):  # its time to live is a second
+            pass
+    assert claim(other, 1, "b")[1]
+
+
+def test_crawls_that_are_begun_at_once_get_a_number_each(server: Servers) -> None:
+    stores = [server() for _ in range(4)]
+    names = [f"c{number % 6}" for number in range(THREADS)]
+    begun = at_once(*(partial(begin, stores[n % 4], name) for n, name in enumerate(names)))
+    assert [crawl.name for crawl in begun] == names
+    with stores[0].reading() as reading:
+        crawls = list(reading.crawls())
+        assert [crawl.number for crawl in crawls] == list(range(1, 7))
+        assert {crawl.name: crawl.number for crawl in crawls} == {
+            crawl.name: crawl.number for crawl in begun
+        }
+
+
+def test_of_a_commit_and_a_cancel_at_once_one_holds(server: Servers) -> None:
+    stores = [server(), server()]
+    for number in range(5):
+        name = f"c{number}"
+        begin(stores[0], name)
+        ends = at_once(
+            lambda name=name: stores[0].write(partial(life.commit, name=name)),
+            lambda name=name: stores[1].write(partial(life.cancel, name=name)),
+        )
+        ended = [one for one in ends if isinstance(one, Crawl)]
+        assert len(ended) == 1 and sum(isinstance(one, CrawlEnded) for one in ends) == 1
+        for store in stores:
+            with store.reading() as reading:
+                assert reading.crawl(name).state is ended[0].state
+
+
+def test_a_change_of_a_crawl_whose_answer_is_lost_is_made_once(server: Servers) -> None:
+    store = server()
+    session = faulty(store)
+    session.back = iter([True, False, True, True])
+    assert begin(store).number == 1
+    assert begin(store, "b").number == 2
+    assert store.write(partial(life.commit, name="a")).state is State.COMMITTED
+    with server().reading() as reading:
+        assert [crawl.name for crawl in reading.crawls()] == ["a", "b"]
+
+
+def test_what_two_servers_are_told_at_once_is_all_there(server: Servers) -> None:
+    stores = [server(), server()]
+    begin(stores[0])
+    for number in range(20):
+        days = (2, 1) if number % 2 else (1, 2)
+        done = at_once(
+            *(partial(put, stores[n], "a", capture(number, day=day)) for n, day in enumerate(days))
+        )
+        assert all(isinstance(one, Added) for one in done)
+        days_held = {one.date for one in held(stores[0], "a") if one.digest == sha1(number)}
+        assert capture(number, day=1).date in days_held  # the earlier, which is to stay, stays
+    found = {one.digest for one in held(stores[1], "a")}
+    assert found == {sha1(number) for number in range(20)}
+
+
+def test_containers_keep_their_names_whoever_numbers_them(server: Servers) -> None:
+    stores = [server() for _ in range(3)]
+    begin(stores[0])
+    names = [f"/warcs/{number}.warc.gz" for number in range(100)]
+
+    def report(store: Store) -> Added:
+        ones = [capture(n, container=name) for n, name in enumerate(names)]
+        return put(store, "a", *ones)
+
+    assert not [one for one in at_once(*(partial(report, s) for s in stores)) if not one]
+    found = {one.digest: one.container for one in held(server(), "a")}
+    assert found == {sha1(n): name for n, name in enumerate(names)}
+
+
+def test_what_is_counted_while_the_cluster_is_away_is_counted_once(server: Servers) -> None:
+    store, other = server(), server()
+    begin(store)
+    session = faulty(store)
+    for server_counts in (store, other):
+        counting = Counting()
+        for turn in range(6):
+            hit = ("exact_url", capture(1))
+            counting.note(("a", "DIGEST_ANY", b"http://a.example/", hit, -1, 1000))
+            session.down = server_counts is store and turn % 2 == 0
+            for part in counting.take():
+                try:
+                    server_counts.write(partial(add_counted, counted=part))
+                except IndexUnavailable:
+                    counting.give_back(part)
+    with server().reading() as reading:
+        crawl = reading.crawl("a")
+        total = statistics.total(reading, crawl)
+        assert (total.lookups, total.exact_url_bytes) == (12, 12 * 1001)
+        assert statistics.times(reading, crawl).answered == 12
+        assert dict(statistics.rows(reading, crawl, "host"))[b"a.example"].lookups == 12
+
+
+def test_a_report_that_is_not_written_is_not_acknowledged(index: Path, server: Servers) -> None:
+    store = server()
+    begin(store)
+    faulty(store).down = True
+    with pytest.raises(IndexUnavailable):
+        put(store, "a", capture(1))
+    with pytest.raises(IndexUnavailable), store.reading():
+        pass
+    assert held(server(), "a") == []
+
+
+def test_a_lookup_reads_a_digest_once_for_index_and_crawls(index: Path, server: Servers) -> None:
+    store = server()
+    begin(store)
+    put(store, "a", capture(90, b"http://other.example/"), capture(5))
+    with closing(open_index(index)) as opened, opened.view() as base, store.reading() as reading:
+        seen = Snapshot(reading).seen(base, SETTINGS.keys(), "a")
+        base.ahead([sha1(90), sha1(5)])  # type: ignore[attr-defined]
+        store._ground.session.execute(  # so that nobody finds it who reads again
+            Statement(
+                f"DELETE FROM {opened.address.keyspace}.capture WHERE dk = ?",  # type: ignore[attr-defined]
+                Use.WRITE,
+            ),
+            b"\x02" + sha1(5).raw,
+        )
+        assert len(seen.any(sha1(90), 10)) == 2
+        assert [one.crawl for one in seen.any(sha1(5), 10)] == ["a"]
+
+
+def test_a_page_that_a_crawl_has_at_very_many_urls_is_found_by_each(
+    index: Path, server: Servers
+) -> None:
+    store = server()
+    begin(store)
+    urls = [b"http://example.com/%d" % number for number in range(300)]
+    put(store, "a", *(capture(90, url) for url in urls))
+    with closing(open_index(index)) as opened, opened.view() as base, store.reading() as reading:
+        seen = Snapshot(reading).seen(base, SETTINGS.keys(), "a")
+        for url in (*urls[::50], b"http://example.com/a"):
+            assert [one.url for one in seen.exact(sha1(90), url)] == [url]
+        assert len(seen.any(sha1(90), 200)) == 201
+        assert seen.exact(sha1(90), b"http://example.com/none") == []
