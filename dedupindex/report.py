@@ -14,13 +14,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from dedupindex.capture import Capture, Item, Problem, Refusal, Revisit
 from dedupindex.digest import EMPTY
 from dedupindex.errors import BadInput
 from dedupindex.index.identity import Settings
-from dedupindex.index.protocol import View
+from dedupindex.index.protocol import AHEAD, View, look_ahead
 from dedupindex.lookup import Answer, Match, Query, Strategy, find
 from dedupindex.spill import Sums
 from dedupindex.urls import host_of
@@ -87,7 +88,7 @@ class Report:
 
     def take(self, items: Iterable[Item], view: View, settings: Settings) -> None:
         """Look every capture of a source up and count it."""
-        for item in items:
+        for item in _foreseen(items, view):
             if isinstance(item, Problem):
                 self.problems.append(item)
                 continue
@@ -228,3 +229,14 @@ def saved(sums: list[int]) -> dict[str, dict[str, int | float]]:
 
 def _percent(part: int, whole: int) -> float:
     return round(100 * part / whole, 2) if whole else 0.0
+
+
+def _foreseen(items: Iterable[Item], view: View) -> Iterator[Item]:
+    """The items, about whose captures a view has heard before they are looked up."""
+    items = iter(items)
+    if not hasattr(view, "ahead"):
+        yield from items
+    while some := list(islice(items, AHEAD)):
+        captures = (item.capture if isinstance(item, Revisit) else item for item in some)
+        look_ahead(view, (one.digest for one in captures if isinstance(one, Capture)))
+        yield from some

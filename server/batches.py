@@ -16,8 +16,9 @@ from dedupindex.begun import completed
 from dedupindex.crawls.counting import Outcome
 from dedupindex.crawls.view import NOTHING, Snapshot
 from dedupindex.errors import BadQuery, DedupError, UnknownCrawl
+from dedupindex.foresight import digests_of
 from dedupindex.index.answer_bytes import BROKEN, NONE, PlainView, sought
-from dedupindex.index.protocol import View
+from dedupindex.index.protocol import AHEAD, View, look_ahead
 from dedupindex.lookup import Strategy
 from dedupindex.policy import Policy
 from server.budget import LOOKS, Budget
@@ -176,7 +177,7 @@ class _Answers:
         places = range(len(lookups)) if lines is None else lines
         covers = plain_covers(state.crawls.crawl(self._asker)) if self._asker else 0
         if self._plain is None or covers < 0:
-            return [self._one(state, *one) for one in zip(lookups, places, strict=True)]
+            return self._each(state, lookups, places)
         answer, cursor = self._plain.answer, cast(PlainView, state.view).cursor()
         silent, asker, answering = state.crawls.silent, self._asker, state.crawls.known.answering
         found: list[bytes] = []
@@ -212,6 +213,14 @@ class _Answers:
             ]
         self.cells[self._base + HIT] += hits
         self.cells[self._base + MISS] += misses
+        return found
+
+    def _each(self, state: _State, lookups: list[Any], places: Sequence[int]) -> list[bytes]:
+        found: list[bytes] = []
+        for at in range(0, len(lookups), AHEAD):
+            some = lookups[at : at + AHEAD]
+            look_ahead(state.view, digests_of(some, self._defaults))
+            found += [self._one(state, *one) for one in zip(some, places[at:], strict=False)]
         return found
 
     def _one(self, state: _State, asked: Any, place: int) -> bytes:

@@ -17,7 +17,8 @@ from dedupindex.build.stage import Staged, Task, judge_of, run_task
 from dedupindex.capture import Problem
 from dedupindex.errors import BadSource, IndexExists, IndexUnavailable
 from dedupindex.files import exclusive
-from dedupindex.index import open_index
+from dedupindex.index import adopt, open_index
+from dedupindex.index.address import Address, is_cluster
 from dedupindex.index.cells import Place
 from dedupindex.index.identity import FILE, Identity, Settings, read_identity
 from dedupindex.index.protocol import Load
@@ -180,6 +181,8 @@ def _forget(index: Path) -> None:
 
 def _prepare(job: Build) -> None:
     """Make sure that the target is an index that this build may write to."""
+    if is_cluster(job.engine):
+        adopt(job.index, Address.parse(job.engine))
     for leftover in job.index.glob(f".{FILE}.*.part"):  # of a killed build
         leftover.unlink()
     if not (job.index / FILE).exists():

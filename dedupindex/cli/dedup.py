@@ -13,6 +13,7 @@ import click
 
 from dedupindex.cli.common import UNSOUND, ComparingCommand, say, warn
 from dedupindex.cli.progress import shown
+from dedupindex.cli.where import any_index
 from dedupindex.dedup.report import Report
 from dedupindex.dedup.run import Options, dedup
 from dedupindex.errors import Damaged
@@ -42,7 +43,7 @@ _FILE = click.Path(path_type=Path)
     help="Where to keep manifest and plan.  [default: beside DIR or SOURCE, named after it]",
 )  # fmt: skip
 @click.option(
-    "--index", type=_FILE, metavar="INDEX",
+    "--index", type=any_index, metavar="INDEX",
     help="Take originals of other files, too, that INDEX names; what it names in SOURCEs stays.",
 )  # fmt: skip
 @click.option(

@@ -12,6 +12,7 @@ import click
 
 from dedupindex.cli import subset
 from dedupindex.cli.common import Command, print_json, say
+from dedupindex.cli.where import any_index
 from dedupindex.export import browsertrix as browsertrix_keys
 from dedupindex.export import wget as wget_cdx
 from dedupindex.files import whole
@@ -100,7 +101,7 @@ def command(
     subset.check_none(options)
     if len(sources) > 1:
         raise click.UsageError("name one INDEX")
-    index = Path(sources[0]) if sources else None
+    index = any_index(sources[0]) if sources else None
     ended = [name for name in ("commit", "cancel") if options[name]]
     if not wget and not redis:
         raise click.UsageError("say what for: --wget, --redis or --self-contained")

@@ -14,10 +14,11 @@ from click.core import ParameterSource
 from dedupindex.build.builder import Build, Built, build
 from dedupindex.cli.common import SPARK, Command, annotation, print_json, say, stated, warn
 from dedupindex.cli.progress import shown
+from dedupindex.cli.where import any_engine, any_index, placed, shown_index
 from dedupindex.digest import SIZES
 from dedupindex.errors import BadInput, Damaged, SettingsConflict
-from dedupindex.index import ENGINES
-from dedupindex.index.identity import FILE, OPTIONS, Settings, read_identity
+from dedupindex.index.address import is_cluster
+from dedupindex.index.identity import FILE, OPTIONS, Settings, read_identity, same_engine
 from dedupindex.sources import KINDS, SourceOptions
 from dedupindex.tables import printable, singular
 from dedupindex.tally import BuildTally
@@ -45,7 +46,7 @@ _action = partial(click.option, allow_from_autoenv=False)  # no setting: it is d
 
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("sources", nargs=-1, metavar="SOURCE...")
-@click.argument("index", type=click.Path(path_type=Path))
+@click.argument("index", type=any_index, required=False)
 @click.option("-a", "--add", is_flag=True, help="Add to an existing index, with its own settings.")
 @click.option("-e", "--etag", is_flag=True, help="Keep ETag and Last-Modified.")
 @click.option(
@@ -67,8 +68,9 @@ _action = partial(click.option, allow_from_autoenv=False)  # no setting: it is d
 )
 @click.option("-v", "--verbose", is_flag=True, help="Progress every second, and all settings.")
 @click.option(
-    "--engine", type=click.Choice(ENGINES), default="lmdb", show_default=True, help="Kind of store."
-)
+    "--engine", type=any_engine, default="lmdb", show_default=True, metavar="ENGINE",
+    help="lmdb, whoosh, or the address of a cluster; INDEX may then be left out.",
+)  # fmt: skip
 @click.option("--status", default="200", show_default=True, help="HTTP codes: 200,203 or 2xx.")
 @click.option(
     "--min-size", type=click.IntRange(0), default=0, show_default=True, help="Bytes of payload."
@@ -105,11 +107,11 @@ _action = partial(click.option, allow_from_autoenv=False)  # no setting: it is d
 @_action("--stats", is_flag=True, help="Say what the index holds.")
 @_action("--compact", is_flag=True, help="Write the index anew, packed.")
 @_action("--merge", is_flag=True, help="Take the captures of committed crawls in.")
-@_action("--copy", type=click.Path(path_type=Path), help="Copy the index, even in use.")
+@_action("--copy", metavar="PATH", help="Copy the index, even in use; an address is one, too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(
     sources: tuple[str, ...],
-    index: Path,
+    index: Path | None,
     as_json: bool,
     verbose: bool,
     **options: Any,
@@ -118,8 +120,10 @@ def command(
 
     A SOURCE is a WARC, ARC, WACZ, CDX, CDXJ or Heritrix crawl.log, a directory of them, a glob, -
     for standard input, or the redis:// address at which Browsertrix keeps its hashes. Files,
-    directories and globs may be addresses: s3://, https:// and the like (docs/batch.md).
+    directories and globs may be addresses: s3://, https:// and the like (docs/batch.md). INDEX is a
+    directory, or the cassandra:// address of a cluster.
     """
+    sources, where = placed(sources, index, options)
     if actions := [name for name in _ACTIONS if options[name]]:
         if len(actions) > 1:
             raise click.UsageError(f"give one of {_NAMES}")
@@ -129,21 +133,22 @@ def command(
         from dedupindex.cli import upkeep  # a build need not wait for it, and for SQLite
 
         if options["copy"]:
-            return upkeep.copy(index, options["copy"], as_json=as_json)
+            engine = options["engine"] if stated("engine") == "" else ""
+            return upkeep.copy(where, options["copy"], engine, as_json=as_json)
         action = getattr(upkeep, actions[0])
-        return int(action(index, as_json))
+        return int(action(where, as_json))
     if options["empty"] and sources:
         raise click.UsageError("--empty takes an INDEX only")
     if not sources and not options["empty"]:
-        raise click.UsageError(f"give the sources, then the index: bin/index {index} my-index")
-    if str(index) == "-":
+        raise click.UsageError(f"give the sources, then the index: bin/index {where} my-index")
+    if str(where) == "-":
         raise click.UsageError("the index comes last and is a directory, not -")
-    job = _job(sources, index, options)
+    job = _job(sources, where, options)
     if verbose:
         say(f"options: {job.settings.as_options() or 'all at their defaults'}")
     with shown(verbose=verbose) as progress:
         built = build(job, progress)
-    return _tell(built, sources, index, as_json)
+    return _tell(built, sources, where, as_json)
 
 
 def _no_others(action: str) -> None:
@@ -151,6 +156,8 @@ def _no_others(action: str) -> None:
     context = click.get_current_context()
     for name in context.params:
         typed = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if name == "engine" and (action == "copy" or is_cluster(context.params[name])):
+            continue  # of the copy, or where the index is
         if typed and name not in (action, "index", "sources", "as_json", "verbose"):
             option = name.replace("_", "-")
             raise click.UsageError(f"--{option} is for building, and means nothing to --{action}")
@@ -219,7 +226,7 @@ def _as_the_index_has(index: Path, settings: Settings, engine: str) -> tuple[Set
         place = stated(option)
         if place is None:
             asked[name] = built[name]
-        elif place and asked[name] != built[name]:
+        elif place and not same_engine(str(asked[name]), str(built[name])):
             raise SettingsConflict(
                 f"{place} is not what the index at {index} was built with; without it the "
                 "index's own is taken"
@@ -232,7 +239,7 @@ def _tell(built: Built, sources: tuple[str, ...], index: Path, as_json: bool) ->
     """Print what a build did; returns the exit status."""
     warn(built.problems)
     tally = built.tally
-    shown_as = printable(str(index))
+    shown_as = printable(shown_index(index))
     if as_json:
         print_json({**tally.as_json(), "problems": len(built.problems), "skipped": built.skipped})
     elif not sources:

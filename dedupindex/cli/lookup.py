@@ -16,13 +16,15 @@ from dedupindex import explanation, lookup
 from dedupindex.asking import UnknownAlgorithm, of_json, query_of
 from dedupindex.begun import completed
 from dedupindex.cli.common import Command, print_json, say
+from dedupindex.cli.where import ENGINE_HELP, any_engine, any_index, asked_index
 from dedupindex.crawls.store import open_store
 from dedupindex.crawls.view import Snapshot
 from dedupindex.digest import SIZES
 from dedupindex.errors import BadDigest, BadInput, BadQuery, DedupError, StrategyUnavailable
+from dedupindex.foresight import digests_of
 from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
-from dedupindex.index.protocol import Finder
+from dedupindex.index.protocol import Finder, View, look_ahead
 from dedupindex.lookup import Query
 from dedupindex.policy import NO_POLICY
 from dedupindex.tables import printable
@@ -40,7 +42,8 @@ bin/lookup my-index --batch queries.jsonl      lines of {"digest": ..., "url": .
 
 
 @click.command(cls=Command, examples=EXAMPLES)
-@click.argument("index", type=click.Path(path_type=Path))
+@click.argument("index", type=any_index, required=False)
+@click.option("--engine", type=any_engine, default="", metavar="ADDRESS", help=ENGINE_HELP)
 @click.option("--digest", help="Hex, base32 or base64, as sha1:…, or bare with --unlabelled.")
 @click.option("--url", default="", help="The URL that was fetched.")
 @click.option(
@@ -69,20 +72,22 @@ bin/lookup my-index --batch queries.jsonl      lines of {"digest": ..., "url": .
 @click.option("--explain", is_flag=True, help="Say what was considered, and why it was refused.")
 @click.option("--batch", type=click.File("rb"), help="JSON lines to answer in order; - for stdin.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def command(index: Path, batch: BinaryIO | None, as_json: bool, **asked: Any) -> int:
+def command(
+    index: Path | None, engine: str, batch: BinaryIO | None, as_json: bool, **asked: Any
+) -> int:
     """Look up the original of a payload digest in INDEX."""
     if (batch is None) == (asked["digest"] is None):
         raise click.UsageError("give either --digest or --batch")
-    given = _given(asked)
+    index, given = asked_index(index, engine), _given(asked)
     if batch is not None:
         return _batch(index, given, batch)
-    with _opened(index) as (see, settings):
+    with _opened(index) as (see, settings, _):
         _one(see, settings, given, as_json)
     return 0
 
 
 @contextmanager
-def _opened(index: Path) -> Iterator[tuple[See, Settings]]:
+def _opened(index: Path) -> Iterator[tuple[See, Settings, View]]:
     """One state of crawls and index, as askers see it: `Snapshot` says why in this order."""
     with ExitStack() as stack:
         store = open_store(index)
@@ -101,7 +106,7 @@ def _opened(index: Path) -> Iterator[tuple[See, Settings]]:
             keys = settings.keys()
             return query, snapshot.seen(view, keys, query.crawl, query.namespaces)
 
-        yield see, settings
+        yield see, settings, view
 
 
 def _given(options: dict[str, Any]) -> Given:
@@ -125,7 +130,8 @@ def _batch(index: Path, given: Given, batch: BinaryIO) -> int:
     numbered = enumerate(batch, 1)
     stretch = [(0, b"")]  # nothing asked yet: an index that cannot be opened is an error even so
     while stretch:
-        with _opened(index) as (see, settings):
+        with _opened(index) as (see, settings, view):
+            look_ahead(view, digests_of(map(_object, (line for _, line in stretch)), given))
             for number, line in stretch:
                 if not line.strip():
                     continue
@@ -139,6 +145,14 @@ def _batch(index: Path, given: Given, batch: BinaryIO) -> int:
     if failed:
         say(f"{failed:,} of {number:,} lines could not be answered; their answers say why")
     return BadInput.exit_status if failed else 0
+
+
+def _object(line: bytes) -> Any:
+    """What is on a line, None if that cannot be read."""
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
 
 
 def _line(see: See, settings: Settings, given: Given, line: bytes) -> dict[str, Any]:

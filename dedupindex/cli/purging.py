@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from glob import has_magic
-from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import click
 import orjson
 
 from dedupindex.cli.common import print_json, say
+from dedupindex.cli.where import any_index
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput, DedupError
 from dedupindex.purge.impact import Amount, Depending, Going
@@ -149,4 +149,4 @@ def _line(title: str, what: Amount, about: str) -> None:
 
 def index_argument(function: _F) -> _F:
     """The index, first of all."""
-    return click.argument("index", type=click.Path(path_type=Path))(function)
+    return click.argument("index", type=any_index)(function)

@@ -18,6 +18,7 @@ from dedupindex.capture import Item
 from dedupindex.cli.common import Command, annotation, say, warn
 from dedupindex.cli.progress import shown
 from dedupindex.cli.report_formats import PRINT
+from dedupindex.cli.where import ENGINE_HELP, any_engine, any_index, asked_index
 from dedupindex.crawlreport import FORMATS, Asked
 from dedupindex.crawls.statistics import BY, ORDERS
 from dedupindex.crawls.store import open_store
@@ -44,8 +45,9 @@ _TOLD_EVERY = 2048  # records between two looks at the progress
 
 
 @click.command(cls=Command, examples=EXAMPLES)
-@click.argument("index", type=click.Path(path_type=Path))
+@click.argument("index", type=any_index, required=False)
 @click.argument("more", nargs=-1, metavar="[SOURCE...]")
+@click.option("--engine", type=any_engine, default="", metavar="ADDRESS", help=ENGINE_HELP)
 @click.option("--against", multiple=True, metavar="SOURCE", help="The crawl (or the arguments).")
 @click.option(
     "-i", "--iterator", default=None, metavar="KIND", help=f"Kind of source: {', '.join(KINDS)}."
@@ -102,7 +104,13 @@ _TOLD_EVERY = 2048  # records between two looks at the progress
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.pass_context
 def command(
-    ctx: click.Context, /, index: Path, more: tuple[str, ...], as_json: bool, **options: Any
+    ctx: click.Context,
+    /,
+    index: Path | None,
+    engine: str,
+    more: tuple[str, ...],
+    as_json: bool,
+    **options: Any,
 ) -> int:
     """What a crawl of INDEX asked and saved, or what the crawl in SOURCE would have, had it asked.
 
@@ -121,6 +129,7 @@ def command(
     if options["limit"] is None:
         few = options["format"] == "text" and by not in ("hour", "day", "year")
         options["limit"] = _ROWS if few else 0
+    index = asked_index(index, engine)
     return _of_crawl(index, **options) if options["crawl"] else _against(index, sources, **options)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from dedupindex.cli.common import SPARK, ComparingCommand, print_json, say
+from dedupindex.cli.where import any_index
 from dedupindex.files import whole
 from dedupindex.resolve.compare import Compare
 from dedupindex.resolve.grouping import Rule
@@ -34,7 +35,7 @@ _PARTITION = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
     help="Directory to make, or to put a part of a plan in.",
 )  # fmt: skip
 @click.option(
-    "--index", type=click.Path(path_type=Path), metavar="INDEX",
+    "--index", type=any_index, metavar="INDEX",
     help="Take originals of other files, too, that INDEX names and that are there now; what it "
     "names in the set stays.",
 )  # fmt: skip

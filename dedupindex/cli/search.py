@@ -10,6 +10,7 @@ import orjson
 
 from dedupindex.capture import Capture
 from dedupindex.cli.common import Command, say
+from dedupindex.cli.where import any_index
 from dedupindex.index.search import LIMIT, search
 from dedupindex.original import original_as_json
 from dedupindex.tables import amount, printable
@@ -23,7 +24,7 @@ bin/search my-index 'http://www.example.org/docs/*'
 
 
 @click.command(cls=Command, examples=EXAMPLES)
-@click.argument("index", type=click.Path(path_type=Path))
+@click.argument("index", type=any_index)
 @click.argument("query", nargs=-1, required=True)
 @click.option(
     "--limit",

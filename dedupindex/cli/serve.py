@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dedupindex.cli.common import Command, print_json, say
+from dedupindex.cli.where import ENGINE_HELP, any_engine, any_index, asked_index, shown_index
 from dedupindex.errors import BadInput
 from dedupindex.policy import NO_POLICY, read_policy
 from dedupindex.tables import printable
@@ -27,7 +28,8 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 @click.command(cls=Command, examples=EXAMPLES)
-@click.argument("index", type=click.Path(path_type=Path))
+@click.argument("index", type=any_index, required=False)
+@click.option("--engine", type=any_engine, default="", metavar="ADDRESS", help=ENGINE_HELP)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port",
@@ -114,8 +116,10 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
     help="Seconds to finish requests in when stopping.",
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout when ready.")
-def command(index: Path, as_json: bool, **chosen: Any) -> int:
+def command(index: Path | None, engine: str, as_json: bool, **chosen: Any) -> int:
     """Answer lookups from INDEX over HTTP until told to stop (SIGTERM, Ctrl-C)."""
+    where = asked_index(index, engine)
+    name = shown_index(where)
     from server.config import Config, default_workers
     from server.logs import LOGGER, configure
     from server.run import Started, serve
@@ -127,13 +131,13 @@ def command(index: Path, as_json: bool, **chosen: Any) -> int:
             print_json(
                 {
                     "url": started.url,
-                    "index": printable(str(index)),
+                    "index": printable(name),
                     "captures": started.counts.captures,
                     "workers": started.workers,
                 }
             )
         tell(
-            f"serving {index} ({started.counts.captures:,} captures) at {started.url}, "
+            f"serving {name} ({started.counts.captures:,} captures) at {started.url}, "
             f"{started.workers} workers"
         )
 
@@ -141,10 +145,10 @@ def command(index: Path, as_json: bool, **chosen: Any) -> int:
     chosen["guarded"] = chosen["host"] not in _LOOPBACK and not for_all
     chosen["tls"] = _tls(chosen)
     configure(chosen["log_format"])
-    _check_door(index, chosen["host"], for_all, tell, chosen)
+    _check_door(where, chosen["host"], for_all, tell, chosen)
     chosen["workers"] = chosen["workers"] or default_workers()
     chosen["policy"] = read_policy(chosen["policy"]) if chosen["policy"] else NO_POLICY
-    serve(Config(index, **chosen), ready)
+    serve(Config(where, **chosen), ready)
     tell("stopped")
     return 0
 

@@ -8,6 +8,7 @@ import click
 
 from dedupindex import tokens
 from dedupindex.cli.common import Command, print_json, say
+from dedupindex.cli.where import any_index
 from dedupindex.index.identity import read_identity
 from dedupindex.tokens import Role
 
@@ -22,7 +23,7 @@ _ROLES = [role.name.lower() for role in Role]
 
 
 @click.command(cls=Command, examples=EXAMPLES)
-@click.argument("index", type=click.Path(path_type=Path))
+@click.argument("index", type=any_index)
 @click.option("--add", metavar="NAME", help="Make a token and print it.")
 @click.option("--remove", metavar="NAME", help="Take a token away; servers notice in a second.")
 @click.option(

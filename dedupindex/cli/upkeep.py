@@ -11,12 +11,15 @@ import click
 
 from dedupindex import tokens
 from dedupindex.cli.common import print_json, say
+from dedupindex.cli.where import home_of, shown_index
 from dedupindex.crawls import upkeep as crawls
 from dedupindex.crawls.store import open_store
 from dedupindex.errors import Damaged, IndexExists
 from dedupindex.files import exclusive
 from dedupindex.index import open_index
-from dedupindex.index.identity import read_identity
+from dedupindex.index.address import Address, is_cluster
+from dedupindex.index.copying import copy_to_engine
+from dedupindex.index.identity import FILE, read_identity
 from dedupindex.index.protocol import Engine, View
 from dedupindex.spill import Sums
 from dedupindex.tables import amount, printable, singular
@@ -37,7 +40,7 @@ def check(index: Path, as_json: bool) -> int:
         for problem in wrong:
             click.echo(printable(problem))
         said = f"{len(wrong)} problems" if wrong else "no problem found"
-        click.echo(f"{printable(str(index))}: {counts.captures:,} captures checked, {said}")
+        click.echo(f"{printable(shown_index(index))}: {counts.captures:,} captures checked, {said}")
     return Damaged.exit_status if wrong else 0
 
 
@@ -48,9 +51,11 @@ def stats(index: Path, as_json: bool) -> int:
     if as_json:
         print_json(content)
         return 0
-    for name in ("captures", "digests", "containers", "bytes"):
+    for name in ("captures", "digests", "containers"):
         click.echo(f"{name:<22}{content[name]:>16,}")
-    click.echo(f"{'bytes per capture':<22}{content['bytes_per_capture']:>16}")
+    if content["bytes"] is not None:
+        click.echo(f"{'bytes':<22}{content['bytes']:>16,}")
+        click.echo(f"{'bytes per capture':<22}{content['bytes_per_capture']:>16}")
     click.echo(f"{'payload bytes':<22}{content['payload_bytes']:>16,}  (of known size)")
     click.echo(f"engine {content['engine']}, format {content['format']}, urlkeys of ", nl=False)
     click.echo(content["canonicaliser"])
@@ -78,12 +83,12 @@ def _stats(engine: Engine, index: Path) -> dict[str, Any]:
             payload += size
             hosts.add(host_of(capture.url), 1, size)
         crawls = _crawls(view)
-    size = _size(index)
+    stored = None if is_cluster(engine.identity.engine) else _size(index)
     largest = hosts.largest(_HOSTS_SHOWN, 0)
     return {
         **counts._asdict(),
-        "bytes": size,
-        "bytes_per_capture": round(size / counts.captures, 1) if counts.captures else 0,
+        "bytes": stored,
+        "bytes_per_capture": _each(stored, counts.captures),
         "payload_bytes": payload,
         "engine": engine.identity.engine,
         "format": FORMAT,
@@ -102,6 +107,13 @@ def _stats(engine: Engine, index: Path) -> dict[str, Any]:
             for host, sums in largest
         ],
     }
+
+
+def _each(size: int | None, captures: int) -> float | None:
+    """Bytes of one capture; a cluster does not say what it needs."""
+    if size is None:
+        return None
+    return round(size / captures, 1) if captures else 0
 
 
 def _crawls(view: View) -> list[dict[str, Any]]:
@@ -150,20 +162,23 @@ def merge(index: Path, as_json: bool) -> int:
     return 0
 
 
-def copy(index: Path, target: Path, *, as_json: bool) -> int:
-    """Copy one consistent state to a new directory, while the index is read and written."""
-    if target.resolve().is_relative_to(index.resolve()):
-        raise IndexExists(f"the copy cannot be inside the index; name a directory beside {index}")
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise IndexExists(f"{target} is not an empty directory; name a new one")
-    target.mkdir(parents=True, exist_ok=True)
+def copy(index: Path, to: str, engine: str, *, as_json: bool) -> int:
+    """Copy one consistent state to a new directory, while the index is read and written.
+
+    To an address, from one, or where `engine` names another, capture by capture.
+    """
+    mine = read_identity(index).engine
+    if is_cluster(to) or is_cluster(mine) or engine not in ("", mine):
+        return _copy_to_engine(index, to, engine, as_json)
+    target = Path(to)
+    _check_copy(index, target)
     store = open_store(index)
     if store is not None:  # first: what is merged meanwhile is then in both, and not in neither
         with closing(store):
             store.copy(target)
     tokens.copy(index, target)
-    with closing(open_index(index)) as engine:
-        engine.copy(target)
+    with closing(open_index(index)) as source:
+        source.copy(target)
     if (copied := open_store(target)) is not None:
         with closing(copied):
             crawls.note_merging(copied)
@@ -171,6 +186,45 @@ def copy(index: Path, target: Path, *, as_json: bool) -> int:
         print_json({"copy": printable(str(target)), "bytes": _size(target)})
     else:
         say(f"copied {index} to {target} ({amount(_size(target))})")
+    return 0
+
+
+def _check_copy(index: Path, target: Path) -> None:
+    """Make sure that the directory of a copy is new, or empty."""
+    if target.resolve().is_relative_to(index.resolve()):
+        raise IndexExists(f"the copy cannot be inside the index; name a directory beside {index}")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise IndexExists(f"{target} is not an empty directory; name a new one")
+    target.mkdir(parents=True, exist_ok=True)
+
+
+def _copy_to_engine(index: Path, to: str, engine: str, as_json: bool) -> int:
+    """Copy to an index on another engine; says what shows that the two are equal."""
+    if is_cluster(to):
+        target, engine = home_of(to), str(Address.parse(to))
+        if (target / FILE).exists() and read_identity(target).generation:
+            raise IndexExists(f"there is an index at {engine}; name another keyspace")
+    else:
+        target, engine = Path(to), engine or "lmdb"
+        _check_copy(index, target)
+    if open_store(index) is not None:
+        say("what crawls reported stays behind: --merge takes in first what they have committed")
+    with closing(open_index(index)) as source:
+        with source.view() as view:
+            if view.ledger():
+                say("what bin/purge and bin/impact need stays behind")
+        copied = copy_to_engine(source, target, engine)
+    tokens.copy(index, target)
+    if as_json:
+        name = engine if is_cluster(to) else str(target)
+        counts = copied.counts._asdict()
+        print_json({"copy": printable(name), **counts, "content": copied.content})
+    else:
+        click.echo(
+            f"{copied.counts.captures:,} captures of {copied.counts.digests:,} digests in "
+            f"{copied.counts.containers:,} containers copied and read back"
+        )
+        click.echo(f"content hash of both: {copied.content}")
     return 0
 
 

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from dedupindex.errors import BadInput
-from dedupindex.index.address import is_cluster
-from dedupindex.index.identity import read_identity
+from dedupindex.errors import BadInput, SettingsConflict
+from dedupindex.index.address import Address, is_cluster
+from dedupindex.index.identity import FILE, read_identity, same_engine
 from dedupindex.index.protocol import Engine
 
 ENGINES = ("lmdb", "whoosh")
@@ -39,3 +40,24 @@ def open_index(index: Path, *, write: bool = False) -> Engine:
 
         return CassandraEngine(index, write=write)
     raise BadInput(f"the index at {index} is on engine {engine!r}; this version has {ENGINES}")
+
+
+def adopt(index: Path, address: Address) -> None:
+    """Let a directory say what the index in a cluster is, and how it is to be reached from here.
+
+    Where the cluster holds none yet, nothing is said. Raises `SettingsConflict` if the directory
+    speaks of another index, `IndexUnavailable`.
+    """
+    engine = str(address)
+    mine = read_identity(index) if (index / FILE).exists() else None
+    if mine is not None and not same_engine(mine.engine, engine):
+        raise SettingsConflict(
+            f"the index at {index} is on engine {mine.engine}, not {engine}; "
+            "leave --engine out, or name another directory"
+        )
+    if mine is None or not mine.generation:
+        from dedupindex.index.cassandra_engine import identity_at
+
+        mine = identity_at(address) or mine
+    if mine is not None:
+        replace(mine, engine=engine).write(index)

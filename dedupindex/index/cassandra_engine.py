@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,20 @@ from dedupindex.index.cassandra_state import About, Lease, State, agree
 from dedupindex.index.cassandra_view import CassandraView
 from dedupindex.index.cells import Place
 from dedupindex.index.cql import Session, connect, write_all
-from dedupindex.index.identity import read_identity, unfinished
+from dedupindex.index.identity import Identity, read_identity, unfinished
 from dedupindex.index.protocol import Load, numbers_of
 from dedupindex.index.runs import merge_files, read_run
 from dedupindex.index.settle import Outcome, Rule
 
 NO_FILES = "an index on a cluster has no files to copy"
+
+
+def identity_at(address: Address) -> Identity | None:
+    """What the index at an address says of itself, None while there is none."""
+    with closing(connect(address)) as session:
+        if not made(session, address.keyspace):
+            return None
+        return About(session, Statements.of(address.keyspace)).identity(str(address))
 
 
 class CassandraEngine:

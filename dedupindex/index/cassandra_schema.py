@@ -49,7 +49,7 @@ _TABLES = {
 _EMPTIED = ("capture", "place", "number", "container")
 
 _VERSION = Statement("SELECT release_version FROM system.local")
-_NODES = Statement("SELECT count(*) FROM system.peers")
+_PEERS = Statement("SELECT peer FROM system.peers")
 _MADE = Statement("SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?")
 _KEYSPACE = Statement("SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?")
 
@@ -158,7 +158,7 @@ def make(session: Session, address: Address) -> None:
     """
     if not session.execute(_KEYSPACE, address.keyspace):
         copies = _copies(address.replication)
-        nodes = 1 + int(session.execute(_NODES)[0][0])
+        nodes = 1 + len(session.execute(_PEERS))
         if max(copies.values()) > nodes:
             raise BadInput(
                 f"the cluster has {nodes} node{'s' * (nodes > 1)}, too few for replication = "

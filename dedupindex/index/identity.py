@@ -14,6 +14,7 @@ from typing import Any
 
 from dedupindex.errors import Damaged, FormatFromFuture, IndexUnavailable, SettingsConflict
 from dedupindex.files import write_whole
+from dedupindex.index.address import Address, is_cluster
 from dedupindex.index.cells import Keys
 from dedupindex.urlkey import CANONICALISER
 
@@ -94,7 +95,7 @@ class Identity:
 
     def agree(self, engine: str, settings: Settings) -> None:
         """Raise `SettingsConflict`, naming the setting, unless a build with these may add here."""
-        if engine != self.engine:
+        if not same_engine(self.engine, engine):
             raise SettingsConflict(
                 f"the index is on engine {self.engine}, not {engine}; "
                 "to add to it leave --engine out"
@@ -109,6 +110,13 @@ class Identity:
                 f"the index was built with {built} and cannot be added to with {asked}; "
                 f"to add to it leave {', '.join(OPTIONS[name] for name in other)} out"
             )
+
+
+def same_engine(one: str, other: str) -> bool:
+    """Whether engines are the same; of a cluster's address the options do not matter."""
+    if is_cluster(one) and is_cluster(other):
+        return Address.parse(one).where == Address.parse(other).where
+    return one == other
 
 
 def unfinished(index: Path) -> str:

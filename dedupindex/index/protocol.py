@@ -124,6 +124,19 @@ def numbers_of(view: View, names: Collection[str]) -> set[int]:
     }
 
 
+AHEAD = 1000  # lookups whose digests are worth reading at once
+
+
+def look_ahead(view: object, digests: Iterable[Digest]) -> None:
+    """Let a view whose answers come over a network read at once what will be asked for.
+
+    Others do not even look at the digests.
+    """
+    ahead = getattr(view, "ahead", None)
+    if ahead is not None:
+        ahead(digests)
+
+
 class Engine(Protocol):
     """An open index. Raises `IndexUnavailable` when it cannot tell."""
 

@@ -17,9 +17,10 @@ from pathlib import Path
 
 from dedupindex.crawls import life, statistics
 from dedupindex.crawls.store import Store, Writing, open_store
-from dedupindex.errors import HasDependents, UnknownCrawl
+from dedupindex.errors import HasDependents, SettingsConflict, UnknownCrawl
 from dedupindex.files import exclusive
 from dedupindex.index import open_index
+from dedupindex.index.address import is_cluster
 from dedupindex.index.identity import read_identity
 from dedupindex.index.protocol import Container, Engine, Load, View
 from dedupindex.index.runs import RunWriter
@@ -44,12 +45,23 @@ class Found:
     unread: dict[str, int]  # crawls whose revisits are not known, see `unread`
 
 
+def _check_ledger(index: Path) -> None:
+    """Refuse an index that does not know copies and dependents; raises `SettingsConflict`."""
+    engine = read_identity(index).engine
+    if is_cluster(engine):
+        raise SettingsConflict(
+            f"{engine} does not remember which revisits name its captures, nor further copies of "
+            "them, so it cannot say what depends on any; keep an index on lmdb for that"
+        )
+
+
 def survey(index: Path, target: Target, seen: Seen | None = None) -> Found:
     """What would become of an index; `seen` hears of each original and each revisit.
 
     Changes nothing, and may be asked while others write. Raises `DedupError`.
     """
     store = open_store(index)
+    _check_ledger(index)
     with closing(open_index(index)) as engine, engine.view() as view:
         keys = engine.identity.settings.keys()
         what = chosen(target, view, keys)
@@ -94,7 +106,7 @@ def purge(index: Path, target: Target, *, force: bool, seen: Seen | None = None)
     Raises `HasDependents` if a revisit names what would go, unless `force`; nothing has changed
     then. Raises `IndexBusy` while something else writes, and other `DedupError`.
     """
-    read_identity(index)  # where there is no index, no lock file is to be made
+    _check_ledger(index)  # where there is no index, no lock file is to be made
     scratch = index / SCRATCH
     with (
         exclusive(index / "lock", f"the index at {index}"),

@@ -1,0 +1,109 @@
+"""Where an index is: a directory, or the address of a cluster, which has a directory here too.
+
+The directory of an address holds what is of this machine alone, staging, locks and tokens:
+``$XDG_STATE_HOME/dedupindex/…``, by default in ``~/.local/state``. Everything below the command
+line takes directories.
+"""
+
+from __future__ import annotations
+
+import os
+from glob import has_magic
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dedupindex.cli.common import stated
+from dedupindex.errors import SettingsConflict
+from dedupindex.index import ENGINES, adopt
+from dedupindex.index.address import SCHEME, Address, is_cluster
+from dedupindex.index.identity import FILE, read_identity, same_engine
+from dedupindex.sources import passing
+
+_ADDRESS = "dedupindex.address"  # under which a context remembers that it was given one
+ENGINE_HELP = f"In INDEX's place: {SCHEME}host,host/keyspace."
+
+
+def any_index(text: str) -> Path:
+    """The type of an INDEX: a directory, or an address, which becomes the directory it has here."""
+    return home_of(text, click.get_current_context()) if is_cluster(text) else Path(text)
+
+
+def any_engine(text: str) -> str:
+    """The type of an engine: its name, or the address of a cluster."""
+    if text and text not in ENGINES and not is_cluster(text):
+        raise ValueError(f"{text!r} is not one of {', '.join(ENGINES)}, {SCHEME}…")
+    return str(Address.parse(text)) if is_cluster(text) else text
+
+
+def home_of(address: str, ctx: click.Context | None = None) -> Path:
+    """The directory of an address, which says of the index what the cluster says."""
+    found = Address.parse(address)
+    if ctx is not None:
+        ctx.meta[_ADDRESS] = str(found)
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    home = Path(state) / "dedupindex" / found.slug
+    home.mkdir(parents=True, exist_ok=True)
+    adopt(home, found)
+    return home
+
+
+def given_address() -> str:
+    """The address that was given as INDEX, "" for a directory."""
+    found: str = click.get_current_context().meta.get(_ADDRESS, "")
+    return found
+
+
+def asked_index(index: Path | None, engine: str) -> Path:
+    """The INDEX of a command that asks; `engine` may stand in its place, or must agree with it."""
+    context = click.get_current_context()
+    if index is None:
+        if not is_cluster(engine):
+            raise click.UsageError("Missing argument 'INDEX'.")
+        return home_of(engine, context)
+    if engine:
+        if is_cluster(engine) and not (index / FILE).exists() and index.is_dir():
+            adopt(index, Address.parse(engine))
+        found = read_identity(index).engine
+        if not same_engine(found, engine):
+            raise SettingsConflict(
+                f"the index at {index} is on engine {found}, not {engine}; leave --engine out"
+            )
+    return index
+
+
+def shown_index(index: Path) -> str:
+    """The index as it was named, for people."""
+    return given_address() or str(index)
+
+
+def placed(
+    sources: tuple[str, ...], index: Path | None, options: dict[str, Any]
+) -> tuple[tuple[str, ...], Path]:
+    """The sources, and the directory of the index; the engine is that of the address, if any.
+
+    With the address of a cluster as the engine there need be no INDEX, and what stands last may be
+    a source.
+    """
+    address = given_address()
+    if address:
+        if stated("engine") is not None and not same_engine(options["engine"], address):
+            raise SettingsConflict(f"INDEX is {address}, and --engine another; leave --engine out")
+        options["engine"] = address
+    elif is_cluster(options["engine"]):
+        if index is None or _is_source(index):
+            sources = sources if index is None else (*sources, str(index))
+            index = home_of(options["engine"], click.get_current_context())
+        elif index.is_dir():
+            adopt(index, Address.parse(options["engine"]))
+    if index is None:
+        raise click.UsageError("Missing argument 'INDEX'.")
+    return sources, index
+
+
+def _is_source(path: Path) -> bool:
+    """Whether what stands in the place of an INDEX is none."""
+    if path.is_dir():
+        return not (path / FILE).exists() and any(path.iterdir())
+    return path.exists() or str(path) == "-" or passing(str(path)) or has_magic(str(path))

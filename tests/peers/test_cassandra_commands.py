@@ -1,0 +1,242 @@
+"""An index on a cluster as its users meet it: commands, copies, a server, an outage."""
+
+from __future__ import annotations
+
+import json
+from base64 import b32encode
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from hashlib import sha1
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dedupindex.cli import main
+from dedupindex.errors import BadInput, IndexExists, IndexUnavailable, SettingsConflict
+from dedupindex.index import open_index
+from dedupindex.index.identity import read_identity
+from server.app import create_app
+from server.config import Config
+from server.live import LiveIndex
+from tests.conftest import MakeIndex
+from tests.peers.cassandra import Keyspaces, Ring
+
+pytestmark = pytest.mark.peer
+JSON = {"Content-Type": "application/json"}
+LINES = {"Content-Type": "application/x-ndjson"}
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def address(keyspaces: Keyspaces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of an index that is not there yet; homes are in a directory of the test."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    with keyspaces.some() as address:
+        yield address()
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*words: object) -> tuple[int, str, str]:
+        status = main([str(word) for word in words])
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return run
+
+
+def label(number: int) -> str:
+    return b32encode(sha1(b"%d" % number).digest()).decode()
+
+
+def cdx(folder: Path, first: int, last: int, name: str = "rows") -> Path:
+    """A CDX of captures, each of a digest of its own."""
+    path = folder / f"{name}-{first}.cdx"
+    rows = [
+        f"com,example)/{n} 20261101091417 http://example.com/{n} image/png 200 {label(n)} - - "
+        f"{1000 + n} {n * 100} {name}.warc.gz"
+        for n in range(first, last)
+    ]
+    path.write_text("\n".join([" CDX N b a m s k r M S V g", *rows, ""]))
+    return path
+
+
+def warc(folder: Path, name: str, first: int, last: int) -> Path:
+    """A WARC of responses, each of a payload of its own."""
+    path, records = folder / name, []
+    for n in range(first, last):
+        http = f"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\n\r\n{n}"
+        fields = [
+            "WARC/1.1",
+            "WARC-Type: response",
+            "WARC-Date: 2026-11-01T09:14:17Z",
+            f"WARC-Target-URI: http://example.com/{n}",
+            f"WARC-Record-ID: <urn:uuid:00000000-0000-4000-8000-{n:012}>",
+            f"WARC-Payload-Digest: sha1:{label(n)}",
+            "Content-Type: application/http; msgtype=response",
+            f"Content-Length: {len(http)}",
+        ]
+        records.append("\r\n".join([*fields, "", f"{http}\r\n\r\n"]))
+    path.write_text("".join(records), newline="")
+    return path
+
+
+def asked(number: int) -> dict[str, str]:
+    return {"digest": f"sha1:{label(number)}", "url": f"http://example.com/{number}"}
+
+
+def test_an_index_is_built_added_to_and_asked_by_its_address(
+    address: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, out, _ = run("index", cdx(tmp_path, 0, 20), address)
+    assert status == 0 and f"bin/serve {address}" in out
+    assert run("index", cdx(tmp_path, 20, 30), address)[0] == IndexExists.exit_status
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))  # as on another machine
+    assert run("index", "--add", cdx(tmp_path, 20, 30), address)[0] == 0
+    assert run("index", "--add", cdx(tmp_path, 20, 30), "--engine", address)[0] == 0
+    stats = json.loads(run("index", "--stats", "--json", address)[1])
+    assert (stats["captures"], stats["digests"], stats["containers"]) == (30, 30, 2)
+    assert (stats["engine"], stats["bytes"]) == (address, None)
+    assert "captures                            30\n" in run("index", "--stats", address)[1]
+    assert json.loads(run("index", "--check", "--json", "--engine", address)[1])["ok"]
+    for words in ([address], ["--engine", address], [address + "&timeout=3"]):
+        out = run("lookup", *words, "--digest", f"sha1:{label(25)}", "--json")[1]
+        assert json.loads(out)["duplicate"] is True, words
+    (tmp_path / "state.txt").write_text("".join(json.dumps(asked(n)) + "\n" for n in range(40)))
+    out = run("lookup", address, "--batch", tmp_path / "state.txt")[1]
+    assert [json.loads(line)["duplicate"] for line in out.splitlines()] == [True] * 30 + [
+        False
+    ] * 10
+    out = run("report", "--engine", address, "--against", cdx(tmp_path, 10, 50, "new"), "--json")[1]
+    assert '"records":40' in out.replace(" ", "")
+
+
+def test_a_directory_may_stand_for_it(address: str, run: Run, tmp_path: Path) -> None:
+    index = tmp_path / "index"
+    assert run("index", cdx(tmp_path, 0, 5), index, "--engine", address)[0] == 0
+    assert read_identity(index).engine == address
+    assert run("index", "--add", cdx(tmp_path, 5, 9), index)[0] == 0
+    other = tmp_path / "other"
+    other.mkdir()
+    words = ["--digest", f"sha1:{label(7)}", "--json"]
+    assert run("lookup", other, *words)[0] == IndexUnavailable.exit_status
+    assert json.loads(run("lookup", other, "--engine", address, *words)[1])["duplicate"]
+    assert json.loads(run("lookup", other, *words)[1])["duplicate"]
+    elsewhere = address.replace("/k", "/other_k")
+    assert run("lookup", index, "--engine", elsewhere, *words)[0] == SettingsConflict.exit_status
+    assert run("lookup", index, "--engine", "lmdb", *words)[0] == SettingsConflict.exit_status
+    words = ["index", "--add", cdx(tmp_path, 5, 9), index]
+    assert run(*words, "--engine", elsewhere)[0] == SettingsConflict.exit_status
+    assert run(*words, "--engine", "lmdb")[0] == SettingsConflict.exit_status
+    assert run(*words, "--keep", "latest")[0] == SettingsConflict.exit_status
+    assert run(*words)[0] == 0
+
+
+def test_an_index_of_nothing(address: str, run: Run) -> None:
+    assert run("lookup", address, "--digest", f"sha1:{label(1)}")[0] == IndexUnavailable.exit_status
+    assert run("index", "--empty", address)[0] == 0
+    assert run("lookup", address, "--digest", f"sha1:{label(1)}")[:2] == (0, "no duplicate\n")
+
+
+def test_changed_files_take_their_place(address: str, run: Run, tmp_path: Path) -> None:
+    path, stays = warc(tmp_path, "a.warc", 0, 50), warc(tmp_path, "b.warc", 30, 45)
+    assert run("index", path, stays, address)[0] == 0
+    warc(tmp_path, "a.warc", 40, 60)
+    assert run("index", "--add", path, address)[0] == SettingsConflict.exit_status
+    assert run("index", "--replace", path, stays, address)[0] == 0
+    found = json.loads(run("index", "--check", "--json", address)[1])
+    assert found == {"ok": True, "problems": [], "captures": 30, "digests": 30, "containers": 2}
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["index", "--compact"], BadInput.exit_status, "nodetool compact"),
+        (["impact", "--crawl", "a"], SettingsConflict.exit_status, "on lmdb for that"),
+        (["purge", "--crawl", "a"], SettingsConflict.exit_status, "on lmdb for that"),
+        (["search", "a"], SettingsConflict.exit_status, "whoosh"),
+    ],
+)
+def test_what_a_cluster_does_not_do_is_said(
+    words: list[str], status: int, said: str, address: str, run: Run
+) -> None:
+    assert run("index", "--empty", address)[0] == 0
+    found = run(words[0], address, *words[1:])
+    assert found[0] == status and said in found[2]
+
+
+def test_captures_by_url_are_refused_at_the_build(address: str, run: Run, tmp_path: Path) -> None:
+    status, _, err = run("index", "--by-url", cdx(tmp_path, 0, 1), address)
+    assert status == BadInput.exit_status and "engine lmdb" in err
+
+
+def test_more_copies_than_nodes_are_refused(address: str, run: Run, tmp_path: Path) -> None:
+    many = address.replace("/k", "/more_k").replace("replication=1", "replication=3")
+    status, _, err = run("index", cdx(tmp_path, 0, 1), many)
+    assert status == BadInput.exit_status and "?replication=1" in err
+
+
+def held(index: Path) -> list[Any]:
+    with closing(open_index(index)) as engine, engine.view() as view:
+        assert engine.check() == []
+        return [list(view.cells()), list(view.containers()), sorted(view.places())]
+
+
+def test_an_index_is_copied_to_a_cluster_and_back(
+    address: str, run: Run, tmp_path: Path, make_index: MakeIndex
+) -> None:
+    index, back = tmp_path / "index", tmp_path / "back"
+    for add, first in ((False, 0), (True, 150)):
+        path = cdx(tmp_path, first, first + 200, f"rows{first}")
+        assert run("index", *["--add"] * add, path, index, "--crawl", f"weekly{add}")[0] == 0
+    there = json.loads(run("index", "--copy", address, index, "--json")[1])
+    assert (there["copy"], there["captures"], there["digests"]) == (address, 350, 350)
+    status, out, _ = run("index", "--copy", back, address)
+    assert status == 0 and f"content hash of both: {there['content']}" in out
+    assert held(back) == held(index)
+    assert read_identity(back).settings == read_identity(index).settings
+    assert run("index", "--copy", address, index)[0] == IndexExists.exit_status
+    searched = tmp_path / "searched"
+    assert run("index", "--copy", searched, index, "--engine", "whoosh")[0] == 0
+    assert held(searched)[:2] == held(index)[:2]
+
+
+def test_no_outage_is_answered_as_new(
+    address: str, run: Run, tmp_path: Path, cassandra: Ring
+) -> None:
+    address += "&timeout=1"
+    assert run("index", cdx(tmp_path, 0, 300), address)[0] == 0
+    [index] = (tmp_path / "state" / "dedupindex").iterdir()
+    live = LiveIndex(index)
+    live.refresh()
+    web = create_app(Config(index), live).test_client()
+    query = f"/lookup?digest=sha1:{label(7)}&url=http://example.com/7"
+    lookups = {"lookups": [asked(n) for n in range(310)]}
+    lines = "".join(json.dumps(asked(n)) + "\n" for n in range(290, 310))
+
+    def answers() -> None:
+        assert web.get(query).get_json()["match"] == "exact_url"
+        found = web.post("/lookup", data=json.dumps(lookups), headers=JSON).get_json()["answers"]
+        assert [one["duplicate"] for one in found] == [True] * 300 + [False] * 10
+        body = web.post("/lookup", data=lines, headers=LINES).get_data(as_text=True)
+        assert body.count('"duplicate":true') == body.count('"duplicate":false') == 10
+
+    answers()
+    with cassandra.nodes[0].hanging():
+        for path in (query, "/readyz", "/lookup?digest=sha1:" + label(999)):
+            response = web.get(path)
+            assert response.status_code == 503, response.get_data()
+            assert response.get_json()["error"]["code"] == "index_unavailable"
+        response = web.post("/lookup", data=json.dumps(lookups), headers=JSON)
+        assert response.status_code == 503
+        body = web.post("/lookup", data=lines, headers=LINES).get_data(as_text=True)
+        assert body.count("index_unavailable") == 20 and "duplicate" not in body
+        words = ["--digest", f"sha1:{label(999)}"]
+        assert run("lookup", address, *words)[0] == IndexUnavailable.exit_status
+        live.refresh()
+    for _ in range(50):
+        if web.get(query).status_code == 200:
+            break
+    answers()
