@@ -5,15 +5,22 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
 from typing import NamedTuple
 
 from blake3 import blake3
 
 from dedupindex.documents.finding import Found, stamp_of
+from dedupindex.errors import BadSource
+from dedupindex.remote import Facts, RemoteFile, is_remote
 
 LARGE = 1 << 26  # bytes from which an object is hashed by several threads
 _PIECE = 1 << 18  # bytes read at a time: they are hashed while a core's cache has them
 _LARGE_PIECE = 1 << 24  # enough for all threads
+_REMOTE_PIECE = 1 << 20
+AT_ONCE = 16  # objects that a process reads from a store side by side
 _COARSE = 2_000_000_000  # nanoseconds: the coarsest time stamps of file systems
 
 CHANGED = "was written to while it was hashed; run the same again when it is at rest"
@@ -30,7 +37,10 @@ class Hashed(NamedTuple):
 
 
 def hash_all(threads: int, batch: Sequence[Found]) -> list[Hashed]:
-    """Hash objects one after the other; large ones by so many threads."""
+    """Hash objects one after the other, those elsewhere side by side; large ones by threads."""
+    if batch and is_remote(batch[0].path):
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            return list(pool.map(partial(_hash_object, threads), batch))
     return [_hash(found, threads) for found in batch]
 
 
@@ -39,6 +49,23 @@ def _hash(found: Found, threads: int) -> Hashed:
         return _hash_file(found.path, threads)
     except OSError as error:
         return Hashed(found.path, problem=f"cannot be read: {error.strerror or error}")
+
+
+def _hash_object(threads: int, found: Found) -> Hashed:
+    """An object in a store or on a web server."""
+    address = found.path
+    try:
+        known = Facts(found.size, found.stamp)
+        with closing(RemoteFile(address, known, in_order=True)) as file:
+            hasher, size = blake3(max_threads=threads if found.size >= LARGE else 1), 0
+            while piece := file.read(_REMOTE_PIECE):
+                hasher.update(piece)
+                size += len(piece)
+            if size != found.size or file.changed():
+                return Hashed(address, problem=CHANGED)
+    except BadSource as error:
+        return Hashed(address, problem=str(error).removeprefix(f"{address} "))
+    return Hashed(address, size, found.stamp, hasher.digest())
 
 
 def _hash_file(path: str, threads: int) -> Hashed:

@@ -169,6 +169,7 @@ def _hash_all(found: Iterable[Found], jobs: int) -> Iterator[Hashed]:
     from concurrent.futures import FIRST_COMPLETED, Future, wait
 
     with workers(jobs, _ignore_interrupt) as pool:
+        pool.submit(len, ()).result()  # they start now: listing a store makes threads here
         pending: set[Future[list[Hashed]]] = set()
         for batch in _batches(found):
             pending.add(pool.submit(hash_all, jobs, batch))

@@ -1,17 +1,19 @@
 """Objects in stores and on web servers, as files that are read: by fsspec, with patience.
 
-`found` tells what an address, a directory or a glob means, `facts` what an object is now, and
-`RemoteFile` reads one. Who is never given an address never imports fsspec, which is an extra.
+`found` tells what an address, a directory or a glob means, `entries` what is in a directory,
+`facts` what an object is now, and `RemoteFile` reads one. Who is never given an address never
+imports fsspec, which is an extra.
 """
 
 from __future__ import annotations
 
 from dedupindex.remote.address import check_here, is_remote, kept, local
 from dedupindex.remote.finding import Met, found, is_many
+from dedupindex.remote.listing import Entry, entries
 from dedupindex.remote.reading import RemoteFile
 from dedupindex.remote.stores import Facts, facts, facts_or_none
 
 __all__ = [
-    "Facts", "Met", "RemoteFile", "check_here", "facts", "facts_or_none", "found", "is_many",
-    "is_remote", "kept", "local",
+    "Entry", "Facts", "Met", "RemoteFile", "check_here", "entries", "facts", "facts_or_none",
+    "found", "is_many", "is_remote", "kept", "local",
 ]  # fmt: skip

@@ -46,9 +46,8 @@ def found(address: str) -> Iterator[Met]:
         listing = patiently(address, partial(store.find, path, detail=True))
         if not listing and scheme_of(address) not in WEB:
             raise BadSource(f"{kept(address)} cannot be read: nothing is there")
-    before = _before(address, path)
     for name in sorted(listing):
-        met = before + name
+        met = address_of(name, address, path)
         said = listing[name]
         if said.get("type") == "directory":
             if _is_glob(address) and "**" not in address:
@@ -56,10 +55,10 @@ def found(address: str) -> Iterator[Met]:
         elif met.endswith("/"):
             continue  # what some tools put in the place of a directory
         else:
-            yield Met(met, _facts(said, met))
+            yield Met(met, facts_in(said, met))
 
 
-def _facts(said: dict[str, Any], address: str) -> Facts:
+def facts_in(said: dict[str, Any], address: str) -> Facts:
     """What a listing says of an object; on web servers it says nothing."""
     return facts(address) if said.get("size") is None else facts_of(said, address)
 
@@ -75,7 +74,10 @@ def _is_directory(store: Any, path: str) -> bool:
     return said.get("type") == "directory"
 
 
-def _before(address: str, path: str) -> str:
-    """What stands before the names of a store to make addresses of them: scheme, or host, too."""
-    plain = address.rstrip("/")
-    return plain[: len(plain) - len(path.rstrip("/"))] if plain.endswith(path.rstrip("/")) else ""
+def address_of(name: str, address: str, path: str) -> str:
+    """The address of what a store calls `name`, where it calls `address` `path`.
+
+    Names lack the scheme, of some stores the host, too.
+    """
+    plain, known = address.rstrip("/"), path.rstrip("/")
+    return (plain[: len(plain) - len(known)] if plain.endswith(known) else "") + name

@@ -48,12 +48,15 @@ class RemoteFile(_File):
     temporary files. Raises `BadSource`, while reading, too.
     """
 
-    def __init__(self, address: str, known: Facts | None = None) -> None:
-        """`known` is what the object was a moment ago, so that it need not be asked again."""
+    def __init__(self, address: str, known: Facts | None = None, *, in_order: bool = False) -> None:
+        """`known` is what the object was a moment ago, so that it need not be asked again.
+
+        What is read `in_order`, all of it, comes in large blocks from the first one on.
+        """
         self._address = address
         self.facts = facts(address) if known is None else known
         self.size = self.facts.size
-        self._blocks = _Blocks(self._fetch)
+        self._blocks = _Blocks(self._fetch, least=MOST if in_order else LEAST)
         self._at = 0
         self._opened: Any = None  # of fsspec
         self._spooled: BinaryIO | None = None

@@ -84,7 +84,7 @@ def store_of(address: str) -> tuple[Any, str]:
             f"and http:// ({error})"
         ) from error
     except Exception as error:
-        raise BadSource(f"{kept(address)} cannot be read: {_said(error)}") from error
+        raise BadSource(f"{kept(address)} cannot be read: {said_by(error)}") from error
     if hasattr(store, "retries"):
         store.retries = 1  # `patiently` has them
     return store, path
@@ -121,7 +121,7 @@ def patiently(address: str, work: Callable[[], T]) -> T:
             raise
         except Exception as error:
             if is_lasting(error) or number == tries:
-                why = missing(address) if isinstance(error, FileNotFoundError) else _said(error)
+                why = missing(address) if isinstance(error, FileNotFoundError) else said_by(error)
                 times = f" (tried {number} times)" if number > 1 else ""
                 raise BadSource(f"{kept(address)} cannot be read: {why}{times}") from error
         pause(number)
@@ -147,7 +147,7 @@ def missing(address: str) -> str:
     return f"nothing is there (is the {scheme_of(address)} address right?)"
 
 
-def _said(error: Exception) -> str:
+def said_by(error: Exception) -> str:
     """What an error says, without what may be secret in addresses."""
     text = str(error) or type(error).__name__
     return _QUERY.sub(r"\1", text)
