@@ -28,7 +28,7 @@ Form = Callable[[Captures, int, int], Iterator[bytes]]
 
 NEED_WRK = {"lookup", "cdx-lookup", "batch", "latency", "weight"}
 NEED_WRK |= {"lookup-writing", "captures-batch", "captures-single"}
-NEED_PYPI = {"warcprox"}  # in CI its lack is a failure of the job
+NEED_PYPI = {"warcprox", "spark"}  # in CI its lack is a failure of the job
 LINES = {"weight": ["start", "server-memory"]}
 
 

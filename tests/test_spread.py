@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pickle
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedupindex import cluster as clusters
@@ -18,6 +19,8 @@ from dedupindex.build.builder import Build, Built, build
 from dedupindex.capture import RefersTo, Revisit
 from dedupindex.cli import main
 from dedupindex.cluster import Cluster, Files, Piece, pieces
+from dedupindex.documents.dedup import dedup_hashes
+from dedupindex.documents.spread import dedup_on
 from dedupindex.errors import BadInput, BadSource, IndexExists
 from dedupindex.index import open_index
 from dedupindex.index.cells import Keys, encode, encode_revisit
@@ -241,8 +244,6 @@ def test_renumbering(number: int, given_number: int, url: bool, canonical: bool)
 
 @given(st.lists(st.integers(0, 3 * 10), min_size=1, max_size=4))
 def test_files_come_whole(sizes: list[int]) -> None:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         patch.setattr(clusters, "PIECE", 10)
         home = Path(name)
@@ -258,3 +259,35 @@ def test_files_come_whole(sizes: list[int]) -> None:
         for path in (home / "from").iterdir():
             assert (home / "to" / path.name).read_bytes() == path.read_bytes()
         assert len(list((home / "to").iterdir())) == len(sizes)
+
+
+@settings(max_examples=8)
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 40)), min_size=1, max_size=60))
+def test_documents_are_deduplicated_alike(rows: list[tuple[int, int]]) -> None:
+    from hashlib import sha256
+
+    with tempfile.TemporaryDirectory() as name:
+        home = Path(name)
+        texts: dict[str, str] = {}
+        for number, path in rows:
+            digest = sha256(b"%d" % number).hexdigest()
+            texts[digest[0]] = texts.get(digest[0], "") + f"{digest},/p{path}\n"
+        (home / "hashes").mkdir()
+        for first, text in texts.items():
+            (home / "hashes" / f"{first}_run.csv").write_text(text)
+        here = dedup_hashes(str(home / "hashes"), home / "here.csv")
+        there = dedup_on(Here(2), str(home / "hashes"), home / "there.csv")
+        here.elapsed_time_secs = there.elapsed_time_secs = here.rate_rps = there.rate_rps = 0
+        assert there == here
+        found = [sorted((home / f"{name}.csv").read_text().split()) for name in ("here", "there")]
+        assert found[0] == found[1]
+
+
+def test_shards_that_executors_do_not_have(tmp_path: Path) -> None:
+    from dedupindex.documents.reading import Shard
+    from dedupindex.documents.spread import _dedup
+
+    shard = Shard("a", "a", (tmp_path / "a_run.csv",))
+    (tmp_path / "a_run.csv").write_text("another")
+    with pytest.raises(BadInput, match="on storage that all mount"):
+        list(_dedup("1GB", 1, (0, [shard], [5])))

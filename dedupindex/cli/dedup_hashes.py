@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from dedupindex.cli.common import Command, print_json, say
+from dedupindex.cli.common import SPARK, Command, print_json, say
 from dedupindex.documents.dedup import Report, dedup_hashes
 from dedupindex.tables import amount, printable
 
@@ -28,6 +28,7 @@ bin/dedup_hashes 'hashes/a_*' a.csv --json             one shard, here or on a h
     "--threads", type=click.IntRange(0), default=0, show_default="number of cores",
     help="That DuckDB uses.",
 )  # fmt: skip
+@click.option("--spark", default="", metavar="MASTER", help=SPARK)
 @click.option("-v", "--verbose", is_flag=True, help="Say which shards are read.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(
@@ -35,6 +36,7 @@ def command(
     output_file: Path,
     memory: str,
     threads: int,
+    spark: str,
     verbose: bool,
     as_json: bool,
 ) -> int:
@@ -44,13 +46,19 @@ def command(
     ends so, otherwise Parquet, with the size and the number of equal files.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    report = dedup_hashes(
-        input_glob,
-        output_file,
-        memory=memory,
-        threads=threads,
-        say=say if verbose else lambda text: None,
-    )
+    tell_shards = say if verbose else lambda text: None
+    if spark:
+        from dedupindex.cluster import connected  # and with it PySpark
+        from dedupindex.documents.spread import dedup_on
+
+        with connected(spark) as cluster:
+            report = dedup_on(
+                cluster, input_glob, output_file, memory=memory, threads=threads, say=tell_shards
+            )
+    else:
+        report = dedup_hashes(
+            input_glob, output_file, memory=memory, threads=threads, say=tell_shards
+        )
     if as_json:
         print_json(report.as_json())
     else:

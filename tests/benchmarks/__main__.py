@@ -11,7 +11,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.benchmarks import asking, building, deduping, listing, proxying, resolving, writing
+from tests.benchmarks import (
+    asking,
+    building,
+    deduping,
+    listing,
+    proxying,
+    resolving,
+    spreading,
+    writing,
+)
 from tests.benchmarks.measure import Failed
 from tests.benchmarks.peers import Missing
 from tests.benchmarks.suite import HEADING, SIZES, Bench, Line
@@ -35,6 +44,7 @@ JOBS: dict[str, Job] = {
     "captures-batch": writing.captures_batch,
     "captures-single": writing.captures_single,
     "resolve": resolving.resolve,
+    "spark": spreading.spark,
     "warcprox": proxying.warcprox,
     "manifest": listing.manifest,
     "manifest-two": listing.manifest_two,
