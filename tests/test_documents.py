@@ -302,6 +302,17 @@ def test_the_output_may_lie_in_the_input(tmp_path: Path) -> None:
         assert report.rows == 2
 
 
+def test_the_output_needs_a_place_of_its_own(tmp_path: Path) -> None:
+    fill(tmp_path, {b"a": b"1"})
+    _, err = typed("hash_documents", tmp_path, tmp_path, status=4)
+    assert "a directory of their own" in err
+    hashed(tmp_path, tmp_path / "out")
+    one, out = tmp_path / "out" / "unique.parquet", tmp_path / "out" / "*.parquet"
+    dedup_hashes(str(out), one)
+    _, err = typed("dedup_hashes", out, one, status=4)
+    assert "name another" in err
+
+
 @pytest.mark.usefixtures("at_rest")
 def test_a_killed_run_goes_on_to_the_same_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -488,6 +499,14 @@ def test_csv_that_is_none(tmp_path: Path, text: str) -> None:
     _, err = typed("dedup_hashes", tmp_path / "a_run.csv", tmp_path / "u.csv", status=4)
     assert "a_run.csv" in err
     assert not (tmp_path / "u.csv").exists()
+
+
+def test_csv_with_nothing_in_it(tmp_path: Path) -> None:
+    (tmp_path / "a_run.csv").write_text("")
+    (tmp_path / "b_run.csv").write_text("hash,filepath\n")
+    report = dedup_hashes(str(tmp_path), tmp_path / "u.csv")
+    assert (report.unique_files, report.total_files) == (0, 0)
+    assert (tmp_path / "u.csv").read_bytes() == b""
 
 
 def test_parquet_of_something_else(tmp_path: Path) -> None:

@@ -50,7 +50,9 @@ def dedup_hashes(
 
     `output` is CSV if its name ends so, else Parquet. Raises `BadSource`, `BadInput`.
     """
-    return dedup_shards(shards_of(pattern), output, memory=memory, threads=threads, say=say)
+    return dedup_shards(
+        shards_of(pattern, output=output), output, memory=memory, threads=threads, say=say
+    )
 
 
 def dedup_shards(

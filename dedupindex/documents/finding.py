@@ -19,7 +19,7 @@ from typing import Generic, NamedTuple, TypeVar
 from urllib.parse import quote_from_bytes
 
 from dedupindex.capture import Problem
-from dedupindex.errors import BadSource
+from dedupindex.errors import BadInput, BadSource
 from dedupindex.remote import Entry, entries, facts, is_many, is_remote, kept, local
 
 Warn = Callable[[Problem], None]
@@ -66,8 +66,8 @@ def find(pattern: str, warn: Warn, leave_out: Path) -> Iterator[Found]:
     """The files that a `normal` glob names, in no order; the directory `leave_out` is passed over.
 
     `warn` hears of what cannot be read and of what is no file. Raises `BadSource` if the directory
-    before the first wildcard is not there; of an address nothing is asked before the first is
-    wanted.
+    before the first wildcard is not there, `BadInput` if it is `leave_out`; of an address nothing
+    is asked before the first is wanted.
     """
     if is_remote(pattern):
         return _elsewhere(pattern, warn)
@@ -78,6 +78,8 @@ def find(pattern: str, warn: Warn, leave_out: Path) -> Iterator[Found]:
     top = os.sep + os.sep.join(parts[:fixed])
     if not os.path.isdir(top):
         raise BadSource(f"{top} is not there, or no directory: nothing matches {pattern}")
+    if leave_out.exists() and os.path.samefile(top, leave_out):
+        raise BadInput(f"{pattern} is in {leave_out}: the shards need a directory of their own")
     return _LocalWalk(warn, leave_out).below(top, parts[fixed:])
 
 

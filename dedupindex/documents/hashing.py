@@ -17,7 +17,7 @@ from dedupindex.errors import BadSource
 from dedupindex.remote import Facts, RemoteFile, is_remote
 
 LARGE = 1 << 26  # bytes from which an object is hashed by several threads
-_PIECE = 1 << 18  # bytes read at a time: they are hashed while a core's cache has them
+_PIECE = 1 << 19  # bytes read at a time: they are hashed while a core's cache has them
 _LARGE_PIECE = 1 << 24  # enough for all threads
 _REMOTE_PIECE = 1 << 20
 AT_ONCE = 16  # objects that a process reads from a store side by side
@@ -84,7 +84,7 @@ def _hash_file(path: str, threads: int) -> Hashed:
     finally:
         os.close(file)
     stamp = stamp_of(after)
-    if size != after.st_size or stamp != stamp_of(before):
+    if size != after.st_size or size != before.st_size or stamp != stamp_of(before):
         return Hashed(path, problem=CHANGED)
     if max(after.st_mtime_ns, after.st_ctime_ns) > begin - _COARSE:
         stamp = ""  # a change to come may bear the same time

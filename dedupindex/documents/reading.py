@@ -29,11 +29,14 @@ class Shard(NamedTuple):
     files: tuple[Path, ...]
 
 
-def shards_of(pattern: str, runs: Collection[str] | None = None) -> list[Shard]:
+def shards_of(
+    pattern: str, runs: Collection[str] | None = None, output: Path | None = None
+) -> list[Shard]:
     """The shards that a glob, or a directory, names, in the order of their prefixes.
 
     With `runs` only those of such run ids. Files whose names tell no prefix make one shard of all.
-    Raises `BadSource` if there is nothing, `BadInput` if a run beside them is not finished.
+    Raises `BadSource` if there is nothing, `BadInput` if a run beside them is not finished, or
+    `output` is among them.
     """
     path = os.path.expanduser(pattern)
     if os.path.isdir(path):
@@ -43,6 +46,8 @@ def shards_of(pattern: str, runs: Collection[str] | None = None) -> list[Shard]:
         files = [file for file in files if run_of(file.name) in runs]
     if not files:
         raise BadSource(f"nothing matches {pattern}")
+    if output is not None and output.exists() and any(map(output.samefile, files)):
+        raise BadInput(f"{output} is among the shards that {pattern} names: name another")
     for directory in sorted({file.parent for file in files}):
         for mark in sorted(directory.glob(f".*{UNFINISHED}")):
             if runs is not None and mark.name[1 : -len(UNFINISHED)] not in runs:

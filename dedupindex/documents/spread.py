@@ -33,7 +33,7 @@ def dedup_on(
     begin = time.monotonic()
     shards = [
         shard._replace(files=tuple(file.absolute() for file in shard.files))
-        for shard in shards_of(pattern)
+        for shard in shards_of(pattern, output=output)
     ]
     tasks = [_task(number, some) for number, some in enumerate(_dealt(shards, cluster.cores))]
     report = Report(shards=len(shards))

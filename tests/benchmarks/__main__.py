@@ -15,6 +15,7 @@ from tests.benchmarks import (
     asking,
     building,
     deduping,
+    documents,
     listing,
     proxying,
     resolving,
@@ -51,6 +52,8 @@ JOBS: dict[str, Job] = {
     "rewrite": deduping.rewrite,
     "dedup": deduping.dedup,
     "dedup-tenfold": deduping.dedup_tenfold,
+    "hash-documents": documents.hash_documents,
+    "dedup-hashes": documents.dedup_hashes,
 }
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
+from dedupindex.documents.corpus import Options, generate
+from dedupindex.documents.sample import write_rows_of
 from tests.benchmarks import harvest
 from tests.benchmarks.captures import (
     CDX_HEADER,
@@ -40,12 +42,29 @@ class Size:
     fetched: int  # URLs of a whole crawl
     manifest: int  # lines to resolve
     seldom: int  # responses of a collection with few duplicates
+    corpus: int  # bytes of documents
+    rows: int  # of hash and path
     warm: bool = True  # whether a round comes first that does not count
 
 
 SIZES = {
-    "tiny": Size(24, 2, 2_000, 2_000, 2_000, (1_000, 3_000), 1, 24, 2_000, 200, warm=False),
-    "small": Size(600, 4, 50_000, 200_000, 100_000, (50_000, 200_000), 2, 400, 200_000, 6_000),
+    "tiny": Size(
+        24, 2, 2_000, 2_000, 2_000, (1_000, 3_000), 1, 24, 2_000, 200, 1 << 22, 20_000, warm=False
+    ),
+    "small": Size(
+        600,
+        4,
+        50_000,
+        200_000,
+        100_000,
+        (50_000, 200_000),
+        2,
+        400,
+        200_000,
+        6_000,
+        1 << 28,
+        1_000_000,
+    ),  # fmt: skip
     "full": Size(
         39_000,
         8,
@@ -57,6 +76,8 @@ SIZES = {
         2_000,
         50_000_000,
         110_000,
+        1 << 32,
+        10_000_000,
     ),
 }
 
@@ -234,6 +255,14 @@ class Inputs:
             lambda path: write_seldom(path, responses=count, files=files),
         )
 
+    def corpus(self, size: int) -> Path:
+        """A directory of documents of about 500 KiB."""
+        return self._made(f"corpus-{size}", lambda path: _corpus(path, size))
+
+    def rows(self, count: int) -> Path:
+        """A directory of shards of hashes."""
+        return self._made(f"rows-{count}", lambda path: write_rows_of(path, count))
+
     def _lines(self, name: str, header: str, lines: Iterator[bytes]) -> Path:
         def make(path: Path) -> None:
             with open(path, "wb") as stream:
@@ -241,6 +270,10 @@ class Inputs:
                 stream.writelines(lines)
 
         return self._made(name, make)
+
+
+def _corpus(path: Path, size: int) -> None:
+    generate(path, Options(size=size))
 
 
 def compare(
