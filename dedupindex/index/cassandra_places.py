@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dedupindex.index.cassandra_schema import Statements
 from dedupindex.index.cassandra_state import About
 from dedupindex.index.cells import Place
-from dedupindex.index.cql import Session, write_all
+from dedupindex.index.cql import Session, patiently, write_all
 
 
 def key_of(place: Place) -> bytes:
@@ -32,10 +32,11 @@ def register(
     that were free then and are taken now are given anew.
     """
     about = About(session, statements)
-    asked = ((statements.number, (key_of(place),)) for _, place in places)
+    asked = [(statements.number, (key_of(place),)) for _, place in places]
+    known = patiently(lambda: list(session.execute_many(asked)))
     now: dict[int, int] = {}
     fresh: list[tuple[int, Place]] = []
-    for (number, place), rows in zip(places, session.execute_many(asked), strict=True):
+    for (number, place), rows in zip(places, known, strict=True):
         if rows:
             now[number] = int(rows[0][0])
         else:

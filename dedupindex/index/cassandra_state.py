@@ -22,11 +22,19 @@ from dedupindex.errors import FormatFromFuture, IndexBusy, IndexUnavailable, Set
 from dedupindex.index import identity as directory
 from dedupindex.index.address import Address
 from dedupindex.index.cassandra_schema import Statements
-from dedupindex.index.cql import Session, Settled, Statement, conditionally
+from dedupindex.index.cql import (
+    Session,
+    Settled,
+    Statement,
+    Unclear,
+    conditionally,
+    write_all,
+)
 from dedupindex.index.identity import Identity, Settings
 
 LEASE = 60  # seconds that a loader which has died, on another machine, keeps others waiting
 _RENEWED = LEASE / 6
+_TRIES = 10  # of a transaction that meets others, or whose outcome nobody told
 
 
 @dataclass
@@ -55,10 +63,10 @@ class About:
         return json.loads(rows[0][0]) if rows else None
 
     def put(self, name: str, value: Any) -> None:
-        self._session.execute(self._on.put_about, name, json.dumps(value))
+        write_all(self._session, [(self._on.put_about, (name, json.dumps(value)))])
 
     def remove(self, name: str) -> None:
-        self._session.execute(self._on.remove_about, name)
+        write_all(self._session, [(self._on.remove_about, (name,))])
 
     def state(self) -> State:
         """The state after the last load."""
@@ -74,13 +82,18 @@ class About:
         Nobody is told twice of the same: at worst some numbers are never used.
         """
         session, on = self._session, self._on
-        session.execute(on.begin_about, "next_number", "1")
-        while True:
-            text = session.execute(on.about_now, "next_number")[0][0]
-            first, after = int(text), json.dumps(int(text) + count)
-            rows = session.execute(on.change_about, after, "next_number", text)
-            if rows and rows[0][0]:
-                return first
+        for _ in range(_TRIES):
+            with suppress(Unclear):
+                found = session.execute(on.about_now, "next_number")
+                if not found:
+                    session.execute(on.begin_about, "next_number", "1")
+                    continue
+                text = found[0][0]
+                after = json.dumps(int(text) + count)
+                rows = session.execute(on.change_about, after, "next_number", text)
+                if rows and rows[0][0]:
+                    return int(text)
+        raise IndexUnavailable("the cluster gives no container numbers; run the same command again")
 
     def identity(self, engine: str) -> Identity | None:
         """What the index in the cluster is, None before its first load was finished.
@@ -130,9 +143,12 @@ class Lease:
 
     def __enter__(self) -> Lease:
         self._renewed = time.monotonic()
-        found = self._try(self._on.lease, self._text, LEASE)
-        if not found.won and found.row is not None and _dead(found.row[0]):
-            found = self._try(self._on.renew, LEASE, self._text, found.row[0])
+        for _ in range(_TRIES):
+            found = self._try(self._on.lease, self._text, LEASE)
+            if not found.won and found.row is not None and _dead(found.row[0]):
+                found = self._try(self._on.renew, LEASE, self._text, found.row[0])
+            if found.won or found.row is not None:
+                break
         if not found.won:
             holder = json.loads(found.row[0]) if found.row else {}
             raise IndexBusy(

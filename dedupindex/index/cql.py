@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from dedupindex.errors import IndexUnavailable
@@ -60,6 +61,9 @@ class Session(Protocol):
 
     def execute_many(self, asked: Iterable[tuple[Statement, Sequence[Any]]]) -> Iterator[list[Row]]:
         """The rows of each, in order; at most `IN_FLIGHT` are sent ahead of those taken."""
+
+    def write_many(self, statement: Statement, rows: Iterable[Sequence[Any]]) -> None:
+        """Write rows, in no order, as quickly as the driver can."""
 
     def scan(self, statement: Statement, *values: Any) -> Iterator[list[Row]]:
         """The rows of a read of any length, a page at a time."""
@@ -118,14 +122,12 @@ def patiently(work: Callable[[], Result]) -> Result:
 
 
 def write_all(session: Session, writes: Sequence[tuple[Statement, Sequence[Any]]]) -> None:
-    """Write, side by side; what a cluster that was away for a moment refused is written again."""
-
-    def once() -> None:
-        for _ in session.execute_many(writes):
-            pass
-
-    if writes:
-        patiently(once)
+    """Write; what a cluster that was away for a moment refused is written again."""
+    rows: dict[Statement, list[Sequence[Any]]] = {}
+    for statement, values in writes:
+        rows.setdefault(statement, []).append(values)
+    for statement, values_of in rows.items():
+        patiently(partial(session.write_many, statement, values_of))
 
 
 class _Shared:
@@ -145,7 +147,8 @@ class _Held:
     def __init__(self, session: Session, key: tuple[Any, ...]) -> None:
         self._key: tuple[Any, ...] | None = key
         self.execute, self.execute_many = session.execute, session.execute_many
-        self.scan, self.define = session.scan, session.define
+        self.write_many, self.scan = session.write_many, session.scan
+        self.define = session.define
 
     def close(self) -> None:
         with _SHARED.lock:

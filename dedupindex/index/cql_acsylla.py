@@ -89,6 +89,10 @@ class AcsyllaSession:
         while chunk := list(islice(asked, _CHUNK)):
             yield from self._wait(self._side_by_side(chunk))
 
+    def write_many(self, statement: Statement, rows: Iterable[Sequence[Any]]) -> None:
+        for _ in self.execute_many((statement, values) for values in rows):
+            pass
+
     def scan(self, statement: Statement, *values: Any) -> Iterator[list[Row]]:
         state: bytes | None = None
         while True:

@@ -24,7 +24,7 @@ from cassandra.policies import (
     TokenAwarePolicy,
 )
 from cassandra.protocol import ErrorMessage
-from cassandra.query import PreparedStatement, tuple_factory
+from cassandra.query import BatchStatement, BatchType, PreparedStatement, tuple_factory
 
 from dedupindex.errors import IndexUnavailable
 from dedupindex.index.address import Address
@@ -41,6 +41,8 @@ from dedupindex.index.cql import (
 )
 
 _PROTOCOL = 4  # which Cassandra and ScyllaDB speak alike
+_BATCH = 10  # rows; nodes warn of batches of more partitions
+_BATCHES_IN_FLIGHT = 32
 _FAILURES = (DriverException, NoHostAvailable, ConnectionException, ErrorMessage, OSError)
 
 
@@ -93,6 +95,40 @@ class DriverSession:
             sent.append((statement, self._send(statement, values)))
         while sent:
             yield self._rows(*sent.popleft())
+
+    def write_many(self, statement: Statement, rows: Iterable[Sequence[Any]]) -> None:
+        sent: deque[ResponseFuture] = deque()
+        try:
+            prepared = self._prepared.get(statement) or self._prepare(statement)
+            for batch in self._batches(prepared, rows):
+                if len(sent) >= _BATCHES_IN_FLIGHT:
+                    sent.popleft().result()
+                sent.append(self._session.execute_async(batch))
+            while sent:
+                sent.popleft().result()
+        except _FAILURES as error:
+            raise _unavailable(statement, error) from error
+
+    def _batches(
+        self, prepared: PreparedStatement, rows: Iterable[Sequence[Any]]
+    ) -> Iterator[BatchStatement]:
+        """Rows that are stored first on the same node, a few at a time: it need not ask others."""
+        replicas = self._cluster.metadata.get_replicas
+        open_ones: dict[Any, BatchStatement] = {}
+        for values in rows:
+            bound = prepared.bind(values)
+            hosts = replicas(bound.keyspace, bound.routing_key)
+            host = hosts[0] if hosts else None
+            batch = open_ones.get(host)
+            if batch is None:
+                batch = open_ones[host] = BatchStatement(
+                    BatchType.UNLOGGED, consistency_level=self._writing
+                )
+                batch.is_idempotent = True
+            batch.add(bound)
+            if len(batch) >= _BATCH:
+                yield open_ones.pop(host)
+        yield from open_ones.values()
 
     def scan(self, statement: Statement, *values: Any) -> Iterator[list[Row]]:
         try:

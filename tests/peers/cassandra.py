@@ -67,6 +67,11 @@ storage_compatibility_mode: NONE
 auto_snapshot: false
 dynamic_snitch: false
 hinted_handoff_enabled: true
+read_request_timeout: 10s
+write_request_timeout: 10s
+cas_contention_timeout: 10s
+range_request_timeout: 30s
+truncate_request_timeout: 60s
 """
 _LOGBACK = """<configuration><appender name="F" class="ch.qos.logback.core.FileAppender">
 <file>{home}/system.log</file><encoder><pattern>%-5level %date{{ISO8601}} %F:%L - %msg%n</pattern>
@@ -137,7 +142,9 @@ class Node:
             "jdk.attach.allowAttachSelf": "true",
             "java.io.tmpdir": home,
         }
-        words = ["java", "-Xms256m", "-Xmx384m", "-Xss256k", "-XX:+UseSerialGC"]
+        # It does not outlive the tests, even if these are killed.
+        words = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+        words += ["java", "-Xms256m", "-Xmx384m", "-Xss256k", "-XX:+UseSerialGC"]
         words += ["-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-XX:MaxDirectMemorySize=256m"]
         words += flags + [f"-D{name}={value}" for name, value in settings.items()]
         words.append(f"-javaagent:{next(self._jars.glob('jamm-*.jar'))}")

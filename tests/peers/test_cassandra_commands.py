@@ -9,6 +9,7 @@ from contextlib import closing
 from hashlib import sha1
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -21,6 +22,7 @@ from server.config import Config
 from server.live import LiveIndex
 from tests.conftest import MakeIndex
 from tests.peers.cassandra import Keyspaces, Ring
+from tests.test_server_live import serving, until
 
 pytestmark = pytest.mark.peer
 JSON = {"Content-Type": "application/json"}
@@ -240,3 +242,27 @@ def test_no_outage_is_answered_as_new(
         if web.get(query).status_code == 200:
             break
     answers()
+
+
+def test_a_server_on_a_cluster(address: str, run: Run, tmp_path: Path, cassandra: Ring) -> None:
+    """As a process with workers of its own, which take crawls' reports, too."""
+    address += "&timeout=1"
+    assert run("index", cdx(tmp_path, 0, 50), address)[0] == 0
+    [home] = (tmp_path / "state" / "dedupindex").iterdir()
+    with serving(home, "--workers", "2", "--engine", address) as server:
+        assert server.ready["captures"] == 50
+
+        def get(number: int) -> tuple[int, Any]:
+            status, body = server.get("/lookup?" + urlencode(asked(number)))
+            return status, json.loads(body)
+
+        assert get(7)[1]["match"] == "exact_url"
+        assert get(60)[1] == {"duplicate": False}
+        assert run("index", "--add", cdx(tmp_path, 50, 70), address)[0] == 0
+        assert get(60)[1]["match"] == "exact_url"  # at once, in every worker
+        assert json.loads(server.get("/stats")[1])["captures"] == 70
+        with cassandra.nodes[0].hanging():
+            assert [get(number)[0] for number in (7, 99)] == [503, 503]
+            assert server.get("/healthz")[0] == 200
+        assert until(lambda: get(7)[0] == 200)
+        assert get(99)[1] == {"duplicate": False}

@@ -81,6 +81,19 @@ def test_a_read_of_any_length_comes_in_pages(session: tuple[Session, bytes, str]
     assert len(next(cql.execute_many([(of_key, (key,))]))) == count
 
 
+def test_many_rows_are_written_each_with_its_own_timestamp(
+    session: tuple[Session, bytes, str],
+) -> None:
+    cql, key, table = session
+    late = Statement(f"INSERT INTO {table} (k, n, v) VALUES (?, ?, ?) USING TIMESTAMP ?", Use.WRITE)
+    keys = [key + b"%d" % n for n in range(500)]
+    cql.write_many(late, [(one, 1, b"new", 2) for one in keys])
+    cql.write_many(late, [(one, 1, b"old", 1) for one in keys[::2]])
+    cql.write_many(late, [])
+    get = Statement(f"SELECT v, writetime(v) FROM {table} WHERE k = ? AND n = 1")
+    assert list(cql.execute_many((get, (one,)) for one in keys)) == [[(b"new", 2)]] * 500
+
+
 def test_one_of_two_wins(session: tuple[Session, bytes, str]) -> None:
     cql, key, table = session
     back = Statement(f"SELECT v FROM {table} WHERE k = ? AND n = ?", Use.SERIAL)
