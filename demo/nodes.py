@@ -1,0 +1,260 @@
+"""Nodes of Apache Cassandra on this machine: jars from Maven Central, a ring on loopback addresses.
+
+The nodes of a ring share a port, as drivers want it, and differ by address: 127.0.0.1, 127.0.0.2…
+They are as small as they can be: to try things out and to test, not to keep anything.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+VERSION = "5.0.9"
+PEERS = Path(__file__).resolve().parents[1] / ".peers"
+COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+DEADLINE = 180.0  # seconds; a busy machine starts three of them
+
+_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+<groupId>x</groupId><artifactId>x</artifactId><version>1</version><packaging>pom</packaging>
+<dependencies><dependency><groupId>org.apache.cassandra</groupId>
+<artifactId>cassandra-all</artifactId><version>{VERSION}</version></dependency></dependencies>
+</project>"""
+_YAML = """\
+cluster_name: dedupindex
+num_tokens: 8
+partitioner: org.apache.cassandra.dht.Murmur3Partitioner
+endpoint_snitch: SimpleSnitch
+listen_address: {address}
+rpc_address: {address}
+native_transport_port: {port}
+storage_port: {storage}
+commitlog_sync: periodic
+commitlog_sync_period: 10s
+data_file_directories: [{home}/data]
+commitlog_directory: {home}/commitlog
+saved_caches_directory: {home}/saved
+hints_directory: {home}/hints
+cdc_raw_directory: {home}/cdc
+seed_provider:
+  - class_name: org.apache.cassandra.locator.SimpleSeedProvider
+    parameters: [{{seeds: "127.0.0.1:{storage}"}}]
+authenticator: AllowAllAuthenticator
+authorizer: AllowAllAuthorizer
+memtable_allocation_type: offheap_objects
+memtable_heap_space: 96MiB
+memtable_offheap_space: 96MiB
+concurrent_reads: 8
+concurrent_writes: 8
+concurrent_compactors: 1
+file_cache_size: 32MiB
+sstable:
+  selected_format: bti
+storage_compatibility_mode: NONE
+auto_snapshot: false
+dynamic_snitch: false
+hinted_handoff_enabled: true
+read_request_timeout: 10s
+write_request_timeout: 10s
+cas_contention_timeout: 10s
+range_request_timeout: 30s
+truncate_request_timeout: 60s
+"""
+_LOGBACK = """<configuration><appender name="F" class="ch.qos.logback.core.FileAppender">
+<file>{home}/system.log</file><encoder><pattern>%-5level %date{{ISO8601}} %F:%L - %msg%n</pattern>
+</encoder></appender><root level="INFO"><appender-ref ref="F"/></root></configuration>"""
+# What Cassandra asks of Java 17: a word for each module's package.
+_EXPORTS = """
+java.base/jdk.internal.misc java.base/jdk.internal.ref java.base/sun.nio.ch
+java.management.rmi/com.sun.jmx.remote.internal.rmi java.rmi/sun.rmi.registry
+java.rmi/sun.rmi.server java.rmi/sun.rmi.transport.tcp java.sql/java.sql
+jdk.attach/sun.tools.attach jdk.unsupported/sun.misc
+"""
+_OPENS = """
+java.base/java.io java.base/java.lang java.base/java.lang.module java.base/java.math
+java.base/java.lang.reflect java.base/java.net java.base/java.nio java.base/java.nio.charset
+java.base/java.nio.file.spi java.base/java.util java.base/java.util.concurrent
+java.base/java.util.concurrent.atomic java.base/java.util.concurrent.locks
+java.base/jdk.internal.loader java.base/jdk.internal.math java.base/jdk.internal.module
+java.base/jdk.internal.ref java.base/jdk.internal.reflect java.base/jdk.internal.util.jar
+java.base/sun.nio.ch java.management/javax.management java.rmi/sun.rmi.transport.tcp
+jdk.management/com.sun.management.internal jdk.management.agent/jdk.internal.agent
+"""
+
+
+class Missing(Exception):
+    """What a node needs is not here."""
+
+    def __init__(self, what: str, remedy: str) -> None:
+        super().__init__(f"{what} is needed and is not here: {remedy}")
+        self.what = what
+
+
+class Failed(Exception):
+    """A node did not start; the last words of its logs."""
+
+
+def jars(directory: Path = PEERS) -> Path:
+    """Where Cassandra's jars are, fetched from Maven Central the first time. Raises `Missing`."""
+    if shutil.which("java") is None:
+        raise Missing("java", "apt install openjdk-17-jre-headless")
+    directory.mkdir(exist_ok=True)
+    home = directory / f"cassandra-{VERSION}"
+    with open(directory / ".cassandra.lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not home.exists():
+            _fetch(directory, home)
+    return home
+
+
+def _fetch(directory: Path, home: Path) -> None:
+    if shutil.which("mvn") is None:
+        raise Missing("mvn", "apt install maven")
+    with tempfile.TemporaryDirectory(dir=directory) as folder:
+        (Path(folder) / "pom.xml").write_text(_POM)
+        words = ["mvn", "-q", "-B", COPY, f"-DoutputDirectory={folder}/lib"]
+        done = subprocess.run(words, cwd=folder, capture_output=True, text=True)
+        if done.returncode:
+            said = " ".join(done.stdout.split())[:300]
+            raise Missing(f"Cassandra {VERSION} (from Maven Central)", f"mvn says: {said}")
+        (Path(folder) / "lib").rename(home)
+
+
+class Node:
+    """A node, which may be killed and started again."""
+
+    def __init__(self, home: Path, jars: Path, address: str, port: int, storage: int) -> None:
+        self.address, self.port, self._home, self._jars = address, port, home, jars
+        self._process: subprocess.Popen[bytes] | None = None
+        (home / "conf").mkdir(parents=True)
+        yaml = _YAML.format(address=address, port=port, storage=storage, home=home)
+        (home / "conf" / "cassandra.yaml").write_text(yaml)
+        (home / "conf" / "logback.xml").write_text(_LOGBACK.format(home=home))
+
+    def start(self, *, alone: bool) -> None:
+        """Start, and wait until it answers; a node that is `alone` need not wait for others."""
+        home, flags = self._home, []
+        for option, names in (("--add-exports", _EXPORTS), ("--add-opens", _OPENS)):
+            for name in names.split():
+                flags += [option, f"{name}=ALL-UNNAMED"]
+        settings = {
+            "cassandra.config": f"file://{home}/conf/cassandra.yaml",
+            "cassandra.storagedir": home,
+            "cassandra.logdir": home,
+            "logback.configurationFile": f"file://{home}/conf/logback.xml",
+            "cassandra-foreground": "yes",
+            "cassandra.ring_delay_ms": 1000 if alone else 3000,
+            "cassandra.skip_wait_for_gossip_to_settle": 0,
+            "java.net.preferIPv4Stack": "true",
+            "jdk.attach.allowAttachSelf": "true",
+            "java.io.tmpdir": home,
+        }
+        # It does not outlive who has started it, even if that is killed.
+        words = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+        words += ["java", "-Xms256m", "-Xmx384m", "-Xss256k", "-XX:+UseSerialGC"]
+        words += ["-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-XX:MaxDirectMemorySize=256m"]
+        words += flags + [f"-D{name}={value}" for name, value in settings.items()]
+        words.append(f"-javaagent:{next(self._jars.glob('jamm-*.jar'))}")
+        words += ["-cp", f"{home}/conf:{self._jars}/*"]
+        words.append("org.apache.cassandra.service.CassandraDaemon")
+        with open(home / "console.log", "ab") as log:
+            self._process = subprocess.Popen(words, cwd=home, stdout=log, stderr=log)
+        end = time.monotonic() + DEADLINE
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > end:
+                raise Failed(f"the node at {self.address} does not start: {self._words()}")
+            time.sleep(0.1)
+
+    def _answers(self) -> bool:
+        try:
+            socket.create_connection((self.address, self.port), 1).close()
+        except OSError:
+            return False
+        return True
+
+    def _words(self) -> str:
+        logs = [self._home / name for name in ("system.log", "console.log")]
+        return "".join(log.read_text(errors="replace")[-3000:] for log in logs if log.exists())
+
+    @contextmanager
+    def hanging(self) -> Iterator[None]:
+        """It does nothing meanwhile, and its connections stay open."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)  # all its threads stand
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
+
+    def runs(self) -> bool:
+        """Whether it was started, and not killed since."""
+        return self._process is not None
+
+    def kill(self) -> None:
+        """End it as a power cut does; returns when it has ended."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+class Ring:
+    """A cluster of nodes."""
+
+    def __init__(self, nodes: list[Node]) -> None:
+        self.nodes = nodes
+
+    def address(self, keyspace: str = "", **options: object) -> str:
+        """An address in it; without `keyspace`, of one that nobody has."""
+        hosts = ",".join(f"{node.address}:{node.port}" for node in self.nodes)
+        options = {"replication": len(self.nodes), **options}
+        chosen = "&".join(f"{name}={value}" for name, value in options.items())
+        return f"cassandra://{hosts}/{keyspace or f'k{secrets.token_hex(6)}'}?{chosen}"
+
+    def mend(self) -> None:
+        """Start the nodes that were killed."""
+        for node in self.nodes:
+            if not node.runs():
+                node.start(alone=len(self.nodes) == 1)
+
+
+@contextmanager
+def ring(
+    count: int, jars: Path, started: Callable[[Node], None] = lambda node: None
+) -> Iterator[Ring]:
+    """A cluster of `count` nodes, all of it gone afterwards; `started` is told of each."""
+    addresses = [f"127.0.0.{number}" for number in range(1, count + 1)]
+    with tempfile.TemporaryDirectory(prefix="cassandra-") as folder, ExitStack() as stack:
+        port, storage = _free_port(addresses), _free_port(addresses)
+        nodes = []
+        for number, address in enumerate(addresses):
+            node = Node(Path(folder) / str(number), jars, address, port, storage)
+            stack.callback(node.kill)  # it has to end before its directory goes
+            node.start(alone=count == 1)
+            nodes.append(node)
+            started(node)
+        yield Ring(nodes)
+
+
+def _free_port(addresses: list[str]) -> int:
+    """A port that is free on all addresses."""
+    while True:
+        with ExitStack() as stack:
+            first = stack.enter_context(socket.create_server((addresses[0], 0)))
+            port = int(first.getsockname()[1])
+            try:
+                for address in addresses[1:]:
+                    stack.enter_context(socket.create_server((address, port)))
+            except OSError:
+                continue
+            return port
