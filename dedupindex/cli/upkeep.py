@@ -207,25 +207,40 @@ def _copy_to_engine(index: Path, to: str, engine: str, as_json: bool) -> int:
     else:
         target, engine = Path(to), engine or "lmdb"
         _check_copy(index, target)
-    if open_store(index) is not None:
-        say("what crawls reported stays behind: --merge takes in first what they have committed")
     with closing(open_index(index)) as source:
         with source.view() as view:
             if view.ledger():
                 say("what bin/purge and bin/impact need stays behind")
         copied = copy_to_engine(source, target, engine)
+    taken = _crawls_too(index, target)
     tokens.copy(index, target)
     if as_json:
         name = engine if is_cluster(to) else str(target)
         counts = copied.counts._asdict()
-        print_json({"copy": printable(name), **counts, "content": copied.content})
+        told = {"copy": printable(name), **counts, "content": copied.content}
+        print_json({**told, "of_crawls": taken})
     else:
         click.echo(
             f"{copied.counts.captures:,} captures of {copied.counts.digests:,} digests in "
             f"{copied.counts.containers:,} containers copied and read back"
         )
         click.echo(f"content hash of both: {copied.content}")
+        if taken:
+            click.echo(f"then {taken:,} captures of committed crawls were taken in")
     return 0
+
+
+def _crawls_too(index: Path, target: Path) -> int:
+    """Take what committed crawls have into a copy; how many captures it had not."""
+    store = open_store(index)
+    if store is None:
+        return 0
+    with closing(store):
+        with store.reading() as reading:
+            if any(not crawl.swept and not crawl.merged for crawl in reading.crawls()):
+                say("crawls stay behind; of those that are committed the captures are taken in")
+        outcome = crawls.take_over(store, target)
+    return 0 if outcome is None else outcome.added
 
 
 def _size(index: Path) -> int:

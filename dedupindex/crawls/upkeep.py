@@ -31,8 +31,11 @@ def committed(store: Store) -> list[Crawl]:
 
 def waits(reading: Reading, crawl: Crawl) -> bool:
     """Whether a crawl is to be merged; those of a namespace stay apart."""
-    ends = reading.beside and crawl.state is State.COMMITTED
-    return ends and not (crawl.merged or crawl.namespace)
+    return reading.beside and _ends_in_the_index(crawl)
+
+
+def _ends_in_the_index(crawl: Crawl) -> bool:
+    return crawl.state is State.COMMITTED and not (crawl.merged or crawl.namespace)
 
 
 def merge(index: Path, store: Store) -> Outcome | None:
@@ -52,13 +55,33 @@ def merge(index: Path, store: Store) -> Outcome | None:
         if not ready:
             return None
         _note(store, ready, merging=True)
-        directory = index / "merging"
-        shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir()
-        outcome = engine.load(staged(engine, store, ready, directory))
-        shutil.rmtree(directory)
+        outcome = _loaded(engine, store, ready, index / "merging")
         _note(store, ready, merging=False, merged=True)
     return outcome
+
+
+def _loaded(engine: Engine, store: Store, crawls: list[Crawl], directory: Path) -> Outcome:
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    outcome = engine.load(staged(engine, store, crawls, directory))
+    shutil.rmtree(directory)
+    return outcome
+
+
+def take_over(store: Store, target: Path) -> Outcome | None:
+    """Take the captures of committed crawls into a copy of their index, on whatever engine.
+
+    None if there is nothing to take. The crawls themselves stay as they are.
+    """
+    with store.reading() as reading:
+        ready = [one for one in reading.crawls() if _ends_in_the_index(one)]
+    if not ready:
+        return None
+    with (
+        exclusive(target / "lock", f"the index at {target}"),
+        closing(open_index(target, write=True)) as engine,
+    ):
+        return _loaded(engine, store, ready, target / "merging")
 
 
 def note_merging(store: Store) -> None:
