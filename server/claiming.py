@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from itertools import chain
 from secrets import token_bytes
 from time import perf_counter_ns
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from dedupindex.crawls.crawl import Crawl
 from dedupindex.crawls.store import Writing
 from dedupindex.digest import Digest
 from dedupindex.errors import BadDigest, BadQuery, DedupError
+from dedupindex.index.protocol import look_ahead
 from dedupindex.lookup import Decision, Query
 from server.budget import LOOKS_OF_CLAIMS, Budget
 from server.live import LiveIndex
@@ -123,12 +125,19 @@ class Claiming:
                         decision = lookup.decide(seen, settings, query)
                     except RequestError as error:  # too much was looked at before
                         return None, error_object(code_of(error), str(error))
-                    told = _told(writing, crawl, ask, decision)
-                    if writing.serial or "policy" in told or not told.get("claimed"):
-                        return decision, told
-                    return self._again(writing, ask, decision, told)
+                    answer = _told(writing, crawl, ask, decision)
+                    if writing.serial or "policy" in answer or not answer.get("claimed"):
+                        return decision, answer
+                    return self._again(writing, ask, decision, answer)
 
-                return [one(ask) for ask in asked]
+                look_ahead(base, [ask.query.digest for ask in asked])
+                places: dict[Digest, list[int]] = {}
+                for place, ask in enumerate(asked):
+                    places.setdefault(ask.query.digest, []).append(place)
+                groups = list(places.values())  # of one digest in order: the first is to have it
+                told = writing.each(lambda some: [one(asked[place]) for place in some], groups)
+                found = dict(zip(chain(*groups), chain(*told), strict=True))
+                return [found[place] for place in range(len(asked))]
 
         started = perf_counter_ns()
         done = self._live.crawls.write(change)

@@ -18,9 +18,9 @@ from dedupindex.crawls.cassandra_files import Files
 from dedupindex.crawls.cassandra_registry import Known, Registry
 from dedupindex.crawls.cassandra_tables import PARTS, SUFFIX, Said
 from dedupindex.crawls.cassandra_tallies import COUNTS, Tallies, form_of, part_of, parts_of
-from dedupindex.crawls.crawl import Crawl
+from dedupindex.crawls.crawl import Claim, Crawl
 from dedupindex.crawls.rows import KIND, MOST, Amounts
-from dedupindex.crawls.store import Claim, Held, Reading
+from dedupindex.crawls.store import Held, Reading
 from dedupindex.errors import StrategyUnavailable, UnknownCrawl
 from dedupindex.index.byurl import MISSING
 from dedupindex.index.cassandra_view import CassandraView
@@ -136,9 +136,9 @@ class CassandraReading(Reading):
 
     def cells_at(self, crawl: Crawl, keys: Sequence[bytes]) -> Iterator[bytes | None]:
         """What a crawl has under each key."""
-        asked = (_at(self.ground.said.row, key) for key in keys)
+        asked = (at(self.ground.said.row, key) for key in keys)
         for rows in self.ground.session.execute_many(asked):
-            yield _cell(rows, crawl)
+            yield held_in(rows, crawl)
 
     def cell(self, key: bytes, crawl: Crawl) -> bytes | None:
         return next(self.cells_at(crawl, [key]))
@@ -190,12 +190,13 @@ def _joined(kind: bytes, packed: Iterable[bytes]) -> Amounts:
     return reduce(form.joined, (unpacked(bytes(one)) for one in packed))
 
 
-def _at(statement: Statement, key: bytes) -> tuple[Statement, Sequence[Any]]:
+def at(statement: Statement, key: bytes) -> tuple[Statement, Sequence[Any]]:
     """The rows of one key: nothing but an entry's hash follows."""
     dk, rest = split(key)
     return statement, (dk, rest, rest + b"\xff" * SUFFIX)
 
 
-def _cell(rows: Iterable[Row], crawl: Crawl) -> bytes | None:
+def held_in(rows: Iterable[Row], crawl: Crawl) -> bytes | None:
+    """What a crawl has, of the rows of a key."""
     entries = [bytes(cell) for _, number, cell in rows if number == crawl.number]
     return cell_of(entries) if entries else None

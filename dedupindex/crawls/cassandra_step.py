@@ -9,29 +9,35 @@ Claims alone are made at once, since the answer depends on them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from dedupindex.crawls.cassandra_registry import Known
 from dedupindex.crawls.cassandra_state import (
     CassandraReading,
     Ground,
+    at,
     claim_of,
+    held_in,
     part_of_key,
     rest_of,
     split,
 )
 from dedupindex.crawls.cassandra_tallies import COUNTS, parts_of
-from dedupindex.crawls.crawl import Crawl
+from dedupindex.crawls.crawl import Claim, Crawl
 from dedupindex.crawls.rows import Amounts, Kind
-from dedupindex.crawls.store import Claim, Digests, Writing
+from dedupindex.crawls.store import Digests, Writing
 from dedupindex.errors import IndexUnavailable
 from dedupindex.index.cells import digest_prefix, entries_of
 from dedupindex.index.cql import Statement, Unclear
 
+_SIDE_BY_SIDE = 32  # threads of one step that wait
 _TRIES = 10  # of a claim, while others make and end theirs
 _Place = tuple[bytes, int]  # a key, and the number of a crawl
 _Free = tuple[bytes, str, bytes]  # a digest, a namespace, the token of the claim that ends
+_G = TypeVar("_G")
+_T = TypeVar("_T")
 _Asked = tuple[Statement, Sequence[Any]]
 
 
@@ -53,14 +59,22 @@ class CassandraWriting(CassandraReading, Writing):
     def expect(
         self, crawl: Crawl, keys: Callable[[], Sequence[bytes]], digests: Digests = tuple
     ) -> None:
-        sought = list(dict.fromkeys(keys()))
-        for key, cell in zip(sought, self.cells_at(crawl, sought), strict=True):
-            self._held[key, crawl.number] = cell
+        said, sought = self.ground.said, list(dict.fromkeys(keys()))
         prefixes = list(dict.fromkeys(map(digest_prefix, digests())))
-        said = self.ground.said.claims
-        rows = self.ground.session.execute_many((said, (prefix,)) for prefix in prefixes)
+        asked = [at(said.row, key) for key in sought]
+        rows = self.ground.session.execute_many(
+            [*asked, *((said.claims, (prefix,)) for prefix in prefixes)]
+        )
+        for key, found in zip(sought, rows, strict=False):
+            self._held[key, crawl.number] = held_in(found, crawl)
         for prefix, found in zip(prefixes, rows, strict=True):
             self._claims[prefix] = [(where, claim_of(claim)) for where, *claim in found]
+
+    def each(self, work: Callable[[_G], _T], given: Sequence[_G]) -> list[_T]:
+        if len(given) < 2:
+            return super().each(work, given)
+        with ThreadPoolExecutor(min(_SIDE_BY_SIDE, len(given))) as threads:
+            return list(threads.map(work, given))
 
     def version(self) -> int:
         return self.known.version + bool(self._crawls)

@@ -39,7 +39,7 @@ class CassandraStore(Store):
 
     def __init__(self, address: Address) -> None:
         """Connect; raises `IndexUnavailable`, also where there is no index yet."""
-        self.name, keyspace = f"the crawls of {address}", address.keyspace
+        keyspace = address.keyspace
         self._session = connect(address)
         try:
             if not made(self._session, keyspace):
@@ -56,11 +56,8 @@ class CassandraStore(Store):
             Tallies(self._session, said),
         )
 
-    def in_place(self) -> bool:
-        return True
-
     def forget_dead_readers(self) -> None:
-        """There is nothing to let go of."""
+        """There are none."""
 
     @contextmanager
     def reading(self) -> Iterator[CassandraReading]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import secrets
 
-from dedupindex.crawls.crawl import Crawl, State
-from dedupindex.crawls.store import Claim, Reading, Writing
+from dedupindex.crawls.crawl import Claim, Crawl, State
+from dedupindex.crawls.store import Reading, Writing
 from dedupindex.digest import Digest
 from dedupindex.errors import CrawlEnded
 from dedupindex.index.cells import digest_prefix

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from dedupindex.capture import Covers
 from dedupindex.errors import BadInput
@@ -81,6 +81,14 @@ class Crawl:
             "exit": self.exit or None,
             "merged": self.merged,
         }
+
+
+class Claim(NamedTuple):
+    """Who may store a payload now."""
+
+    crawl: int  # number
+    until: int  # milliseconds since 1970
+    token: str  # 32 hex digits, known to the claimant alone
 
 
 def check_name(name: str, what: str = "crawl") -> str:

@@ -5,7 +5,7 @@
     counts    number                        -> u64 captures, u64 bytes of payload
     captures  key of `index.cells`, number  -> cell, as in the index
     files     name of a container           -> its number, and back
-    claims    digest prefix, namespace      -> `store.Claim`
+    claims    digest prefix, namespace      -> `crawl.Claim`
     urls      captures by URL, see `index.byurl`
     statistics  number, kind, heading         -> see `rows`
     meta      "version"                     -> raised whenever a crawl changes its state
@@ -24,9 +24,9 @@ from typing import Any, NamedTuple, cast
 
 import lmdb
 
-from dedupindex.crawls.crawl import LONGEST_NAME, Crawl
+from dedupindex.crawls.crawl import LONGEST_NAME, Claim, Crawl
 from dedupindex.crawls.rows import FORMS, KIND, MOST
-from dedupindex.crawls.store import Claim, Held, Reading, Writing
+from dedupindex.crawls.store import Held, Reading, Writing
 from dedupindex.errors import UnknownCrawl
 from dedupindex.index import byurl
 

@@ -35,7 +35,6 @@ class LmdbStore(Store):
         Where nothing can be written, as in a copy on a read-only disk, it can be read.
         """
         self.path = index / FILE
-        self.name = str(self.path)
         write = os.access(index, os.W_OK)
         made = not self.path.exists()
         try:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-from dedupindex.crawls.crawl import Crawl
+from dedupindex.crawls.crawl import Claim, Crawl
 from dedupindex.digest import Digest
 from dedupindex.errors import UnknownCrawl
 from dedupindex.index.address import Address, is_cluster
@@ -32,15 +32,8 @@ Held = tuple[bytes, int, bytes]
 
 Digests = Callable[[], Sequence[Digest]]
 
+_G = TypeVar("_G")
 _T = TypeVar("_T")
-
-
-class Claim(NamedTuple):
-    """Who may store a payload now."""
-
-    crawl: int  # number
-    until: int  # milliseconds since 1970
-    token: str  # 32 hex digits, known to the claimant alone
 
 
 class Reading(ABC):
@@ -133,9 +126,8 @@ class Reading(ABC):
         except UnknownCrawl:
             newest = (crawl.name for crawl in islice(self.newest(), _LOOKED_AT) if sees(crawl))
             known = sorted(newest, key=lambda one: -len(os.path.commonprefix([one, name])))[:_NAMED]
-            which = (
-                f"there are {', '.join(known)}" if known else "there is none that can be read of"
-            )
+            none = "there is none that can be read of"
+            which = f"there are {', '.join(known)}" if known else none
             raise UnknownCrawl(f"there is no crawl {name[:200]!r}; {which}") from None
 
     def place_of(self, number: int) -> Place:
@@ -151,6 +143,10 @@ class Writing(Reading):
 
     serial = True
     """Whether nobody else changes anything meanwhile."""
+
+    def each(self, work: Callable[[_G], _T], given: Sequence[_G]) -> list[_T]:
+        """What the work comes to for each; where waiting is most of it, several wait at once."""
+        return [work(one) for one in given]
 
     def expect(
         self, crawl: Crawl, keys: Callable[[], Sequence[bytes]], digests: Digests = tuple
@@ -227,16 +223,13 @@ class Writer(Protocol):
 class Store(ABC):
     """Open crawls. Any number of threads may use it. Raises `IndexUnavailable`."""
 
-    name: str
-    """For messages."""
-
-    @abstractmethod
     def in_place(self) -> bool:
         """Whether what is open is what stands there."""
+        return True
 
     @abstractmethod
     def forget_dead_readers(self) -> None:
-        """Let go of what processes that were killed were reading."""
+        """Let go of what processes that were killed were reading, if it is kept for them."""
 
     @abstractmethod
     def reading(self) -> AbstractContextManager[Reading]:

@@ -22,8 +22,8 @@ from dedupindex.crawls import claims, life, statistics
 from dedupindex.crawls.captures import Added, add, of_crawl
 from dedupindex.crawls.cassandra_store import CassandraStore
 from dedupindex.crawls.counting import Counting, add_counted
-from dedupindex.crawls.crawl import Crawl, State
-from dedupindex.crawls.store import Claim, Store, Writing, make_store
+from dedupindex.crawls.crawl import Claim, Crawl, State
+from dedupindex.crawls.store import Store, Writing, make_store
 from dedupindex.crawls.view import Snapshot
 from dedupindex.errors import CrawlEnded, IndexUnavailable
 from dedupindex.index import open_index
@@ -31,6 +31,7 @@ from dedupindex.index.cql import Row, Session, Statement, Unclear, Use
 from dedupindex.index.identity import Settings
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
+from tests.test_cli import dedupindex
 
 pytestmark = pytest.mark.peer
 SETTINGS = Settings()
@@ -319,3 +320,21 @@ def test_a_page_that_a_crawl_has_at_very_many_urls_is_found_by_each(
             assert [one.url for one in seen.exact(sha1(90), url)] == [url]
         assert len(seen.any(sha1(90), 200)) == 201
         assert seen.exact(sha1(90), b"http://example.com/none") == []
+
+
+def test_a_copy_on_another_engine_has_what_crawls_have_committed(
+    index: Path, server: Servers, tmp_path: Path
+) -> None:
+    store = server()
+    for number, name in enumerate("abc", 1):
+        begin(store, name)
+        put(store, name, capture(number), capture(90, b"http://b.example/%d" % number))
+    store.write(partial(life.commit, name="a"))
+    store.write(partial(life.cancel, name="c"))
+    copy = tmp_path / "copy"
+    dedupindex("index", "--copy", copy, index)
+    with closing(open_index(copy)) as opened, opened.view() as view:
+        assert [one.crawl for one in view.any(sha1(1), 10)] == ["a"]
+        assert view.any(sha1(2), 10) == view.any(sha1(3), 10) == []
+        assert len(view.any(sha1(90), 10)) == 2
+        assert opened.check() == []
