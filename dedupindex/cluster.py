@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from dedupindex.errors import BadInput, DedupError
+from dedupindex.files import sync_directory
 
 PIECE = 4 << 20  # bytes of a file in a row
 AT_ONCE = 64  # tasks for each core, in one go: what they made is kept before the next begin
@@ -212,7 +213,9 @@ class Files:
             stream.flush()
             os.fsync(stream.fileno())
         self._stream = None
-        os.replace(self._beside(self.names[-1]), self.directory / self.names[-1])
+        path = self.directory / self.names[-1]
+        os.replace(self._beside(self.names[-1]), path)
+        sync_directory(path.parent)
 
     def _beside(self, name: str) -> Path:
         path = self.directory / name

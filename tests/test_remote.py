@@ -253,6 +253,15 @@ def test_an_object_that_changes_is_not_taken(tmp_path: Path, bucket: Bucket, nam
         assert containers(tmp_path / where) == {}
 
 
+def test_names_that_look_like_globs(tmp_path: Path, bucket: Bucket) -> None:
+    address = bucket.put("a[1]?.warc.gz", archive(0, 3))
+    bucket.put("a1x.warc.gz", archive(5, 3))
+    built(tmp_path / "index", address)
+    assert list(containers(tmp_path / "index")) == [address]
+    built(tmp_path / "other", f"{bucket.url}/a[1]?.*")
+    assert list(containers(tmp_path / "other")) == [f"{bucket.url}/a1x.warc.gz"]
+
+
 def test_what_lasts_is_told_at_once(bucket: Bucket, tmp_path: Path) -> None:
     for address, said in [
         (f"{bucket.url}/none.warc.gz", "nothing is there"),
@@ -278,6 +287,11 @@ def test_signatures_are_neither_kept_nor_shown(tmp_path: Path) -> None:
         assert "1234" not in str(caught.value)
         with pytest.raises(BadSource) as caught:
             remote.facts(signed.replace("a.warc", "b.warc"))
+        assert "1234" not in str(caught.value)
+        server.faults.append(Fault("a.warc.gz", 10**9, status=403))
+        with RemoteFile(signed) as file, pytest.raises(BadSource) as caught:
+            file.read()
+        assert "403" in str(caught.value)
         assert "1234" not in str(caught.value)
     index = tmp_path / "index"
     kept = b"".join(path.read_bytes() for path in index.rglob("*") if path.is_file())

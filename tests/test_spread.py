@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 import tempfile
@@ -15,7 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedupindex import cluster as clusters
+from dedupindex.build import plan, spread
 from dedupindex.build.builder import Build, Built, build
+from dedupindex.build.stage import Task
 from dedupindex.capture import RefersTo, Revisit
 from dedupindex.cli import main
 from dedupindex.cluster import Cluster, Files, Piece, pieces
@@ -141,6 +144,43 @@ def test_adding_and_going_on(tmp_path: Path, collection: Path) -> None:
     assert captures(tmp_path / "there", "") == captures(tmp_path / "here", "")
 
 
+def test_a_run_that_ended_goes_on_with_what_is_done(
+    tmp_path: Path, collection: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round for each file; the last but one cannot be read, and then it can."""
+    monkeypatch.setattr(clusters, "AT_ONCE", 1)
+    monkeypatch.setattr(plan, "TASK_BYTES", 1)
+    missing = collection / "b.cdx"
+    text = missing.read_bytes()
+    built(tmp_path / "here", collection)
+    index = tmp_path / "there"
+    ended = []
+    stage = spread._stage
+
+    def staged(groups: int, task: Task) -> Iterator[Any]:
+        if task.inputs[0].path == str(missing):
+            missing.unlink(missing_ok=True)
+        ended.append(task.inputs[0].path)
+        return stage(groups, task)
+
+    monkeypatch.setattr(spread, "_stage", staged)
+    monkeypatch.setattr(sys.modules[__name__], "_sent", lambda value: _listed(value))
+    with pytest.raises(BadSource, match="b.cdx"):
+        built(index, collection, spark="1")
+    missing.write_bytes(text)
+    monkeypatch.setattr(spread, "_stage", stage)
+    before = set(ended) - {str(missing)}
+    assert 0 < len(before) < 8
+    os.utime(missing, ns=(0, 1))
+    result = built(index, collection, spark="1", resume=True)
+    assert captures(index, "") == captures(tmp_path / "here", "")
+    assert result.tally.containers == 8
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, Iterator) else value
+
+
 def test_what_is_damaged_or_missing(tmp_path: Path, collection: Path) -> None:
     path = collection / "w3.warc.gz"
     path.write_bytes(path.read_bytes()[:-20])
@@ -152,7 +192,6 @@ def test_what_is_damaged_or_missing(tmp_path: Path, collection: Path) -> None:
         built(tmp_path / "other", "-", spark="2")
     from dedupindex.build.plan import Input
     from dedupindex.build.spread import _stage
-    from dedupindex.build.stage import Task
     from dedupindex.sources import SourceOptions
 
     task = Task(0, [Input("/nowhere.warc", 1)], tmp_path, tmp_path, EVERYTHING, None,

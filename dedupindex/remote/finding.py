@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from glob import has_magic
 from typing import Any, NamedTuple
 
 from dedupindex.errors import BadSource
 from dedupindex.remote.address import WEB, kept, scheme_of
-from dedupindex.remote.stores import Facts, facts, facts_of, patiently, store_of
+from dedupindex.remote.stores import Facts, facts, facts_of, facts_or_none, patiently, store_of
+
+AT_ONCE = 16  # objects that are asked for side by side
 
 
 class Met(NamedTuple):
@@ -22,10 +25,13 @@ class Met(NamedTuple):
 def is_many(address: str) -> bool:
     """Whether an address names a directory or a glob, not an object; raises `BadSource`.
 
-    On a web server a directory ends with a slash, and is the page that links to its files.
+    On a web server a directory ends with a slash, and is the page that links to its files. What is
+    there under the very name of a glob is meant itself.
     """
-    if _is_glob(address) or address.endswith("/"):
+    if address.endswith("/"):
         return True
+    if _is_glob(address):
+        return facts_or_none(address) is None
     if scheme_of(address) in WEB:
         return False
     store, path = store_of(address)
@@ -46,16 +52,23 @@ def found(address: str) -> Iterator[Met]:
         listing = patiently(address, partial(store.find, path, detail=True))
         if not listing and scheme_of(address) not in WEB:
             raise BadSource(f"{kept(address)} cannot be read: nothing is there")
-    for name in sorted(listing):
-        met = address_of(name, address, path)
-        said = listing[name]
-        if said.get("type") == "directory":
-            if _is_glob(address) and "**" not in address:
-                yield from found(met.rstrip("/") + "/")
-        elif met.endswith("/"):
-            continue  # what some tools put in the place of a directory
-        else:
-            yield Met(met, facts_in(said, met))
+    names = sorted(listing)
+    addresses = [address_of(name, address, path) for name in names]
+    said = [listing[name] for name in names]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        met = (pool.map if scheme_of(address) in WEB else map)(_met, addresses, said)
+        for where, what, one in zip(addresses, said, met, strict=True):
+            if one is not None:
+                yield one
+            elif what.get("type") == "directory" and _is_glob(address) and "**" not in address:
+                yield from found(where.rstrip("/") + "/")
+
+
+def _met(address: str, said: dict[str, Any]) -> Met | None:
+    """An object of a listing; None for a directory, and for what some tools put in its place."""
+    if said.get("type") == "directory" or address.endswith("/"):
+        return None
+    return Met(address, facts_in(said, address))
 
 
 def facts_in(said: dict[str, Any], address: str) -> Facts:

@@ -25,6 +25,7 @@ from dedupindex.remote.stores import (
     limits,
     patiently,
     pause,
+    said_by,
     store_of,
 )
 
@@ -155,7 +156,7 @@ class RemoteFile(_File):
             return got
         if isinstance(error, BadSource):
             raise error
-        raise BadSource(f"{self.name} cannot be read: {error}") from error
+        raise BadSource(f"{self.name} cannot be read: {said_by(error)}") from error
 
     def _read(self, offset: int, length: int) -> bytes:
         """Ask once; what comes may be short."""

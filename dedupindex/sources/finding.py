@@ -17,6 +17,7 @@ from dedupindex.browsertrix import is_address
 from dedupindex.capture import Problem
 from dedupindex.errors import BadSource
 from dedupindex.remote import (
+    AT_ONCE,
     Facts,
     Met,
     RemoteFile,
@@ -35,7 +36,7 @@ STDIN = "-"
 UNFINISHED = ("*.part", "*.open")  # still being written
 _ARCHIVES = re.compile(r"\.w?arc(\.[a-z0-9]+)*$", re.IGNORECASE)
 _SIDECARS = ("*.idx", "*-errors.log*")  # Heritrix repeats lines of crawl.log in its error logs
-_AT_ONCE = 16  # objects that are looked into side by side
+_FEW = 8  # bytes, enough to tell zstd: there may be many files
 _INDEX = ("index.json", b'"canonicaliser"')  # what makes a directory one of our indexes
 
 
@@ -135,7 +136,7 @@ def _elsewhere(source: str, wanted: str, found: Expanded) -> None:
     plain = len(source.rpartition("/")[0] if "*" in source else source.rstrip("/"))
     many = [met for met in found_remote(source) if not _is_hidden(met.address[plain:])]
     found.elsewhere.update(many)
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
         for met, look in zip(many, pool.map(_look_at, many), strict=True):
             _meet(met.address, wanted, found, look)
 
@@ -166,7 +167,7 @@ def _is_beside(name: str) -> bool:
 class _Look(NamedTuple):
     """What is seen at the beginning of a file."""
 
-    head: bytes = b""
+    head: bytes = b""  # the first few
     kind: str = ""
     wrong: str = ""  # why nothing is
 
@@ -177,7 +178,7 @@ def _look(path: str) -> _Look:
             return _Look(wrong="is no regular file")
         with open(path, "rb") as stream:
             head = stream.read(HEAD)
-            return _Look(head, kind_of(head, stream))
+            return _Look(head[:_FEW], kind_of(head, stream))
     except OSError as error:
         return _Look(wrong=f"cannot be read: {error.strerror}")
 
@@ -189,7 +190,7 @@ def _look_at(met: Met) -> _Look:
     try:
         with RemoteFile(met.address, met.facts) as stream:
             head = stream.read(HEAD)
-            return _Look(head, kind_of(head, stream))
+            return _Look(head[:_FEW], kind_of(head, stream))
     except BadSource as error:
         return _Look(wrong=str(error).removeprefix(f"{kept(met.address)} "))
 

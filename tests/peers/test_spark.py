@@ -7,10 +7,12 @@ import os
 import signal
 import subprocess
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
+from dedupindex.documents.dedup import dedup_hashes
 from dedupindex.manifest.judge import Options
 from dedupindex.manifest.making import make
 from dedupindex.manifest.store import open_manifest
@@ -43,18 +45,26 @@ def run(*commands: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in output.splitlines()]
 
 
-def test_index_manifest_and_plan(tmp_path: Path, collection: Path) -> None:
+def test_what_comes_of_all_commands(tmp_path: Path, collection: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
     there.mkdir()
     told = built(here / "index", collection).tally
     made = make([str(collection)], here / "manifest", Options())
     resolved = resolve([here / "manifest"], here / "plan", Resolving())
+    hashed = tmp_path / "hashes"
+    hashed.mkdir()
+    for number in range(600):
+        digest = sha256(b"%d" % (number % 400)).hexdigest()
+        with open(hashed / f"{digest[0]}_run.csv", "a") as shard:
+            shard.write(f"{digest},/p/{number}\n")
+    unique = dedup_hashes(str(hashed), here / "unique.csv")
     more = f"--spark {MASTER} --json"
-    tally, listed, planned = run(
+    tally, listed, planned, deduplicated = run(
         f"index --whitelist --mime .* {collection} {there}/index {more}",
         f"manifest {collection} -o {there}/manifest {more}",
         f"resolve {there}/manifest -o {there}/plan {more}",
+        f"dedup_hashes {hashed} {there}/unique.csv {more}",
     )
     assert (tally["added"], tally["records"], tally["refused"]) == (
         told.added, told.records, dict(told.refused),
@@ -69,6 +79,9 @@ def test_index_manifest_and_plan(tmp_path: Path, collection: Path) -> None:
         sorted(open_plan(one / "plan")._rows("copies-*.parquet", COLUMNS)) for one in (here, there)
     ]
     assert [row[1:] for row in copies[0]] == [row[1:] for row in copies[1]]
+    assert deduplicated["unique_files"] == unique.unique_files == 400
+    rows = [sorted((one / "unique.csv").read_text().split()) for one in (here, there)]
+    assert rows[0] == rows[1]
 
 
 def lines(manifest: Path) -> dict[str, list[tuple[object, ...]]]:
