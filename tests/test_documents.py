@@ -30,8 +30,8 @@ from dedupindex.documents import hashing, reading
 from dedupindex.documents.corpus import Options as CorpusOptions
 from dedupindex.documents.corpus import generate
 from dedupindex.documents.dedup import dedup_hashes
+from dedupindex.documents.naming import Layout
 from dedupindex.documents.run import UNFINISHED, Options, Report, hash_documents
-from dedupindex.documents.shards import Layout
 from dedupindex.errors import BadInput, BadSource, IndexBusy, IndexExists
 from dedupindex.files import exclusive
 

@@ -10,8 +10,8 @@ import click
 
 from dedupindex.cli.common import Command, print_json, say, warn
 from dedupindex.cli.progress import shown
+from dedupindex.documents.naming import CHARACTERS, FORMATS, Layout
 from dedupindex.documents.run import Options, Report, hash_documents
-from dedupindex.documents.shards import CHARACTERS, FORMATS, Layout
 from dedupindex.errors import Damaged
 from dedupindex.tables import amount, printable
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 
 from dedupindex.cli.common import Command, print_json, say, warn
+from dedupindex.documents.naming import CHARACTERS, FORMATS, Layout
 from dedupindex.documents.pipeline import run_pipeline
 from dedupindex.documents.run import Options
-from dedupindex.documents.shards import CHARACTERS, FORMATS, Layout
 from dedupindex.errors import Damaged
 from dedupindex.tables import amount, printable
 

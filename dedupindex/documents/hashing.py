@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
 from blake3 import blake3
@@ -75,28 +75,23 @@ def _hash_file(path: str, threads: int) -> Hashed:
     try:
         before = os.fstat(file)
         large = before.st_size >= LARGE
-        hasher = blake3(max_threads=threads if large else 1)
-        size = 0
-        for piece in _pieces(file, _LARGE_PIECE if large else _PIECE):
-            hasher.update(piece)
-            size += len(piece)
+        hasher, size = blake3(max_threads=threads if large else 1), 0
+        buffer = _buffer(_LARGE_PIECE if large else _PIECE)
+        while size < before.st_size and (count := os.readv(file, [buffer])):
+            hasher.update(buffer[:count])
+            size += count
         after = os.fstat(file)
     finally:
         os.close(file)
     stamp = stamp_of(after)
-    if size != after.st_size or size != before.st_size or stamp != stamp_of(before):
+    if size != before.st_size or size != after.st_size or stamp != stamp_of(before):
         return Hashed(path, problem=CHANGED)
     if max(after.st_mtime_ns, after.st_ctime_ns) > begin - _COARSE:
         stamp = ""  # a change to come may bear the same time
     return Hashed(path, size, stamp, hasher.digest())
 
 
-_buffers: dict[int, memoryview] = {}  # by their sizes: making one costs as much as hashing it
-
-
-def _pieces(file: int, length: int) -> Iterator[memoryview]:
-    buffer = _buffers.get(length)
-    if buffer is None:
-        buffer = _buffers[length] = memoryview(bytearray(length))
-    while count := os.readv(file, [buffer]):
-        yield buffer[:count]
+@cache
+def _buffer(length: int) -> memoryview:
+    """The same one again and again: making it costs as much as hashing it."""
+    return memoryview(bytearray(length))

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import duckdb
 
+from dedupindex.documents.naming import parsed, run_of
 from dedupindex.documents.run import UNFINISHED
-from dedupindex.documents.shards import parsed, run_of
 from dedupindex.errors import BadInput, BadSource
 from dedupindex.manifest.spool import literal, quoted
 from dedupindex.resolve.engine import Database

@@ -24,7 +24,7 @@ from blake3 import blake3
 from dedupindex.capture import Problem
 from dedupindex.documents.finding import Found, Warn, find, normal
 from dedupindex.documents.hashing import LARGE, Hashed, hash_all
-from dedupindex.documents.shards import Layout, clear, publish, shards_in, write_shards
+from dedupindex.documents.naming import Layout, clear, publish, shards_in
 from dedupindex.documents.state import State
 from dedupindex.errors import BadSource, Damaged
 from dedupindex.files import exclusive, sync_directory
@@ -116,13 +116,16 @@ class _Run:
         before = bool(shards_in(top, state.run))
         if not before:
             _touch(mark)
-        for hashed in _hash_all(self._unknown(found), self._options.jobs):
-            if hashed.problem:
-                tell(Problem(hashed.path, -1, hashed.problem))
-                continue
-            state.put(hashed)
-            report.num_files_processed += 1
-            report.bytes += hashed.size
+        for batch in _hash_all(self._unknown(found), self._options.jobs):
+            import dedupindex.documents.shards  # noqa: F401 (slow, with DuckDB; by now all hash)
+
+            state.put(one for one in batch if not one.problem)
+            for hashed in batch:
+                if hashed.problem:
+                    tell(Problem(hashed.path, -1, hashed.problem))
+                    continue
+                report.num_files_processed += 1
+                report.bytes += hashed.size
             on_progress(Seen("hashing", report.bytes, 0, report.num_files_processed))
         report.rows = report.num_files_processed + report.known
         if not report.rows and not report.problems:
@@ -130,6 +133,8 @@ class _Run:
                 mark.unlink()
             raise BadSource(f"nothing matches {state.pattern}")
         report.gone = state.forget_others()
+        from dedupindex.documents.shards import write_shards
+
         layout, memory = self._options.layout, self._options.memory
         names = write_shards(state.rows(), top, state.run, layout, memory)
         _touch(mark)
@@ -160,11 +165,11 @@ def _touch(mark: Path) -> None:
     sync_directory(mark.parent)
 
 
-def _hash_all(found: Iterable[Found], jobs: int) -> Iterator[Hashed]:
+def _hash_all(found: Iterable[Found], jobs: int) -> Iterator[list[Hashed]]:
     """Hash in so many processes; results as they are ready."""
     if jobs <= 1:
         for batch in _batches(found):
-            yield from hash_all(1, batch)
+            yield hash_all(1, batch)
         return
     from concurrent.futures import FIRST_COMPLETED, Future, wait
 
@@ -176,9 +181,9 @@ def _hash_all(found: Iterable[Found], jobs: int) -> Iterator[Hashed]:
             if len(pending) >= _AHEAD * jobs:
                 done, pending = wait(pending, return_when=FIRST_COMPLETED)
                 for future in done:
-                    yield from future.result()
+                    yield future.result()
         for future in pending:
-            yield from future.result()
+            yield future.result()
 
 
 def _batches(found: Iterable[Found]) -> Iterator[list[Found]]:

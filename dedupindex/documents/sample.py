@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dedupindex.documents.shards import Layout, write_rows
+from dedupindex.documents.naming import Layout
+from dedupindex.documents.shards import write_rows
 from dedupindex.resolve.engine import working
 
 _ROWS = """

@@ -1,4 +1,4 @@
-"""Shards: files ``<first characters of the hash>_<run id>.parquet`` or ``.csv``, and their rows.
+"""The rows of shards, and how they are written.
 
 Parquet has `hash` (32 bytes), `path` and `size` in the order of paths; CSV has lines of the hash in
 hex and the path, quoted as RFC 4180 has it, as the seed of this design wrote them.
@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from dedupindex.documents.finding import spelled
+from dedupindex.documents.naming import Layout, coming, place
 from dedupindex.files import sync_directory
 from dedupindex.manifest.spool import literal, quoted
 from dedupindex.resolve.engine import Database, working
 
-FORMATS = ("parquet", "csv")
-CHARACTERS = 4  # at most: 65,536 shards
-_NAME = re.compile(r"([0-9a-f]*)_([^_]+)\.(parquet|csv)", re.IGNORECASE)
 _ODD = re.compile('[\x00-\x1f"\x7f]').search
 _COLUMNS = "{'hash': 'VARCHAR', 'path': 'VARCHAR', 'size': 'BIGINT', 'odd': 'VARCHAR'}"
 _CSV = "FORMAT csv, HEADER false, QUOTE '\"', ESCAPE '\"'"
@@ -32,35 +28,12 @@ _PARQUET = (
 _LONGEST = 1 << 16  # bytes of a line of the spool; a path has at most 4,096, in hex
 
 
-@dataclass(frozen=True)
-class Layout:
-    """How shards are written."""
-
-    characters: int = 1
-    format: str = "parquet"
-
-    def name(self, prefix: str, run: str) -> str:
-        return f"{prefix}_{run}.{self.format}"
-
-
-def parsed(name: str) -> tuple[str, str] | None:
-    """Prefix and format that the name of a shard tells."""
-    match = _NAME.fullmatch(name)
-    return (match[1].lower(), match[3].lower()) if match else None
-
-
-def run_of(name: str) -> str:
-    """The run id that the name of a shard tells."""
-    match = _NAME.fullmatch(name)
-    return match[2] if match else ""
-
-
 def write_shards(
     rows: Iterator[tuple[bytes, int, bytes]], top: Path, run: str, layout: Layout, memory: str
 ) -> list[str]:
     """Write rows, in the order of paths, into shards with hidden names; returns the final names."""
     names = []
-    work = _work(top, run)
+    work = place(top, run)
     work.mkdir()
     with working(work, memory, 0) as (database, home):
         spool = home / "rows.tsv"
@@ -78,42 +51,10 @@ def write_shards(
         found = database.execute(f"SELECT DISTINCT hash[:{count}] AS prefix FROM rows ORDER BY 1")
         for (prefix,) in found.fetchall():
             name = layout.name(prefix, run)
-            _write(database, prefix, top / f".{name}.new", layout.format)
+            _write(database, prefix, coming(top, name), layout.format)
             names.append(name)
     work.rmdir()
     return names
-
-
-def publish(top: Path, run: str, names: list[str]) -> None:
-    """Give shards their names, and take away those that the run had before."""
-    for name in names:
-        os.replace(top / f".{name}.new", top / name)
-    for name in set(shards_in(top, run)) - set(names):
-        os.unlink(top / name)
-    sync_directory(top)
-
-
-def shards_in(top: Path, run: str) -> list[str]:
-    """The shards of a run that are there."""
-    with os.scandir(top) as entries:
-        return [entry.name for entry in entries if run_of(entry.name) == run]
-
-
-def clear(top: Path, run: str) -> None:
-    """Remove what a killed run has left half done."""
-    shutil.rmtree(_work(top, run), ignore_errors=True)
-    with os.scandir(top) as entries:
-        left = [entry.path for entry in entries if _is_left(entry.name, run)]
-    for path in left:
-        os.unlink(path)
-
-
-def _work(top: Path, run: str) -> Path:
-    return top / f".{run}.work"
-
-
-def _is_left(name: str, run: str) -> bool:
-    return name.startswith(".") and name.endswith(".new") and f"_{run}." in name
 
 
 def _write(database: Database, prefix: str, target: Path, form: str) -> None:

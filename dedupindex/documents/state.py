@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from dedupindex.documents.finding import Found
@@ -60,10 +60,11 @@ class State:
         )
         return met.rowcount > 0
 
-    def put(self, hashed: Hashed) -> None:
-        self._database.execute(
+    def put(self, batch: Iterable[Hashed]) -> None:
+        """Keep what was hashed, and count it as met."""
+        self._database.executemany(
             "INSERT OR REPLACE INTO object VALUES (?, ?, ?, ?, ?)",
-            (os.fsencode(hashed.path), hashed.size, hashed.stamp, hashed.digest, self._turn),
+            [(os.fsencode(one.path), one.size, one.stamp, one.digest, self._turn) for one in batch],
         )
         if time.monotonic() > self._due:
             self._commit_then_begin()
