@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -251,6 +252,32 @@ def test_an_object_that_changes_is_not_taken(tmp_path: Path, bucket: Bucket, nam
         assert "still being written" in result.problems[-1].message
         assert captures(tmp_path / where, "") == []
         assert containers(tmp_path / where) == {}
+
+
+def test_who_does_not_answer_is_not_gone(
+    tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.warc.gz").write_bytes(archive(0, 5))
+    with web(tmp_path) as server:
+        address = f"{server.url}/a.warc.gz"
+        before = remote.facts(address)
+        server.faults += [Fault("gz", 3, status=503, method=method) for method in ("HEAD", "GET")]
+        assert remote.facts(address) == before
+        monkeypatch.setenv(stores.TRIES, "2")
+        server.faults += [Fault("gz", 99, status=503, method=method) for method in ("HEAD", "GET")]
+        with pytest.raises(BadSource, match="503"):
+            remote.facts_or_none(address)
+        server.faults.clear()
+        (tmp_path / "a.warc.gz").unlink()
+        assert remote.facts_or_none(address) is None
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        nobody = f"http://127.0.0.1:{unused.getsockname()[1]}/a.warc.gz"
+    with pytest.raises(BadSource, match=r"onnect.*\(tried 2 times\)"):
+        remote.facts_or_none(nobody)
+    address = bucket.put("a.warc.gz", LONG)
+    bucket.server.faults.append(Fault("gz", 99, status=503, method="HEAD"))
+    with pytest.raises(BadSource):
+        remote.facts_or_none(address)
 
 
 def test_names_that_look_like_globs(tmp_path: Path, bucket: Bucket) -> None:

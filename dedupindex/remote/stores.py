@@ -25,6 +25,7 @@ _LASTING = (
     FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, ValueError,
     TypeError, LookupError, AttributeError, NotImplementedError, ImportError, BadInput,
 )  # fmt: skip
+_GONE = (404, 410)
 _PASSING_STATUSES = (408, 425, 429)
 _QUERY = re.compile(r"(https?://[^\s'\"?]+)\?[^\s'\")]+")
 _STAMPS = ("ETag", "etag", "e_tag", "md5Hash", "content_md5", "generation", "VersionId")
@@ -173,7 +174,13 @@ def facts_or_none(address: str) -> Facts | None:
 
 
 def _ask(store: Any, path: str, address: str) -> Facts:
-    said = store.info(path)
+    try:
+        said = store.info(path)
+    except FileNotFoundError as error:
+        cause = error.__cause__  # whatever befalls it on a web server, fsspec calls it this
+        if isinstance(cause, Exception) and getattr(cause, "status", 0) not in _GONE:
+            raise cause from error
+        raise
     if said.get("type") == "directory":
         raise IsADirectoryError("it is a directory")
     return facts_of(said, address)
