@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+import os
+from contextlib import closing, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -207,12 +208,15 @@ def _copy_to_engine(index: Path, to: str, engine: str, as_json: bool) -> int:
     else:
         target, engine = Path(to), engine or "lmdb"
         _check_copy(index, target)
-    with closing(open_index(index)) as source:
-        with source.view() as view:
-            if view.ledger():
-                say("what bin/purge and bin/impact need stays behind")
-        copied = copy_to_engine(source, target, engine)
-    taken = _crawls_too(index, target)
+    writable = os.access(index, os.W_OK)  # else nothing is merged into it anyway
+    # What crawls commit is in the index or with them: nothing may go from here to there meanwhile.
+    with exclusive(index / "lock", f"the index at {index}") if writable else nullcontext():
+        with closing(open_index(index)) as source:
+            with source.view() as view:
+                if view.ledger():
+                    say("what bin/purge and bin/impact need stays behind")
+            copied = copy_to_engine(source, target, engine)
+        taken = _crawls_too(index, target)
     tokens.copy(index, target)
     if as_json:
         name = engine if is_cluster(to) else str(target)

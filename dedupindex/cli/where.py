@@ -87,7 +87,9 @@ def placed(
     a source.
     """
     address = given_address()
-    if address:
+    if options["copy"] and index is not None:
+        pass  # an engine is that of the copy
+    elif address:
         if stated("engine") is not None and not same_engine(options["engine"], address):
             raise SettingsConflict(f"INDEX is {address}, and --engine another; leave --engine out")
         options["engine"] = address

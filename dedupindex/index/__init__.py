@@ -49,7 +49,7 @@ def adopt(index: Path, address: Address) -> None:
     speaks of another index, `IndexUnavailable`.
     """
     engine = str(address)
-    mine = read_identity(index) if (index / FILE).exists() else None
+    said = mine = read_identity(index) if (index / FILE).exists() else None
     if mine is not None and not same_engine(mine.engine, engine):
         raise SettingsConflict(
             f"the index at {index} is on engine {mine.engine}, not {engine}; "
@@ -59,5 +59,6 @@ def adopt(index: Path, address: Address) -> None:
         from dedupindex.index.cassandra_engine import identity_at
 
         mine = identity_at(address) or mine
-    if mine is not None:
-        replace(mine, engine=engine).write(index)
+    mine = replace(mine, engine=engine) if mine is not None else None
+    if mine is not None and mine != said:
+        mine.write(index)

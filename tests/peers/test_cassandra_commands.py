@@ -6,6 +6,7 @@ import json
 from base64 import b32encode
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from hashlib import sha1
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,20 @@ from urllib.parse import urlencode
 
 import pytest
 
+from dedupindex.build.stage import judge_of
+from dedupindex.capture import Capture
 from dedupindex.cli import main
+from dedupindex.crawls import life
+from dedupindex.crawls.captures import add
+from dedupindex.crawls.store import Writing, make_store
 from dedupindex.errors import BadInput, IndexExists, IndexUnavailable, SettingsConflict
 from dedupindex.index import open_index
-from dedupindex.index.identity import read_identity
+from dedupindex.index.identity import Settings, read_identity
 from server.app import create_app
 from server.config import Config
 from server.live import LiveIndex
+from tests.captures import capture
+from tests.captures import sha1 as sha1_of
 from tests.conftest import MakeIndex
 from tests.peers.cassandra import Keyspaces, Ring
 from tests.test_server_live import serving, until
@@ -190,9 +198,10 @@ def test_an_index_is_copied_to_a_cluster_and_back(
     address: str, run: Run, tmp_path: Path, make_index: MakeIndex
 ) -> None:
     index, back = tmp_path / "index", tmp_path / "back"
-    for add, first in ((False, 0), (True, 150)):
+    for first in (0, 150):
         path = cdx(tmp_path, first, first + 200, f"rows{first}")
-        assert run("index", *["--add"] * add, path, index, "--crawl", f"weekly{add}")[0] == 0
+        words = ["--add"] * (first > 0) + ["--crawl", f"weekly{first}"]
+        assert run("index", *words, path, index)[0] == 0
     there = json.loads(run("index", "--copy", address, index, "--json")[1])
     assert (there["copy"], there["captures"], there["digests"]) == (address, 350, 350)
     status, out, _ = run("index", "--copy", back, address)
@@ -203,6 +212,30 @@ def test_an_index_is_copied_to_a_cluster_and_back(
     searched = tmp_path / "searched"
     assert run("index", "--copy", searched, index, "--engine", "whoosh")[0] == 0
     assert held(searched)[:2] == held(index)[:2]
+
+
+def test_a_copy_has_what_crawls_have_committed(address: str, run: Run, tmp_path: Path) -> None:
+    assert run("index", cdx(tmp_path, 0, 10), address)[0] == 0
+    [home] = (tmp_path / "state" / "dedupindex").iterdir()
+    judge = judge_of(Settings())
+
+    def report(name: str, items: list[Capture], writing: Writing) -> None:
+        add(writing, writing.crawl(name), items, Settings(), judge)
+
+    with closing(make_store(home)) as store:
+        for number, name in enumerate(("done", "open"), 50):
+            store.write(partial(life.begin, name=name))
+            items = [capture(number), capture(7)]
+            store.write(partial(report, name, items))
+        store.write(partial(life.commit, name="done"))
+    for back in ("back", "searched"):
+        words = [tmp_path / back, address, "--engine", "whoosh" if back == "searched" else "lmdb"]
+        status, _, err = run("index", "--copy", *words)
+        assert status == 0 and "crawls stay behind" in err
+        with closing(open_index(tmp_path / back)) as engine, engine.view() as view:
+            assert len(list(view.captures())) == view.counts().captures == 12
+            assert {one.crawl for one in view.any(sha1_of(50), 9)} == {"done"}
+            assert view.any(sha1_of(51), 9) == []
 
 
 def test_no_outage_is_answered_as_new(
