@@ -23,7 +23,7 @@ AT_ONCE = 64  # tasks for each core, in one go: what they made is kept before th
 HINT = (
     "with --spark every executor reads the sources itself: name addresses, or paths that all mount"
 )
-_OURS = "DEDUPINDEX_"  # variables that executors get, too; credentials are not among them
+_OURS = "DEDUPINDEX_REMOTE_"  # variables that executors get, too: Spark shows them to all
 T = TypeVar("T")
 R = TypeVar("R")
 

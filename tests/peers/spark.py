@@ -14,7 +14,7 @@ from tests.peers.environments import PEERS, ROOT
 
 SPARK = "pyspark==4.3.0"
 MASTER = "local-cluster[2,1,1024]"  # two executors, each a process of its own with a core
-DEADLINE = 300.0  # seconds
+DEADLINE = 600.0  # seconds
 
 
 def spark() -> dict[str, str]:
