@@ -45,6 +45,7 @@ def line(place: int, offset: int, body: bytes = b"body", **more: object) -> Line
         "length": len(body),
         "status": 200,
         "coding": b"\n",
+        "content_type": b"text/html",
         "moment": 1000 * place + offset,
         "stay": "",
         "unfit": "",

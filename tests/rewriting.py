@@ -8,10 +8,12 @@ from pathlib import Path
 from random import Random
 
 from dedupindex.manifest.line import Container, Line
+from dedupindex.resolve.alike import Alike
 from dedupindex.resolve.plan import Planned, Totals
 from dedupindex.rewrite.container import Job, Outcome
 from dedupindex.rewrite.disk import content_hash
 from dedupindex.rewrite.run import rewrite
+from dedupindex.warc import http
 from dedupindex.warc.reader import read
 from dedupindex.warc.record import Record
 from dedupindex.warc.window import open_window
@@ -24,7 +26,7 @@ class FakePlan:
     """Every response that has the body of an earlier one becomes its revisit."""
 
     def __init__(self, root: Path, names: list[str] | None = None) -> None:
-        self.totals = Totals()
+        self.totals, self.alike = Totals(), Alike()
         names = names or sorted(
             str(path.relative_to(root))
             for path in root.rglob("*.warc*")
@@ -85,13 +87,15 @@ def _lines(container: Container) -> Iterator[tuple[Line, bytes]]:
     for event in read(window):
         if isinstance(event, Record) and event.type == b"response":
             block = b"".join(bytes(piece) for piece in event.pieces())
-            found.append((event, block.partition(b"\r\n\r\n")[2]))
+            found.append((event, block))
     window.close()
-    for event, body in found:  # only now it is known how long the long ones are
+    for event, block in found:  # only now it is known how long the long ones are
         url, date, record_id, _, digest, _, _ = event.values
+        head, _, body = block.partition(b"\r\n\r\n")
         line = Line(
             container.number, event.offset, event.stored, record_id.strip(b"<>"),
-            url.strip(b"<>"), date, digest, b"", 3, b"", len(body), 200, b"\n", 0, "", "",
+            url.strip(b"<>"), date, digest, b"", 3, b"", len(body), 200, b"\n",
+            http.content_types(head), 0, "", "",
         )  # fmt: skip
         yield line, body
 

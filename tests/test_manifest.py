@@ -23,6 +23,7 @@ from dedupindex.manifest.line import REASONS, Line
 from dedupindex.manifest.scan import Scan
 from dedupindex.manifest.spool import Spool
 from dedupindex.manifest.store import lines_of
+from dedupindex.warc.http import content_types
 from dedupindex.warc.members import SHORT
 from tests.warc_cases import (
     CHUNKED_HTTP,
@@ -45,7 +46,7 @@ codings = st.builds(lambda a, b: a + b"\n" + b, texts, texts)
 longs = st.integers(0, 2**63 - 1)
 any_lines = st.builds(
     Line, st.integers(0, 2**31 - 1), longs, longs, texts, texts, texts, texts, texts,
-    st.integers(0, 3), st.binary(max_size=32), longs, st.integers(0, 999), codings,
+    st.integers(0, 3), st.binary(max_size=32), longs, st.integers(0, 999), codings, texts,
     st.integers(0, 2**64 - 1), st.sampled_from(["", "arc"]), st.sampled_from(["", "empty"]),
 )  # fmt: skip
 RELAXED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -87,7 +88,7 @@ def test_a_line_says_all_there_is_to_know() -> None:
     assert line.payload == hashlib.sha1(b"payload").digest()
     assert line.strong == blake3(b"payload").digest()
     assert line[8:9] + line[10:13] == (Covers.BOTH, 7, 200, b"\n")
-    assert line[13:] == (line.moment, "", "") and line.moment
+    assert line[13:] == (b"text/html;charset=utf-8", line.moment, "", "") and line.moment
 
 
 def test_plain_records_are_measured_with_what_closes_them() -> None:
@@ -262,6 +263,28 @@ def test_records_of_other_kinds_are_counted_only() -> None:  # 30, 31, 35
 def test_codings_as_the_header_has_them(head: bytes, coding: bytes) -> None:  # 44 to 47
     assert codings_of(head) == coding
     assert line_of(response(b"5\r\nhello\r\n0\r\n\r\n", head=head)).coding == coding
+
+
+@pytest.mark.parametrize(
+    ("fields", "content_type"),
+    [
+        (b"Content-Type: text/html", b"text/html"),
+        (b"content-type :\tText/HTML ; charset=UTF-8 ", b"text/html;charset=utf-8"),
+        (b"A: b\r\nContent-Type: text/html;\r\n charset=x\r\nC: d", b"text/html;charset=x"),
+        (b"Content-Type: a/b\r\nX: y\r\nCONTENT-TYPE: c/d", b"a/b,c/d"),
+        (b'Content-Type: a/b; c="d\xff\x01"', b'a/b;c="d\xff\x01"'),
+        (b"X-Content-Type: a/b\r\nContent-Types: c/d", b""),
+        (b"Content-Type:", b""),
+    ],
+)
+def test_the_type_as_the_header_has_it(fields: bytes, content_type: bytes) -> None:  # 48
+    head = b"HTTP/1.1 200 OK\r\n" + fields + b"\r\n\r\n"
+    assert content_types(head) == content_type
+    assert line_of(response(BODY, head=head)).content_type == content_type
+    chunks = chunked(BODY)
+    stated = sha1(BODY)
+    head = head[:-2] + b"Transfer-Encoding: chunked\r\n\r\n"
+    assert line_of(response(chunks, head=head, Payload_Digest=stated)).content_type == content_type
 
 
 def test_what_a_digest_is_of() -> None:

@@ -294,7 +294,8 @@ container = Container(1, "/x", "below/a b.warc.gz", 1, 2, 3, 4, "")
 def test_text_is_what_warcsum_writes() -> None:
     data = Line(
         1, 968, 699, b"urn:x", b"http://e.com/a b", b"2026-11-20T09:14:17Z", b"",
-        bytes.fromhex("54be26fe81a155c7f0e5a1a46f7953708a62ad2d"), 3, b"", 1, 200, b"\n", 1, "", "",
+        bytes.fromhex("54be26fe81a155c7f0e5a1a46f7953708a62ad2d"), 3, b"", 1, 200, b"\n", b"",
+        1, "", "",
     )  # fmt: skip
     assert text_line(container, data, "sha1") == (
         b"a%20b.warc.gz 968 699 http://e.com/a%20b 2026-11-20T09:14:17Z "
@@ -348,7 +349,7 @@ web = st.binary(min_size=1, max_size=30)
 def test_our_text_is_read_back(name: bytes, url: bytes, offset: int, algorithm: str) -> None:
     where = container._replace(name=os.fsdecode(name.replace(b"/", b"_")))
     raw = hashlib.new(algorithm, url).digest()
-    line = Line(1, offset, offset, b"", url, b"d", b"", raw, 3, b"", 1, 200, b"\n", 1, "", "")
+    line = Line(1, offset, offset, b"", url, b"d", b"", raw, 3, b"", 1, 200, b"\n", b"", 1, "", "")
     (hint,) = read_text([text_line(where, line, algorithm)])
     assert hint[1:3] == (offset, offset) and hint.digest == Digest(algorithm, raw)
 

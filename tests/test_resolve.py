@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dedupindex.manifest.line import Container, Line
+from dedupindex.resolve.alike import Alike
 from dedupindex.resolve.grouping import Rule
 from dedupindex.resolve.plan import Plan, open_plan
 from dedupindex.resolve.run import Options, resolve
@@ -33,6 +34,7 @@ DATES = (
     b"9999-01-01T00:00:00Z",
     b"0000-01-01T00:00:00Z",
 )
+DEFAULT = Alike()
 BAD = (b"2026-01", b"9999-01-01T00:00:00Z", b"0000-01-01T00:00:00Z")  # fmt: skip
 
 
@@ -50,6 +52,7 @@ def lines(draw: st.DrawFn) -> list[Line]:
                 line(
                     place, offset, body, digest=digest, date=date,
                     status=draw(st.sampled_from([200, 200, 404])),
+                    content_type=draw(st.sampled_from([b"text/html", b"text/html", b""])),
                     coding=draw(st.sampled_from([b"\n", b"\n", b"\ngzip"])),
                     moment=0 if bad else draw(st.integers(1, 12)),
                     url=draw(st.sampled_from([b"http://a.test/", b"http://A.test/"])),
@@ -77,13 +80,21 @@ def where(line: Line) -> Key:
     return NAMES[line.container], line.offset
 
 
-def model(lines: list[Line], later: bool = False) -> dict[Key, tuple[int, Key]]:
+def kind(one: Line, alike: Alike) -> tuple[Any, ...]:
+    status = 0 if alike.any_status else one.status
+    content_type = one.content_type if alike.same_type else b""
+    return one.digest, one.strong, one.length, one.coding, status, content_type
+
+
+def model(
+    lines: list[Line], later: bool = False, alike: Alike = DEFAULT
+) -> dict[Key, tuple[int, Key]]:
     """What is to be rewritten: its copy number and its original. One line at a time."""
     strongs, twins, classes = defaultdict(set), defaultdict(set), defaultdict(list)
     for one in lines:
         strongs[one.moment].add(one.strong)
         twins[one.moment, one.url].add((one.record_id, one.strong))
-        classes[one.digest, one.strong, one.length, one.status, one.coding].append(one)
+        classes[kind(one, alike)].append(one)
     plan = {}
     for members in classes.values():
         members.sort(key=order)
@@ -113,6 +124,7 @@ def planned(plan: Plan) -> dict[Key, tuple[int, Key]]:
                 container=one.original.container, offset=one.original.offset,
                 stored=one.original.stored, record_id=one.original.record_id,
                 url=one.original.url, date=one.original.date, covers=one.original.covers,
+                status=one.original.status, content_type=one.original.content_type,
                 moment=one.original.moment, payload=one.original.payload,
             ) == one.original  # fmt: skip
             assert one.original.offset in set(plan.pinned(one.original.container))
@@ -143,11 +155,28 @@ few = settings(
 )
 
 
+def of_other_types(lines: list[Line], alike: Alike) -> int:
+    """How many are equal only to lines of other types, and not the first of these."""
+    count = 0
+    for one in lines if alike.same_type else ():
+        equal = [
+            other for other in lines
+            if kind(other, alike)[:-1] == kind(one, alike)[:-1]
+        ]  # fmt: skip
+        mine = [other for other in equal if kind(other, alike) == kind(one, alike)]
+        count += bool(len(mine) == 1 < len(equal) and not one.stay and one != min(equal, key=order))
+    return count
+
+
 @few
-@given(lines(), st.booleans())
-def test_a_plan_is_what_the_rule_says(tmp_path: Path, lines: list[Line], later: bool) -> None:
-    plan = made(tmp_path / "run", lines, later=later)
-    expected = model(lines, later)
+@given(lines(), st.booleans(), st.builds(Alike, st.booleans(), st.booleans()))
+def test_a_plan_is_what_the_rule_says(
+    tmp_path: Path, lines: list[Line], later: bool, alike: Alike
+) -> None:
+    plan = made(tmp_path / "run", lines, later=later, alike=alike)
+    expected = model(lines, later, alike)
+    assert plan.alike == alike
+    assert plan.totals.stayed["type-differs"] == of_other_types(lines, alike)
     assert planned(plan) == expected
     totals = plan.totals
     assert totals.copies == len(expected)

@@ -114,6 +114,26 @@ def test_another_payload_at_the_same_second_in_the_index_rules_an_original_out(
     assert plan.totals.copies == 2  # not the first, whose URL and second have two payloads
 
 
+@pytest.mark.parametrize(
+    ("head", "option", "without", "with_it"),
+    [
+        (b"HTTP/1.1 404 No\r\nContent-Type: text/html; charset=utf-8\r\n\r\n", "any-status", 0, 1),
+        (b"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\n\r\n", "same-type", 1, 0),
+        (b"HTTP/1.1 200 OK\r\nContent-Type: text/HTML;charset=utf-8\r\n\r\n", "same-type", 1, 1),
+    ],
+)
+def test_an_option_says_what_originals_of_the_index_are_alike(
+    tmp_path: Path, head: bytes, option: str, without: int, with_it: int
+) -> None:
+    old = tmp_path / "x.warc.gz"
+    old.write_bytes(gz(response(BODIES[0], head=head, Date=b"2025-01-01T00:00:00Z")))
+    index = index_of(tmp_path, old, options=("--status", "2xx,404"))
+    write(tmp_path / "set/y.warc.gz", 2, BODIES)
+    assert plan_of(tmp_path, tmp_path / "set", index).totals.copies == without
+    plan = plan_of(tmp_path, tmp_path / "set", index, "other", f"--{option}")
+    assert plan.totals.copies == plan.totals.outside == with_it
+
+
 def cdxj_of(path: Path, offset: int, url: str, day: int, body: bytes) -> Path:
     """A row for a record, as pywb writes it."""
     said = {

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dedupindex.manifest.line import Line
+from dedupindex.resolve.alike import Alike
 from dedupindex.resolve.plan import Planned
 from dedupindex.rewrite.judge import Judged, Place, judge
 from dedupindex.sources.stated import Refused
@@ -32,6 +33,9 @@ BODY = b"some body that repeats " * 40
 FIRST = b"http://example.org/first"
 
 
+DEFAULT = Alike()
+
+
 def first(body: bytes = BODY, **options: Any) -> bytes:
     """An original."""
     options.setdefault("Target_URI", FIRST)
@@ -41,7 +45,7 @@ def first(body: bytes = BODY, **options: Any) -> bytes:
 
 
 def line(offset: int, stored: int, **fields: Any) -> Line:
-    usual = Line(1, offset, stored, b"", URL, DATE, b"", b"", 3, b"", 0, 200, b"\n", 0, "", "")
+    usual = Line(1, offset, stored, b"", URL, DATE, b"", b"", 3, b"", 0, 200, b"\n", b"", 0, "", "")
     return usual._replace(**fields)
 
 
@@ -52,6 +56,7 @@ def judged(
     *,
     packed: bool = True,
     seen: dict[str, Any] | None = None,
+    alike: Alike = DEFAULT,
 ) -> Judged:
     """Judge a record that stands behind its original; `seen` is what the plan says of it."""
     original = first() if original is None else original
@@ -67,7 +72,7 @@ def judged(
             line(0, len(one), url=FIRST, date=early, record_id=record_id(9)[1:-1]),
         )
         places = Place(file, len(one), len(two), (1, 1)), Place(file, 0, len(one), (1, 1))
-        return judge(planned, *places)
+        return judge(planned, *places, alike)
 
 
 def http(*fields: bytes, status: bytes = b"200 OK", eol: bytes = b"\r\n") -> bytes:
@@ -179,6 +184,22 @@ def test_it_stays(tmp_path: Path, case: str) -> None:
         assert refused.value.reason == reason
 
 
+@pytest.mark.parametrize(
+    ("alike", "reason"),
+    [(Alike(), "status-differs"), (Alike(any_status=True), ""), (Alike(True, True), "type-differs"),
+     (Alike(same_type=True), "status-differs")],
+)  # fmt: skip
+def test_an_option_says_what_must_be_alike(tmp_path: Path, alike: Alike, reason: str) -> None:
+    """48, 49: whatever the plan says, the records that are there now are asked."""
+    not_found = response(BODY, head=http(b"Content-Type: x/y", status=b"404 Not Found"))
+    if reason:
+        with pytest.raises(Refused) as refused:
+            judged(tmp_path / "x", not_found, alike=alike)
+        assert refused.value.reason == reason
+    else:
+        assert b"\r\n\r\nHTTP/1.1 404 Not" in judged(tmp_path / "x", not_found, alike=alike).record
+
+
 BECOMES: dict[str, tuple[bytes, ...]] = {
     "19 version 1.1": (response(BODY, version=b"WARC/1.1"),),
     "24 made with several": (
@@ -275,6 +296,7 @@ def test_only_what_is_stored_in_full_is_read(tmp_path: Path) -> None:
                 planned,
                 Place(file, len(one), len(broken), (1, 1)),
                 Place(file, 0, len(one), (1, 1)),
+                DEFAULT,
             )
 
 
@@ -284,7 +306,7 @@ def test_a_record_is_no_revisit_of_itself(tmp_path: Path) -> None:
     path.write_bytes(gz(response(BODY)))
     with open(path, "rb", buffering=0) as file, pytest.raises(Refused, match="same-record"):
         place = Place(file, 0, path.stat().st_size, (1, 1))
-        judge(Planned(line(0, 0), 2, 1, line(0, 0)), place, place)
+        judge(Planned(line(0, 0), 2, 1, line(0, 0)), place, place, DEFAULT)
 
 
 def test_same_url_and_second_stay(tmp_path: Path) -> None:
@@ -297,7 +319,8 @@ def test_same_url_and_second_stay(tmp_path: Path) -> None:
         pytest.raises(Refused, match="same-moment"),
     ):
         planned = Planned(line(0, 0), 2, 1, line(0, 0, date=DATE[:-1] + b".5Z"))
-        judge(planned, Place(file, len(one), len(two), (1, 1)), Place(file, 0, len(one), (1, 1)))
+        places = Place(file, len(one), len(two), (1, 1)), Place(file, 0, len(one), (1, 1))
+        judge(planned, *places, DEFAULT)
 
 
 def test_a_bomb_is_read_in_pieces(tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def test_a_cdxj_of_the_results(
         assert key.startswith(b"com,example)/") and len(digits) == 14
         kinds.setdefault((head.type, said["mime"], said.get("status")), []).append(line)
     assert {kind: len(found) for kind, found in kinds.items()} == {
-        (b"response", "unk", "200"): 7,
+        (b"response", "text/html", "200"): 7,
         (b"revisit", "warc/revisit", None): 19,
     }
 

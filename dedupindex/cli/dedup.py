@@ -17,6 +17,7 @@ from dedupindex.cli.where import any_index
 from dedupindex.dedup.report import Report
 from dedupindex.dedup.run import Options, dedup
 from dedupindex.errors import Damaged
+from dedupindex.resolve.alike import Alike
 from dedupindex.resolve.compare import Compare
 from dedupindex.rewrite.journal import DIRECTORY
 from dedupindex.tables import amount, printable, singular
@@ -50,6 +51,14 @@ _FILE = click.Path(path_type=Path)
     "--compare", default="strong-digest", show_default=True, metavar="HOW",
     help="What to compare before planning, as in bin/resolve. Rewriting always compares bytes.",
 )  # fmt: skip
+@click.option(
+    "--any-status", is_flag=True,
+    help="Let a record be a revisit of one with another HTTP status, such as 404 of 200.",
+)  # fmt: skip
+@click.option(
+    "--same-type", is_flag=True,
+    help="Let no record be a revisit of one with another HTTP Content-Type.",
+)  # fmt: skip
 @click.option("--min-size", type=click.IntRange(0), default=0, help="Bytes of body; less stays.")
 @click.option("--min-gain", type=click.IntRange(1), default=1, help="Bytes gained; less stays.")
 @click.option("--memory", default="1GB", show_default=True, help="What DuckDB may take.")
@@ -63,6 +72,8 @@ def command(
     out: Path | None,
     in_place: bool,
     compare: str,
+    any_status: bool,
+    same_type: bool,
     jobs: int,
     verbose: bool,
     as_json: bool,
@@ -80,7 +91,7 @@ def command(
         raise click.UsageError("give one of --out and --in-place")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave no file that is not whole
     chosen = Options(
-        out=out, compare=Compare.parse(compare), dry=dry_run,
+        out=out, compare=Compare.parse(compare), alike=Alike(any_status, same_type), dry=dry_run,
         jobs=jobs or len(os.sched_getaffinity(0)), every_host=as_json, **options,
     )  # fmt: skip
     with shown(verbose=verbose) as progress:

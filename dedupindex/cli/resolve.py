@@ -12,6 +12,7 @@ import click
 from dedupindex.cli.common import SPARK, ComparingCommand, print_json, say
 from dedupindex.cli.where import any_index
 from dedupindex.files import whole
+from dedupindex.resolve.alike import Alike
 from dedupindex.resolve.compare import Compare
 from dedupindex.resolve.grouping import Rule
 from dedupindex.resolve.run import Options, Resolved, resolve
@@ -53,6 +54,14 @@ _PARTITION = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
     "--later", is_flag=True, help="Let originals be later than their copies where none is earlier."
 )
 @click.option(
+    "--any-status", is_flag=True,
+    help="Let a record be a revisit of one with another HTTP status, such as 404 of 200.",
+)  # fmt: skip
+@click.option(
+    "--same-type", is_flag=True,
+    help="Let no record be a revisit of one with another HTTP Content-Type.",
+)  # fmt: skip
+@click.option(
     "--partition", default="1/1", show_default=True, metavar="K/N",
     help="Make only part K of N: each on a host of its own, put together in one PLAN.",
 )  # fmt: skip
@@ -81,7 +90,8 @@ def command(
     """
     if as_json and text == Path("-"):
         raise click.UsageError("--json and --text - both write to stdout")
-    rule = Rule(_partition(options["partition"]), options["later"])
+    alike = Alike(options["any_status"], options["same_type"])
+    rule = Rule(_partition(options["partition"]), options["later"], alike)
     chosen = Options(
         rule,
         Compare.parse(options["compare"]),

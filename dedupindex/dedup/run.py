@@ -26,7 +26,9 @@ from dedupindex.manifest.finding import NOTHING, UNFINISHED, Found, Sources, fin
 from dedupindex.manifest.store import is_of_before, open_manifest
 from dedupindex.processes import side_by_side
 from dedupindex.resolve import run as resolving
+from dedupindex.resolve.alike import Alike
 from dedupindex.resolve.compare import Compare
+from dedupindex.resolve.grouping import Rule
 from dedupindex.resolve.hosts import by_host, spooled
 from dedupindex.resolve.plan import Plan, open_plan
 from dedupindex.rewrite.container import Job, Left, Outcome
@@ -48,6 +50,7 @@ class Options:
     work: Path | None = None  # working files; None: beside
     index: Path | None = None
     compare: Compare = field(default_factory=Compare)
+    alike: Alike = Alike()
     min_size: int = 0
     min_gain: int = 1
     dry: bool = False
@@ -162,7 +165,10 @@ class _Run:
         with self._stage("resolving"):
             shutil.rmtree(work.plan, ignore_errors=True)
             chosen = resolving.Options(
-                compare=options.compare, index=options.index, memory=options.memory
+                rule=Rule(alike=options.alike),
+                compare=options.compare,
+                index=options.index,
+                memory=options.memory,
             )
             resolving.resolve([work.manifest], work.plan, chosen, warn=self._say)
         return open_plan(work.plan)

@@ -13,7 +13,7 @@ import duckdb
 from dedupindex.manifest.spool import quoted
 from dedupindex.manifest.store import Manifest
 
-SAME_CAPTURE = ("url", "moment", "strong", "length", "status", "coding")
+SAME_CAPTURE = ("url", "moment", "strong", "length", "status", "coding", "content_type")
 """Columns that a conversion leaves as they are."""
 SAME_RECORD = (*SAME_CAPTURE, "stored", "record_id", "date", "digest", "name")
 """Columns of a record that was copied as the bytes it is, its file among them."""

@@ -50,6 +50,7 @@ class _Answer(NamedTuple):
     status: int = 0
     coding: bytes = b""  # Transfer-Encoding, lower case
     codings: bytes = _NO_CODING
+    content_type: bytes = b""
     partial: bool = False
 
 
@@ -100,7 +101,8 @@ class Judge:
             )
         line = Line(
             self._container, record.offset, 0, bare(record_id), url, date, stated_text, payload,
-            covers, strong, length, answer.status, answer.codings, moment, stay, unfit,
+            covers, strong, length, answer.status, answer.codings,
+            answer.content_type, moment, stay, unfit,
         )  # fmt: skip
         return short(line)
 
@@ -189,7 +191,11 @@ def _long_answer(record: Record) -> _Answer:
 
 
 def _told(answer: http.Response, body: Iterable[bytes | memoryview]) -> _Answer:
-    return _Answer(body, "", answer.status, answer.coding, codings_of(answer.head), answer.partial)
+    head = answer.head
+    return _Answer(
+        body, "", answer.status, answer.coding, codings_of(head), http.content_types(head),
+        answer.partial,
+    )  # fmt: skip
 
 
 def _of_answer(answer: _Answer) -> Iterator[str]:
@@ -207,11 +213,11 @@ def _of_answer(answer: _Answer) -> Iterator[str]:
 
 def short(line: Line) -> Line:
     """A line that can be held: of values that no tool could use only the beginning is kept."""
-    texts = line.record_id, line.url, line.date, line.digest, line.coding
+    texts = line.record_id, line.url, line.date, line.digest, line.coding, line.content_type
     if sum(map(len, texts)) <= _LONGEST:
         return line
-    record_id, url, date, digest, coding = (text[:1024] for text in texts)
+    record_id, url, date, digest, coding, content_type = (text[:1024] for text in texts)
     return line._replace(
         record_id=record_id, url=url, date=date, digest=digest, coding=coding,
-        stay="too-long", unfit="too-long",
+        content_type=content_type, stay="too-long", unfit="too-long",
     )  # fmt: skip

@@ -46,6 +46,7 @@ class Line(NamedTuple):
     length: int  # bytes of the body
     status: int  # HTTP; 0 for none
     coding: bytes  # Transfer-Encoding, line feed, Content-Encoding: lower case, without outer space
+    content_type: bytes  # HTTP, all of it: lower case, without white space; empty for none
     moment: int  # xxh64 of urlkey and 14 digits: what replay tools look an original up by; 0: none
     stay: str  # why it can never become a revisit, of `REASONS`; empty if it can
     unfit: str  # why it can never be an original, of `REASONS`; empty if it can
@@ -65,6 +66,7 @@ TYPES = {
     "length": "BIGINT",
     "status": "SMALLINT",
     "coding": "VARCHAR",
+    "content_type": "VARCHAR",
     "moment": "UBIGINT",
     "stay": "VARCHAR",
     "unfit": "VARCHAR",

@@ -42,6 +42,6 @@ def _line(
         moment = 0
     line = Line(
         container, record.offset, 0, record_id, url, date, record.values[4], b"",
-        int(Covers.UNKNOWN), b"", 0, 0, b"\n", moment, what, what,
+        int(Covers.UNKNOWN), b"", 0, 0, b"\n", b"", moment, what, what,
     )  # fmt: skip
     return short(line)._replace(stay=what, unfit=what)

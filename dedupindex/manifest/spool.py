@@ -18,10 +18,17 @@ from dedupindex.files import sync_directory
 from dedupindex.manifest.line import TYPES, Line
 
 _ODD = re.compile(rb'[\x00-\x08\x0a-\x1f"\x7f]').search
-_TEXTS = ("record_id", "url", "date", "digest", "coding")  # of bytes that came from the web
+_TEXTS = (
+    "record_id",
+    "url",
+    "date",
+    "digest",
+    "coding",
+    "content_type",
+)  # of bytes that came from the web
 _COLUMNS = {
     **{name: "VARCHAR" if kind == "BLOB" else kind for name, kind in TYPES.items()},
-    "odd": "VARCHAR",  # five texts in hex, separated by commas; empty where all is as usual
+    "odd": "VARCHAR",  # these texts in hex, separated by commas; empty where all is as usual
 }
 _LONGEST = 1 << 22  # bytes of a line: all values of a header of a mebibyte, in hex
 _NO_NULL = "\x01"  # an empty value is one, and what this spells never comes bare
@@ -100,18 +107,23 @@ def nothing() -> str:
 def row_of(line: Line) -> str:
     """A line of the spool."""
     (container, offset, stored, record_id, url, date, digest, payload, covers, strong, length,
-     status, coding, moment, stay, unfit) = line  # fmt: skip
+     status, coding, content_type, moment, stay, unfit) = line  # fmt: skip
     text = b"%b\t%b\t%b\t%b" % (record_id, url, date, digest)
     codes = coding.replace(b"\n", b"|", 1)
     odd = ""
-    if _ODD(text) or text.count(b"\t") != 3 or (len(codes) > 1 and _odd_codes(codes)):
-        values = (record_id, url, date, digest, coding)
+    if (
+        _ODD(text)
+        or text.count(b"\t") != 3
+        or (len(codes) > 1 and _odd_codes(codes))
+        or (content_type and (_ODD(content_type) or b"\t" in content_type))
+    ):
+        values = (record_id, url, date, digest, coding, content_type)
         odd = ",".join([value.decode("latin-1").encode().hex() for value in values])
-        text, codes = b"\t\t\t", b""
+        text, codes, content_type = b"\t\t\t", b"", b""
     return (
         f"{container}\t{offset}\t{stored}\t{text.decode('latin-1')}\t{payload.hex()}\t{covers}\t"
-        f"{strong.hex()}\t{length}\t{status}\t{codes.decode('latin-1')}\t{moment}\t{stay}\t{unfit}\t"
-        f"{odd}\n"
+        f"{strong.hex()}\t{length}\t{status}\t{codes.decode('latin-1')}\t"
+        f"{content_type.decode('latin-1')}\t{moment}\t{stay}\t{unfit}\t{odd}\n"
     )
 
 

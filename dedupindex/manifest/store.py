@@ -28,7 +28,9 @@ from dedupindex.errors import BadInput, FormatFromFuture
 from dedupindex.manifest.line import Container, Line
 from dedupindex.manifest.spool import literal, write_parquet
 
-FORMAT = 3  # 1 did not say what revisits refer to, 2 not where they stand themselves
+FORMAT = (
+    3  # 1 did not say what revisits refer to, 2 not where they stand themselves, nor a Content-Type
+)
 FILE, CONTAINERS, LINES, REFERENCES = (
     "manifest.json", "containers.jsonl", "lines", "references",
 )  # fmt: skip
@@ -145,11 +147,11 @@ def lines_of(database: duckdb.DuckDBPyConnection, parquet: Path) -> Iterator[Lin
 def line_of(row: tuple[Any, ...]) -> Line:
     """The line that a row of Parquet is, its columns being `TYPES`."""
     (container, offset, stored, record_id, url, date, digest, payload, covers, strong, length,
-     status, coding, moment, stay, unfit) = row  # fmt: skip
+     status, coding, content_type, moment, stay, unfit) = row  # fmt: skip
     return Line(
         container, offset, stored, record_id.encode("latin-1"), url.encode("latin-1"),
         date.encode("latin-1"), digest.encode("latin-1"), payload, covers, strong, length,
-        status, coding.encode("latin-1"), moment, stay, unfit,
+        status, coding.encode("latin-1"), content_type.encode("latin-1"), moment, stay, unfit,
     )  # fmt: skip
 
 

@@ -78,7 +78,7 @@ class Usual:
         body = memoryview(data)[at:stop]
         if at == stop or sha1(body, usedforsecurity=False).digest() != raw:
             return None
-        return self._made(record, raw, _BOTH, body, status, codings_of(data[start:at]))
+        return self._made(record, raw, _BOTH, body, status, data[start:at])
 
     def _chunked(self, record: Sound, raw: bytes) -> Line | None:
         """The tool that wrote a file always hashes the same bytes, either as stored or the entity.
@@ -104,18 +104,20 @@ class Usual:
             self._entities = not self._entities
             return None
         covers = _ENTITY if self._entities else _STORED
-        return self._made(record, raw, covers, body, status, codings_of(answer.head))
+        return self._made(record, raw, covers, body, status, answer.head)
 
     def _made(
-        self, record: Sound, raw: bytes, covers: int, body: memoryview, status: int, codings: bytes
+        self, record: Sound, raw: bytes, covers: int, body: memoryview, status: int, head: bytes
     ) -> Line | None:
         url, date, record_id, _, stated, _, _ = record.values
-        if record.start > _LONG or len(codings) > _LONG:
+        codings, content_type = codings_of(head), http.content_types(head)
+        if record.start > _LONG or len(codings) + len(content_type) > _LONG:
             return None
         moment = xxh64_intdigest(urlkey(url) + self._digits)
         return _new(Line, (
             self._container, record.offset, record.stored, record_id[1:-1], url, date, stated, raw,
-            covers, blake3(body).digest(), len(body), status, codings, moment, "", "",
+            covers, blake3(body).digest(), len(body), status, codings,
+            content_type, moment, "", "",
         ))  # fmt: skip
 
     def _is_http(self, content_type: bytes) -> bool:

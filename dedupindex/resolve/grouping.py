@@ -1,15 +1,17 @@
 """Who is equal to whom, and which of the equal is the original: out of core, in SQL.
 
-Lines are equal that have the same digest (text), BLAKE3, length, status and coding. First the
-digests are found that stand on several lines, so that the rest is never looked at again. Equality
-is then told by a hash of 64 bits; `write` asks for equality itself. The order of lines is one
-number of 128 bits: nanoseconds, then the place of the record among all bytes of the set.
+Lines are equal that have the same digest (text), BLAKE3, length, status and coding, or what else
+`Alike` says. First the digests are found that stand on several lines, so that the rest is never
+looked at again. Equality is then told by a hash of 64 bits; `write` asks for equality itself. The
+order of lines is one number of 128 bits: nanoseconds, then the place of the record among all bytes
+of the set.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dedupindex.resolve.alike import Alike
 from dedupindex.resolve.engine import Database, number
 
 _LABEL = "if(covers = 0 OR digest = '', hash(payload), hash(digest))"
@@ -34,6 +36,7 @@ class Rule:
 
     partition: tuple[int, int] = (1, 1)  # this part, of so many
     later: bool = False  # whether an original may be later than its copies
+    alike: Alike = Alike()
 
     def of_partition(self) -> str:
         """SQL for the lines that are this part's: equal digests are never split."""
@@ -53,14 +56,17 @@ def group(database: Database, rule: Rule) -> None:
     or the reason why it stays. ``colliding`` has the labels of several payloads, and ``extensions``
     numbers these.
     """
+    of_any_type = ""
+    if rule.alike.same_type:
+        of_any_type = f"{_hash(rule.alike._replace(same_type=False))} AS wider, "
     database.execute(f"""
         CREATE TABLE labels AS
         SELECT {_LABEL} AS label FROM part GROUP BY 1 HAVING count(*) > 1""")
     database.execute(f"""
         CREATE TABLE equal AS
         SELECT place, {_LABEL} AS label, hash(strong) AS form, {_KEY} AS key, moment,
-          hash(record_id) AS record, hash(digest, strong, length, status, coding) AS class,
-          covers = 2 AS reframed, unfit = '' AS fit, stay
+          hash(record_id) AS record, {_hash(rule.alike)} AS class,
+          {of_any_type}covers = 2 AS reframed, unfit = '' AS fit, stay
         FROM part WHERE {_LABEL} IN (SELECT label FROM labels)""")
     database.execute("DROP TABLE labels")
     database.execute("""
@@ -82,8 +88,24 @@ def group(database: Database, rule: Rule) -> None:
           ELSE 'copy' END AS outcome
         FROM equal JOIN firsts USING (class)""")
     database.execute("DROP TABLE firsts")
+    if rule.alike.same_type:
+        _keep_types(database)
     _keep_twins(database)
     _number_extensions(database)
+
+
+def _hash(alike: Alike) -> str:
+    return f"hash({', '.join(alike.columns())})"
+
+
+def _keep_types(database: Database) -> None:
+    """What is equal only to others of other types stays, but for the first of all of these."""
+    database.execute("""
+        INSERT INTO outcomes
+        SELECT place, key, moment, NULL, 'type-differs' FROM equal JOIN (
+          SELECT wider, min(key) AS earliest FROM equal
+          GROUP BY wider HAVING min(class) <> max(class)) USING (wider)
+        WHERE key <> earliest AND stay = '' AND place NOT IN (SELECT place FROM outcomes)""")
 
 
 def _keep_referred(database: Database) -> None:

@@ -22,9 +22,10 @@ from dedupindex.errors import BadDigest, BadSource, StrategyUnavailable
 from dedupindex.index import open_index
 from dedupindex.index.protocol import View
 from dedupindex.manifest.judge import Judge, Options
-from dedupindex.manifest.line import Container, Line
+from dedupindex.manifest.line import TYPES, Container, Line
 from dedupindex.manifest.spool import Spool
 from dedupindex.remote import RemoteFile, facts, is_remote
+from dedupindex.resolve.alike import Alike
 from dedupindex.resolve.engine import Database, insert
 from dedupindex.resolve.grouping import Rule
 from dedupindex.resolve.inputs import Inputs
@@ -48,8 +49,7 @@ _UNREAD = (
     "{:,} captures that only a CDX, a log or a crawler has told of are no originals: whether they "
     "answer a POST is in their WARC files alone (bin/index --add these)"
 )
-_FIELDS = ("strong", "length", "status", "coding")
-Form = tuple[Any, ...]  # of a payload: the values of `_FIELDS`
+Form = tuple[Any, ...]  # of a payload: the values of `_fields`
 
 
 def consult(
@@ -71,8 +71,8 @@ def consult(
     spool = Spool(home / "outside.parquet")
     with closing(open_index(index)) as engine, engine.view() as view:
         outside = _Outside(view, len(inputs.containers), rule.partition)
-        looking, telling = _Looking(view), Telling(say)
-        for asked, (text, forms) in enumerate(_wanted(database.cursor())):
+        looking, telling = _Looking(view, _fields(rule.alike)), Telling(say)
+        for asked, (text, forms) in enumerate(_wanted(database.cursor(), _fields(rule.alike))):
             telling("digests asked", asked)
             try:
                 digest = Digest.parse(text.decode("latin-1"))
@@ -112,11 +112,15 @@ def _is_place(name: str) -> bool:
     return is_remote(name) or os.path.isabs(name)
 
 
-def _wanted(database: Database) -> Iterator[tuple[bytes, set[Form]]]:
+def _fields(alike: Alike) -> tuple[str, ...]:
+    """What is asked of payloads beside their digest."""
+    return tuple(name for name in alike.columns() if name != "digest")
+
+
+def _wanted(database: Database, fields: tuple[str, ...]) -> Iterator[tuple[bytes, set[Form]]]:
     """Every digest of lines that may become revisits, with the forms that its payloads have."""
-    fields = ", ".join(_FIELDS)
     found = database.execute(f"""
-        SELECT DISTINCT digest, {fields} FROM part
+        SELECT DISTINCT digest, {", ".join(fields)} FROM part
         WHERE stay = '' AND digest <> '' AND covers <> 0 ORDER BY digest""")
 
     def rows() -> Iterator[tuple[Any, ...]]:
@@ -130,7 +134,8 @@ def _wanted(database: Database) -> Iterator[tuple[bytes, set[Form]]]:
 class _Looking:
     """Reads records that an index names."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, fields: tuple[str, ...]) -> None:
+        self._fields = fields
         self.blind = False  # whether it has no list of captures by URL
         self.unread = 0  # captures in files that it has not read
         self._view = view
@@ -159,12 +164,19 @@ class _Looking:
                 line = record_now(path, capture.offset)
             except (BadSource, BrokenRecord):
                 continue
-            form = line.strong, line.length, line.status, line.coding.decode("latin-1")
+            form = self._form(line)
             if (line.url, line.date) != (capture.url, capture.date):
                 continue  # of another record there, nobody has seen the requests
             if line.digest == text and form in wanted and not line.unfit and not self._shared(line):
                 wanted.discard(form)
                 yield path, line._replace(stay="outside")
+
+    def _form(self, line: Line) -> Form:
+        """As the database has it: texts are the Latin-1 of bytes."""
+        values = ((name, getattr(line, name)) for name in self._fields)
+        return tuple(
+            value.decode("latin-1") if TYPES[name] == "VARCHAR" else value for name, value in values
+        )
 
     def _shared(self, line: Line) -> bool:
         """Whether the index has another payload at the same urlkey and second."""

@@ -27,12 +27,16 @@ from dedupindex.errors import BadInput, FormatFromFuture
 from dedupindex.manifest.line import TYPES, Container, Line
 from dedupindex.manifest.spool import literal
 from dedupindex.manifest.store import line_of
+from dedupindex.resolve.alike import Alike
 
-FORMAT = 1
+FORMAT = 2  # 1 did not say what equal payloads have in common
 PART, CONTAINERS, COPIES, ORIGINALS = (
     "part.json", "containers.jsonl", "copies-*.parquet", "originals.parquet",
 )  # fmt: skip
-ORIGINALS_OWN = ("container", "offset", "stored", "record_id", "url", "date", "covers", "moment")
+ORIGINALS_OWN = (
+    "container", "offset", "stored", "record_id", "url", "date", "covers", "status",
+    "content_type", "moment",
+)  # fmt: skip
 """Columns that a copy's row has twice, for its original with "original_" before the name.
 
 All other fields are the same for both, or empty.
@@ -102,6 +106,7 @@ class Plan:
     def __init__(self, path: Path, parts: list[Path], about: list[dict[str, Any]]) -> None:
         self.path = path
         self._parts = parts
+        self.alike = Alike(**about[0]["alike"])  # the same in all parts
         self.totals = Totals()
         self._held: tuple[dict[int, list[Planned]], dict[int, list[int]]] | None = None
         for said in about:
@@ -170,7 +175,8 @@ class Plan:
 def _planned(row: tuple[Any, ...]) -> Planned:
     count = len(TYPES)
     line = line_of(row[:count])
-    copy, extension, place, offset, stored, record_id, url, date, covers, moment = row[count:]
+    (copy, extension, place, offset, stored, record_id, url, date, covers, status, content_type,
+     moment) = row[count:]  # fmt: skip
     original = line._replace(
         container=place,
         offset=offset,
@@ -179,6 +185,8 @@ def _planned(row: tuple[Any, ...]) -> Planned:
         url=url.encode("latin-1"),
         date=date.encode("latin-1"),
         covers=covers,
+        status=status,
+        content_type=content_type.encode("latin-1"),
         moment=moment,
     )
     return Planned(line, copy, extension, original)
@@ -224,6 +232,11 @@ def read_part(part: Path) -> dict[str, Any]:
         raise BadInput(f"{part} is no part of a plan of ours: {error}") from error
     if number > FORMAT:
         raise FormatFromFuture(f"the plan {part} has format {number}, this knows {FORMAT}")
+    if number < FORMAT:
+        raise BadInput(
+            f"the plan {part} is of an earlier version: make it again, and bring back what was "
+            "rewritten in place with bin/undedup DIR --in-place"
+        )
     return said
 
 

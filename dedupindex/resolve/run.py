@@ -85,16 +85,20 @@ def resolve(
             Comparing(members, places, say).run(database, options.compare)
         clock.seconds["fetching"] = members.fetching
         with clock("writing"):
-            about = {
-                "partition": list(rule.partition),
-                "later": rule.later,
-                "made_of": inputs.made_of(later=rule.later, index=options.index is not None),
-            }
-            totals = write_part(database, inputs, part, about, members.counted, home)
+            about = _about(inputs, options)
+            totals = write_part(database, inputs, rule.alike, part, about, members.counted, home)
         if text is not None:
             with clock("text"):
                 write_text(database, inputs, rule, part, text)
     return Resolved(totals, clock.seconds)
+
+
+def _about(inputs: Inputs, options: Options) -> dict[str, Any]:
+    """What a part says of itself."""
+    rule = options.rule
+    together = {"later": rule.later, "alike": rule.alike._asdict()}
+    made_of = inputs.made_of(**together, index=options.index is not None)
+    return {"partition": list(rule.partition), **together, "made_of": made_of}
 
 
 def _view(database: Database, inputs: Inputs, rule: Rule) -> None:

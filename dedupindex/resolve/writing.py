@@ -12,6 +12,7 @@ from typing import Any
 from dedupindex.files import sync_directory, write_whole
 from dedupindex.manifest.line import TYPES
 from dedupindex.manifest.spool import literal, quoted
+from dedupindex.resolve.alike import Alike
 from dedupindex.resolve.engine import Database, number
 from dedupindex.resolve.inputs import Inputs
 from dedupindex.resolve.plan import (
@@ -24,13 +25,12 @@ from dedupindex.resolve.plan import (
     Totals,
 )
 
-_ALIKE = ("digest", "strong", "length", "status", "coding")
 _LINE = ", ".join(f'l."{name}"' for name in TYPES)
 _ROWS = 20480  # in a row group: so much is read to find one container
 STRETCH = 1_000_000  # lines that are joined with what was chosen at once
 
 
-def write_rows(database: Database, inputs: Inputs, part: Path, home: Path) -> None:
+def write_rows(database: Database, inputs: Inputs, alike: Alike, part: Path, home: Path) -> None:
     """Write the rows of the plan from ``outcomes`` and ``equal``; they become the view ``planned``.
 
     All that was chosen is first joined with its originals, which are anywhere, and sorted; then
@@ -38,8 +38,11 @@ def write_rows(database: Database, inputs: Inputs, part: Path, home: Path) -> No
     whether they are equal indeed.
     """
     _choose(database)
+    same = alike.columns()
     chosen = quoted(literal(home / "chosen.parquet"))
-    wanted = ", ".join(f'o."{name}" AS original_{name}' for name in (*ORIGINALS_OWN, *_ALIKE))
+    wanted = ", ".join(
+        f'o."{name}" AS original_{name}' for name in dict.fromkeys((*ORIGINALS_OWN, *same))
+    )
     database.execute(f"""
         COPY (
           SELECT c.place, c.copy, c.extension, {wanted}
@@ -50,12 +53,12 @@ def write_rows(database: Database, inputs: Inputs, part: Path, home: Path) -> No
           ON o.place = c.original ORDER BY c.place)
         TO {quoted(str(home / "chosen.parquet"))} (FORMAT parquet, COMPRESSION lz4_raw)""")
     own = ", ".join(f"c.original_{name}" for name in ORIGINALS_OWN)
-    alike = " AND ".join(f"l.{name} = c.original_{name}" for name in _ALIKE)
+    equal = " AND ".join(f"l.{name} = c.original_{name}" for name in same)
     for file, (lines, first, last) in enumerate(inputs.stretches(STRETCH)):
         rows = f"""
             SELECT {_LINE}, c.copy, c.extension, {own} FROM ({lines}) AS l
             JOIN (SELECT * FROM read_parquet({chosen}) WHERE place BETWEEN {first} AND {last}) AS c
-            ON l.place = c.place AND {alike}"""
+            ON l.place = c.place AND {equal}"""
         _copy(database, rows, copies_file(part, file))
     database.execute(
         f"CREATE VIEW planned AS SELECT * FROM read_parquet({quoted(f'{literal(part)}/{COPIES}')})"
@@ -125,6 +128,7 @@ def totals_of(database: Database, inputs: Inputs) -> Totals:
 def write_part(
     database: Database,
     inputs: Inputs,
+    alike: Alike,
     part: Path,
     about: dict[str, Any],
     compared: Counter[str],
@@ -138,7 +142,7 @@ def write_part(
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
     try:
-        write_rows(database, inputs, beside, home)
+        write_rows(database, inputs, alike, beside, home)
         totals = totals_of(database, inputs)
         totals.compared = compared
         stay = """

@@ -1,13 +1,14 @@
 """A CDXJ of what was rewritten, from a manifest and the journals: nothing is inflated for it.
 
-It has what manifests have, all responses, and the revisits that were made of them. Media types
-are not in a manifest, so they are ``unk``, as pywb writes what it does not know.
+It has what manifests have, all responses, and the revisits that were made of them. A
+media type that a response does not say is ``unk``, as pywb writes what it does not know.
 """
 
 from __future__ import annotations
 
 import heapq
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -22,6 +23,7 @@ from dedupindex.rewrite.journal import Entry, Journal, entries
 from dedupindex.timestamps import check_date, digits_of_date
 from dedupindex.urlkey import urlkey
 
+_PARAMETERS = re.compile(rb"[;,]")
 _SORTED = 200_000  # lines that are sorted in memory
 
 
@@ -80,7 +82,7 @@ def _line(
 ) -> bytes:
     said = {
         "url": _text(line.url),
-        "mime": "warc/revisit" if revisit else "unk",
+        "mime": "warc/revisit" if revisit else _mime(line),
         "status": str(line.status),
         "digest": _text(line.digest.removeprefix(b"sha1:")),
         "length": str(stored),
@@ -92,6 +94,10 @@ def _line(
     if not line.digest:
         del said["digest"]
     return b"%b %b %b\n" % (urlkey(line.url), date, orjson.dumps(said))
+
+
+def _mime(line: Line) -> str:
+    return _text(_PARAMETERS.split(line.content_type, 1)[0]) or "unk"
 
 
 def _text(value: bytes) -> str:

@@ -132,7 +132,7 @@ def build(
                 raise Stays("pinned" if referred else "not-exact")
             original = originals.place(planned.original)
             place = Place(source, line.offset, line.stored, own)
-            judged = judge(planned, place, original, minimum=job.size)
+            judged = judge(planned, place, original, job.plan.alike, minimum=job.size)
             member = _packed(judged)
             if line.stored - len(member) < job.gain:
                 raise Stays("no-gain")

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
 from dedupindex.manifest.line import Line
+from dedupindex.resolve.alike import Alike
 from dedupindex.resolve.plan import Planned
 from dedupindex.rewrite.recipe import END, Reference, named_date, revisit
 from dedupindex.rewrite.response import Response, Stays
@@ -41,7 +42,9 @@ class Judged(NamedTuple):
     sha256: str  # in hex, of the dropped record, inflated
 
 
-def judge(planned: Planned, candidate: Place, original: Place, *, minimum: int = 0) -> Judged:
+def judge(
+    planned: Planned, candidate: Place, original: Place, alike: Alike, *, minimum: int = 0
+) -> Judged:
     """The revisit that a response becomes; raises `Refused` with the reason why it stays.
 
     Reasons that begin with ``original-`` are about the original. `minimum` is in bytes of body.
@@ -61,7 +64,7 @@ def judge(planned: Planned, candidate: Place, original: Place, *, minimum: int =
         raise Stays("original-" + refused.reason, refused.problem) from refused
     if not _meant(first, planned.original):
         raise Stays("original-changed")
-    _check_pair(response, first)
+    _check_pair(response, first, alike)
     sha256 = compared(response, first)
     named = first.record_id if planned.original.record_id else b""  # none where it is ambiguous
     reference = Reference(first.url, first.date, named, first.digest)
@@ -74,7 +77,7 @@ def _meant(response: Response, line: Line) -> bool:
     return same and line.record_id in (b"", response.record_id)
 
 
-def _check_pair(response: Response, first: Response) -> None:
+def _check_pair(response: Response, first: Response, alike: Alike) -> None:
     """What the headers of both tell."""
     if response.record_id == first.record_id:
         raise Stays("same-record")
@@ -82,14 +85,15 @@ def _check_pair(response: Response, first: Response) -> None:
         raise Stays("original-no-digest")
     if response.digest not in (b"", first.digest):
         raise Stays("digest-differs")
-    if response.status != first.status:
+    if response.status != first.status and not alike.any_status:
         raise Stays("status-differs")
+    if response.content_type != first.content_type and alike.same_type:
+        raise Stays("type-differs")
     if response.codings != first.codings:
         raise Stays("coding-differs")
     if response.body != first.body:
         raise Stays("body-differs")
-    alike = response.url == first.url
-    if alike and digits_of_date(response.date) == digits_of_date(first.date):
+    if response.url == first.url and digits_of_date(response.date) == digits_of_date(first.date):
         raise Stays("same-moment")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from dedupindex.manifest.line import Container, Line
+from dedupindex.resolve.alike import Alike
 from dedupindex.resolve.plan import Planned, Totals
 from dedupindex.rewrite.disk import (
     being_written,
@@ -28,6 +29,7 @@ class Plan(Protocol):
     """What is asked of a `resolve.plan.Plan`."""
 
     totals: Totals
+    alike: Alike
 
     def hold(self) -> None: ...
     def containers(self) -> dict[int, Container]: ...

@@ -56,6 +56,7 @@ class Response:
         self.length = head.length  # bytes of the block
         self.http = b""  # its HTTP header
         self.status = 0
+        self.content_type = b""
         self.codings: tuple[tuple[bytes, bytes], ...] = ()
         self._coding = b""
         self._stated = _digest(self.digest)
@@ -84,6 +85,7 @@ class Response:
         if answer.body == self.length:
             raise Stays("empty")
         self.http, self.status, self._coding = answer.head, answer.status, answer.coding
+        self.content_type = http.content_types(answer.head)
         self.codings = tuple(
             sorted(
                 (name, _SPACES.sub(b" ", value).strip())

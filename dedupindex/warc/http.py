@@ -25,6 +25,7 @@ It has no Content-Range, no Transfer-Encoding, and one Content-Type at most: one
 all this and the end of the header in a third of the time that the searches of `parse` take. It
 never tries twice, and counts lines, so that a body without a header is not searched far.
 """
+_TYPES = re.compile(rb"\ncontent-type[ \t]*:((?:[^\n]*\n[ \t])*[^\n]*)")
 _LONGEST_LINE = 1 << 16  # bytes of a chunk header or trailer line
 
 
@@ -109,6 +110,14 @@ def field(head: bytes, name: bytes) -> bytes:
         return b""
     at += len(name) + 2
     return head[at : head.find(b"\n", at)].strip()
+
+
+def content_types(head: bytes) -> bytes:
+    """All values of Content-Type, separated by commas: lower case, without white space."""
+    low = head.lower()
+    if low.find(b"\ncontent-type") < 0:
+        return b""
+    return b",".join(b"".join(value.split()) for value in _TYPES.findall(low))
 
 
 def plain_chunks(data: bytes, at: int, stop: int) -> list[memoryview]:
