@@ -62,7 +62,8 @@ def _lines(container: int, start: int, stop: int, count: int) -> str:
           'sha1:' || upper(left(sha256(p::VARCHAR), 32)) AS digest,
           unhex(left(sha256(p::VARCHAR), 40)) AS payload, 3::TINYINT AS covers,
           unhex(sha256('b' || p)) AS strong, (500 + p % 90000)::BIGINT AS length,
-          200::SMALLINT AS status, chr(10) AS coding, hash(i, 'moment') AS moment, '' AS stay,
+          200::SMALLINT AS status, chr(10) AS coding, 'text/html' AS content_type,
+          hash(i, 'moment') AS moment, '' AS stay,
           '' AS unfit
         FROM (SELECT i, if(hash(i, 'kind') % 10 < 3, hash(i) % {count // 10}, {count} + i) AS p
               FROM range({start}, {stop}) AS r(i)) ORDER BY "offset\""""
