@@ -7,8 +7,8 @@
     timeout           seconds until an answer that does not come is an outage
     driver            cassandra-driver or acsylla
 
-Port and options are those of a connection, and no part of what the index is. User and password
-come from the environment (`USER`, `PASSWORD`) and are kept nowhere.
+The options are those of a connection, and no part of what the index is. User and password come from
+the environment (`USER`, `PASSWORD`) and are kept nowhere.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ class Address:
         return f"{SCHEME}{hosts}/{self.keyspace}{'?' if options else ''}{options}"
 
     @property
-    def where(self) -> tuple[frozenset[str], str]:
+    def where(self) -> tuple[frozenset[str], int, str]:
         """What the index is known by."""
-        return frozenset(self.hosts), self.keyspace
+        return frozenset(self.hosts), self.port, self.keyspace
 
     @property
     def slug(self) -> str:

@@ -22,6 +22,8 @@ from dedupindex.crawls.captures import add
 from dedupindex.crawls.store import Writing, make_store
 from dedupindex.errors import BadInput, IndexExists, IndexUnavailable, SettingsConflict
 from dedupindex.index import open_index
+from dedupindex.index.cql import Row, Statement
+from dedupindex.index.cql_driver import DriverSession
 from dedupindex.index.identity import Settings, read_identity
 from server.app import create_app
 from server.config import Config
@@ -236,6 +238,36 @@ def test_a_copy_has_what_crawls_have_committed(address: str, run: Run, tmp_path:
             assert len(list(view.captures())) == view.counts().captures == 12
             assert {one.crawl for one in view.any(sha1_of(50), 9)} == {"done"}
             assert view.any(sha1_of(51), 9) == []
+
+
+def test_a_batch_waits_for_the_cluster_a_few_times_only(
+    address: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("index", cdx(tmp_path, 0, 2500), address)[0] == 0
+    [index] = (tmp_path / "state" / "dedupindex").iterdir()
+    execute, waits = DriverSession.execute, []
+
+    def counting(session: DriverSession, statement: Statement, *values: Any) -> list[Row]:
+        waits.append(statement)
+        return execute(session, statement, *values)
+
+    monkeypatch.setattr(DriverSession, "execute", counting)
+    live = LiveIndex(index)
+    live.refresh()
+    web = create_app(Config(index), live).test_client()
+    numbers = range(1, 3000, 2)
+    for kind, headers in (("json", JSON), ("lines", LINES)):
+        waits.clear()
+        if kind == "json":
+            data = json.dumps({"lookups": [asked(n) for n in numbers]})
+            body = web.post("/lookup", data=data, headers=headers)
+            found = [one["duplicate"] for one in body.get_json()["answers"]]
+        else:
+            data = "".join(json.dumps(asked(n)) + "\n" for n in numbers)
+            body = web.post("/lookup", data=data, headers=headers)
+            found = [json.loads(line)["duplicate"] for line in body.get_data().splitlines()]
+        assert found == [n < 2500 for n in numbers]
+        assert 0 < len(waits) < 50, kind
 
 
 def test_no_outage_is_answered_as_new(

@@ -212,7 +212,8 @@ def test_defaults_are_not_kept() -> None:
 def test_order_and_options_make_no_other_index() -> None:
     one, other = Address.parse("cassandra://a,b/k"), Address.parse("cassandra://b,a/k?timeout=1")
     assert (one.where, one.slug) == (other.where, other.slug)
-    assert one.where != Address.parse("cassandra://a,b/l").where
+    for text in ("cassandra://a,b/l", "cassandra://a:9043,b/k", "cassandra://a/k"):
+        assert one.where != Address.parse(text).where
 
 
 @pytest.mark.parametrize(
