@@ -68,28 +68,31 @@ class Registry:
                 raise IndexUnavailable(str(self._failed[1]))
             asked = time.monotonic()
             try:
-                self._read()
+                while not self._read():
+                    pass
             except IndexUnavailable as error:
                 self._failed = asked, error
                 raise
             self._asked = asked
             return self._known
 
-    def _read(self) -> None:
+    def _read(self) -> bool:
+        """Read crawls anew if one has changed; false if one did so between two pages."""
         found = self._session.execute(self._said.version)
         version = (found[0][1] or 0) if found else 0
         if version == self._known.version:
-            return
+            return True
         rows = [
             row
             for page in self._session.scan(self._said.crawls)
             for row in page
             if row[1] is not None
         ]
-        if any(row[0] != rows[0][0] for row in rows):  # changed between two pages
-            raise Overtaken("crawls are begun or ended at this moment; send it again")
+        if any(row[0] != rows[0][0] for row in rows):
+            return False
         crawls = [Crawl.restored(json.loads(about)) for _, _, about in rows]
         self._known = Known(rows[0][0] if rows else version, crawls)
+        return True
 
     def put(self, before: Known, crawls: Sequence[Crawl]) -> None:
         """Change crawls, or add them; raises `Overtaken` if others were changed since `before`."""

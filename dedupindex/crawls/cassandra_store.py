@@ -14,8 +14,8 @@ from dedupindex.crawls.cassandra_step import CassandraWriting
 from dedupindex.crawls.cassandra_tables import Said
 from dedupindex.crawls.cassandra_tallies import Tallies
 from dedupindex.crawls.crawl import Crawl
-from dedupindex.crawls.store import Held, Store, Writing
-from dedupindex.errors import IndexUnavailable
+from dedupindex.crawls.store import Held, Store, Writing, cluster_of
+from dedupindex.errors import DedupError, IndexUnavailable
 from dedupindex.index.address import Address
 from dedupindex.index.cassandra_schema import Statements, made
 from dedupindex.index.cql import connect
@@ -37,8 +37,9 @@ class Direct:
 class CassandraStore(Store):
     """Crawls in a keyspace."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, index: Path, address: Address) -> None:
         """Connect; raises `IndexUnavailable`, also where there is no index yet."""
+        self._index, self._address = index, address
         keyspace = address.keyspace
         self._session = connect(address)
         try:
@@ -55,6 +56,13 @@ class CassandraStore(Store):
             Files(self._session, Statements.of(keyspace)),
             Tallies(self._session, said),
         )
+
+    def in_place(self) -> bool:
+        """Whether the directory still names the same cluster."""
+        try:
+            return cluster_of(self._index) == self._address
+        except DedupError:
+            return False
 
     def forget_dead_readers(self) -> None:
         """There are none."""

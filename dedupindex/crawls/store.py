@@ -266,10 +266,10 @@ class Store(ABC):
 
 def make_store(index: Path) -> Store:
     """The crawls of an index, opened and made if need be; raises `IndexUnavailable`."""
-    if address := _cluster(index):
+    if address := cluster_of(index):
         from dedupindex.crawls.cassandra_store import CassandraStore
 
-        return CassandraStore(address)
+        return CassandraStore(index, address)
     from dedupindex.crawls.lmdb_store import LmdbStore
 
     return LmdbStore(index)
@@ -277,7 +277,7 @@ def make_store(index: Path) -> Store:
 
 def has_store(index: Path) -> bool:
     """Whether an index may have crawls that write to it: in a file, or on its cluster."""
-    return (index / FILE).exists() or _cluster(index) is not None
+    return (index / FILE).exists() or cluster_of(index) is not None
 
 
 def open_store(index: Path) -> Store | None:
@@ -285,7 +285,7 @@ def open_store(index: Path) -> Store | None:
     return make_store(index) if has_store(index) else None
 
 
-def _cluster(index: Path) -> Address | None:
+def cluster_of(index: Path) -> Address | None:
     """The cluster that an index is on, if it is on one."""
     if (index / FILE).exists() or not (index / IDENTITY).exists():
         return None

@@ -23,14 +23,17 @@ from dedupindex.crawls.captures import Added, add, of_crawl
 from dedupindex.crawls.cassandra_store import CassandraStore
 from dedupindex.crawls.counting import Counting, add_counted
 from dedupindex.crawls.crawl import Claim, Crawl, State
-from dedupindex.crawls.store import Store, Writing, make_store
+from dedupindex.crawls.store import FILE, Store, Writing, make_store
 from dedupindex.crawls.view import Snapshot
 from dedupindex.errors import CrawlEnded, IndexUnavailable
 from dedupindex.index import open_index
+from dedupindex.index.address import DRIVERS
 from dedupindex.index.cql import Row, Session, Statement, Unclear, Use
 from dedupindex.index.identity import Settings
+from server.crawls import Crawls
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
+from tests.peers.cassandra import Keyspaces
 from tests.test_cli import dedupindex
 
 pytestmark = pytest.mark.peer
@@ -41,11 +44,13 @@ THREADS = 12
 Servers = Callable[[], CassandraStore]
 
 
-@pytest.fixture
-def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+@pytest.fixture(params=DRIVERS)
+def engine(
+    request: pytest.FixtureRequest, keyspaces: Keyspaces, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
     monkeypatch.setattr("dedupindex.crawls.cassandra_registry.AGE", 0.0)
-    with request.getfixturevalue("keyspaces").some() as address:
-        yield address()
+    with keyspaces.some() as address:
+        yield f"{address()}&driver={request.param}"
 
 
 @pytest.fixture
@@ -338,3 +343,17 @@ def test_a_copy_on_another_engine_has_what_crawls_have_committed(
         assert view.any(sha1(2), 10) == view.any(sha1(3), 10) == []
         assert len(view.any(sha1(90), 10)) == 2
         assert opened.check() == []
+
+
+def test_crawls_of_a_directory_that_names_another_index_are_let_go(
+    index: Path, make_index: MakeIndex
+) -> None:
+    live = Crawls(index)
+    live.write(partial(life.begin, name="a"), make=True)
+    assert live.crawl("a")
+    (make_index([]) / "index.json").replace(index / "index.json")
+    live.refresh()
+    assert live.crawl("a") is None
+    with closing(make_store(index)) as store:
+        begin(store)
+    assert (index / FILE).exists()
