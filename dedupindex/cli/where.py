@@ -97,7 +97,8 @@ def placed(
         if index is None or _is_source(index):
             sources = sources if index is None else (*sources, str(index))
             index = home_of(options["engine"], click.get_current_context())
-        elif index.is_dir():
+        elif index.is_dir() or options["add"] or options["replace"]:
+            index.mkdir(parents=True, exist_ok=True)
             adopt(index, Address.parse(options["engine"]))
     if index is None:
         raise click.UsageError("Missing argument 'INDEX'.")

@@ -146,6 +146,16 @@ def test_a_directory_may_stand_for_it(address: str, run: Run, tmp_path: Path) ->
     assert run(*words)[0] == 0
 
 
+def test_a_new_directory_adds_with_the_settings_that_the_index_has(
+    address: str, run: Run, tmp_path: Path
+) -> None:
+    assert run("index", "--keep", "latest", cdx(tmp_path, 0, 5), address)[0] == 0
+    index = tmp_path / "new" / "index"
+    assert run("index", "--add", cdx(tmp_path, 5, 9), index, "--engine", address)[0] == 0
+    assert read_identity(index).settings == Settings(keep="latest")
+    assert json.loads(run("index", "--check", "--json", index)[1])["captures"] == 9
+
+
 def test_an_index_of_nothing(address: str, run: Run) -> None:
     assert run("lookup", address, "--digest", f"sha1:{label(1)}")[0] == IndexUnavailable.exit_status
     assert run("index", "--empty", address)[0] == 0
