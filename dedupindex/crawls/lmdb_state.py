@@ -127,8 +127,8 @@ class LmdbReading(Reading):
         return found, None
 
     def cell(self, key: bytes, crawl: Crawl) -> bytes | None:
-        place = key + _number(crawl)
-        return cast(bytes | None, self.txn.get(place, db=self.trees.captures))
+        place = key + crawl.number.to_bytes(NUMBER, "big")
+        return self.txn.get(place, db=self.trees.captures)  # type: ignore[return-value]
 
     def silent(self, prefix: bytes) -> bool:
         with self.txn.cursor(db=self.trees.captures) as cursor:
@@ -196,7 +196,8 @@ class LmdbWriting(LmdbReading, Writing):
         return int.from_bytes(value, "big")
 
     def put_cell(self, key: bytes, crawl: Crawl, cell: bytes) -> None:
-        self.txn.put(key + _number(crawl), cell, db=self.trees.captures)
+        place = key + crawl.number.to_bytes(NUMBER, "big")
+        self.txn.put(place, cell, db=self.trees.captures)
 
     def drop_cell(self, key: bytes, crawl: Crawl) -> None:
         self.txn.delete(key + _number(crawl), db=self.trees.captures)
