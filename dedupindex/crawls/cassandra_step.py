@@ -127,7 +127,7 @@ class CassandraWriting(CassandraReading, Writing):
         """As `Writing.claim`. If nobody can tell, the asker has it: to store twice is safe."""
         session, said, place = self.ground.session, self.ground.said, (prefix, namespace)
         new = claim.crawl, claim.until, bytes.fromhex(claim.token)
-        first: _Asked = said.make_claim, (*new, *place, lease)
+        first: _Asked = said.make_claim, (lease, *new, *place)
         statement, values = first
         with suppress(IndexUnavailable):
             for _ in range(_TRIES):

@@ -70,8 +70,10 @@ _TEXTS = {
     "claims": "SELECT namespace, crawl, until, secret FROM {k}.claim WHERE dk = ?",
     "claim_back": _CLAIM,
     "make_claim": (
-        "INSERT INTO {k}.claim (crawl, until, secret, dk, namespace) VALUES (?, ?, ?, ?, ?) "
-        "IF NOT EXISTS USING TTL ?"
+        # An INSERT has a time to live of its own beside that of the columns, and would leave a row
+        # of nothing where a shorter claim takes its place.
+        "UPDATE {k}.claim USING TTL ? SET crawl = ?, until = ?, secret = ? "
+        "WHERE dk = ? AND namespace = ? IF secret = NULL"
     ),
     "take_claim": (
         "UPDATE {k}.claim USING TTL ? SET crawl = ?, until = ?, secret = ? "

@@ -24,7 +24,7 @@ from dedupindex.index.cassandra_schema import Statements, empty, made, make
 from dedupindex.index.cassandra_state import About, Lease, State, agree
 from dedupindex.index.cassandra_view import CassandraView
 from dedupindex.index.cells import Place
-from dedupindex.index.cql import Session, connect, write_all
+from dedupindex.index.cql import Session, Use, connect, write_all
 from dedupindex.index.identity import Identity, read_identity, unfinished
 from dedupindex.index.protocol import Load, numbers_of
 from dedupindex.index.runs import merge_files, read_run
@@ -100,6 +100,7 @@ class CassandraEngine:
         for path in load.runs:  # damage is found before anything is written
             _read_through(path)
         session = self._open()
+        self._on = Statements.of(self.address.keyspace, Use.WRITE)
         make(session, self.address)
         self._made = True
         with Lease(session, self._on, str(self.address)) as lease:

@@ -83,12 +83,18 @@ class Statements(NamedTuple):
     release: Statement
 
     @classmethod
-    def of(cls, keyspace: str) -> Statements:
-        """The statements on the tables of a keyspace."""
+    def of(cls, keyspace: str, reading: Use = Use.READ) -> Statements:
+        """The statements on the tables of a keyspace; `reading`: what its reads are for.
+
+        Who writes anew what it has read asks for `Use.WRITE`: it reads as safely as it writes.
+        """
         texts = {name: _TEXTS[name] for name in cls._fields}
         return cls(
             **{
-                name: Statement(re.sub(r"\{(\w+)\}", rf"{keyspace}.\1", text), use)
+                name: Statement(
+                    re.sub(r"\{(\w+)\}", rf"{keyspace}.\1", text),
+                    reading if use is Use.READ else use,
+                )
                 for name, (text, use) in texts.items()
             }
         )

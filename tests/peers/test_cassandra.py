@@ -235,6 +235,35 @@ def test_one_loads_at_a_time(make: Make) -> None:
     assert bench.held() == other.held()
 
 
+def test_a_load_reads_as_safely_as_it_writes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it did not see it would write over; lookups may be content with less."""
+    bench.load([capture(1, A)])
+    session, _, keyspace = opened(bench)
+    seen: set[Statement] = set()
+
+    class Watched:
+        def __getattr__(self, name: str) -> object:
+            return getattr(session, name)
+
+        def execute(self, statement: Statement, *values: object) -> object:
+            seen.add(statement)
+            return session.execute(statement, *values)
+
+        def execute_many(self, asked: list[tuple[Statement, tuple[object, ...]]]) -> object:
+            asked = list(asked)
+            seen.update(statement for statement, _ in asked)
+            return session.execute_many(asked)
+
+        def close(self) -> None:
+            pass
+
+    with monkeypatch.context() as patched:
+        patched.setattr("dedupindex.index.cassandra_engine.connect", lambda _: Watched())
+        bench.load([capture(2, A), *many(AT_ONCE + 5)])
+    read = {one.use for one in seen if f"FROM {keyspace}.capture" in one.text}
+    assert read == {Use.WRITE}
+
+
 # --- loads that are killed -----------------------------------------------------------------------
 
 

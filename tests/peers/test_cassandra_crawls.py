@@ -191,6 +191,23 @@ def test_a_claim_that_ends_by_itself_is_free(server: Servers) -> None:
     assert claim(other, 1, "b")[1]
 
 
+def test_a_short_claim_in_place_of_a_long_one_leaves_nothing(server: Servers) -> None:
+    store = server()
+    begin(store)
+    begin(store, "b")
+
+    def of(name: str, lease: int) -> Callable[[Writing], tuple[Claim, bool]]:
+        return lambda writing: claims.claim(writing, writing.crawl(name), sha1(1), 0, lease)
+
+    assert store.write(of("a", 3600))[1]
+    store.write(partial(life.cancel, name="a"))
+    assert store.write(of("b", 1))[1]
+    with store.reading() as reading:
+        while list(reading.claims(b"\x02" + sha1(1).raw)):  # its time to live is a second
+            pass
+    assert store.write(of("b", 60))[1]
+
+
 def test_crawls_that_are_begun_at_once_get_a_number_each(server: Servers) -> None:
     stores = [server() for _ in range(4)]
     names = [f"c{number % 6}" for number in range(THREADS)]
