@@ -160,7 +160,9 @@ def _passes(chosen: Callable[[Any], bool], row: Any) -> bool:
 
 
 def _keyed(by: Callable[[Any], int], row: Any) -> Iterator[tuple[int, Any]]:
-    if not isinstance(row, DedupError) and (group := by(row)) >= 0:
+    if isinstance(row, DedupError):  # only of rows that were lost, and are made again
+        raise row
+    if (group := by(row)) >= 0:
         yield group, row
 
 

@@ -330,3 +330,8 @@ def test_shards_that_executors_do_not_have(tmp_path: Path) -> None:
     (tmp_path / "a_run.csv").write_text("another")
     with pytest.raises(BadInput, match="on storage that all mount"):
         list(_dedup("1GB", 1, (0, [shard], [5])))
+
+
+def test_what_is_wrong_when_lost_rows_are_made_again_is_not_passed_over() -> None:
+    with pytest.raises(BadSource, match="gone by now"):
+        list(clusters._keyed(lambda row: 0, BadSource("gone by now")))

@@ -110,7 +110,6 @@ class CassandraEngine:
             places = list(load.places)
             now = register(session, self._on, places)
             fresh = {now[number]: place for number, place in places}
-            state.written = max(time.time_ns() // 1000, state.written + 2)
             loader = Loader(
                 session, self._on, self._view(), self._rule(fresh), state.written, lease
             )
@@ -126,12 +125,14 @@ class CassandraEngine:
     def _begin(self, state: State) -> bool:
         """Note that a load begins; whether counts are to be made anew, as one did not finish."""
         about = self._about()
-        killed = about.get("loading") is not None
+        loading = about.get("loading")  # the timestamp of a load that was killed
+        killed = loading is not None
+        state.written = max(time.time_ns() // 1000, state.written + 2, (loading or 0) + 2)
         if not state.generation:
             if killed:
                 empty(self._open(), self.address.keyspace)
-            about.identify(self.identity)
-        about.put("loading", True)
+            about.identify(self.identity, state.written)
+        about.put("loading", state.written, state.written)
         return killed and state.generation > 0
 
     def _rule(self, fresh: dict[int, Place]) -> Rule:
@@ -153,9 +154,9 @@ class CassandraEngine:
         names = [*fresh, *gone]
         found = session.execute_many((on.container, (name,)) for name in names)
         there = {name for name, rows in zip(names, found, strict=True) if rows}
-        write_all(session, [(on.remove_container, (name,)) for name in gone])
-        told = [(name, json.dumps(one._asdict())) for name, one in fresh.items()]
-        write_all(session, [(on.put_container, pair) for pair in told])
+        write_all(session, [(on.remove_container, (state.written, name)) for name in gone])
+        told = [(name, json.dumps(one._asdict()), state.written) for name, one in fresh.items()]
+        write_all(session, [(on.put_container, values) for values in told])
         state.containers += len(fresh.keys() - there) - len(there.intersection(gone))
         for name in ("captures", "digests", "checksum"):
             changed = getattr(state, name) + getattr(outcome, name)
@@ -166,8 +167,8 @@ class CassandraEngine:
         state.generation += 1
         state.note = load.note or state.note
         state.own_digests = state.own_digests and (load.own_digests or not load.runs)
-        about.put("state", asdict(state))
-        about.remove("loading")
+        about.put("state", asdict(state), state.written)
+        about.remove("loading", state.written + 1)
         self.identity = replace(self.identity, generation=state.generation)
         self.identity.write(self.index)
 

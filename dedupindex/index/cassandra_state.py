@@ -2,7 +2,8 @@
 
 Rows of the table ``about``. `state` is written last in a load, in one piece; `loading` stands from
 before the first capture until after that, so that it tells of a load that was killed. What such a
-load has written is true as it is; only the counts must then be made anew.
+load has written is true as it is; only the counts must then be made anew. All that loads
+write has their timestamps, later than those of the loads before, whatever a machine's clock says.
 """
 
 from __future__ import annotations
@@ -62,11 +63,11 @@ class About:
         rows = self._session.execute(self._on.about, name)
         return json.loads(rows[0][0]) if rows else None
 
-    def put(self, name: str, value: Any) -> None:
-        write_all(self._session, [(self._on.put_about, (name, json.dumps(value)))])
+    def put(self, name: str, value: Any, written: int) -> None:
+        write_all(self._session, [(self._on.put_about, (name, json.dumps(value), written))])
 
-    def remove(self, name: str) -> None:
-        write_all(self._session, [(self._on.remove_about, (name,))])
+    def remove(self, name: str, written: int) -> None:
+        write_all(self._session, [(self._on.remove_about, (written, name))])
 
     def state(self) -> State:
         """The state after the last load."""
@@ -112,10 +113,10 @@ class About:
         settings = Settings(**said["settings"])
         return Identity(engine, settings, said["canonicaliser"], state.generation)
 
-    def identify(self, identity: Identity) -> None:
+    def identify(self, identity: Identity, written: int) -> None:
         """Say what the index will be, before its first load."""
         said = {"format": directory.FORMAT, "settings": asdict(identity.settings)}
-        self.put("identity", {**said, "canonicaliser": identity.canonicaliser})
+        self.put("identity", {**said, "canonicaliser": identity.canonicaliser}, written)
 
 
 def agree(mine: Identity, cluster: Identity, address: Address) -> None:

@@ -325,18 +325,21 @@ def test_a_load_that_fails_is_run_again(bench: Bench, monkeypatch: pytest.Monkey
 
 
 def test_an_older_clock_does_not_lose_a_load(bench: Bench, keyspaces: Keyspaces) -> None:
-    """The next loader may be on a machine whose clock is behind."""
+    """The next loader may be on a machine whose clock is behind, and the last may be killed."""
     keyspaces.spoiled.add(bench.engine)  # of rows from the future
     bench.load([capture(1, A, 5)])
     session, on, _ = opened(bench)
     about = About(session, on)
     state = about.state()
     ahead = replace(state, written=state.written + 3_600_000_000)
-    about.put("state", ahead.__dict__)
+    about.put("state", ahead.__dict__, ahead.written)
+    killed = ahead.written + 1_000_000
+    about.put("loading", killed, killed)
     with bench.view() as view:
         [(key, cell)] = view.cells()
     end = DIGEST_KEY[key[0]]
-    session.execute(on.put, key[:end], key[end:], cell, ahead.written)
+    session.execute(on.put, key[:end], key[end:], cell, killed)
     bench.load([capture(1, A, 4)])
     assert [item.date[:10] for _, item in bench.held()] == [b"2026-11-04"]
-    assert about.state().written > ahead.written
+    assert about.state().written > killed
+    assert about.get("loading") is None
