@@ -6,19 +6,15 @@ revisits → bin/report. Everything but the site and the crawler is the product'
 
 from __future__ import annotations
 
-import argparse
 import json
-import subprocess
 import sys
-import tempfile
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from demo.harvest import harvest
 from demo.site import HOSTS, edition, served
+from demo.steps import command, finished, server, step
 
 EXPECTED = {"handled": 12, "exact_url": 8, "canonical_url": 1, "digest": 1, "new": 2}
 PER_HOST = {"news.test": 6, "museum.test": 3, "mirror.test": 3}  # captures looked up
@@ -26,37 +22,24 @@ PER_HOST = {"news.test": 6, "museum.test": 3, "mirror.test": 3}  # captures look
 
 def main() -> int:
     """Run the demo; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="bin/demo", description=__doc__)
-    parser.add_argument("--out", type=Path, help="directory for its files (default: a new one)")
-    arguments = parser.parse_args()
-    out = arguments.out or Path(tempfile.mkdtemp(prefix="dedupindex-demo-"))
-    out.mkdir(parents=True, exist_ok=True)
-    if any(out.iterdir()):
-        parser.error(f"{out} is not empty; name a new directory")
-    try:
-        return _run(out)
-    except subprocess.CalledProcessError as error:
-        return int(error.returncode)  # it has said why on stderr
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+    return finished("bin/demo", __doc__, _run)
 
 
 def _run(out: Path) -> int:
     first, second, index = out / "first.warc.gz", out / "second.warc.gz", out / "index"
 
-    _step(f"1. Harvest a small site ({len(edition(1))} pages on {len(HOSTS)} hosts) into a WARC")
+    step(f"1. Harvest a small site ({len(edition(1))} pages on {len(HOSTS)} hosts) into a WARC")
     with served(1) as port:
         harvest(edition(1), port, first)
     print(f"   {first}: {first.stat().st_size:,} bytes")
 
-    _step(f"2. bin/index --whitelist --mime '.*' {first} {index}")
-    built = json.loads(_command("index", "--whitelist", "--mime", ".*", "--json", first, index))
+    step(f"2. bin/index --whitelist --mime '.*' {first} {index}")
+    built = json.loads(command("index", "--whitelist", "--mime", ".*", "--json", first, index))
     print(f"   {built['records']} records read (one is the file's own warcinfo record),")
     print(f"   {built['added']} originals in the index")
 
-    _step(f"3. bin/serve {index}, and harvest again: the crawler asks before it stores")
-    with _server(index) as address, served(2) as port:
+    step(f"3. bin/serve {index}, and harvest again: the crawler asks before it stores")
+    with server(index) as address, served(2) as port:
         outcome = harvest(edition(2), port, second, server=address)
         asked = f"{address}/lookup?digest=…&url=…"
     print(f"   it asked {asked}")
@@ -64,44 +47,19 @@ def _run(out: Path) -> int:
     print("   two pages are new or changed, one is empty and was not looked up")
     print(f"   {second}: {second.stat().st_size:,} bytes")
 
-    _step(f"4. bin/report {index} --against {second}")
-    print(_command("report", index, "--against", second), end="")
-    report = json.loads(_command("report", index, "--against", second, "--json"))
+    step(f"4. bin/report {index} --against {second}")
+    print(command("report", index, "--against", second), end="")
+    report = json.loads(command("report", index, "--against", second, "--json"))
     wrong = _wrong(built, outcome, report)
     for sentence in wrong:
         print(f"WRONG: {sentence}", file=sys.stderr)
     if not wrong:
-        _step(f"All numbers are as they must be. The files are in {out}. Next:")
+        step(f"All numbers are as they must be. The files are in {out}. Next:")
         print(f"   bin/index --stats {index}")
         print(f"   bin/serve {index}          then: curl 'http://127.0.0.1:8484/stats'")
         print(f"   bin/report {index} --against {second} --by mime --format csv")
         print("   bin/index --whitelist --mime '.*' DIRECTORY-OF-YOUR-WARCS my-index")
     return 1 if wrong else 0
-
-
-def _step(text: str) -> None:
-    print(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n{text}", flush=True)
-
-
-def _command(*words: object) -> str:
-    """What one of our commands says on stdout; its failure is ours."""
-    line = [sys.executable, "-m", "dedupindex", *map(str, words)]
-    return subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True).stdout
-
-
-@contextmanager
-def _server(index: Path) -> Iterator[str]:
-    """A running server; gives its address."""
-    line = [sys.executable, "-m", "dedupindex", "serve", str(index), "--port", "0", "--json"]
-    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as it:
-        assert it.stdout is not None
-        ready = it.stdout.readline()
-        if not ready:
-            raise SystemExit(f"bin/serve {index} did not start; try it by hand")
-        try:
-            yield json.loads(ready)["url"]
-        finally:
-            it.terminate()
 
 
 def _wrong(built: dict[str, Any], outcome: Counter[str], report: dict[str, Any]) -> list[str]:

@@ -35,16 +35,25 @@ def harvest(urls: Iterable[str], port: int, path: Path, *, server: str = "") -> 
         writer = WARCWriter(stream, gzip=True, warc_version="WARC/1.1")
         writer.write_record(writer.create_warcinfo_record(path.name, {"software": "demo"}))
         for url in urls:
-            head, body, entity = _fetch(url, port)
-            digest = "sha1:" + b32encode(sha1(entity).digest()).decode()
-            date = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            head, body, entity = fetch(url, port)
+            digest, date = digest_of(entity), now()
             answer = _ask(server, digest, url, outcome) if server and entity else None
-            kind = _write(writer, url, date, digest, head, body, answer)
+            kind, _ = write(writer, url, date, digest, head, body, answer)
             outcome[kind] += 1
     return outcome
 
 
-def _fetch(url: str, port: int) -> tuple[bytes, bytes, bytes]:
+def digest_of(entity: bytes) -> str:
+    """As WARC has it, of a payload."""
+    return "sha1:" + b32encode(sha1(entity).digest()).decode()
+
+
+def now() -> str:
+    """The time, as WARC has it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def fetch(url: str, port: int) -> tuple[bytes, bytes, bytes]:
     """Header block and body as they came, and the body without chunk framing."""
     parts = urlsplit(url)
     request = f"GET {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n"
@@ -79,7 +88,7 @@ def _ask(server: str, digest: str, url: str, outcome: Counter[str]) -> dict[str,
     return original
 
 
-def _write(
+def write(
     writer: WARCWriter,
     url: str,
     date: str,
@@ -87,8 +96,8 @@ def _write(
     head: bytes,
     body: bytes,
     original: dict[str, str] | None,
-) -> str:
-    """Write a response, or a revisit of an original (WARC 1.1 section 6.7.2)."""
+) -> tuple[str, str]:
+    """Write a response, or a revisit of an original (WARC 1.1 section 6.7.2): its kind and id."""
     kind = "revisit" if original else "response"
     block = head if original else head + body
     fields = [("WARC-Payload-Digest", digest)]
@@ -112,4 +121,4 @@ def _write(
         warc_headers=headers,
     )
     writer.write_record(record)
-    return kind
+    return kind, record_id

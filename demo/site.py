@@ -10,7 +10,7 @@ from __future__ import annotations
 import gzip
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -28,7 +28,8 @@ class Page:
     encoding: str = ""
 
 
-def _text(seed: str, words: int) -> bytes:
+def text(seed: str, words: int) -> bytes:
+    """A page that has no other but this one's words."""
     rnd = random.Random(seed)
     vocabulary = ("harvest", "archive", "payload", "digest", "capture", "record", "original")
     body = " ".join(rnd.choice(vocabulary) for _ in range(words))
@@ -43,34 +44,34 @@ def edition(number: int) -> dict[str, Page]:
     """All pages of the first (1) or second (2) edition, by URL."""
     logo = Page(b"\x89PNG\r\n\x1a\n" + _bytes("logo", 20_000), "image/png")
     catalogue = Page(b"%PDF-1.4\n" + _bytes("catalogue", 60_000), "application/pdf")
-    packed = gzip.compress(_text("packed", 3000), mtime=0)
+    packed = gzip.compress(text("packed", 3000), mtime=0)
     pages = {
         # the same in both editions
-        "http://news.test/": Page(_text("front", 400)),
+        "http://news.test/": Page(text("front", 400)),
         "http://news.test/logo.png": logo,
-        "http://museum.test/": Page(_text("museum", 500)),
+        "http://museum.test/": Page(text("museum", 500)),
         "http://museum.test/catalogue.pdf": catalogue,
-        "http://news.test/feed": Page(_text("feed", 900), "application/xml", chunked=True),
+        "http://news.test/feed": Page(text("feed", 900), "application/xml", chunked=True),
         "http://museum.test/data": Page(packed, "application/json", encoding="gzip"),
         # two hosts share files
         "http://mirror.test/logo.png": logo,
         "http://mirror.test/catalogue.pdf": catalogue,
     }
-    story = Page(_text("story", 800))
+    story = Page(text("story", 800))
     if number == 1:
         pages |= {
             "http://news.test/story": story,
             "http://museum.test/tour.mp4": Page(_bytes("tour", 150_000), "video/mp4"),
-            "http://news.test/today": Page(_text("monday", 700)),
-            "http://museum.test/note": Page(_text("note", 100)),
+            "http://news.test/today": Page(text("monday", 700)),
+            "http://museum.test/note": Page(text("note", 100)),
         }
     else:
         pages |= {
             "http://news.test/Story": story,  # the same page, written in another case
             "http://mirror.test/archive/tour.mp4": Page(_bytes("tour", 150_000), "video/mp4"),
-            "http://news.test/today": Page(_text("tuesday", 700)),  # changed
+            "http://news.test/today": Page(text("tuesday", 700)),  # changed
             "http://museum.test/note": Page(b""),  # empty now
-            "http://news.test/new": Page(_text("new", 600)),  # new
+            "http://news.test/new": Page(text("new", 600)),  # new
         }
     return pages
 
@@ -104,10 +105,15 @@ class _Handler(BaseHTTPRequestHandler):
         """The demo says itself what it does."""
 
 
-@contextmanager
-def served(number: int, port: int = 0) -> Iterator[int]:
+def served(number: int, port: int = 0) -> AbstractContextManager[int]:
     """Serve an edition on loopback, at a free port or the one given; gives the port."""
-    handler = type("Handler", (_Handler,), {"pages": edition(number)})
+    return hosted(edition(number), port)
+
+
+@contextmanager
+def hosted(pages: dict[str, Page], port: int = 0) -> Iterator[int]:
+    """Serve pages, by URL, on loopback, at a free port or the one given; gives the port."""
+    handler = type("Handler", (_Handler,), {"pages": pages})
     server = ThreadingHTTPServer(("127.0.0.1", port), handler)
     thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()

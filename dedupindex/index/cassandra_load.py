@@ -13,9 +13,10 @@ from functools import partial
 from itertools import groupby, islice
 from typing import Any, TypeVar
 
+from dedupindex.index.cassandra_partitions import AT_ONCE, Cell, Partition
 from dedupindex.index.cassandra_schema import Statements
 from dedupindex.index.cassandra_state import Lease
-from dedupindex.index.cassandra_view import AT_ONCE, CassandraView, Cell, Partition
+from dedupindex.index.cassandra_view import CassandraView
 from dedupindex.index.cells import DIGEST_KEY, Keys, answers, entries_of, renumbered
 from dedupindex.index.cql import Session, Statement, patiently, write_all
 from dedupindex.index.marks import REVISIT, lives_in

@@ -10,13 +10,13 @@ import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
 
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
 from dedupindex.errors import Damaged, IndexUnavailable, StrategyUnavailable
 from dedupindex.index import byurl
 from dedupindex.index.answer_bytes import BROKEN
+from dedupindex.index.cassandra_partitions import Cell, Partition, Partitions
 from dedupindex.index.cassandra_places import bytes_of, key_of, text_of
 from dedupindex.index.cassandra_schema import Statements
 from dedupindex.index.cassandra_state import About
@@ -38,27 +38,7 @@ from dedupindex.index.protocol import Container, Counts
 from dedupindex.index.runs import in_order
 from dedupindex.urlkey import urlkey
 
-AT_ONCE = 100  # rows of a digest that are read at first; nearly all digests have fewer
-_KEPT = 4096  # digests that a view remembers
 _PLACES_KEPT = 100_000
-
-Cell = tuple[bytes, bytes]
-
-
-class Partition(NamedTuple):
-    """The first rows of a digest."""
-
-    cells: list[Cell]  # of what bin/index took in: what of a key follows the digest, and the cell
-    whole: bool  # whether that is all that it took in
-    reported: list[Row] | None  # what crawls report: rest, crawl, cell; None: there may be more
-
-    @classmethod
-    def of(cls, rows: list[Row]) -> Partition:
-        """The first `AT_ONCE` rows and, if there is one, another."""
-        own = [(rest, cell) for live, rest, _, cell in rows if not live]
-        there = len(rows) <= AT_ONCE
-        reported = [row[1:] for row in rows[len(own) :]]
-        return cls(own, there or bool(reported), reported if there else None)
 
 
 class CassandraView:
@@ -74,7 +54,7 @@ class CassandraView:
     ) -> None:
         self._session, self._on, self.keys = session, statements, keys
         self._places, self._scratch = places, scratch
-        self._known: dict[bytes, Partition] = {}
+        self._partitions = Partitions(session, statements.partition, self._name)
 
     def __enter__(self) -> CassandraView:
         return self
@@ -85,48 +65,37 @@ class CassandraView:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._known.clear()
+        self._partitions.forget()
 
     # --- lookups ---------------------------------------------------------------------------------
 
     def ahead(self, digests: Iterable[Digest]) -> None:
-        """Read what lookups of these digests will ask for, side by side."""
-        wanted = [
-            key for key in dict.fromkeys(map(digest_prefix, digests)) if key not in self._known
-        ]
-        wanted = wanted[:_KEPT]
-        for key, rows in zip(wanted, self._partitions(wanted), strict=True):
-            self._keep(key, rows)
+        """Read what lookups of these digests will ask for, side by side.
+
+        The first of it is there on return, the rest comes while the first is looked at.
+        """
+        self._partitions.ahead(map(digest_prefix, digests))
+
+    def partition(self, key: bytes) -> Partition:
+        """The first rows of a digest."""
+        return self._partitions.of(key)
+
+    def _name(self, found: list[Partition]) -> None:
+        """Read the names of all containers in them that are not known yet."""
         numbers = {
             container_of(entry)
-            for key in wanted
-            for _, cell in self._known[key].cells
+            for one in found
+            for _, cell in one.cells
             for entry in entries_of(cell)
             if answers(entry)
         }
         unknown = sorted(numbers - self._places.keys() - {0})
+        if not unknown:
+            return
         asked = ((self._on.place, (number,)) for number in unknown)
-        for number, found in zip(unknown, self._session.execute_many(asked), strict=True):
-            if found:
-                self._remember(number, found[0])
-
-    def _partitions(self, keys: list[bytes]) -> Iterator[list[Row]]:
-        asked = ((self._on.partition, (key, AT_ONCE + 1)) for key in keys)
-        return self._session.execute_many(asked)
-
-    def _keep(self, key: bytes, rows: list[Row]) -> Partition:
-        found = Partition.of(rows)
-        if len(self._known) >= 2 * _KEPT:
-            self._known.clear()
-        self._known[key] = found
-        return found
-
-    def partition(self, key: bytes) -> Partition:
-        """The first rows of a digest."""
-        found = self._known.get(key)
-        if found is None:
-            found = self._keep(key, self._session.execute(self._on.partition, key, AT_ONCE + 1))
-        return found
+        for number, rows in zip(unknown, self._session.execute_many(asked), strict=True):
+            if rows:
+                self._remember(number, rows[0])
 
     def cell(self, key: bytes) -> bytes | None:
         """What is under a key."""

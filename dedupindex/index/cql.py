@@ -25,7 +25,7 @@ from dedupindex.index.address import PASSWORD, USER, Address
 Row = tuple[Any, ...]
 Result = TypeVar("Result")
 
-IN_FLIGHT = 128  # statements of one `execute_many` that wait for their answers
+IN_FLIGHT = 128  # statements of one `execute_many` that wait for answers; of acsylla twice that
 PAGE = 1000  # rows of a scan that are fetched at once
 HEDGE = 1.0  # seconds after which another node is asked what one has not answered
 HEARTBEAT = 3  # seconds between two signs of life of a connection; without them it is given up
@@ -60,7 +60,7 @@ class Session(Protocol):
         """All rows. The first column of a conditional statement's row is whether it applied."""
 
     def execute_many(self, asked: Iterable[tuple[Statement, Sequence[Any]]]) -> Iterator[list[Row]]:
-        """The rows of each, in order; at most `IN_FLIGHT` are sent ahead of those taken."""
+        """The rows of each, in order; some hundreds at most are sent ahead of those taken."""
 
     def write_many(self, statement: Statement, rows: Iterable[Sequence[Any]]) -> None:
         """Write rows, in no order, as quickly as the driver can."""

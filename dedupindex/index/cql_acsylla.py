@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections import deque
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -30,7 +32,7 @@ from dedupindex.index.cql import (
 
 _Found = TypeVar("_Found")
 _Asked = tuple[Statement, Sequence[Any]]
-_CHUNK = 8 * IN_FLIGHT  # statements that are handed to the loop's thread at once
+_CHUNK = 4 * IN_FLIGHT  # statements that are handed to the loop's thread at once, or twice
 _DEFINING = 60.0  # seconds for a change of the schema
 _FAILURES = (CassException, OSError)
 
@@ -54,7 +56,7 @@ class AcsyllaSession:
         self._reading = getattr(acsylla.Consistency, address.reading)
         self._writing = getattr(acsylla.Consistency, address.consistency)
         # A chunk takes a few rounds, each of which the driver ends in time.
-        self._longest = _DEFINING + (2 + _CHUNK / IN_FLIGHT) * address.timeout
+        self._longest = _DEFINING + (2 + 2 * _CHUNK / IN_FLIGHT) * address.timeout
         self._prepared: dict[Statement, Any] = {}
         self._loop = _loop()
         try:
@@ -85,9 +87,14 @@ class AcsyllaSession:
         return self._wait(self._all((statement, values)))
 
     def execute_many(self, asked: Iterable[_Asked]) -> Iterator[list[Row]]:
-        asked = iter(asked)
+        asked = iter(asked)  # a chunk is asked while whoever asks looks at the one before
+        begun: deque[Future[list[list[Row]]]] = deque()
         while chunk := list(islice(asked, _CHUNK)):
-            yield from self._wait(self._side_by_side(chunk))
+            begun.append(self._begin(self._side_by_side(chunk)))
+            if len(begun) > 1:
+                yield from self._end(begun.popleft())
+        while begun:
+            yield from self._end(begun.popleft())
 
     def write_many(self, statement: Statement, rows: Iterable[Sequence[Any]]) -> None:
         for _ in self.execute_many((statement, values) for values in rows):
@@ -108,10 +115,17 @@ class AcsyllaSession:
     def close(self) -> None:
         self._wait(self._session.close())
 
+    def _begin(self, work: Coroutine[Any, Any, _Found]) -> Future[_Found]:
+        """Hand it to the loop's thread."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
     def _wait(self, work: Coroutine[Any, Any, _Found]) -> _Found:
-        """What the loop's thread makes of it; should it never end, an outage."""
+        return self._end(self._begin(work))
+
+    def _end(self, begun: Future[_Found]) -> _Found:
+        """What the loop's thread made of it; should it never end, an outage."""
         try:
-            return asyncio.run_coroutine_threadsafe(work, self._loop).result(self._longest)
+            return begun.result(self._longest)
         except (*_FAILURES, TimeoutError) as error:
             raise IndexUnavailable(f"the cluster does not answer: {_words(error)}") from error
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from tests.benchmarks import (
     asking,
     building,
+    clustering,
     deduping,
     documents,
     listing,
@@ -44,6 +45,7 @@ JOBS: dict[str, Job] = {
     "lookup-writing": writing.lookup_writing,
     "captures-batch": writing.captures_batch,
     "captures-single": writing.captures_single,
+    "cassandra": clustering.cassandra,
     "resolve": resolving.resolve,
     "spark": spreading.spark,
     "warcprox": proxying.warcprox,
@@ -72,6 +74,13 @@ def parser() -> argparse.ArgumentParser:
     add("--runs", type=int, default=3, metavar="N", help="of which the median counts")
     add("--captures", type=int, metavar="N", help="of the large build of the job scale")
     add("--peers", type=Path, metavar="DIR", help="holds outbackcdx.jar, deduplicator.tar.gz")
+    add(
+        "--cluster",
+        metavar="ADDRESS",
+        default="",
+        help="for the job cassandra, with a keyspace that is made and dropped (default: one node "
+        "is started)",
+    )
     add("--dir", type=Path, metavar="DIR", help="where inputs are kept and indexes are made")
     add("--json", action="store_true", help="one JSON object a line")
     return parser
@@ -95,6 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options.peers,
         runs=max(options.runs, 1),
         captures=options.captures,
+        cluster=options.cluster,
         say=lambda text: print(f"bin/bench: {text}", file=sys.stderr, flush=True),
     )
     missed = failed = False

@@ -166,9 +166,11 @@ class Bench:
         *,
         runs: int = 3,
         captures: int | None = None,
+        cluster: str = "",
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.size, self.runs, self.say = size, runs, say
+        self.cluster = cluster
         self.captures = captures or size.scale[1]
         self.cores = Cores.here()
         self.inputs = Inputs(directory / "inputs", say)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,11 +15,12 @@ from dedupindex.capture import Capture, Evidence
 from dedupindex.errors import Damaged, IndexBusy, IndexUnavailable, SettingsConflict
 from dedupindex.index import cassandra_load, open_index
 from dedupindex.index.address import Address
+from dedupindex.index.cassandra_partitions import AT_ONCE
 from dedupindex.index.cassandra_schema import Statements
 from dedupindex.index.cassandra_state import About, Lease
-from dedupindex.index.cassandra_view import AT_ONCE, CassandraView
+from dedupindex.index.cassandra_view import CassandraView
 from dedupindex.index.cells import DIGEST_KEY, Place
-from dedupindex.index.cql import Session, Statement, Use, connect
+from dedupindex.index.cql import Row, Session, Statement, Use, connect
 from dedupindex.index.identity import Identity, Settings
 from dedupindex.index.protocol import Container
 from dedupindex.lookup import LIMIT, Query, Strategy, find
@@ -123,19 +125,24 @@ class Counted:
         return getattr(self.session, name)
 
 
+def watched(view: CassandraView, session: Counted) -> Counted:
+    """Puts a session between a view and the cluster."""
+    view._session = view._partitions._session = session  # type: ignore[assignment]
+    return session
+
+
 def test_a_lookup_waits_once_and_a_thousand_wait_as_often(bench: Bench) -> None:
     bench.load([capture(n, A) for n in range(0, 600, 2)])
     with bench.view() as view:
         assert isinstance(view, CassandraView)
-        counted = Counted(view._session)
-        view._session = counted  # type: ignore[assignment]
+        counted = watched(view, Counted(view._session))
         assert find(view, bench.settings, Query(sha1(1), B)) is None
         assert counted.waits == 1
         assert find(view, bench.settings, Query(sha1(2), B)) is not None
         assert counted.waits == 3  # and for the name of its container
     with bench.view() as view:
         assert isinstance(view, CassandraView)
-        view._session = counted = Counted(view._session)  # type: ignore[assignment]
+        counted = watched(view, Counted(view._session))
         digests = [sha1(n) for n in range(600)]
         view.ahead(digests)
         found = [
@@ -145,6 +152,44 @@ def test_a_lookup_waits_once_and_a_thousand_wait_as_often(bench: Bench) -> None:
         ]
         assert counted.waits == 2
     assert [answer is not None for answer in found[::3]] == [n % 2 == 0 for n in range(600)]
+
+
+class Ending(Counted):
+    """A session that ends after so many rows."""
+
+    left = 150
+
+    def execute_many(self, asked: Any) -> Iterator[list[Row]]:
+        self.waits += 1
+        for rows in self.session.execute_many(asked):
+            if not self.left:
+                raise IndexUnavailable("it is away")
+            self.left -= 1
+            yield rows
+
+
+def test_an_outage_midway_is_one_for_all_that_is_still_to_come(bench: Bench) -> None:
+    bench.load([capture(n, A) for n in range(0, 300, 2)])
+    digests = [sha1(n) for n in range(300)]
+    with bench.view() as view:
+        assert isinstance(view, CassandraView)
+        session = watched(view, Ending(view._session))
+        view.ahead(digests)
+        told: list[bool | None] = []
+        for digest in digests:
+            try:
+                told.append(find(view, bench.settings, Query(digest, B)) is not None)
+            except IndexUnavailable:
+                told.append(None)
+        known = told.index(None)
+        assert 0 < known <= 150 and told[:known] == [n % 2 == 0 for n in range(known)]
+        assert told[known:] == [None] * (300 - known)
+        assert session.waits == 2  # nobody waits for each of them again
+        watched(view, Counted(session.session))
+        view.ahead(digests)
+        assert [find(view, bench.settings, Query(one, B)) is not None for one in digests] == [
+            n % 2 == 0 for n in range(300)
+        ]
 
 
 def test_what_is_gone_from_the_cluster_is_an_outage(bench: Bench) -> None:

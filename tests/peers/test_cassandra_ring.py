@@ -1,4 +1,7 @@
-"""Three nodes, three copies of everything: one is killed while others look up and write."""
+"""Three nodes, three copies of everything, some of which are killed meanwhile.
+
+All tests that need three are in this module: starting them takes a minute or two.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext, suppress
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,21 +22,35 @@ from dedupindex.digest import Digest
 from dedupindex.errors import IndexUnavailable
 from dedupindex.index import adopt, open_index
 from dedupindex.index.address import Address
+from dedupindex.index.identity import Identity, Settings
 from dedupindex.lookup import Query, find
+from demo.cluster import show
 from server.app import create_app
 from server.config import Config
 from server.live import LiveIndex
+from tests.captures import capture, sha1
+from tests.conftest import MakeIndex
 from tests.peers.cassandra import DEADLINE, Ring, ring
 from tests.peers.test_cassandra_commands import JSON, asked, cdx, label
+from tests.test_crawls_live import known, report, send
+from tests.test_server_live import Running, serving
 
 pytestmark = pytest.mark.peer
 FIRST, MORE = 1000, 10_000  # captures of the first load, and of the second
+OWN = "http://example.com/a"
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[Ring]:
+def three() -> Iterator[Ring]:
     with ring(3) as found:
         yield found
+
+
+@pytest.fixture
+def nodes(three: Ring) -> Ring:
+    """All of them run."""
+    three.mend()
+    return three
 
 
 def command(name: str, *words: object) -> subprocess.Popen[str]:
@@ -50,11 +69,14 @@ def done(process: subprocess.Popen[str]) -> str:
     return out
 
 
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + DEADLINE
+def until(condition: Callable[[], bool], seconds: float = DEADLINE) -> bool:
+    """Whether a condition comes true in time."""
+    end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "it did not come true"
+        if time.monotonic() > end:
+            return False
         time.sleep(0.01)
+    return True
 
 
 class Asking:
@@ -90,6 +112,11 @@ class Asking:
         self._thread.join(DEADLINE)
 
 
+def test_the_demonstration_is_as_it_says(nodes: Ring, tmp_path: Path) -> None:
+    assert show(nullcontext(nodes), tmp_path) == []
+    assert not [node.address for node in nodes.nodes if not node.runs()]
+
+
 def test_a_node_is_killed_while_others_look_up_and_write(nodes: Ring, tmp_path: Path) -> None:
     address = nodes.address("ring", timeout=12)
     index, quick = tmp_path / "index", tmp_path / "quick"
@@ -99,18 +126,20 @@ def test_a_node_is_killed_while_others_look_up_and_write(nodes: Ring, tmp_path: 
     asking = [Asking(index), Asking(quick)]
     adding = command("index", "--add", cdx(tmp_path, FIRST, FIRST + MORE), index)
     try:
-        first = min(range(FIRST, FIRST + MORE), key=lambda n: Digest.parse(f"sha1:{label(n)}"))
+        more = (Digest.parse(f"sha1:{label(n)}") for n in range(FIRST, FIRST + MORE))
+        sought = min(more)  # which is written first
         with closing(open_index(quick)) as engine, engine.view() as view:
-            until(
-                lambda: (
-                    bool(view.any(Digest.parse(f"sha1:{label(first)}"), 1)) or view._known.clear()
-                )
-            )  # type: ignore[attr-defined]
+
+            def written() -> bool:
+                view._partitions.forget()  # type: ignore[attr-defined]
+                return bool(view.any(sought, 1))
+
+            assert until(written)
         nodes.nodes[2].kill()
         assert adding.poll() is None, "it was killed too late to be of any meaning"
         killed = [one.answers for one in asking]
         done(adding)
-        until(
+        assert until(
             lambda: all(
                 one.answers > before + 50 for one, before in zip(asking, killed, strict=True)
             )
@@ -150,3 +179,108 @@ def test_a_node_is_killed_while_others_look_up_and_write(nodes: Ring, tmp_path: 
     done(command("index", "--add", cdx(tmp_path, 0, 10, "more"), index))
     found = json.loads(done(command("index", "--check", "--json", index)))
     assert found["ok"] and found["captures"] == FIRST + MORE
+
+
+def status(server: Running, method: str, path: str, content: object = None) -> tuple[int, Any]:
+    with closing(HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE)) as connection:
+        body = None if content is None else json.dumps(content)
+        connection.request(method, path, body, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+
+
+class Crawlers:
+    """Threads that report to servers without pause, and ask for what the index has."""
+
+    def __init__(self, servers: list[Running]) -> None:
+        self.acknowledged: set[int] = set()
+        self.wrong: list[Any] = []
+        self._end = threading.Event()
+        self._threads = [
+            threading.Thread(target=work, args=(server, number))
+            for number, server in enumerate(servers)
+            for work in (self._report, self._ask)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _report(self, server: Running, number: int) -> None:
+        while not self._end.is_set():
+            with suppress(OSError, HTTPException):
+                code, answer = status(server, "POST", "/captures?crawl=a", report(number))
+                if code == 200 and answer["added"] + answer["unchanged"] == 1:
+                    self.acknowledged.add(number)
+                    number += 2
+                elif code != 503:
+                    self.wrong.append((code, answer))
+
+    def _ask(self, server: Running, _: int) -> None:
+        path = f"/lookup?digest={sha1(90)}&url={OWN}&crawl=a"
+        while not self._end.is_set():
+            with suppress(OSError, HTTPException):
+                code, answer = status(server, "GET", path)
+                if code != 503 and not answer.get("duplicate"):
+                    self.wrong.append((code, answer))
+
+    def more(self, count: int) -> bool:
+        """Whether so many more are acknowledged in time."""
+        wanted = len(self.acknowledged) + count
+        return until(lambda: len(self.acknowledged) >= wanted, 60)
+
+    def stop(self) -> None:
+        self._end.set()
+        for thread in self._threads:
+            thread.join(DEADLINE)
+
+
+def test_a_crawl_through_two_servers_outlives_a_node(
+    nodes: Ring, make_index: MakeIndex, tmp_path: Path
+) -> None:
+    address = nodes.address(timeout=2)
+    index = make_index([capture(90)], engine=address)
+    other = tmp_path / "other"
+    other.mkdir()
+    Identity(address, Settings()).write(other)
+    with serving(index, "--workers", "2") as one, serving(other, "--workers", "1") as two:
+        servers = [one, two]
+        send(one.port, "POST", "/crawls", {"name": "a"})
+        assert send(two.port, "GET", "/crawls/a")["state"] == "open"
+        crawlers = Crawlers(servers)
+        try:
+            assert crawlers.more(50)
+            nodes.nodes[1].kill()
+            assert crawlers.more(100)
+        finally:
+            crawlers.stop()
+        assert crawlers.wrong == []
+        for server, reported in ((two, range(0, 20, 2)), (one, range(1, 20, 2))):
+            for number in reported:  # by the other server
+                assert known(server, number, "a") and not known(server, number)
+        asked = {"digest": str(sha1(5000)), "url": OWN, "crawl": "a"}
+        claimed = [send(server.port, "POST", "/claims", asked)["claimed"] for server in servers]
+        assert claimed == [True, False]
+        assert send(two.port, "POST", "/crawls/a/commit")["captures"] >= 150
+        for number in crawlers.acknowledged:
+            assert known(servers[number % 2], number)
+        lookups = [send(server.port, "GET", "/crawls/a")["lookups"] for server in servers]
+        assert min(lookups) > 0
+        said = subprocess.run(
+            [sys.executable, "-m", "dedupindex", "report", str(other), "--crawl", "a", "--json"],
+            capture_output=True, check=True,
+        ).stdout  # fmt: skip
+        assert json.loads(said)["captures"] >= len(crawlers.acknowledged)
+        send(one.port, "POST", "/crawls", {"name": "b", "seen_by": "all"})
+        send(one.port, "POST", "/captures?crawl=b", report(7001))
+        assert known(two, 7001)
+        send(one.port, "POST", "/crawls/b/cancel")
+        assert not known(two, 7001)
+        nodes.nodes[2].kill()  # one is left of three: nothing can be known for sure
+        for server in servers:
+            for method, path, content in (
+                ("GET", f"/lookup?digest={sha1(90)}&url={OWN}", None),
+                ("GET", f"/lookup?digest={sha1(90)}&url={OWN}&crawl=a", None),
+                ("POST", "/captures?crawl=a", report(1)),
+                ("POST", "/claims", asked),
+                ("POST", "/crawls", {"name": "c"}),
+            ):
+                assert status(server, method, path, content)[0] == 503

@@ -1,0 +1,206 @@
+"""An index on a cluster, end to end; ``bin/cluster-demo`` runs it.
+
+bin/index → three nodes of Apache Cassandra → bin/index --copy → two of bin/serve → a crawl of two
+crawlers, and a node killed meanwhile → commit → the node comes back → bin/index --copy, back.
+Needs Java and Maven. Exit status: 0 all is as it must be, 1 it is not, 3 what it needs is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+from demo import nodes
+from demo.crawlers import Crawler, Stored, Watch, connected
+from demo.harvest import digest_of, harvest
+from demo.site import Page, hosted, text
+from demo.steps import command, finished, server, step
+
+CRAWL = "weekly"
+STORED, NEW = 100, 200  # pages of the archive that is there, and of what the crawl finds beside it
+_AFTER = 0.3  # of the crawl: then a node is killed
+
+
+def main() -> int:
+    """Run the demonstration; returns the exit status."""
+    return finished("bin/cluster-demo", __doc__, _run)
+
+
+def _run(out: Path) -> int:
+    try:
+        began = time.monotonic()
+        step(f"1. Apache Cassandra {nodes.VERSION}: jars from Maven Central (the first time), then")
+        print("   three small nodes on this machine, one after the other: two minutes or so")
+        ring = nodes.ring(3, nodes.jars(), lambda node: _up(node, began))
+        wrong = show(ring, out)
+    except (nodes.Missing, nodes.Failed) as error:
+        print(f"bin/cluster-demo: {error}", file=sys.stderr)
+        return 3 if isinstance(error, nodes.Missing) else 1
+    for sentence in wrong:
+        print(f"WRONG: {sentence}", file=sys.stderr)
+    if not wrong:
+        step(f"All is as it must be. The nodes are gone; the other files are in {out}. Next:")
+        print(
+            "   bin/index SOURCE... cassandra://node1,node2,node3/dedup      on nodes of your own"
+        )
+        print("   docs/operations.md, On a cluster")
+    return 1 if wrong else 0
+
+
+def _up(node: nodes.Node, began: float) -> None:
+    print(f"   {node.address} answers, after {time.monotonic() - began:.0f} s", flush=True)
+
+
+def show(ring: AbstractContextManager[nodes.Ring], out: Path) -> list[str]:
+    """All but the nodes' start; returns what was not as it must be, in sentences."""
+    with ring as three:
+        address = three.address(CRAWL)
+        there = _copied(address, out)
+        return _crawled(three, address, out, there)
+
+
+def _pages(host: str, count: int) -> dict[str, Page]:
+    """Pages of a host; other hosts have the same ones."""
+    return {f"http://{host}/{n}": Page(text(f"page {n}", 200)) for n in range(count)}
+
+
+def _copied(address: str, out: Path) -> dict[str, Any]:
+    """An index of a small harvest, on LMDB and on the cluster; what the copy says of both."""
+    warc, index = out / "first.warc.gz", out / "index"
+    step(f"2. Harvest a site of {STORED} pages; bin/index {warc} {index}")
+    pages = _pages("news.test", STORED)
+    with hosted(pages) as port:
+        harvest(pages, port, warc)
+    words = ["--whitelist", "--mime", ".*", "--json", warc, index]
+    built = json.loads(command("index", *words))
+    print(f"   {built['added']} originals in an index on LMDB")
+
+    step(f"3. bin/index --copy {address} {index}")
+    copied: dict[str, Any] = json.loads(
+        command("index", "--copy", address, "--json", index, **_machine(out, 1))
+    )
+    print("   every capture three times in the cluster, written at LOCAL_QUORUM, read back:")
+    print(f"   {copied['captures']} captures, content hash of both {copied['content']}")
+    return {**copied, "added": built["added"]}
+
+
+def _machine(out: Path, number: int) -> dict[str, str]:
+    """What makes a process believe that it is on a machine of its own."""
+    return {"XDG_STATE_HOME": str(out / f"machine-{number}")}
+
+
+def _crawled(ring: nodes.Ring, address: str, out: Path, copied: dict[str, Any]) -> list[str]:
+    """A crawl through two servers, a node killed meanwhile, and all that comes after."""
+    hosts = [_pages(host, STORED + NEW) for host in ("news.test", "mirror.test")]
+    first = list(hosts[0].items())[:STORED]
+    stored = Stored((digest_of(page.body), url) for url, page in first)
+    with ExitStack() as stack:
+        servers = [stack.enter_context(server(address, **_machine(out, n))) for n in (1, 2)]
+        step(f"4. bin/serve {address}, twice, as on two machines:")
+        print(f"   {' and '.join(servers)}")
+        print(f"   Two crawlers: {', '.join(next(iter(pages)) for pages in hosts)} and so on,")
+        print(f"   {STORED + NEW} pages each, the same on both: {STORED} stored, {NEW} new.")
+        port = stack.enter_context(hosted(hosts[0] | hosts[1]))
+        with connected(servers[0]) as index:
+            index.begin(CRAWL)
+        crawlers = [
+            Crawler(pages, port, out / f"crawl-{number}.warc.gz", one, CRAWL, stored)
+            for number, (pages, one) in enumerate(zip(hosts, servers, strict=True), 1)
+        ]
+        lost = _with_a_node_killed(ring, crawlers, [Watch(s, CRAWL, stored) for s in servers])
+        counts = sum((one.counts for one in crawlers), Counter[str]())
+        wrong = stored.wrong + _ended(servers, stored, counts)
+
+        step("6. The node comes back, and an index on LMDB is made of what the cluster holds")
+        lost.start(alone=False)
+        print(f"   {lost.address} answers again")
+        back = out / "back"
+        print(f"   bin/index --copy {back} {address}")
+        again = json.loads(command("index", "--copy", back, "--json", address, **_machine(out, 1)))
+        print(f"   {again['captures']} captures, content hash of both {again['content']}")
+        print(f"   and {again['of_crawls']} that the crawl reported, and nobody else")
+        asked = [one for crawler in crawlers for one in crawler.asked]
+        alike = _alike(servers[1], back, asked, out)
+        print(f"   {alike} of {len(asked)} lookups are answered alike by the cluster and by LMDB")
+    expected = {
+        "originals indexed": (copied["added"], STORED),
+        "captures copied to the cluster": (copied["captures"], STORED),
+        "captures copied back": (again["captures"], STORED),
+        "their content": (again["content"], copied["content"]),
+        "captures of the crawl copied back": (again["of_crawls"], counts["response"]),
+        "lookups answered alike": (alike, 2 * (STORED + NEW)),
+        "pages that the crawlers wrote": (counts["revisit"] + counts["response"], len(asked)),
+    }
+    return wrong + [f"{what}: {a}, not {b}" for what, (a, b) in expected.items() if a != b]
+
+
+def _with_a_node_killed(
+    ring: nodes.Ring, crawlers: list[Crawler], watches: list[Watch]
+) -> nodes.Node:
+    """Let all run to the crawl's end; a node is killed in its course, which is returned."""
+    lost, whole = ring.nodes[1], 2 * (STORED + NEW)
+    for one in (*crawlers, *watches):
+        one.start()
+    while sum(len(one.asked) for one in crawlers) < _AFTER * whole:
+        if not any(one.is_alive() for one in crawlers):
+            raise SystemExit("the crawlers have ended at once; is there an error above?")
+        time.sleep(0.01)
+    lost.kill()
+    step(f"5. After {sum(len(one.asked) for one in crawlers)} pages: kill -9 {lost.address}")
+    for crawler in crawlers:
+        crawler.join()
+    for watch in watches:
+        watch.finish()
+    asked = sum((one.counts for one in watches), Counter[str]())
+    print(f"   Meanwhile {asked.total():,} lookups of what was there: {asked['Hit']:,} found,")
+    print(f"   {asked['NotAsked']} not answered, {asked['Miss']} answered as new")
+    return lost
+
+
+def _ended(servers: list[str], stored: Stored, counts: Counter[str]) -> list[str]:
+    """Commit the crawl, and ask both servers for all that was acknowledged."""
+    print(f"   The crawl went on to its end: {counts['revisit']} revisits,")
+    print(f"   {counts['response']} responses stored and reported; {counts['waited']} times one")
+    print(f"   crawler waited for the other, which had claimed; {counts['NotAsked']} not answered")
+    if twice := counts["response"] - NEW:
+        print(f"   ({twice} stored twice: nobody could tell whose the claim was, so both had to)")
+    wrong = []
+    with connected(servers[0]) as index:
+        index.commit(CRAWL)
+    there = stored.all()
+    for one in servers:
+        with connected(one) as index:
+            answers = index.lookups(there)
+        found = sum(type(answer).__name__ == "Hit" for answer in answers)
+        print(f"   committed; {one} has {found} of the {len(there)} payloads that are there")
+        if found != len(there):
+            wrong.append(f"{one} has lost {len(there) - found} payloads")
+    if counts["not acknowledged"]:
+        wrong.append(f"{counts['not acknowledged']} captures were never acknowledged")
+    if counts["revisit"] < 2 * STORED or len(there) != STORED + NEW:
+        wrong.append(f"{len(there)} payloads, {counts['revisit']} revisits")
+    return wrong
+
+
+def _alike(address: str, index: Path, asked: list[tuple[str, str]], out: Path) -> int:
+    """How many lookups a server answers as the index in a directory does, word for word."""
+    lookups = [{"digest": digest, "url": url} for digest, url in asked]
+    body = json.dumps({"lookups": lookups}).encode()
+    request = Request(f"{address}/lookup", body, {"Content-Type": "application/json"})
+    with urlopen(request, timeout=60) as reply:
+        told = json.load(reply)["answers"]
+    lines = out / "lookups.jsonl"
+    lines.write_text("".join(f"{json.dumps(one)}\n" for one in lookups))
+    said = [json.loads(line) for line in command("lookup", index, "--batch", lines).splitlines()]
+    pairs = zip(told, said, strict=True)
+    return sum(one == other and one["duplicate"] is True for one, other in pairs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

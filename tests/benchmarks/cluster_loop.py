@@ -1,0 +1,132 @@
+"""Lookups of a cluster in one process: by our engine, or in the bare loop of the same driver.
+
+    python -m tests.benchmarks.cluster_loop ours|bare INDEX FILE    prints seconds, lookups, found
+
+INDEX is a directory that names the cluster and the driver, FILE has a digest and a URL on each
+line. Ours reads batches of 1,000 ahead and decides each lookup, as a server does: of the rows the
+capture that answers is made, with the name of its container. The bare loop fetches the same rows
+with the same statement, as many in flight, and looks at nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import acsylla
+from cassandra import ConsistencyLevel
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
+from cassandra.concurrent import execute_concurrent_with_args
+from cassandra.query import tuple_factory
+
+from dedupindex.digest import Digest
+from dedupindex.index import open_index
+from dedupindex.index.address import Address
+from dedupindex.index.cassandra_partitions import AT_ONCE
+from dedupindex.index.cassandra_schema import Statements
+from dedupindex.index.cells import digest_prefix
+from dedupindex.index.cql import IN_FLIGHT
+from dedupindex.index.identity import read_identity
+from dedupindex.index.protocol import look_ahead
+from dedupindex.lookup import Query, find
+
+BATCH = 1000
+
+Asked = list[tuple[Digest, bytes]]
+Loop = Callable[[Asked], int]  # how many of them were found
+
+
+def ours(index: Path) -> Iterator[Loop]:
+    """Our engine."""
+    with closing(open_index(index)) as engine:
+        settings = engine.identity.settings
+
+        def loop(asked: Asked) -> int:
+            found = 0
+            for at in range(0, len(asked), BATCH):
+                batch = asked[at : at + BATCH]
+                with engine.view() as view:
+                    look_ahead(view, (digest for digest, _ in batch))
+                    found += sum(find(view, settings, Query(*one)) is not None for one in batch)
+            return found
+
+        yield loop
+
+
+def cassandra_driver(address: Address) -> Iterator[Loop]:
+    """The loop that cassandra-driver offers itself."""
+    level = ConsistencyLevel.name_to_value[address.reading]
+    profile = ExecutionProfile(row_factory=tuple_factory, consistency_level=level)
+    cluster = Cluster(
+        list(address.hosts),
+        port=address.port,
+        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+    )
+    session = cluster.connect()
+    prepared = session.prepare(Statements.of(address.keyspace).partition.text)
+
+    def loop(asked: Asked) -> int:
+        values = [(digest_prefix(digest), AT_ONCE + 1) for digest, _ in asked]
+        results = execute_concurrent_with_args(
+            session, prepared, values, concurrency=IN_FLIGHT, results_generator=True
+        )
+        return sum(bool(list(rows)) for _, rows in results)
+
+    yield loop
+    cluster.shutdown()
+
+
+def acsylla_driver(address: Address) -> Iterator[Loop]:
+    """What acsylla does with as many tasks as there may be statements in flight."""
+    with asyncio.Runner() as runner:
+
+        async def begun() -> tuple[Any, Any]:
+            cluster = acsylla.create_cluster(list(address.hosts), port=address.port)
+            session = await cluster.create_session()
+            text = Statements.of(address.keyspace).partition.text
+            return session, await session.create_prepared(text)
+
+        session, prepared = runner.run(begun())
+        level = getattr(acsylla.Consistency, address.reading)
+
+        async def fetched(values: Iterator[Sequence[object]]) -> int:
+            found = 0
+            for one in values:
+                result = await session.execute(prepared.bind(one, consistency=level))
+                found += bool([row.as_tuple() for row in result])
+            return found
+
+        async def all_of(asked: Asked) -> int:
+            values = ((digest_prefix(digest), AT_ONCE + 1) for digest, _ in asked)
+            return sum(await asyncio.gather(*(fetched(values) for _ in range(IN_FLIGHT))))
+
+        yield lambda asked: runner.run(all_of(asked))
+        runner.run(session.close())
+
+
+def main() -> None:
+    who, index, path = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+    asked: Asked = []
+    for line in path.read_text().splitlines():
+        digest, url = line.split()
+        asked.append((Digest.parse(digest), url.encode()))
+    address = Address.parse(read_identity(index).engine)
+    bare = acsylla_driver if address.driver == "acsylla" else cassandra_driver
+    loops = ours(index) if who == "ours" else bare(address)
+    loop = next(loops)
+    loop(asked[:BATCH])  # connects and prepares
+    began, spent = time.perf_counter(), time.process_time()
+    found = loop(asked)
+    wall, cpu = time.perf_counter() - began, time.process_time() - spent
+    next(loops, None)
+    print(json.dumps({"wall": wall, "cpu": cpu, "lookups": len(asked), "found": found}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Jobs on Apache Cassandra: one node, which shares the machine with whoever asks it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from pathlib import Path
+from statistics import median
+from urllib.request import Request, urlopen
+
+from dedupindex.index import adopt
+from dedupindex.index.address import DRIVERS, Address
+from dedupindex.index.cql import connect
+from demo import nodes
+from tests.benchmarks.asking import ASKED, BATCH
+from tests.benchmarks.building import index
+from tests.benchmarks.captures import Captures
+from tests.benchmarks.load import batches, serving, written
+from tests.benchmarks.measure import Failed, run
+from tests.benchmarks.peers import Missing
+from tests.benchmarks.suite import Bench, Line, Target
+
+_FLOOR = Target(0.7)
+
+
+def cassandra(bench: Bench) -> Iterator[Line]:
+    """Loading, and lookups in batches, of a node of Apache Cassandra: beside bare drivers, LMDB."""
+    count = bench.size.outback
+    source, here = bench.inputs.cdx(count), bench.fresh("beside")
+    with _keyspace(bench) as address:
+        there = bench.fresh(DRIVERS[0])
+        loads = {
+            "ours": index(bench, source, there, "--engine", str(address), records=count).wall,
+            "lmdb": index(bench, source, here, records=count).wall,
+        }
+        line = Line("cassandra-load", "captures/s", count / loads["ours"], "LMDB")
+        line.reference = count / loads["lmdb"]
+        line.ratio = line.ours / line.reference
+        line.note = f"{count:,} captures, cassandra-driver, once"
+        yield line
+        quick = bench.fresh(DRIVERS[1])
+        quick.mkdir()
+        adopt(quick, Address.parse(f"{address}&driver={DRIVERS[1]}"))
+        for place in (there, quick):
+            yield _loops(bench, place, count)
+        yield from _served(bench, [there, quick], here, count)
+
+
+@contextmanager
+def _keyspace(bench: Bench) -> Iterator[Address]:
+    """A keyspace that was not there, on a cluster that runs or on a node of its own."""
+    with ExitStack() as stack:
+        if bench.cluster:
+            address = Address.parse(bench.cluster)
+        else:
+            address = Address.parse(stack.enter_context(_node(bench)).address())
+        yield address
+        with closing(connect(address)) as session:
+            session.define(f"DROP KEYSPACE {address.keyspace}")
+
+
+@contextmanager
+def _node(bench: Bench) -> Iterator[nodes.Ring]:
+    """A node on the core where clients of servers are, too."""
+    try:
+        ring = nodes.ring(1, nodes.jars())
+    except nodes.Missing as missing:
+        raise Missing(str(missing)) from missing
+    bench.say("starting a node of Cassandra")
+    free = os.sched_getaffinity(0)
+    with ExitStack() as stack:
+        os.sched_setaffinity(0, bench.cores.other)  # what is started inherits it
+        try:
+            found = stack.enter_context(ring)
+        except nodes.Failed as failed:
+            raise Failed(str(failed)) from failed
+        finally:
+            os.sched_setaffinity(0, free)
+        yield found
+
+
+def _loops(bench: Bench, place: Path, count: int) -> Line:
+    """Lookups of one process, our engine's beside the bare driver's."""
+    asked = Captures().sample(count, min(ASKED, count))
+    lines = written(bench.scratch / "asked", (f"sha1:{row.digest} {row.url}" for row in asked))
+
+    def loop(who: str) -> dict[str, float]:
+        words = [sys.executable, "-m", "tests.benchmarks.cluster_loop", who, place, lines]
+        told: dict[str, float] = json.loads(run(words, bench.cores.one).out)
+        if told["found"] != len(asked):
+            raise Failed(f"{who} found {told['found']} of {len(asked)} in {place}")
+        return told
+
+    rounds = bench.interleaved({who: partial(loop, who) for who in ("ours", "bare")})
+    wall = {who: median([one["wall"] for one in found]) for who, found in rounds.items()}
+    cpu = {who: median([one["cpu"] for one in found]) for who, found in rounds.items()}
+    line = Line("cassandra-lookup", "lookups/s", len(asked) / wall["ours"], f"bare {place.name}")
+    line.reference = len(asked) / wall["bare"]
+    line.ratio, line.target = line.ours / line.reference, _FLOOR
+    line.note = f"one process; by its CPU time {cpu['bare'] / cpu['ours']:.2f}"
+    return line
+
+
+def _served(bench: Bench, places: list[Path], here: Path, count: int) -> Iterator[Line]:
+    """POST /lookup in batches of 1,000: servers on Cassandra beside one on LMDB."""
+    asked = Captures().sample(count, min(ASKED, count))
+    bodies = [body.encode() for body in batches(asked, BATCH)]
+    with ExitStack() as stack:
+        contenders: dict[str, Callable[[], float]] = {}
+        for place in (here, *places):
+            server = stack.enter_context(serving(bench, place))
+            contenders[place.name] = partial(_posted, server.address, bodies)
+        rates = {name: median(found) for name, found in bench.interleaved(contenders).items()}
+    for place in places:
+        line = Line("cassandra-batch", "lookups/s", rates[place.name], "LMDB", rates[here.name])
+        line.ratio = line.ours / rates[here.name]
+        line.note = f"{place.name}; {count:,} captures; server on one core, node on the other"
+        yield line
+
+
+def _posted(address: str, bodies: list[bytes]) -> float:
+    """Lookups a second of two clients, each of which posts a batch when its last is answered."""
+
+    def post(body: bytes) -> int:
+        request = Request(f"{address}/lookup", body, {"Content-Type": "application/json"})
+        with urlopen(request, timeout=60) as reply:
+            return int(reply.read().count(b'"duplicate":true'))
+
+    post(bodies[0])  # connects to the cluster
+    began = time.perf_counter()
+    with ThreadPoolExecutor(2) as clients:
+        found = sum(clients.map(post, bodies))
+    if found != len(bodies) * BATCH:
+        raise Failed(f"{address} found {found:,} of {len(bodies) * BATCH:,}")
+    return found / (time.perf_counter() - began)
