@@ -32,6 +32,7 @@ from tests.captures import capture
 from tests.captures import sha1 as sha1_of
 from tests.conftest import MakeIndex
 from tests.peers.cassandra import Keyspaces, Ring
+from tests.test_benchmarks import bench
 from tests.test_server_live import serving, until
 
 pytestmark = pytest.mark.peer
@@ -341,3 +342,14 @@ def test_a_server_on_a_cluster(address: str, run: Run, tmp_path: Path, cassandra
             assert server.get("/healthz")[0] == 200
         assert until(lambda: get(7)[0] == 200)
         assert get(99)[1] == {"duplicate": False}
+
+
+def test_lookups_of_a_cluster_are_measured(cassandra: Ring, tmp_path: Path) -> None:
+    address = cassandra.address()
+    words = ["cassandra", "--size", "tiny", "--runs", "1", "--json", "--cluster", address]
+    done = bench(*words, "--dir", tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    jobs = ["cassandra-load", *["cassandra-lookup"] * 2, *["cassandra-batch"] * 2]
+    assert [line["job"] for line in lines] == jobs
+    assert all(line["ours"] > 0 and line["ratio"] > 0 for line in lines)
