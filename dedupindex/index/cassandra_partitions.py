@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
@@ -33,7 +34,7 @@ class Partition(NamedTuple):
 
 
 class Partitions:
-    """The first rows of digests, by the digest's part of a key."""
+    """The first rows of digests, by the digest's part of a key; any number of threads may ask."""
 
     def __init__(
         self, session: Session, statement: Statement, came: Callable[[list[Partition]], None]
@@ -44,6 +45,7 @@ class Partitions:
         self._coming: Iterator[tuple[bytes, list[Row]]] = iter(())
         self._awaited: set[bytes] = set()
         self._outage = ""  # why what is awaited will not come
+        self._busy = threading.Lock()  # of two who take at once one would take the other's rows
 
     def forget(self) -> None:
         """Forget everything."""
@@ -62,8 +64,10 @@ class Partitions:
 
     def of(self, key: bytes) -> Partition:
         """What is there of a digest; raises `IndexUnavailable`."""
-        while key in self._awaited:
-            self._take()
+        if key in self._awaited:
+            with self._busy:
+                while key in self._awaited:
+                    self._take()
         found = self._known.get(key)
         if found is None:
             rows = self._session.execute(self._statement, key, AT_ONCE + 1)
@@ -76,11 +80,12 @@ class Partitions:
             raise IndexUnavailable(self._outage)
         try:
             came = dict(islice(self._coming, _STRETCH))
-            self._came([self._keep(key, rows) for key, rows in came.items()])
+            kept = [self._keep(key, rows) for key, rows in came.items()]
+            self._awaited -= came.keys()
+            self._came(kept)
         except IndexUnavailable as error:
             self._outage = str(error)
             raise
-        self._awaited -= came.keys()
 
     def _keep(self, key: bytes, rows: list[Row]) -> Partition:
         if len(self._known) >= 2 * _KEPT:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from dedupindex.index.cassandra_partitions import AT_ONCE
 from dedupindex.index.cassandra_schema import Statements
 from dedupindex.index.cassandra_state import About, Lease
 from dedupindex.index.cassandra_view import CassandraView
-from dedupindex.index.cells import DIGEST_KEY, Place
+from dedupindex.index.cells import DIGEST_KEY, Place, digest_prefix
 from dedupindex.index.cql import Row, Session, Statement, Use, connect
 from dedupindex.index.identity import Identity, Settings
 from dedupindex.index.protocol import Container
@@ -308,6 +309,29 @@ def test_a_load_reads_as_safely_as_it_writes(bench: Bench, monkeypatch: pytest.M
         bench.load([capture(2, A), *many(AT_ONCE + 5)])
     read = {one.use for one in seen if f"FROM {keyspace}.capture" in one.text}
     assert read == {Use.WRITE}
+
+
+def test_many_threads_take_in_what_was_read_ahead(tmp_path: Path) -> None:
+    """As those of one claim for many digests do: each finds the rows of its own."""
+
+    class Slow:
+        def execute_many(self, asked: Iterable[tuple[Statement, Any]]) -> Iterator[list[Row]]:
+            for _, (key, _) in asked:
+                time.sleep(0)  # others may run
+                yield [(1, b"", 1, key)]
+
+    session: Session = Slow()  # type: ignore[assignment]
+    view = CassandraView(session, Statements.of("k"), Settings().keys(), {}, tmp_path)
+    digests = [sha1(number) for number in range(4000)]
+    view.ahead(digests)
+
+    def rows(key: bytes) -> object:
+        reported = view.partition(key).reported
+        return reported and reported[0][2]
+
+    keys = [digest_prefix(digest) for digest in digests]
+    with ThreadPoolExecutor(32) as threads:
+        assert list(threads.map(rows, keys)) == keys
 
 
 # --- loads that are killed -----------------------------------------------------------------------
