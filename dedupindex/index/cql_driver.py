@@ -42,6 +42,7 @@ from dedupindex.index.cql import (
 
 _PROTOCOL = 4  # which Cassandra and ScyllaDB speak alike
 _BATCH = 10  # rows; nodes warn of batches of more partitions
+_BATCH_BYTES = 32 << 10  # after which a batch is sent: nodes refuse those above 50 KiB
 _BATCHES_IN_FLIGHT = 32
 _FAILURES = (DriverException, NoHostAvailable, ConnectionException, ErrorMessage, OSError)
 
@@ -115,17 +116,24 @@ class DriverSession:
         """Rows that are stored first on the same node, a few at a time: it need not ask others."""
         replicas = self._cluster.metadata.get_replicas
         open_ones: dict[Any, BatchStatement] = {}
+        weights: dict[Any, int] = {}
         for values in rows:
             bound = prepared.bind(values)
             hosts = replicas(bound.keyspace, bound.routing_key)
             host = hosts[0] if hosts else None
+            weight = sum(len(one) for one in bound.values if isinstance(one, bytes))
             batch = open_ones.get(host)
+            if batch is not None and weights[host] + weight > _BATCH_BYTES:
+                yield open_ones.pop(host)
+                batch = None
             if batch is None:
+                weights[host] = 0
                 batch = open_ones[host] = BatchStatement(
                     BatchType.UNLOGGED, consistency_level=self._writing
                 )
                 batch.is_idempotent = True
             batch.add(bound)
+            weights[host] += weight
             if len(batch) >= _BATCH:
                 yield open_ones.pop(host)
         yield from open_ones.values()

@@ -94,6 +94,15 @@ def test_many_rows_are_written_each_with_its_own_timestamp(
     assert list(cql.execute_many((get, (one,)) for one in keys)) == [[(b"new", 2)]] * 500
 
 
+def test_large_rows_are_no_batch_that_nodes_refuse(session: tuple[Session, bytes, str]) -> None:
+    cql, key, table = session
+    put = Statement(f"INSERT INTO {table} (k, n, v) VALUES (?, ?, ?)", Use.WRITE)
+    keys = [b"large" + key + b"%d" % number for number in range(40)]
+    cql.write_many(put, [(one, 1, bytes(9000)) for one in keys])
+    get = Statement(f"SELECT n FROM {table} WHERE k = ?")
+    assert list(cql.execute_many((get, (one,)) for one in keys)) == [[(1,)]] * 40
+
+
 def test_one_of_two_wins(session: tuple[Session, bytes, str]) -> None:
     cql, key, table = session
     back = Statement(f"SELECT v FROM {table} WHERE k = ? AND n = ?", Use.SERIAL)
