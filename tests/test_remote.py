@@ -325,6 +325,22 @@ def test_signatures_are_neither_kept_nor_shown(tmp_path: Path) -> None:
     assert b"1234" not in kept and b"X-Amz" not in kept
 
 
+@pytest.mark.parametrize(
+    ("address", "kept"),
+    [
+        ("https://a/x?file=monkey.warc.gz", "https://a/x?file=monkey.warc.gz"),
+        ("https://a/x?design=1&page=2", "https://a/x?design=1&page=2"),
+        ("https://a/x?file=b&X-Amz-Date=1&X-Amz-Signature=2", "https://a/x?file=b"),
+        ("https://a/x?sv=1&sr=b&sp=r&se=2026&sig=2", "https://a/x"),
+        ("https://a/x?AWSAccessKeyId=1&Expires=2&Signature=3&id=7", "https://a/x?id=7"),
+        ("https://a/x?access_token=1&api_key=2", "https://a/x"),
+        ("s3://bucket/key?versionId=3", "s3://bucket/key?versionId=3"),
+    ],
+)
+def test_what_names_an_object_is_kept_and_what_signs_is_not(address: str, kept: str) -> None:
+    assert remote.kept(address) == kept
+
+
 def test_without_the_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
     with pytest.raises(BadSource, match=r"pip install 'dedupindex\[remote\]'"):

@@ -11,7 +11,12 @@ _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _OTHERS = ("file", "local", "redis", "rediss", "unix")  # files here; Redis: see `browsertrix`
 _LOCAL = re.compile(r"(?:file|local)://(?:localhost(?=/))?")
 _PASSWORD = re.compile(r"[^/@:]*:[^/@]*@")
-_SECRET = re.compile(r"sig|token|key|secret|password|credential|auth", re.IGNORECASE)
+_SIGNED = re.compile(  # names of what signs a URL, and of when and how that was done
+    r"x-(amz|goog)-.*|expires|s[eprtv]|spr|sk(oid|tid|t|e|s|v)|"
+    r"(.*[-_.])?(sig|signature|token|key|secret|password|credentials?|auth|authorization)|"
+    r".*(accesskeyid|accessid|accesstoken|apikey)",
+    re.IGNORECASE,
+)
 
 
 def is_remote(path: str) -> bool:
@@ -40,8 +45,9 @@ def kept(address: str) -> str:
         return address
     rest = _PASSWORD.sub("", rest, count=1) if _PASSWORD.match(rest) else rest
     plain, question, query = rest.partition("?")
-    if question and scheme.lower() in WEB and _SECRET.search(query):
-        rest = plain
+    if question and scheme.lower() in WEB:
+        parts = [part for part in query.split("&") if not _SIGNED.fullmatch(part.split("=")[0])]
+        rest = plain + (question + "&".join(parts) if parts else "")
     return f"{scheme}://{rest}"
 
 
