@@ -119,7 +119,7 @@ class CassandraEngine:
                 if any(number != given for number, given in now.items()):
                     batches = numbered_anew(batches, self.identity.settings.keys(), now)
                 (loader.add if state.generation else loader.fill)(batches)
-            self._finish(load, state, loader.outcome, recount=killed)
+            self._finish(load, state, loader.outcome, lease, recount=killed)
         return loader.outcome
 
     def _begin(self, state: State) -> bool:
@@ -146,8 +146,11 @@ class CassandraEngine:
     def _numbers_of(self, names: frozenset[str]) -> set[int]:
         return numbers_of(self._view(), names)
 
-    def _finish(self, load: Load, state: State, outcome: Outcome, *, recount: bool) -> None:
-        """Write what becomes true with the captures; the state last."""
+    def _finish(
+        self, load: Load, state: State, outcome: Outcome, lease: Lease, *, recount: bool
+    ) -> None:
+        """Write what becomes true with the captures; the state last, while the lease lasts."""
+        lease.check()
         session, on, about = self._open(), self._on, self._about()
         fresh = {bytes_of(one.name): one for one in load.containers}
         gone = [bytes_of(name) for name in load.dropped if bytes_of(name) not in fresh]
@@ -167,6 +170,7 @@ class CassandraEngine:
         state.generation += 1
         state.note = load.note or state.note
         state.own_digests = state.own_digests and (load.own_digests or not load.runs)
+        lease.check()
         about.put("state", asdict(state), state.written)
         about.remove("loading", state.written + 1)
         self.identity = replace(self.identity, generation=state.generation)
