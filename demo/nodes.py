@@ -16,8 +16,11 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+
+from dedupindex.index.address import Address
+from dedupindex.index.cql import Statement, connect
 
 VERSION = "5.0.9"
 PEERS = Path(__file__).resolve().parents[1] / ".peers"
@@ -221,6 +224,16 @@ class Ring:
         chosen = "&".join(f"{name}={value}" for name, value in options.items())
         return f"cassandra://{hosts}/{keyspace or f'k{secrets.token_hex(6)}'}?{chosen}"
 
+    def await_all(self) -> None:
+        """Return when every node knows of all others: one that has just come is not counted yet."""
+        others, count = Statement("SELECT count(*) FROM system.peers"), len(self.nodes) - 1
+        end = time.monotonic() + DEADLINE
+        with closing(connect(Address.parse(self.address()))) as session:
+            while {session.execute(others)[0][0] for _ in range(4 * len(self.nodes))} != {count}:
+                if time.monotonic() > end:
+                    raise Failed("the nodes do not find each other")
+                time.sleep(0.2)
+
     def mend(self) -> None:
         """Start the nodes that were killed."""
         for node in self.nodes:
@@ -243,7 +256,9 @@ def ring(
             node.start(alone=count == 1)
             nodes.append(node)
             started(node)
-        yield Ring(nodes)
+        found = Ring(nodes)
+        found.await_all()
+        yield found
 
 
 def _free_port(addresses: list[str]) -> int:

@@ -30,7 +30,15 @@ from pathlib import Path
 from dedupindex.index import open_index
 from dedupindex.index.cells import Place
 from dedupindex.index.protocol import Container, Load
-index, runs, places, dropped, delay = json.loads(sys.argv[1])
+index, runs, places, dropped, delay, looks = json.loads(sys.argv[1])
+if looks:
+    from dedupindex.index.cassandra_state import Lease
+    def check(lease):
+        global looks
+        looks -= 1
+        if not looks:
+            signal.raise_signal(signal.SIGKILL)
+    Lease.check = check
 engine = open_index(Path(index), write=True)
 load = Load([Path(run) for run in runs], [(n, Place(*place)) for n, place in places],
             [Container("loaded", 1, "00", 1)], frozenset(dropped))
@@ -91,16 +99,23 @@ class Bench:
             return engine.load(load)
 
     def load_elsewhere(
-        self, captures: Iterable[Capture], dropped: Iterable[str] = (), delay: float = 0
+        self,
+        captures: Iterable[Capture],
+        dropped: Iterable[str] = (),
+        delay: float = 0,
+        looks: int = 0,
     ) -> bool:
-        """Load in another process, which dies after `delay` seconds if not 0; whether it ended."""
+        """Load in another process; whether it ended.
+
+        It dies after `delay` seconds if not 0; or when it looks at its lease so many times.
+        """
         runs = [str(run) for run in self.stage(captures)]
         places = [(number, place) for place, number in self.numbers.items()]
-        arguments = json.dumps([str(self.index), runs, places, list(dropped), delay])
+        arguments = json.dumps([str(self.index), runs, places, list(dropped), delay, looks])
         ended = subprocess.run(
             [sys.executable, "-c", LOADER, arguments], cwd=ROOT, capture_output=True, text=True
         )
-        assert ended.returncode == 0 or (delay and ended.returncode < 0), ended.stderr
+        assert ended.returncode == 0 or ((delay or looks) and ended.returncode < 0), ended.stderr
         return ended.returncode == 0
 
     @contextmanager

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from dedupindex.index.address import Address
 from dedupindex.index.cassandra_schema import made
-from dedupindex.index.cql import Statement, Use, connect, write_all
+from dedupindex.index.cql import Statement, Use, connect, patiently, write_all
 from demo import nodes
 from demo.nodes import DEADLINE, Ring
 from tests.conftest import need
@@ -69,7 +70,8 @@ class Keyspaces:
 
         yield one
         for address in set(taken) - self.spoiled:
-            self._empty(Address.parse(address).keyspace)
+            # The only node may have hung a moment ago, and be given up for as long.
+            patiently(partial(self._empty, Address.parse(address).keyspace))
             self._free.append(address)
 
     def _empty(self, keyspace: str) -> None:
