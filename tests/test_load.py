@@ -247,7 +247,7 @@ def test_new_workers_take_over_under_load(make_index: MakeIndex) -> None:
             lambda: len(now := set(children(server.process.pid))) == 2 and not now & before
         )
         answered = clients.answers
-        assert until(lambda: clients.answers > answered + 100)
+        assert until(lambda: clients.answers > answered + 100), clients.failures
         clients.finish()
         assert clients.failures == []
 

@@ -119,8 +119,9 @@ class Clients:
             try:
                 if connection.sock is None:
                     connection.connect()
-            except ConnectionError:  # nobody listens any more: nothing was asked
-                return
+            except ConnectionError:  # nobody listens, or not yet: nothing was asked
+                self._end.wait(0.01)
+                continue
             try:
                 connection.request("GET", question(1))
                 response = connection.getresponse()

@@ -69,6 +69,17 @@ def done(process: subprocess.Popen[str]) -> str:
     return out
 
 
+def patient(*words: object) -> str:
+    """What a command says that ends well, perhaps not at once: two busy nodes may be too slow."""
+    for _ in range(3):
+        process = command(str(words[0]), *words[1:])
+        out, err = process.communicate(timeout=DEADLINE)
+        if process.returncode != IndexUnavailable.exit_status:
+            break
+    assert process.returncode == 0, err
+    return out
+
+
 def until(condition: Callable[[], bool], seconds: float = DEADLINE) -> bool:
     """Whether a condition comes true in time."""
     end = time.monotonic() + seconds
@@ -151,7 +162,7 @@ def test_a_node_is_killed_while_others_look_up_and_write(nodes: Ring, tmp_path: 
             one.finish()
     assert [one.wrong for one in asking] == [[], []]
     assert sum(one.outages for one in asking) < 50
-    found = json.loads(done(command("index", "--check", "--json", index)))
+    found = json.loads(patient("index", "--check", "--json", index))
     assert found["ok"] and found["captures"] == FIRST + MORE
 
     # Two of three do not answer: nobody can tell.
@@ -177,7 +188,7 @@ def test_a_node_is_killed_while_others_look_up_and_write(nodes: Ring, tmp_path: 
     found = [one["duplicate"] for one in answer.get_json()["answers"]]
     assert found == [True, True, False]
     done(command("index", "--add", cdx(tmp_path, 0, 10, "more"), index))
-    found = json.loads(done(command("index", "--check", "--json", index)))
+    found = json.loads(patient("index", "--check", "--json", index))
     assert found["ok"] and found["captures"] == FIRST + MORE
 
 
