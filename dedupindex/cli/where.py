@@ -19,7 +19,6 @@ from dedupindex.errors import SettingsConflict
 from dedupindex.index import ENGINES, adopt
 from dedupindex.index.address import SCHEME, Address, is_cluster
 from dedupindex.index.identity import FILE, read_identity, same_engine
-from dedupindex.sources import passing
 
 _ADDRESS = "dedupindex.address"  # under which a context remembers that it was given one
 ENGINE_HELP = f"In INDEX's place: {SCHEME}host,host/keyspace."
@@ -107,6 +106,8 @@ def placed(
 
 def _is_source(path: Path) -> bool:
     """Whether what stands in the place of an INDEX is none."""
+    from dedupindex.sources import passing  # commands that only ask need not wait for it
+
     if path.is_dir():
         return not (path / FILE).exists() and any(path.iterdir())
     return path.exists() or str(path) == "-" or passing(str(path)) or has_magic(str(path))
