@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from dedupindex.cli.alike import alike_options
 from dedupindex.cli.common import UNSOUND, ComparingCommand, say, warn
 from dedupindex.cli.progress import shown
 from dedupindex.cli.where import any_index
@@ -51,14 +52,7 @@ _FILE = click.Path(path_type=Path)
     "--compare", default="strong-digest", show_default=True, metavar="HOW",
     help="What to compare before planning, as in bin/resolve. Rewriting always compares bytes.",
 )  # fmt: skip
-@click.option(
-    "--any-status", is_flag=True,
-    help="Let a record be a revisit of one with another HTTP status, such as 404 of 200.",
-)  # fmt: skip
-@click.option(
-    "--same-type", is_flag=True,
-    help="Let no record be a revisit of one with another HTTP Content-Type.",
-)  # fmt: skip
+@alike_options
 @click.option("--min-size", type=click.IntRange(0), default=0, help="Bytes of body; less stays.")
 @click.option("--min-gain", type=click.IntRange(1), default=1, help="Bytes gained; less stays.")
 @click.option("--memory", default="1GB", show_default=True, help="What DuckDB may take.")

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from dedupindex.cli.alike import alike_options
 from dedupindex.cli.common import SPARK, ComparingCommand, print_json, say
 from dedupindex.cli.where import any_index
 from dedupindex.files import whole
@@ -53,14 +54,7 @@ _PARTITION = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 @click.option(
     "--later", is_flag=True, help="Let originals be later than their copies where none is earlier."
 )
-@click.option(
-    "--any-status", is_flag=True,
-    help="Let a record be a revisit of one with another HTTP status, such as 404 of 200.",
-)  # fmt: skip
-@click.option(
-    "--same-type", is_flag=True,
-    help="Let no record be a revisit of one with another HTTP Content-Type.",
-)  # fmt: skip
+@alike_options
 @click.option(
     "--partition", default="1/1", show_default=True, metavar="K/N",
     help="Make only part K of N: each on a host of its own, put together in one PLAN.",
