@@ -13,9 +13,8 @@ from types import TracebackType
 
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
-from dedupindex.errors import Damaged, IndexUnavailable, StrategyUnavailable
+from dedupindex.errors import IndexUnavailable, StrategyUnavailable
 from dedupindex.index import byurl
-from dedupindex.index.answer_bytes import BROKEN
 from dedupindex.index.cassandra_partitions import Cell, Partition, Partitions
 from dedupindex.index.cassandra_places import bytes_of, key_of, text_of
 from dedupindex.index.cassandra_schema import Statements
@@ -27,13 +26,12 @@ from dedupindex.index.cells import (
     answers,
     canonical_prefix,
     container_of,
-    decode,
     digest_of_key,
     digest_prefix,
     entries_of,
 )
 from dedupindex.index.cql import Row, Session
-from dedupindex.index.marks import denied
+from dedupindex.index.decoding import Decoding
 from dedupindex.index.protocol import Container, Counts
 from dedupindex.index.runs import in_order
 from dedupindex.urlkey import urlkey
@@ -41,7 +39,7 @@ from dedupindex.urlkey import urlkey
 _PLACES_KEPT = 100_000
 
 
-class CassandraView:
+class CassandraView(Decoding):
     """What a cluster answers; see `protocol.View`."""
 
     def __init__(
@@ -140,11 +138,7 @@ class CassandraView:
 
     def denies(self, digest: Digest, capture: Capture) -> bool:
         key = self.keys.of(digest, capture.url)
-        cell = self.cell(key)
-        try:
-            return cell is not None and denied(entries_of(cell), capture)
-        except BROKEN as error:
-            raise Damaged(f"the entry under {key.hex()} is damaged: {error!r}") from error
+        return self.denied_in(key, self.cell(key), capture)
 
     def at_url(self, url: bytes) -> Iterator[Capture]:
         raise StrategyUnavailable(byurl.MISSING)
@@ -154,15 +148,6 @@ class CassandraView:
 
     def _decoded(self, start: bytes, cells: list[Cell]) -> list[Capture]:
         return [one for rest, cell in cells for one in self.decoded(start + rest, cell)]
-
-    def decoded(self, key: bytes, cell: bytes) -> list[Capture]:
-        """The originals of a cell; raises `Damaged`."""
-        try:
-            return [
-                decode(key, entry, self.place_of) for entry in entries_of(cell) if answers(entry)
-            ]
-        except BROKEN as error:
-            raise Damaged(f"the entry under {key.hex()} is damaged: {error!r}") from error
 
     # --- names -----------------------------------------------------------------------------------
 

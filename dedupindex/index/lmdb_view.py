@@ -12,29 +12,26 @@ import lmdb
 
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
-from dedupindex.errors import Damaged, IndexUnavailable, StrategyUnavailable
+from dedupindex.errors import IndexUnavailable, StrategyUnavailable
 from dedupindex.index import byurl
-from dedupindex.index.answer_bytes import BROKEN, PlainAnswers
+from dedupindex.index.answer_bytes import PlainAnswers
 from dedupindex.index.cells import (
     Keys,
     Place,
-    answers,
     canonical_prefix,
-    decode,
     digest_of_key,
     digest_prefix,
-    entries_of,
     urlkey_hash,
 )
+from dedupindex.index.decoding import Decoding
 from dedupindex.index.lmdb_trees import Trees, key_of, short, text_of
-from dedupindex.index.marks import denied
 from dedupindex.index.protocol import Container, Counts
 from dedupindex.urlkey import urlkey
 
 _PLACES_KEPT = 100_000
 
 
-class LmdbView:
+class LmdbView(Decoding):
     """A read transaction; see `protocol.View`. Enter it with ``with``."""
 
     __slots__ = ("_env", "_places", "keys", "trees", "txn")
@@ -81,12 +78,9 @@ class LmdbView:
     def denies(self, digest: Digest, capture: Capture) -> bool:
         key = self.keys.of(digest, capture.url)
         try:
-            cell = self.txn.get(key)
-            return cell is not None and denied(entries_of(cell), capture)
+            return self.denied_in(key, self.txn.get(key), capture)
         except lmdb.Error as error:
             raise IndexUnavailable(f"the index cannot be read: {error}") from error
-        except BROKEN as error:
-            raise Damaged(f"the entry under {key.hex()} is damaged: {error!r}") from error
 
     def at_url(self, url: bytes) -> Iterator[Capture]:
         found = self._listed(self.keys.tail(url)[: byurl.URL])
@@ -146,15 +140,6 @@ class LmdbView:
                 if not key.startswith(prefix):
                     return
                 yield key, cell
-
-    def decoded(self, key: bytes, cell: bytes) -> list[Capture]:
-        """The originals of a cell; raises `Damaged`."""
-        try:
-            return [
-                decode(key, entry, self.place_of) for entry in entries_of(cell) if answers(entry)
-            ]
-        except BROKEN as error:
-            raise Damaged(f"the entry under {key.hex()} is damaged: {error!r}") from error
 
     def place_of(self, number: int) -> Place:
         """What a container number stands for."""
