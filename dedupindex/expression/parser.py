@@ -1,0 +1,299 @@
+"""Text to a typed tree, or to a sentence that says where it ends to make sense and why.
+
+condition   and-ed ("or" and-ed)*               and-ed    negated ("and" negated)*
+negated     "not" negated | compared            compared  sum [SIGN sum | "=~" text | member]
+member      ["not"] "in" "(" sum ("," sum)* ")"
+sum         product (("+" | "-") product)*      product   single (("*" | "/") single)*
+single      "-" single | number | text | name | name "(" … ")" | "(" condition ")"
+"""
+
+from __future__ import annotations
+
+from dedupindex.errors import BadDate
+from dedupindex.expression.constants import SIZES, SPANS, moments, number
+from dedupindex.expression.regular import Wrong, translate
+from dedupindex.expression.tokens import Token, complain
+from dedupindex.expression.tree import (
+    Arithmetic,
+    Attribute,
+    Comparison,
+    Every,
+    Hostname,
+    Kind,
+    Literal,
+    Matching,
+    Measure,
+    Member,
+    Node,
+    Not,
+    Some,
+    Vocabulary,
+)
+from dedupindex.expression.words import KEYWORDS, Words, shown
+
+DEEPEST = 50  # parentheses, minuses and nots within each other
+_SIGNS = ("==", "!=", "<=", ">=", "<", ">")
+_OF = {  # kinds that arithmetic joins, and what comes of it
+    (Kind.NUMBER, "+", Kind.NUMBER): Kind.NUMBER,
+    (Kind.NUMBER, "-", Kind.NUMBER): Kind.NUMBER,
+    (Kind.NUMBER, "*", Kind.NUMBER): Kind.NUMBER,
+    (Kind.NUMBER, "/", Kind.NUMBER): Kind.NUMBER,
+    (Kind.TIME, "+", Kind.SPAN): Kind.TIME,
+    (Kind.SPAN, "+", Kind.TIME): Kind.TIME,
+    (Kind.TIME, "-", Kind.SPAN): Kind.TIME,
+    (Kind.TIME, "-", Kind.TIME): Kind.SPAN,
+    (Kind.SPAN, "+", Kind.SPAN): Kind.SPAN,
+    (Kind.SPAN, "-", Kind.SPAN): Kind.SPAN,
+    (Kind.SPAN, "*", Kind.NUMBER): Kind.SPAN,
+    (Kind.NUMBER, "*", Kind.SPAN): Kind.SPAN,
+    (Kind.SPAN, "/", Kind.NUMBER): Kind.SPAN,
+    (Kind.SPAN, "/", Kind.SPAN): Kind.NUMBER,
+}
+
+
+def condition(text: str, vocabulary: Vocabulary) -> Node:
+    """The condition that a text states; raises `BadQuery`."""
+    return _Parser(text, vocabulary).whole(Kind.CONDITION)
+
+
+def amount(text: str, vocabulary: Vocabulary) -> Node:
+    """The number that a text states; raises `BadQuery`."""
+    return _Parser(text, vocabulary).whole(Kind.NUMBER)
+
+
+class _Parser(Words):
+    def __init__(self, text: str, vocabulary: Vocabulary) -> None:
+        super().__init__(text)
+        self._vocabulary = vocabulary
+        self._depth = 0
+
+    def whole(self, kind: Kind) -> Node:
+        begin = self.here
+        node = self._condition()
+        if self.here.kind != "end":
+            self.fail(self.here, f"'and', 'or' or the end is expected, not {shown(self.here)}")
+        return self._of_kind(node, kind, begin)
+
+    def _of_kind(self, node: Node, kind: Kind, at: Token) -> Node:
+        if node.kind is not kind:
+            self.fail(at, f"{kind.value} is expected here, and this is {node.kind.value}")
+        return node
+
+    # --- conditions ----------------------------------------------------------------------------
+
+    def _condition(self) -> Node:
+        return self._joined("or")
+
+    def _joined(self, word: str) -> Node:
+        begin = self.here
+        first = self._joined("and") if word == "or" else self._negated()
+        several = [first]
+        while self.met(word):
+            self._of_kind(several[-1], Kind.CONDITION, begin)
+            begin = self.here
+            several.append(self._joined("and") if word == "or" else self._negated())
+            self._of_kind(several[-1], Kind.CONDITION, begin)
+        if len(several) == 1:
+            return first
+        return Some(tuple(several)) if word == "or" else Every(tuple(several))
+
+    def _negated(self) -> Node:
+        if not self.met("not"):
+            return self._compared()
+        begin = self.here
+        self._deeper(begin)
+        node = self._of_kind(self._negated(), Kind.CONDITION, begin)
+        self._depth -= 1
+        return Not(node)
+
+    def _deeper(self, token: Token) -> None:
+        self._depth += 1
+        if self._depth > DEEPEST:
+            self.fail(token, f"this is nested more than {DEEPEST} deep")
+
+    def _compared(self) -> Node:
+        left = self._sum()
+        token = self.here
+        if sign := self.met(*_SIGNS):
+            node = self._comparison(left, sign, self._sum(), token)
+        elif self.met("=~"):
+            node = self._matching(left, token)
+        elif self.met("in"):
+            node = self._member(left, token)
+        elif self.met("not"):
+            if not self.met("in"):
+                self.fail(self.here, f"'in' is expected after 'not', not {shown(self.here)}")
+            node = Not(self._member(left, token))
+        elif token.kind == "sign" and token.text == "=":
+            self.fail(token, "= means nothing here: write ==")
+        else:
+            return left
+        if self.here.text in _SIGNS and self.here.kind == "sign":
+            self.fail(self.here, "only two things are compared: join comparisons with 'and'")
+        return node
+
+    def _comparison(self, left: Node, sign: str, right: Node, token: Token) -> Node:
+        if left.kind is Kind.TEXT and right.kind is Kind.TIME:
+            turned = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}.get(sign, sign)
+            return self._comparison(right, turned, left, token)
+        if sign == "!=":
+            return Not(self._comparison(left, "==", right, token))
+        if left.kind is Kind.TIME and isinstance(right, Literal) and right.kind is Kind.TEXT:
+            return self._at_time(left, sign, right, token)
+        if left.kind is not right.kind or left.kind is Kind.CONDITION:
+            self.fail(token, f"{left.kind.value} and {right.kind.value} cannot be compared"
+                       + _advice(left, right))  # fmt: skip
+        return Comparison(sign, left, right)
+
+    def _at_time(self, left: Node, sign: str, right: Literal, token: Token) -> Node:
+        """A comparison with all the seconds that a date names."""
+        begin, end = self._moments(right, token)
+        if sign == "==":
+            return Every((Comparison(">=", left, begin), Comparison("<=", left, end)))
+        return Comparison(sign, left, begin if sign in ("<", ">=") else end)
+
+    def _moments(self, date: Literal, token: Token) -> tuple[Literal, Literal]:
+        try:
+            begin, end = moments(str(date.value))
+        except BadDate as error:
+            self.fail(token, str(error))
+        return Literal(Kind.TIME, begin), Literal(Kind.TIME, end)
+
+    def _matching(self, left: Node, token: Token) -> Node:
+        pattern = self.take()
+        if left.kind is not Kind.TEXT or pattern.kind != "text":
+            self.fail(token, "=~ takes text at its left, and at its right a regular expression "
+                       "in quotes")  # fmt: skip
+        try:
+            return Matching(left, *translate(pattern.text))
+        except Wrong as error:
+            at = pattern.at + 1 + error.at
+            complain(self.text, at, f"in this regular expression, {error}")
+
+    def _member(self, left: Node, token: Token) -> Node:
+        self.expect("(", "after 'in'")
+        found: list[Node] = []
+        while not found or self.met(","):
+            begin = self.here
+            value = self._sum()
+            if not isinstance(value, Literal):
+                self.fail(begin, "'in' takes constants")
+            found.append(self._comparison(left, "==", value, begin))
+        self.expect(")", "after the constants of 'in'")
+        if left.kind is Kind.TIME:  # which are stretches of time
+            return Some(tuple(found)) if len(found) > 1 else found[0]
+        values = [one.right for one in found if isinstance(one, Comparison)]
+        return Member(left, tuple(value for value in values if isinstance(value, Literal)))
+
+    # --- values --------------------------------------------------------------------------------
+
+    def _sum(self) -> Node:
+        node = self._product()
+        while sign := self.met("+", "-"):
+            node = self._arithmetic(node, sign, self._product())
+        return node
+
+    def _product(self) -> Node:
+        node = self._single()
+        while sign := self.met("*", "/"):
+            node = self._arithmetic(node, sign, self._single())
+        return node
+
+    def _arithmetic(self, left: Node, sign: str, right: Node) -> Node:
+        kind = _OF.get((left.kind, sign, right.kind))
+        if kind is None:
+            self.fail(self.last, f"{left.kind.value} {sign} {right.kind.value} has no meaning"
+                       + _advice(left, right, arithmetic=True))  # fmt: skip
+        return Arithmetic(sign, left, right, kind)
+
+    def _single(self) -> Node:
+        token = self.take()
+        if token.kind == "number":
+            return self._number(token)
+        if token.kind == "text":
+            return Literal(Kind.TEXT, token.text)
+        if token.kind == "word" and token.text.lower() not in KEYWORDS:
+            return self._named(token)
+        if token.kind == "sign" and token.text in "(-":
+            self._deeper(token)
+            node = self._inner() if token.text == "(" else self._negative(token)
+            self._depth -= 1
+            return node
+        return self.fail(token, f"a value is expected, not {shown(token)}")
+
+    def _inner(self) -> Node:
+        node = self._condition()
+        self.expect(")", "to end what a ( began")
+        return node
+
+    def _negative(self, token: Token) -> Node:
+        node = self._single()
+        if node.kind not in (Kind.NUMBER, Kind.SPAN):
+            self.fail(token, f"- {node.kind.value} has no meaning")
+        if isinstance(node, Literal) and not isinstance(node.value, str):
+            return Literal(node.kind, -node.value)
+        return Arithmetic("-", Literal(node.kind, 0), node, node.kind)
+
+    def _number(self, token: Token) -> Node:
+        found = number(token.text, token.unit)
+        if found is None and token.unit not in SPANS and token.unit.lower() not in ("", *SIZES):
+            self.fail(token, f"there is no unit {token.unit}, but {', '.join(SPANS)} of time and "
+                       "B, KB, MB, GB, TB, KiB, MiB, GiB, TiB of size")  # fmt: skip
+        if found is None:
+            self.fail(token, f"{token.text}{token.unit} is too large")
+        return found
+
+    def _named(self, token: Token) -> Node:
+        words = self._vocabulary
+        if token.text in words.measures:
+            return self._measure(token, words.measures[token.text])
+        if token.text in words.attributes:
+            side = self._side(token) if words.sides else ""
+            return Attribute(token.text, words.attributes[token.text], side, token.at)
+        if token.text == "hostname" and self.here.text == "(":
+            self.expect("(", "after hostname")
+            begin = self.here
+            node = self._of_kind(self._sum(), Kind.TEXT, begin)
+            self.expect(")", "after what hostname is asked of")
+            return Hostname(node)
+        known = ", ".join([*words.attributes, *words.measures])
+        return self.fail(token, f"there is no {token.text} here, but {known}")
+
+    def _side(self, name: Token) -> str:
+        sides = self._vocabulary.sides
+        meant = " or ".join(f"{name.text}({side})" for side in sides)
+        if not self.met("("):
+            self.fail(name, f"of which document? write {meant}")
+        token = self.take()
+        if token.text not in sides or token.kind != "word":
+            self.fail(token, f"of which document? write {meant}")
+        self.expect(")", f"after {name.text}({token.text}")
+        return token.text
+
+    def _measure(self, name: Token, settings: tuple[str, ...]) -> Node:
+        form = f"{name.text}({', '.join(f'{setting}=5' for setting in settings)})"
+        values: dict[str, int] = {}
+        found = self.met("(")
+        while found and len(values) < len(settings):
+            word, sign, value = self.take(), self.take().text == "=", self.take()
+            if (
+                word.text not in settings or word.text in values or not sign
+                or value.kind != "number" or not value.text.isdecimal() or value.unit
+                or int(value.text) < 1
+            ):  # fmt: skip
+                self.fail(word, f"{name.text} is written {form}")
+            values[word.text] = int(value.text)
+            if len(values) < len(settings):
+                self.met(",")
+        if not found or not self.met(")"):
+            self.fail(self.here, f"{name.text} is written {form}")
+        return Measure(name.text, tuple(values[setting] for setting in settings), name.at)
+
+
+def _advice(left: Node, right: Node, *, arithmetic: bool = False) -> str:
+    kinds = {left.kind, right.kind}
+    if Kind.NUMBER in kinds and (Kind.SPAN in kinds or arithmetic):
+        return ": lengths of time have units, as 7d, 12h, 30m, 45s"
+    if Kind.TIME in kinds:
+        return ": a time is compared with a time or with a date in quotes, as '2020-05'"
+    return ""
