@@ -69,10 +69,12 @@ class Crawls:
 
     def refresh(self) -> None:
         """Open the file if it is there now, and let go of one that was replaced."""
+        seen = self._opened
+        gone = seen is not None and not seen.store.in_place()  # nobody waits while a cluster is asked
         with self._busy:
             opened = self._opened
             self.answering = opened is not None  # another process may have changed a crawl
-            if opened is not None and not opened.store.in_place():
+            if opened is not None and opened is seen and gone:
                 # Its threads may still read: the file is closed when the last of them lets go.
                 threading.Thread(target=opened.writer.close, daemon=True).start()
                 self._opened = None

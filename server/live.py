@@ -1,9 +1,10 @@
 """The index that is being served, which others may replace at any moment.
 
 A worker looks a few times a second whether the files it opened are still the ones that stand
-there: a build may have named a new generation, or the whole directory may have been swapped. It
-then opens the new ones and lets go of the old. Requests that are under way finish on what they
-began with: the old files are closed when the last of them lets go.
+there: a build may have named a new generation, or the whole directory may have been swapped; and
+whether the keyspace on a cluster was dropped and loaded anew. It then opens the new ones and lets
+go of the old. Requests that are under way finish on what they began with: the old files are closed
+when the last of them lets go.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dedupindex.errors import DedupError, IndexUnavailable
 from dedupindex.index import open_index
 from dedupindex.index.answer_bytes import PlainAnswers, PlainView
 from dedupindex.index.identity import Identity, read_identity
-from dedupindex.index.protocol import Engine
+from dedupindex.index.protocol import Engine, in_place
 from dedupindex.policy import NO_POLICY, Policy
 from server.config import COUNT_EVERY, GATHER_EVERY, RELOAD_EVERY, RELOAD_GRACE
 from server.crawls import Crawls
@@ -60,6 +61,8 @@ class LiveIndex:
         """Open what stands there now, if it is not what is open."""
         with self._busy:
             try:
+                if self._opened is not None and not in_place(self._opened.engine):
+                    self._opened = None  # at once: it answers from what took its place
                 stamp = _stamp(self.index)
                 if stamp != self._stamp or self._opened is None:
                     self._open()

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from dedupindex.crawls.cassandra_tables import Said, crawls_back, put_crawls
 from dedupindex.crawls.crawl import Crawl
 from dedupindex.errors import IndexBusy, IndexUnavailable
-from dedupindex.index.cql import Session, conditionally
+from dedupindex.index.cql import Row, Session, conditionally
 
 AGE = 0.25  # seconds
 
@@ -32,6 +32,7 @@ class Known:
     """All crawls, in the order in which they began."""
 
     version: int = 0
+    writer: bytes = b""  # of this version: a keyspace that was made anew counts from 1 again
     crawls: Sequence[Crawl] = ()
     by_name: dict[str, Crawl] = field(init=False)
     by_number: dict[int, Crawl] = field(init=False)
@@ -79,19 +80,19 @@ class Registry:
     def _read(self) -> bool:
         """Read crawls anew if one has changed; false if one did so between two pages."""
         found = self._session.execute(self._said.version)
-        version = (found[0][1] or 0) if found else 0
-        if version == self._known.version:
+        said = _said(found[0][1:]) if found else (0, b"")
+        if said == (self._known.version, self._known.writer):
             return True
         rows = [
             row
             for page in self._session.scan(self._said.crawls)
             for row in page
-            if row[1] is not None
+            if row[2] is not None
         ]
-        if any(row[0] != rows[0][0] for row in rows):
+        if any(_said(row) != _said(rows[0]) for row in rows):
             return False
-        crawls = [Crawl.restored(json.loads(about)) for _, _, about in rows]
-        self._known = Known(rows[0][0] if rows else version, crawls)
+        crawls = [Crawl.restored(json.loads(about)) for *_, about in rows]
+        self._known = Known(*(_said(rows[0]) if rows else said), crawls)
         return True
 
     def put(self, before: Known, crawls: Sequence[Crawl]) -> None:
@@ -108,3 +109,8 @@ class Registry:
         if not done.won:
             raise Overtaken("crawls are begun or ended at this moment; send it again")
         time.sleep(AGE)
+
+
+def _said(row: Row) -> tuple[int, bytes]:
+    """The version with which a row begins, and who made it."""
+    return row[0] or 0, bytes(row[1] or b"")

@@ -65,7 +65,7 @@ class CassandraReading(Reading):
 
     def __init__(self, ground: Ground, known: Known) -> None:
         self.ground, self.known = ground, known
-        self.origin = ground.registry
+        self.origin = known
         self._view: CassandraView | None = None
 
     def along(self, base: Finder) -> CassandraReading:

@@ -85,7 +85,8 @@ class CassandraWriting(CassandraReading, Writing):
     def put_crawl(self, crawl: Crawl) -> None:
         self._crawls[crawl.number] = crawl
         crawls = {**self._before.by_number, **self._crawls}
-        self.known = Known(self._before.version, [crawls[number] for number in sorted(crawls)])
+        ordered = [crawls[number] for number in sorted(crawls)]
+        self.known = Known(self._before.version, self._before.writer, ordered)
 
     def count(self, crawl: Crawl, captures: int, size: int) -> None:
         self.add(crawl.number.to_bytes(4, "big") + COUNTS, (captures, size))

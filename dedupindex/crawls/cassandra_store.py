@@ -18,6 +18,7 @@ from dedupindex.crawls.store import Held, Store, Writing, cluster_of
 from dedupindex.errors import DedupError, IndexUnavailable
 from dedupindex.index.address import Address
 from dedupindex.index.cassandra_schema import Statements, made
+from dedupindex.index.cassandra_state import is_marked, mark_of
 from dedupindex.index.cql import connect
 
 _TRIES = 20  # of a step that changes crawls, while others do
@@ -45,6 +46,7 @@ class CassandraStore(Store):
         try:
             if not made(self._session, keyspace):
                 raise IndexUnavailable(f"the first build of {address} has not finished")
+            self._mark = mark_of(self._session, keyspace)
         except BaseException:
             self._session.close()
             raise
@@ -58,11 +60,16 @@ class CassandraStore(Store):
         )
 
     def in_place(self) -> bool:
-        """Whether the directory still names the same cluster."""
+        """Whether the directory still names the same cluster, and that has the same index."""
         try:
-            return cluster_of(self._index) == self._address
+            if cluster_of(self._index) != self._address:
+                return False
         except DedupError:
             return False
+        try:
+            return is_marked(self._session, self._address.keyspace, self._mark)
+        except IndexUnavailable:
+            return True  # there is no telling, for whoever asks anything else, either
 
     def forget_dead_readers(self) -> None:
         """There are none."""

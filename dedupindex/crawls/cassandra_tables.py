@@ -58,8 +58,8 @@ _UNDER = "SELECT rest, crawl, cell FROM {k}.capture WHERE dk = ? AND live = 1"
 _CLAIM = "SELECT crawl, until, secret FROM {k}.claim WHERE dk = ? AND namespace = ?"
 _AT = "crawl = ? AND kind = ? AND part = ?"
 _TEXTS = {
-    "version": "SELECT DISTINCT shelf, version FROM {k}.crawl WHERE shelf = 0",
-    "crawls": "SELECT version, number, about FROM {k}.crawl WHERE shelf = 0",
+    "version": "SELECT DISTINCT shelf, version, writer FROM {k}.crawl WHERE shelf = 0",
+    "crawls": "SELECT version, writer, number, about FROM {k}.crawl WHERE shelf = 0",
     "cells": f"{_UNDER} AND rest >= ? AND rest <= ?",
     "row": f"{_UNDER} AND rest >= ? AND rest <= ?",
     "put_row": "INSERT INTO {k}.capture (dk, live, rest, crawl, cell) VALUES (?, 1, ?, ?, ?)",

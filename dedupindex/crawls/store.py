@@ -40,7 +40,7 @@ class Reading(ABC):
     """What can be asked of one state of the crawls. Raises `IndexUnavailable` if it cannot tell."""
 
     origin: object
-    """The same object in all states of one store: what is known of one holds for its versions."""
+    """The same object in states of one store: what is known of one version holds for it again."""
     beside = True
     """Whether crawls lie beside the index, and are merged into it when they are committed."""
 

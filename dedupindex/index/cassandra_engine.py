@@ -21,7 +21,7 @@ from dedupindex.index.cassandra_check import counted, problems
 from dedupindex.index.cassandra_load import Loader, numbered_anew
 from dedupindex.index.cassandra_places import bytes_of, register
 from dedupindex.index.cassandra_schema import Statements, empty, made, make
-from dedupindex.index.cassandra_state import About, Lease, State, agree
+from dedupindex.index.cassandra_state import About, Lease, State, agree, is_marked, mark_of
 from dedupindex.index.cassandra_view import CassandraView
 from dedupindex.index.cells import Place
 from dedupindex.index.cql import Session, Use, connect, write_all
@@ -50,6 +50,7 @@ class CassandraEngine:
         self.address = Address.parse(self.identity.engine)
         self._on = Statements.of(self.address.keyspace)
         self._places: dict[int, Place] = {}
+        self._mark = ""
         self._session: Session | None = connect(self.address)
         try:
             self._made = made(self._session, self.address.keyspace)
@@ -60,6 +61,8 @@ class CassandraEngine:
 
     def _take_identity(self) -> None:
         """Believe the cluster; a directory only says which it is."""
+        # Before what it is the mark of: it may be replaced meanwhile.
+        self._mark = mark_of(self._open(), self.address.keyspace) if self._made else ""
         cluster = self._about().identity(self.identity.engine) if self._made else None
         if cluster is None:
             self.identity = replace(self.identity, generation=0)
@@ -85,6 +88,10 @@ class CassandraEngine:
     def _view(self) -> CassandraView:
         keys = self.identity.settings.keys()
         return CassandraView(self._open(), self._on, keys, self._places, self.index)
+
+    def in_place(self) -> bool:
+        """Whether what answers is still the index that was opened; see `protocol.in_place`."""
+        return is_marked(self._open(), self.address.keyspace, self._mark)
 
     def number_of(self, place: Place) -> int:
         return self._view().number_of(place) if self._made else 0

@@ -1,5 +1,8 @@
 """What an index on a cluster says of itself: identity, counts, the numbers given out, who loads.
 
+The identity has a mark of its own, so that who has the index open notices when its keyspace was
+dropped and loaded anew.
+
 Rows of the table ``about``. `state` is written last in a load, in one piece; `loading` stands from
 before the first capture until after that, so that it tells of a load that was killed. What such a
 load has written is true as it is; only the counts must then be made anew. All that loads
@@ -22,12 +25,13 @@ from typing import Any
 from dedupindex.errors import FormatFromFuture, IndexBusy, IndexUnavailable, SettingsConflict
 from dedupindex.index import identity as directory
 from dedupindex.index.address import Address
-from dedupindex.index.cassandra_schema import Statements
+from dedupindex.index.cassandra_schema import Statements, made
 from dedupindex.index.cql import (
     Session,
     Settled,
     Statement,
     Unclear,
+    Use,
     conditionally,
     write_all,
 )
@@ -115,8 +119,33 @@ class About:
 
     def identify(self, identity: Identity, written: int) -> None:
         """Say what the index will be, before its first load."""
-        said = {"format": directory.FORMAT, "settings": asdict(identity.settings)}
-        self.put("identity", {**said, "canonicaliser": identity.canonicaliser}, written)
+        said = {
+            "format": directory.FORMAT,
+            "settings": asdict(identity.settings),
+            "canonicaliser": identity.canonicaliser,
+            "mark": secrets.token_hex(8),
+        }
+        self.put("identity", said, written)
+
+    def mark(self) -> str:
+        """What no index has that takes the place of this one; "" where there is none."""
+        said = self.get("identity")
+        return "" if said is None else str(said.get("mark", ""))
+
+
+def mark_of(session: Session, keyspace: str) -> str:
+    """The mark of the index in a keyspace; a node that was away, and lacks it, is not believed."""
+    return About(session, Statements.of(keyspace, Use.WRITE)).mark()
+
+
+def is_marked(session: Session, keyspace: str, mark: str) -> bool:
+    """Whether a keyspace holds the index that has this mark; raises `IndexUnavailable`."""
+    try:
+        return mark_of(session, keyspace) == mark
+    except IndexUnavailable:
+        if made(session, keyspace):
+            raise
+        return False  # it was dropped
 
 
 def agree(mine: Identity, cluster: Identity, address: Address) -> None:

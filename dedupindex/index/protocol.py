@@ -137,6 +137,16 @@ def look_ahead(view: object, digests: Iterable[Digest]) -> None:
         ahead(digests)
 
 
+def in_place(engine: object) -> bool:
+    """Whether an engine still answers from the index that it opened; raises `IndexUnavailable`.
+
+    Files that are open stay what they are; in a cluster another index may take the place of one,
+    and what was kept of the old one (the names of containers) would be taken for its own.
+    """
+    asked = getattr(engine, "in_place", None)
+    return asked is None or bool(asked())
+
+
 class Engine(Protocol):
     """An open index. Raises `IndexUnavailable` when it cannot tell."""
 

@@ -27,10 +27,11 @@ from dedupindex.crawls.store import FILE, Store, Writing, make_store
 from dedupindex.crawls.view import Snapshot
 from dedupindex.errors import CrawlEnded, IndexUnavailable
 from dedupindex.index import open_index
-from dedupindex.index.address import DRIVERS
-from dedupindex.index.cql import Row, Session, Statement, Unclear, Use
+from dedupindex.index.address import DRIVERS, Address
+from dedupindex.index.cql import Row, Session, Statement, Unclear, Use, connect
 from dedupindex.index.identity import Settings
 from server.crawls import Crawls
+from server.live import LiveIndex
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.peers.cassandra import Keyspaces
@@ -374,3 +375,48 @@ def test_crawls_of_a_directory_that_names_another_index_are_let_go(
     with closing(make_store(index)) as store:
         begin(store)
     assert (index / FILE).exists()
+
+
+@pytest.mark.parametrize("noticed", [True, False], ids=["while-it-is-away", "afterwards"])
+def test_a_keyspace_that_is_dropped_and_loaded_anew_leaves_nothing_behind(
+    index: Path, make_index: MakeIndex, engine: str, server: Servers, noticed: bool
+) -> None:
+    """Numbers and versions begin anew there, and mean something else."""
+    live, other = LiveIndex(index), server()
+    live.refresh()
+
+    def names() -> list[str]:
+        with live.opened().engine.view() as view:
+            return [one.container for one in view.any(sha1(90), 10)]
+
+    def report(crawl: str) -> None:
+        for number in (1, 2):
+            one = capture(number, container=f"{number}.warc.gz")
+            live.crawls.write(
+                lambda writing, one=one: add(writing, writing.crawl(crawl), [one], SETTINGS, JUDGE)
+            )
+
+    assert names() == ["/warcs/1.warc.gz"]
+    live.crawls.write(partial(life.begin, name="a"), make=True)
+    report("a")
+    with other.reading() as reading:
+        assert [crawl.name for crawl in reading.crawls()] == ["a"]
+    address = Address.parse(engine)
+    with closing(connect(address)) as session:
+        session.define(f"DROP KEYSPACE {address.keyspace}")
+    if noticed:
+        live.refresh()
+        for ask in (live.opened, partial(live.crawls.crawl, "a")):
+            with pytest.raises(IndexUnavailable):
+                ask()
+    make_index([capture(89), capture(90, container="/warcs/2.warc.gz")], engine=engine)
+    with closing(make_store(index)) as fresh:
+        begin(fresh, "b")
+    with other.reading() as reading:  # which is of the same version, and knows nothing of it
+        assert [crawl.name for crawl in reading.crawls()] == ["b"]
+    live.refresh()
+    assert names() == ["/warcs/2.warc.gz"]
+    assert live.crawls.crawl("a") is None
+    report("b")
+    with closing(make_store(index)) as fresh:
+        assert [one.container for one in held(fresh, "b")] == ["1.warc.gz", "2.warc.gz"]
