@@ -44,6 +44,16 @@ def sync_directory(path: Path) -> None:
 
 
 @contextmanager
+def pinned(directory: Path) -> Iterator[Path]:
+    """A name of a directory that stays its own when another takes its place; raises `OSError`."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield Path(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
 def exclusive(path: Path, what: str) -> Iterator[None]:
     """Hold the lock file `path`; `IndexBusy` at once if another process holds it.
 

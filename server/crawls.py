@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -21,11 +22,13 @@ from dedupindex.crawls.counting import Counted, add_counted
 from dedupindex.crawls.crawl import Crawl
 from dedupindex.crawls.store import Reading, Store, Writing, has_store, make_store
 from dedupindex.crawls.view import NOTHING, Snapshot
-from dedupindex.errors import IndexUnavailable, UnknownCrawl
+from dedupindex.errors import DedupError, IndexUnavailable, UnknownCrawl
+from dedupindex.files import pinned
 from dedupindex.index.cells import Keys
 from dedupindex.index.protocol import Finder
 from dedupindex.lookup import Query
 from dedupindex.policy import NO_POLICY, Policy
+from server.config import RELOAD_GRACE
 from server.counting import Counting
 
 _T = TypeVar("_T")
@@ -34,8 +37,8 @@ _T = TypeVar("_T")
 class _Opened:
     """An open file of crawls, and what is known of its crawls, which are numbered by it."""
 
-    def __init__(self, index: Path) -> None:
-        self.store = make_store(index)
+    def __init__(self, index: Path, *, create: bool) -> None:
+        self.store = make_store(index, create=create)
         self.writer = self.store.writer()
         self.known = NOTHING
 
@@ -53,6 +56,15 @@ def plain_covers(crawl: Crawl | None) -> int:
     return -1 if crawl.strategy or crawl.policy.rules or crawl.namespace else crawl.covers
 
 
+def _there(index: Path) -> tuple[bool, IndexUnavailable | None]:
+    """Whether there are crawls, as one directory says; or why there is no telling."""
+    try:
+        with pinned(index) as home:
+            return has_store(home), None
+    except (DedupError, OSError) as error:
+        return False, IndexUnavailable(f"the index at {index} cannot be read: {error}")
+
+
 class Crawls:
     """Crawls beside one index; any number of threads may use it."""
 
@@ -60,6 +72,7 @@ class Crawls:
         self._index, self.policy = index, policy
         self._opened: _Opened | None = None
         self._error: IndexUnavailable | None = None  # what keeps a file from being open
+        self._away_since: float | None = None  # when what is open was first missed
         self._busy = threading.Lock()
         self.counting = Counting()
         self._counted = threading.Lock()  # the last to write waits for who is writing
@@ -68,24 +81,44 @@ class Crawls:
         process has not heard of a change: until the next `refresh` at most."""
 
     def refresh(self) -> None:
-        """Open the file if it is there now, and let go of one that was replaced."""
+        """Open the file if it is there now, and let go of one that was replaced.
+
+        While a directory is being replaced there is none for a moment: what is open still answers
+        rightly, and acknowledges no write. Longer than that, nobody knows whether it does.
+        """
         seen = self._opened
-        gone = seen is not None and not seen.store.in_place()  # nobody waits while a cluster is asked
+        gone = (
+            seen is not None and not seen.store.in_place()
+        )  # nobody waits while a cluster is asked
         with self._busy:
             opened = self._opened
             self.answering = opened is not None  # another process may have changed a crawl
-            if opened is not None and opened is seen and gone:
+            if opened is not None and not (opened is seen and gone):
+                self._away_since = None
+                return
+            there, error = _there(self._index)
+            if error is not None and opened is None:
+                return  # as it was: none, or none that can be told of
+            away = not there and (error is not None or (opened is not None and opened.store.beside))
+            if opened is not None and away and self._waits():
+                return
+            self._away_since, self._opened, self._error = None, None, error
+            if opened is not None:
                 # Its threads may still read: the file is closed when the last of them lets go.
                 threading.Thread(target=opened.writer.close, daemon=True).start()
-                self._opened = None
-            if self._opened is None:
-                self._error = None
-                if has_store(self._index):
-                    self._open()
+            if there:
+                self._open(create=False)
 
-    def _open(self) -> None:
+    def _waits(self) -> bool:
+        """Whether what was open may come back, or what takes its place."""
+        now = time.monotonic()
+        if self._away_since is None:
+            self._away_since = now
+        return now - self._away_since < RELOAD_GRACE
+
+    def _open(self, *, create: bool) -> None:
         try:
-            self._opened = _Opened(self._index)
+            self._opened, self._error = _Opened(self._index, create=create), None
             self.answering = True
         except IndexUnavailable as error:
             self._error = error
@@ -107,7 +140,7 @@ class Crawls:
             if self._opened is None and make:
                 if not os.access(self._index, os.W_OK):
                     raise IndexUnavailable(f"{self._index} cannot be written to by the server")
-                self._open()
+                self._open(create=True)
         opened = self._there()
         if opened is None:
             raise UnknownCrawl("no crawl was begun here; begin one with POST /crawls")

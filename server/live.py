@@ -65,7 +65,7 @@ class LiveIndex:
                     self._opened = None  # at once: it answers from what took its place
                 stamp = _stamp(self.index)
                 if stamp != self._stamp or self._opened is None:
-                    self._open()
+                    self._open(stamp)
                     self._stamp = stamp
                 self._failing_since = None
             except DedupError as error:
@@ -78,8 +78,10 @@ class LiveIndex:
                     self._opened = None
         self.crawls.refresh()
 
-    def _open(self) -> None:
+    def _open(self, stamp: _Stamp) -> None:
         engine = open_index(self.index)
+        if _stamp(self.index) != stamp:  # its files may be of two indexes
+            raise IndexUnavailable(f"the index at {self.index} is being replaced")
         with engine.view() as view:
             view.counts()
             # A plain answer knows no policy.

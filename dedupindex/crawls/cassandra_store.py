@@ -38,6 +38,8 @@ class Direct:
 class CassandraStore(Store):
     """Crawls in a keyspace."""
 
+    beside = False
+
     def __init__(self, index: Path, address: Address) -> None:
         """Connect; raises `IndexUnavailable`, also where there is no index yet."""
         self._index, self._address = index, address

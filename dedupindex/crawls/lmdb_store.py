@@ -19,8 +19,9 @@ from dedupindex.crawls.lmdb_state import LmdbReading, LmdbWriting, Trees
 from dedupindex.crawls.store import FILE, Held, Store
 from dedupindex.crawls.writer import GroupWriter
 from dedupindex.errors import IndexUnavailable
-from dedupindex.files import sync_directory
+from dedupindex.files import pinned, sync_directory
 from dedupindex.index import byurl
+from dedupindex.index.lmdb_file import open_in
 
 LOOKED_AT_ONCE = 100_000  # cells, in one read transaction
 _MAP_SIZE = 1 << 40  # address space, not disk
@@ -29,36 +30,41 @@ _MAP_SIZE = 1 << 40  # address space, not disk
 class LmdbStore(Store):
     """The open file. One process opens it once."""
 
-    def __init__(self, index: Path) -> None:
-        """Open, and make it if need be; raises `IndexUnavailable`.
+    def __init__(self, index: Path, *, create: bool = True) -> None:
+        """Open, and make it if need be and `create`; raises `IndexUnavailable`.
 
         Where nothing can be written, as in a copy on a read-only disk, it can be read.
         """
         self.path = index / FILE
-        write = os.access(index, os.W_OK)
-        made = not self.path.exists()
         try:
-            self._env = lmdb.open(
-                os.fsencode(self.path),
-                subdir=False,
-                map_size=_MAP_SIZE if write else 0,
-                readonly=not write,
-                lock=write,
-                create=write,
-                max_dbs=len(Trees._fields),
-                max_readers=1024,
-                max_spare_txns=32,
-                readahead=False,
-            )
-            names = Trees._fields[:-1]
-            trees: list[Any] = [self._env.open_db(name.encode(), create=write) for name in names]
-            trees.append(byurl.open_tree(self._env, create=write))
-            self.trees = Trees(*trees)
-            self._inode = os.stat(self.path).st_ino
-            if made:
-                sync_directory(index)
+            with pinned(index) as home:  # another index may take its place at any moment
+                made = not (home / FILE).exists()
+                if made and not create:
+                    raise FileNotFoundError(f"{self.path} is gone")
+                self._open(home, write=os.access(home, os.W_OK))
+                self._inode = os.stat(home / FILE).st_ino
+                if made:
+                    sync_directory(home)
         except (lmdb.Error, OSError) as error:
             raise IndexUnavailable(f"{self.path} cannot be opened: {error}") from error
+
+    def _open(self, home: Path, *, write: bool) -> None:
+        self._env = open_in(
+            home,
+            self.path,
+            map_size=_MAP_SIZE if write else 0,
+            readonly=not write,
+            lock=write,
+            create=write,
+            max_dbs=len(Trees._fields),
+            max_readers=1024,
+            max_spare_txns=32,
+            readahead=False,
+        )
+        names = Trees._fields[:-1]
+        trees: list[Any] = [self._env.open_db(name.encode(), create=write) for name in names]
+        trees.append(byurl.open_tree(self._env, create=write))
+        self.trees = Trees(*trees)
 
     def in_place(self) -> bool:
         try:

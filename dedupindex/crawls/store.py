@@ -223,6 +223,9 @@ class Writer(Protocol):
 class Store(ABC):
     """Open crawls. Any number of threads may use it. Raises `IndexUnavailable`."""
 
+    beside = True
+    """Whether it is a file beside the index."""
+
     def in_place(self) -> bool:
         """Whether what is open is what stands there."""
         return True
@@ -264,15 +267,18 @@ class Store(ABC):
         """Let go of it."""
 
 
-def make_store(index: Path) -> Store:
-    """The crawls of an index, opened and made if need be; raises `IndexUnavailable`."""
+def make_store(index: Path, *, create: bool = True) -> Store:
+    """The crawls of an index, opened, and made if need be and `create`; raises `IndexUnavailable`.
+
+    Without `create` a file must be there. On a cluster there is nothing to make.
+    """
     if address := cluster_of(index):
         from dedupindex.crawls.cassandra_store import CassandraStore
 
         return CassandraStore(index, address)
     from dedupindex.crawls.lmdb_store import LmdbStore
 
-    return LmdbStore(index)
+    return LmdbStore(index, create=create)
 
 
 def has_store(index: Path) -> bool:
@@ -282,7 +288,7 @@ def has_store(index: Path) -> bool:
 
 def open_store(index: Path) -> Store | None:
     """The crawls of an index, None if it never had one."""
-    return make_store(index) if has_store(index) else None
+    return make_store(index, create=False) if has_store(index) else None
 
 
 def cluster_of(index: Path) -> Address | None:
