@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from dedupindex.crawls.cassandra_tables import Said, crawls_back, put_crawls
 from dedupindex.crawls.crawl import Crawl
 from dedupindex.errors import IndexBusy, IndexUnavailable
-from dedupindex.index.cql import Row, Session, conditionally
+from dedupindex.index.cql import Row, Session, clock, conditionally
 
 AGE = 0.25  # seconds
 
@@ -54,20 +54,20 @@ class Registry:
 
     def known(self) -> Known:
         """The crawls as they were `AGE` seconds ago, or later; raises `IndexUnavailable`."""
-        return self._known if time.monotonic() - self._asked <= AGE else self.now()
+        return self._known if clock() - self._asked <= AGE else self.now()
 
     def now(self) -> Known:
         """The crawls as they are; raises `IndexUnavailable`.
 
         Threads that come while one asks share the next answer, or the outage.
         """
-        came = time.monotonic()
+        came = clock()
         with self._busy:
             if self._asked >= came:
                 return self._known
             if self._failed[0] >= came:
                 raise IndexUnavailable(str(self._failed[1]))
-            asked = time.monotonic()
+            asked = clock()
             try:
                 while not self._read():
                     pass

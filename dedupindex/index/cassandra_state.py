@@ -16,7 +16,6 @@ import os
 import secrets
 import socket
 import threading
-import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
@@ -32,6 +31,7 @@ from dedupindex.index.cql import (
     Statement,
     Unclear,
     Use,
+    clock,
     conditionally,
     write_all,
 )
@@ -172,7 +172,7 @@ class Lease:
         self._renewed = 0.0
 
     def __enter__(self) -> Lease:
-        self._renewed = time.monotonic()
+        self._renewed = clock()
         for _ in range(_TRIES):
             found = self._try(self._on.lease, self._text, LEASE)
             if not found.won and found.row is not None and _dead(found.row[0]):
@@ -197,7 +197,7 @@ class Lease:
 
     def check(self) -> None:
         """Raise `IndexUnavailable` if somebody else may be loading by now."""
-        if time.monotonic() - self._renewed > LEASE - _RENEWED:
+        if clock() - self._renewed > LEASE - _RENEWED:
             raise IndexUnavailable(
                 f"the right to write to {self._index} was lost, since the cluster did not answer "
                 "for a while; run the same command again"
@@ -206,11 +206,11 @@ class Lease:
     def _renew(self) -> None:
         while not self._ended.wait(_RENEWED):
             with suppress(IndexUnavailable):
-                now = time.monotonic()
+                began = clock()
                 values = LEASE, self._text, self._text
                 rows = self._session.execute(self._on.renew, *values)
                 if rows and rows[0][0]:
-                    self._renewed = now
+                    self._renewed = began
 
     def __exit__(
         self,

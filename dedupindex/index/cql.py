@@ -109,6 +109,15 @@ def conditionally(
     return Settled(False, found[0] if found else None)
 
 
+def clock() -> float:
+    """Seconds for what is of an age, or ends, in the cluster.
+
+    Those while this machine was suspended are among them, which `time.monotonic` leaves out: a
+    lease would seem to be held, and what is known to be fresh, when it woke up.
+    """
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 def patiently(work: Callable[[], Result]) -> Result:
     """Do idempotent work of many statements; a cluster that is away for a moment is waited for."""
     pause = PAUSE

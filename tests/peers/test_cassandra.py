@@ -282,6 +282,19 @@ def test_one_loads_at_a_time(make: Make) -> None:
     assert bench.held() == other.held()
 
 
+def test_a_machine_that_was_suspended_knows_that_its_lease_is_over(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.load([capture(1, A)])
+    session, on, _ = opened(bench)
+    really = time.clock_gettime
+    with Lease(session, on, "there") as lease:
+        lease.check()
+        monkeypatch.setattr("time.clock_gettime", lambda clock: really(clock) + 1000.0)
+        with pytest.raises(IndexUnavailable, match="right to write"):
+            lease.check()
+
+
 def test_a_load_reads_as_safely_as_it_writes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it did not see it would write over; lookups may be content with less."""
     bench.load([capture(1, A)])
