@@ -84,6 +84,20 @@ def test_a_bucket_is_hashed_as_a_folder(
     }
 
 
+@pytest.mark.parametrize("pattern", ["docs", "docs/**", "docs/x/*", "docs/x/**/*"])
+def test_an_object_whose_name_ends_with_a_slash_is_named(
+    tmp_path: Path, bucket: Bucket, pattern: str
+) -> None:
+    """fsspec cannot read it, and without content it only stands for a directory."""
+    bucket.put("docs/x/", b"content")
+    report, problems = hashed(f"{bucket.url}/{pattern}", tmp_path / "out", form="csv")
+    [problem] = problems
+    assert problem.container == f"{bucket.url}/docs/x/"
+    assert "ends with a slash" in problem.message
+    assert report.problems == 1
+    assert report.rows == len(DATA) if pattern == "docs" else report.rows > 0
+
+
 def gets(bucket: Bucket) -> list[str]:
     """The objects that were asked for, each time."""
     return [

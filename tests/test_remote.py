@@ -289,6 +289,18 @@ def test_names_that_look_like_globs(tmp_path: Path, bucket: Bucket) -> None:
     assert list(containers(tmp_path / "other")) == [f"{bucket.url}/a1x.warc.gz"]
 
 
+def test_an_object_whose_name_ends_with_a_slash_is_not_passed_over(
+    tmp_path: Path, bucket: Bucket
+) -> None:
+    bucket.put("crawl/a.warc.gz", archive(0, 3))
+    bucket.put("crawl/", b"")  # which only stands for the directory
+    assert not built(tmp_path / "index", f"{bucket.url}/crawl").problems
+    address = bucket.put("crawl/", archive(5, 3))
+    [problem] = built(tmp_path / "other", f"{bucket.url}/crawl").problems
+    assert problem.container == address
+    assert "ends with a slash" in problem.message
+
+
 def test_what_lasts_is_told_at_once(bucket: Bucket, tmp_path: Path) -> None:
     for address, said in [
         (f"{bucket.url}/none.warc.gz", "nothing is there"),

@@ -184,7 +184,8 @@ class _LocalWalk(_Walk[os.DirEntry[str]]):
 class _RemoteWalk(_Walk[Entry]):
     def _entries(self, top: str) -> Iterator[tuple[str, str, Entry]]:
         for entry in entries(top):
-            yield entry.address.rstrip("/").rpartition("/")[2], entry.address, entry
+            address = entry.address.rstrip("/") if entry.is_directory else entry.address
+            yield address.rpartition("/")[2], entry.address, entry
 
     def _enters(self, entry: Entry, *, links: bool) -> bool:
         return entry.is_directory
@@ -198,5 +199,5 @@ class _RemoteWalk(_Walk[Entry]):
 
 def _matcher(part: str) -> Callable[[str], object]:
     if part == "*":
-        return bool
+        return lambda name: True  # an object's name may end with a slash, so that this one is empty
     return re.compile(translate(part)).match

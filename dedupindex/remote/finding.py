@@ -66,9 +66,14 @@ def found(address: str) -> Iterator[Met]:
 
 def _met(address: str, said: dict[str, Any]) -> Met | None:
     """An object of a listing; None for a directory, and for what some tools put in its place."""
-    if said.get("type") == "directory" or address.endswith("/"):
+    if said.get("type") == "directory" or is_mark(address, said):
         return None
     return Met(address, facts_in(said, address))
+
+
+def is_mark(address: str, said: dict[str, Any]) -> bool:
+    """Whether an object only stands for a directory: it has nothing in it."""
+    return address.endswith("/") and not said.get("size")
 
 
 def facts_in(said: dict[str, Any], address: str) -> Facts:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from dedupindex.errors import BadSource
 from dedupindex.remote.address import kept
-from dedupindex.remote.finding import address_of, facts_in
+from dedupindex.remote.finding import address_of, facts_in, is_mark
 from dedupindex.remote.stores import Facts, patiently, said_by, store_of
 
 _PAGE = 1000  # names that S3 tells at once
@@ -29,7 +29,8 @@ class Entry(NamedTuple):
 def entries(directory: str) -> Iterator[Entry]:
     """What is in a directory, in no order; raises `BadSource`, in the midst of it, too.
 
-    Of S3 a page at a time is held, of other stores the names of the directory.
+    What some tools put in the place of a directory, an object of nothing, is passed over. Of S3 a
+    page at a time is held, of other stores the names of the directory.
     """
     store, path = store_of(directory)
     if hasattr(store, "_iterdir"):
@@ -40,7 +41,7 @@ def entries(directory: str) -> Iterator[Entry]:
         met = address_of(said["name"], directory, path)
         if said.get("type") == "directory":
             yield Entry(met, None)
-        elif met.rstrip("/") != directory.rstrip("/") and not met.endswith("/"):
+        elif not is_mark(met, said) and met != directory.rstrip("/"):
             try:
                 yield Entry(met, facts_in(said, met))
             except BadSource as error:

@@ -55,6 +55,8 @@ class RemoteFile(_File):
         What is read `in_order`, all of it, comes in large blocks from the first one on.
         """
         self._address = address
+        if address.endswith("/"):  # fsspec would read what is there without the slash
+            raise BadSource(f"{self.name} cannot be read: its name ends with a slash; rename it")
         self.facts = facts(address) if known is None else known
         self.size = self.facts.size
         self._blocks = _Blocks(self._fetch, least=MOST if in_order else LEAST)
