@@ -17,7 +17,7 @@ import click
 from dedupindex.cli.common import stated
 from dedupindex.errors import SettingsConflict
 from dedupindex.index import ENGINES, adopt
-from dedupindex.index.address import SCHEME, Address, is_cluster
+from dedupindex.index.address import SCHEME, Address, is_cluster, shown
 from dedupindex.index.identity import FILE, read_identity, same_engine
 
 _ADDRESS = "dedupindex.address"  # under which a context remembers that it was given one
@@ -32,7 +32,7 @@ def any_index(text: str) -> Path:
 def any_engine(text: str) -> str:
     """The type of an engine: its name, or the address of a cluster."""
     if text and text not in ENGINES and not is_cluster(text):
-        raise ValueError(f"{text!r} is not one of {', '.join(ENGINES)}, {SCHEME}…")
+        raise click.BadParameter(f"{shown(text)!r} is not one of {', '.join(ENGINES)}, {SCHEME}…")
     return str(Address.parse(text)) if is_cluster(text) else text
 
 
@@ -67,7 +67,8 @@ def asked_index(index: Path | None, engine: str) -> Path:
         found = read_identity(index).engine
         if not same_engine(found, engine):
             raise SettingsConflict(
-                f"the index at {index} is on engine {found}, not {engine}; leave --engine out"
+                f"the index at {index} is on engine {shown(found)}, not {engine}; "
+                "leave --engine out"
             )
     return index
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dedupindex.errors import BadInput, SettingsConflict
-from dedupindex.index.address import Address, is_cluster
+from dedupindex.index.address import Address, is_cluster, shown
 from dedupindex.index.identity import FILE, read_identity, same_engine
 from dedupindex.index.protocol import Engine
 
@@ -39,7 +39,9 @@ def open_index(index: Path, *, write: bool = False) -> Engine:
         from dedupindex.index.cassandra_engine import CassandraEngine
 
         return CassandraEngine(index, write=write)
-    raise BadInput(f"the index at {index} is on engine {engine!r}; this version has {ENGINES}")
+    raise BadInput(
+        f"the index at {index} is on engine {shown(engine)!r}; this version has {ENGINES}"
+    )
 
 
 def adopt(index: Path, address: Address) -> None:
@@ -52,7 +54,7 @@ def adopt(index: Path, address: Address) -> None:
     said = mine = read_identity(index) if (index / FILE).exists() else None
     if mine is not None and not same_engine(mine.engine, engine):
         raise SettingsConflict(
-            f"the index at {index} is on engine {mine.engine}, not {engine}; "
+            f"the index at {index} is on engine {shown(mine.engine)}, not {engine}; "
             "leave --engine out, or name another directory"
         )
     if mine is None or not mine.generation:

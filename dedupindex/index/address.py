@@ -31,6 +31,7 @@ PORT = 9042
 
 _KEYSPACE = re.compile(r"[a-z][a-z0-9_]{0,47}")
 _HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
+_USER = re.compile(r"^(\w+:/*)?.*@")
 _REPLICATION = re.compile(r"[1-9]\d?|[A-Za-z0-9_.-]+:[1-9]\d?(,[A-Za-z0-9_.-]+:[1-9]\d?)*")
 
 
@@ -60,15 +61,19 @@ class Address:
         keyspace = parts.path.removeprefix("/")
         if not text.startswith(SCHEME) or not parts.netloc or not _KEYSPACE.fullmatch(keyspace):
             raise BadInput(
-                f"{text!r} is no address of a cluster: write {SCHEME}host,host/keyspace, the "
-                "keyspace of at most 48 small letters, digits and _"
+                f"{shown(text)!r} is no address of a cluster: write {SCHEME}host,host/keyspace, "
+                "the keyspace of at most 48 small letters, digits and _"
             )
         hosts, ports = zip(*map(_host, parts.netloc.split(",")), strict=True)
         stated = {port for port in ports if port}
         if len(stated) > 1:
-            raise BadInput(f"{text!r}: the nodes of a cluster listen on one port, not on several")
+            raise BadInput(
+                f"{shown(text)!r}: the nodes of a cluster listen on one port, not on several"
+            )
+        if any("=" not in part for part in parts.query.split("&") if part):
+            raise BadInput(f"{shown(text)!r}: options are name=value, with & between")
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
-        return cls(hosts, keyspace, *stated or (PORT,), **_options(text, options))
+        return cls(hosts, keyspace, *stated or (PORT,), **_options(shown(text), options))
 
     def __str__(self) -> str:
         """The address as it is kept: what is at its default is left out."""
@@ -101,7 +106,20 @@ class Address:
 
 def is_cluster(text: str) -> bool:
     """Whether an engine's or index's name is an address of a cluster."""
-    return text.startswith(SCHEME)
+    return text[: len(SCHEME)].lower() == SCHEME
+
+
+def shown(text: str) -> str:
+    """What was given as an address, as it may be printed: without what may be a password.
+
+    That is what stands before an @, and the values of options that there are not.
+    """
+    plain, question, query = _USER.sub(r"\1…@", text).partition("#")[0].partition("?")
+    options = []
+    for part in query.split("&") if question else ():
+        name, is_value, _ = part.partition("=")
+        options.append(part if name in _READ else f"{name}=…" if is_value else "…")
+    return plain + question + "&".join(options)
 
 
 def _text(value: object) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from dedupindex.errors import Damaged, FormatFromFuture, IndexUnavailable, SettingsConflict
 from dedupindex.files import write_whole
-from dedupindex.index.address import Address, is_cluster
+from dedupindex.index.address import Address, is_cluster, shown
 from dedupindex.index.cells import Keys
 from dedupindex.urlkey import CANONICALISER
 
@@ -97,7 +97,7 @@ class Identity:
         """Raise `SettingsConflict`, naming the setting, unless a build with these may add here."""
         if not same_engine(self.engine, engine):
             raise SettingsConflict(
-                f"the index is on engine {self.engine}, not {engine}; "
+                f"the index is on engine {shown(self.engine)}, not {engine}; "
                 "to add to it leave --engine out"
             )
         self.agree_on_urlkeys()

@@ -6,9 +6,11 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from pathlib import Path
 
 import pytest
 
+from dedupindex.cli import main
 from dedupindex.errors import BadInput, IndexUnavailable
 from dedupindex.index.address import DRIVERS, PASSWORD, USER, Address
 from dedupindex.index.cql import (
@@ -22,6 +24,7 @@ from dedupindex.index.cql import (
     conditionally,
     connect,
 )
+from dedupindex.index.identity import Identity, Settings
 from tests.peers.cassandra import DEADLINE, Ring
 
 pytestmark = pytest.mark.peer
@@ -253,3 +256,43 @@ def test_no_password_is_repeated() -> None:
     with pytest.raises(BadInput, match=PASSWORD) as caught:
         Address.parse("cassandra://me:secret@a/k")
     assert USER in str(caught.value) and "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "cassandra://a/k?password=SECRET",
+        "cassandra://a/k?timeout=soon&password=SECRET",
+        "cassandra://a/k?consistency=SOME&SECRET",
+        "cassandra://a/Big?password=SECRET",
+        "cassandra://a:1,b:2/k?password=SECRET",
+        "cassandra://me:SECRET@a/k",
+        "cassandra://me:SEC/RET-SECRET@a/k",
+        "cassandra://me:?SECRET@a/k",
+        "cassandra://me:#SECRET@a/k",
+        "cassandra://a/Big#SECRET",
+        "CASSANDRA://me:SECRET@a/k",
+        "cassandra:/me:SECRET@a/k?password=SECRET",
+    ],
+)
+def test_no_secret_is_repeated_wherever_an_address_is_given(
+    address: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    if not address.startswith("cassandra:/me"):  # which is a path
+        with pytest.raises(BadInput) as caught:
+            Address.parse(address)
+        assert "SECRET" not in str(caught.value)
+        assert main(["lookup", address, "--digest", "sha1:" + "A" * 32]) != 0
+    assert main(["index", str(tmp_path), str(tmp_path / "index"), "--engine", address]) != 0
+    assert main(["index", "--stats", str(tmp_path / "index"), "--engine", address]) != 0
+    (tmp_path / "kept").mkdir()
+    Identity("lmdb", Settings()).write(tmp_path / "kept")
+    text = (tmp_path / "kept" / "index.json").read_text().replace('"lmdb"', f'"{address}"')
+    (tmp_path / "kept" / "index.json").write_text(text)
+    assert main(["index", "--stats", str(tmp_path / "kept")]) != 0
+    told = capsys.readouterr()
+    assert "SECRET" not in told.out + told.err
