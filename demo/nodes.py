@@ -135,12 +135,14 @@ def _fetch(directory: Path, home: Path) -> None:
 class Node:
     """A node, which may be killed and started again."""
 
-    def __init__(self, home: Path, jars: Path, address: str, port: int, storage: int) -> None:
+    def __init__(
+        self, home: Path, jars: Path, address: str, port: int, storage: int, also: str
+    ) -> None:
         self.address, self.port, self._home, self._jars = address, port, home, jars
         self._process: subprocess.Popen[bytes] | None = None
         (home / "conf").mkdir(parents=True)
         yaml = _YAML.format(address=address, port=port, storage=storage, home=home)
-        (home / "conf" / "cassandra.yaml").write_text(yaml)
+        (home / "conf" / "cassandra.yaml").write_text(yaml + also)
         (home / "conf" / "logback.xml").write_text(_LOGBACK.format(home=home))
 
     def start(self, *, alone: bool) -> None:
@@ -214,13 +216,13 @@ class Node:
 class Ring:
     """A cluster of nodes."""
 
-    def __init__(self, nodes: list[Node]) -> None:
-        self.nodes = nodes
+    def __init__(self, nodes: list[Node], **options: object) -> None:
+        self.nodes, self._options = nodes, options
 
     def address(self, keyspace: str = "", **options: object) -> str:
         """An address in it; without `keyspace`, of one that nobody has."""
         hosts = ",".join(f"{node.address}:{node.port}" for node in self.nodes)
-        options = {"replication": len(self.nodes), **options}
+        options = {"replication": len(self.nodes), **self._options, **options}
         chosen = "&".join(f"{name}={value}" for name, value in options.items())
         return f"cassandra://{hosts}/{keyspace or f'k{secrets.token_hex(6)}'}?{chosen}"
 
@@ -243,20 +245,27 @@ class Ring:
 
 @contextmanager
 def ring(
-    count: int, jars: Path, started: Callable[[Node], None] = lambda node: None
+    count: int,
+    jars: Path,
+    started: Callable[[Node], None] = lambda node: None,
+    also: str = "",
+    **options: object,
 ) -> Iterator[Ring]:
-    """A cluster of `count` nodes, all of it gone afterwards; `started` is told of each."""
+    """A cluster of `count` nodes, all of it gone afterwards; `started` is told of each.
+
+    `also` are further settings of the nodes, as YAML, and `options` those of its addresses.
+    """
     addresses = [f"127.0.0.{number}" for number in range(1, count + 1)]
     with tempfile.TemporaryDirectory(prefix="cassandra-") as folder, ExitStack() as stack:
         port, storage = _free_port(addresses), _free_port(addresses)
         nodes = []
         for number, address in enumerate(addresses):
-            node = Node(Path(folder) / str(number), jars, address, port, storage)
+            node = Node(Path(folder) / str(number), jars, address, port, storage, also)
             stack.callback(node.kill)  # it has to end before its directory goes
             node.start(alone=count == 1)
             nodes.append(node)
             started(node)
-        found = Ring(nodes)
+        found = Ring(nodes, **options)
         found.await_all()
         yield found
 

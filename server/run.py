@@ -30,7 +30,7 @@ from granian.server.mp import MPServer, WorkerProcess
 
 from dedupindex.errors import BadInput
 from dedupindex.index import open_index
-from dedupindex.index.address import PASSWORD, USER
+from dedupindex.index.address import ENVIRONMENT
 from dedupindex.index.protocol import Counts
 from server import doors, logs, shortcut
 from server.app import create_app
@@ -42,7 +42,7 @@ from server.notify import notify
 from server.upkeep import Upkeep
 
 _PARENT_EVERY = 1.0  # seconds between two looks at whether the main process is still there
-_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", USER, PASSWORD)
+_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", *ENVIRONMENT)
 
 
 class Started(NamedTuple):

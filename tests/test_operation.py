@@ -41,12 +41,14 @@ from tests.test_server_live import DEADLINE, PAGE, question, serving, until
 WORD = "word of the key"
 
 
-def certificate(place: Path, name: str, word: str = "") -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 that signs itself, and its key."""
+def certificate(
+    place: Path, name: str, word: str = "", host: str = "127.0.0.1"
+) -> tuple[Path, Path]:
+    """A certificate for an address that signs itself, and its key."""
     need("openssl", found=shutil.which("openssl") is not None)
     cert, key = place / f"{name}.pem", place / f"{name}.key"
     words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-days", "2", "-subj", f"/CN={name}"]
-    words += ["-addext", "subjectAltName=IP:127.0.0.1", "-out", str(cert), "-keyout", str(key)]
+    words += ["-addext", f"subjectAltName=IP:{host}", "-out", str(cert), "-keyout", str(key)]
     words += ["-passout", f"pass:{word}"] if word else ["-nodes"]
     subprocess.run(words, check=True, capture_output=True)
     return cert, key

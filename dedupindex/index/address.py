@@ -6,9 +6,12 @@
     datacenter        whose nodes are asked; by default that of the host that answers first
     timeout           seconds until an answer that does not come is an outage
     driver            cassandra-driver or acsylla
+    tls               all is encrypted, and a certificate names its node (node), or it is enough
+                      that an authority that we trust has signed it (authority)
 
 The options are those of a connection, and no part of what the index is. User and password come from
-the environment (`USER`, `PASSWORD`) and are kept nowhere.
+the environment (`USER`, `PASSWORD`) and are kept nowhere; so do the names of files for TLS
+(`AUTHORITY`, `CERTIFICATE`, `KEY`).
 """
 
 from __future__ import annotations
@@ -23,6 +26,11 @@ from dedupindex.errors import BadInput
 
 SCHEME = "cassandra://"
 USER, PASSWORD = "DEDUPINDEX_CASSANDRA_USER", "DEDUPINDEX_CASSANDRA_PASSWORD"
+AUTHORITY, CERTIFICATE, KEY = (
+    f"DEDUPINDEX_CASSANDRA_{name}" for name in ("AUTHORITY", "CERTIFICATE", "KEY")
+)
+ENVIRONMENT = (USER, PASSWORD, AUTHORITY, CERTIFICATE, KEY)
+NODE, SIGNED = "node", "authority"  # whom `tls` believes
 DRIVERS = ("cassandra-driver", "acsylla")
 LEVELS = (
     "LOCAL_QUORUM", "QUORUM", "EACH_QUORUM", "ALL", "LOCAL_ONE", "ONE", "TWO", "THREE"
@@ -48,6 +56,7 @@ class Address:
     datacenter: str = ""
     timeout: float = 5.0
     driver: str = DRIVERS[0]
+    tls: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Address:
@@ -147,6 +156,12 @@ def _driver(text: str) -> str:
     return text
 
 
+def _tls(text: str) -> str:
+    if text not in (NODE, SIGNED):
+        raise ValueError(f"{NODE} or {SIGNED}")
+    return text
+
+
 def _seconds(text: str) -> float:
     try:
         seconds = float(text)
@@ -170,6 +185,7 @@ _READ: dict[str, Callable[[str], Any]] = {
     "datacenter": str,
     "timeout": _seconds,
     "driver": _driver,
+    "tls": _tls,
 }
 
 

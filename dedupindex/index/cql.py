@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from dedupindex.errors import IndexUnavailable
 from dedupindex.index.address import PASSWORD, USER, Address
+from dedupindex.index.cql_tls import trust
 
 Row = tuple[Any, ...]
 Result = TypeVar("Result")
@@ -176,7 +177,7 @@ def connect(address: Address) -> Session:
     """A session with a cluster; the caller closes it. Raises `IndexUnavailable`."""
     key = (
         os.getpid(), frozenset(address.hosts), address.port, address.consistency, address.reading,
-        address.datacenter, address.timeout, address.driver,
+        address.datacenter, address.timeout, address.driver, address.tls,
     )  # fmt: skip
     with _SHARED.lock:
         session, count = _SHARED.held.get(key) or (_open(address), 0)
@@ -186,14 +187,15 @@ def connect(address: Address) -> Session:
 
 def _open(address: Address) -> Session:
     user, password = os.environ.get(USER, ""), os.environ.get(PASSWORD, "")
+    asked = trust(address, os.environ)
     try:
         if address.driver == "acsylla":
             from dedupindex.index.cql_acsylla import AcsyllaSession
 
-            return AcsyllaSession(address, user, password)
+            return AcsyllaSession(address, user, password, asked)
         from dedupindex.index.cql_driver import DriverSession
 
-        return DriverSession(address, user, password)
+        return DriverSession(address, user, password, asked)
     except ImportError as error:
         raise IndexUnavailable(
             f"an index on a cluster needs {address.driver}, which is not installed: "

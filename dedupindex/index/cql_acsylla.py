@@ -29,6 +29,7 @@ from dedupindex.index.cql import (
     Unclear,
     Use,
 )
+from dedupindex.index.cql_tls import Trust, texts
 
 _Found = TypeVar("_Found")
 _Asked = tuple[Statement, Sequence[Any]]
@@ -52,7 +53,9 @@ def _loop() -> asyncio.AbstractEventLoop:
 class AcsyllaSession:
     """A `Session` of acsylla."""
 
-    def __init__(self, address: Address, user: str, password: str) -> None:
+    def __init__(
+        self, address: Address, user: str, password: str, tls: Trust | None = None
+    ) -> None:
         self._reading = getattr(acsylla.Consistency, address.reading)
         self._writing = getattr(acsylla.Consistency, address.consistency)
         # A chunk takes a few rounds, each of which the driver ends in time.
@@ -60,18 +63,24 @@ class AcsyllaSession:
         self._prepared: dict[Statement, Any] = {}
         self._loop = _loop()
         try:
-            self._session = self._wait(self._connect(address, user, password))
+            self._session = self._wait(self._connect(address, user, password, tls))
         except IndexUnavailable as error:
             raise IndexUnavailable(
                 f"no node of {','.join(address.hosts)} answers on port {address.port}: {error}"
             ) from error
 
-    async def _connect(self, address: Address, user: str, password: str) -> Any:
+    async def _connect(self, address: Address, user: str, password: str, tls: Trust | None) -> Any:
+        authorities, own, key = texts(tls) if tls else (None, None, None)
         cluster = acsylla.create_cluster(
             list(address.hosts),
             port=address.port,
             username=user or None,
             password=password or None,
+            ssl_enabled=tls is not None,
+            ssl_trusted_cert=authorities,
+            ssl_cert=own,
+            ssl_private_key=key,
+            ssl_verify_flags=acsylla.SSLVerifyFlags.PEER_CERT,
             connect_timeout=address.timeout,
             request_timeout=address.timeout,
             load_balance_dc_aware=address.datacenter or None,

@@ -39,6 +39,7 @@ from dedupindex.index.cql import (
     Unclear,
     Use,
 )
+from dedupindex.index.cql_tls import Trust, context
 
 _PROTOCOL = 4  # which Cassandra and ScyllaDB speak alike
 _BATCH = 10  # rows; nodes warn of batches of more partitions
@@ -50,7 +51,9 @@ _FAILURES = (DriverException, NoHostAvailable, ConnectionException, ErrorMessage
 class DriverSession:
     """A `Session` of cassandra-driver."""
 
-    def __init__(self, address: Address, user: str, password: str) -> None:
+    def __init__(
+        self, address: Address, user: str, password: str, tls: Trust | None = None
+    ) -> None:
         self._reading = ConsistencyLevel.name_to_value[address.reading]
         self._writing = ConsistencyLevel.name_to_value[address.consistency]
         self._prepared: dict[Statement, PreparedStatement] = {}
@@ -69,6 +72,7 @@ class DriverSession:
             port=address.port,
             protocol_version=_PROTOCOL,
             auth_provider=PlainTextAuthProvider(user, password) if user else None,
+            ssl_context=context(tls) if tls else None,
             execution_profiles={EXEC_PROFILE_DEFAULT: profile},
             reconnection_policy=ConstantReconnectionPolicy(RECONNECT, None),
             idle_heartbeat_interval=HEARTBEAT,

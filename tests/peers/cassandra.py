@@ -17,14 +17,17 @@ __all__ = ["DEADLINE", "Keyspaces", "Ring", "ring"]
 
 
 @contextmanager
-def ring(count: int) -> Iterator[Ring]:
-    """A cluster of `count` nodes, all of it gone afterwards; skips where it cannot be had."""
+def ring(count: int, also: str = "", **options: object) -> Iterator[Ring]:
+    """A cluster of `count` nodes, all of it gone afterwards; skips where it cannot be had.
+
+    `also` and `options` as for `nodes.ring`.
+    """
     try:
         jars = nodes.jars()
     except nodes.Missing as missing:
         need(missing.what, found=False)
         raise
-    with nodes.ring(count, jars) as found:
+    with nodes.ring(count, jars, also=also, **options) as found:
         yield found
 
 

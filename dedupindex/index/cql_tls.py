@@ -1,0 +1,88 @@
+"""TLS to the nodes of a cluster, as the address and the environment have it.
+
+An address that says ``tls`` never speaks without; which files to use is of each machine, and so is
+told by its environment.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from dedupindex.errors import BadInput
+from dedupindex.index.address import AUTHORITY, CERTIFICATE, KEY, NODE, SCHEME, SIGNED, Address
+
+
+class Trust(NamedTuple):
+    """Who is believed, and who we are; file names, empty where there is none."""
+
+    authority: str  # PEM: who signs the certificates of nodes; the system's where it is empty
+    certificate: str  # PEM: our own
+    key: str
+    names: bool  # whether a certificate has to name the address of its node
+
+
+def trust(address: Address, environment: Mapping[str, str]) -> Trust | None:
+    """What the address and the environment ask for: nothing, if the address says no ``tls``.
+
+    Raises `BadInput` if the environment has files that would not be used.
+    """
+    authority, certificate, key = (
+        environment.get(name, "") for name in (AUTHORITY, CERTIFICATE, KEY)
+    )
+    if not address.tls:
+        for name, value in ((AUTHORITY, authority), (CERTIFICATE, certificate)):
+            if value:
+                raise BadInput(
+                    f"{name} is set, but the address has no tls, so all would go unencrypted: "
+                    f"write {SCHEME}…/{address.keyspace}?tls={NODE}, or unset it"
+                )
+        return None
+    return Trust(authority, certificate, key, address.tls == NODE)
+
+
+def context(asked: Trust) -> ssl.SSLContext:
+    """For cassandra-driver. Raises `BadInput` for files that cannot be used."""
+    try:
+        found = ssl.create_default_context(cafile=asked.authority or None)
+    except (OSError, ssl.SSLError) as error:
+        raise _unusable(AUTHORITY, asked.authority, error) from error
+    found.check_hostname = asked.names
+    if asked.certificate:
+        try:
+            found.load_cert_chain(asked.certificate, asked.key or None)
+        except (OSError, ssl.SSLError) as error:
+            raise _unusable(CERTIFICATE, asked.certificate, error) from error
+    return found
+
+
+def texts(asked: Trust) -> tuple[str, str | None, str | None]:
+    """Authorities, certificate and key as PEM, for acsylla, which takes no files.
+
+    Raises `BadInput` for files that cannot be read, and if certificates have to name their nodes:
+    acsylla has no look at that.
+    """
+    if asked.names:
+        raise BadInput(
+            f"acsylla does not look whether a certificate names its node: write tls={SIGNED} "
+            "if who signed it is enough, or driver=cassandra-driver"
+        )
+    paths = ssl.get_default_verify_paths()
+    authority = asked.authority or paths.cafile or ""
+    own = _text(CERTIFICATE, asked.certificate) if asked.certificate else None
+    key = _text(KEY, asked.key or asked.certificate) if own else None
+    return _text(AUTHORITY, authority), own, key
+
+
+def _text(name: str, path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read()
+    except OSError as error:
+        raise _unusable(name, path, error) from error
+
+
+def _unusable(name: str, path: str, error: Exception) -> BadInput:
+    reason = getattr(error, "strerror", None) or str(error)
+    return BadInput(f"{path or 'no file'} ({name}): {reason}; it must be a PEM file")
