@@ -6,8 +6,10 @@ import ctypes
 import gc
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dedupindex.errors import DedupError
@@ -23,6 +25,7 @@ _KILLED = (
     "same again to go on"
 )
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+_AHEAD = 4  # tasks for each process that are handed out at once
 _LOOK_EVERY = 0.2  # seconds between two looks at how far the processes are
 
 T = TypeVar("T")
@@ -94,6 +97,78 @@ def side_by_side(
     with workers(min(jobs, len(tasks)), _take, shared, patient=True) as pool:
         for future in as_completed([pool.submit(_work, work, task) for task in tasks]):
             yield future.result()
+
+
+def in_turn(
+    work: Callable[[Any, T], R],
+    shared: Any,
+    tasks: Iterable[T],
+    jobs: int,
+    killed: Callable[[T], Iterator[R]],
+) -> Iterator[R]:
+    """``work(shared, task)`` for every task, in `jobs` processes; results in the order of tasks.
+
+    Tasks are taken as they are needed, so that there may be any number. Hostile input may kill the
+    process that reads it: what was in hand then is done again, each task in a process of its own,
+    and `killed` yields the results in place of one that kills that, too.
+    """
+    if jobs <= 1:
+        for task in tasks:
+            yield work(shared, task)
+        return
+    from concurrent.futures import BrokenExecutor
+
+    left = iter(tasks)
+    while True:
+        taken: deque[T] = deque()
+        futures: deque[Future[R]] = deque()
+        with _pool(jobs, shared) as pool:
+            try:
+                while True:
+                    for task in islice(left, _AHEAD * jobs - len(taken)):
+                        taken.append(task)
+                        futures.append(pool.submit(_work, work, task))
+                    if not taken:
+                        return
+                    result = futures[0].result()
+                    taken.popleft()
+                    futures.popleft()
+                    yield result
+            except BrokenExecutor:
+                pass
+        for task in taken:
+            yield from _alone(work, shared, task, killed)
+
+
+def _alone(
+    work: Callable[[Any, T], R], shared: Any, task: T, killed: Callable[[T], Iterator[R]]
+) -> Iterator[R]:
+    from concurrent.futures import BrokenExecutor
+
+    with _pool(1, shared) as pool:
+        try:
+            result = pool.submit(_work, work, task).result()
+        except BrokenExecutor:
+            result = None
+    if result is None:
+        yield from killed(task)
+    else:
+        yield result
+
+
+@contextmanager
+def _pool(jobs: int, shared: Any) -> Iterator[ProcessPoolExecutor]:
+    """Processes that have what is shared; that one of them was killed is for the caller to see."""
+    from concurrent.futures import ProcessPoolExecutor
+
+    with ProcessPoolExecutor(
+        jobs, _context(), initializer=_begin, initargs=(os.getpid(), _take, shared)
+    ) as pool:
+        try:
+            yield pool
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
 
 
 _shared: list[Any] = []  # of a worker process

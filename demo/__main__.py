@@ -58,6 +58,7 @@ def _run(out: Path) -> int:
         print(f"   bin/index --stats {index}")
         print(f"   bin/serve {index}          then: curl 'http://127.0.0.1:8484/stats'")
         print(f"   bin/report {index} --against {second} --by mime --format csv")
+        print(f"   bin/corpus {first} {second} --revisits once --enrich html.title -o pages.jsonl")
         print("   bin/index --whitelist --mime '.*' DIRECTORY-OF-YOUR-WARCS my-index")
     return 1 if wrong else 0
 

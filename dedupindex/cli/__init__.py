@@ -41,6 +41,7 @@ ONCE = {  # what is done once, and has no settings that stay
     "dedup_hashes": "Keep one path of each hash in such shards.",
     "run_pipeline": "Do both on this machine.",
     "generate_corpus": "Make files to try that on.",
+    "corpus": "Cut a corpus out of an archive, by metadata first.",
     "plan": "Say how many machines, hours and dollars it takes.",
 }
 

@@ -111,6 +111,10 @@ class RemoteFile(_File):
         into = bytearray(min(count, max(self.size - offset, 0)))
         return bytes(into[: self.read_at(memoryview(into), offset)])
 
+    def range(self, count: int, offset: int) -> bytes:
+        """As `pread`, in one request for just these bytes: for records here and there."""
+        return self._fetch(offset, max(min(count, self.size - offset), 0))
+
     def changed(self) -> bool:
         """Whether the object is no longer what it was when it was opened; raises `BadSource`."""
         return facts_or_none(self._address) != self.facts

@@ -42,9 +42,14 @@ def cdxj(manifests: Iterable[Lines], journal: Callable[[Container], Journal]) ->
         for container in manifest.containers().values()
         for line in _container(container, manifest.lines(container.number), journal(container))
     )
+    yield from in_order(found)
+
+
+def in_order(lines: Iterator[bytes]) -> Iterator[bytes]:
+    """Any number of lines, sorted as bytes; holds a part of them at a time."""
     with ExitStack() as runs:
         parts: list[Iterable[bytes]] = []
-        while part := sorted(islice(found, _SORTED)):
+        while part := sorted(islice(lines, _SORTED)):
             if len(part) < _SORTED:
                 parts.append(part)
                 break

@@ -1,0 +1,183 @@
+"""``bin/corpus``: a corpus cut out of an archive, by metadata before any record is read."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dedupindex.cli.common import Command, print_json, say, warn
+from dedupindex.cli.progress import shown
+from dedupindex.cli.where import any_index
+from dedupindex.corpus.choosing import KEYS, REVISITS
+from dedupindex.corpus.corpus import Corpus
+from dedupindex.corpus.report import Report
+from dedupindex.corpus.running import nested
+from dedupindex.corpus.warcs import ENDING
+from dedupindex.errors import BadInput, Damaged
+from dedupindex.tables import amount, printable, singular
+
+EXAMPLES = """
+bin/corpus my.cdx --where "hostname == 'example.com' and status == 200" -o example.jsonl.gz
+bin/corpus my-warcs --where "mime == 'text/html'" --latest url --enrich html.title -o p.parquet
+bin/corpus my.cdxj --containers /data/warcs --revisits once -o once.warc.gz     and once.cdxj
+bin/corpus my-index --matching payload.string.text '(?i)flood' --enrich text | head
+bin/corpus my-warcs --map payload.string.text words my_module:count -o words.jsonl
+"""
+_LOOK = "it is written module:function, of a module that Python finds (PYTHONPATH)"
+
+
+@click.command(cls=Command, examples=EXAMPLES)
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
+@click.option(
+    "--containers", multiple=True, metavar="WHERE",
+    help="Where WARC files are, if not beside SOURCE: directory, file, address with a slash.",
+)  # fmt: skip
+@click.option(
+    "--where", multiple=True, metavar="EXPR",
+    help="Only captures whose metadata meet this (docs/corpus.md); all of several.",
+)  # fmt: skip
+@click.option(
+    "--matching", multiple=True, nargs=2, metavar="PATH REGEX",
+    help="Only captures in whose value at PATH this is found.",
+)  # fmt: skip
+@click.option(
+    "--latest", type=click.Choice(list(KEYS)),
+    help="Only the latest that is left of each URL, canonical URL or payload.",
+)  # fmt: skip
+@click.option("--first", type=click.Choice(list(KEYS)), help="The same with the first.")
+@click.option(
+    "--enrich", multiple=True, metavar="NAMES",
+    help="What to derive, separated by commas: response, string, text, html.title, language, …",
+)  # fmt: skip
+@click.option(
+    "--map", "maps", multiple=True, nargs=3, metavar="PATH NAME FUNCTION",
+    help="Add what module:function makes of the value at PATH, as NAME below it.",
+)  # fmt: skip
+@click.option(
+    "--revisits", type=click.Choice(REVISITS), default="resolve", show_default=True,
+    help="Read them as their originals, leave them out, or count each payload once.",
+)  # fmt: skip
+@click.option(
+    "--originals", metavar="INDEX", type=click.UNPROCESSED,
+    help="Look originals up there that SOURCE does not have.",
+)  # fmt: skip
+@click.option(
+    "-o", "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    help="By its ending .jsonl, .parquet, .cdxj or .warc.gz; .gz and .zst compress. Else stdout.",
+)  # fmt: skip
+@click.option(
+    "--jobs", type=click.IntRange(0), default=0, show_default="number of cores",
+    help="Processes that read records side by side.",
+)  # fmt: skip
+@click.option(
+    "--memory", default="1GB", show_default=True,
+    help="What DuckDB may take for metadata; the rest goes to disk.",
+)  # fmt: skip
+@click.option("-v", "--verbose", is_flag=True, help="Progress every second.")
+@click.option("--json", "as_json", is_flag=True, help="What was written as one JSON object.")
+def command(sources: tuple[str, ...], **options: Any) -> int:
+    """Cut a corpus out of SOURCE: CDX or CDXJ files, WARC and ARC files, or an index.
+
+    Captures are filtered by their metadata, and only of those that are left are records read, each
+    by its range. What is derived of a record stands in the output below what it was made of. What
+    fails is an error of its capture and stops nothing; the exit status is then 7.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave no file that is not whole
+    if options["as_json"] and options["out"] is None:
+        raise click.UsageError("--json says what was written: name that with -o")
+    with shown(verbose=options["verbose"]) as progress:
+        corpus = _corpus(sources, options).having(on_progress=progress)
+        report = _save(corpus, options["out"])
+    return _tell(report, options["out"], as_json=options["as_json"])
+
+
+def _corpus(sources: tuple[str, ...], options: dict[str, Any]) -> Corpus:
+    originals = options["originals"]
+    corpus = Corpus.of(*sources, containers=options["containers"]).having(
+        revisits=options["revisits"],
+        originals=any_index(originals) if originals else None,
+        jobs=options["jobs"],
+        memory=options["memory"],
+    )
+    for condition in options["where"]:
+        corpus = corpus.where(condition)
+    for path, pattern in options["matching"]:
+        corpus = corpus.filter(path, partial(_found, _compiled(pattern)))
+    if options["latest"]:
+        corpus = corpus.latest(options["latest"])
+    if options["first"]:
+        corpus = corpus.first(options["first"])
+    for names in options["enrich"]:
+        corpus = corpus.enrich(*filter(None, map(str.strip, names.split(","))))
+    for path, name, function in options["maps"]:
+        corpus = corpus.map(path, name, _function(function))
+    return corpus
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise BadInput(f"--matching: {pattern!r} is no regular expression: {error}") from error
+
+
+def _found(pattern: re.Pattern[str], value: object) -> bool:
+    return pattern.search(value if isinstance(value, str) else str(value)) is not None
+
+
+def _function(text: str) -> Callable[[Any], Any]:
+    """What ``module:function`` names; raises `BadInput`."""
+    module, _, name = text.partition(":")
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise BadInput(f"--map: {text!r} cannot be loaded: {error}; {_LOOK}") from error
+    if not callable(found):
+        raise BadInput(f"--map: {text!r} is no function")
+    made: Callable[[Any], Any] = found
+    return made
+
+
+def _save(corpus: Corpus, out: Path | None) -> Report:
+    if out is None:
+        report = Report()
+        for kept in corpus.kept(report, nested):
+            sys.stdout.buffer.write(kept.made + b"\n")
+        sys.stdout.buffer.flush()
+        return report
+    name = out.name.removesuffix(".gz").removesuffix(".zst")
+    if out.name.endswith(ENDING):
+        return corpus.save_as_warc(out)
+    if out.name.endswith(".parquet"):
+        return corpus.save_as_parquet(out)
+    if name.endswith(".cdxj"):
+        return corpus.save_as_cdxj(out)
+    if name.endswith((".jsonl", ".json", ".ndjson")):
+        return corpus.save_as_json(out)
+    raise BadInput(f"{out}: its ending says what to write: .jsonl, .parquet, .cdxj, {ENDING}; "
+                   ".jsonl.gz, .jsonl.zst")  # fmt: skip
+
+
+def _tell(report: Report, out: Path | None, *, as_json: bool) -> int:
+    warn(report.problems)
+    if as_json:
+        print_json(report.as_json())
+    elif out is not None:
+        click.echo(
+            singular(f"{report.entries:,} captures of {report.chosen:,} that their metadata left; "
+                     f"{report.records:,} records read, {amount(report.bytes_read)}; "
+                     f"{amount(report.bytes)} in ") + printable(str(out))
+        )  # fmt: skip
+    if report.refused:
+        say(singular(f"{report.refused:,} lines of the metadata are no captures"))
+    for name, count in sorted(report.errors.items()):
+        say(f"{name} failed for {count:,}, which have an error in its place")
+    return Damaged.exit_status if report.errors or report.problems else 0

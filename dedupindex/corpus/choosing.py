@@ -1,0 +1,189 @@
+"""The first phase: of all captures those that are wanted, by metadata alone, in DuckDB.
+
+What is filtered out is never held. Revisits get the place, media type and status of their originals
+before what asks for these is tried; where two passes over the source are needed for that, the
+second looks only for the digests that the first has left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from dedupindex.corpus.conditions import Condition
+from dedupindex.corpus.originals import FOUND, found_in
+from dedupindex.corpus.report import Report
+from dedupindex.errors import BadInput
+from dedupindex.resolve.engine import Database, number
+
+RESOLVE, SKIP, ONCE = REVISITS = ("resolve", "skip", "once")
+"""What becomes of revisits: read as their originals, left out, or read and each digest once."""
+
+_BASE32 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+_PLACE = ("beside", "container", "offset", "length")
+
+
+class Best(NamedTuple):
+    """One capture of each group stays: the latest, or the first."""
+
+    by: str  # one of `KEYS`
+    latest: bool
+
+    @property
+    def order(self) -> str:
+        """SQL for what comes first in a group; what it is must not depend on how rows came."""
+        way = "DESC" if self.latest else "ASC"
+        return f'"timestamp" {way}, revisit, url, container, "offset"'
+
+
+def digest_key(column: str) -> str:
+    """SQL for a digest however it is spelled: SHA-1 as bare base32, others as they are."""
+    bits = f"CAST(unhex(right({column}, 40)) AS BIT)::VARCHAR"
+    value = " + ".join(
+        f"{1 << (4 - at)} * CAST(substr(bits, 5 * i + {at + 1}, 1) AS INTEGER)" for at in range(5)
+    )
+    of_hex = (
+        f"list_transform([{bits}], lambda bits: array_to_string(list_transform(range(32), "
+        f"lambda i: substr('{_BASE32}', 1 + {value}, 1)), ''))[1]"
+    )
+    return (
+        f"CASE WHEN regexp_full_match({column}, '(?:(?i:sha-?1):)?[A-Z2-7]{{32}}') "
+        f"THEN right({column}, 32) "
+        f"WHEN regexp_full_match({column}, '(?:(?i:sha-?1):)?[0-9a-fA-F]{{40}}') THEN {of_hex} "
+        f"WHEN regexp_full_match({column}, '(?i:sha-?1):[a-z2-7]{{32}}') "
+        f"THEN upper(right({column}, 32)) ELSE {column} END"
+    )
+
+
+KEYS = {
+    "url": "url",
+    "surt": "coalesce(surt, url)",
+    "digest": digest_key("digest"),
+}
+
+
+def best_of(name: str, *, latest: bool) -> Best:
+    """Raises `BadInput` for a group that there is not."""
+    if name not in KEYS:
+        raise BadInput(f"captures are grouped by {', '.join(KEYS)}, not by {name!r}")
+    return Best(name, latest)
+
+
+Step = Condition | Best
+
+
+def choose(
+    database: Database,
+    source: str,
+    steps: Sequence[Step],
+    revisits: str,
+    index: Path | None,
+    report: Report,
+) -> None:
+    """Make the table ``chosen`` of what the relation `source` yields."""
+    database.execute(f"CREATE VIEW source AS {source}")
+    first = next((at for at, step in enumerate(steps) if isinstance(step, Best)), len(steps))
+    early = [step for step in steps[:first] if isinstance(step, Condition)]
+    of_payload = [step for step in early if step.of_payload]
+    wanted = [step.sql for step in early if not step.of_payload]
+    if revisits == SKIP:
+        wanted += ["NOT revisit", *(step.sql for step in of_payload)]
+    elif of_payload:
+        wanted.append(f"(revisit OR ({_all(step.sql for step in of_payload)}))")
+    where = f"good AND {_all(wanted)}" if wanted else "good"
+    database.execute(f"CREATE TABLE chosen AS SELECT * FROM source WHERE ({where}) OR NOT good")
+    report.refused += _refused(database)
+    if revisits != SKIP:
+        report.revisits += number(database, "SELECT count(*) FROM chosen WHERE revisit")
+        if report.revisits:
+            _resolve(database, index)
+            for condition in of_payload:
+                _narrow(database, condition)
+    last = [Best("digest", latest=False)] if revisits == ONCE else []
+    for step in [*steps[first:], *last]:
+        if isinstance(step, Best):
+            _best(database, step)
+        else:
+            _narrow(database, step)
+    report.chosen += number(database, "SELECT count(*) FROM chosen")
+
+
+def _all(conditions: Iterable[str]) -> str:
+    return " AND ".join(f"({one})" for one in conditions)
+
+
+def _refused(database: Database) -> int:
+    """Lines that are no captures, which leave the table."""
+    lines = number(database, "SELECT count(*) FROM chosen WHERE NOT good")
+    database.execute("DELETE FROM chosen WHERE NOT good")
+    known = database.execute(
+        "SELECT count(*) FROM duckdb_tables() WHERE table_name = 'reject_errors'"
+    ).fetchone()
+    if known and known[0]:
+        rejected = "SELECT count(DISTINCT (scan_id, file_id, line)) FROM reject_errors"
+        lines += number(database, rejected)
+    return lines
+
+
+def _narrow(database: Database, condition: Condition) -> None:
+    database.execute(f"DELETE FROM chosen WHERE ({condition.sql}) IS NOT TRUE")
+
+
+def _best(database: Database, best: Best) -> None:
+    """Keep one of each group; what has no key is a group of its own."""
+    key = KEYS[best.by]
+    database.execute(
+        "CREATE TABLE best AS SELECT * EXCLUDE (group_key) FROM "
+        f"(SELECT *, {key} AS group_key FROM chosen) QUALIFY group_key IS NULL OR "
+        f"row_number() OVER (PARTITION BY group_key ORDER BY {best.order}) = 1"
+    )
+    database.execute("DROP TABLE chosen")
+    database.execute("ALTER TABLE best RENAME TO chosen")
+
+
+def _resolve(database: Database, index: Path | None) -> None:
+    """Give revisits what is known of their originals, found by what they name, then by digest."""
+    key = digest_key("digest")
+    database.execute(
+        f"CREATE TABLE wanted AS SELECT DISTINCT {key} AS k FROM chosen "
+        "WHERE revisit AND digest IS NOT NULL"
+    )
+    columns = 'url, "timestamp", mime, status, beside, container, "offset", length'
+    database.execute(
+        f"CREATE TABLE originals AS SELECT {key} AS k, {columns} FROM source "
+        f"WHERE good AND NOT revisit AND {key} IN (SELECT k FROM wanted)"
+    )
+    one = 'arg_min(o, ("timestamp", url, container, "offset")) AS o FROM originals AS o'
+    database.execute(f'CREATE TABLE named AS SELECT k, url, "timestamp", {one} GROUP BY ALL')
+    database.execute(f"CREATE TABLE of_url AS SELECT k, url, {one} GROUP BY ALL")
+    database.execute(f"CREATE TABLE of_digest AS SELECT k, {one} GROUP BY ALL")
+    database.execute(f"CREATE TABLE {FOUND} AS SELECT * FROM originals LIMIT 0")
+    if index is not None:
+        found_in(index, database)
+    database.execute(
+        f"CREATE TABLE known AS SELECT k, {one.replace('originals', FOUND)} GROUP BY ALL"
+    )
+    has_place = "c.at_offset IS NOT NULL AND c.at_container IS NOT NULL"
+    values = {
+        "mime": "coalesce(c.mime, o.mime)",
+        "status": "coalesce(c.status, o.status)",
+        "to_url": "coalesce(o.url, c.to_url)",
+        "to_timestamp": 'coalesce(o."timestamp", c.to_timestamp)',
+        **{f"at_{name}": f'CASE WHEN {has_place} THEN c.at_{name} ELSE o."{name}" END'
+           for name in _PLACE},
+    }  # fmt: skip
+    replaced = ", ".join(f"{value} AS {name}" for name, value in values.items())
+    database.execute(
+        f"CREATE TABLE resolved AS SELECT c.* EXCLUDE (k, o) REPLACE ({replaced}) FROM "
+        "(SELECT r.*, coalesce(n.o, u.o, d.o, i.o) AS o FROM "
+        f"(SELECT *, {key} AS k FROM chosen WHERE revisit) AS r "
+        'LEFT JOIN named n ON n.k = r.k AND n.url = r.to_url AND n."timestamp" = r.to_timestamp '
+        "LEFT JOIN of_url u ON u.k = r.k AND u.url = r.url "
+        "LEFT JOIN of_digest d ON d.k = r.k LEFT JOIN known i ON i.k = r.k) AS c"
+    )
+    database.execute("DELETE FROM chosen WHERE revisit")
+    database.execute("INSERT INTO chosen BY NAME SELECT * FROM resolved")
+    for table in ("wanted", "originals", "named", "of_url", "of_digest", FOUND, "known",
+                  "resolved"):  # fmt: skip
+        database.execute(f"DROP TABLE {table}")

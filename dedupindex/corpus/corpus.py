@@ -1,0 +1,270 @@
+"""A corpus: captures of an archive, what is wanted of them, and where that goes."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from dedupindex.corpus import conditions, output
+from dedupindex.corpus.choosing import RESOLVE, REVISITS, Best, best_of, choose
+from dedupindex.corpus.conditions import Condition
+from dedupindex.corpus.enriching import Enrichment, Entry, known
+from dedupindex.corpus.places import Places
+from dedupindex.corpus.records import MOST
+from dedupindex.corpus.report import Report
+from dedupindex.corpus.running import (
+    Keep,
+    Kept,
+    Plan,
+    Run,
+    Test,
+    chunks,
+    counted,
+    here,
+    nested,
+    nothing,
+    spool,
+)
+from dedupindex.corpus.standard import check_packages, makers_of, named
+from dedupindex.corpus.told import OfContainers, OfIndex, OfLines, Told, Work, told_by
+from dedupindex.errors import BadInput
+from dedupindex.resolve.engine import working
+from dedupindex.tally import OnProgress
+
+Step = Condition | Best | Enrichment | Keep
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a corpus is made, whatever is in it."""
+
+    revisits: str = RESOLVE  # one of `choosing.REVISITS`
+    originals: Path | None = None  # an index in which originals of revisits are looked up, too
+    jobs: int = 0  # processes that read records; 0: as many as there are cores
+    memory: str = "1GB"  # for DuckDB; more goes to disk
+    most: int = MOST  # bytes of a record that are held
+    work: Path | None = None  # a directory with room for what does not fit in memory
+    run: Run | None = None  # in the place of processes here
+    on_progress: OnProgress = lambda seen: None
+
+    @property
+    def processes(self) -> int:
+        return self.jobs or len(os.sched_getaffinity(0))
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Captures, and what is to be done with them: nothing is read before it is counted or saved.
+
+    Every operation returns another corpus. Raises `BadInput`, `BadSource` and `BadQuery` as soon
+    as something cannot be meant.
+    """
+
+    told: Told
+    settings: Settings = field(default_factory=Settings)
+    steps: tuple[Step, ...] = ()
+
+    # --- where captures are known from ---------------------------------------------------------
+
+    @classmethod
+    def from_cdx(
+        cls, *sources: str | Path, containers: str | Path | tuple[str, ...] = ()
+    ) -> Corpus:
+        """Captures of CDX and CDXJ files, directories or addresses of such.
+
+        `containers` says where their WARC files are, if not beside them: a directory that is
+        searched to its bottom, an address that ends with a slash, or several of these.
+        """
+        return cls(OfLines(_texts(sources), _texts(containers)))
+
+    @classmethod
+    def from_warcs(cls, *sources: str | Path) -> Corpus:
+        """Captures of WARC and ARC files, which are read through: they are their own metadata."""
+        return cls(OfContainers(_texts(sources)))
+
+    @classmethod
+    def from_index(cls, index: str | Path, containers: str | Path | tuple[str, ...] = ()) -> Corpus:
+        """The originals of an index: each payload once for every URL that had it."""
+        return cls(OfIndex(Path(index), _texts(containers)))
+
+    @classmethod
+    def of(cls, *sources: str | Path, containers: str | Path | tuple[str, ...] = ()) -> Corpus:
+        """Whichever of these it is that is named."""
+        return cls(told_by(_texts(sources), _texts(containers)))
+
+    def having(self, **settings: Any) -> Corpus:
+        """The same with other `Settings`."""
+        chosen = replace(self.settings, **settings)
+        if chosen.revisits not in REVISITS:
+            raise BadInput(f"revisits are {', '.join(REVISITS)}, not {chosen.revisits!r}")
+        return replace(self, settings=chosen)
+
+    # --- which are wanted ----------------------------------------------------------------------
+
+    def where(self, condition: str) -> Corpus:
+        """Those whose metadata meet a condition: ``status == 200 and mime == 'text/html'``."""
+        return self._with(*conditions.conditions(condition))
+
+    def latest(self, by: str = "url") -> Corpus:
+        """Of all captures with the same `url`, `surt` or `digest` the latest.
+
+        After a `filter` it is the latest of those that pass it.
+        """
+        return self._with(best_of(by, latest=True))
+
+    def first(self, by: str = "digest") -> Corpus:
+        """Of all captures with the same `digest`, `url` or `surt` the first."""
+        return self._with(best_of(by, latest=False))
+
+    def filter(self, path: str, test: Callable[[Any], object] = bool) -> Corpus:
+        """Those for whose value at a path `test` is true.
+
+        Those that have none are left out. Where an error stands in its place, the capture stays
+        and has it: what it is cannot be told.
+        """
+        known(self._makers(), path)
+        self._check(path)
+        return self._with(Keep(path, test))
+
+    # --- what is made of them ------------------------------------------------------------------
+
+    def enrich(self, *enrichments: str | Enrichment) -> Corpus:
+        """Add what is called so, or one's own `Enrichment`; what it is made of is not output."""
+        found = [named(one) if isinstance(one, str) else one for one in enrichments]
+        corpus = self._with(*found)
+        for one in found:
+            check_packages(one)
+            if one.of:
+                known(corpus._makers(), one.of)
+                corpus._check(one.of)
+        return corpus
+
+    def map(self, path: str, name: str, function: Callable[[Any], Any]) -> Corpus:
+        """Add what `function` makes of the value at a path, as `name` below it."""
+        return self.enrich(Enrichment(name, path, (name,), lambda value, entry: function(value)))
+
+    # --- what comes of it ----------------------------------------------------------------------
+
+    def count(self) -> int:
+        """How many captures there are; no record is read if metadata alone can tell."""
+        report = Report()
+        for _ in self.kept(report, nothing):
+            pass
+        return report.entries
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Every capture as it would be saved as JSON."""
+        for kept in self.kept(Report()):
+            yield orjson.loads(kept.made)
+
+    def peek(self, count: int = 1) -> str:
+        """The first captures, for people."""
+        with closing(self.kept(Report())) as kept:
+            shown = [
+                orjson.dumps(orjson.loads(one.made), option=orjson.OPT_INDENT_2).decode()
+                for one in islice(kept, count)
+            ]
+        return "\n".join(shown)
+
+    def save_as_json(self, path: str | Path) -> Report:
+        """Lines of JSON; compressed if the name ends with ``.gz`` or ``.zst``."""
+        return self._saved(path, output.as_lines)
+
+    def save_as_parquet(self, path: str | Path) -> Report:
+        """A table with a column for each thing that is known, and for each value."""
+        return self._saved(path, output.as_parquet)
+
+    def save_as_cdxj(self, path: str | Path) -> Report:
+        """A CDXJ of the captures, sorted."""
+        return self._saved(path, output.as_cdxj)
+
+    def save_as_warc(self, path: str | Path) -> Report:
+        """The records themselves, and a CDXJ beside them; see `warcs`."""
+        from dedupindex.corpus.warcs import as_warc
+
+        return self._saved(path, as_warc)
+
+    # --- how -----------------------------------------------------------------------------------
+
+    def _with(self, *steps: Step) -> Corpus:
+        corpus = replace(self, steps=self.steps + steps)
+        corpus._makers()
+        corpus._parted()
+        return corpus
+
+    def _makers(self) -> dict[str, Enrichment]:
+        return makers_of(tuple(step for step in self.steps if isinstance(step, Enrichment)))
+
+    def _check(self, path: str) -> None:
+        """Raise `BadInput` if packages are missing for what a value is made of."""
+        makers = self._makers()
+        while path in makers:
+            check_packages(makers[path])
+            path = makers[path].of
+
+    def _parted(self) -> tuple[list[Condition | Best], Plan]:
+        """What DuckDB does, and what is done for each capture."""
+        early: list[Condition | Best] = []
+        tests: list[Test] = []
+        after: list[Test] = []
+        best: Best | None = None
+        for step in self.steps:
+            if isinstance(step, Enrichment):
+                continue
+            if isinstance(step, Keep):
+                (tests if best is None else after).append(step)
+            elif isinstance(step, Condition):
+                (early if best is None else after).append(step)
+            elif not tests:
+                early.append(step)
+            elif best is None:
+                best = step
+            else:
+                raise BadInput("after a filter on values captures are grouped only once: save "
+                               "what there is, and begin again with it")  # fmt: skip
+        shown = tuple(step for step in self.steps if isinstance(step, Enrichment))
+        return early, Plan(
+            tuple(tests), best, tuple(after), shown, self._makers(), self.settings.most, nested
+        )
+
+    def _saved(self, path: str | Path, save: output.Save) -> Report:
+        report = Report()
+        begin = time.monotonic()
+        save(self, Path(path), report)
+        report.seconds = time.monotonic() - begin
+        return report
+
+    def kept(
+        self, report: Report, render: Callable[[Entry], bytes] = nested
+    ) -> Generator[Kept, None, None]:
+        """Every capture that passes, and what `render` makes of it."""
+        early, plan = self._parted()
+        settings = self.settings
+        beside = settings.work or Path(tempfile.gettempdir())
+        with tempfile.TemporaryDirectory(prefix=".corpus-", dir=beside) as name:
+            home = Path(name)
+            task = Work(home, settings.processes, report.problems)
+            source = self.told.relation(task)
+            with working(home, settings.memory, 0) as (database, _):
+                choose(database, source, early, settings.revisits, settings.originals, report)
+                places = Places(self.told.places)
+                spool(database, plan.best, places, home / "chosen", settings.processes,
+                      report.chosen)  # fmt: skip
+            run = settings.run or here(settings.processes)
+            done = run(plan._replace(render=render), chunks(home / "chosen"))
+            yield from counted(done, report, settings.on_progress)
+
+
+def _texts(paths: Any) -> tuple[str, ...]:
+    if isinstance(paths, str | os.PathLike):
+        paths = (paths,)
+    return tuple(map(os.fspath, paths))

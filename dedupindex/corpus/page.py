@@ -1,0 +1,132 @@
+"""Text and HTML of the web: the one door to Resiliparse, which is an extra.
+
+It decodes, parses and extracts as browsers do, and takes anything. What kills it all the same ends
+the process that reads, and costs that one record (`processes.in_turn`).
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from typing import Any
+from urllib.parse import urljoin
+
+from resiliparse.extract.html2text import extract_plain_text
+from resiliparse.parse.encoding import detect_encoding, detect_mime, map_encoding_to_html5
+from resiliparse.parse.html import HTMLTree
+from resiliparse.parse.lang import detect_fast
+
+HTML = frozenset(("text/html", "application/xhtml+xml"))
+_TEXTUAL = re.compile(r"text/.*|.*[/+](?:json|xml|javascript|ecmascript|x-javascript|yaml|csv)")
+_CHARSET = re.compile(r"charset\s*=\s*[\"']?([A-Za-z0-9_.:-]+)", re.IGNORECASE)
+_BOMS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_LOOKED_AT = 1 << 16  # bytes in which signs of a type are looked for
+_TAG = re.compile(  # what a page begins with, of the MIME Sniffing Standard, section 7.1
+    rb"(?:\xef\xbb\xbf)?[\t\n\f\r ]*<(?:!--|(?:!doctype html|html|head|script|iframe|h1|div|font"
+    rb"|table|a|style|title|b|body|br|p)(?=[ >]))",
+    re.IGNORECASE,
+)
+_BINARY = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")  # section 3
+_SIGNS = (  # of the MIME Sniffing Standard, sections 6 and 7.1
+    (0, b"%PDF-", "application/pdf"), (0, b"%!PS-Adobe-", "application/postscript"),
+    (0, b"\x89PNG\r\n\x1a\n", "image/png"), (0, b"GIF87a", "image/gif"),
+    (0, b"GIF89a", "image/gif"), (0, b"\xff\xd8\xff", "image/jpeg"),
+    (8, b"WEBPVP", "image/webp"), (0, b"BM", "image/bmp"), (0, b"\0\0\1\0", "image/x-icon"),
+    (0, b"\0\0\2\0", "image/x-icon"), (8, b"WAVE", "audio/wave"), (8, b"AVI ", "video/avi"),
+    (8, b"AIFF", "audio/aiff"), (0, b"ID3", "audio/mpeg"), (0, b"OggS\0", "application/ogg"),
+    (0, b"MThd\0\0\0\6", "audio/midi"), (4, b"ftyp", "video/mp4"),
+    (0, b"\x1a\x45\xdf\xa3", "video/webm"), (0, b"wOFF", "font/woff"), (0, b"wOF2", "font/woff2"),
+    (0, b"OTTO", "font/otf"), (0, b"\0\1\0\0", "font/ttf"),
+    (0, b"\x1f\x8b\x08", "application/gzip"), (0, b"PK\3\4", "application/zip"),
+    (0, b"Rar!\x1a\x07", "application/x-rar-compressed"),
+)  # fmt: skip
+
+
+def found_mime(content: bytes) -> str:
+    """The media type that the bytes themselves are of."""
+    start = content[:_LOOKED_AT]
+    for at, sign, mime in _SIGNS:
+        if start.startswith(sign, at):
+            return mime
+    if _TAG.match(start):
+        return "text/html"
+    if any(start.startswith(bom) for bom, _ in _BOMS):
+        return "text/plain"
+    found = str(detect_mime(start))
+    is_text = found == "application/octet-stream" and not _BINARY.search(start)
+    return "text/plain" if is_text else found
+
+
+def is_html(stated: str, found: str) -> bool:
+    """Whether something is a page: it is called one, or looks like one."""
+    return found in HTML or (stated in HTML and _is_text(found))
+
+
+def _is_text(mime: str) -> bool:
+    return _TEXTUAL.fullmatch(mime) is not None
+
+
+def text_of(content: bytes, content_type: str, found: str) -> str | None:
+    """What bytes say, in the character set of a mark, of their header, or of the page itself.
+
+    None for what is no text.
+    """
+    if not _is_text(found):
+        return None
+    for bom, name in _BOMS:
+        if content.startswith(bom):
+            return content[len(bom) :].decode(name, "replace")
+    stated = _CHARSET.search(content_type)
+    known = map_encoding_to_html5(stated[1], fallback_utf8=False) if stated else None
+    told = known or detect_encoding(content, from_html_meta=True) or "utf-8"
+    return content.decode(told, "replace")
+
+
+def parsed(text: str) -> Any:
+    return HTMLTree.parse(text)
+
+
+def title(tree: Any) -> str | None:
+    found = tree.document.query_selector("title") if tree.document is not None else None
+    return " ".join(found.text.split()) if found is not None else None
+
+
+def links(tree: Any, url: str) -> list[dict[str, str]]:
+    """Where a page leads: absolute addresses, and the words that lead there."""
+    if tree.document is None:
+        return []
+    base = tree.document.query_selector("base[href]")
+    start = _joined(url, base.getattr("href") or "") if base is not None else url
+    found = []
+    for link in tree.document.query_selector_all("a[href], area[href]"):
+        address = _joined(start or url, link.getattr("href") or "")
+        if address:
+            words = link.text or link.getattr("alt") or ""
+            found.append({"url": address, "text": " ".join(words.split())})
+    return found
+
+
+def _joined(base: str, href: str) -> str:
+    try:
+        return urljoin(base, href.strip())
+    except ValueError:  # as of "http://["
+        return ""
+
+
+def visible_text(tree: Any) -> str:
+    return str(extract_plain_text(tree))
+
+
+def main_text(tree: Any) -> str:
+    """Without what stands on every page: menus, footers, comments."""
+    return str(extract_plain_text(tree, main_content=True, comments=False))
+
+
+def language(text: str) -> str | None:
+    """Its code, as ``en``; None if it cannot be told."""
+    code = detect_fast(text)[0]
+    return None if code == "unknown" else str(code)

@@ -1,0 +1,210 @@
+"""The records of captures, read by their ranges: what a record says, and the payload it has.
+
+Containers are opened as they are needed, a bounded number at a time, and nothing is read of one but
+the ranges of captures that are wanted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from typing import BinaryIO, NamedTuple
+
+from dedupindex.corpus.captures import Capture, Place, shown
+from dedupindex.errors import BadDigest, BadSource
+from dedupindex.remote import RemoteFile, is_remote
+from dedupindex.rewrite.disk import open_for_reading
+from dedupindex.sources.payload import Payload
+from dedupindex.sources.stated import Refused, bare, stated_digest
+from dedupindex.urlkey import urlkey
+from dedupindex.warc import http
+from dedupindex.warc.arc import DOCUMENT
+from dedupindex.warc.ranged import Ranged, Unreadable, record_at
+from dedupindex.warc.record import Record
+
+MOST = 64 << 20  # bytes of a record, as stored or inflated, that are held
+_OPEN = 16  # containers
+
+
+class Missing(Exception):
+    """What was asked for of a capture cannot be had, for the reason that this says."""
+
+
+class Stored(NamedTuple):
+    """What a record says. Where it has no HTTP header, its whole block is the payload."""
+
+    record_header: dict[str, str]
+    status_line: str | None
+    http_header: dict[str, str] | None
+    payload: bytes  # without transfer coding
+
+
+class Containers:
+    """Reads records; one of these is in each process. Counts what it does."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self.most = most
+        self.opened = self.records = self.bytes = 0
+        self._open: OrderedDict[str, BinaryIO | RemoteFile] = OrderedDict()
+
+    def stored(self, capture: Capture) -> Stored:
+        """Raises `Missing`."""
+        own = self.ranged(capture.record)
+        check(own.record, capture.url, "another capture")
+        said = _header_of(own.record)
+        if own.record.type != b"revisit":
+            return Stored(said, *_taken_apart(own))
+        status, fields, _ = _taken_apart(own)
+        if capture.payload is None:
+            raise Missing("its original is not known")
+        original = self.original(capture)
+        first, theirs, payload = _taken_apart(original)
+        # how the payload is coded is for the header to say that it came with
+        coded = {**theirs, **_uncoded(fields)} if fields and theirs else theirs or fields
+        return Stored(said, status or first, coded, payload)
+
+    def original(self, capture: Capture) -> Ranged:
+        """The record that has the payload of a revisit; raises `Missing`."""
+        assert capture.payload is not None
+        found = self.ranged(capture.payload)
+        if found.record.type == b"revisit":
+            raise Missing("what should be its original is a revisit")
+        check(found.record, capture.to_url or capture.url, "another record than its original")
+        _check_payload(found, capture.digest)
+        return found
+
+    def ranged(self, place: Place) -> Ranged:
+        """The record at a place; raises `Missing`."""
+        if not place.container:
+            raise Missing("nobody says in which container it is, or that is nowhere to be found")
+        if place.offset < 0:
+            raise Missing("nobody says where in its container it is")
+        file = self._file(place.container)
+        try:
+            found = record_at(
+                lambda offset, count: self._read(file, offset, count),
+                place.offset, place.length, self.most,
+            )  # fmt: skip
+        except Unreadable as error:
+            at = f"{place.container} at {place.offset}"
+            raise Missing(f"no record can be read in {at}: {error}") from error
+        except (OSError, BadSource) as error:
+            raise Missing(str(error)) from error
+        self.records += 1
+        return found
+
+    def close(self) -> None:
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
+
+    def _file(self, path: str) -> BinaryIO | RemoteFile:
+        if path not in self._open:
+            try:
+                opened = RemoteFile(path) if is_remote(path) else open_for_reading(path)
+            except (OSError, BadSource) as error:
+                raise Missing(f"{path} cannot be read: {error}") from error
+            self.opened += 1
+            self._open[path] = opened
+            if len(self._open) > _OPEN:
+                self._open.popitem(last=False)[1].close()
+        self._open.move_to_end(path)
+        return self._open[path]
+
+    def _read(self, file: BinaryIO | RemoteFile, offset: int, count: int) -> bytes:
+        if isinstance(file, RemoteFile):
+            data = file.range(count, offset)
+        else:
+            data = os.pread(file.fileno(), count, offset)
+        self.bytes += len(data)
+        return data
+
+
+def check(record: Record, url: str, what: str) -> None:
+    """Raise `Missing` if a record is not of this URL: its metadata may be of another file."""
+    found = bare(record.values[0])
+    if shown(found) != url and urlkey(found) != urlkey(url.encode()):
+        raise Missing(f"{what} stands where its metadata say: {shown(found)}")
+
+
+def _check_payload(found: Ranged, digest: str | None) -> None:
+    """Raise `Missing` unless the payload has the digest of the revisit."""
+    try:
+        stated = stated_digest((digest or "").encode())[0]
+    except Refused:
+        try:
+            stated = stated_digest(b"sha1:" + (digest or "").encode())[0]
+        except Refused:
+            return  # nobody knows what it is of
+    if stated is None:
+        return
+    block = found.block()
+    answer = http.parse(block, 0, len(block))
+    try:
+        payload = Payload(stated.algorithm, (), answer.coding if answer else b"")
+    except BadDigest:
+        return
+    payload.update(memoryview(block)[answer.body if answer else 0 :])
+    if payload.judge(stated) is None:
+        raise Missing("what should be its original has another payload")
+
+
+def _taken_apart(found: Ranged) -> tuple[str | None, dict[str, str] | None, bytes]:
+    """Status line, fields and payload; raises `Missing`."""
+    try:
+        block = found.block()
+    except Unreadable as error:
+        raise Missing(f"its record is damaged: {error}") from error
+    if not block.startswith(b"HTTP/"):
+        return None, None, block
+    end = b"\r\n\r\n" if found.record.type == b"revisit" else b""  # some lack their last line end
+    answer = http.parse(block + end, 0, len(block) + len(end))
+    if answer is None:
+        raise Missing("its HTTP header does not end")
+    first, *lines = answer.head.rstrip(b"\r\n").split(b"\n")
+    body = block[answer.body :]
+    if answer.coding == b"chunked":
+        pieces = http.entity(memoryview(body))
+        body = b"".join(pieces) if pieces is not None else body  # some store it without chunks
+    return shown(first.rstrip(b"\r")), _fields(lines), body
+
+
+def _fields(lines: list[bytes]) -> dict[str, str]:
+    """Names as they are spelled first; what stands twice is joined by commas."""
+    fields: dict[str, str] = {}
+    spelled: dict[str, str] = {}
+    name = ""
+    for line in lines:
+        text = _header_text(line)
+        if line[:1] in (b" ", b"\t") and name:
+            fields[name] = f"{fields[name]} {text}".strip()
+            continue
+        key, colon, value = text.partition(":")
+        if not colon:
+            continue
+        name = spelled.setdefault(key.strip().lower(), key.strip())
+        fields[name] = f"{fields[name]}, {value.strip()}" if name in fields else value.strip()
+    return fields
+
+
+def _header_text(line: bytes) -> str:
+    try:
+        return line.decode().strip()
+    except UnicodeDecodeError:
+        return line.decode("latin-1").strip()
+
+
+def _header_of(record: Record) -> dict[str, str]:
+    """The record's own header; of an ARC document what a WARC would say in its place."""
+    if record.type == DOCUMENT:
+        names = ("WARC-Target-URI", "WARC-Date")
+        return dict(zip(names, map(shown, record.values[:2]), strict=True))
+    return _fields(record.text.rstrip(b"\r\n").split(b"\n")[1:])
+
+
+def _uncoded(fields: dict[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in fields.items()
+        if name.lower() not in ("content-encoding", "transfer-encoding", "content-type")
+    }

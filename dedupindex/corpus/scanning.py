@@ -1,0 +1,134 @@
+"""The captures of a WARC or ARC file, as a CDX would have them and a little more."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+
+from dedupindex.capture import Problem
+from dedupindex.corpus.captures import shown
+from dedupindex.corpus.spool import Spool
+from dedupindex.errors import BadDate, BadSource
+from dedupindex.sources.stated import bare
+from dedupindex.timestamps import check_date, digits_of_date
+from dedupindex.urlkey import urlkey
+from dedupindex.warc import http
+from dedupindex.warc.arc import DOCUMENT
+from dedupindex.warc.brisk import read
+from dedupindex.warc.members import Damage
+from dedupindex.warc.record import BrokenRecord, Record
+from dedupindex.warc.window import open_window
+
+Row = dict[str, str | int | bool | None]
+_WANTED = frozenset((b"response", b"revisit", b"resource", b"conversion", DOCUMENT))
+_MEDIA_TYPE = re.compile(rb"[^\s;,\"]+")
+_SHARED = "several records share one gzip member: all but the first are left out"
+
+
+class Task(NamedTuple):
+    """A file to read."""
+
+    path: str  # or an address
+    spool: Path
+
+
+class Scanned(NamedTuple):
+    """What is wrong with one."""
+
+    problems: list[Problem]
+
+
+def scan(_: None, task: Task) -> Scanned:
+    """Read a file; of one that cannot be read there are no captures."""
+    problems: list[Problem] = []
+    shared: Problem | None = None
+    with Spool(task.spool) as rows:
+        try:
+            with closing(open_window(task.path, task.path)) as window:
+                last: tuple[Record, Row] | None = None
+                for event in read(window):
+                    _keep(rows, task.path, last)
+                    last = None
+                    if isinstance(event, Damage):
+                        problems.append(Problem(task.path, event.offset, event.message))
+                    elif isinstance(event, Record) and event.type in _WANTED:
+                        if event.shared:
+                            shared = shared or Problem(task.path, event.offset, _SHARED)
+                        elif row := _row(event):
+                            last = event, row
+                _keep(rows, task.path, last)
+                if window.changed():
+                    problems.append(Problem(task.path, -1, "was changed while it was read"))
+        except BadSource as error:
+            problems.append(Problem(task.path, -1, str(error)))
+    return Scanned([*problems, shared] if shared else problems)
+
+
+def _keep(rows: Spool, path: str, last: tuple[Record, Row] | None) -> None:
+    """Take a capture over, now that its record was read to its end."""
+    if last is None:
+        return
+    record, row = last
+    try:
+        record.finish()
+    except BrokenRecord:
+        return  # which is damage, and told as that
+    stored = record.stored if record.stored > 0 else None
+    rows.add(**row, container=path, offset=record.offset, length=stored)
+
+
+def _row(record: Record) -> Row | None:
+    """What is known of a capture; None if it has no URL or no time."""
+    url, date, _, content_type, digest, _, _ = record.values
+    url = bare(url)
+    try:
+        timestamp = digits_of_date(check_date(date)).decode()
+    except BadDate:
+        return None
+    if not url:
+        return None
+    return {
+        "surt": shown(urlkey(url)),
+        "timestamp": timestamp,
+        "url": shown(url),
+        "digest": shown(digest).removeprefix("sha1:") or None,
+        "revisit": record.type == b"revisit",
+        **_answered(record, content_type),
+        **(_refers_to(record) if record.type == b"revisit" else {}),
+    }
+
+
+def _answered(record: Record, content_type: bytes) -> Row:
+    """What the HTTP header says; of records without one what their own says of the block."""
+    if not record.begins_with(b"HTTP/"):
+        if record.type == b"revisit":
+            return {}
+        match = _MEDIA_TYPE.match(content_type)
+        return {"mime": shown(match[0]).lower() if match else None}
+    held = b""
+    for piece in record.pieces():
+        held += bytes(piece[: http.LONGEST])
+        if len(held) >= http.LONGEST or http.header_end(held, 0, len(held)) >= 0:
+            break
+    end = b"" if record.type != b"revisit" else b"\r\n\r\n"  # some end with their last line
+    answer = http.parse(held + end, 0, len(held) + len(end))
+    if answer is None:
+        return {}
+    location = http.field(answer.head, b"location") if answer.status // 100 == 3 else b""
+    return {
+        "mime": shown(answer.mime) or None,
+        "status": answer.status or None,
+        "redirect": shown(location) or None,
+    }
+
+
+def _refers_to(record: Record) -> Row:
+    fields = record.head.fields
+    url = bare(fields.get(b"WARC-Refers-To-Target-URI", b""))
+    try:
+        date = digits_of_date(check_date(fields.get(b"WARC-Refers-To-Date", b""))).decode()
+    except BadDate:
+        date = None
+    return {"to_url": shown(url) or None, "to_timestamp": date}

@@ -1,0 +1,55 @@
+"""Captures on their way to DuckDB: lines of JSON, which it reads without another library."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+import orjson
+
+from dedupindex.corpus.captures import COLUMNS
+from dedupindex.manifest.spool import literal, quoted
+
+_LONGEST = 1 << 23  # bytes of a line
+_BATCH = 1000
+
+
+class Spool:
+    """Takes captures; what is not known of one is left out."""
+
+    def __init__(self, path: Path) -> None:
+        self._stream: BinaryIO = open(path, "wb")  # noqa: SIM115 (the block closes it)
+        self._lines: list[bytes] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self._flush()
+        self._stream.close()
+
+    def add(self, **values: str | int | bool | None) -> None:
+        self._lines.append(orjson.dumps({"revisit": False, "good": True, **values}) + b"\n")
+        if len(self._lines) >= _BATCH:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._stream.write(b"".join(self._lines))
+        self._lines.clear()
+
+
+def relation(spools: Sequence[Path]) -> str:
+    """SQL for all that is in spools."""
+    columns = ", ".join(f"'{name}': '{kind}'" for name, kind in COLUMNS.items())
+    files = ", ".join(quoted(literal(path)) for path in spools)
+    return (
+        f"SELECT * FROM read_json([{files}], format = 'newline_delimited', "
+        f"maximum_object_size = {_LONGEST}, columns = {{{columns}}})"
+    )

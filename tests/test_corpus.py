@@ -1,0 +1,379 @@
+"""Corpora: what is chosen by metadata alone, what is read, and how it is told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dedupindex.corpus import Corpus, Enrichment, Entry, Report
+from dedupindex.errors import BadInput, BadQuery, BadSource
+from tests.corpora import Page, archive, html
+from tests.test_spread import built
+from tests.warc_cases import chunked, sha1
+
+_opened: list[str] = []
+_watching = False
+
+
+def _note(event: str, arguments: tuple[Any, ...]) -> None:
+    if _watching and event == "open" and isinstance(arguments[0], str):
+        _opened.append(arguments[0])
+
+
+sys.addaudithook(_note)  # for good: there is no way to take one away
+
+
+def opened(corpus: Corpus) -> tuple[list[dict[str, Any]], set[str]]:
+    """What comes of a corpus, and the WARC files that are opened for it."""
+    global _watching
+    _opened.clear()
+    _watching = True
+    try:
+        entries = list(corpus.having(jobs=1))
+    finally:
+        _watching = False
+    return entries, {os.path.basename(path) for path in _opened if ".warc" in path}
+
+
+def _title(entry: dict[str, Any]) -> str | None:
+    """The title of a page, or why it has none."""
+    title: str | None = entry.get("error") or entry["payload"]["string"]["html"]["title"]
+    return title
+
+
+def urls(corpus: Corpus) -> list[str]:
+    return [entry["record"]["originalUrl"] for entry in corpus]
+
+
+def news(folder: Path) -> Path:
+    return archive(
+        folder,
+        Page("http://news.org/", 1, html("front", "flood in the north")),
+        Page("http://news.org/", 3, html("front, again", "calm"), file="b.warc.gz"),
+        Page("http://news.org/", 2, html("front", "flood again"), file="b.warc.gz"),
+        Page("http://news.org/logo.png", 1, b"\x89PNG\r\n\x1a\n\0\0", "image/png", file="c.warc"),
+        Page("http://other.org/gone", 4, html("404"), status=404, file="c.warc"),
+    )
+
+
+def test_nothing_is_opened_of_what_metadata_leave_out(tmp_path: Path) -> None:
+    corpus = Corpus.from_cdx(news(tmp_path)).enrich("html.title")
+    (tmp_path / "c.warc").unlink()
+    chosen = corpus.where("hostname == 'news.org' and timestamp == '2026-11-01'")
+    entries, files = opened(chosen.where("mime == 'text/html'"))
+    assert [entry["payload"]["string"]["html"]["title"] for entry in entries] == ["front"]
+    assert files == {"a.warc.gz"}
+    assert opened(Corpus.from_cdx(tmp_path / "all.cdx").where("status == 200"))[1] == set()
+    assert opened(corpus.where("status == 500")) == ([], set())
+    before = corpus.filter("record", lambda record: record["status"] == 500)
+    assert opened(before) == ([], set())
+
+
+def test_only_ranges_are_read(tmp_path: Path) -> None:
+    page = Page("http://a.org/", body=html("x"))
+    cdx = archive(tmp_path, Page("http://b.org/", body=os.urandom(100_000)), page)
+    report = (
+        Corpus.from_cdx(cdx)
+        .where("hostname == 'a.org'")
+        .enrich("string")
+        .save_as_json(tmp_path / "o.jsonl")
+    )
+    assert (report.bytes_read, report.records, report.entries) == (len(page.stored), 1, 1)
+
+
+def test_nothing_is_read_before_it_is_asked_for(tmp_path: Path) -> None:
+    corpus = Corpus.from_cdx(tmp_path / "later.cdx").where("status == 200").enrich("response")
+    with pytest.raises(BadSource, match=r"later\.cdx"):
+        corpus.count()
+    news(tmp_path).rename(tmp_path / "later.cdx")
+    assert corpus.count() == 4
+    assert corpus.where("mime == 'image/png'").count() == 1
+    assert corpus.count() == 4
+
+
+def test_the_json_is_that_of_archivespark(tmp_path: Path) -> None:
+    body = html("A  title", "words")
+    page = Page("http://www.Example.com/x?b=2&a=1", 2, body)
+    corpus = Corpus.from_cdx(archive(tmp_path, page))
+    record = {
+        "surtUrl": "com,example)/x?a=1&b=2",
+        "timestamp": "2026-11-02T09:14:17Z",
+        "originalUrl": "http://www.Example.com/x?b=2&a=1",
+        "mime": "text/html",
+        "status": 200,
+        "digest": sha1(body).decode().removeprefix("sha1:"),
+        "redirectUrl": "-",
+        "meta": "-",
+        "compressedSize": len(page.stored),
+    }
+    assert list(corpus) == [{"record": record}]
+    assert list(corpus.enrich("html.title")) == [
+        {"record": record, "payload": {"string": {"html": {"title": "A title"}}}}
+    ]
+    (both,) = corpus.enrich("string", "html.title")
+    assert both["payload"]["string"] == {"_": body.decode(), "html": {"title": "A title"}}
+    (whole,) = corpus.enrich("html.title").enrich("response").enrich("mime")
+    assert whole["payload"] == {
+        "_": f"bytes(length: {len(body)})",
+        "string": {"html": {"title": "A title"}},
+        "mime": "text/html",
+    }
+    assert whole["httpStatusLine"] == "HTTP/1.1 200 X"
+    assert whole["httpHeader"] == {"Content-Type": "text/html"}
+    assert whole["recordHeader"]["WARC-Target-URI"] == page.url
+    assert set(whole) == {"record", "payload", "httpStatusLine", "httpHeader", "recordHeader"}
+
+
+def test_a_value_is_made_once_whatever_is_made_of_it(tmp_path: Path) -> None:
+    made: list[str] = []
+
+    def words(text: str, entry: Entry) -> list[str]:
+        made.append(entry.url)
+        return text.split()
+
+    split = Enrichment("words", "payload.string.text", ("words",), words)
+    corpus = (
+        Corpus.from_cdx(news(tmp_path))
+        .having(jobs=1)
+        .where("timestamp == '2026-11-01' and mime == 'text/html'")
+        .enrich(split)
+        .filter("payload.string.text.words", lambda found: "flood" in found)
+        .map("payload.string.text.words", "count", len)
+        .map("payload.string.text.words", "first", lambda found: found[0])
+    )
+    (entry,) = corpus
+    assert made == ["http://news.org/"]
+    assert entry["payload"] == {"string": {"text": {"words": {
+        "_": ["flood", "in", "the", "north"], "count": 4, "first": "flood"}}}}  # fmt: skip
+
+
+def test_several_fields_and_values_of_any_kind(tmp_path: Path) -> None:
+    corpus = Corpus.from_cdx(archive(tmp_path, Page("http://a.org/", body=html("x"))))
+    odd = Enrichment(
+        "odd", "payload", ("a", "b", "c"), lambda data, entry: (b"xy", {1: {2.5}}, None)
+    )
+    (entry,) = corpus.enrich(odd).map("payload", "d", lambda data: ["\ud800", 1 << 80, object])
+    assert entry["payload"] == {
+        "a": "bytes(length: 2)", "b": {"1": [2.5]}, "d": ["?", str(1 << 80), str(object)],
+    }  # fmt: skip
+
+
+def test_what_fails_is_kept_with_its_capture(tmp_path: Path) -> None:
+    cdx = archive(
+        tmp_path,
+        Page("http://a.org/1", body=html("one")),
+        Page("http://a.org/2", body=html("two"), file="gone.warc.gz"),
+        Page("http://a.org/3", body=html("three")),
+        Page("http://a.org/4", body=b"\x1f\x8b", head=b"HTTP/1.1 200 OK\r\n"
+             b"Content-Type: text/html\r\nContent-Encoding: sdch\r\n\r\n"),
+    )  # fmt: skip
+    lines = cdx.read_text().replace(" gone.warc.gz", " nowhere.warc.gz").splitlines()
+    third = next(at for at, line in enumerate(lines) if "/3 " in line)
+    fields = lines[third].split(" ")
+    fields[9] = lines[1].split(" ")[9]  # the offset of the first
+    lines[third] = " ".join(fields)
+    cdx.write_text("\n".join(lines) + "\n")
+    corpus = Corpus.from_cdx(cdx).enrich("html.title").map("payload", "half", lambda data: data / 2)
+    report = corpus.save_as_json(tmp_path / "o.jsonl")
+    errors = {entry["record"]["originalUrl"]: entry.get("error", "") for entry in corpus}
+    assert errors["http://a.org/1"].startswith("half: TypeError: ")
+    assert errors["http://a.org/2"] == (
+        "response: nobody says in which container it is, or that is nowhere to be found"
+    )
+    assert (
+        "another capture stands where its metadata say: http://a.org/1" in errors["http://a.org/3"]
+    )
+    assert (
+        "content: ValueError: its content coding 'sdch' is not known; half"
+        in errors["http://a.org/4"]
+    )
+    assert report.errors == {"half": 2, "response": 2, "content": 1}
+    assert report.entries == report.chosen == 4
+    titles = [entry.get("payload") for entry in corpus]
+    assert {"string": {"html": {"title": "one"}}} in titles
+    kept = corpus.filter("payload.string.html.title", lambda title: title == "one")
+    assert sorted(urls(kept)) == [f"http://a.org/{n}" for n in (1, 2, 3, 4)]
+
+
+def test_a_page_that_kills_its_reader_costs_one_capture(tmp_path: Path) -> None:
+    pages = [Page(f"http://a.org/{n}", body=html(f"title {n}")) for n in range(40)]
+
+    def deadly(title: str) -> str:
+        if title == "title 17":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return title.upper()
+
+    corpus = Corpus.from_cdx(archive(tmp_path, *pages)).having(jobs=2)
+    entries = list(corpus.map("payload.string.html.title", "big", deadly))
+    found = [entry["record"]["originalUrl"] for entry in entries]
+    assert found == [page.url for page in pages]
+    (failed,) = (entry for entry in entries if "error" in entry)
+    assert failed["record"]["originalUrl"] == "http://a.org/17"
+    assert "killed the process" in failed["error"]
+
+
+def test_the_latest_of_those_that_pass_is_looked_for_from_the_end(tmp_path: Path) -> None:
+    corpus = Corpus.from_cdx(news(tmp_path)).having(jobs=1).where("mime == 'text/html'")
+    latest = {
+        "http://news.org/": "2026-11-03T09:14:17Z",
+        "http://other.org/gone": "2026-11-04T09:14:17Z",
+    }
+    assert {e["record"]["originalUrl"]: e["record"]["timestamp"] for e in corpus.latest()} == latest
+    about = corpus.filter("payload.string.text", lambda text: "flood" in text)
+    (entry,) = about.latest()
+    assert entry["record"]["timestamp"] == "2026-11-02T09:14:17Z"
+    report = about.where("status == 200").latest("surt").save_as_json(tmp_path / "o.jsonl")
+    assert (report.tried, report.chosen, report.records) == (2, 3, 2)  # not the first of all
+    (entry,) = about.first("url").enrich("html.title")
+    assert entry["record"]["timestamp"] == "2026-11-01T09:14:17Z"
+    assert about.latest().where("timestamp < '2026-11-02'").count() == 0
+    assert corpus.latest().filter("payload.string.text", lambda text: "flood" in text).count() == 0
+    with pytest.raises(BadInput, match="grouped only once"):
+        about.latest().first()
+
+
+def test_revisits(tmp_path: Path) -> None:
+    body = html("original")
+    one = Page("http://a.org/", 1, body)
+    again = Page("http://a.org/", 2, of=one, file="b.warc.gz")
+    moved = Page(
+        "http://b.org/x", 3, of=one, file="b.warc.gz", head=b"HTTP/1.1 200 OK\r\nX-New: y\r\n\r\n"
+    )
+    lost = Page("http://c.org/", 4, of=Page("http://c.org/", 1, b"elsewhere"), file="b.warc.gz")
+    cdx = archive(tmp_path, one, again, moved, lost)
+    for corpus in (Corpus.from_cdx(cdx), Corpus.from_warcs(tmp_path)):
+        corpus = corpus.enrich("html.title")
+        found = {
+            entry["record"]["originalUrl"]: entry
+            for entry in corpus.where("timestamp > '2026-11-02'")
+        }
+        assert found["http://b.org/x"]["payload"]["string"]["html"]["title"] == "original"
+        assert found["http://b.org/x"]["record"]["mime"] == "text/html"
+        assert found["http://b.org/x"]["record"]["revisitOf"] == {
+            "originalUrl": "http://a.org/", "timestamp": "2026-11-01T09:14:17Z",
+        }  # fmt: skip
+        assert found["http://c.org/"]["error"] == "response: its original is not known"
+        assert sorted(urls(corpus.having(revisits="skip"))) == ["http://a.org/"]
+        assert sorted(urls(corpus.having(revisits="once"))) == ["http://a.org/", "http://c.org/"]
+        late = corpus.having(revisits="once").where("timestamp > '2026-11-01' and status == 200")
+        assert [e["record"]["timestamp"] for e in late][:1] == ["2026-11-02T09:14:17Z"]
+        assert corpus.where("status == 200 and mime == 'text/html'").count() in (3, 4)
+    (entry,) = Corpus.from_warcs(tmp_path).where("hostname == 'b.org'").enrich("response")
+    assert entry["httpHeader"] == {"Content-Type": "text/html", "X-New": "y"}
+    assert entry["recordHeader"]["WARC-Type"] == "revisit"
+
+
+def test_originals_of_an_index(tmp_path: Path) -> None:
+    body = html("original")
+    one = Page("http://a.org/", 1, body)
+    archive(tmp_path / "old", one)
+    cdx = archive(tmp_path / "new", Page("http://b.org/x", 2, of=one, file="b.warc.gz"))
+    built(tmp_path / "index", tmp_path / "old" / "a.warc.gz")
+    alone = Corpus.from_cdx(cdx).enrich("html.title")
+    assert [entry.get("error") for entry in alone] == ["response: its original is not known"]
+    assert alone.where("mime == 'text/html'").count() == 0
+    both = alone.having(originals=tmp_path / "index").where("mime == 'text/html'")
+    assert [e["payload"]["string"]["html"]["title"] for e in both] == ["original"]
+    (entry,) = Corpus.from_index(tmp_path / "index").enrich("html.title")
+    assert entry["record"]["digest"] == sha1(body).decode().removeprefix("sha1:")
+    assert entry["payload"]["string"]["html"]["title"] == "original"
+
+
+def test_an_original_with_another_payload_is_none(tmp_path: Path) -> None:
+    one = Page("http://a.org/", 1, html("original"))
+    other = Page("http://b.org/x", 2, of=one, file="b.warc.gz")
+    cdx = archive(tmp_path, one, other)
+    changed = Page("http://a.org/", 1, html("changed!"))
+    archive(tmp_path / "aside", changed)
+    assert len(changed.stored) and changed.offset == one.offset
+    os.replace(tmp_path / "aside" / "a.warc.gz", tmp_path / "a.warc.gz")
+    (entry,) = Corpus.from_cdx(cdx).where("hostname == 'b.org'").enrich("string")
+    assert entry["error"] == "response: what should be its original has another payload"
+
+
+def test_character_sets_and_codings(tmp_path: Path) -> None:
+    import brotli
+    import zstandard
+
+    text = "<title>Grüße, 日本</title>"
+    said = b"HTTP/1.1 200 OK\r\nContent-Type: text/html%b\r\n%b\r\n"
+    pages = {
+        "utf": (text.encode(), said % (b"; charset=utf-8", b"")),
+        "bom": (b"\xff\xfe" + text.encode("utf-16-le"), said % (b"; charset=latin1", b"")),
+        "latin": ("<title>Grüße</title>".encode("latin-1"), said % (b"; charset='latin1'", b"")),
+        "meta": ("<meta charset=sjis><title>日本</title>".encode("shift_jis"), said % (b"", b"")),
+        "br": (brotli.compress(text.encode()), said % (b"", b"Content-Encoding: br\r\n")),
+        "zstd": (zstandard.compress(text.encode()), said % (b"", b"content-encoding: zstd\r\n")),
+        "chunks": (chunked(text.encode()), said % (b"", b"Transfer-Encoding: chunked\r\n")),
+    }  # fmt: skip
+    cdx = archive(
+        tmp_path, *(Page(f"http://a.org/{n}", body=b, head=h) for n, (b, h) in pages.items())
+    )
+    found = {
+        entry["record"]["originalUrl"].rpartition("/")[2]: _title(entry)
+        for entry in Corpus.from_cdx(cdx).enrich("html.title")
+    }
+    whole = "Grüße, 日本"
+    assert found == {"utf": whole, "bom": whole, "latin": "Grüße", "meta": "日本", "br": whole,
+                     "zstd": whole, "chunks": whole}  # fmt: skip
+
+
+def test_what_pages_hold(tmp_path: Path) -> None:
+    body = (
+        b"<html><title> The\n title </title><body><nav><a href='/menu'>menu</a></nav><p>The "
+        b"archive of the web keeps what was said in it, for those who come and want to know.</p>"
+        b"<a href='b.html'>a <b>link</b></a><a href='http://['>bad</a><script>no()</script></body>"
+    )
+    pages = [
+        Page("http://a.org/dir/x", body=body),
+        Page("http://a.org/plain", body=b"only text, in English, that says a little",
+             mime="text/plain"),
+        Page("http://a.org/image", body=b"\x89PNG\r\n\x1a\n\0", mime="text/html"),
+    ]  # fmt: skip
+    corpus = Corpus.from_cdx(archive(tmp_path, *pages))
+    names = ("html.title", "html.links", "html.main", "text", "language", "mime")
+    found = {e["record"]["originalUrl"]: e["payload"] for e in corpus.enrich(*names)}
+    page = found["http://a.org/dir/x"]
+    assert page["string"]["html"]["title"] == "The title"
+    assert page["string"]["html"]["links"] == [
+        {"url": "http://a.org/menu", "text": "menu"},
+        {"url": "http://a.org/dir/b.html", "text": "a link"},
+    ]  # fmt: skip
+    assert "menu" in page["string"]["text"]["_"] and "no()" not in page["string"]["text"]["_"]
+    assert "menu" not in page["string"]["html"]["main"]
+    assert page["string"]["text"]["language"] == "en"
+    assert found["http://a.org/plain"] == {
+        "mime": "text/plain", "string": {"text": {"_": pages[1].body.decode(), "language": "en"}},
+    }  # fmt: skip
+    assert found["http://a.org/image"] == {"mime": "image/png"}
+
+
+@pytest.mark.parametrize(
+    ("ask", "error", "word"),
+    [
+        (lambda c: c.where("colour == 1"), BadQuery, "colour"),
+        (lambda c: c.enrich("html.colour"), BadInput, r"no enrichment .*; there are response"),
+        (lambda c: c.filter("payload.colour"), BadInput, "nothing at 'payload.colour'"),
+        (lambda c: c.map("payload.colour", "x", len), BadInput, "nothing at 'payload.colour'"),
+        (lambda c: c.map("payload", "string", len), BadInput, "two enrichments make"),
+        (lambda c: c.latest("colour"), BadInput, "grouped by url, surt, digest"),
+        (lambda c: c.having(revisits="none"), BadInput, "resolve, skip, once"),
+        (lambda c: c.having(memory="lots").count(), BadInput, "--memory lots"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_meant(tmp_path: Path, ask: Any, error: type[Exception], word: str) -> None:
+    corpus = Corpus.from_cdx(news(tmp_path))
+    with pytest.raises(error, match=word):
+        ask(corpus)
+
+
+def test_peek(tmp_path: Path) -> None:
+    corpus = Corpus.from_cdx(news(tmp_path))
+    assert corpus.peek().startswith('{\n  "record": {\n    "surtUrl": "org,')
+    assert corpus.peek(9).count('"record": {') == 5
+    assert Report().as_json()["entries"] == 0
