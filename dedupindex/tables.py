@@ -36,7 +36,7 @@ _WORDS = {  # how people call a field; others are called by their names
 }
 _PLURAL = re.compile(
     r"(?<![\w.,-])1 (?:(file|record|revisit|original|capture|line|thing|response|resource|digest"
-    r"|payload)s|(cop)ies)\b"
+    r"|payload|document|pair|component|host)s|(cop)ies)\b"
 )
 _UNITS = re.compile("_(bytes|percent|ms)$")
 
@@ -93,17 +93,23 @@ def html_lines(
     facts: Mapping[str, Any],
     names: Sequence[str] = (),
     rows: Iterable[Mapping[str, Any]] = (),
+    pictures: Iterable[str] = (),
+    style: str = "",
 ) -> Iterator[str]:
-    """A page of its own, without script: facts, and a table where there are `names`."""
+    """A page of its own, without script: facts, and a table where there are `names`.
+
+    `pictures` are HTML already, which stands between them; `style` is theirs.
+    """
     yield (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'
-        f"<title>{_text(title)}</title><style>{STYLE}</style></head>\n<body><h1>{_text(title)}</h1>"
+        f"<title>{_text(title)}</title><style>{STYLE}{style}</style></head>\n<body><h1>{_text(title)}</h1>"
     )
     yield "<table><caption>In all</caption>\n"
     for name, value in facts.items():
         yield f'<tr><th scope="row">{_words(name)}</th><td>{_shown(name, value)}</td></tr>\n'
     yield "</table>\n"
+    yield from pictures
     if names:
         yield '<div role="region" aria-label="Groups" tabindex="0">'
         yield f"<table><caption>By {_text(_WORDS.get(names[0], names[0]))}</caption>\n<thead><tr>"

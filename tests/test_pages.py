@@ -21,6 +21,7 @@ from werkzeug.test import TestResponse, encode_multipart
 
 from dedupindex import tokens
 from dedupindex.capture import Capture
+from dedupindex.chart import HEIGHT, bar, columns
 from dedupindex.errors import BadInput, IndexUnavailable
 from dedupindex.explanation import MOST
 from dedupindex.index.identity import Settings
@@ -32,7 +33,6 @@ from server.live import LiveIndex
 from server.logs import escaped
 from server.pages import charts
 from server.pages.blueprint import PAGES
-from server.pages.chart import HEIGHT, bar, columns
 from server.pages.headers import POLICY
 from server.pages.signing import COOKIE
 from server.replies import RequestError

@@ -34,6 +34,7 @@ ONCE = {  # what is done once, and has no settings that stay
     "rewrite": "Turn the copies that a plan names into revisits.",
     "undedup": "Turn revisits back into the records that they stand for.",
     "verify": "Say what is damaged or lost in archives, and what will not replay.",
+    "cover": "Find the least documents that cover all others.",
     "impact": "Say what depends on captures that are to go.",
     "purge": "Take captures out of an index.",
     "heritrix-profile": "Make a Heritrix job that asks.",

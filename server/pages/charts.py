@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 from flask import render_template, request
 
+from dedupindex.chart import columns
 from dedupindex.crawls import statistics
 from dedupindex.crawls.rows import Row
 from dedupindex.errors import BadQuery
 from server.access import Access, Sight
 from server.live import LiveIndex
-from server.pages.chart import columns
 from server.pages.figures import CLASSES, found, kept, shown, spent, text_of
 from server.pages.signing import with_token
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from flask import render_template, request
 
+from dedupindex.chart import bar
 from dedupindex.crawlreport import date
 from dedupindex.crawls import statistics
 from dedupindex.crawls.crawl import Crawl
@@ -15,7 +16,6 @@ from dedupindex.crawls.store import Reading
 from dedupindex.errors import BadQuery, UnknownCrawl
 from server.access import Access, Sight
 from server.live import LiveIndex
-from server.pages.chart import bar
 from server.pages.figures import CLASSES, found, shown, spent
 from server.pages.paging import Paging, page_asked
 from server.pages.signing import with_token

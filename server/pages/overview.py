@@ -11,13 +11,13 @@ from typing import Any
 
 from flask import render_template, request
 
+from dedupindex.chart import bar
 from dedupindex.crawls.crawl import State
 from dedupindex.index.identity import FORMAT, Settings
 from server import metrics as counting
 from server.access import Access, Sight
 from server.live import LiveIndex
 from server.metrics import Metrics
-from server.pages.chart import bar
 from server.pages.paging import Paging, page_asked
 from server.pages.signing import with_token
 from server.reporting import Reporting

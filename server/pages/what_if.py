@@ -8,13 +8,13 @@ from typing import Any
 import orjson
 from flask import render_template, request
 
+from dedupindex.chart import bar
 from dedupindex.errors import BadInput
 from dedupindex.report import GROUPS, STRATEGIES
 from server import commands
 from server.bodies import Bodies
 from server.commands import Commands
 from server.config import Config
-from server.pages.chart import bar
 from server.pages.forms import received
 
 _ROWS = 50  # of the largest groups

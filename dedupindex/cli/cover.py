@@ -1,0 +1,203 @@
+"""``bin/cover``: which documents others cover, as a relation says that they do."""
+
+from __future__ import annotations
+
+import os
+import signal
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dedupindex.cli.common import Command, print_json
+from dedupindex.cli.progress import shown
+from dedupindex.cover import page, result, store
+from dedupindex.cover.covering import Covered
+from dedupindex.cover.reading import lines_of
+from dedupindex.cover.relation import Relation, parse
+from dedupindex.cover.run import EXACT_SECONDS, Options, Report, run, told
+from dedupindex.resolve.engine import Database
+from dedupindex.tables import amount, printable, singular
+
+EXAMPLES = """
+bin/cover pages.jsonl --relation conf/cover/journalist.txt -o cover.jsonl
+bin/cover pages.jsonl --relation 'jaccard(k=3) >= 0.9 and hostname(a) == hostname(b)' \\
+    -o cover.jsonl --what-if 0.5,0.7 --report cover.html
+bin/cover pages.jsonl --relation r.txt -o cover.jsonl --updatable
+bin/cover more.jsonl --relation r.txt --update cover.jsonl -o cover.jsonl
+"""
+STATE = ".state"  # what is appended to the name of a result
+_SHOWN = 20  # hosts
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+def _thresholds(ctx: click.Context, option: click.Parameter, text: str) -> tuple[Fraction, ...]:
+    try:
+        found = tuple(Fraction(part.strip()) for part in text.split(",") if part.strip())
+        if all(0 < one <= 1 and one.denominator <= 10**9 for one in found):
+            return found
+    except (ValueError, ZeroDivisionError):
+        pass
+    raise click.BadParameter("takes thresholds above 0 and at most 1, as 0.5,0.7,0.9")
+
+
+@click.command(cls=Command, examples=EXAMPLES)
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@click.option(
+    "--relation", required=True, metavar="FILE|EXPR", help="When document b covers document a.",
+)  # fmt: skip
+@click.option(
+    "-o", "--out", type=_FILE, required=True, metavar="RESULT",
+    help="Where to write a line of JSON for each document.",
+)  # fmt: skip
+@click.option(
+    "--what-if", default="", metavar="T,T…", callback=_thresholds,
+    help="Say what other thresholds of the first content constraint would come to.",
+)  # fmt: skip
+@click.option(
+    "--cost", default="1", show_default=True, metavar="EXPR",
+    help="What keeping a document costs: size, 1 / quality, …; the cover costs least.",
+)  # fmt: skip
+@click.option(
+    "--min-per-host", type=click.IntRange(0), default=0,
+    help="Documents to keep of each host at least.",
+)  # fmt: skip
+@click.option(
+    "--exact-seconds", type=click.FloatRange(0), default=EXACT_SECONDS, show_default=True,
+    help="How long to look for the least cover of a component; 0: be greedy.",
+)  # fmt: skip
+@click.option(
+    "--approximate", is_flag=True,
+    help="Look for pairs by MinHash: some are missed, and it is measured how many.",
+)  # fmt: skip
+@click.option("--updatable", is_flag=True, help="Keep beside RESULT what --update takes.")
+@click.option(
+    "--update", type=_FILE, metavar="RESULT", help="Add the SOURCEs to those of this RESULT.",
+)  # fmt: skip
+@click.option(
+    "--report", "shown_on", type=_FILE, metavar="FILE", help="Write a page with pictures, too."
+)
+@click.option(
+    "--list", "listed", type=_FILE, metavar="FILE",
+    help="Write the covered documents as CSV, for who deletes; nothing is deleted here.",
+)  # fmt: skip
+@click.option("--memory", default="1GB", show_default=True, help="What DuckDB may take.")
+@click.option(
+    "--jobs", type=click.IntRange(0), default=0, show_default="number of cores", help="Processes."
+)
+@click.option("-v", "--verbose", is_flag=True, help="Progress every second.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def command(
+    sources: tuple[str, ...],
+    relation: str,
+    out: Path,
+    updatable: bool,
+    update: Path | None,
+    shown_on: Path | None,
+    listed: Path | None,
+    jobs: int,
+    verbose: bool,
+    as_json: bool,
+    min_per_host: int,
+    **options: Any,
+) -> int:
+    """Find the least set of documents in SOURCEs that covers all others, and write who covers whom.
+
+    A SOURCE is a file of JSON lines: {"url", "timestamp", "text", "title", "mime", "status",
+    "bytes"}, or lines of ArchiveSpark with their text. The relation is written as
+    'containment(k=5) >= 0.7 and timestamp(a) <= timestamp(b) and hostname(a) == hostname(b)'.
+    Nothing is ever deleted.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave no file that is not whole
+    wanted = parse(_text(relation))
+    chosen = Options(jobs=jobs or len(os.sched_getaffinity(0)), per_host=min_per_host, **options)
+
+    def finish(database: Database, report: Report) -> None:
+        result.write(database, wanted, out)
+        if listed is not None:
+            result.write_list(database, wanted, listed)
+        if shown_on is not None:
+            page.write(database, wanted, report, shown_on)
+        if updatable or update is not None:
+            store.save(database, _state(out), wanted.ks, told(wanted, chosen))
+        report.hosts = result.hosts(database, 0 if as_json else _SHOWN)
+
+    with shown(verbose=verbose) as progress:
+        report = run(
+            lines_of(map(Path, sources)), wanted, chosen, out.absolute().parent, finish,
+            before=_state(update) if update else None, on_progress=progress,
+        )  # fmt: skip
+    if as_json:
+        print_json(report.as_json())
+    else:
+        _tell(report, wanted, out)
+    return 0
+
+
+def _text(relation: str) -> str:
+    """A relation, or what is in the file of this name."""
+    try:
+        path = Path(relation)
+        return path.read_text() if path.is_file() else relation
+    except (OSError, ValueError):
+        return relation
+
+
+def _state(out: Path) -> Path:
+    return out.with_name(out.name + STATE)
+
+
+def _tell(report: Report, relation: Relation, out: Path) -> None:
+    loaded, covered = report.loaded, report.covered
+    click.echo(f"{printable(relation.text)}")
+    more = f" ({loaded.fresh:,} new)" if loaded.fresh < loaded.documents else ""
+    click.echo(
+        singular(
+            f"{loaded.documents:,} documents{more}, {loaded.empty:,} of the new without text; "
+            f"{covered.pairs:,} pairs, {covered.components:,} components of at most "
+            f"{covered.largest:,}"
+        )
+    )
+    if loaded.repeated:
+        click.echo(f"{loaded.repeated:,} times the same capture came again, and counts once")
+    click.echo(f"{_parts(covered)}: {printable(str(out))}")
+    click.echo(_least(covered))
+    if report.found.recall is not None:
+        click.echo(
+            f"approximate: {report.found.recall:.1%} of pairs are found, measured on "
+            f"{report.found.sampled:,} of them"
+        )
+    for name, count in report.changed.items():
+        click.echo(f"of what was told before, {count:,} are {name.replace('_', ' ')}")
+    if report.hosts:
+        click.echo(f"\n{'host':<41}{'documents':>12}{'covered':>12}{'bytes':>12}")
+        for host in report.hosts:
+            name = printable(host["host"]) or "-"
+            size = amount(host["covered_bytes"])
+            line = f"{host['documents']:>12,}{host['covered']:>12,}{size:>12}"
+            click.echo(f"{name[:40]:<41}{line}")
+    if report.what_if:
+        click.echo(f"\n{'threshold':<13}{'pairs':>12}{'kept':>12}{'covered':>12}{'bytes':>12}")
+        for threshold, there in report.what_if.items():
+            line = f"{there.pairs:>12,}{there.kept:>12,}{there.covered:>12,}"
+            click.echo(f"{threshold:<13}{line}{amount(there.bytes_covered):>12}")
+
+
+def _parts(covered: Covered) -> str:
+    documents = covered.kept + covered.covered
+    size = covered.bytes_kept + covered.bytes_covered
+    return singular(
+        f"{covered.kept:,} documents stay, {covered.covered:,} are covered "
+        f"({covered.covered / documents:.1%}), {amount(covered.bytes_covered)} of {amount(size)}"
+        + (f" ({covered.bytes_covered / size:.1%})" if size else "")
+    )
+
+
+def _least(covered: Covered) -> str:
+    if covered.minimal:
+        return "that is least: no cover costs less"
+    return (
+        f"for {covered.proved:,} of {covered.components:,} components that is least; in all they "
+        f"cost {covered.cost:,.6g}, and no cover costs less than {covered.bound:,.6g}"
+    )

@@ -1,0 +1,62 @@
+"""Least covers by HiGHS, a solver of integer programs; the one door to it, which is an extra."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from dedupindex.errors import BadInput
+
+
+class Found(NamedTuple):
+    """The best cover that was found, empty for none; any cover costs `bound` at least."""
+
+    kept: list[int]
+    bound: float
+
+
+def available() -> None:
+    """Raise `BadInput` where HiGHS is not installed."""
+    try:
+        import highspy  # noqa: F401
+    except ImportError as error:
+        raise BadInput(
+            "exact covers need a package: pip install 'dedupindex[cover]', or take greedy ones "
+            "with --exact-seconds 0"
+        ) from error
+
+
+def solve(coverers: Mapping[int, set[int]], costs: Mapping[int, float], seconds: float) -> Found:
+    """Keep one at least of the coverers of each, for the least cost, within the time given."""
+    import highspy
+    import numpy
+
+    documents = sorted(set().union(*coverers.values()))
+    place = {document: number for number, document in enumerate(documents)}
+    rows = sorted({tuple(sorted(place[one] for one in by)) for by in coverers.values()})
+    program = highspy.HighsLp()
+    program.num_col_, program.num_row_ = len(documents), len(rows)
+    program.col_cost_ = numpy.array([costs[one] for one in documents], dtype=float)
+    program.col_lower_ = numpy.zeros(len(documents))
+    program.col_upper_ = numpy.ones(len(documents))
+    program.row_lower_ = numpy.ones(len(rows))
+    program.row_upper_ = numpy.full(len(rows), highspy.kHighsInf)
+    program.integrality_ = [highspy.HighsVarType.kInteger] * len(documents)
+    program.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+    starts = numpy.cumsum([0, *map(len, rows)])
+    program.a_matrix_.start_ = starts
+    program.a_matrix_.index_ = numpy.array([one for row in rows for one in row])
+    program.a_matrix_.value_ = numpy.ones(int(starts[-1]))
+    solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
+    for name, value in {
+        "output_flag": False, "threads": 1, "random_seed": 1, "time_limit": float(seconds),
+        "mip_rel_gap": 0.0, "mip_abs_gap": 1e-7,
+    }.items():  # fmt: skip
+        solver.setOptionValue(name, value)
+    solver.passModel(program)
+    solver.run()
+    info, values = solver.getInfo(), solver.getSolution().col_value
+    chosen = {number for number, value in enumerate(values) if value > 0.5}
+    whole = all(chosen.intersection(row) for row in rows)  # it may have found none in time
+    bound = info.mip_dual_bound if info.mip_dual_bound > 0 else 0.0
+    return Found([documents[number] for number in sorted(chosen)] if whole else [], bound)

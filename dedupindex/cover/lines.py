@@ -1,0 +1,118 @@
+"""Documents as lines of JSON: flat ones, and those of ``bin/corpus``.
+
+Flat    {"id", "url", "timestamp", "text", "mime", "title", "status", "bytes", "quality"}
+corpus  {"record": {"originalUrl", "timestamp", …}, "payload": {"string": {"text", "html": …}}}
+
+Of a flat line `url` must be there; an `id` that is missing is made of timestamp and URL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from dedupindex.cover.document import Document
+from dedupindex.errors import BadDate, BadSource
+from dedupindex.timestamps import check_date, check_digits, digits_of_date
+
+_TEXTS = (  # of a line of bin/corpus: where its text may stand, the best first
+    ("payload", "string", "html", "main"),
+    ("payload", "string", "text"),
+    ("payload", "string"),
+)
+_TITLE = ("payload", "string", "html", "title")
+
+
+def document(line: bytes, where: str) -> Document:
+    """The document of a line; raises `BadSource`, which says where."""
+    try:
+        found = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise BadSource(f"{where} is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise BadSource(f"{where} is no JSON object")
+    at = found.get("at")
+    if isinstance(found.get("line"), dict):  # as `reading` keeps what a corpus has
+        found = found["line"]
+    record = found.get("record")
+    try:
+        made = _of_corpus(found, record) if isinstance(record, dict) else _flat(found)
+    except (BadDate, TypeError, ValueError) as error:
+        raise BadSource(f"{where} is no document: {error}") from error
+    if isinstance(at, str):
+        made.place = at
+    return made
+
+
+def _flat(found: Mapping[str, Any]) -> Document:
+    url, moment = _text(found, "url") or "", _digits(found.get("timestamp"))
+    if not url:
+        raise ValueError("it has no url")
+    size = found.get("bytes", found.get("size"))
+    quality = found.get("quality")
+    text = _text(found, "text") or ""
+    return Document(
+        id=_text(found, "id") or f"{moment or '-'}/{url}",
+        url=url,
+        timestamp=moment,
+        text=text,
+        mime=_text(found, "mime"),
+        title=_text(found, "title"),
+        status=_whole(found.get("status")),
+        size=len(text.encode("utf-8", "replace")) if size is None else _whole(size),
+        quality=None if quality is None else float(quality),
+        place=_text(found, "place"),
+    )
+
+
+def _of_corpus(found: Mapping[str, Any], record: Mapping[str, Any]) -> Document:
+    url, moment = _text(record, "originalUrl") or "", _digits(record.get("timestamp"))
+    if not url:
+        raise ValueError("its record has no originalUrl")
+    text = next(filter(None, (_at(found, path) for path in _TEXTS)), "")
+    size = record.get("compressedSize")
+    mime = _text(record, "mime")
+    return Document(
+        id=f"{moment or '-'}/{url}",
+        url=url,
+        timestamp=moment,
+        text=text,
+        mime=None if mime == "-" else mime,
+        title=_at(found, _TITLE) or None,
+        status=_whole(record.get("status")),
+        size=len(text.encode("utf-8", "replace")) if size is None else _whole(size),
+    )
+
+
+def _at(found: Any, path: tuple[str, ...]) -> str:
+    """The text at a path; where values stand below it, it is called ``_``."""
+    for name in path:
+        found = found.get(name) if isinstance(found, dict) else None
+    if isinstance(found, dict):
+        found = found.get("_")
+    return found if isinstance(found, str) else ""
+
+
+def _text(found: Mapping[str, Any], name: str) -> str | None:
+    value = found.get(name)
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"its {name} is no text, but {value!r}")
+    return value
+
+
+def _whole(value: Any) -> int | None:
+    if value is None or value == "-":
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 53:
+        raise ValueError(f"{value!r} is no whole number")
+    return value
+
+
+def _digits(value: Any) -> str | None:
+    """14 digits of a time in 14 digits or as ISO 8601."""
+    if value is None or value == "-":
+        return None
+    text = str(value).encode("utf-8", "replace")
+    return (check_digits(text) if text.isdigit() else digits_of_date(check_date(text))).decode()

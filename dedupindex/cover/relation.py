@@ -1,0 +1,158 @@
+"""Coverage relations: when document `b` covers document `a`, so that `a` may go.
+
+``containment(k=5) >= 0.7 and timestamp(a) <= timestamp(b) and hostname(a) == hostname(b)``
+
+A relation is a conjunction. Content constraints ask for at least so much likeness of two texts, by
+the shingles of k terms that they share; the others are conditions on metadata. Those that state an
+equality, and those about one document alone, are known as such: they say which documents can be
+pairs at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from dedupindex.cover.document import MEASURES, PAIR
+from dedupindex.errors import BadQuery
+from dedupindex.expression.parser import condition
+from dedupindex.expression.tokens import complain
+from dedupindex.expression.tree import (
+    Arithmetic,
+    Attribute,
+    Comparison,
+    Every,
+    Hostname,
+    Literal,
+    Matching,
+    Measure,
+    Node,
+    leaves,
+)
+
+_TURNED = {">=": "<=", ">": "<", "<=": ">=", "<": ">", "==": "=="}
+LONGEST = 100  # terms of a shingle
+_FINEST = 10**9  # parts of a threshold: what SQL counts with stays in 64 bits
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """At least so much of a measure, or more (`above`)."""
+
+    measure: str
+    k: int
+    threshold: Fraction
+    above: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.measure}(k={self.k}) {'>' if self.above else '>='} {float(self.threshold):g}"
+
+    @property
+    def name(self) -> str:
+        return f"{self.measure}(k={self.k})"
+
+    def value(self, shared: int, of_a: int, of_b: int) -> Fraction:
+        """The measure of two sets of `of_a` and `of_b` shingles that share so many."""
+        if self.measure == "containment":
+            return Fraction(shared, of_a)
+        if self.measure == "jaccard":
+            return Fraction(shared, of_a + of_b - shared)
+        return Fraction(2 * shared, of_a + of_b)
+
+    def holds(self, shared: int, of_a: int, of_b: int) -> bool:
+        found = self.value(shared, of_a, of_b)
+        return found > self.threshold if self.above else found >= self.threshold
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A relation, taken apart."""
+
+    text: str
+    content: tuple[Constraint, ...]
+    keys: tuple[Node, ...]  # of one document: what both must have in common
+    of_a: tuple[Node, ...]
+    of_b: tuple[Node, ...]
+    across: tuple[Node, ...]  # all other conditions
+
+    @property
+    def ks(self) -> tuple[int, ...]:
+        return tuple(sorted({constraint.k for constraint in self.content}))
+
+    def at(self, threshold: Fraction) -> Relation:
+        """The same with another threshold of its first content constraint."""
+        first, *others = self.content
+        return replace(self, content=(replace(first, threshold=threshold), *others))
+
+
+def parse(text: str) -> Relation:
+    """The relation that a text states, in which lines with # are remarks; raises `BadQuery`."""
+    lines = (line.strip() for line in text.splitlines())
+    text = " ".join(line for line in lines if line and not line.startswith("#"))
+    node = condition(text, PAIR)
+    content: list[Constraint] = []
+    keys: list[Node] = []
+    of_a: list[Node] = []
+    of_b: list[Node] = []
+    across: list[Node] = []
+    for part in node.of if isinstance(node, Every) else (node,):
+        for one in part.of if isinstance(part, Every) else (part,):
+            if any(isinstance(leaf, Measure) for leaf in leaves(one)):
+                content.append(_constraint(text, one))
+            elif (key := _key(one)) is not None:
+                keys.append(key)
+            else:
+                sides = {leaf.side for leaf in leaves(one) if isinstance(leaf, Attribute)}
+                (of_a if sides == {"a"} else of_b if sides == {"b"} else across).append(one)
+    if not content and not keys:
+        raise BadQuery(
+            "a relation that any two documents could be in is of no use: it takes a content "
+            f"constraint, as containment(k=5) >= 0.7 ({', '.join(MEASURES)}), or an equality, as "
+            "hostname(a) == hostname(b)"
+        )
+    return Relation(text, tuple(content), tuple(keys), tuple(of_a), tuple(of_b), tuple(across))
+
+
+def _constraint(text: str, node: Node) -> Constraint:
+    measure = next(leaf for leaf in leaves(node) if isinstance(leaf, Measure))
+    if isinstance(node, Comparison):
+        sign, left, right = node.sign, node.left, node.right
+        if isinstance(left, Literal):
+            sign, left, right = _TURNED[sign], right, left
+        if isinstance(left, Measure) and isinstance(right, Literal) and sign in (">=", ">"):
+            if left.settings[0] > LONGEST:
+                complain(text, left.at, f"shingles have at most {LONGEST} terms")
+            threshold = Fraction(str(right.value))
+            if not 0 < threshold <= 1 or (sign == ">" and threshold == 1):
+                complain(text, left.at, f"the threshold of {left.name} is above 0 and at most 1")
+            if threshold.denominator > _FINEST:
+                complain(text, left.at, f"the threshold of {left.name} has at most 9 digits")
+            return Constraint(left.name, left.settings[0], threshold, sign == ">")
+    example = f"{measure.name}(k={measure.settings[0]}) >= 0.7"
+    return complain(
+        text, measure.at,
+        f"a content constraint is written {example}, and joined to the others with 'and'",
+    )  # fmt: skip
+
+
+def _key(node: Node) -> Node | None:
+    """What a document must have in common with another, if that is all that a condition says."""
+    if not isinstance(node, Comparison) or node.sign != "==":
+        return None
+    left, right = _sideless(node.left), _sideless(node.right)
+    sides = [{leaf.side for leaf in leaves(one) if isinstance(leaf, Attribute)}
+             for one in (node.left, node.right)]  # fmt: skip
+    return left if left == right and sides in ([{"a"}, {"b"}], [{"b"}, {"a"}]) else None
+
+
+def _sideless(node: Node) -> Node:
+    """A value as it is asked of one document."""
+    match node:
+        case Attribute():
+            return replace(node, side="")
+        case Arithmetic():
+            return replace(node, left=_sideless(node.left), right=_sideless(node.right))
+        case Hostname() | Matching():
+            return replace(node, of=_sideless(node.of))
+        case _:
+            return node

@@ -1,0 +1,192 @@
+"""A run of bin/cover: documents in, which of them stay out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from dedupindex.cover import exact, pairs, store
+from dedupindex.cover.covering import Covered, Means, ahead, cover, join_here, price, solve_here
+from dedupindex.cover.document import ALONE
+from dedupindex.cover.preparing import Line, batches, prepare
+from dedupindex.cover.relation import Relation
+from dedupindex.errors import BadInput, SettingsConflict
+from dedupindex.expression.parser import amount
+from dedupindex.expression.sql import to_sql
+from dedupindex.processes import workers
+from dedupindex.resolve.engine import Database, number, working
+from dedupindex.tally import OnProgress, Seen
+
+EXACT_SECONDS = 10.0  # that HiGHS gets for one component
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a run is made."""
+
+    approximate: bool = False
+    exact_seconds: float = EXACT_SECONDS
+    cost: str = "1"
+    per_host: int = 0
+    what_if: tuple[Fraction, ...] = ()
+    jobs: int = 1
+    memory: str = "1GB"
+
+
+@dataclass
+class Report:
+    """What a run came to."""
+
+    relation: str
+    loaded: store.Loaded = field(default_factory=store.Loaded)
+    found: pairs.Counts = field(default_factory=pairs.Counts)
+    covered: Covered = field(default_factory=Covered)
+    what_if: dict[str, Covered] = field(default_factory=dict)  # by threshold
+    changed: dict[str, int] = field(default_factory=dict)  # by an update
+    hosts: list[dict[str, Any]] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "relation": self.relation,
+            **asdict(self.loaded),
+            **asdict(self.found),
+            **self.covered.as_json(),
+            "what_if": {name: one.as_json() for name, one in self.what_if.items()},
+            "changed": self.changed,
+            "hosts": self.hosts,
+            "seconds": self.seconds,
+        }
+
+
+Finish = Callable[[Database, Report], None]
+
+
+def run(
+    lines: Iterable[Line],
+    relation: Relation,
+    options: Options,
+    home: Path,
+    finish: Finish,
+    *,
+    before: Path | None = None,
+    on_progress: OnProgress = lambda seen: None,
+) -> Report:
+    """Cover documents; `finish` is given the tables while they are there.
+
+    `home` is an empty directory with room, `before` the state of an earlier run. Raises `BadInput`.
+    """
+    if options.exact_seconds > 0:
+        exact.available()
+    report = Report(relation.text)
+    widened = _widened(relation, options.what_if)
+    if before is not None:
+        _check(before, widened, options)
+    cost = to_sql(amount(options.cost, ALONE), lambda leaf: f"d.{leaf.name}")
+    with _pool(options.jobs) as pool, working(home, options.memory, 0) as (database, scratch):
+        with _timed(report, "reading"):
+            report.loaded = _load(lines, relation.ks, database, scratch, pool, options, before,
+                                  on_progress)  # fmt: skip
+        if not report.loaded.documents:
+            raise BadInput("there is no document in the sources")
+        with _timed(report, "pairs"):
+            report.found = pairs.find(database, widened, approximate=options.approximate)
+            if before is not None:
+                database.execute(f"INSERT INTO pairs BY NAME FROM {store.old_pairs(before)}")
+        with _timed(report, "covers"):
+            price(database, cost, options.cost)
+            means = Means(
+                scratch, join_here, solve_here(pool, options.jobs, options.exact_seconds),
+                options.per_host,
+            )  # fmt: skip
+            for threshold in options.what_if:
+                there = cover(database, relation.at(threshold), means)
+                report.what_if[f"{float(threshold):g}"] = there
+            report.covered = cover(database, relation, means)
+        if before is not None:
+            report.changed = _changed(database)
+        finish(database, report)
+    return report
+
+
+def told(relation: Relation, options: Options) -> dict[str, Any]:
+    """What a later run must know of this one."""
+    widened = _widened(relation, options.what_if)
+    return {"relation": widened.text, "content": list(map(str, widened.content))}
+
+
+def _check(before: Path, widened: Relation, options: Options) -> None:
+    """Raise `SettingsConflict` if the pairs of an earlier run are not those that are wanted."""
+    was = store.asked(before)
+    if [was["relation"], was["content"]] != [widened.text, list(map(str, widened.content))]:
+        raise SettingsConflict(
+            f"{before} is of another relation, {was['relation']} (pairs from "
+            f"{', '.join(was['content'])}): give the same, and the same --what-if"
+        )
+
+
+def _widened(relation: Relation, thresholds: Iterable[Fraction]) -> Relation:
+    """The relation with the least of all thresholds, of which the others are a part."""
+    if not relation.content:
+        if list(thresholds):
+            raise BadInput("--what-if takes a relation with a content constraint")
+        return relation
+    first = relation.content[0]
+    least = min([first.threshold, *thresholds])
+    return replace(relation, content=(replace(first, threshold=least), *relation.content[1:]))
+
+
+def _load(
+    lines: Iterable[Line],
+    ks: tuple[int, ...],
+    database: Database,
+    home: Path,
+    pool: Executor | None,
+    options: Options,
+    before: Path | None,
+    on_progress: OnProgress,
+) -> store.Loaded:
+    tasks = batches(lines, store.next_number(before), ks)
+    done = map(prepare, tasks) if pool is None else ahead(pool, prepare, tasks, 2 * options.jobs)
+    seen = size = 0
+    with store.Spools(home, ks) as spools:
+        for prepared in done:
+            spools.add(prepared)
+            seen += prepared.lines
+            size += prepared.size
+            on_progress(Seen("reading documents", size, 0, seen))
+        return spools.load(database, before)
+
+
+@contextmanager
+def _pool(jobs: int) -> Iterator[Executor | None]:
+    """Processes that are there before DuckDB has threads."""
+    with nullcontext() if jobs <= 1 else workers(jobs) as pool:
+        if pool is not None:
+            pool.submit(int).result()
+        yield pool
+
+
+@contextmanager
+def _timed(report: Report, phase: str) -> Iterator[None]:
+    begin = time.monotonic()
+    yield
+    report.seconds[phase] = round(time.monotonic() - begin, 3)
+
+
+def _changed(database: Database) -> dict[str, int]:
+    """What an update has changed of what was said before."""
+    rows = (
+        "FROM documents d LEFT JOIN chosen c ON d.n = c.n WHERE NOT d.fresh AND d.kept "
+        "{} AND {}coalesce(c.kept, true)"
+    )
+    return {
+        "covered_now": number(database, "SELECT count(*) " + rows.format("", "NOT ")),
+        "kept_again": number(database, "SELECT count(*) " + rows.format("= false", "")),
+    }

@@ -1,0 +1,181 @@
+"""Small collections, and what is to be found in them by looking at every pair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, permutations
+from pathlib import Path
+from typing import Any
+
+import orjson
+from hypothesis import strategies as st
+
+from dedupindex.cover import result
+from dedupindex.cover.document import shingles, terms
+from dedupindex.cover.relation import Relation, parse
+from dedupindex.cover.run import Options, Report, run
+from dedupindex.expression.evaluate import holds, hostname
+from dedupindex.expression.tree import Attribute, Leaf, Value
+from dedupindex.resolve.engine import Database
+from dedupindex.timestamps import date_of_digits, seconds
+
+Found = Mapping[str, Any]
+JOURNALIST = (
+    "containment(k=5) >= 0.7 and timestamp(a) <= timestamp(b) and hostname(a) == hostname(b)"
+)
+
+
+@dataclass
+class Made:
+    """What a run said."""
+
+    report: Report
+    rows: list[dict[str, Any]]
+    pairs: set[tuple[str, str]]
+    hosts: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def kept(self) -> set[str]:
+        return {row["id"] for row in self.rows if row["kept"]}
+
+
+def lines(documents: Iterable[Found]) -> list[tuple[str, bytes]]:
+    return [(f"line {n}", orjson.dumps(one)) for n, one in enumerate(documents, 1)]
+
+
+def made(
+    documents: Sequence[Found],
+    relation: str | Relation,
+    home: Path,
+    options: Options = Options(),  # noqa: B008 (it is frozen)
+    **more: Any,
+) -> Made:
+    """Run on documents."""
+    wanted = relation if isinstance(relation, Relation) else parse(relation)
+    said = Made(Report(""), [], set())
+
+    def finish(database: Database, report: Report) -> None:
+        said.rows = list(result.rows(database, wanted))
+        said.hosts = result.hosts(database)
+        query = "SELECT a.id, b.id FROM live JOIN ids a ON a.n = live.a JOIN ids b ON b.n = live.b"
+        said.pairs = set(database.execute(query).fetchall())
+
+    said.report = run(lines(documents), wanted, options, home, finish, **more)
+    return said
+
+
+def all_pairs(documents: Sequence[Found], relation: Relation) -> set[tuple[str, str]]:
+    """Pairs of a relation, by looking at each."""
+    sets = {
+        (one["id"], k): shingles(terms(one.get("text") or ""), k)
+        for one in documents
+        for k in relation.ks
+    }
+    metadata = {one["id"]: values(one) for one in documents}
+    found = set()
+    for a, b in permutations(metadata, 2):
+
+        def asked(leaf: Leaf, a: str = a, b: str = b) -> Value:
+            assert isinstance(leaf, Attribute)
+            return metadata[a if leaf.side == "a" else b][leaf.name]
+
+        for key in relation.keys:
+            name = getattr(key, "name", "")
+            if metadata[a][name] is None or metadata[a][name] != metadata[b][name]:
+                break
+        else:
+            alike = all(
+                sets[a, one.k]
+                and sets[b, one.k]
+                and one.holds(
+                    len(sets[a, one.k] & sets[b, one.k]), len(sets[a, one.k]), len(sets[b, one.k])
+                )
+                for one in relation.content
+            )
+            others = (*relation.of_a, *relation.of_b, *relation.across)
+            if alike and all(holds(node, asked) for node in others):
+                found.add((a, b))
+    return found
+
+
+def values(one: Found) -> dict[str, Value]:
+    moment = one.get("timestamp")
+    return {
+        "url": one["url"],
+        "hostname": hostname(one["url"]),
+        "mime": one.get("mime"),
+        "title": one.get("title"),
+        "status": one.get("status"),
+        "size": one.get("bytes"),
+        "timestamp": seconds(date_of_digits(moment.encode())) if moment else None,
+    }
+
+
+def uncovered(documents: Iterable[str], kept: set[str], pairs: set[tuple[str, str]]) -> set[str]:
+    """Documents that no kept one covers."""
+    return set(documents) - kept - {a for a, b in pairs if b in kept}
+
+
+def least(costs: Mapping[str, float], pairs: set[tuple[str, str]]) -> float:
+    """What the cheapest cover costs, by trying all sets of documents."""
+    return min(
+        sum(costs[one] for one in kept)
+        for count in range(len(costs) + 1)
+        for kept in combinations(costs, count)
+        if not uncovered(costs, set(kept), pairs)
+    )
+
+
+WORDS = st.sampled_from(["alpha", "beta", "gamma", "delta", "epsilon"])
+TEXTS = st.one_of(
+    st.lists(WORDS, max_size=12).map(" ".join),
+    st.builds(lambda begin, end: " ".join([*"abcdefghi"[begin:], *end]),
+              st.integers(0, 6), st.lists(WORDS, max_size=4)),
+)  # fmt: skip
+DOCUMENTS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "url": st.sampled_from(
+                ["http://a.example/1", "http://A.example/2", "http://b.example/1", "urn:none"]
+            ),
+            "timestamp": st.none()
+            | st.sampled_from(["20200101000000", "20200103000000", "20200120120000"]),
+            "text": TEXTS,
+            "mime": st.sampled_from([None, "text/html", "text/plain"]),
+            "title": st.sampled_from([None, "one", "two"]),
+            "status": st.sampled_from([None, 200, 404]),
+            "bytes": st.integers(1, 9),
+        }
+    ),
+    max_size=9,
+).map(lambda some: [{**one, "id": f"d{n}"} for n, one in enumerate(some)])
+_THRESHOLDS = st.sampled_from(["0.1", "0.3", "0.5", "0.7", "0.9", "1", "0.333333333"])
+CONTENT = st.builds(
+    lambda measure, k, sign, threshold: (
+        f"{measure}(k={k}) {'>=' if threshold == '1' else sign} {threshold}"
+    ),
+    st.sampled_from(["containment", "jaccard", "dice"]),
+    st.integers(1, 4),
+    st.sampled_from([">=", ">"]),
+    _THRESHOLDS,
+)
+METADATA = st.sampled_from(
+    [
+        "hostname(a) == hostname(b)",
+        "title(b) == title(a)",
+        "timestamp(a) <= timestamp(b)",
+        "timestamp(a) >= timestamp(b) - 7d",
+        "status(a) == 404",
+        "status(b) != 404",
+        "size(a) <= 2 * size(b)",
+        "mime(a) != mime(b)",
+        "not (url(a) =~ '1$' and title(b) == 'one')",
+        "(status(a) == 200 or mime(b) == 'text/html')",
+    ]
+)
+RELATIONS = st.builds(
+    lambda content, metadata: " and ".join([*content, *metadata]),
+    st.lists(CONTENT, min_size=1, max_size=2),
+    st.lists(METADATA, max_size=3),
+)

@@ -1,0 +1,201 @@
+"""bin/cover: what it writes, what it says, and what an update makes of it."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import re
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dedupindex.cli import main
+from dedupindex.cover import result, store
+from dedupindex.cover.relation import parse
+from dedupindex.cover.run import Options, Report, run, told
+from dedupindex.resolve.engine import Database
+from tests.covering import DOCUMENTS, JOURNALIST, RELATIONS, lines, made, uncovered
+from tests.test_cover import VERSIONS, page
+
+ROOT = Path(__file__).parent.parent
+EXAMPLE = ROOT / "conf" / "cover" / "journalist.txt"
+
+
+def written(path: Path, documents: Sequence[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(one) + "\n" for one in documents))
+    return path
+
+
+def cover(*words: str | Path) -> int:
+    return main(["cover", *map(str, words)])
+
+
+def test_what_it_writes_and_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = written(tmp_path / "pages.jsonl", VERSIONS)
+    out = tmp_path / "cover.jsonl"
+    status = cover(
+        source, "--relation", EXAMPLE, "-o", out, "--what-if", "0.5,0.95",
+        "--report", tmp_path / "page.html", "--list", tmp_path / "list.csv",
+    )  # fmt: skip
+    assert status == 0
+    said = capsys.readouterr().out
+    assert "3 documents stay, 2 are covered (40.0%), 300 B of 1.1 kB (28.6%)" in said
+    assert "that is least: no cover costs less" in said
+    assert re.search(r"^0.95 +\d+ +\d+ +\d+ +", said, re.MULTILINE)
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["id"] for row in rows] == [one["id"] for one in VERSIONS]
+    assert rows[0] == {
+        "id": "v1", "url": "http://a.example/v1", "timestamp": "20200101000000", "bytes": 100,
+        "component": rows[2]["component"], "kept": False, "covered_by": "v3",
+        "covered_by_others": 0,
+        "why": {"containment(k=5)": 0.8611, "shingles(k=5)": [36, 40, 31]},
+    }  # fmt: skip
+    with open(tmp_path / "list.csv", newline="") as stream:
+        assert [(row["id"], row["covered_by"]) for row in csv.DictReader(stream)] == [
+            ("v1", "v3"), ("v2", "v3"),
+        ]  # fmt: skip
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "cover.jsonl", "list.csv", "page.html", "pages.jsonl",
+    ]  # fmt: skip
+
+
+def test_as_json_and_compressed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "pages.jsonl.gz"
+    source.write_bytes(gzip.compress(b"".join(line + b"\n" for _, line in lines(VERSIONS))))
+    assert cover(source, "--relation", JOURNALIST, "-o", tmp_path / "out", "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["documents"], said["kept"], said["covered"], said["bytes_covered"]) == (
+        5, 3, 2, 300,
+    )  # fmt: skip
+    assert said["minimal"] and said["hosts"][0]["host"] == "a.example"
+
+
+def test_lines_of_a_corpus(tmp_path: Path) -> None:
+    record = {"originalUrl": "http://a.example/", "timestamp": "2020-01-02T00:00:00Z",
+              "mime": "text/html", "status": 200, "digest": "-", "compressedSize": 77}  # fmt: skip
+    text = VERSIONS[0]["text"]
+    corpus = [
+        {"record": record, "payload": {"string": {"text": text, "html": {"title": "t"}}}},
+        {"record": {**record, "timestamp": "2020-01-03T00:00:00Z"},
+         "payload": {"string": {"_": text, "html": {"main": text}}}},
+        {"record": {**record, "timestamp": "2020-01-01T00:00:00Z", "mime": "-"},
+         "payload": {"string": text}},
+    ]  # fmt: skip
+    said = made(corpus, JOURNALIST, tmp_path)
+    assert said.kept == {"20200103000000/http://a.example/"}
+    assert {row["bytes"] for row in said.rows} == {77}
+
+
+def test_text_of_the_web_is_escaped_on_the_page(tmp_path: Path) -> None:
+    evil = "http://a.example/<script>alert(1)</script>&\"'\u202e"
+    documents = [{**one, "url": evil} for one in VERSIONS[:3]]
+    source = written(tmp_path / "pages.jsonl", documents)
+    shown = tmp_path / "page.html"
+    assert cover(source, "--relation", JOURNALIST, "-o", tmp_path / "o", "--report", shown) == 0
+    text = shown.read_text()
+    assert "<script" not in text and "\u202e" not in text and "&lt;script&gt;" in text
+    assert text.count("<circle") == 3 and 'class="covers"' in text
+    assert "http" not in re.sub(r"http://a\.example", "", text)  # nothing is fetched
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["--relation", "containment(k=5) >= 7"], 4, "above 0 and at most 1"),
+        (["--relation", JOURNALIST, "--what-if", "0.5,2"], 2, "takes thresholds"),
+        (["--relation", JOURNALIST, "--what-if", "x"], 2, "takes thresholds"),
+        (["--relation", JOURNALIST, "--cost", "siz"], 4, "there is no siz here"),
+        (["--relation", JOURNALIST, "--update", "none.jsonl"], 4, "there is no state of a run"),
+        (["--relation", JOURNALIST, "--memory", "lots"], 4, "--memory lots"),
+    ],
+)
+def test_wrong_usage(
+    words: list[str], status: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = written(tmp_path / "pages.jsonl", VERSIONS)
+    assert cover(source, "-o", tmp_path / "out", *words) == status
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_source_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    there = tmp_path / "none.jsonl"
+    assert cover(there, "--relation", JOURNALIST, "-o", tmp_path / "out") == 4
+    assert f"{there} cannot be read" in capsys.readouterr().err
+
+
+def test_without_the_solver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+                            capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    monkeypatch.setitem(__import__("sys").modules, "highspy", None)
+    source = written(tmp_path / "pages.jsonl", VERSIONS)
+    words = [source, "--relation", JOURNALIST, "-o", tmp_path / "out"]
+    assert cover(*words) == 4
+    assert "pip install 'dedupindex[cover]'" in capsys.readouterr().err
+    assert cover(*words, "--exact-seconds", "0") == 0
+
+
+# --- updates -----------------------------------------------------------------------------------
+
+
+def test_an_update_tells_what_has_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "cover.jsonl"
+    first = written(tmp_path / "first.jsonl", VERSIONS)
+    assert cover(first, "--relation", EXAMPLE, "-o", out, "--updatable") == 0
+    newer = page("v4", "20200201000000", VERSIONS[2]["text"] + " and on", bytes=10)
+    more = written(tmp_path / "more.jsonl", [newer, VERSIONS[0]])
+    capsys.readouterr()
+    words = [more, "--relation", EXAMPLE, "--update", out, "-o", out]
+    assert cover(*words, "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["documents"], said["fresh"], said["repeated"]) == (6, 1, 1)
+    assert said["changed"] == {"covered_now": 1, "kept_again": 0}
+    rows = {row["id"]: row for row in map(json.loads, out.read_text().splitlines())}
+    assert {name for name, row in rows.items() if row["kept"]} == {"v4", "alone", "else"}
+    assert rows["v1"]["covered_by"] == "v4"
+    assert cover(*words) == 0  # once more: there is nothing new
+    again = {row["id"]: row for row in map(json.loads, out.read_text().splitlines())}
+    assert again == rows
+
+
+def test_an_update_of_another_relation_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "cover.jsonl"
+    source = written(tmp_path / "first.jsonl", VERSIONS)
+    assert cover(source, "--relation", EXAMPLE, "-o", out, "--updatable") == 0
+    before = out.read_bytes()
+    other = JOURNALIST.replace("0.7", "0.8")
+    assert cover(source, "--relation", other, "--update", out, "-o", out) == 5
+    assert "is of another relation" in capsys.readouterr().err
+    assert out.read_bytes() == before
+
+
+@settings(max_examples=20, deadline=None)
+@given(DOCUMENTS.filter(bool), st.integers(0, 9), RELATIONS)
+def test_an_update_is_as_good_as_a_run_on_all(
+    documents: list[dict[str, Any]], cut: int, text: str
+) -> None:
+    relation = parse(text)
+    first, more = documents[: min(cut, len(documents) - 1) or 1], documents
+    with tempfile.TemporaryDirectory() as name:
+        home = Path(name)
+        state = home / "state"
+
+        def finish(database: Database, report: Report) -> None:
+            assert list(result.rows(database, relation))
+            store.save(database, state, relation.ks, told(relation, Options()))
+
+        run(lines(first), relation, Options(), home, finish)
+        updated = made(more, relation, home, before=state)
+        whole = made(documents, relation, home)
+    assert updated.pairs == whole.pairs
+    assert len(updated.kept) == len(whole.kept)
+    assert not uncovered({one["id"] for one in documents}, updated.kept, whole.pairs)
