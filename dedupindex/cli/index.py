@@ -164,8 +164,8 @@ def _no_others(action: str) -> None:
 
 
 def _job(sources: tuple[str, ...], index: Path, options: dict[str, Any]) -> Build:
-    if options["by_url"] and (options["no_url_index"] or options["engine"] != "lmdb"):
-        raise BadInput("--by-url needs the URLs, and engine lmdb")
+    if options["by_url"] and (options["no_url_index"] or options["engine"] == "whoosh"):
+        raise BadInput("--by-url needs the URLs, and engine lmdb or a cluster")
     settings, engine = _settings(options), options["engine"]
     if options["add"] or options["replace"]:
         settings, engine = _as_the_index_has(index, settings, engine)

@@ -23,6 +23,7 @@ from dedupindex.crawls.rows import KIND, MOST, Amounts
 from dedupindex.crawls.store import Held, Reading
 from dedupindex.errors import StrategyUnavailable, UnknownCrawl
 from dedupindex.index.byurl import MISSING
+from dedupindex.index.cassandra_schema import Statements
 from dedupindex.index.cassandra_view import CassandraView
 from dedupindex.index.cells import DIGEST_KEY, cell_of
 from dedupindex.index.cql import Row, Session, Statement
@@ -40,6 +41,7 @@ class Ground(NamedTuple):
     registry: Registry
     files: Files
     tallies: Tallies
+    lists: Statements | None  # where captures are listed by URL
 
 
 def split(key: bytes) -> tuple[bytes, bytes]:
@@ -147,7 +149,10 @@ class CassandraReading(Reading):
         return next(self.cells(prefix), None) is None
 
     def listed(self, sought: bytes) -> Iterator[bytes]:
-        raise StrategyUnavailable(MISSING)
+        """Whole keys: those of the index, too, since it has one list of both."""
+        if self._view is None:
+            raise StrategyUnavailable(MISSING)
+        return self._view.listed(sought)
 
     def claims(self, prefix: bytes) -> Iterator[tuple[str, Claim]]:
         for namespace, *claim in self.ground.session.execute(self.ground.said.claims, prefix):

@@ -29,6 +29,7 @@ from dedupindex.crawls.crawl import Claim, Crawl
 from dedupindex.crawls.rows import Amounts, Kind
 from dedupindex.crawls.store import Digests, Writing
 from dedupindex.errors import IndexUnavailable
+from dedupindex.index.cassandra_urls import listing
 from dedupindex.index.cells import digest_prefix, entries_of
 from dedupindex.index.cql import Statement, Unclear
 
@@ -53,6 +54,7 @@ class CassandraWriting(CassandraReading, Writing):
         self._held: dict[_Place, bytes | None] = {}  # as read
         self._cells: dict[_Place, bytes | None] = {}  # as they are to be
         self._claims: dict[bytes, list[tuple[str, Claim]]] = {}  # as read ahead
+        self._urls: list[_Asked] = []
         self._added: list[tuple[bytes, Amounts]] = []
         self._freed: list[_Free] = []
 
@@ -111,7 +113,8 @@ class CassandraWriting(CassandraReading, Writing):
         self._cells[key, crawl.number] = None
 
     def list_url(self, key: bytes) -> None:
-        """There is no list by URL on a cluster."""
+        if self.ground.lists is not None:
+            self._urls.append(listing(self.ground.lists, key))
 
     def claims(self, prefix: bytes) -> Iterator[tuple[str, Claim]]:
         found = self._claims.get(prefix)
@@ -201,7 +204,7 @@ class CassandraWriting(CassandraReading, Writing):
                 put.append((said.put_row, (dk, rest_of(key, entry), number, entry)))
             for entry in before - after:
                 dropped.append((said.drop_row, (dk, rest_of(key, entry), number)))
-        for asked in (listed, put, dropped, unlisted):
+        for asked in (listed, self._urls, put, dropped, unlisted):
             self._all(asked)
 
     def _all(self, asked: Iterable[_Asked]) -> None:

@@ -18,7 +18,7 @@ from dedupindex.crawls.store import Held, Store, Writing, cluster_of
 from dedupindex.errors import DedupError, IndexUnavailable
 from dedupindex.index.address import Address
 from dedupindex.index.cassandra_schema import Statements, made
-from dedupindex.index.cassandra_state import is_marked, mark_of
+from dedupindex.index.cassandra_state import About, is_marked, mark_of
 from dedupindex.index.cql import connect
 
 _TRIES = 20  # of a step that changes crawls, while others do
@@ -49,6 +49,8 @@ class CassandraStore(Store):
             if not made(self._session, keyspace):
                 raise IndexUnavailable(f"the first build of {address} has not finished")
             self._mark = mark_of(self._session, keyspace)
+            on = Statements.of(keyspace)
+            identity = About(self._session, on).identity(str(address))
         except BaseException:
             self._session.close()
             raise
@@ -57,8 +59,9 @@ class CassandraStore(Store):
             self._session,
             said,
             Registry(self._session, keyspace, said),
-            Files(self._session, Statements.of(keyspace)),
+            Files(self._session, on),
             Tallies(self._session, said),
+            on if identity is not None and identity.settings.by_url else None,
         )
 
     def in_place(self) -> bool:

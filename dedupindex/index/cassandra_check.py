@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import NamedTuple
 
 from dedupindex.errors import Damaged
 from dedupindex.index.answer_bytes import BROKEN
+from dedupindex.index.byurl import listed
 from dedupindex.index.cassandra_state import State
+from dedupindex.index.cassandra_urls import AT_ONCE
 from dedupindex.index.cassandra_view import CassandraView
 from dedupindex.index.cells import answers, digest_of_key, digest_prefix, entries_of
 from dedupindex.index.settle import checksum
@@ -40,6 +43,8 @@ def problems(view: CassandraView, state: State) -> list[str]:
     wrong: list[str] = []
     try:
         _entries(view, wrong)
+        if view.by_url:
+            _listed(view, wrong)
         for number, place in view.places():
             if view.number_of(place) == 0:
                 wrong.append(f"container number {number} is not found by its name")
@@ -65,3 +70,9 @@ def _entries(view: CassandraView, wrong: list[str]) -> None:
                     wrong.append(f"the entry under {key.hex()} belongs under another key")
         except (Damaged, *BROKEN) as error:
             wrong.append(f"the entry under {key.hex()} is damaged: {error}")
+
+
+def _listed(view: CassandraView, wrong: list[str]) -> None:
+    keys = (key for key, cell in view.stored() if listed(cell))
+    while some := list(islice(keys, AT_ONCE)):
+        wrong += [f"{key.hex()} is not listed by its URL" for key in view.unlisted(some)]

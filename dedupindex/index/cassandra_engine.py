@@ -86,8 +86,10 @@ class CassandraEngine:
         return self._view()
 
     def _view(self) -> CassandraView:
-        keys = self.identity.settings.keys()
-        return CassandraView(self._open(), self._on, keys, self._places, self.index)
+        chosen = self.identity.settings
+        return CassandraView(
+            self._open(), self._on, chosen.keys(), self._places, self.index, by_url=chosen.by_url
+        )
 
     def in_place(self) -> bool:
         """Whether what answers is still the index that was opened; see `protocol.in_place`."""

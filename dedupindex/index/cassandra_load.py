@@ -8,14 +8,16 @@ the same index.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby, islice
 from typing import Any, TypeVar
 
+from dedupindex.index.byurl import listed
 from dedupindex.index.cassandra_partitions import AT_ONCE, Cell, Partition
 from dedupindex.index.cassandra_schema import Statements
 from dedupindex.index.cassandra_state import Lease
+from dedupindex.index.cassandra_urls import listing
 from dedupindex.index.cassandra_view import CassandraView
 from dedupindex.index.cells import DIGEST_KEY, Keys, answers, entries_of, renumbered
 from dedupindex.index.cql import Session, Statement, patiently, write_all
@@ -25,7 +27,7 @@ from dedupindex.index.sweep import grouped, settled
 
 _KEYS = 2000  # that are read, settled and written together
 _Item = TypeVar("_Item")
-_Asked = tuple[Statement, tuple[Any, ...]]
+_Asked = tuple[Statement, Sequence[Any]]
 
 
 class Loader:
@@ -49,7 +51,7 @@ class Loader:
         """Write what staged entries, which come in order, leave in an index that holds nothing."""
         for cells in settled(batches, self._rule, self.outcome):
             self.outcome.lost.clear()
-            self._write([self._put(key, cell) for key, cell in cells])
+            self._write([asked for key, cell in cells for asked in self._put(key, cell)])
 
     def add(self, batches: Iterable[list[bytes]]) -> None:
         """Settle staged entries, which come in order, with what is there."""
@@ -155,14 +157,16 @@ class Loader:
             self.outcome.checksum -= checksum([(key, cell)])
         if left:
             self.outcome.checksum += checksum([(key, left)])
-            yield self._put(key, left)
+            yield from self._put(key, left)
         else:
             start = _start(key)
             yield self._on.remove, (self._written, start, key[len(start) :])
 
-    def _put(self, key: bytes, cell: bytes) -> _Asked:
+    def _put(self, key: bytes, cell: bytes) -> Iterator[_Asked]:
+        if self._view.by_url and listed(cell):  # before it is there: what is there is listed
+            yield listing(self._on, key)
         end = DIGEST_KEY[key[0]]
-        return self._on.put, (key[:end], key[end:], cell, self._written)
+        yield self._on.put, (key[:end], key[end:], cell, self._written)
 
     def _write(self, writes: list[_Asked]) -> None:
         self._lease.check()

@@ -9,6 +9,7 @@
     crawl      all crawls that write, with one version; see `crawls.cassandra_registry`
     reported   the keys that a crawl has captures under
     claim      who may store a payload
+    url        captures by URL, where the index lists them; see `cassandra_urls`
     statistic  amounts of `crawls.rows`, by who wrote them and since when
     about      identity (as in index.json), state (`cassandra_state`), next_number, loading, lease
 
@@ -44,9 +45,10 @@ _TABLES = {
         "crawl int, kind blob, part int, heading blob, writer blob, since bigint, amounts blob, "
         "PRIMARY KEY ((crawl, kind, part), heading, writer, since)"
     ),
+    "url": "part blob, rest blob, dk blob, PRIMARY KEY (part, rest, dk)",
     "about": "name text PRIMARY KEY, value text",  # last: where it is, the others are
 }
-_EMPTIED = ("capture", "place", "number", "container")
+_EMPTIED = ("capture", "place", "number", "container", "url")
 
 _VERSION = Statement("SELECT release_version FROM system.local")
 _PEERS = Statement("SELECT peer FROM system.peers")
@@ -72,6 +74,9 @@ class Statements(NamedTuple):
     containers: Statement
     put_container: Statement
     remove_container: Statement
+    urls: Statement
+    url: Statement
+    put_url: Statement
     about: Statement
     about_now: Statement
     put_about: Statement
@@ -134,6 +139,12 @@ _TEXTS = {
         Use.WRITE,
     ),
     "remove_container": ("DELETE FROM {container} USING TIMESTAMP ? WHERE name = ?", Use.WRITE),
+    "urls": (
+        "SELECT rest, dk FROM {url} WHERE part = ? AND rest >= ? AND rest <= ? LIMIT ?",
+        Use.READ,
+    ),
+    "url": ("SELECT dk FROM {url} WHERE part = ? AND rest = ? AND dk = ?", Use.READ),
+    "put_url": ("INSERT INTO {url} (part, rest, dk) VALUES (?, ?, ?)", Use.WRITE),
     "about": ("SELECT value FROM {about} WHERE name = ?", Use.READ),
     "about_now": ("SELECT value FROM {about} WHERE name = ?", Use.SERIAL),
     "put_about": ("INSERT INTO {about} (name, value) VALUES (?, ?) USING TIMESTAMP ?", Use.WRITE),

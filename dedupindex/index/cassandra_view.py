@@ -7,14 +7,15 @@ visible while it goes on.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
 from dedupindex.errors import IndexUnavailable, StrategyUnavailable
-from dedupindex.index import byurl
+from dedupindex.index import byurl, cassandra_urls
 from dedupindex.index.cassandra_partitions import Cell, Partition, Partitions
 from dedupindex.index.cassandra_places import bytes_of, key_of, text_of
 from dedupindex.index.cassandra_schema import Statements
@@ -29,6 +30,7 @@ from dedupindex.index.cells import (
     digest_of_key,
     digest_prefix,
     entries_of,
+    urlkey_hash,
 )
 from dedupindex.index.cql import Row, Session
 from dedupindex.index.decoding import Decoding
@@ -49,9 +51,11 @@ class CassandraView(Decoding):
         keys: Keys,
         places: dict[int, Place],
         scratch: Path,
+        *,
+        by_url: bool = False,
     ) -> None:
         self._session, self._on, self.keys = session, statements, keys
-        self._places, self._scratch = places, scratch
+        self._places, self._scratch, self.by_url = places, scratch, by_url
         self._partitions = Partitions(session, statements.partition, self._name)
 
     def __enter__(self) -> CassandraView:
@@ -141,10 +145,38 @@ class CassandraView(Decoding):
         return self.denied_in(key, self.cell(key), capture)
 
     def at_url(self, url: bytes) -> Iterator[Capture]:
-        raise StrategyUnavailable(byurl.MISSING)
+        found = self._listed(self.keys.tail(url)[: byurl.URL])
+        return (capture for capture in found if capture.url == url)
 
     def at_urlkey(self, key: bytes) -> Iterator[Capture]:
-        raise StrategyUnavailable(byurl.MISSING)
+        if not self.keys.canonical:
+            raise StrategyUnavailable(byurl.MISSING)
+        found = self._listed(urlkey_hash(key))
+        return (capture for capture in found if urlkey(capture.url) == key)
+
+    def _listed(self, sought: bytes) -> Iterator[Capture]:
+        """Captures whose keys, after their own digest, begin so."""
+        for key in self.listed(sought):
+            cell = self.cell(key)
+            for capture in self.decoded(key, cell) if cell else ():
+                if capture.digest == digest_of_key(key):
+                    yield capture
+
+    def listed(self, sought: bytes) -> Iterator[bytes]:
+        """The keys that are listed by URL and, after the digest, begin so.
+
+        What stands under their digests is read before they are yielded, side by side.
+        """
+        if not self.by_url:
+            raise StrategyUnavailable(byurl.MISSING)
+        keys = cassandra_urls.keys_at(self._session, self._on, sought)
+        while some := list(islice(keys, cassandra_urls.AT_ONCE)):
+            self._partitions.ahead(_parted(key)[0] for key in some)
+            yield from some
+
+    def unlisted(self, keys: Sequence[bytes]) -> Iterable[bytes]:
+        """Of keys those that are not listed by URL."""
+        return cassandra_urls.missing(self._session, self._on, keys)
 
     def _decoded(self, start: bytes, cells: list[Cell]) -> list[Capture]:
         return [one for rest, cell in cells for one in self.decoded(start + rest, cell)]

@@ -37,6 +37,7 @@ _KEYS = {
     "number": "place",
     "container": "name",
     "about": "name",
+    "url": "part",
     "crawl": "shelf",
     "reported": "crawl, part",
     "claim": "dk",

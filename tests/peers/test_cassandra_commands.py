@@ -190,11 +190,6 @@ def test_what_a_cluster_does_not_do_is_said(
     assert found[0] == status and said in found[2]
 
 
-def test_captures_by_url_are_refused_at_the_build(address: str, run: Run, tmp_path: Path) -> None:
-    status, _, err = run("index", "--by-url", cdx(tmp_path, 0, 1), address)
-    assert status == BadInput.exit_status and "engine lmdb" in err
-
-
 def test_more_copies_than_nodes_are_refused(address: str, run: Run, tmp_path: Path) -> None:
     many = address.replace("/k", "/more_k").replace("replication=1", "replication=3")
     status, _, err = run("index", cdx(tmp_path, 0, 1), many)
