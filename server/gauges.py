@@ -26,13 +26,13 @@ def crawl_gauges(live: LiveIndex) -> Iterator[Metric]:
                 return
             for crawl in reading.crawls():
                 crawls[crawl.state] += 1
-                if crawl.state is State.OPEN:
-                    captures += reading.counts(crawl)[0]
-                    own = crawl.name.startswith(
-                        RECORDS_CRAWL
-                    )  # of /api/records: nobody asks for it
-                    silent += not own and not statistics.total(reading, crawl).lookups
                 unmerged += waits(reading, crawl)
+            opened = [crawl for crawl in reading.crawls() if crawl.state is State.OPEN]
+            ready = reading.ready(opened)
+            for crawl in opened:
+                captures += ready.counts(crawl)[0]
+                own = crawl.name.startswith(RECORDS_CRAWL)  # of /api/records: nobody asks for it
+                silent += not own and not statistics.total(ready, crawl).lookups
     except DedupError:
         return
     states = GaugeMetricFamily("dedupindex_crawls", "Crawls by state.", labels=["state"])

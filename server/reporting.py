@@ -31,6 +31,7 @@ from server.live import LiveIndex
 from server.replies import RequestError, error_object
 
 STRETCH = 1000  # captures in one transaction: others write in between
+_LISTED_AT_ONCE = 200  # crawls whose figures are in memory
 _BEGIN = ("name", "seen_by", "digest_covers", "strategy", "policy", "namespace")
 
 
@@ -132,10 +133,11 @@ class Reporting:
                 return []
             before = reading.crawl(after) if after else None
             seen = filter(sees, reading.newest(before))
-            return [
-                _shown(reading, crawl)
-                for crawl in islice(seen, skip, skip + most if most else None)
-            ]
+            chosen, shown = islice(seen, skip, skip + most if most else None), []
+            while some := list(islice(chosen, _LISTED_AT_ONCE)):
+                ready = reading.ready(some)
+                shown += [_shown(ready, crawl) for crawl in some]
+            return shown
 
     def crawl(self, name: str) -> dict[str, Any]:
         """One crawl; raises `UnknownCrawl`."""

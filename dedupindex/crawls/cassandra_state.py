@@ -19,7 +19,7 @@ from dedupindex.crawls.cassandra_registry import Known, Registry
 from dedupindex.crawls.cassandra_tables import PARTS, SUFFIX, Said
 from dedupindex.crawls.cassandra_tallies import COUNTS, Tallies, form_of, part_of, parts_of
 from dedupindex.crawls.crawl import Claim, Crawl
-from dedupindex.crawls.rows import KIND, MOST, Amounts
+from dedupindex.crawls.rows import KIND, MOST, Amounts, Kind
 from dedupindex.crawls.store import Held, Reading
 from dedupindex.errors import StrategyUnavailable, UnknownCrawl
 from dedupindex.index.byurl import MISSING
@@ -30,6 +30,7 @@ from dedupindex.index.cql import Row, Session, Statement
 from dedupindex.index.protocol import Finder
 
 _BEYOND = b"\xff" * 32  # greater than what follows in any key
+_LISTED = (COUNTS, *(kind.value for kind in (Kind.TOTAL, Kind.TIMES, Kind.TOLD)))
 _PAGE = 1000  # keys, whose cells are read side by side
 
 
@@ -69,6 +70,7 @@ class CassandraReading(Reading):
         self.ground, self.known = ground, known
         self.origin = known
         self._view: CassandraView | None = None
+        self._counted: dict[tuple[int, bytes], list[Row]] = {}  # as read ahead: heading, amounts
 
     def along(self, base: Finder) -> CassandraReading:
         if not isinstance(base, CassandraView):
@@ -76,6 +78,15 @@ class CassandraReading(Reading):
         beside = copy(self)
         beside._view = base
         return beside
+
+    def ready(self, crawls: Sequence[Crawl]) -> CassandraReading:
+        """All of it side by side, so that a list of crawls waits once."""
+        places = [(crawl.number, kind) for crawl in crawls for kind in _LISTED]
+        asked = ((self.ground.said.statistics, (*place, 0, b"")) for place in places)
+        ready = copy(self)
+        rows = self.ground.session.execute_many(asked)
+        ready._counted = dict(zip(places, rows, strict=True))
+        return ready
 
     def version(self) -> int:
         return self.known.version
@@ -159,9 +170,17 @@ class CassandraReading(Reading):
             yield namespace, claim_of(claim)
 
     def statistic(self, key: bytes) -> Amounts | None:
-        kind, heading = key[KIND], key[KIND.stop :]
-        values = int.from_bytes(key[: KIND.start], "big"), kind, part_of(kind, heading), heading
-        found = self.ground.session.execute(self.ground.said.statistic, *values)
+        number, kind, heading = (
+            int.from_bytes(key[: KIND.start], "big"),
+            key[KIND],
+            key[KIND.stop :],
+        )
+        counted = self._counted.get((number, kind))
+        if counted is None:
+            place = number, kind, part_of(kind, heading), heading
+            found = self.ground.session.execute(self.ground.said.statistic, *place)
+        else:
+            found = [row[1:] for row in counted if row[0] == heading]
         return _joined(kind, (row[0] for row in found)) if found else None
 
     def statistics(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, Amounts]]:
@@ -173,10 +192,14 @@ class CassandraReading(Reading):
     def _headings(
         self, number: int, kind: bytes, part: int, start: bytes
     ) -> Iterator[tuple[bytes, bytes]]:
-        said = self.ground.said.statistics
-        for page in self.ground.session.scan(said, number, kind, part, start):
+        pages: Iterable[list[Row]] = [self._counted.get((number, kind), [])]
+        if (number, kind) not in self._counted:
+            said = self.ground.said.statistics
+            pages = self.ground.session.scan(said, number, kind, part, start)
+        for page in pages:
             for heading, packed in page:
-                yield bytes(heading), bytes(packed)
+                if heading >= start:
+                    yield bytes(heading), bytes(packed)
 
 
 def claim_of(row: Sequence[Any]) -> Claim:

@@ -119,6 +119,10 @@ class Reading(ABC):
         """The same beside a view of the index, which may have read what is sought already."""
         return self
 
+    def ready(self, crawls: Sequence[Crawl]) -> Reading:
+        """The same, which has read what is counted of these crawls, if it is far away."""
+        return self
+
     def reported(self, name: str, sees: Callable[[Crawl], bool] = lambda crawl: True) -> Crawl:
         """As `crawl`, for who reads of it: `UnknownCrawl` names crawls that they see."""
         try:
@@ -126,9 +130,8 @@ class Reading(ABC):
         except UnknownCrawl:
             newest = (crawl.name for crawl in islice(self.newest(), _LOOKED_AT) if sees(crawl))
             known = sorted(newest, key=lambda one: -len(os.path.commonprefix([one, name])))[:_NAMED]
-            none = "there is none that can be read of"
-            which = f"there are {', '.join(known)}" if known else none
-            raise UnknownCrawl(f"there is no crawl {name[:200]!r}; {which}") from None
+            which = f"are {', '.join(known)}" if known else "is none that can be read of"
+            raise UnknownCrawl(f"there is no crawl {name[:200]!r}; there {which}") from None
 
     def place_of(self, number: int) -> Place:
         """What a container number stands for where the crawl is known from elsewhere."""
@@ -268,10 +271,7 @@ class Store(ABC):
 
 
 def make_store(index: Path, *, create: bool = True) -> Store:
-    """The crawls of an index, opened, and made if need be and `create`; raises `IndexUnavailable`.
-
-    Without `create` a file must be there. On a cluster there is nothing to make.
-    """
+    """The crawls of an index, and with `create` made if need be; raises `IndexUnavailable`."""
     if address := cluster_of(index):
         from dedupindex.crawls.cassandra_store import CassandraStore
 

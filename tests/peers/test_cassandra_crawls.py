@@ -30,6 +30,8 @@ from dedupindex.index import open_index
 from dedupindex.index.address import DRIVERS, Address
 from dedupindex.index.cql import Row, Session, Statement, Unclear, Use, connect
 from dedupindex.index.identity import Settings
+from server.app import create_app
+from server.config import Config
 from server.crawls import Crawls
 from server.live import LiveIndex
 from tests.captures import capture, sha1
@@ -420,3 +422,42 @@ def test_a_keyspace_that_is_dropped_and_loaded_anew_leaves_nothing_behind(
     report("b")
     with closing(make_store(index)) as fresh:
         assert [one.container for one in held(fresh, "b")] == ["1.warc.gz", "2.warc.gz"]
+
+
+def test_a_list_of_crawls_waits_for_the_cluster_once(index: Path) -> None:
+    live = LiveIndex(index)
+    live.refresh()
+    web = create_app(Config(index), live).test_client()
+    for number in range(12):
+        live.crawls.write(partial(life.begin, name=f"c{number}"), make=True)
+        for who in ("one", "two"):
+            told = {"who": who, "not_reported": number}
+            assert web.post(f"/crawls/c{number}/counts", json=told).status_code == 200
+        if number % 2:
+            put_number = partial(add, captures=[capture(number)], settings=SETTINGS, judge=JUDGE)
+            live.crawls.write(
+                lambda writing, number=number, put=put_number: put(
+                    writing, writing.crawl(f"c{number}")
+                )
+            )
+    store = live.crawls.store()
+    assert isinstance(store, CassandraStore)
+    before = web.get("/crawls").json
+    waits: list[str] = []
+
+    class Counted:
+        def __getattr__(self, name: str) -> object:
+            waits.append(name)
+            return getattr(session, name)
+
+    session = store._ground.session
+    store._ground = store._ground._replace(session=Counted())  # type: ignore[arg-type]
+    listed = web.get("/crawls").json
+    assert listed == before
+    assert [one["name"] for one in listed["crawls"]] == [
+        f"c{number}" for number in range(11, -1, -1)
+    ]
+    assert [one["captures"] for one in listed["crawls"]] == [1, 0] * 6
+    assert waits == ["execute_many"]
+    assert b"dedupindex_crawls_open_captures 6.0" in web.get("/metrics").data
+    assert waits == ["execute_many"] * 2
