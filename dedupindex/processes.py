@@ -17,7 +17,7 @@ from dedupindex.tally import OnProgress, Seen
 
 if TYPE_CHECKING:  # slow to import, and of no use to who works alone
     from concurrent.futures import Future, ProcessPoolExecutor
-    from multiprocessing.context import ForkContext
+    from multiprocessing.context import BaseContext
     from multiprocessing.sharedctypes import Synchronized
 
 _KILLED = (
@@ -36,18 +36,23 @@ Count = Callable[[int, int], None]
 
 @contextmanager
 def workers(
-    count: int, begin: Callable[..., None] | None = None, *shared: Any, patient: bool = False
+    count: int,
+    begin: Callable[..., None] | None = None,
+    *shared: Any,
+    patient: bool = False,
+    threads: bool = False,
 ) -> Iterator[ProcessPoolExecutor]:
     """A pool of processes that do not outlive this one; each calls ``begin(*shared)`` first.
 
     Raises `DedupError` if one of them is killed. When the block fails, nothing more is begun; where
-    tasks hold what must not be let go of before their end, it is waited for (`patient`).
+    tasks hold what must not be let go of before their end, it is waited for (`patient`). Who has
+    `threads` says so.
     """
     from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
 
     with ProcessPoolExecutor(
-        count, _context(), initializer=_begin, initargs=(os.getpid(), begin, *shared)
+        count, _context(threads=threads), initializer=_begin, initargs=(os.getpid(), begin, *shared)
     ) as pool:
         try:
             yield pool
@@ -58,11 +63,15 @@ def workers(
             raise
 
 
-def _context() -> ForkContext:
-    """How processes start: in milliseconds. Nothing here has threads or files open."""
+def _context(*, threads: bool = False) -> BaseContext:
+    """How processes start: in milliseconds by fork, where nothing here has threads or files open.
+
+    Beside threads, as fsspec has one, a process by fork may wait for ever for what one of them held
+    then; those that begin anew take half a second more.
+    """
     from multiprocessing import get_context
 
-    return get_context("fork")
+    return get_context("spawn" if threads else "fork")
 
 
 def _begin(parent: int, begin: Callable[..., None] | None, *shared: Any) -> None:
@@ -190,10 +199,13 @@ def read_all(
     jobs: int,
     total: int,
     on_progress: OnProgress,
+    *,
+    threads: bool = False,
 ) -> Iterator[R]:
     """Run tasks that read `total` bytes in `jobs` processes; results as they are ready.
 
-    `read` is a function of a module. Raises `DedupError` if a process is killed.
+    `read` is a function of a module; `threads`: see `workers`. Raises `DedupError` if a process is
+    killed.
     """
     if jobs <= 1 or len(tasks) <= 1:
         seen = [0, 0]
@@ -208,9 +220,9 @@ def read_all(
         return
     from concurrent.futures import FIRST_COMPLETED, wait
 
-    context = _context()
+    context = _context(threads=threads)
     counters = (context.Value("q", 0), context.Value("q", 0))
-    with workers(min(jobs, len(tasks)), _count_in, *counters) as pool:
+    with workers(min(jobs, len(tasks)), _count_in, *counters, threads=threads) as pool:
         pending: set[Future[R]] = {pool.submit(read, task, _count) for task in tasks}
         while pending:
             finished, pending = wait(pending, _LOOK_EVERY, return_when=FIRST_COMPLETED)

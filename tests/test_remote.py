@@ -389,6 +389,31 @@ def test_a_manifest_and_a_plan_of_what_is_elsewhere(
     assert (made.files, made.known, made.gone) == (1, 1, 1)
 
 
+def test_processes_do_not_begin_by_fork_beside_the_threads_of_fsspec(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a thread holds at that moment nobody lets go of in the other process."""
+
+    def refuse() -> int:
+        raise AssertionError("forked")
+
+    (tmp_path / "crawl").mkdir()
+    for number in range(3):
+        (tmp_path / "crawl" / f"{number}.warc").write_bytes(archive(10 * number, 6))
+    monkeypatch.setattr("os.fork", refuse)
+    with web(tmp_path / "crawl") as server:
+        for name, source, jobs in (
+            ("there", f"{server.url}/", 2),
+            ("here", f"{tmp_path}/crawl", 1),
+        ):
+            assert built(tmp_path / name, source, jobs=jobs).tally.added == 18
+            made = make([source], tmp_path / f"{name}.manifest", Options(), jobs=jobs)
+            assert (made.files, made.lines) == (3, 18)
+        assert captures(tmp_path / "there", f"{server.url}/") == captures(
+            tmp_path / "here", f"{tmp_path}/crawl/"
+        )
+
+
 def test_only_files_are_rewritten(bucket: Bucket, tmp_path: Path, capsys: Any) -> None:
     address = bucket.put("a.warc.gz", LONG)
     for arguments in (

@@ -234,7 +234,8 @@ def _stage_all(
     ]
     total = sum(item.size for task in tasks for item in task.inputs)
     if cluster is None:
-        yield from read_all(run_task, tasks, job.jobs, total, on_progress)
+        threads = any(is_remote(item.path) for task in tasks for item in task.inputs)
+        yield from read_all(run_task, tasks, job.jobs, total, on_progress, threads=threads)
         return
     from dedupindex.build.spread import stage_on
 

@@ -41,6 +41,7 @@ from dedupindex.manifest.store import (
     write_containers,
 )
 from dedupindex.processes import read_all
+from dedupindex.remote import is_remote
 from dedupindex.tally import OnProgress
 
 LOCK = "lock"
@@ -176,7 +177,8 @@ class _Run:
 def _read_all(tasks: list[Task], jobs: int, total: int, on_progress: OnProgress) -> Iterator[Read]:
     gc.freeze()  # what is there now stays: collecting would look at all of it again and again
     try:
-        yield from read_all(read_container, tasks, jobs, total, on_progress)
+        threads = any(is_remote(task.file.path) for task in tasks)  # which looked for them
+        yield from read_all(read_container, tasks, jobs, total, on_progress, threads=threads)
     finally:
         gc.unfreeze()  # DuckDB's bindings complain of what is there still when Python ends
 
