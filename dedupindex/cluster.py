@@ -8,22 +8,30 @@ makes comes back as rows, and a task whose executor is lost is done again elsewh
 from __future__ import annotations
 
 import os
+import pickle
+import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from dedupindex.errors import BadInput, DedupError
 from dedupindex.files import sync_directory
 
-PIECE = 4 << 20  # bytes of a file in a row
+PIECE = 1 << 18  # bytes of a file in a row: Spark holds a thousand rows of whatever size
+SLICE = 64 << 20  # bytes of rows that come here at once, of the 1 GB that Spark allows
 AT_ONCE = 64  # tasks for each core, in one go: what they made is kept before the next begin
 HINT = (
     "with --spark every executor reads the sources itself: name addresses, or paths that all mount"
 )
 _OURS = "DEDUPINDEX_REMOTE_"  # variables that executors get, too: Spark shows them to all
+_LOST = (
+    "an executor was lost while what it had made was fetched, and it was made again: run the same "
+    "again"
+)
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -88,82 +96,148 @@ class Cluster:
     @contextmanager
     def kept(self, work: Callable[[T], Iterable[R]], tasks: Sequence[T]) -> Iterator[Kept[R]]:
         """The same, on the executors' disks."""
-        from pyspark import StorageLevel
-
         spread = self._context.parallelize(tasks, max(len(tasks), 1))
-        kept = spread.flatMap(partial(_guarded, work)).persist(StorageLevel.DISK_ONLY)
-        try:
-            with _explained():
-                kept.count()
-            yield Kept(kept)
-        finally:
-            with suppress(Exception):  # of a context that has died
-                kept.unpersist()
+        with _kept(spread.mapPartitionsWithIndex(partial(_made, partial(_each, work)))) as kept:
+            yield kept
 
 
-class Kept(Iterable[R]):
+class Made(NamedTuple):
+    """What a task has made, as it lies on an executor's disk: a row, or that there are no more.
+
+    One that is lost is made again, by another attempt.
+    """
+
+    task: int
+    attempt: bytes
+    number: int  # 0, 1 and so on
+    value: Any
+    last: bool = False
+
+
+@contextmanager
+def _kept(made: Any) -> Iterator[Kept[Any]]:
+    from pyspark import StorageLevel
+
+    made = made.persist(StorageLevel.DISK_ONLY)
+    try:
+        with _explained():
+            sizes = made.mapPartitions(_size).collect()
+        yield Kept(made, sizes)
+    finally:
+        with suppress(Exception):  # of a context that has died
+            made.unpersist()
+
+
+class Kept(Generic[R]):
     """Rows on the executors' disks; those that are lost with one are made again."""
 
-    def __init__(self, rows: Any) -> None:
-        self._rows = rows
-
-    def __iter__(self) -> Iterator[R]:
-        return self.rows()
+    def __init__(self, made: Any, sizes: list[int]) -> None:
+        """`sizes`: bytes of what each task has made."""
+        self._made, self._sizes = made, sizes
+        self._slices = sum(sizes) // SLICE + 1
 
     def rows(self) -> Iterator[R]:
-        """All rows in the order of the tasks; those of one task are held at a time."""
-        return _sound(self._rows.toLocalIterator())
+        """All rows in the order of the tasks; some tens of megabytes are held at a time.
+
+        Raises `DedupError` if some are lost in the midst of what one task has made.
+        """
+        made = self._made
+        if self._slices > 1:
+            starts = list(accumulate(self._sizes, initial=0))
+            cut = made.mapPartitionsWithIndex(partial(_cut, starts, SLICE))
+            made = cut.partitionBy(self._slices, int).values().mapPartitions(sorted)
+        with _explained():
+            yield from _sound(whole(made.toLocalIterator(), len(self._sizes)))
 
     def few(self, chosen: Callable[[R], bool]) -> Iterator[R]:
-        """Those that are chosen, few enough to be held."""
+        """Those that are chosen, in any order."""
+        made = self._made.filter(partial(_passes, chosen)).coalesce(self._slices)
         with _explained():
-            rows = self._rows.filter(partial(_passes, chosen)).collect()
-        return _sound(rows)
+            yield from _sound(row.value for row in made.toLocalIterator())
 
     def grouped(
-        self, by: Callable[[R], int], groups: int, work: Callable[[Iterator[R]], Iterable[T]]
+        self, by: Callable[[R], int], groups: int, work: Callable[[int, Iterator[R]], Iterable[T]]
     ) -> Iterator[T]:
-        """What `work` yields of all rows for which `by` tells the same group; none are of -1."""
-        from pyspark import StorageLevel
+        """What ``work(group, rows)`` yields of the rows for which `by` tells a group, of each.
 
-        keyed = self._rows.flatMap(partial(_keyed, by)).partitionBy(groups, int)
-        made = keyed.values().mapPartitions(partial(_guarded, work))
-        made = made.persist(StorageLevel.DISK_ONLY)
-        try:
-            with _explained():
-                made.count()
-            yield from _sound(made.toLocalIterator())
-        finally:
-            with suppress(Exception):
-                made.unpersist()
+        None are of -1.
+        """
+        keyed = self._made.flatMap(partial(_keyed, by)).partitionBy(groups, int).values()
+        with _kept(keyed.mapPartitionsWithIndex(partial(_made, work))) as made:
+            yield from made.rows()
+
+
+def _each(work: Callable[[Any], Iterable[Any]], task: int, given: Iterator[Any]) -> Iterator[Any]:
+    for one in given:
+        yield from work(one)
+
+
+def _made(
+    work: Callable[[int, Iterator[Any]], Iterable[Any]], task: int, given: Iterator[Any]
+) -> Iterator[Made]:
+    """Runs on an executor. What is wrong with the input is a row: to try again is of no use."""
+    attempt, number = secrets.token_bytes(8), 0
+    try:
+        for value in work(task, given):
+            yield Made(task, attempt, number, value)
+            number += 1
+    except DedupError as error:
+        yield Made(task, attempt, number, error)
+        number += 1
+    yield Made(task, attempt, number, None, last=True)
+
+
+def _size(made: Iterable[Made]) -> list[int]:
+    return [sum(len(pickle.dumps(one, pickle.HIGHEST_PROTOCOL)) for one in made)]
+
+
+def _cut(
+    starts: list[int], length: int, task: int, made: Iterator[Made]
+) -> Iterator[tuple[int, Made]]:
+    """The slice of each row: so many bytes of all that tasks have made, one after the other.
+
+    What was made again may be longer, but is in no slice of the next task.
+    """
+    at, most = starts[task], max(starts[task + 1] - 1, 0) // length
+    for one in made:
+        yield min(at // length, most), one
+        at += _size([one])[0]
+
+
+def whole(made: Iterable[Made], tasks: int) -> Iterator[Any]:
+    """The rows of all tasks in order, of each those of one attempt, all of them."""
+    before = Made(-1, b"", 0, None, last=True)
+    for one in made:
+        follows = (before.task + 1, 0) if before.last else (before.task, before.number + 1)
+        same = before.last or one.attempt == before.attempt
+        if (one.task, one.number) != follows or not same:
+            raise DedupError(_LOST)
+        if not one.last:
+            yield one.value
+        before = one._replace(value=None)
+    if not before.last or before.task != tasks - 1:
+        raise DedupError(_LOST)
 
 
 def _sound(rows: Iterable[Any]) -> Iterator[Any]:
     """Raise what is among the rows that is wrong with the input."""
-    with _explained():
-        for row in rows:
-            if isinstance(row, DedupError):
-                raise row
-            yield row
+    for row in rows:
+        if isinstance(row, DedupError):
+            raise row
+        yield row
 
 
-def _guarded(work: Callable[[Any], Iterable[Any]], task: Any) -> Iterator[Any]:
-    """What is wrong with the input is a row, too: to try again would be of no use."""
-    try:
-        yield from work(task)
-    except DedupError as error:
-        yield error
+def _passes(chosen: Callable[[Any], bool], made: Made) -> bool:
+    if made.last:
+        return False
+    return isinstance(made.value, DedupError) or chosen(made.value)
 
 
-def _passes(chosen: Callable[[Any], bool], row: Any) -> bool:
-    return isinstance(row, DedupError) or chosen(row)
-
-
-def _keyed(by: Callable[[Any], int], row: Any) -> Iterator[tuple[int, Any]]:
-    if isinstance(row, DedupError):  # only of rows that were lost, and are made again
-        raise row
-    if (group := by(row)) >= 0:
-        yield group, row
+def _keyed(by: Callable[[Any], int], made: Made) -> Iterator[tuple[int, Any]]:
+    if isinstance(made.value, DedupError):  # only of rows that were lost, and are made again
+        raise made.value
+    if not made.last and (group := by(made.value)) >= 0:
+        yield group, made.value
 
 
 @contextmanager

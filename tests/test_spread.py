@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import marshal
 import os
 import pickle
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +26,7 @@ from dedupindex.cli import main
 from dedupindex.cluster import Cluster, Files, Piece, pieces
 from dedupindex.documents.dedup import dedup_hashes
 from dedupindex.documents.spread import dedup_on
-from dedupindex.errors import BadInput, BadSource, IndexExists
+from dedupindex.errors import BadInput, BadSource, DedupError, IndexExists
 from dedupindex.index import open_index
 from dedupindex.index.cells import Keys, encode, encode_revisit
 from dedupindex.index.identity import Settings
@@ -44,42 +46,71 @@ from tests.warc_cases import gz, revisit
 HEADER = " CDX N b a m s k r M S V g\n"
 
 
+class Rows:
+    """What Spark does with rows, done here: all that would travel is pickled, in whatever order."""
+
+    def __init__(self, parts: Iterable[Iterable[Any]]) -> None:
+        self.parts = [_sent(iter(part)) for part in parts]
+
+    def persist(self, level: object) -> Rows:
+        return self
+
+    def unpersist(self) -> None:
+        self.parts = []
+
+    def mapPartitionsWithIndex(self, work: Callable[[int, Iterator[Any]], Iterable[Any]]) -> Rows:
+        work = _sent(work)
+        return Rows(work(place, iter(part)) for place, part in enumerate(self.parts))
+
+    def mapPartitions(self, work: Callable[[Iterator[Any]], Iterable[Any]]) -> Rows:
+        return Rows(work(iter(part)) for part in self.parts)
+
+    def flatMap(self, work: Callable[[Any], Iterable[Any]]) -> Rows:
+        return Rows([new for row in part for new in work(row)] for part in self.parts)
+
+    def filter(self, chosen: Callable[[Any], bool]) -> Rows:
+        return Rows(filter(chosen, part) for part in self.parts)
+
+    def values(self) -> Rows:
+        return Rows([value for _, value in part] for part in self.parts)
+
+    def coalesce(self, count: int) -> Rows:
+        return Rows([row for part in self.parts[at::count] for row in part] for at in range(count))
+
+    def partitionBy(self, count: int, of: Callable[[Any], int]) -> Rows:
+        parts: list[list[Any]] = [[] for _ in range(count)]
+        for part in reversed(self.parts):
+            for key, value in reversed(part):
+                parts[of(key) % count].append((key, value))
+        return Rows(parts)
+
+    def collect(self) -> list[Any]:
+        return [row for part in self.parts for row in part]
+
+    def toLocalIterator(self) -> Iterator[Any]:
+        return iter(self.collect())
+
+
 class Here(Cluster):
-    """A cluster without a network: all that would travel is pickled, each task runs as it would."""
+    """A cluster without a network: each task runs as it would."""
 
     def __init__(self, cores: int = 3) -> None:
         self.cores = cores
-
-    @contextmanager
-    def kept(self, work: Callable[[Any], Iterable[Any]], tasks: Sequence[Any]) -> Iterator[Any]:
-        yield _Kept([_sent(clusters._guarded(_sent(work), _sent(task))) for task in tasks])
-
-
-class _Kept:
-    def __init__(self, rows: list[list[Any]]) -> None:
-        self._rows = [row for some in rows for row in some]
-
-    def rows(self) -> Iterator[Any]:
-        return clusters._sound(self._rows)
-
-    def few(self, chosen: Callable[[Any], bool]) -> Iterator[Any]:
-        return clusters._sound(row for row in self._rows if clusters._passes(chosen, row))
-
-    def grouped(
-        self, by: Callable[[Any], int], groups: int, work: Callable[[Any], Iterable[Any]]
-    ) -> Iterator[Any]:
-        keyed = [pair for row in self._rows for pair in clusters._keyed(by, row)]
-        for group in range(groups):
-            rows = [row for key, row in reversed(keyed) if key == group]  # in whatever order
-            yield from clusters._sound(_sent(clusters._guarded(_sent(work), iter(rows))))
+        self._context = SimpleNamespace(
+            parallelize=lambda tasks, count: Rows([[one] for one in tasks])
+        )
 
 
 def _sent(value: Any) -> Any:
     return pickle.loads(pickle.dumps(list(value) if isinstance(value, Iterator) else value))
 
 
-@pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=[64 << 20, 3000], ids=["whole", "sliced"])
+def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    level = SimpleNamespace(DISK_ONLY="on disk")
+    monkeypatch.setitem(sys.modules, "pyspark", SimpleNamespace(StorageLevel=level))  # type: ignore[arg-type]
+    monkeypatch.setattr(clusters, "SLICE", request.param)
+
     @contextmanager
     def connected(master: str) -> Iterator[Cluster]:
         yield Here(int(master))
@@ -203,9 +234,59 @@ def test_what_is_damaged_or_missing(tmp_path: Path, collection: Path) -> None:
 def test_a_container_that_is_read_twice_must_be_the_same(tmp_path: Path) -> None:
     from dedupindex.build.spread import Part, _gather
 
-    part = Part(0, 4, "then", False, b"")
-    with pytest.raises(BadSource, match="changed while it was read"):
-        list(_gather(Settings(), {4: ("now", [0])}, iter([part])))
+    part = Part(0, 4, "then", False, marshal.dumps([]))
+    with pytest.raises(BadSource, match="was not the same"):
+        list(_gather(Settings(), {4: ("now", [0])}, {}, 0, iter([part])))
+    assert list(_gather(Settings(), {4: ("then", [0])}, {}, 0, iter([part]))) == []
+    for parts in ([], [part]):  # its only container cannot be read any more
+        with pytest.raises(BadSource, match="could not be read"):
+            list(_gather(Settings(), {4: ("then", [0])}, {0: 1}, 0, iter(parts)))
+
+
+def test_an_index_of_which_a_container_is_lost_with_its_executor_is_not_made(
+    tmp_path: Path, collection: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task is done again, finds nothing to read, and has nothing in any range."""
+    really = Rows.flatMap
+
+    def lost(rows: Rows, work: Callable[[Any], Iterable[Any]]) -> Rows:
+        kept = Rows(rows.parts)
+        kept.parts[0] = [
+            row for row in kept.parts[0] if row.last or not isinstance(row.value, spread.Part)
+        ]
+        return really(kept, work)
+
+    monkeypatch.setattr(Rows, "flatMap", lost)
+    with pytest.raises(BadSource, match="could not be read"):
+        built(tmp_path / "index", collection, spark="2")
+
+
+@given(st.lists(st.integers(0, 4), max_size=5), st.data())
+def test_rows_that_are_made_again_in_the_midst_are_never_mixed(
+    sizes: list[int], data: st.DataObject
+) -> None:
+    first = [list(clusters._made(lambda task, given: given, task, iter(range(size))))
+             for task, size in enumerate(sizes)]  # fmt: skip
+    came = [row for some in first for row in some]
+    values = [row.value for row in came if not row.last]
+    assert list(clusters.whole(came, len(sizes))) == values
+    if not sizes:
+        return
+    task = data.draw(st.integers(0, len(sizes) - 1))
+    again = list(
+        clusters._made(lambda task, given: given, task, iter(range(data.draw(st.integers(0, 4)))))
+    )
+    begin, end = (data.draw(st.integers(0, len(some))) for some in (first[task], again))
+    mixed = [*first[task][:begin], *again[end:]]
+    rows = [row for some in [*first[:task], mixed, *first[task + 1 :]] for row in some]
+    if mixed in (first[task], again):
+        assert (
+            list(clusters.whole(rows, len(sizes)))[: sum(sizes[:task])]
+            == values[: sum(sizes[:task])]
+        )
+    else:
+        with pytest.raises(DedupError, match="executor was lost"):
+            list(clusters.whole(rows, len(sizes)))
 
 
 def test_a_manifest_and_a_plan_are_the_same(tmp_path: Path, collection: Path) -> None:
@@ -334,4 +415,4 @@ def test_shards_that_executors_do_not_have(tmp_path: Path) -> None:
 
 def test_what_is_wrong_when_lost_rows_are_made_again_is_not_passed_over() -> None:
     with pytest.raises(BadSource, match="gone by now"):
-        list(clusters._keyed(lambda row: 0, BadSource("gone by now")))
+        list(clusters._keyed(lambda row: 0, clusters.Made(0, b"", 0, BadSource("gone by now"))))

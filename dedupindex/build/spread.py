@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import marshal
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -30,7 +31,11 @@ from dedupindex.remote import is_remote
 from dedupindex.sources import passing
 
 _GROUP_BYTES = 64 << 20  # of containers, for each range of digests
-_ROW_BYTES = 1 << 20  # of staged entries in a row, about
+_ROW_BYTES = 1 << 18  # of staged entries in a row, about
+_CHANGED = (
+    "an executor was lost, and a container was not the same, or could not be read, when another "
+    "read it again; run the same again"
+)
 
 
 class Told(NamedTuple):
@@ -40,6 +45,7 @@ class Told(NamedTuple):
     staged: dict[str, Any]  # `Staged.as_json`
     names: list[str]  # of containers: number 1, 2 and so on
     mark: str  # of what was read: the same when it is read again
+    counts: dict[int, int]  # of entries in each range of digests
 
 
 class Part(NamedTuple):
@@ -69,6 +75,7 @@ def _stage_some(cluster: Cluster, tasks: list[Task]) -> Staged:
     together = Staged()
     with cluster.kept(partial(_stage, groups), tasks) as kept:
         told: dict[int, tuple[str, list[int]]] = {}
+        wanted = Counter[int]()
         with closing(open_index(first.index)) as engine:
             numbers = Numbers(
                 first.staging,
@@ -79,8 +86,9 @@ def _stage_some(cluster: Cluster, tasks: list[Task]) -> Staged:
                 assert isinstance(one, Told)
                 together.add(Staged.from_json(one.staged))
                 told[one.number] = one.mark, [0, *map(numbers, one.names)]
+                wanted.update(one.counts)
             numbers.close()
-        gather = partial(_gather, first.settings, told)
+        gather = partial(_gather, first.settings, told, wanted)
         files = Files(first.staging)
         for piece in kept.grouped(_group_of, groups, gather):
             files.take(piece._replace(name=f"{first.number:06d}-{piece.name}"))
@@ -100,7 +108,7 @@ def _group_of(row: Told | Part) -> int:
 
 def _stage(groups: int, task: Task) -> Iterator[Told | Part]:
     """Runs on an executor: read the containers of a task to their ends."""
-    names = _Names()
+    names, counts = _Names(), Counter[int]()
     with tempfile.TemporaryDirectory(prefix="dedupindex-") as home:
         try:
             staged = stage(replace(task, staging=Path(home)), names, lambda length, records: None)
@@ -113,11 +121,13 @@ def _stage(groups: int, task: Task) -> Iterator[Told | Part]:
         for revisits, runs in ((False, staged.runs), (True, staged.ledger)):
             for run in runs:
                 for group, entries in _parted(Path(home) / run, groups):
-                    yield Part(group, task.number, mark, revisits, entries)
-    yield Told(task.number, {**staged.as_json(), "runs": [], "ledger": []}, names.names, mark)
+                    counts[group] += len(entries)
+                    yield Part(group, task.number, mark, revisits, marshal.dumps(entries))
+    said = {**staged.as_json(), "runs": [], "ledger": []}
+    yield Told(task.number, said, names.names, mark, dict(counts))
 
 
-def _parted(run: Path, groups: int) -> Iterator[tuple[int, bytes]]:
+def _parted(run: Path, groups: int) -> Iterator[tuple[int, list[bytes]]]:
     """The entries of a run, which is in order, by ranges of what their digests begin with."""
     held: list[bytes] = []
     size = last = 0
@@ -125,13 +135,13 @@ def _parted(run: Path, groups: int) -> Iterator[tuple[int, bytes]]:
         for entry in chunk:
             group = int.from_bytes(entry[1:5]) * groups >> 32
             if held and (group != last or size >= _ROW_BYTES):
-                yield last, marshal.dumps(held)
+                yield last, held
                 held, size = [], 0
             held.append(entry)
             size += len(entry)
             last = group
     if held:
-        yield last, marshal.dumps(held)
+        yield last, held
 
 
 class _Names:
@@ -150,22 +160,31 @@ class _Names:
 
 
 def _gather(
-    settings: Settings, told: dict[int, tuple[str, list[int]]], parts: Iterator[Part]
+    settings: Settings,
+    told: dict[int, tuple[str, list[int]]],
+    wanted: dict[int, int],
+    group: int,
+    parts: Iterator[Part],
 ) -> Iterator[Piece]:
-    """Runs on an executor: all that tasks have of one range of digests, as runs in order."""
+    """Runs on an executor: all that tasks have of one range of digests, as runs in order.
+
+    What was lost with an executor was made again: there must be as many entries as were `wanted`.
+    """
     lengths = settings.keys().lengths()
     with tempfile.TemporaryDirectory(prefix="dedupindex-") as home:
         writers: dict[bool, RunWriter] = {}
-        group = -1
+        count = 0
         for part in parts:
             mark, given = told[part.number]
             if part.mark != mark:
-                raise BadSource("a container has changed while it was read; run the same again")
-            group = part.group
+                raise BadSource(_CHANGED)
             name = f"{'revisits-' if part.revisits else ''}{group:05d}"
             writer = writers.setdefault(part.revisits, RunWriter(Path(home), name))
             entries: list[bytes] = marshal.loads(part.entries)
+            count += len(entries)
             writer.extend([renumbered(entry, lengths, given) for entry in entries])
+        if count != wanted.get(group, 0):
+            raise BadSource(_CHANGED)
         for _, writer in sorted(writers.items()):
             writer.flush()
             for path in writer.paths:

@@ -29,7 +29,10 @@ __all__ = ["collection"]
 ALL = """
 import sys
 import pyspark
+from dedupindex import cluster
 from dedupindex.cli import main
+
+cluster.SLICE = 20_000  # as if there were a thousand times as much
 
 start, held = pyspark.SparkContext, []
 
