@@ -45,7 +45,7 @@ def test_what_it_writes_and_says(tmp_path: Path, capsys: pytest.CaptureFixture[s
     )  # fmt: skip
     assert status == 0
     said = capsys.readouterr().out
-    assert "3 documents stay, 2 are covered (40.0%), 300 B of 1.1 kB (28.6%)" in said
+    assert "stay: 3 of 5; covered: 2 (40.0%), 300 B of 1.1 kB (28.6%)" in said
     assert "that is least: no cover costs less" in said
     assert re.search(r"^0.95 +\d+ +\d+ +\d+ +", said, re.MULTILINE)
     rows = [json.loads(line) for line in out.read_text().splitlines()]
@@ -90,6 +90,47 @@ def test_lines_of_a_corpus(tmp_path: Path) -> None:
     said = made(corpus, JOURNALIST, tmp_path)
     assert said.kept == {"20200103000000/http://a.example/"}
     assert {row["bytes"] for row in said.rows} == {77}
+
+
+def test_an_archive_and_what_a_revisit_needs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The later capture is a revisit of the earlier one, which it covers and cannot be without."""
+    source = ROOT / "tests" / "data" / "warc" / "example.warc.gz"
+    out, listed = tmp_path / "cover.jsonl", tmp_path / "list.csv"
+    words = [source, "--relation", EXAMPLE, "-o", out, "--list", listed]
+    assert cover(*words, "--where", "status == 200", "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["covered"], said["listed"], said["needed"]) == (1, 0, 1)
+    first, second = map(json.loads, out.read_text().splitlines())
+    assert first["covered_by"] == first["needed_by"] == second["id"]
+    assert (first["offset"], first["bytes"]) == (784, 1228)
+    assert first["container"] == str(source)
+    assert listed.read_text().count("\n") == 1
+    assert cover(*words, "--where", "timestamp > '2017-03-06T04:02'") == 0
+    assert "stay: 1 of 1; covered: 0" in capsys.readouterr().out
+    assert cover(out, "--relation", EXAMPLE, "-o", out, "--where", "status == 200") == 4
+    assert "are of archives" in capsys.readouterr().err
+
+
+def test_what_bin_corpus_writes_says_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = ROOT / "tests" / "data" / "warc" / "example.warc.gz"
+    lines_ = tmp_path / "pages.jsonl.zst"
+    corpus = ["corpus", str(source), "--enrich", "html.title,text", "-o", str(lines_)]
+    assert main(corpus) == 0
+    found = []
+    for number, one in enumerate((source, lines_)):
+        out = tmp_path / f"{number}.jsonl"
+        assert cover(one, "--relation", JOURNALIST, "-o", out) == 0
+        rows = map(json.loads, out.read_text().splitlines())
+        found.append([(row["id"], row["bytes"], row["kept"], row.get("why")) for row in rows])
+    assert found[0] == found[1]
+    capsys.readouterr()
+    lines_.write_bytes(lines_.read_bytes()[:-9])
+    assert cover(lines_, "--relation", JOURNALIST, "-o", tmp_path / "out") == 4
+    assert f"{lines_} cannot be read: it ends within" in capsys.readouterr().err
 
 
 def test_text_of_the_web_is_escaped_on_the_page(tmp_path: Path) -> None:

@@ -6,24 +6,26 @@ import os
 import signal
 from fractions import Fraction
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
 
-from dedupindex.cli.common import Command, print_json
+from dedupindex.cli.common import Command, print_json, say, warn
 from dedupindex.cli.progress import shown
 from dedupindex.cover import page, result, store
 from dedupindex.cover.covering import Covered
-from dedupindex.cover.reading import lines_of
+from dedupindex.cover.reading import gather, lines_of
 from dedupindex.cover.relation import Relation, parse
 from dedupindex.cover.run import EXACT_SECONDS, Options, Report, run, told
+from dedupindex.errors import Damaged
 from dedupindex.resolve.engine import Database
 from dedupindex.tables import amount, printable, singular
 
 EXAMPLES = """
-bin/cover pages.jsonl --relation conf/cover/journalist.txt -o cover.jsonl
+bin/cover my-warcs --relation conf/cover/journalist.txt -o cover.jsonl --report cover.html
 bin/cover pages.jsonl --relation 'jaccard(k=3) >= 0.9 and hostname(a) == hostname(b)' \\
-    -o cover.jsonl --what-if 0.5,0.7 --report cover.html
+    -o cover.jsonl --what-if 0.5,0.7
 bin/cover pages.jsonl --relation r.txt -o cover.jsonl --updatable
 bin/cover more.jsonl --relation r.txt --update cover.jsonl -o cover.jsonl
 """
@@ -50,6 +52,14 @@ def _thresholds(ctx: click.Context, option: click.Parameter, text: str) -> tuple
 @click.option(
     "-o", "--out", type=_FILE, required=True, metavar="RESULT",
     help="Where to write a line of JSON for each document.",
+)  # fmt: skip
+@click.option(
+    "--where", multiple=True, metavar="EXPR",
+    help="Of archives only captures whose metadata meet this (docs/corpus.md); all of several.",
+)  # fmt: skip
+@click.option(
+    "--containers", multiple=True, metavar="WHERE",
+    help="Where WARC files are, if not beside a CDX: directory, file, address with a slash.",
 )  # fmt: skip
 @click.option(
     "--what-if", default="", metavar="T,T…", callback=_thresholds,
@@ -92,6 +102,8 @@ def command(
     sources: tuple[str, ...],
     relation: str,
     out: Path,
+    where: tuple[str, ...],
+    containers: tuple[str, ...],
     updatable: bool,
     update: Path | None,
     shown_on: Path | None,
@@ -104,8 +116,9 @@ def command(
 ) -> int:
     """Find the least set of documents in SOURCEs that covers all others, and write who covers whom.
 
-    A SOURCE is a file of JSON lines: {"url", "timestamp", "text", "title", "mime", "status",
-    "bytes"}, or lines of ArchiveSpark with their text. The relation is written as
+    A SOURCE is an archive as for bin/corpus (WARC or ARC files, CDX, an index), or a file of JSON
+    lines: {"url", "timestamp", "text", "title", "mime", "status", "bytes"}, or what bin/corpus has
+    written with --enrich html.title,text. The relation is written as
     'containment(k=5) >= 0.7 and timestamp(a) <= timestamp(b) and hostname(a) == hostname(b)'.
     Nothing is ever deleted.
     """
@@ -116,23 +129,34 @@ def command(
     def finish(database: Database, report: Report) -> None:
         result.write(database, wanted, out)
         if listed is not None:
-            result.write_list(database, wanted, listed)
+            report.listed = result.write_list(database, wanted, listed)
         if shown_on is not None:
             page.write(database, wanted, report, shown_on)
         if updatable or update is not None:
             store.save(database, _state(out), wanted.ks, told(wanted, chosen))
         report.hosts = result.hosts(database, 0 if as_json else _SHOWN)
 
-    with shown(verbose=verbose) as progress:
+    beside = out.absolute().parent
+    with (
+        TemporaryDirectory(prefix=".cover-", dir=beside) as name,
+        shown(verbose=verbose) as progress,
+    ):
+        home = Path(name)
+        files, gathered = gather(
+            sources, where, containers, home, chosen.jobs, chosen.memory, progress
+        )
         report = run(
-            lines_of(map(Path, sources)), wanted, chosen, out.absolute().parent, finish,
+            lines_of(files), wanted, chosen, home, finish,
             before=_state(update) if update else None, on_progress=progress,
         )  # fmt: skip
+    warn(gathered.problems)
     if as_json:
         print_json(report.as_json())
     else:
         _tell(report, wanted, out)
-    return 0
+    for failed, count in sorted(gathered.errors.items()):
+        say(f"{failed} failed for {count:,} captures, which count as those without text")
+    return Damaged.exit_status if gathered.errors or gathered.problems else 0
 
 
 def _text(relation: str) -> str:
@@ -168,6 +192,10 @@ def _tell(report: Report, relation: Relation, out: Path) -> None:
             f"approximate: {report.found.recall:.1%} of pairs are found, measured on "
             f"{report.found.sampled:,} of them"
         )
+    if report.listed is not None:
+        count, needed = report.listed
+        left = f"; {needed:,} are not, whose payload a revisit that stays repeats" * bool(needed)
+        click.echo(f"listed: {count:,} of those that are covered{left}")
     for name, count in report.changed.items():
         click.echo(f"of what was told before, {count:,} are {name.replace('_', ' ')}")
     if report.hosts:
@@ -187,8 +215,8 @@ def _tell(report: Report, relation: Relation, out: Path) -> None:
 def _parts(covered: Covered) -> str:
     documents = covered.kept + covered.covered
     size = covered.bytes_kept + covered.bytes_covered
-    return singular(
-        f"{covered.kept:,} documents stay, {covered.covered:,} are covered "
+    return (
+        f"stay: {covered.kept:,} of {documents:,}; covered: {covered.covered:,} "
         f"({covered.covered / documents:.1%}), {amount(covered.bytes_covered)} of {amount(size)}"
         + (f" ({covered.bytes_covered / size:.1%})" if size else "")
     )

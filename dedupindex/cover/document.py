@@ -42,7 +42,10 @@ class Document:
     status: int | None = None
     size: int | None = None
     quality: float | None = None  # or popularity: whatever the user has, for the cost of keeping it
-    place: str | None = None  # file, offset and length, where they are known
+    container: str | None = None  # where it is stored, if that is known
+    offset: int | None = None
+    length: int | None = None
+    of: tuple[str, int] | None = None  # of a revisit: container and offset of its original
 
 
 def terms(text: str) -> list[str]:

@@ -1,9 +1,11 @@
 """Documents as lines of JSON: flat ones, and those of ``bin/corpus``.
 
-Flat    {"id", "url", "timestamp", "text", "mime", "title", "status", "bytes", "quality"}
+flat    {"id", "url", "timestamp", "text", "mime", "title", "status", "bytes", "quality",
+         "container", "offset", "length", "of": [container, offset]}
 corpus  {"record": {"originalUrl", "timestamp", …}, "payload": {"string": {"text", "html": …}}}
 
-Of a flat line `url` must be there; an `id` that is missing is made of timestamp and URL.
+Of a flat line `url` must be there; an `id` that is missing is made of timestamp and URL. `of` is
+where the payload of a revisit is.
 """
 
 from __future__ import annotations
@@ -33,17 +35,11 @@ def document(line: bytes, where: str) -> Document:
         raise BadSource(f"{where} is no JSON: {error}") from error
     if not isinstance(found, dict):
         raise BadSource(f"{where} is no JSON object")
-    at = found.get("at")
-    if isinstance(found.get("line"), dict):  # as `reading` keeps what a corpus has
-        found = found["line"]
     record = found.get("record")
     try:
-        made = _of_corpus(found, record) if isinstance(record, dict) else _flat(found)
+        return _of_corpus(found, record) if isinstance(record, dict) else _flat(found)
     except (BadDate, TypeError, ValueError) as error:
         raise BadSource(f"{where} is no document: {error}") from error
-    if isinstance(at, str):
-        made.place = at
-    return made
 
 
 def _flat(found: Mapping[str, Any]) -> Document:
@@ -63,7 +59,10 @@ def _flat(found: Mapping[str, Any]) -> Document:
         status=_whole(found.get("status")),
         size=len(text.encode("utf-8", "replace")) if size is None else _whole(size),
         quality=None if quality is None else float(quality),
-        place=_text(found, "place"),
+        container=_text(found, "container"),
+        offset=_whole(found.get("offset")),
+        length=_whole(found.get("length")),
+        of=_place(found.get("of")),
     )
 
 
@@ -108,6 +107,15 @@ def _whole(value: Any) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 53:
         raise ValueError(f"{value!r} is no whole number")
     return value
+
+
+def _place(value: Any) -> tuple[str, int] | None:
+    if value is None:
+        return None
+    container, offset = value
+    if not isinstance(container, str) or (at := _whole(offset)) is None:
+        raise TypeError(f"{value!r} is no container with an offset")
+    return container, at
 
 
 def _digits(value: Any) -> str | None:

@@ -108,7 +108,11 @@ def _row(n: int, found: Document, content: str) -> dict[str, Any]:
         "status": found.status,
         "size": found.size,
         "quality": found.quality,
-        "place": _clean(found.place),
+        "container": _clean(found.container),
+        "offset": found.offset,
+        "length": found.length,
+        "of_container": _clean(found.of[0]) if found.of else None,
+        "of_offset": found.of[1] if found.of else None,
         "content": content,
     }
 

@@ -3,39 +3,164 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
+import orjson
+
+from dedupindex.corpus.corpus import Corpus
+from dedupindex.corpus.enriching import Entry, Failed
+from dedupindex.corpus.report import Report
 from dedupindex.cover.preparing import Line
-from dedupindex.errors import BadSource
+from dedupindex.errors import BadInput, BadSource
+from dedupindex.tally import OnProgress
 
-_GZIP = b"\x1f\x8b"
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_TEXT, _TITLE = "payload.string.text", "payload.string.html.title"
+
+
+def gather(
+    sources: Sequence[str],
+    where: Sequence[str],
+    containers: tuple[str, ...],
+    home: Path,
+    jobs: int,
+    memory: str,
+    on_progress: OnProgress,
+) -> tuple[list[Path], Report]:
+    """Files of lines of JSON: those among the sources, and one of what archives hold.
+
+    `where` are conditions on the metadata of captures in archives. Raises `BadInput`, `BadSource`.
+    """
+    lines = [Path(source) for source in sources if is_lines(source)]
+    archives = [source for source in sources if not is_lines(source)]
+    report = Report()
+    if not archives:
+        if where or containers:
+            raise BadInput("--where and --containers are of archives, and lines of JSON are none")
+        return lines, report
+    corpus = Corpus.of(*archives, containers=containers).having(
+        jobs=jobs, memory=memory, work=home, on_progress=on_progress
+    )
+    for condition in where:
+        corpus = corpus.where(condition)
+    found = home / "captures.jsonl"
+    with open(found, "wb") as stream:
+        for kept in corpus.enrich("text", "html.title").kept(report, _as_line):
+            stream.write(kept.made + b"\n")
+    return [*lines, found], report
+
+
+def is_lines(source: str) -> bool:
+    """Whether a source is lines of JSON, by its name."""
+    name = os.path.basename(source).removesuffix(".gz").removesuffix(".zst")
+    return name.endswith((".json", ".jsonl", ".ndjson"))
+
+
+def _as_line(entry: Entry) -> bytes:
+    """A capture as `lines` reads it; a text that cannot be read is none, and the error counts."""
+    capture, place, of = entry.capture, entry.capture.record, entry.capture.payload
+    return orjson.dumps(
+        {
+            "id": f"{capture.timestamp}/{capture.url}",
+            "url": capture.url,
+            "timestamp": capture.timestamp,
+            "text": _asked(entry, _TEXT) or "",
+            "mime": capture.mime,
+            "title": _asked(entry, _TITLE),
+            "status": capture.status,
+            "bytes": capture.length,
+            "container": place.container or None,
+            "offset": place.offset if place.offset >= 0 else None,
+            "length": place.length if place.length >= 0 else None,
+            "of": [of.container, of.offset] if of is not None else None,
+        }
+    )
+
+
+def _asked(entry: Entry, path: str) -> str | None:
+    try:
+        value = entry.value(path)
+    except Failed as error:
+        entry.fail(error)
+        return None
+    return value if isinstance(value, str) else None
 
 
 def lines_of(paths: Iterable[Path]) -> Iterator[Line]:
-    """Every line of files, with its place; files may be compressed with gzip."""
+    """Every line of files, with its place; files may be compressed with gzip or zstd."""
     for path in paths:
         with _opened(path) as stream:
             try:
                 for number, line in enumerate(stream, 1):
                     if line.strip():
                         yield f"{path} line {number}", line
-            except (OSError, EOFError) as error:
+            except _damage() as error:
                 raise BadSource(f"{path} cannot be read: {error}") from error
 
 
-def _opened(path: Path) -> BinaryIO:
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
     try:
-        with open(path, "rb") as stream:
-            head = stream.read(2)
-        return cast(BinaryIO, gzip.open(path)) if head == _GZIP else open(path, "rb")
+        stream = open(path, "rb")  # noqa: SIM115 (the block closes it)
     except OSError as error:
         raise BadSource(f"{path} cannot be read: {error.strerror}") from error
+    with stream:
+        head = stream.peek(4)[:4]
+        if head.startswith(_GZIP):
+            yield cast(BinaryIO, gzip.GzipFile(fileobj=stream))
+        elif head == _ZSTD:
+            yield _unzstded(stream, path)
+        else:
+            yield stream
 
 
-def is_lines(source: str) -> bool:
-    """Whether a source is lines of JSON, by its name."""
-    name = os.path.basename(source).removesuffix(".gz")
-    return name.endswith((".json", ".jsonl", ".ndjson"))
+def _unzstded(stream: BinaryIO, path: Path) -> BinaryIO:
+    try:
+        import zstandard
+    except ImportError as error:
+        raise BadInput(f"{path} needs a package: pip install 'dedupindex[corpus]'") from error
+    return io.BufferedReader(_Frames(stream, zstandard.ZstdDecompressor()), 1 << 20)
+
+
+class _Frames(io.RawIOBase):
+    """What zstd frames hold; one that does not end is `EOFError`, which its reader lets pass."""
+
+    def __init__(self, stream: BinaryIO, decompressor: Any) -> None:
+        self._stream, self._decompressor = stream, decompressor
+        self._frame: Any = None
+        self._rest = self._made = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, into: Any) -> int:
+        while not self._made:
+            data = self._rest or self._stream.read(1 << 17)
+            if not data:
+                if self._frame is not None:
+                    raise EOFError("it ends within a compressed frame")
+                return 0
+            frame = self._frame or self._decompressor.decompressobj()
+            self._made = frame.decompress(data)
+            self._rest = frame.unused_data
+            self._frame = None if frame.eof else frame
+        count = min(len(self._made), len(into))
+        into[:count], self._made = self._made[:count], self._made[count:]
+        return count
+
+
+def _damage() -> tuple[type[Exception], ...]:
+    """What reading a damaged file raises."""
+    import zlib
+
+    found: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error)
+    try:
+        import zstandard
+    except ImportError:
+        return found
+    return (*found, zstandard.ZstdError)

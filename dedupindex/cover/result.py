@@ -18,7 +18,12 @@ _IDS = (  # an id that two documents have is told apart by a number
     "SELECT n, CASE WHEN place = 1 THEN id ELSE id || '#' || place END AS id FROM (SELECT n, id, "
     "row_number() OVER (PARTITION BY id ORDER BY n) AS place FROM documents)"
 )
-LISTED = ("id", "url", "timestamp", "bytes", "place", "covered_by")
+_NEEDED = (  # payloads of revisits that stay
+    "SELECT of_container, of_offset, min(d.n) AS by FROM documents d LEFT JOIN chosen c "
+    "ON d.n = c.n WHERE of_container IS NOT NULL AND coalesce(c.kept, true) GROUP BY ALL"
+)
+_PLACE = ("container", "offset", "length")
+LISTED = ("id", "url", "timestamp", "bytes", "container", "offset", "length", "covered_by")
 
 
 def rows(database: Database, relation: Relation) -> Iterator[dict[str, Any]]:
@@ -26,10 +31,12 @@ def rows(database: Database, relation: Relation) -> Iterator[dict[str, Any]]:
     shared = "".join(f", k.of_a_{one}, k.of_b_{one}, k.shared_{one}" for one in relation.ks)
     database.execute(f"CREATE OR REPLACE TABLE ids AS {_IDS}")
     query = (
-        "SELECT d.n, i.id, d.url, d.digits, d.size, d.place, coalesce(c.component, d.n), "
-        f"coalesce(c.kept, true), b.id, k.several{shared} FROM documents d "
-        "LEFT JOIN chosen c ON d.n = c.n LEFT JOIN coverers k ON d.n = k.n "
-        "LEFT JOIN ids i ON d.n = i.n LEFT JOIN ids b ON k.by = b.n ORDER BY d.n"
+        'SELECT d.n, i.id, d.url, d.digits, d.size, d.container, d."offset", d.length, '
+        f"coalesce(c.component, d.n), coalesce(c.kept, true), b.id, r.id, k.several{shared} "
+        "FROM documents d LEFT JOIN chosen c ON d.n = c.n LEFT JOIN coverers k ON d.n = k.n "
+        "LEFT JOIN ids i ON d.n = i.n LEFT JOIN ids b ON k.by = b.n "
+        f'LEFT JOIN ({_NEEDED}) f ON d.container = f.of_container AND d."offset" = f.of_offset '
+        "LEFT JOIN ids r ON f.by = r.n ORDER BY d.n"
     )
     with database.cursor() as cursor:
         found = cursor.execute(query)
@@ -39,7 +46,7 @@ def rows(database: Database, relation: Relation) -> Iterator[dict[str, Any]]:
 
 
 def _row(row: Sequence[Any], relation: Relation) -> dict[str, Any]:
-    _, name, url, digits, size, place, component, kept, by, several, *shared = row
+    _, name, url, digits, size, *place, component, kept, by, revisit, several = row[:13]
     made = {
         "id": name,
         "url": url,
@@ -51,9 +58,10 @@ def _row(row: Sequence[Any], relation: Relation) -> dict[str, Any]:
     }
     if by is not None:
         made["covered_by_others"] = several - 1
-        made["why"] = dict(why(relation, shared))
-    if place is not None:
-        made["place"] = place
+        made["why"] = dict(why(relation, row[13:]))
+    if revisit is not None:
+        made["needed_by"] = revisit
+    made |= {key: at for key, at in zip(_PLACE, place, strict=True) if at is not None}
     return made
 
 
@@ -74,20 +82,24 @@ def write(database: Database, relation: Relation, path: Path) -> None:
             stream.write(orjson.dumps(row) + b"\n")
 
 
-def write_list(database: Database, relation: Relation, path: Path) -> int:
-    """List the covered documents as CSV, for who deletes; returns how many there are."""
-    count = 0
-    with whole(path) as stream:
+def write_list(database: Database, relation: Relation, path: Path) -> tuple[int, int]:
+    """List the covered documents as CSV, for who deletes.
 
-        def covered() -> Iterator[dict[str, Any]]:
-            nonlocal count
-            for row in rows(database, relation):
-                if not row["kept"]:
-                    count += 1
+    Without those whose payload a revisit that stays repeats: it would be lost. Returns how many are
+    listed, and how many of those there are.
+    """
+    counts = [0, 0]
+
+    def covered() -> Iterator[dict[str, Any]]:
+        for row in rows(database, relation):
+            if not row["kept"]:
+                counts["needed_by" in row] += 1
+                if "needed_by" not in row:
                     yield {name: row.get(name) for name in LISTED}
 
+    with whole(path) as stream:
         stream.writelines(line.encode() for line in csv_lines(LISTED, covered()))
-    return count
+    return counts[0], counts[1]
 
 
 def hosts(database: Database, most: int = 0) -> list[dict[str, Any]]:

@@ -49,6 +49,7 @@ class Report:
     covered: Covered = field(default_factory=Covered)
     what_if: dict[str, Covered] = field(default_factory=dict)  # by threshold
     changed: dict[str, int] = field(default_factory=dict)  # by an update
+    listed: tuple[int, int] | None = None  # for who deletes; and left out, since needed
     hosts: list[dict[str, Any]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -60,6 +61,8 @@ class Report:
             **self.covered.as_json(),
             "what_if": {name: one.as_json() for name, one in self.what_if.items()},
             "changed": self.changed,
+            "listed": None if self.listed is None else self.listed[0],
+            "needed": None if self.listed is None else self.listed[1],
             "hosts": self.hosts,
             "seconds": self.seconds,
         }

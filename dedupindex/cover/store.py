@@ -1,9 +1,10 @@
 """Documents and shingles in DuckDB, and what a later run takes over from an earlier one.
 
-documents(n, id, url, hostname, mime, title, timestamp, digits, status, size, quality, place,
-          content, fresh, kept, s5, …)        n numbers them; s5: shingles of 5 terms
-contents(content, first, s5, …)               each text once, with the first document that has it
-shingles_5(n, shingle)                        of those first documents
+documents(n, id, url, hostname, mime, title, timestamp, digits, status, size, quality, container,
+          offset, length, of_container, of_offset, content, fresh, kept, s5, …)
+                                   n numbers them; s5: how many shingles of 5 terms
+contents(content, first, s5, …)    each text once, with the first document that has it
+shingles_5(n, shingle)             of those first documents
 
 The state of a run, for ``--update``: a directory of Parquet files of these, the pairs, and
 ``state.json`` with what the run was asked for.
@@ -41,7 +42,11 @@ COLUMNS = {
     "status": "INTEGER",
     "size": "BIGINT",
     "quality": "DOUBLE",
-    "place": "VARCHAR",
+    "container": "VARCHAR",
+    "offset": "BIGINT",
+    "length": "BIGINT",
+    "of_container": "VARCHAR",  # where the payload of a revisit is
+    "of_offset": "BIGINT",
     "content": "VARCHAR",  # a hash of the terms; empty for none
 }
 
@@ -109,7 +114,7 @@ class Spools:
         """Keep the first of what is the same capture: id, text and place."""
         database.execute(
             "CREATE TABLE documents AS SELECT * FROM loaded QUALIFY row_number() OVER "
-            "(PARTITION BY id, content, place ORDER BY n) = 1"
+            '(PARTITION BY id, content, container, "offset" ORDER BY n) = 1'
         )
         count = number(database, "SELECT count(*) FROM documents")
         loaded = Loaded(
@@ -154,7 +159,7 @@ def save(database: Database, state: Path, ks: Sequence[int], told: dict[str, Any
         columns = [*COLUMNS, *(f"s{k}" for k in ks)]
         after = number(database, "SELECT max(n) + 1 FROM documents")
         for name, rows in {
-            "documents": f"SELECT {', '.join(f'd.{one}' for one in columns)}, "
+            "documents": f"SELECT {', '.join(f'd.{_quoted(one)}' for one in columns)}, "
             "coalesce(c.kept, true) AS kept FROM documents d LEFT JOIN chosen c ON d.n = c.n",
             "contents": "FROM contents",
             "pairs": "FROM pairs",
@@ -186,7 +191,12 @@ def fill(database: Database, table: str, columns: str, path: Path, rows: Iterabl
 
 
 def _names(sizes: Iterable[str]) -> str:
-    return ", ".join([*COLUMNS, *sizes])
+    return ", ".join(map(_quoted, [*COLUMNS, *sizes]))
+
+
+def _quoted(column: str) -> str:
+    """`offset` is a word of SQL."""
+    return f'"{column}"'
 
 
 def _json(path: Path, columns: dict[str, str]) -> str:
