@@ -309,9 +309,7 @@ def test_no_outage_is_answered_as_new(
         words = ["--digest", f"sha1:{label(999)}"]
         assert run("lookup", address, *words)[0] == IndexUnavailable.exit_status
         live.refresh()
-    for _ in range(50):
-        if web.get(query).status_code == 200:
-            break
+    assert until(lambda: web.get(query).status_code == 200)  # the driver has given the node up
     answers()
 
 
