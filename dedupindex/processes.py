@@ -185,6 +185,7 @@ _shared: list[Any] = []  # of a worker process
 
 def _take(shared: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # so, and whatever it does itself when told that
     gc.freeze()  # what was there before stays: collecting would look at all of it again and again
     _shared[:] = [shared]
 

@@ -6,6 +6,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -13,13 +14,15 @@ from typing import Any
 
 import click
 
-from dedupindex.cli.common import Command, print_json, say, warn
+from dedupindex.cli.common import SPARK, Command, print_json, say, warn
 from dedupindex.cli.progress import shown
 from dedupindex.cli.where import any_index
+from dedupindex.cluster import connected
 from dedupindex.corpus.choosing import KEYS, REVISITS
 from dedupindex.corpus.corpus import Corpus
 from dedupindex.corpus.report import Report
 from dedupindex.corpus.running import nested
+from dedupindex.corpus.spread import on
 from dedupindex.corpus.warcs import ENDING
 from dedupindex.errors import BadInput, Damaged
 from dedupindex.tables import amount, printable, singular
@@ -28,6 +31,7 @@ EXAMPLES = """
 bin/corpus my.cdx --where "hostname == 'example.com' and status == 200" -o example.jsonl.gz
 bin/corpus my-warcs --where "mime == 'text/html'" --latest url --enrich html.title -o p.parquet
 bin/corpus my.cdxj --containers /data/warcs --revisits once -o once.warc.gz     and once.cdxj
+bin/corpus 'http://HOST/cdx?url=http://example.com/' --containers http://HOST/warcs/ --enrich text
 bin/corpus my-index --matching payload.string.text '(?i)flood' --enrich text | head
 bin/corpus my-warcs --map payload.string.text words my_module:count -o words.jsonl
 """
@@ -81,10 +85,11 @@ _LOOK = "it is written module:function, of a module that Python finds (PYTHONPAT
     "--memory", default="1GB", show_default=True,
     help="What DuckDB may take for metadata; the rest goes to disk.",
 )  # fmt: skip
+@click.option("--spark", default="", metavar="MASTER", help=SPARK)
 @click.option("-v", "--verbose", is_flag=True, help="Progress every second.")
 @click.option("--json", "as_json", is_flag=True, help="What was written as one JSON object.")
 def command(sources: tuple[str, ...], **options: Any) -> int:
-    """Cut a corpus out of SOURCE: CDX or CDXJ files, WARC and ARC files, or an index.
+    """Cut a corpus out of SOURCE: CDX or CDXJ files, WARC and ARC files, an index, a CDX server.
 
     Captures are filtered by their metadata, and only of those that are left are records read, each
     by its range. What is derived of a record stands in the output below what it was made of. What
@@ -93,9 +98,12 @@ def command(sources: tuple[str, ...], **options: Any) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave no file that is not whole
     if options["as_json"] and options["out"] is None:
         raise click.UsageError("--json says what was written: name that with -o")
-    with shown(verbose=options["verbose"]) as progress:
-        corpus = _corpus(sources, options).having(on_progress=progress)
-        report = _save(corpus, options["out"])
+    corpus = _corpus(sources, options)
+    with shown(verbose=options["verbose"]) as progress, ExitStack() as session:
+        if options["spark"]:
+            cluster = session.enter_context(connected(options["spark"]))
+            corpus = corpus.having(run=on(cluster), jobs=cluster.cores)
+        report = _save(corpus.having(on_progress=progress), options["out"])
     return _tell(report, options["out"], as_json=options["as_json"])
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from dedupindex.corpus import conditions, output
+from dedupindex.corpus.asking import OfServer, is_server
 from dedupindex.corpus.choosing import RESOLVE, REVISITS, Best, best_of, choose
 from dedupindex.corpus.conditions import Condition
 from dedupindex.corpus.enriching import Enrichment, Entry, known
@@ -97,8 +98,22 @@ class Corpus:
         return cls(OfIndex(Path(index), _texts(containers)))
 
     @classmethod
+    def from_archive(
+        cls, address: str, *, containers: str | Path | tuple[str, ...] = (), **query: str
+    ) -> Corpus:
+        """What a CDX server tells: ``from_archive("https://…/cdx", url="example.com/*", …)``.
+
+        `query` goes to it as it is (`from_` stands for ``from``). `containers` is where the WARC
+        files are whose names it tells.
+        """
+        asked = tuple((name.rstrip("_"), value) for name, value in query.items())
+        return cls(OfServer(address, asked, _texts(containers)))
+
+    @classmethod
     def of(cls, *sources: str | Path, containers: str | Path | tuple[str, ...] = ()) -> Corpus:
-        """Whichever of these it is that is named."""
+        """Whichever of these it is that is named; a CDX server by the address of a whole query."""
+        if len(sources) == 1 and is_server(str(sources[0])):
+            return cls(OfServer(str(sources[0]), (), _texts(containers)))
         return cls(told_by(_texts(sources), _texts(containers)))
 
     def having(self, **settings: Any) -> Corpus:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dedupindex.corpus import Corpus
 from tests.peers.environments import DEADLINE, PYWB, environment, running
 from tests.peers.front import in_front_of
 from tests.peers.replay import Archive, free_port, listening
@@ -35,6 +36,14 @@ def test_it_replays_and_lists_what_the_index_holds(tmp_path: Path) -> None:
                 answer = archive.get(one.url, one.date)
                 assert answer == (200, bodies(base)[one.url], one.date), log.read_text()
             assert front.statuses() == [200] * len(stored)
+            for output in ("json", "cdxj", "text"):
+                corpus = Corpus.from_archive(
+                    f"http://127.0.0.1:{port}/all/cdx", url=f"{base}/logo.png", output=output,
+                    containers=str(tmp_path),
+                )  # fmt: skip
+                (entry,) = corpus.enrich("response")
+                size = len(bodies(base)[base + "/logo.png"])
+                assert entry["payload"] == f"bytes(length: {size})", (output, entry)
             connection = HTTPConnection("127.0.0.1", port, timeout=DEADLINE)
             connection.request("GET", f"/all/cdx?url={base}/logo.png")
             listing = connection.getresponse().read().decode()

@@ -19,8 +19,10 @@ from dedupindex.manifest.store import open_manifest
 from dedupindex.resolve.plan import COLUMNS, open_plan
 from dedupindex.resolve.run import Options as Resolving
 from dedupindex.resolve.run import resolve
+from tests.corpora import Page, archive, html
 from tests.peers.spark import DEADLINE, MASTER, on_spark
 from tests.stores import Fault, web
+from tests.test_cli import dedupindex
 from tests.test_remote import captures, containers
 from tests.test_spread import built, collection
 
@@ -95,6 +97,31 @@ def test_what_comes_of_all_commands(tmp_path: Path, collection: Path) -> None:
     assert deduplicated["unique_files"] == unique.unique_files == 400
     rows = [sorted((one / "unique.csv").read_text().split()) for one in (here, there)]
     assert rows[0] == rows[1]
+
+
+def test_a_corpus_is_the_same(tmp_path: Path) -> None:
+    """Also where a page kills the process that reads it."""
+    one = Page("http://a.org/", body=html("original"))
+    pages = [one, Page("http://b.org/", 2, of=one)]
+    pages += [Page(f"http://c.org/{n}", 3 + n % 5, html(f"page {n}")) for n in range(60)]
+    cdx = archive(tmp_path / "in", *pages, Page("http://d.org/", body=html("x"), file="d.warc.gz"))
+    (tmp_path / "in" / "d.warc.gz").unlink()
+    (tmp_path / "deadly.py").write_text(
+        "import os, signal\n\ndef big(title):\n    if title == 'page 17':\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n    return title.upper()\n"
+    )
+    words = (
+        f"--enrich html.title,text,language --map payload.string.html.title big deadly:big {cdx}"
+    )
+    here, there = tmp_path / "here.jsonl", tmp_path / "there.jsonl"
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("PYTHONPATH", path)
+        dedupindex("corpus", *words.split(), "-o", here, status=7)
+        (told,) = run(f"corpus {words} -o {there} --json --spark {MASTER}")
+    assert told["entries"] == 63
+    assert told["errors"] == {"process": 1, "response": 1}
+    assert here.read_bytes() == there.read_bytes()
 
 
 def lines(manifest: Path) -> dict[str, list[tuple[object, ...]]]:

@@ -1,0 +1,156 @@
+"""Captures that an archive elsewhere tells of: a CDX server, asked over HTTP.
+
+Servers of one dialect answer in many forms: lines of a CDX or of a CDXJ, lines of JSON objects, one
+JSON array of objects or of rows. All are told by their first bytes. What is asked is for the caller
+to say: ``url``, ``matchType``, ``from``, ``to``, ``filter``, ``limit`` mean the same to most.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.request import Request, urlopen
+
+import orjson
+
+from dedupindex import __version__
+from dedupindex.corpus.lines import select
+from dedupindex.corpus.spool import Spool, relation
+from dedupindex.corpus.told import Work
+from dedupindex.errors import BadSource
+from dedupindex.remote import is_remote, kept
+from dedupindex.remote.address import WEB
+from dedupindex.remote.stores import limits, patiently
+from dedupindex.sources.kinds import HEAD, kind_of
+
+_NAMES = {  # what servers call our columns
+    "urlkey": "surt", "timestamp": "timestamp", "url": "url", "original": "url", "mime": "mime",
+    "mimetype": "mime", "status": "status", "statuscode": "status", "digest": "digest",
+    "redirect": "redirect", "redirecturl": "redirect", "robotflags": "meta", "length": "length",
+    "offset": "offset", "filename": "container", "file": "container",
+}  # fmt: skip
+_NUMBERS = ("status", "length", "offset")
+_SHOWN = 300  # bytes of what a server says instead
+_HELD = 1 << 30  # bytes of one JSON array: it is read whole
+
+
+@dataclass(frozen=True)
+class OfServer:
+    """What a CDX server answers to a query."""
+
+    address: str
+    query: tuple[tuple[str, str], ...]
+    places: tuple[str, ...] = ()
+
+    def relation(self, work: Work) -> str:
+        """See `told.Told`."""
+        if not is_server(self.address) and not self.query:
+            raise BadSource(f"{kept(self.address)} is asked for no url")
+        answer = work.home / "answer"
+        more = urlencode(self.query)
+        asked = self.address + (more and ("&" if "?" in self.address else "?") + more)
+        patiently(asked, partial(_fetch, asked, answer))
+        with open(answer, "rb") as stream:
+            head = stream.read(HEAD)
+        if not head.strip():
+            return relation([_spooled(work.home, iter(()))])
+        if head.lstrip()[:1] in (b"[", b"{"):
+            return relation([_spooled(work.home, _rows(answer, asked))])
+        kind = kind_of(head)
+        if kind not in ("cdx", "cdxj"):
+            raise BadSource(f"{kept(asked)} answers with what is no CDX: {head[:100]!r}")
+        return select(answer, kind, head, "")
+
+
+def is_server(source: str) -> bool:
+    """Whether this is the address of a query."""
+    parts = urlsplit(source) if is_remote(source) else None
+    return parts is not None and parts.scheme.lower() in WEB and "url" in parse_qs(parts.query)
+
+
+class _Refused(Exception):
+    """What a server says instead of an answer."""
+
+    def __init__(self, status: int, text: bytes) -> None:
+        super().__init__(f"HTTP {status}: {text.decode('utf-8', 'replace').strip()}")
+        self.status = status
+
+
+def _fetch(asked: str, answer: Path) -> None:
+    request = Request(asked, headers={"User-Agent": f"dedupindex/{__version__}"})
+    try:
+        with urlopen(request, timeout=limits().timeout) as reply, open(answer, "wb") as file:
+            shutil.copyfileobj(reply, file, 1 << 20)
+            said = reply.headers.get("Content-Length")
+    except HTTPError as error:
+        with error:
+            raise _Refused(error.code, error.read(_SHOWN)) from error
+    if said is not None and answer.stat().st_size != int(said):
+        raise EOFError(f"{answer.stat().st_size:,} bytes came of {said}")
+
+
+def _spooled(home: Path, rows: Iterator[Mapping[str, Any]]) -> Path:
+    path = home / "answer.rows"
+    with Spool(path) as spool:
+        for row in rows:
+            spool.add(**_capture(row))
+    return path
+
+
+def _rows(answer: Path, asked: str) -> Iterator[Mapping[str, Any]]:
+    """The objects of an answer in JSON; raises `BadSource`."""
+    with open(answer, "rb") as stream:
+        if stream.read(1) == b"{":
+            stream.seek(0)
+            for line in stream:
+                if line.strip():
+                    yield _object(_parsed(line, asked), asked)
+            return
+    if answer.stat().st_size > _HELD:
+        raise BadSource(f"{kept(asked)} answers with more JSON than fits: ask for lines, or less")
+    found = _parsed(answer.read_bytes(), asked)
+    if found and isinstance(found[0], list):
+        names, *rows = found
+        yield from (_object(dict(zip(names, row, strict=False)), asked) for row in rows)
+    else:
+        yield from (_object(one, asked) for one in found)
+
+
+def _parsed(text: bytes, asked: str) -> Any:
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise BadSource(f"{kept(asked)} answers with what is no JSON: {error}") from error
+
+
+def _object(value: Any, asked: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise BadSource(f"{kept(asked)} answers with JSON that is no capture: {str(value)[:100]}")
+    return value
+
+
+def _capture(row: Mapping[str, Any]) -> dict[str, str | int | bool | None]:
+    """Our columns of a row, whatever the server calls them."""
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        column = _NAMES.get(name.lower())
+        if column and value not in (None, "", "-"):
+            found[column] = _number(value) if column in _NUMBERS else str(value)
+    mime = str(found.get("mime", "")).lower()
+    time = str(found.get("timestamp", ""))
+    found["revisit"] = mime == "warc/revisit"
+    found["mime"] = None if found["revisit"] else mime or None
+    found["timestamp"] = time[:14]
+    found["good"] = "url" in found and len(time) in (14, 17) and time.isdigit()
+    return found
+
+
+def _number(value: Any) -> int | None:
+    text = str(value)
+    return int(text) if text.isdigit() and len(text) < 19 else None
