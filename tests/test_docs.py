@@ -148,7 +148,8 @@ def test_what_the_readme_shows_works_as_typed(section: str, tmp_path: Path) -> N
     (tmp_path / "my-arcs").mkdir()
     shutil.copy(ROOT / "tests" / "data" / "warc" / "example.arc.gz", tmp_path / "my-arcs")
     shutil.copy(tmp_path / "my-warcs" / "example.warc.gz", tmp_path / "my-warcs" / "again.warc.gz")
-    (tmp_path / "bin").symlink_to(ROOT / "bin")
+    for folder in ("bin", "conf"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
