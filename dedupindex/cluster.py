@@ -77,7 +77,7 @@ class Cluster:
     """What a run has of Spark."""
 
     def __init__(self, context: Any) -> None:
-        self._context = context
+        self.context = context
         self.cores = max(int(context.defaultParallelism), 1)
 
     def in_turn(self, tasks: Sequence[T]) -> Iterator[Sequence[T]]:
@@ -96,7 +96,7 @@ class Cluster:
     @contextmanager
     def kept(self, work: Callable[[T], Iterable[R]], tasks: Sequence[T]) -> Iterator[Kept[R]]:
         """The same, on the executors' disks."""
-        spread = self._context.parallelize(tasks, max(len(tasks), 1))
+        spread = self.context.parallelize(tasks, max(len(tasks), 1))
         with _kept(spread.mapPartitionsWithIndex(partial(_made, partial(_each, work)))) as kept:
             yield kept
 
@@ -120,7 +120,7 @@ def _kept(made: Any) -> Iterator[Kept[Any]]:
 
     made = made.persist(StorageLevel.DISK_ONLY)
     try:
-        with _explained():
+        with explained():
             sizes = made.mapPartitions(_size).collect()
         yield Kept(made, sizes)
     finally:
@@ -146,13 +146,13 @@ class Kept(Generic[R]):
             starts = list(accumulate(self._sizes, initial=0))
             cut = made.mapPartitionsWithIndex(partial(_cut, starts, SLICE))
             made = cut.partitionBy(self._slices, int).values().mapPartitions(sorted)
-        with _explained():
+        with explained():
             yield from _sound(whole(made.toLocalIterator(), len(self._sizes)))
 
     def few(self, chosen: Callable[[R], bool]) -> Iterator[R]:
         """Those that are chosen, in any order."""
         made = self._made.filter(partial(_passes, chosen)).coalesce(self._slices)
-        with _explained():
+        with explained():
             yield from _sound(row.value for row in made.toLocalIterator())
 
     def grouped(
@@ -241,7 +241,7 @@ def _keyed(by: Callable[[Any], int], made: Made) -> Iterator[tuple[int, Any]]:
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def explained() -> Iterator[None]:
     try:
         yield
     except DedupError:

@@ -59,6 +59,7 @@ def _run(out: Path) -> int:
         print(f"   bin/serve {index}          then: curl 'http://127.0.0.1:8484/stats'")
         print(f"   bin/report {index} --against {second} --by mime --format csv")
         print(f"   bin/corpus {first} {second} --revisits once --enrich html.title -o pages.jsonl")
+        print(f"   bin/cover {first} {second} --relation conf/cover/earliest.txt -o cover.jsonl")
         print("   bin/index --whitelist --mime '.*' DIRECTORY-OF-YOUR-WARCS my-index")
     return 1 if wrong else 0
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from dedupindex.cli.common import Command, print_json, say, warn
+from dedupindex.cli.common import SPARK, Command, print_json, say, warn
 from dedupindex.cli.progress import shown
 from dedupindex.cover import page, result, store
 from dedupindex.cover.covering import Covered
@@ -96,6 +96,7 @@ def _thresholds(ctx: click.Context, option: click.Parameter, text: str) -> tuple
 @click.option(
     "--jobs", type=click.IntRange(0), default=0, show_default="number of cores", help="Processes."
 )
+@click.option("--spark", default="", metavar="MASTER", help=SPARK)
 @click.option("-v", "--verbose", is_flag=True, help="Progress every second.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def command(

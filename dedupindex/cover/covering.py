@@ -11,14 +11,16 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from dedupindex.cluster import AT_ONCE, Cluster
 from dedupindex.cover import store
 from dedupindex.cover.components import Components
 from dedupindex.cover.likeness import holds, measured
+from dedupindex.cover.propagation import together
 from dedupindex.cover.relation import Relation
 from dedupindex.cover.solving import Solution, Task, solve
 from dedupindex.errors import BadInput
@@ -90,6 +92,21 @@ def solve_here(pool: Executor | None, jobs: int, seconds: float) -> Solve:
             yield from map(partial(solve_all, seconds), tasks)
         else:
             yield from ahead(pool, partial(solve_all, seconds), tasks, _AHEAD * jobs)
+
+    return run
+
+
+def join_on(cluster: Cluster, pairs: Pairs, count: int) -> Iterable[tuple[int, int]]:
+    """Components by label propagation on Spark, with the same names."""
+    return together(cluster, pairs)
+
+
+def solve_on(cluster: Cluster, seconds: float) -> Solve:
+    """Covers on Spark, in the order of tasks."""
+
+    def run(tasks: Iterator[list[Task]]) -> Iterator[list[Solution]]:
+        while some := list(islice(tasks, AT_ONCE * cluster.cores)):
+            yield list(cluster.rows(partial(solve_all, seconds), some))
 
     return run
 

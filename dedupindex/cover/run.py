@@ -8,11 +8,22 @@ from concurrent.futures import Executor
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dedupindex.cover import exact, pairs, store
-from dedupindex.cover.covering import Covered, Means, ahead, cover, join_here, price, solve_here
+from dedupindex.cover.covering import (
+    Covered,
+    Means,
+    ahead,
+    cover,
+    join_here,
+    join_on,
+    price,
+    solve_here,
+    solve_on,
+)
 from dedupindex.cover.document import ALONE
 from dedupindex.cover.preparing import Line, batches, prepare
 from dedupindex.cover.relation import Relation
@@ -36,6 +47,7 @@ class Options:
     per_host: int = 0
     what_if: tuple[Fraction, ...] = ()
     jobs: int = 1
+    spark: str = ""  # where components are found and covered instead of here
     memory: str = "1GB"
 
 
@@ -104,14 +116,11 @@ def run(
                 database.execute(f"INSERT INTO pairs BY NAME FROM {store.old_pairs(before)}")
         with _timed(report, "covers"):
             price(database, cost, options.cost)
-            means = Means(
-                scratch, join_here, solve_here(pool, options.jobs, options.exact_seconds),
-                options.per_host,
-            )  # fmt: skip
-            for threshold in options.what_if:
-                there = cover(database, relation.at(threshold), means)
-                report.what_if[f"{float(threshold):g}"] = there
-            report.covered = cover(database, relation, means)
+            with _means(scratch, options, pool) as means:
+                for threshold in options.what_if:
+                    there = cover(database, relation.at(threshold), means)
+                    report.what_if[f"{float(threshold):g}"] = there
+                report.covered = cover(database, relation, means)
         if before is not None:
             report.changed = _changed(database)
         finish(database, report)
@@ -165,6 +174,21 @@ def _load(
             size += prepared.size
             on_progress(Seen("reading documents", size, 0, seen))
         return spools.load(database, before)
+
+
+@contextmanager
+def _means(home: Path, options: Options, pool: Executor | None) -> Iterator[Means]:
+    if not options.spark:
+        solving = solve_here(pool, options.jobs, options.exact_seconds)
+        yield Means(home, join_here, solving, options.per_host)
+        return
+    from dedupindex.cluster import connected  # and with it PySpark
+
+    with connected(options.spark) as cluster:
+        yield Means(
+            home, partial(join_on, cluster), solve_on(cluster, options.exact_seconds),
+            options.per_host,
+        )  # fmt: skip
 
 
 @contextmanager

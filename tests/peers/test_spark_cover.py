@@ -1,0 +1,58 @@
+"""Covers on real executors: components by label propagation are those of union-find."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dedupindex.cli import main
+from dedupindex.cover.components import Components
+from tests.covering import JOURNALIST
+from tests.peers.spark import DEADLINE, MASTER, on_spark
+from tests.test_cover import BASE, page
+
+pytestmark = pytest.mark.peer
+BOTH = """
+import json, sys
+from dedupindex.cli import main
+from dedupindex.cluster import connected
+from dedupindex.cover.propagation import together
+
+master, pairs, *words = sys.argv[1:]
+with connected(master) as cluster:
+    print(json.dumps(sorted(together(cluster, map(tuple, json.loads(pairs))))))
+sys.exit(main(["cover", *words, "--spark", master, "--json"]))
+"""
+
+
+def test_what_executors_find_is_what_is_found_here(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chain = [(n, n + 1) for n in range(60)]  # as long as it gets
+    pairs = [*chain, (70, 64), (64, 90), (90, 62), (95, 95), (98, 97)]
+    documents = [
+        page(
+            f"{n}", f"202001{n % 28 + 1:02}000000", BASE + f" {n % 3}" * (n % 4), f"{n % 5}.example"
+        )
+        for n in range(80)
+    ]
+    source, relation = tmp_path / "pages.jsonl", [JOURNALIST, "--what-if", "0.9"]
+    source.write_text("".join(json.dumps(one) + "\n" for one in documents))
+    words = [str(source), "--relation", *relation]
+    there = [*words, "-o", str(tmp_path / "there.jsonl")]
+    with on_spark(BOTH, MASTER, json.dumps(pairs), *there) as process:
+        output, errors = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 0, errors[-4000:]
+    labels, told = map(json.loads, output.splitlines())
+    components = Components(99)
+    components.join(pairs)
+    numbers = sorted({number for pair in pairs for number in pair})
+    assert labels == [[number, components.of(number)] for number in numbers]
+    assert main(["cover", *words, "-o", str(tmp_path / "here.jsonl"), "--json"]) == 0
+    here = json.loads(capsys.readouterr().out)
+    for report in (told, here):
+        del report["seconds"]
+    assert told == here
+    assert (tmp_path / "there.jsonl").read_bytes() == (tmp_path / "here.jsonl").read_bytes()
