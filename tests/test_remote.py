@@ -430,6 +430,44 @@ def test_only_files_are_rewritten(bucket: Bucket, tmp_path: Path, capsys: Any) -
         assert "no file here" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "rewrite {there} --out out", "undedup {there} --out out", "undedup . --out {there}",
+        "convert . --out {there}", "dedup . --out {there}", "dedup . --out o --work {there}",
+        "manifest . -o {there}", "resolve {there} -o plan", "resolve m -o {there}",
+        "index . {there}", "index {there} {there}", "lookup {there}", "serve {there}",
+        "hash_documents . {there}", "dedup_hashes {there} out.csv", "dedup_hashes . {there}",
+        "export --self-contained {there} -o out", "rehearse {there} --work work",
+    ],
+)  # fmt: skip
+def test_an_address_is_refused_where_only_a_path_will_do(
+    words: str, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no directory "s3:" is made."""
+    monkeypatch.chdir(tmp_path)
+    there = "https://me:SECRET@store.example.org/crawl?password=SECRET"
+    assert main(words.format(there=there).split()) == BadSource.exit_status
+    told = capsys.readouterr().err
+    assert "https://store.example.org/crawl" in told and "download" in told
+    assert "SECRET" not in told
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_stands_last_may_be_an_address_beside_the_engine(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a source: a path would have lost a slash."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv(stores.TRIES, "1")
+    monkeypatch.setattr("dedupindex.cli.where.adopt", lambda home, address: None)
+    with web(tmp_path) as server:
+        words = ["index", f"{server.url}/none.warc", "--engine", "cassandra://127.0.0.1:1/k"]
+        assert main(words) == BadSource.exit_status
+    told = capsys.readouterr().err
+    assert f"{server.url}/none.warc cannot be read: nothing is there" in told
+
+
 @given(
     st.integers(0, 5000),
     st.lists(st.tuples(st.integers(0, 5200), st.integers(0, 900)), max_size=30),

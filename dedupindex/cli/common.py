@@ -17,6 +17,7 @@ from dedupindex.errors import BadInput
 from dedupindex.tables import printable
 
 _FILE = "dedupindex.settings"  # under which a context remembers its settings file
+TYPED = "dedupindex.typed"  # and what stands last, perhaps an address that is a source
 UNSOUND = 8  # exit status: something is lost or will not replay
 SPARK = "Work on a cluster of Apache Spark: spark://HOST:7077, yarn, local[4], … (docs/batch.md)."
 STATUSES = """\
@@ -30,6 +31,14 @@ class _Context(click.Context):
     def command_path(self) -> str:
         """As it is typed: complaints then name what there is."""
         return f"bin/{self.info_name}"
+
+
+def check_no_address(path: Path) -> None:
+    """Raise `BadSource` if an address was given in the place of a path."""
+    if ":/" in str(path):
+        from dedupindex.remote import check_path  # commands need not wait for it
+
+        check_path(path)
 
 
 class Command(click.Command):
@@ -71,7 +80,12 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
-            return super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, args)
+            for name, value in ctx.params.items():
+                for one in value if isinstance(value, tuple) else (value,):
+                    if isinstance(one, Path) and (name != "index" or TYPED not in ctx.meta):
+                        check_no_address(one)
+            return rest
         except click.BadParameter as error:
             option = error.param
             if not isinstance(option, click.Option) or option.name is None:

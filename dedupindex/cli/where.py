@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from dedupindex.cli.common import stated
+from dedupindex.cli.common import TYPED, check_no_address, stated
 from dedupindex.errors import SettingsConflict
 from dedupindex.index import ENGINES, adopt
 from dedupindex.index.address import SCHEME, Address, is_cluster, shown
@@ -26,7 +26,12 @@ ENGINE_HELP = f"In INDEX's place: {SCHEME}host,host/keyspace."
 
 def any_index(text: str) -> Path:
     """The type of an INDEX: a directory, or an address, which becomes the directory it has here."""
-    return home_of(text, click.get_current_context()) if is_cluster(text) else Path(text)
+    context = click.get_current_context()
+    if is_cluster(text):
+        return home_of(text, context)
+    if "://" in text and "sources" in {param.name for param in context.command.params}:
+        context.meta[TYPED] = text  # a path would lose a slash
+    return Path(text)
 
 
 def any_engine(text: str) -> str:
@@ -94,21 +99,25 @@ def placed(
             raise SettingsConflict(f"INDEX is {address}, and --engine another; leave --engine out")
         options["engine"] = address
     elif is_cluster(options["engine"]):
-        if index is None or _is_source(index):
-            sources = sources if index is None else (*sources, str(index))
+        typed = click.get_current_context().meta.pop(TYPED, str(index))
+        if index is None or _is_source(typed):
+            sources = sources if index is None else (*sources, typed)
             index = home_of(options["engine"], click.get_current_context())
         elif index.is_dir() or options["add"] or options["replace"]:
             index.mkdir(parents=True, exist_ok=True)
             adopt(index, Address.parse(options["engine"]))
     if index is None:
         raise click.UsageError("Missing argument 'INDEX'.")
+    check_no_address(index)
     return sources, index
 
 
-def _is_source(path: Path) -> bool:
+def _is_source(typed: str) -> bool:
     """Whether what stands in the place of an INDEX is none."""
-    from dedupindex.sources import passing  # commands that only ask need not wait for it
+    from dedupindex.remote import is_remote, local  # commands that only ask need not wait for them
+    from dedupindex.sources import passing
 
+    path = Path(local(typed))
     if path.is_dir():
         return not (path / FILE).exists() and any(path.iterdir())
-    return path.exists() or str(path) == "-" or passing(str(path)) or has_magic(str(path))
+    return path.exists() or typed == "-" or passing(typed) or is_remote(typed) or has_magic(typed)

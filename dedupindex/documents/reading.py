@@ -15,6 +15,7 @@ from dedupindex.documents.naming import parsed, run_of
 from dedupindex.documents.run import UNFINISHED
 from dedupindex.errors import BadInput, BadSource
 from dedupindex.manifest.spool import literal, quoted
+from dedupindex.remote import is_remote, kept
 from dedupindex.resolve.engine import Database
 
 _TOGETHER = 1 << 27  # bytes of files
@@ -38,6 +39,8 @@ def shards_of(
     Raises `BadSource` if there is nothing, `BadInput` if a run beside them is not finished, or
     `output` is among them.
     """
+    if is_remote(pattern):
+        raise BadSource(f"{kept(pattern)} is elsewhere, and shards are read here: download them")
     path = os.path.expanduser(pattern)
     if os.path.isdir(path):
         path = os.path.join(glob.escape(path), "*_*.*")

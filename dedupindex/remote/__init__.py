@@ -7,13 +7,13 @@ imports fsspec, which is an extra.
 
 from __future__ import annotations
 
-from dedupindex.remote.address import check_here, is_remote, kept, local
+from dedupindex.remote.address import check_here, check_path, is_remote, kept, local
 from dedupindex.remote.finding import AT_ONCE, Met, found, is_many
 from dedupindex.remote.listing import Entry, entries
 from dedupindex.remote.reading import RemoteFile
 from dedupindex.remote.stores import Facts, facts, facts_or_none
 
 __all__ = [
-    "AT_ONCE", "Entry", "Facts", "Met", "RemoteFile", "check_here", "entries", "facts",
-    "facts_or_none", "found", "is_many", "is_remote", "kept", "local",
+    "AT_ONCE", "Entry", "Facts", "Met", "RemoteFile", "check_here", "check_path", "entries",
+    "facts", "facts_or_none", "found", "is_many", "is_remote", "kept", "local",
 ]  # fmt: skip

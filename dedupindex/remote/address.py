@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 
 from dedupindex.errors import BadSource
 
 WEB = ("http", "https")
 _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _OTHERS = ("file", "local", "redis", "rediss", "unix")  # files here; Redis: see `browsertrix`
+_TAKEN_FOR_PATH = re.compile(r"([a-z][a-z0-9+.-]+):/", re.IGNORECASE)
 _LOCAL = re.compile(r"(?:file|local)://(?:localhost(?=/))?")
 _PASSWORD = re.compile(r"[^/@:]*:[^/@]*@")
 _SIGNED = re.compile(  # names of what signs a URL, and of when and how that was done
@@ -55,8 +58,19 @@ def check_here(path: str) -> None:
     """Raise `BadSource` for an address, where only files will do."""
     if is_remote(path):
         raise BadSource(
-            f"{kept(path)} is no file here, and only those are rewritten, copied and verified; "
-            "bin/index, bin/manifest and bin/report read what is elsewhere"
+            f"{kept(path)} is no file here, and only those are rewritten, copied and verified: "
+            "download it first (bin/index, bin/manifest and bin/report read what is elsewhere)"
+        )
+
+
+def check_path(path: Path) -> None:
+    """Raise `BadSource` for an address that was taken for a path, which has cost it a slash."""
+    match = _TAKEN_FOR_PATH.match(str(path))
+    if match is not None and match[1].lower() not in _OTHERS and not os.path.lexists(match[0]):
+        address = kept(f"{match[1]}://{str(path)[match.end() :]}").partition("?")[0]
+        raise BadSource(
+            f"{address} is an address, and here a path is wanted: only a SOURCE that is read may "
+            "be elsewhere (docs/batch.md); download it first, or write to a disk and upload that"
         )
 
 
