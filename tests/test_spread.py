@@ -96,7 +96,7 @@ class Here(Cluster):
 
     def __init__(self, cores: int = 3) -> None:
         self.cores = cores
-        self._context = SimpleNamespace(
+        self.context = SimpleNamespace(
             parallelize=lambda tasks, count: Rows([[one] for one in tasks])
         )
 
