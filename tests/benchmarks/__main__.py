@@ -15,6 +15,7 @@ from tests.benchmarks import (
     asking,
     building,
     clustering,
+    corpora,
     deduping,
     documents,
     listing,
@@ -54,6 +55,10 @@ JOBS: dict[str, Job] = {
     "rewrite": deduping.rewrite,
     "dedup": deduping.dedup,
     "dedup-tenfold": deduping.dedup_tenfold,
+    "corpus-url": corpora.corpus_url,
+    "corpus-host": corpora.corpus_host,
+    "corpus-month": corpora.corpus_month,
+    "corpus-share": corpora.corpus_share,
     "hash-documents": documents.hash_documents,
     "dedup-hashes": documents.dedup_hashes,
 }
