@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -65,3 +66,17 @@ def test_the_library(harvested: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert today["html"] == {"title": "tuesday"} and today["text"]["words"] == 700
     assert all("revisitOf" in entry["record"] for url, entry in latest.items() if url.endswith("/"))
     assert space["found"].count() == len(entries)
+
+
+def test_the_notebook(harvested: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cells, one after the other, say what stands below them."""
+    monkeypatch.chdir(harvested)
+    book = json.loads((ROOT / "docs" / "corpus.ipynb").read_text())
+    space: dict[str, Any] = {}
+    cells = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
+    assert len(cells) == 8
+    for cell in cells:
+        with redirect_stdout(StringIO()) as told:
+            exec("".join(cell["source"]), space)
+        (stored,) = cell["outputs"]
+        assert told.getvalue() == "".join(stored["text"])
