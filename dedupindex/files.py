@@ -46,7 +46,7 @@ def sync_directory(path: Path) -> None:
 @contextmanager
 def pinned(directory: Path) -> Iterator[Path]:
     """A name of a directory that stays its own when another takes its place; raises `OSError`."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield Path(f"/proc/self/fd/{descriptor}")
     finally:

@@ -56,7 +56,7 @@ def plain_covers(crawl: Crawl | None) -> int:
     return -1 if crawl.strategy or crawl.policy.rules or crawl.namespace else crawl.covers
 
 
-def _there(index: Path) -> tuple[bool, IndexUnavailable | None]:
+def _looked(index: Path) -> tuple[bool, IndexUnavailable | None]:
     """Whether there are crawls, as one directory says; or why there is no telling."""
     try:
         with pinned(index) as home:
@@ -96,7 +96,7 @@ class Crawls:
             if opened is not None and not (opened is seen and gone):
                 self._away_since = None
                 return
-            there, error = _there(self._index)
+            there, error = _looked(self._index)
             if error is not None and opened is None:
                 return  # as it was: none, or none that can be told of
             away = not there and (error is not None or (opened is not None and opened.store.beside))
