@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -126,17 +128,7 @@ def command(
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave no file that is not whole
     wanted = parse(_text(relation))
     chosen = Options(jobs=jobs or len(os.sched_getaffinity(0)), per_host=min_per_host, **options)
-
-    def finish(database: Database, report: Report) -> None:
-        result.write(database, wanted, out)
-        if listed is not None:
-            report.listed = result.write_list(database, wanted, listed)
-        if shown_on is not None:
-            page.write(database, wanted, report, shown_on)
-        if updatable or update is not None:
-            store.save(database, _state(out), wanted.ks, told(wanted, chosen))
-        report.hosts = result.hosts(database, 0 if as_json else _SHOWN)
-
+    made = _Made(out, listed, shown_on, updatable or update is not None, as_json)
     beside = out.absolute().parent
     with (
         TemporaryDirectory(prefix=".cover-", dir=beside) as name,
@@ -147,7 +139,7 @@ def command(
             sources, where, containers, home, chosen.jobs, chosen.memory, progress
         )
         report = run(
-            lines_of(files), wanted, chosen, home, finish,
+            lines_of(files), wanted, chosen, home, partial(made.write, wanted, chosen),
             before=_state(update) if update else None, on_progress=progress,
         )  # fmt: skip
     warn(gathered.problems)
@@ -158,6 +150,29 @@ def command(
     for failed, count in sorted(gathered.errors.items()):
         say(f"{failed} failed for {count:,} captures, which count as those without text")
     return Damaged.exit_status if gathered.errors or gathered.problems else 0
+
+
+@dataclass(frozen=True)
+class _Made:
+    """The files that a run makes."""
+
+    out: Path
+    listed: Path | None
+    shown_on: Path | None
+    updatable: bool
+    every_host: bool
+
+    def write(
+        self, relation: Relation, options: Options, database: Database, report: Report
+    ) -> None:
+        result.write(database, relation, self.out)
+        if self.listed is not None:
+            report.listed = result.write_list(database, relation, self.listed)
+        if self.shown_on is not None:
+            page.write(database, relation, report, self.shown_on)
+        if self.updatable:
+            store.save(database, _state(self.out), relation.ks, told(relation, options))
+        report.hosts = result.hosts(database, 0 if self.every_host else _SHOWN)
 
 
 def _text(relation: str) -> str:
