@@ -1,19 +1,22 @@
-"""Candidates by MinHash instead of the inverted index: quicker where texts are long, not all found.
+"""Candidates by MinHash instead of the inverted index: of a bounded size, but not all are found.
 
 Of each unit the least of so many hashes of its shingles are kept; two units agree in one with the
-probability of their Jaccard index. Units that agree in all rows of one of the bands are candidates,
-which are then counted like those of the exact way: what is found is right, but some is missed.
+probability of their Jaccard index. Units that agree in all rows of one of the bands, and in enough
+hashes altogether, are candidates, which are then counted like those of the exact way: what is found
+is right, but some is missed.
 Where containment is asked for, that is above all what is contained in something far larger.
 """
 
 from __future__ import annotations
+
+from math import floor, sqrt
 
 from dedupindex.cover.relation import Constraint
 from dedupindex.resolve.engine import Database
 
 HASHES = 128
 AIM = 0.97  # of pairs that are just alike enough, as many are to be candidates
-SAMPLE = 200  # units that the recall is measured with
+SAMPLE = 1000  # units that the recall is measured with
 _SALT = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: its multiples differ in many bits
 
 
@@ -26,12 +29,20 @@ def bands(jaccard: float) -> tuple[int, int]:
     return HASHES, 1
 
 
+def enough(jaccard: float, hashes: int) -> int:
+    """Of so many hashes, in how many two sets agree that are just alike enough, or bad luck has it.
+
+    Bad luck are three standard deviations, which one pair in 700 has.
+    """
+    return floor(hashes * jaccard - 3 * sqrt(hashes * jaccard * (1 - jaccard)))
+
+
 def candidates(database: Database, constraint: Constraint) -> None:
     """Make ``candidates`` of ``shingled_K``, for sets of about the same size."""
-    threshold = float(constraint.threshold)
-    count, rows = bands(
-        threshold if constraint.measure == "jaccard" else threshold / (2 - threshold)
-    )
+    jaccard = float(constraint.threshold)
+    if constraint.measure != "jaccard":
+        jaccard /= 2 - jaccard
+    count, rows = bands(jaccard)
     least = ", ".join(
         f"min(hash(xor(h, {(place + 1) * _SALT % (1 << 64)}::UBIGINT))) AS m{place}"
         for place in range(count * rows)
@@ -53,21 +64,20 @@ def candidates(database: Database, constraint: Constraint) -> None:
         "FROM bands x JOIN bands y ON x.key = y.key WHERE x.unit <> y.unit AND x.goes AND y.covers "
         "AND (x.fresh OR y.fresh)"
     )
+    agreed = " + ".join(f"(x.m{place} = y.m{place})::INTEGER" for place in range(count * rows))
+    database.execute(
+        "CREATE OR REPLACE TABLE candidates AS SELECT c.* FROM candidates c "
+        "JOIN signatures x ON x.unit = c.ua JOIN signatures y ON y.unit = c.ub "
+        f"WHERE {agreed} >= {enough(jaccard, count * rows)}"
+    )
     for table in ("signatures", "bands"):
         database.execute(f"DROP TABLE {table}")
 
 
-def sample(database: Database, constraint: Constraint) -> None:
-    """Make ``sampled`` of all pairs of units of which the first is one of a few."""
-    k = constraint.k
+def few(database: Database) -> str:
+    """Make a table of the units that the recall is measured with; returns its name."""
     database.execute(
-        "CREATE OR REPLACE TABLE few AS SELECT unit, fresh FROM units WHERE goes "
+        "CREATE OR REPLACE TABLE few AS SELECT unit FROM units WHERE goes "
         f"ORDER BY hash(unit) LIMIT {SAMPLE}"
     )
-    database.execute(
-        "CREATE OR REPLACE TABLE sampled AS SELECT DISTINCT x.unit AS ua, y.unit AS ub "
-        f"FROM postings_{k} x JOIN few f ON x.unit = f.unit JOIN postings_{k} y ON x.id = y.id "
-        "JOIN units u ON y.unit = u.unit WHERE x.unit <> y.unit AND u.covers "
-        "AND (f.fresh OR u.fresh)"
-    )
-    database.execute("DROP TABLE few")
+    return "few"

@@ -50,7 +50,7 @@ def find(database: Database, relation: Relation, *, approximate: bool = False) -
         if approximate:
             minhash.candidates(database, driver(relation.content))
         else:
-            work.candidates()
+            work.candidates("candidates")
         counts.candidates = number(database, "SELECT count(*) FROM candidates")
         found.append(work.verified("candidates", "alike"))
         if approximate:
@@ -158,8 +158,11 @@ class _Work:
             )
             self._database.execute(f"DROP TABLE shared_{k}")
 
-    def candidates(self) -> None:
-        """Pairs of units that share one of the rarest shingles of each and may be long enough."""
+    def candidates(self, made: str, only: str = "") -> None:
+        """Pairs of units that share one of the rarest shingles of each and may be long enough.
+
+        `only` names a table of those that are to be covered.
+        """
         chosen = driver(self._relation.content)
         k, size = chosen.k, f"u.s{chosen.k}"
         self._make(
@@ -168,8 +171,9 @@ class _Work:
             f"+ {size} - count(*) OVER (PARTITION BY p.unit) AS place "
             f"FROM postings_{k} p JOIN units u ON p.unit = u.unit",
         )
+        some = f"goes AND u.unit IN (SELECT unit FROM {only})" if only else "goes"
         for table, able, least in (
-            ("rare_a", "goes", needed(chosen, size)),
+            ("rare_a", some, needed(chosen, size)),
             ("rare_b", "covers", needed_of_b(chosen, size)),
         ):
             self._make(
@@ -181,7 +185,7 @@ class _Work:
             lengths(one, f"x.s{one.k}", f"y.s{one.k}") for one in self._relation.content
         )
         self._make(
-            "candidates",
+            made,
             "SELECT DISTINCT x.unit AS ua, y.unit AS ub FROM rare_a x JOIN rare_b y ON x.id = y.id "
             f"WHERE x.unit <> y.unit AND (x.fresh OR y.fresh) AND {possible}",
         )
@@ -212,7 +216,7 @@ class _Work:
 
     def recall(self, found: str, counts: Counts) -> None:
         """Count how many of the pairs of some documents were found, all of which are known."""
-        minhash.sample(self._database, driver(self._relation.content))
+        self.candidates("sampled", minhash.few(self._database))
         exact = self.verified("sampled", "exact")
         counts.sampled = number(self._database, f"SELECT count(*) FROM {exact}")
         if counts.sampled:

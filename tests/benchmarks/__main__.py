@@ -15,7 +15,11 @@ from tests.benchmarks import (
     asking,
     building,
     clustering,
+<<<<<<< HEAD
     corpora,
+=======
+    covering,
+>>>>>>> da592ff (bin/bench measures covers beside all pairs and datasketch, and MinHash weighs its candidates)
     deduping,
     documents,
     listing,
@@ -61,6 +65,7 @@ JOBS: dict[str, Job] = {
     "corpus-share": corpora.corpus_share,
     "hash-documents": documents.hash_documents,
     "dedup-hashes": documents.dedup_hashes,
+    "cover": covering.cover,
 }
 
 
