@@ -15,11 +15,8 @@ from tests.benchmarks import (
     asking,
     building,
     clustering,
-<<<<<<< HEAD
     corpora,
-=======
     covering,
->>>>>>> da592ff (bin/bench measures covers beside all pairs and datasketch, and MinHash weighs its candidates)
     deduping,
     documents,
     listing,
