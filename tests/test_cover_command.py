@@ -6,6 +6,8 @@ import csv
 import gzip
 import json
 import re
+import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -173,12 +175,21 @@ def test_a_source_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_without_the_solver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
                             capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
-    monkeypatch.setitem(__import__("sys").modules, "highspy", None)
+    monkeypatch.setitem(sys.modules, "highspy", None)
     source = written(tmp_path / "pages.jsonl", VERSIONS)
     words = [source, "--relation", JOURNALIST, "-o", tmp_path / "out"]
     assert cover(*words) == 4
     assert "pip install 'dedupindex[cover]'" in capsys.readouterr().err
     assert cover(*words, "--exact-seconds", "0") == 0
+
+
+def test_nobody_else_loads_the_solver() -> None:
+    code = (
+        "import sys, dedupindex.cli.index, dedupindex.cli.serve, dedupindex.cli.lookup, "
+        "dedupindex.cli.corpus, dedupindex.cli.cover, server.run; "
+        "sys.exit(any(name in sys.modules for name in ('highspy', 'numpy')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
 # --- updates -----------------------------------------------------------------------------------

@@ -20,6 +20,11 @@ from dedupindex.tables import amount, html_lines, printable
 _GRAPHS = 3  # components that are drawn
 _BARS = 20  # hosts of the chart
 _NAMES = ("host", "documents", "kept", "covered", "bytes", "covered_bytes")
+_HOW = (
+    "<p>A lane for each URL, captures from left to right as time goes by. Full circles stay, "
+    "hollow ones are covered; an arrow leads to the document that covers, thin lines are the other "
+    "pairs.</p>\n"
+)
 _STYLE = (
     picture.STYLE + ".bar{vertical-align:middle}rect.kept{fill:#1f6fb5}rect.covered{fill:#b35c00}"
     "rect.rest{fill:#8882}table.bars td{min-width:20rem;width:100%}.key{margin:0 .3rem 0 1rem}"
@@ -84,7 +89,9 @@ def _pictures(
         size = report.covered.bytes_kept + report.covered.bytes_covered
         title = f"Bytes by threshold of {relation.content[0].name}"
         yield from _bars(title, key, map(_of_threshold, sorted(tried.items())), size)
-    for graph in _graphs(database, relation):
+    for number, graph in enumerate(_graphs(database, relation)):
+        if not number:
+            yield _HOW
         part = (
             ""
             if graph.size <= len(graph.documents)
