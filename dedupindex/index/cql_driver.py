@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from cassandra import ConsistencyLevel, DriverException
+from cassandra import ConsistencyLevel, DriverException, UnresolvableContactPoints
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import (
     EXEC_PROFILE_DEFAULT,
@@ -67,27 +67,28 @@ class DriverSession:
             row_factory=tuple_factory,
             consistency_level=self._writing,
         )
-        self._cluster = Cluster(
-            list(address.hosts),
-            port=address.port,
-            protocol_version=_PROTOCOL,
-            auth_provider=PlainTextAuthProvider(user, password) if user else None,
-            ssl_context=context(tls) if tls else None,
-            execution_profiles={EXEC_PROFILE_DEFAULT: profile},
-            reconnection_policy=ConstantReconnectionPolicy(RECONNECT, None),
-            idle_heartbeat_interval=HEARTBEAT,
-            idle_heartbeat_timeout=HEARTBEAT,
-            connect_timeout=address.timeout,
-            control_connection_timeout=address.timeout,
-        )
+        where = f"no node of {','.join(address.hosts)} answers on port {address.port}"
+        try:
+            self._cluster = Cluster(
+                list(address.hosts),
+                port=address.port,
+                protocol_version=_PROTOCOL,
+                auth_provider=PlainTextAuthProvider(user, password) if user else None,
+                ssl_context=context(tls) if tls else None,
+                execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+                reconnection_policy=ConstantReconnectionPolicy(RECONNECT, None),
+                idle_heartbeat_interval=HEARTBEAT,
+                idle_heartbeat_timeout=HEARTBEAT,
+                connect_timeout=address.timeout,
+                control_connection_timeout=address.timeout,
+            )
+        except UnresolvableContactPoints as error:
+            raise IndexUnavailable(f"{where}: no such name is known") from error
         try:
             self._session = self._cluster.connect()
         except _FAILURES as error:
             self._cluster.shutdown()
-            raise IndexUnavailable(
-                f"no node of {','.join(address.hosts)} answers on port {address.port}: "
-                f"{_words(error)}"
-            ) from error
+            raise IndexUnavailable(f"{where}: {_words(error)}") from error
 
     def execute(self, statement: Statement, *values: Any) -> list[Row]:
         return self._rows(statement, self._send(statement, values))

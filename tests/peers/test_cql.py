@@ -185,6 +185,12 @@ def test_where_nobody_listens_there_is_no_session(driver: str) -> None:
         connect(Address.parse(f"cassandra://127.0.0.1:{port}/k?driver={driver}&timeout=1"))
 
 
+@pytest.mark.parametrize("driver", DRIVERS)
+def test_a_node_of_an_unknown_name_is_an_outage(driver: str) -> None:
+    with pytest.raises(IndexUnavailable, match="no node of node.invalid answers on port 9042"):
+        connect(Address.parse(f"cassandra://node.invalid/k?driver={driver}&timeout=1"))
+
+
 def test_a_session_is_shared_and_ends_with_the_last(cassandra: Ring, keyspace: str) -> None:
     address = Address.parse(cassandra.address(keyspace, timeout=3))
     get = Statement("SELECT release_version FROM system.local")
