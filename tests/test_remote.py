@@ -280,6 +280,30 @@ def test_who_does_not_answer_is_not_gone(
         remote.facts_or_none(address)
 
 
+@pytest.mark.parametrize("glob", ["", "*.warc", "**/*.warc"])
+def test_a_page_that_cannot_be_read_is_not_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, glob: str
+) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "a.warc").write_bytes(response(b"a"))
+    (tmp_path / "deep" / "b.warc").write_bytes(response(b"b", number=7))
+    monkeypatch.setenv(stores.TRIES, "2")
+    with web(tmp_path) as server:
+        address = f"{server.url}/{glob}"
+        everything = len(list(remote.found(address)))
+        server.faults.append(Fault("deep", 99, status=404))
+        if "**" in address or not glob:
+            with pytest.raises(BadSource, match=r"deep cannot be read: nothing is there"):
+                list(remote.found(address))
+        server.faults.clear()
+        server.faults.append(Fault("deep", 1, status=503))
+        assert len(list(remote.found(address))) == everything
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        nobody = f"http://127.0.0.1:{unused.getsockname()[1]}/{glob}"
+    with pytest.raises(BadSource, match=r"onnect.*\(tried 2 times\)"):
+        list(remote.found(nobody))
+
+
 def test_names_that_look_like_globs(tmp_path: Path, bucket: Bucket) -> None:
     address = bucket.put("a[1]?.warc.gz", archive(0, 3))
     bucket.put("a1x.warc.gz", archive(5, 3))

@@ -88,7 +88,7 @@ def _check_address(source: str, elsewhere: bool) -> None:
         raise BadSource(
             f"{kept(source)}: a manifest keeps where its files are, and this address has a "
             "signature in it that will not hold; let fsspec have the credentials "
-            "(docs/operations.md)"
+            "(docs/batch.md)"
         )
 
 

@@ -79,5 +79,5 @@ def check(address: str) -> None:
     if _PASSWORD.match(address.partition("://")[2]):
         raise BadSource(
             f"{kept(address)} was given with a password: fsspec takes it from its settings or the "
-            "environment (docs/operations.md)"
+            "environment (docs/batch.md)"
         )

@@ -12,7 +12,7 @@ import os
 import random
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -35,6 +35,10 @@ _TIMES = (
 )  # fmt: skip
 
 T = TypeVar("T")
+
+
+class _Unlisted(Exception):
+    """A page of a web server that cannot be read, by its URL; the cause says why."""
 
 
 class Facts(NamedTuple):
@@ -88,7 +92,30 @@ def store_of(address: str) -> tuple[Any, str]:
         raise BadSource(f"{kept(address)} cannot be read: {said_by(error)}") from error
     if hasattr(store, "retries"):
         store.retries = 1  # `patiently` has them
+    if scheme_of(address) in WEB:
+        _list_strictly(store)
     return store, path
+
+
+def _list_strictly(store: Any) -> None:
+    """Make fsspec tell of a page that cannot be read: it passes over every `OSError`.
+
+    Files that such a page links to would otherwise be taken for gone.
+    """
+    page: Callable[..., Awaitable[Any]] = store._ls
+    if getattr(page, "strict", False):
+        return  # a store is made once for the same settings
+
+    async def told(url: str, *args: Any, **options: Any) -> Any:
+        try:
+            return await page(url, *args, **options)
+        except OSError as error:
+            if url.endswith("/") and error.args == (url.rstrip("/"),):
+                return []  # a page without links, which is asked for without the slash, too
+            raise _Unlisted(url) from error
+
+    told.strict = True  # type: ignore[attr-defined]
+    store._ls = told
 
 
 def _options(address: str) -> dict[str, Any]:
@@ -120,11 +147,14 @@ def patiently(address: str, work: Callable[[], T]) -> T:
             return work()
         except BadSource:
             raise
-        except Exception as error:
+        except Exception as failed:
+            error, where = failed, address
+            if isinstance(failed, _Unlisted) and isinstance(failed.__cause__, OSError):
+                error, where = failed.__cause__, str(failed)
             if is_lasting(error) or number == tries:
-                why = missing(address) if isinstance(error, FileNotFoundError) else said_by(error)
+                why = missing(where) if isinstance(error, FileNotFoundError) else said_by(error)
                 times = f" (tried {number} times)" if number > 1 else ""
-                raise BadSource(f"{kept(address)} cannot be read: {why}{times}") from error
+                raise BadSource(f"{kept(where)} cannot be read: {why}{times}") from error
         pause(number)
     raise AssertionError
 
