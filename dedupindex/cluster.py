@@ -64,11 +64,12 @@ def connected(master: str) -> Iterator[Cluster]:
     conf = SparkConf().setMaster(master).setAppName("dedupindex").setAll(list(chosen.items()))
     try:
         context = SparkContext(conf=conf)
+        context.setLogLevel("ERROR")
+        cluster = Cluster(context)
     except Exception as error:  # whatever Java says
         raise BadInput(f"--spark {master}: {_first_line(error)}") from error
-    context.setLogLevel("ERROR")
     try:
-        yield Cluster(context)
+        yield cluster
     finally:
         context.stop()
 
@@ -96,7 +97,8 @@ class Cluster:
     @contextmanager
     def kept(self, work: Callable[[T], Iterable[R]], tasks: Sequence[T]) -> Iterator[Kept[R]]:
         """The same, on the executors' disks."""
-        spread = self.context.parallelize(tasks, max(len(tasks), 1))
+        with explained():  # a master that is not there is known by now, a minute later
+            spread = self.context.parallelize(tasks, max(len(tasks), 1))
         with _kept(spread.mapPartitionsWithIndex(partial(_made, partial(_each, work)))) as kept:
             yield kept
 
@@ -247,14 +249,14 @@ def explained() -> Iterator[None]:
     except DedupError:
         raise
     except Exception as error:  # of Java, or of the way to it
-        raise DedupError(f"Spark gave up: {_first_line(error)}") from error
+        raise DedupError(f"Spark gave up, and has said before why: {_first_line(error)}") from error
 
 
 def _first_line(error: Exception) -> str:
     """What is worth reading of all that Java says."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = [line for line in lines if "Exception" in line or "Error" in line]
-    return (told or lines or [type(error).__name__])[0][:400]
+    return (told or lines or [type(error).__name__])[0].removeprefix(": ")[:400]
 
 
 def pieces(path: Path, name: str) -> Iterator[Piece]:
