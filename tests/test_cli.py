@@ -603,3 +603,13 @@ def test_who_names_what_lies_beside_is_told_what_is_meant(tmp_path: Path) -> Non
     talk = dedupindex("resolve", tmp_path, "-o", tmp_path / "plan", status=4)[1]
     assert "is no manifest: bin/manifest" in talk and "Errno" not in talk
     assert "Try 'bin/dedup --help'" in dedupindex("dedup", tmp_path, "--nope", status=2)[1]
+
+
+def test_a_copy_is_no_folder_with_the_name_of_a_scheme(
+    make_index: MakeIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = make_index([capture(1)])
+    monkeypatch.chdir(tmp_path)
+    before = set(tmp_path.iterdir())
+    assert main(["index", "--copy", "s3://bucket/copy", str(index)]) == 4
+    assert set(tmp_path.iterdir()) == before

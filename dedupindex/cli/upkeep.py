@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from dedupindex import tokens
-from dedupindex.cli.common import print_json, say
+from dedupindex.cli.common import check_no_address, print_json, say
 from dedupindex.cli.where import home_of, shown_index
 from dedupindex.crawls import upkeep as crawls
 from dedupindex.crawls.store import open_store
@@ -168,6 +168,8 @@ def copy(index: Path, to: str, engine: str, *, as_json: bool) -> int:
 
     To an address, from one, or where `engine` names another, capture by capture.
     """
+    if not is_cluster(to):
+        check_no_address(Path(to))
     mine = read_identity(index).engine
     if is_cluster(to) or is_cluster(mine) or engine not in ("", mine):
         return _copy_to_engine(index, to, engine, as_json)
