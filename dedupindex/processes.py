@@ -146,12 +146,13 @@ def in_turn(
             except BrokenExecutor:
                 pass
         for task in taken:
-            yield from _alone(work, shared, task, killed)
+            yield from alone(work, shared, task, killed)
 
 
-def _alone(
+def alone(
     work: Callable[[Any, T], R], shared: Any, task: T, killed: Callable[[T], Iterator[R]]
 ) -> Iterator[R]:
+    """``work(shared, task)`` in a process of its own, or what `killed` yields if that is killed."""
     from concurrent.futures import BrokenExecutor
 
     with _pool(1, shared) as pool:
@@ -178,6 +179,15 @@ def _pool(jobs: int, shared: Any) -> Iterator[ProcessPoolExecutor]:
         except BaseException:
             pool.shutdown(wait=True, cancel_futures=True)
             raise
+
+
+def hurry(seconds: float) -> None:
+    """Let a worker process be killed once it has worked for so long from now on; 0: never.
+
+    What a library does with hostile input nothing else can end. Waiting for others is no work.
+    """
+    if _shared:
+        signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
 _shared: list[Any] = []  # of a worker process

@@ -217,6 +217,29 @@ def test_a_page_that_kills_its_reader_costs_one_capture(tmp_path: Path) -> None:
     assert "killed the process" in failed["error"]
 
 
+def test_a_page_that_takes_for_ever_costs_one_capture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dedupindex.corpus.running._SECONDS", 0.2)
+    pages = [Page(f"http://a.org/{n}", body=html(f"title {n}")) for n in range(3)]
+
+    def endless(title: str) -> str:
+        while title == "title 1":
+            pass
+        return title.upper()
+
+    corpus = Corpus.from_cdx(archive(tmp_path, *pages)).having(jobs=2)
+    entries = list(corpus.map("payload.string.html.title", "big", endless))
+    assert ["error" in entry for entry in entries] == [False, True, False]
+
+
+def test_a_page_of_many_links_takes_no_longer_than_they_are_many(tmp_path: Path) -> None:
+    page = Page("http://a.org/", body=html("x") + b"<a href='y'>z</a>" * 20_000)
+    (entry,) = Corpus.from_cdx(archive(tmp_path, page)).enrich("html.links")
+    links = entry["payload"]["string"]["html"]["links"]
+    assert links == [{"url": "http://a.org/y", "text": "z"}] * 20_000
+
+
 def test_the_latest_of_those_that_pass_is_looked_for_from_the_end(tmp_path: Path) -> None:
     corpus = Corpus.from_cdx(news(tmp_path)).having(jobs=1).where("mime == 'text/html'")
     latest = {

@@ -79,7 +79,7 @@ _LOOK = "it is written module:function, of a module that Python finds (PYTHONPAT
 )  # fmt: skip
 @click.option(
     "--jobs", type=click.IntRange(0), default=0, show_default="number of cores",
-    help="Processes that read records side by side.",
+    help="Processes that read records side by side; with 1 a page that kills its reader ends all.",
 )  # fmt: skip
 @click.option(
     "--memory", default="1GB", show_default=True,

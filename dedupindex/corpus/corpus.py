@@ -50,7 +50,7 @@ class Settings:
 
     revisits: str = RESOLVE  # one of `choosing.REVISITS`
     originals: Path | None = None  # an index in which originals of revisits are looked up, too
-    jobs: int = 0  # processes that read records; 0: as many as there are cores
+    jobs: int = 0  # processes that read records; 0: as many as there are cores; 1: none but this
     memory: str = "1GB"  # for DuckDB; more goes to disk
     most: int = MOST  # bytes of a record that are held
     work: Path | None = None  # a directory with room for what does not fit in memory
@@ -59,7 +59,7 @@ class Settings:
 
     @property
     def processes(self) -> int:
-        return self.jobs or len(os.sched_getaffinity(0))
+        return self.jobs or max(len(os.sched_getaffinity(0)), 2)
 
 
 @dataclass(frozen=True)

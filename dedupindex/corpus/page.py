@@ -102,7 +102,8 @@ def links(tree: Any, url: str) -> list[dict[str, str]]:
     base = tree.document.query_selector("base[href]")
     start = _joined(url, base.getattr("href") or "") if base is not None else url
     found = []
-    for link in tree.document.query_selector_all("a[href], area[href]"):
+    # all at once: going through the collection one by one looks for each of them from the start
+    for link in tree.document.query_selector_all("a[href], area[href]").values():
         address = _joined(start or url, link.getattr("href") or "")
         if address:
             words = link.text or link.getattr("alt") or ""

@@ -22,10 +22,12 @@ from dedupindex.corpus.enriching import Enrichment, Entry, Failed, Makers, as_js
 from dedupindex.corpus.places import Places
 from dedupindex.corpus.records import Containers
 from dedupindex.corpus.report import Report
-from dedupindex.processes import in_turn
+from dedupindex.processes import alone, hurry, in_turn
 from dedupindex.resolve.engine import Database
 from dedupindex.tally import OnProgress, Seen
 
+_SECONDS = 60.0  # of work on one capture
+_KILLED = f"reading it killed the process, for want of memory or after {_SECONDS:.0f} s of work"
 _AT_ONCE = 1000  # rows from DuckDB
 _MOST = 200  # captures of a chunk
 _CHUNKS = 8  # for each process, if there are captures for so many
@@ -95,6 +97,7 @@ def work(plan: Plan, chunk: Chunk) -> Done:
         for group in chunk:
             for capture in group:
                 tried += 1
+                hurry(_SECONDS)
                 entry = Entry(capture, plan.makers, containers)
                 if not _passes(entry, plan.tests):
                     continue
@@ -105,6 +108,7 @@ def work(plan: Plan, chunk: Chunk) -> Done:
                     kept.append(_kept(entry, plan))
                 if certain:
                     break  # the best of its group
+        hurry(0)
         return Done(kept, tried, containers.records, containers.opened, containers.bytes)
 
 
@@ -154,10 +158,11 @@ def here(jobs: int) -> Run:
 def _killed(plan: Plan, chunk: Chunk) -> Iterator[Done]:
     """A chunk of which something kills the process that reads it: that one is told of, alone."""
     if len(chunk) > 1:
-        yield from in_turn(work, plan, ([group] for group in chunk), 2, partial(_killed, plan))
+        for group in chunk:
+            yield from alone(work, plan, [group], partial(_killed, plan))
         return
     entry = Entry(chunk[0][0], plan.makers, Containers())
-    entry.fail(Failed("process", "reading it killed the process, perhaps for want of memory"))
+    entry.fail(Failed("process", _KILLED))
     yield Done([_kept(entry, plan)], len(chunk[0]))
 
 
