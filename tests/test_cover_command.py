@@ -19,10 +19,19 @@ from hypothesis import strategies as st
 
 from dedupindex.cli import main
 from dedupindex.cover import result, store
+from dedupindex.cover.reading import gather, lines_of
 from dedupindex.cover.relation import parse
 from dedupindex.cover.run import Options, Report, run, told
 from dedupindex.resolve.engine import Database
-from tests.covering import DOCUMENTS, JOURNALIST, RELATIONS, lines, made, uncovered
+from tests.covering import (
+    DOCUMENTS,
+    JOURNALIST,
+    RELATIONS,
+    all_pairs,
+    lines,
+    made,
+    uncovered,
+)
 from tests.test_cover import VERSIONS, page
 
 ROOT = Path(__file__).parent.parent
@@ -113,6 +122,21 @@ def test_an_archive_and_what_a_revisit_needs(
     assert "stay: 1 of 1; covered: 0" in capsys.readouterr().out
     assert cover(out, "--relation", EXAMPLE, "-o", out, "--where", "status == 200") == 4
     assert "are of archives" in capsys.readouterr().err
+
+
+def test_pairs_of_real_pages_are_those_of_brute_force(tmp_path: Path) -> None:
+    """Samples of several crawlers: real HTML, and files of the same captures."""
+    source = str(ROOT / "tests" / "data" / "warc")
+    files, report = gather([source], (), (), tmp_path, 1, "1GB", lambda seen: None)
+    documents = [
+        {**json.loads(line), "id": str(number)} for number, (_, line) in enumerate(lines_of(files))
+    ]
+    assert report.problems and len(documents) > 20
+    for text in (JOURNALIST, "dice(k=2) > 0.3 and size(a) <= size(b)", "jaccard(k=1) >= 0.15"):
+        relation = parse(text)
+        said = made(documents, relation, tmp_path)
+        assert said.pairs == all_pairs(documents, relation) != set()
+        assert not uncovered({one["id"] for one in documents}, said.kept, said.pairs)
 
 
 def test_what_bin_corpus_writes_says_the_same(
