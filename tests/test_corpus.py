@@ -357,6 +357,7 @@ def test_what_pages_hold(tmp_path: Path) -> None:
         Page("http://a.org/plain", body=b"only text, in English, that says a little",
              mime="text/plain"),
         Page("http://a.org/image", body=b"\x89PNG\r\n\x1a\n\0", mime="text/html"),
+        Page("http://a.org/silent", body=b"<html><title>x</title><img src=x></html>"),
     ]  # fmt: skip
     corpus = Corpus.from_cdx(archive(tmp_path, *pages))
     names = ("html.title", "html.links", "html.main", "text", "language", "mime")
@@ -374,6 +375,8 @@ def test_what_pages_hold(tmp_path: Path) -> None:
         "mime": "text/plain", "string": {"text": {"_": pages[1].body.decode(), "language": "en"}},
     }  # fmt: skip
     assert found["http://a.org/image"] == {"mime": "image/png"}
+    silent = found["http://a.org/silent"]["string"]
+    assert silent["text"] in ("", {"_": "", "language": None})  # nothing is no English
 
 
 @pytest.mark.parametrize(

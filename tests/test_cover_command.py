@@ -254,6 +254,22 @@ def test_an_update_of_another_relation_is_refused(
     assert out.read_bytes() == before
 
 
+@pytest.mark.parametrize("first", [[], ["--approximate"]])
+def test_an_update_takes_over_only_pairs_that_were_found_in_the_same_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], first: list[str]
+) -> None:
+    out = tmp_path / "cover.jsonl"
+    source = written(tmp_path / "first.jsonl", VERSIONS)
+    assert cover(source, "--relation", EXAMPLE, "-o", out, "--updatable", *first) == 0
+    before = out.read_bytes()
+    words = [source, "--relation", EXAMPLE, "--update", out, "-o", out]
+    then = [] if first else ["--approximate"]
+    assert cover(*words, *then) == 5
+    assert "--approximate" in capsys.readouterr().err
+    assert out.read_bytes() == before
+    assert cover(*words, *first) == 0
+
+
 @settings(max_examples=20, deadline=None)
 @given(DOCUMENTS.filter(bool), st.integers(0, 9), RELATIONS)
 def test_an_update_is_as_good_as_a_run_on_all(

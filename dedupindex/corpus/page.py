@@ -129,5 +129,5 @@ def main_text(tree: Any) -> str:
 
 def language(text: str) -> str | None:
     """Its code, as ``en``; None if it cannot be told."""
-    code = detect_fast(text)[0]
+    code = detect_fast(text)[0] if text.strip() else "unknown"  # of nothing it says English
     return None if code == "unknown" else str(code)

@@ -130,7 +130,11 @@ def run(
 def told(relation: Relation, options: Options) -> dict[str, Any]:
     """What a later run must know of this one."""
     widened = _widened(relation, options.what_if)
-    return {"relation": widened.text, "content": list(map(str, widened.content))}
+    return {
+        "relation": widened.text,
+        "content": list(map(str, widened.content)),
+        "approximate": options.approximate,
+    }
 
 
 def _check(before: Path, widened: Relation, options: Options) -> None:
@@ -141,6 +145,10 @@ def _check(before: Path, widened: Relation, options: Options) -> None:
             f"{before} is of another relation, {was['relation']} (pairs from "
             f"{', '.join(was['content'])}): give the same, and the same --what-if"
         )
+    if was["approximate"] != options.approximate:
+        which = "all pairs" if options.approximate else "only pairs that --approximate found"
+        what = "leave --approximate out" if options.approximate else "give it again"
+        raise SettingsConflict(f"{before} has {which}: {what}, or run bin/cover on all sources")
 
 
 def _widened(relation: Relation, thresholds: Iterable[Fraction]) -> Relation:
