@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
+from zipfile import ZipFile
 
 import duckdb
 import pytest
@@ -261,13 +262,17 @@ def test_where_containers_are(tmp_path: Path) -> None:
 
 def test_sources_that_are_none(tmp_path: Path) -> None:
     cdx = archive(tmp_path, Page("http://a.org/", body=html("x")))
+    with ZipFile(tmp_path / "x.wacz", "w") as packed:
+        packed.write(tmp_path / "a.warc.gz", "archive/a.warc.gz")
     for corpus, word in (
+        (Corpus.from_warcs(tmp_path / "x.wacz"), "is a WACZ, which is not read here: unpack it"),
         (Corpus.from_cdx(tmp_path / "a.warc.gz"), "no CDX or CDXJ file"),
         (Corpus.from_cdx(tmp_path / "nothing"), "cannot be read"),
         (Corpus.from_warcs(cdx), "is cdx"),
     ):
         with pytest.raises(BadSource, match=word):
             corpus.count()
+    (tmp_path / "x.wacz").unlink()
     assert urls(Corpus.of(tmp_path).enrich("mime")) == ["http://a.org/"]
     cdx.unlink()
     (entry,) = Corpus.of(tmp_path).enrich("mime")

@@ -78,6 +78,12 @@ class OfContainers:
     places: tuple[str, ...] = ()
 
     def relation(self, work: Work) -> str:
+        for source in self.sources:
+            if os.path.isfile(source) and _looked_at(source)[0] == "wacz":
+                raise BadSource(
+                    f"{source} is a WACZ, which is not read here: unpack it, archive/ in it has "
+                    "the WARC files and indexes/ a CDXJ"
+                )
         found = find(self.sources, elsewhere=True)
         work.problems.extend(found.problems)
         tasks = [
