@@ -8,10 +8,11 @@ Needs Java and Maven. Exit status: 0 all is as it must be, 1 it is not, 3 what i
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
 from collections import Counter
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -29,19 +30,35 @@ _AFTER = 0.3  # of the crawl: then a node is killed
 
 def main() -> int:
     """Run the demonstration; returns the exit status."""
-    return finished("bin/cluster-demo", __doc__, _run)
-
-
-def _run(out: Path) -> int:
     try:
-        began = time.monotonic()
-        step(f"1. Apache Cassandra {nodes.VERSION}: jars from Maven Central (the first time), then")
-        print("   three small nodes on this machine, one after the other: two minutes or so")
-        ring = nodes.ring(3, nodes.jars(), lambda node: _up(node, began))
-        wrong = show(ring, out)
+        return finished("bin/cluster-demo", __doc__, _run, _only_nodes)
     except (nodes.Missing, nodes.Failed) as error:
         print(f"bin/cluster-demo: {error}", file=sys.stderr)
         return 3 if isinstance(error, nodes.Missing) else 1
+
+
+def _ring() -> AbstractContextManager[nodes.Ring]:
+    began = time.monotonic()
+    step(f"1. Apache Cassandra {nodes.VERSION}: jars from Maven Central (the first time), then")
+    print("   three small nodes on this machine, one after the other: two minutes or so")
+    return nodes.ring(3, nodes.jars(), lambda node: _up(node, began))
+
+
+def _only_nodes() -> int:
+    """Keep three nodes until somebody presses Ctrl-C."""
+    with _ring() as three:
+        step(f"2. {three.address('try')}")
+        print(
+            "   is the address of an index that you may make. Ctrl-C ends the nodes, and all that"
+        )
+        print("   they hold is gone.", flush=True)
+        with suppress(KeyboardInterrupt):
+            signal.pause()
+    return 0
+
+
+def _run(out: Path) -> int:
+    wrong = show(_ring(), out)
     for sentence in wrong:
         print(f"WRONG: {sentence}", file=sys.stderr)
     if not wrong:

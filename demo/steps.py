@@ -14,16 +14,28 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
-def finished(name: str, about: str | None, run: Callable[[Path], int]) -> int:
-    """Run a demonstration in a directory for its files; returns the exit status."""
+def finished(
+    name: str, about: str | None, run: Callable[[Path], int], nodes: Callable[[], int] | None = None
+) -> int:
+    """Run a demonstration in a directory for its files; returns the exit status.
+
+    With ``--nodes``, if there is such an option, `nodes` is run instead.
+    """
     parser = argparse.ArgumentParser(prog=name, description=about)
     parser.add_argument("--out", type=Path, help="directory for its files (default: a new one)")
-    out = parser.parse_args().out or Path(tempfile.mkdtemp(prefix="dedupindex-demo-"))
-    out.mkdir(parents=True, exist_ok=True)
-    if any(out.iterdir()):
-        parser.error(f"{out} is not empty; name a new directory")
+    if nodes is not None:
+        parser.add_argument(
+            "--nodes", action="store_true", help="only start the nodes, to try things on, and wait"
+        )
+    asked = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what it has started ends with it
     try:
+        if nodes is not None and asked.nodes:
+            return nodes()
+        out = asked.out or Path(tempfile.mkdtemp(prefix="dedupindex-demo-"))
+        out.mkdir(parents=True, exist_ok=True)
+        if any(out.iterdir()):
+            parser.error(f"{out} is not empty; name a new directory")
         return run(out)
     except subprocess.CalledProcessError as error:
         return int(error.returncode)  # it has said why on stderr

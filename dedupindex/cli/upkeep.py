@@ -244,7 +244,7 @@ def _crawls_too(index: Path, target: Path) -> int:
     with closing(store):
         with store.reading() as reading:
             if any(not crawl.swept and not crawl.merged for crawl in reading.crawls()):
-                say("crawls stay behind; of those that are committed the captures are taken in")
+                say("its crawls stay behind; what the committed ones reported is taken in")
         outcome = crawls.take_over(store, target)
     return 0 if outcome is None else outcome.added
 
