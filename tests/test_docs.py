@@ -123,7 +123,7 @@ def test_options_of_the_docs_exist() -> None:
     pages = "".join(path.read_text() for path in (ROOT / "dedupindex" / "cli").glob("*.py"))
     pages += (ROOT / "bin" / "setup").read_text() + (ROOT / "bin" / "lock").read_text()
     # Options of crawlers are those that they are really run with.
-    for folder in ("conf", "tests/peers"):
+    for folder in ("conf", "demo", "tests/peers"):
         pages += "".join(p.read_text() for p in (ROOT / folder).rglob("*") if _is_text(p))
     benchmarks = "".join(path.read_text() for path in (ROOT / "tests/benchmarks").glob("*.py"))
     for path in DOCS:
