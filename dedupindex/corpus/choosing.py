@@ -100,8 +100,7 @@ def choose(
             _resolve(database, index)
             for condition in of_payload:
                 _narrow(database, condition)
-    last = [Best("digest", latest=False)] if revisits == ONCE else []
-    for step in [*steps[first:], *last]:
+    for step in steps[first:]:
         if isinstance(step, Best):
             _best(database, step)
         else:

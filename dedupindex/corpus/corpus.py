@@ -16,7 +16,7 @@ import orjson
 
 from dedupindex.corpus import conditions, output
 from dedupindex.corpus.asking import OfServer, is_server
-from dedupindex.corpus.choosing import RESOLVE, REVISITS, Best, best_of, choose
+from dedupindex.corpus.choosing import ONCE, RESOLVE, REVISITS, Best, best_of, choose
 from dedupindex.corpus.conditions import Condition
 from dedupindex.corpus.enriching import Enrichment, Entry, known
 from dedupindex.corpus.places import Places
@@ -121,7 +121,9 @@ class Corpus:
         chosen = replace(self.settings, **settings)
         if chosen.revisits not in REVISITS:
             raise BadInput(f"revisits are {', '.join(REVISITS)}, not {chosen.revisits!r}")
-        return replace(self, settings=chosen)
+        corpus = replace(self, settings=chosen)
+        corpus._parted()
+        return corpus
 
     # --- which are wanted ----------------------------------------------------------------------
 
@@ -232,7 +234,8 @@ class Corpus:
         tests: list[Test] = []
         after: list[Test] = []
         best: Best | None = None
-        for step in self.steps:
+        once = (Best("digest", latest=False),) if self.settings.revisits == ONCE else ()
+        for step in (*self.steps, *once):
             if isinstance(step, Enrichment):
                 continue
             if isinstance(step, Keep):
@@ -244,8 +247,9 @@ class Corpus:
             elif best is None:
                 best = step
             else:
-                raise BadInput("after a filter on values captures are grouped only once: save "
-                               "what there is, and begin again with it")  # fmt: skip
+                raise BadInput("after a filter on values captures are grouped only once, be "
+                               "it by latest, first or revisits once: save what there is, and "
+                               "begin again with it")  # fmt: skip
         shown = tuple(step for step in self.steps if isinstance(step, Enrichment))
         return early, Plan(
             tuple(tests), best, tuple(after), shown, self._makers(), self.settings.most, nested
