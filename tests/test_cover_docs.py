@@ -53,7 +53,8 @@ def test_the_example(harvested: Path) -> None:
         }
     assert (harvested / "latest.html").read_text().count('<svg class="graph"') == 3
     words = rows(harvested / "words.jsonl")
-    assert [len(words), sum(row["kept"] for row in words)] == [7, 1]
+    # Two stay if a harvest went on into another second, and ended there with a page's namesake.
+    assert len(words) == 7 and sum(row["kept"] for row in words) in (1, 2)
 
 
 def test_relations_that_ship() -> None:
