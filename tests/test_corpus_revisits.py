@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import orjson
 import pytest
 
 from dedupindex.corpus import Corpus
@@ -30,3 +31,35 @@ def test_each_digest_once_of_those_that_pass(tmp_path: Path) -> None:
         titled.latest("url")
     with pytest.raises(BadInput, match="grouped only once"):
         titled.having(revisits="resolve").latest("url").having(revisits="once")
+
+
+def test_a_place_that_metadata_name_is_of_the_capture_that_is_there(tmp_path: Path) -> None:
+    body = html("same")
+    early = Page("http://early.org/", 1, body)
+    one = Page("http://orig.org/", 2, body, file="b.warc.gz")
+    again = Page("http://rev.org/", 3, of=one, file="c.warc.gz")
+    archive(tmp_path, early, one, again)
+    cdxj = tmp_path / "all.cdxj"
+    (tmp_path / "o").mkdir()
+
+    def line(page: Page, **more: object) -> str:
+        mime = "warc/revisit" if page.of else page.mime
+        said = {"url": page.url, "mime": mime, "digest": page.digest, "filename": page.file,
+                "offset": page.offset, "length": len(page.stored), **more}  # fmt: skip
+        key = page.url.removeprefix("http://").removesuffix(".org/")
+        return f"org,{key})/ {page.timestamp} {orjson.dumps(said).decode()}\n"
+
+    there = {"orig.length": len(one.stored), "orig.offset": one.offset, "orig.filename": one.file}
+    for known in ((early, one), (early,), ()):
+        cdxj.write_text("".join(map(line, known)) + line(again, **there))
+        corpus = Corpus.from_cdx(cdxj).where("hostname == 'rev.org'")
+        (entry,) = corpus.enrich("html.title")
+        assert entry["payload"]["string"]["html"]["title"] == "same"
+        of = entry["record"].get("revisitOf", {}).get("originalUrl")
+        assert of == ("http://orig.org/" if one in known else None)
+        report = corpus.save_as_warc(tmp_path / "o" / "x.warc.gz")
+        assert not report.errors
+        lines = (tmp_path / "o" / "x.cdxj").read_text().splitlines()
+        assert [text.split(" ")[:2] for text in lines] == [
+            ["org,orig)/", one.timestamp], ["org,rev)/", again.timestamp],
+        ]  # fmt: skip

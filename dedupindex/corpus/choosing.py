@@ -153,36 +153,57 @@ def _resolve(database: Database, index: Path | None) -> None:
         f"CREATE TABLE originals AS SELECT {key} AS k, {columns} FROM source "
         f"WHERE good AND NOT revisit AND {key} IN (SELECT k FROM wanted)"
     )
-    one = 'arg_min(o, ("timestamp", url, container, "offset")) AS o FROM originals AS o'
-    database.execute(f'CREATE TABLE named AS SELECT k, url, "timestamp", {one} GROUP BY ALL')
-    database.execute(f"CREATE TABLE of_url AS SELECT k, url, {one} GROUP BY ALL")
-    database.execute(f"CREATE TABLE of_digest AS SELECT k, {one} GROUP BY ALL")
     database.execute(f"CREATE TABLE {FOUND} AS SELECT * FROM originals LIMIT 0")
     if index is not None:
         found_in(index, database)
-    database.execute(
-        f"CREATE TABLE known AS SELECT k, {one.replace('originals', FOUND)} GROUP BY ALL"
-    )
+    _group_originals(database)
+    database.execute(f"CREATE TABLE resolved AS {_joined(key)}")
+    database.execute("DELETE FROM chosen WHERE revisit")
+    database.execute("INSERT INTO chosen BY NAME SELECT * FROM resolved")
+    for table in ("wanted", "originals", "named", "placed", "of_url", "of_digest", FOUND, "known",
+                  "resolved"):  # fmt: skip
+        database.execute(f"DROP TABLE {table}")
+
+
+def _group_originals(database: Database) -> None:
+    """The earliest original for all that a revisit may be known by."""
+    one = 'arg_min(o, ("timestamp", url, container, "offset")) AS o'
+    for table, by, source in (
+        ("placed", 'k, container, "offset"', "originals"),
+        ("named", 'k, url, "timestamp"', "originals"),
+        ("of_url", "k, url", "originals"),
+        ("of_digest", "k", "originals"),
+        ("known", "k", FOUND),
+    ):
+        query = f"SELECT {by}, {one} FROM {source} AS o GROUP BY {by}"
+        database.execute(f"CREATE TABLE {table} AS {query}")
+
+
+def _joined(key: str) -> str:
+    """SQL for the revisits with their originals. A place that their metadata say stands."""
     has_place = "c.at_offset IS NOT NULL AND c.at_container IS NOT NULL"
+    # the payload is at the place: what else has its digest does not say which capture that is
+    elsewhere = (
+        f"({has_place} AND (o.container IS DISTINCT FROM c.at_container "
+        'OR o."offset" IS DISTINCT FROM c.at_offset))'
+    )
     values = {
         "mime": "coalesce(c.mime, o.mime)",
         "status": "coalesce(c.status, o.status)",
-        "to_url": "coalesce(o.url, c.to_url)",
-        "to_timestamp": 'coalesce(o."timestamp", c.to_timestamp)',
+        "to_url": f"CASE WHEN {elsewhere} THEN c.to_url ELSE coalesce(o.url, c.to_url) END",
+        "to_timestamp": f"CASE WHEN {elsewhere} THEN c.to_timestamp "
+                        'ELSE coalesce(o."timestamp", c.to_timestamp) END',
         **{f"at_{name}": f'CASE WHEN {has_place} THEN c.at_{name} ELSE o."{name}" END'
            for name in _PLACE},
     }  # fmt: skip
     replaced = ", ".join(f"{value} AS {name}" for name, value in values.items())
-    database.execute(
-        f"CREATE TABLE resolved AS SELECT c.* EXCLUDE (k, o) REPLACE ({replaced}) FROM "
-        "(SELECT r.*, coalesce(n.o, u.o, d.o, i.o) AS o FROM "
+    return (
+        f"SELECT c.* EXCLUDE (k, o) REPLACE ({replaced}) FROM "
+        "(SELECT r.*, coalesce(p.o, n.o, u.o, d.o, i.o) AS o FROM "
         f"(SELECT *, {key} AS k FROM chosen WHERE revisit) AS r "
+        "LEFT JOIN placed p ON p.k = r.k AND p.container = r.at_container "
+        'AND p."offset" = r.at_offset '
         'LEFT JOIN named n ON n.k = r.k AND n.url = r.to_url AND n."timestamp" = r.to_timestamp '
         "LEFT JOIN of_url u ON u.k = r.k AND u.url = r.url "
         "LEFT JOIN of_digest d ON d.k = r.k LEFT JOIN known i ON i.k = r.k) AS c"
     )
-    database.execute("DELETE FROM chosen WHERE revisit")
-    database.execute("INSERT INTO chosen BY NAME SELECT * FROM resolved")
-    for table in ("wanted", "originals", "named", "of_url", "of_digest", FOUND, "known",
-                  "resolved"):  # fmt: skip
-        database.execute(f"DROP TABLE {table}")

@@ -69,8 +69,9 @@ class Containers:
         found = self.ranged(capture.payload)
         if found.record.type == b"revisit":
             raise Missing("what should be its original is a revisit")
-        check(found.record, capture.to_url or capture.url, "another record than its original")
-        _check_payload(found, capture.digest)
+        of_payload = _check_payload(found, capture.digest)
+        if capture.to_url or not of_payload:
+            check(found.record, capture.to_url or capture.url, "another record than its original")
         return found
 
     def ranged(self, place: Place) -> Ranged:
@@ -127,26 +128,27 @@ def check(record: Record, url: str, what: str) -> None:
         raise Missing(f"{what} stands where its metadata say: {shown(found)}")
 
 
-def _check_payload(found: Ranged, digest: str | None) -> None:
-    """Raise `Missing` unless the payload has the digest of the revisit."""
+def _check_payload(found: Ranged, digest: str | None) -> bool:
+    """Raise `Missing` unless the payload has the digest of the revisit; False if none can tell."""
     try:
         stated = stated_digest((digest or "").encode())[0]
     except Refused:
         try:
             stated = stated_digest(b"sha1:" + (digest or "").encode())[0]
         except Refused:
-            return  # nobody knows what it is of
+            return False  # nobody knows what it is of
     if stated is None:
-        return
+        return False
     block = found.block()
     answer = http.parse(block, 0, len(block))
     try:
         payload = Payload(stated.algorithm, (), answer.coding if answer else b"")
     except BadDigest:
-        return
+        return False
     payload.update(memoryview(block)[answer.body if answer else 0 :])
     if payload.judge(stated) is None:
         raise Missing("what should be its original has another payload")
+    return True
 
 
 def _taken_apart(found: Ranged) -> tuple[str | None, dict[str, str] | None, bytes]:

@@ -18,14 +18,16 @@ from uuid import uuid4
 
 from dedupindex import __version__
 from dedupindex.capture import Problem
-from dedupindex.corpus.captures import Capture, Place
+from dedupindex.corpus.captures import Capture, Place, shown
 from dedupindex.corpus.output import Kepts, cdxj_line
 from dedupindex.corpus.records import Containers, Missing, check
 from dedupindex.corpus.report import Report
 from dedupindex.corpus.running import nothing
-from dedupindex.errors import BadInput
+from dedupindex.errors import BadDate, BadInput
 from dedupindex.files import whole
 from dedupindex.rewrite.cdxj import in_order
+from dedupindex.sources.stated import bare
+from dedupindex.timestamps import check_date, digits_of_date
 from dedupindex.verify.collection import Collection
 from dedupindex.verify.finding import REMARK
 from dedupindex.warc.arc import DOCUMENT
@@ -68,8 +70,10 @@ def _written(corpus: Kepts, name: str, stream: BinaryIO, report: Report) -> Iter
                 for found, place in ((original, capture.payload), (own, capture.record)):
                     if found is None or place is None or not once.first(place):
                         continue
-                    yield _line(capture, found, _put(stream, name, found), is_own=found is own)
-            except (Missing, Unreadable) as error:
+                    of = _of(capture, found, is_own=found is own)
+                    revisit = found.record.type == b"revisit"
+                    yield cdxj_line(of, _put(stream, name, found), revisit=revisit)
+            except (Missing, Unreadable, BadDate) as error:
                 report.errors["warc"] += 1
                 told = f"{capture.url} of {capture.timestamp} is not in {name}: {error}"
                 report.problems.append(Problem(*capture.record[:2], told))
@@ -78,14 +82,13 @@ def _written(corpus: Kepts, name: str, stream: BinaryIO, report: Report) -> Iter
         report.bytes_read += containers.bytes
 
 
-def _line(capture: Capture, found: Ranged, place: Place, *, is_own: bool) -> bytes:
+def _of(capture: Capture, found: Ranged, *, is_own: bool) -> Capture:
+    """What the CDXJ says of a record: of an original what it says itself."""
     if is_own:
-        return cdxj_line(capture, place, revisit=found.record.type == b"revisit")
-    original = capture._replace(
-        surt=None, url=capture.to_url or capture.url,
-        timestamp=capture.to_timestamp or capture.timestamp,
-    )  # fmt: skip
-    return cdxj_line(original, place)
+        return capture
+    url, date = found.record.values[:2]
+    timestamp = digits_of_date(check_date(date)).decode()
+    return capture._replace(surt=None, url=shown(bare(url)), timestamp=timestamp)
 
 
 def _put(stream: BinaryIO, name: str, found: Ranged) -> Place:
