@@ -217,6 +217,30 @@ def test_what_if_counts_what_a_run_of_its_own_would(tmp_path: Path) -> None:
         made(VERSIONS, "title(a) == title(b)", tmp_path, Options(what_if=wanted))
 
 
+def test_thresholds_that_differ_late_are_not_one(tmp_path: Path) -> None:
+    wanted = tuple(map(Fraction, ("0.12345678", "0.12345679", "1/3")))
+    said = made(VERSIONS, JOURNALIST, tmp_path, Options(what_if=wanted))
+    assert list(said.report.what_if) == ["0.12345678", "0.12345679", "1/3"]
+    assert str(parse("dice(k=2) > 0.123456789").content[0]) == "dice(k=2) > 0.123456789"
+    assert str(parse("dice(k=2) >= 1.0").content[0]) == "dice(k=2) >= 1"
+
+
+def test_parentheses_of_conditions_may_be_deep() -> None:
+    relation = parse(
+        "(((containment(k=5) >= 0.7 and url(a) != url(b)) and hostname(a) == hostname(b)) "
+        "and status(a) == 200)"
+    )
+    assert (len(relation.content), len(relation.keys), len(relation.of_a)) == (1, 1, 1)
+
+
+@pytest.mark.parametrize("name", ["status", "bytes", "offset", "length"])
+def test_whole_numbers_may_be_large(name: str, tmp_path: Path) -> None:
+    large = (1 << 53) - 1
+    said = made([{**VERSIONS[0], name: large}, *VERSIONS[1:]], JOURNALIST, tmp_path)
+    assert len(said.rows) == len(VERSIONS)
+    assert name == "status" or said.rows[0][name] == large
+
+
 def test_metadata_alone_make_a_relation(tmp_path: Path) -> None:
     documents = [{**one, "title": "t"} for one in VERSIONS]
     text = "title(a) == title(b) and timestamp(a) < timestamp(b)"

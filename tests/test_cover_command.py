@@ -180,6 +180,10 @@ def test_text_of_the_web_is_escaped_on_the_page(tmp_path: Path) -> None:
         (["--relation", JOURNALIST, "--cost", "siz"], 4, "there is no siz here"),
         (["--relation", JOURNALIST, "--update", "none.jsonl"], 4, "there is no state of a run"),
         (["--relation", JOURNALIST, "--memory", "lots"], 4, "--memory lots"),
+        (["--relation", JOURNALIST, "--exact-seconds", "nan"], 2, "takes a number of seconds"),
+        (["--relation", "none.txt"], 4, "--relation none.txt: there is no such file, and it is no"),
+        (["--relation", "conf/cover (copy)/r.txt"], 4, "there is no such file"),
+        (["--relation", __file__ + "x"], 4, "there is no such file"),
     ],
 )
 def test_wrong_usage(
@@ -252,6 +256,30 @@ def test_an_update_of_another_relation_is_refused(
     assert cover(source, "--relation", other, "--update", out, "-o", out) == 5
     assert "is of another relation" in capsys.readouterr().err
     assert out.read_bytes() == before
+
+
+@pytest.mark.parametrize("dies_in", ["write_parquet", "write_whole", "shutil.rmtree"])
+def test_an_update_that_is_killed_leaves_a_state(
+    dies_in: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it stops the state is that from before or that of all, and an update takes it up."""
+    out = tmp_path / "cover.jsonl"
+    first = written(tmp_path / "first.jsonl", VERSIONS[:2])
+    more = written(tmp_path / "more.jsonl", VERSIONS[2:])
+    assert cover(first, "--relation", EXAMPLE, "-o", out, "--updatable") == 0
+    words = [more, "--relation", EXAMPLE, "--update", out, "-o", out]
+
+    def dies(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"dedupindex.cover.store.{dies_in}", dies)
+        assert cover(*words) != 0
+    assert store.asked(tmp_path / "cover.jsonl.state")["next"] in (2, 5)
+    assert cover(*words) == 0
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert {row["id"] for row in rows if row["kept"]} == {"v3", "alone", "else"}
+    assert len(list((tmp_path / "cover.jsonl.state").iterdir())) == 2
 
 
 @pytest.mark.parametrize("first", [[], ["--approximate"]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from dataclasses import dataclass
 from fractions import Fraction
@@ -20,7 +21,7 @@ from dedupindex.cover.covering import Covered
 from dedupindex.cover.reading import gather, lines_of
 from dedupindex.cover.relation import Relation, parse
 from dedupindex.cover.run import EXACT_SECONDS, Options, Report, run, told
-from dedupindex.errors import Damaged
+from dedupindex.errors import BadInput, Damaged
 from dedupindex.resolve.engine import Database
 from dedupindex.tables import amount, printable, singular
 
@@ -44,6 +45,12 @@ def _thresholds(ctx: click.Context, option: click.Parameter, text: str) -> tuple
     except (ValueError, ZeroDivisionError):
         pass
     raise click.BadParameter("takes thresholds above 0 and at most 1, as 0.5,0.7,0.9")
+
+
+def _seconds(ctx: click.Context, option: click.Parameter, seconds: float) -> float:
+    if seconds != seconds:  # nan is neither below 0 nor above
+        raise click.BadParameter("takes a number of seconds")
+    return seconds
 
 
 @click.command(cls=Command, examples=EXAMPLES)
@@ -77,6 +84,7 @@ def _thresholds(ctx: click.Context, option: click.Parameter, text: str) -> tuple
 )  # fmt: skip
 @click.option(
     "--exact-seconds", type=click.FloatRange(0), default=EXACT_SECONDS, show_default=True,
+    callback=_seconds,
     help="How long to look for the least cover of a component; 0: be greedy.",
 )  # fmt: skip
 @click.option(
@@ -176,12 +184,22 @@ class _Made:
 
 
 def _text(relation: str) -> str:
-    """A relation, or what is in the file of this name."""
+    """A relation, or what is in the file of this name; raises `BadInput`."""
     try:
-        path = Path(relation)
-        return path.read_text() if path.is_file() else relation
-    except (OSError, ValueError):
-        return relation
+        is_file = Path(relation).is_file()
+    except (OSError, ValueError):  # too long a name, as relations are
+        is_file = False
+    if is_file:
+        try:
+            return Path(relation).read_text()
+        except (OSError, ValueError) as error:
+            raise BadInput(f"--relation {relation} cannot be read: {error}") from error
+    if "(" not in relation or not re.search("[<>=]", relation):  # which every relation has
+        raise BadInput(
+            f"--relation {relation}: there is no such file, and it is no relation either, as "
+            "'jaccard(k=3) >= 0.9 and hostname(a) == hostname(b)' is one"
+        )
+    return relation
 
 
 def _state(out: Path) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -12,13 +11,13 @@ from dedupindex.expression.parser import condition
 from dedupindex.expression.sql import to_sql
 from dedupindex.expression.tree import (
     Attribute,
-    Every,
     Hostname,
     Kind,
     Leaf,
     Node,
     Value,
     Vocabulary,
+    joined,
     leaves,
 )
 from dedupindex.timestamps import date_of_digits, seconds
@@ -65,16 +64,8 @@ def conditions(text: str) -> tuple[Condition, ...]:
     """The conditions that a text joins with ``and``; raises `BadQuery`."""
     return tuple(
         Condition(node, to_sql(node, _column), frozenset(leaf.name for leaf in leaves(node)))
-        for node in _each(condition(text, VOCABULARY))
+        for node in joined(condition(text, VOCABULARY))
     )
-
-
-def _each(node: Node) -> Iterator[Node]:
-    if isinstance(node, Every):
-        for one in node.of:
-            yield from _each(one)
-    else:
-        yield node
 
 
 def _asked(capture: Capture, leaf: Leaf) -> Value:

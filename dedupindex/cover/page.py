@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from dedupindex.chart import bar
 from dedupindex.cover import picture, result
 from dedupindex.cover.covering import Covered
 from dedupindex.cover.picture import MOST, Graph, Shown, svg
-from dedupindex.cover.relation import Relation
+from dedupindex.cover.relation import Relation, exactly
 from dedupindex.cover.run import Report
 from dedupindex.files import whole
 from dedupindex.resolve.engine import Database
@@ -85,10 +86,15 @@ def _pictures(
             for host in hosts[:_BARS])  # fmt: skip
     yield from _bars("Bytes by host, those first of which most are covered", key, rows, most)
     if report.what_if:
-        tried = {**report.what_if, f"{float(relation.content[0].threshold):g}": report.covered}
+        tried = {**report.what_if, exactly(relation.content[0].threshold): report.covered}
         size = report.covered.bytes_kept + report.covered.bytes_covered
         title = f"Bytes by threshold of {relation.content[0].name}"
-        yield from _bars(title, key, map(_of_threshold, sorted(tried.items())), size)
+        yield from _bars(
+            title,
+            key,
+            map(_of_threshold, sorted(tried.items(), key=lambda one: Fraction(one[0]))),
+            size,
+        )
     for number, graph in enumerate(_graphs(database, relation)):
         if not number:
             yield _HOW

@@ -11,6 +11,7 @@ pairs at all.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from fractions import Fraction
 
 from dedupindex.cover.document import MEASURES, PAIR
@@ -21,18 +22,24 @@ from dedupindex.expression.tree import (
     Arithmetic,
     Attribute,
     Comparison,
-    Every,
     Hostname,
     Literal,
     Matching,
     Measure,
     Node,
+    joined,
     leaves,
 )
 
 _TURNED = {">=": "<=", ">": "<", "<=": ">=", "<": ">", "==": "=="}
 LONGEST = 100  # terms of a shingle
 _FINEST = 10**9  # parts of a threshold: what SQL counts with stays in 64 bits
+
+
+def exactly(threshold: Fraction) -> str:
+    """All digits of a threshold; what has no end, as 1/3, stays a fraction."""
+    digits = Decimal(threshold.numerator) / Decimal(threshold.denominator)
+    return f"{digits.normalize():f}" if Fraction(digits) == threshold else str(threshold)
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,7 @@ class Constraint:
     above: bool = False
 
     def __str__(self) -> str:
-        return f"{self.measure}(k={self.k}) {'>' if self.above else '>='} {float(self.threshold):g}"
+        return f"{self.measure}(k={self.k}) {'>' if self.above else '>='} {exactly(self.threshold)}"
 
     @property
     def name(self) -> str:
@@ -95,15 +102,14 @@ def parse(text: str) -> Relation:
     of_a: list[Node] = []
     of_b: list[Node] = []
     across: list[Node] = []
-    for part in node.of if isinstance(node, Every) else (node,):
-        for one in part.of if isinstance(part, Every) else (part,):
-            if any(isinstance(leaf, Measure) for leaf in leaves(one)):
-                content.append(_constraint(text, one))
-            elif (key := _key(one)) is not None:
-                keys.append(key)
-            else:
-                sides = {leaf.side for leaf in leaves(one) if isinstance(leaf, Attribute)}
-                (of_a if sides == {"a"} else of_b if sides == {"b"} else across).append(one)
+    for one in joined(node):
+        if any(isinstance(leaf, Measure) for leaf in leaves(one)):
+            content.append(_constraint(text, one))
+        elif (key := _key(one)) is not None:
+            keys.append(key)
+        else:
+            sides = {leaf.side for leaf in leaves(one) if isinstance(leaf, Attribute)}
+            (of_a if sides == {"a"} else of_b if sides == {"b"} else across).append(one)
     if not content and not keys:
         raise BadQuery(
             "a relation that any two documents could be in is of no use: it takes a content "

@@ -26,7 +26,7 @@ from dedupindex.cover.covering import (
 )
 from dedupindex.cover.document import ALONE
 from dedupindex.cover.preparing import Line, batches, prepare
-from dedupindex.cover.relation import Relation
+from dedupindex.cover.relation import Relation, exactly
 from dedupindex.errors import BadInput, SettingsConflict
 from dedupindex.expression.parser import amount
 from dedupindex.expression.sql import to_sql
@@ -119,7 +119,7 @@ def run(
             with _means(scratch, options, pool) as means:
                 for threshold in options.what_if:
                     there = cover(database, relation.at(threshold), means)
-                    report.what_if[f"{float(threshold):g}"] = there
+                    report.what_if[exactly(threshold)] = there
                 report.covered = cover(database, relation, means)
         if before is not None:
             report.changed = _changed(database)

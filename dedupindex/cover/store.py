@@ -6,14 +6,14 @@ documents(n, id, url, hostname, mime, title, timestamp, digits, status, size, qu
 contents(content, first, s5, …)    each text once, with the first document that has it
 shingles_5(n, shingle)             of those first documents
 
-The state of a run, for ``--update``: a directory of Parquet files of these, the pairs, and
-``state.json`` with what the run was asked for.
+The state of a run, for ``--update``: a directory with ``state.json``, which says what the run was
+asked for and in which directory beside it there are Parquet files of these tables and the pairs.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
+import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +23,11 @@ import orjson
 
 from dedupindex.cover.preparing import Prepared
 from dedupindex.errors import BadSource, SettingsConflict
-from dedupindex.files import sync_directory
+from dedupindex.files import sync_directory, write_whole
 from dedupindex.manifest.spool import literal, quoted, write_parquet
 from dedupindex.resolve.engine import Database, number
 
-FORMAT = 1
+FORMAT = 2
 _STATE = "state.json"
 _LONGEST = 1 << 24  # bytes of the metadata of a document, or of a shingle
 COLUMNS = {
@@ -39,7 +39,7 @@ COLUMNS = {
     "title": "VARCHAR",
     "timestamp": "BIGINT",  # seconds since 1970
     "digits": "VARCHAR",  # the same in 14 digits
-    "status": "INTEGER",
+    "status": "BIGINT",
     "size": "BIGINT",
     "quality": "DOUBLE",
     "container": "VARCHAR",
@@ -151,10 +151,9 @@ def asked(state: Path) -> dict[str, Any]:
 
 
 def save(database: Database, state: Path, ks: Sequence[int], told: dict[str, Any]) -> None:
-    """Write the state beside, then put it in the place of one that is there."""
-    beside = state.with_name(f".{state.name}.{os.getpid()}.part")
-    shutil.rmtree(beside, ignore_errors=True)
-    beside.mkdir()
+    """Write the state; until ``state.json`` tells of its files, one that was there is still so."""
+    state.mkdir(exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix="files-", dir=state))
     try:
         columns = [*COLUMNS, *(f"s{k}" for k in ks)]
         after = number(database, "SELECT max(n) + 1 FROM documents")
@@ -166,14 +165,18 @@ def save(database: Database, state: Path, ks: Sequence[int], told: dict[str, Any
             **{f"shingles_{k}": f"FROM shingles_{k}" for k in ks},
         }.items():
             write_parquet(database, rows, beside / f"{name}.parquet")
-        (beside / _STATE).write_bytes(orjson.dumps({"format": FORMAT, "next": after, **told}))
-        if state.exists():
-            shutil.rmtree(state)
-        os.rename(beside, state)
+        sync_directory(state)
+        asked = {"format": FORMAT, "files": beside.name, "next": after, **told}
+        write_whole(state / _STATE, orjson.dumps(asked))
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise
     sync_directory(state.parent)
+    for old in set(state.iterdir()) - {beside, state / _STATE}:
+        if old.is_dir():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            old.unlink(missing_ok=True)  # of a run that was killed
 
 
 def old_pairs(state: Path) -> str:
@@ -220,4 +223,5 @@ def _csv(path: Path, types: str) -> str:
 
 
 def _parquet(state: Path | None, name: str) -> str:
-    return f"read_parquet({quoted(literal((state or Path()) / f'{name}.parquet'))})"
+    files = Path() if state is None else state / asked(state)["files"]
+    return f"read_parquet({quoted(literal(files / f'{name}.parquet'))})"

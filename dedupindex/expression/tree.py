@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
@@ -150,6 +150,15 @@ def parts(node: Node) -> tuple[Node, ...]:
             return (one,)
         case _:
             return ()
+
+
+def joined(node: Node) -> Iterator[Node]:
+    """The conditions that ``and`` joins, however deep parentheses put them."""
+    if isinstance(node, Every):
+        for one in node.of:
+            yield from joined(one)
+    else:
+        yield node
 
 
 def leaves(node: Node) -> set[Leaf]:
