@@ -63,3 +63,45 @@ def test_a_place_that_metadata_name_is_of_the_capture_that_is_there(tmp_path: Pa
         assert [text.split(" ")[:2] for text in lines] == [
             ["org,orig)/", one.timestamp], ["org,rev)/", again.timestamp],
         ]  # fmt: skip
+
+
+NOT_MODIFIED = b"http://netpreserve.org/warc/1.0/revisit/server-not-modified"
+HEAD = b"HTTP/1.1 304 Not Modified\r\nETag: x\r\n\r\n"
+
+
+@pytest.mark.parametrize("digest", [b"sha1:3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ", None])
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("stated", [True, False])
+def test_304_is_read_as_what_it_names(
+    tmp_path: Path, digest: bytes | None, named: bool, stated: bool
+) -> None:
+    fields = {} if stated else {"Payload_Digest": None}
+    empty = Page("http://empty.org/", 1, b"")
+    old = Page("http://a.org/", 2, html("old"), fields=fields)
+    right = Page("http://a.org/", 3, html("right"), fields=fields)
+    own = {"Payload_Digest": digest, "Profile": NOT_MODIFIED}
+    if not named:
+        own |= {"Refers_To_Target_URI": None, "Refers_To_Date": None}
+    unchanged = Page("http://a.org/", 4, of=right, head=HEAD, fields=own, file="b.warc.gz")
+    new = Page("http://a.org/", 5, html("new"), fields=fields)
+    cdx = archive(tmp_path, empty, old, right, unchanged, new)
+    corpus = Corpus.from_warcs(tmp_path).having(jobs=1)
+    (entry,) = corpus.where("status == 304").enrich("html.title")
+    assert entry["payload"]["string"]["html"]["title"] == "right"
+    assert entry["record"]["revisitOf"]["timestamp"] == "2026-11-03T09:14:17Z"
+    once = [day for url, day in _days(corpus.having(revisits="once")) if url == "http://a.org/"]
+    assert once == ([2, 3, 5] if stated else [2, 3, 4, 5])  # without a digest nobody can tell
+    text = digest.decode().removeprefix("sha1:") if digest else "-"
+    for status in ("304", "-"):
+        lines = cdx.read_text().splitlines()
+        lines = [
+            line.replace(f" - {right.digest}", f" {status} {text}") if "revisit" in line else line
+            for line in lines
+        ]
+        other = tmp_path / "other.cdx"
+        other.write_text("".join(f"{line}\n" for line in lines))
+        told = Corpus.from_cdx(other).where("timestamp == '2026-11-04'").enrich("html.title")
+        (entry,) = told
+        title = entry.get("payload", {}).get("string", {}).get("html", {}).get("title")
+        assert title == ("right" if status == "304" else None)
+        assert title or "original is not known" in entry["error"]

@@ -25,6 +25,8 @@ COLUMNS = {  # of every relation of captures; what is not known is NULL
     "revisit": "BOOLEAN",
     "to_url": "VARCHAR",  # what a revisit says that it repeats
     "to_timestamp": "VARCHAR",
+    "unmodified": "BOOLEAN",  # a revisit for 304 Not Modified: its digest is not the payload's
+    "payload_key": "VARCHAR",  # of a revisit, once its original is looked for: what it repeats
     "at_beside": "VARCHAR",
     "at_container": "VARCHAR",  # where the payload is, if not in the record itself
     "at_offset": "BIGINT",
@@ -58,6 +60,7 @@ class Capture(NamedTuple):
     revisit: bool
     to_url: str | None
     to_timestamp: str | None
+    unmodified: bool
     record: Place
     payload: Place | None  # of a revisit's original, None if there is none
 

@@ -21,6 +21,11 @@ RESOLVE, SKIP, ONCE = REVISITS = ("resolve", "skip", "once")
 """What becomes of revisits: read as their originals, left out, or read and each digest once."""
 
 _BASE32 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+_NOTHING = "3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ"  # SHA-1 of no bytes
+# a CDX says of a revisit only its status; a 304 has none but the digest of nothing, or none
+_UNMODIFIED = "(revisit AND coalesce(unmodified, coalesce(status, 0) = 304))"
+_UNCERTAIN = f"(unmodified IS NULL AND k = '{_NOTHING}')"
+_ITSELF = "'at ' || url || ' ' || \"timestamp\""  # what has no digest is only its own original
 _PLACE = ("beside", "container", "offset", "length")
 
 
@@ -59,7 +64,7 @@ def digest_key(column: str) -> str:
 KEYS = {
     "url": "url",
     "surt": "coalesce(surt, url)",
-    "digest": digest_key("digest"),
+    "digest": f"CASE WHEN revisit THEN payload_key ELSE {digest_key('digest')} END",
 }
 
 
@@ -143,11 +148,9 @@ def _best(database: Database, best: Best) -> None:
 
 def _resolve(database: Database, index: Path | None) -> None:
     """Give revisits what is known of their originals, found by what they name, then by digest."""
-    key = digest_key("digest")
-    database.execute(
-        f"CREATE TABLE wanted AS SELECT DISTINCT {key} AS k FROM chosen "
-        "WHERE revisit AND digest IS NOT NULL"
-    )
+    key = f"coalesce({digest_key('digest')}, {_ITSELF})"
+    _key_revisits(database)
+    database.execute("CREATE TABLE wanted AS SELECT DISTINCT k FROM repeats WHERE k IS NOT NULL")
     columns = 'url, "timestamp", mime, status, beside, container, "offset", length'
     database.execute(
         f"CREATE TABLE originals AS SELECT {key} AS k, {columns} FROM source "
@@ -157,12 +160,42 @@ def _resolve(database: Database, index: Path | None) -> None:
     if index is not None:
         found_in(index, database)
     _group_originals(database)
-    database.execute(f"CREATE TABLE resolved AS {_joined(key)}")
+    database.execute(f"CREATE TABLE resolved AS {_joined()}")
     database.execute("DELETE FROM chosen WHERE revisit")
     database.execute("INSERT INTO chosen BY NAME SELECT * FROM resolved")
-    for table in ("wanted", "originals", "named", "placed", "of_url", "of_digest", FOUND, "known",
-                  "resolved"):  # fmt: skip
+    for table in ("repeats", "wanted", "originals", "named", "placed", "of_url",
+                  "of_digest", FOUND, "known", "resolved"):  # fmt: skip
         database.execute(f"DROP TABLE {table}")
+
+
+def _key_revisits(database: Database) -> None:
+    """Make ``repeats``: the revisits, and as ``k`` what payload each has.
+
+    One for 304 Not Modified has that of the capture which it names, or else of the one before it
+    of the same URL; that may be a revisit itself.
+    """
+    key = digest_key("digest")
+    database.execute(
+        'CREATE TABLE before AS SELECT url AS was_url, "timestamp" AS was, '
+        'arg_min(k, (revisit, container, "offset")) AS k FROM '
+        f"(SELECT *, CASE WHEN revisit THEN {key} ELSE coalesce({key}, {_ITSELF}) END AS k "
+        "FROM source WHERE good AND coalesce(status, 0) <> 304 AND url IN "
+        f"(SELECT coalesce(to_url, url) FROM chosen WHERE {_UNMODIFIED})) "
+        f"WHERE NOT {_UNMODIFIED} AND NOT (revisit AND coalesce({_UNCERTAIN}, false)) "
+        'GROUP BY url, "timestamp"'
+    )
+    named = "(r.to_url IS NOT NULL AND r.to_timestamp IS NOT NULL)"
+    database.execute(
+        "CREATE TABLE repeats AS "
+        f"SELECT *, {key} AS k FROM chosen WHERE revisit AND NOT {_UNMODIFIED} "
+        "UNION ALL BY NAME SELECT r.* REPLACE (coalesce(r.to_url, b.was_url) AS to_url, "
+        "coalesce(r.to_timestamp, b.was) AS to_timestamp), "
+        f"CASE WHEN NOT {named} OR b.was = r.to_timestamp THEN b.k END AS k "
+        f"FROM (SELECT * FROM chosen WHERE {_UNMODIFIED}) AS r ASOF LEFT JOIN before AS b "
+        "ON b.was_url = coalesce(r.to_url, r.url) "
+        f'AND b.was <= CASE WHEN {named} THEN r.to_timestamp ELSE r."timestamp" END'
+    )
+    database.execute("DROP TABLE before")
 
 
 def _group_originals(database: Database) -> None:
@@ -179,7 +212,7 @@ def _group_originals(database: Database) -> None:
         database.execute(f"CREATE TABLE {table} AS {query}")
 
 
-def _joined(key: str) -> str:
+def _joined() -> str:
     """SQL for the revisits with their originals. A place that their metadata say stands."""
     has_place = "c.at_offset IS NOT NULL AND c.at_container IS NOT NULL"
     # the payload is at the place: what else has its digest does not say which capture that is
@@ -188,6 +221,7 @@ def _joined(key: str) -> str:
         'OR o."offset" IS DISTINCT FROM c.at_offset))'
     )
     values = {
+        "payload_key": "CASE WHEN c.uncertain IS NOT TRUE THEN c.k END",
         "mime": "coalesce(c.mime, o.mime)",
         "status": "coalesce(c.status, o.status)",
         "to_url": f"CASE WHEN {elsewhere} THEN c.to_url ELSE coalesce(o.url, c.to_url) END",
@@ -198,12 +232,13 @@ def _joined(key: str) -> str:
     }  # fmt: skip
     replaced = ", ".join(f"{value} AS {name}" for name, value in values.items())
     return (
-        f"SELECT c.* EXCLUDE (k, o) REPLACE ({replaced}) FROM "
+        f"SELECT c.* EXCLUDE (k, o, uncertain) REPLACE ({replaced}) FROM "
         "(SELECT r.*, coalesce(p.o, n.o, u.o, d.o, i.o) AS o FROM "
-        f"(SELECT *, {key} AS k FROM chosen WHERE revisit) AS r "
+        f"(SELECT *, {_UNCERTAIN} AS uncertain FROM repeats) AS r "
         "LEFT JOIN placed p ON p.k = r.k AND p.container = r.at_container "
         'AND p."offset" = r.at_offset '
         'LEFT JOIN named n ON n.k = r.k AND n.url = r.to_url AND n."timestamp" = r.to_timestamp '
         "LEFT JOIN of_url u ON u.k = r.k AND u.url = r.url "
-        "LEFT JOIN of_digest d ON d.k = r.k LEFT JOIN known i ON i.k = r.k) AS c"
+        "LEFT JOIN of_digest d ON d.k = r.k AND r.uncertain IS NOT TRUE "
+        "LEFT JOIN known i ON i.k = r.k AND r.uncertain IS NOT TRUE) AS c"
     )

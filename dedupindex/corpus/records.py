@@ -11,12 +11,14 @@ from collections import OrderedDict
 from typing import BinaryIO, NamedTuple
 
 from dedupindex.corpus.captures import Capture, Place, shown
-from dedupindex.errors import BadDigest, BadSource
+from dedupindex.errors import BadDate, BadDigest, BadSource
 from dedupindex.remote import RemoteFile, is_remote
 from dedupindex.rewrite.disk import open_for_reading
 from dedupindex.sources.payload import Payload
 from dedupindex.sources.stated import Refused, bare, stated_digest
+from dedupindex.timestamps import check_date, digits_of_date
 from dedupindex.urlkey import urlkey
+from dedupindex.verify.revisits import not_modified
 from dedupindex.warc import http
 from dedupindex.warc.arc import DOCUMENT
 from dedupindex.warc.ranged import Ranged, Unreadable, record_at
@@ -57,19 +59,22 @@ class Containers:
         status, fields, _ = _taken_apart(own)
         if capture.payload is None:
             raise Missing("its original is not known")
-        original = self.original(capture)
+        original = self.original(capture, own.record)
         first, theirs, payload = _taken_apart(original)
         # how the payload is coded is for the header to say that it came with
         coded = {**theirs, **_uncoded(fields)} if fields and theirs else theirs or fields
         return Stored(said, status or first, coded, payload)
 
-    def original(self, capture: Capture) -> Ranged:
+    def original(self, capture: Capture, revisit: Record) -> Ranged:
         """The record that has the payload of a revisit; raises `Missing`."""
         assert capture.payload is not None
         found = self.ranged(capture.payload)
         if found.record.type == b"revisit":
             raise Missing("what should be its original is a revisit")
-        of_payload = _check_payload(found, capture.digest)
+        unmodified = not_modified(revisit.head.fields.get(b"WARC-Profile", b""))
+        if unmodified and not capture.unmodified:  # its metadata did not tell
+            _check_named(found.record, revisit)
+        of_payload = not unmodified and _check_payload(found, capture.digest)
         if capture.to_url or not of_payload:
             check(found.record, capture.to_url or capture.url, "another record than its original")
         return found
@@ -126,6 +131,24 @@ def check(record: Record, url: str, what: str) -> None:
     found = bare(record.values[0])
     if shown(found) != url and urlkey(found) != urlkey(url.encode()):
         raise Missing(f"{what} stands where its metadata say: {shown(found)}")
+
+
+def _check_named(original: Record, revisit: Record) -> None:
+    """Raise `Missing` unless a revisit without a digest of its payload means this record."""
+    fields = revisit.head.fields
+    url = bare(fields.get(b"WARC-Refers-To-Target-URI", b"")) or bare(revisit.values[0])
+    check(original, shown(url), "another record than its original")
+    date = fields.get(b"WARC-Refers-To-Date", b"")
+    try:
+        same = not date or _second(date) == _second(original.values[1])
+    except BadDate:
+        same = False
+    if not same:
+        raise Missing("what should be its original is of another date")
+
+
+def _second(date: bytes) -> bytes:
+    return digits_of_date(check_date(date))
 
 
 def _check_payload(found: Ranged, digest: str | None) -> bool:

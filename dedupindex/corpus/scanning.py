@@ -14,6 +14,7 @@ from dedupindex.errors import BadDate, BadSource
 from dedupindex.sources.stated import bare
 from dedupindex.timestamps import check_date, digits_of_date
 from dedupindex.urlkey import urlkey
+from dedupindex.verify.revisits import not_modified
 from dedupindex.warc import http
 from dedupindex.warc.arc import DOCUMENT
 from dedupindex.warc.brisk import read
@@ -131,4 +132,5 @@ def _refers_to(record: Record) -> Row:
         date = digits_of_date(check_date(fields.get(b"WARC-Refers-To-Date", b""))).decode()
     except BadDate:
         date = None
-    return {"to_url": shown(url) or None, "to_timestamp": date}
+    return {"to_url": shown(url) or None, "to_timestamp": date,
+            "unmodified": not_modified(fields.get(b"WARC-Profile", b""))}  # fmt: skip

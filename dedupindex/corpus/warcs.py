@@ -66,7 +66,7 @@ def _written(corpus: Kepts, name: str, stream: BinaryIO, report: Report) -> Iter
                     raise Missing("it is of an ARC file: bin/convert makes WARC records of these")
                 original = None
                 if own.record.type == b"revisit" and capture.payload is not None:
-                    original = containers.original(capture)
+                    original = containers.original(capture, own.record)
                 for found, place in ((original, capture.payload), (own, capture.record)):
                     if found is None or place is None or not once.first(place):
                         continue
