@@ -6,34 +6,24 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from functools import partial
-from itertools import groupby, islice
+from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from dedupindex.cluster import AT_ONCE, Cluster
-from dedupindex.cover import store
-from dedupindex.cover.components import Components
+from dedupindex.cover import spilled, store
 from dedupindex.cover.likeness import holds, measured
-from dedupindex.cover.propagation import together
+from dedupindex.cover.means import CHUNK, Means
 from dedupindex.cover.relation import Relation
-from dedupindex.cover.solving import Solution, Task, solve
+from dedupindex.cover.solving import Solution, Task
+from dedupindex.cover.thinning import joints, thin
 from dedupindex.errors import BadInput
 from dedupindex.resolve.engine import Database, number
 
 _AT_ONCE = 10_000  # rows from DuckDB
-_CHUNK = 20_000  # pairs of components that are solved as one task
-_AHEAD = 4  # such tasks for each process
-
-Pairs = Iterator[tuple[int, int]]
-Join = Callable[[Pairs, int], Iterable[tuple[int, int]]]
-"""Documents of pairs, below a number, each with its component."""
-Solve = Callable[[Iterator[list[Task]]], Iterator[list[Solution]]]
 
 
 @dataclass
@@ -62,66 +52,6 @@ class Covered:
         return self.proved == self.components
 
 
-@dataclass(frozen=True)
-class Means:
-    """How covers are found."""
-
-    home: Path
-    join: Join
-    solve: Solve
-    per_host: int = 0  # documents that stay of each host, if there are as many
-
-
-def join_here(pairs: Pairs, count: int) -> Iterable[tuple[int, int]]:
-    """Components by union-find in this process."""
-    components = Components(count)
-    components.join(pairs)
-    return components.together()
-
-
-def solve_all(seconds: float, tasks: list[Task]) -> list[Solution]:
-    """Cover several components."""
-    return [solve(task, seconds) for task in tasks]
-
-
-def solve_here(pool: Executor | None, jobs: int, seconds: float) -> Solve:
-    """Covers in processes, or in this one; in the order of tasks."""
-
-    def run(tasks: Iterator[list[Task]]) -> Iterator[list[Solution]]:
-        if pool is None:
-            yield from map(partial(solve_all, seconds), tasks)
-        else:
-            yield from ahead(pool, partial(solve_all, seconds), tasks, _AHEAD * jobs)
-
-    return run
-
-
-def join_on(cluster: Cluster, pairs: Pairs, count: int) -> Iterable[tuple[int, int]]:
-    """Components by label propagation on Spark, with the same names."""
-    return together(cluster, pairs)
-
-
-def solve_on(cluster: Cluster, seconds: float) -> Solve:
-    """Covers on Spark, in the order of tasks."""
-
-    def run(tasks: Iterator[list[Task]]) -> Iterator[list[Solution]]:
-        while some := list(islice(tasks, AT_ONCE * cluster.cores)):
-            yield list(cluster.rows(partial(solve_all, seconds), some))
-
-    return run
-
-
-def ahead(pool: Executor, work: Callable[[Any], Any], tasks: Iterator[Any], most: int) -> Any:
-    """``work(task)`` for every task in the order of tasks, of which so many are handed out."""
-    waiting: deque[Future[Any]] = deque()
-    for task in tasks:
-        waiting.append(pool.submit(work, task))
-        if len(waiting) >= most:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()
-
-
 def cover(database: Database, relation: Relation, means: Means) -> Covered:
     """Make ``chosen`` and ``coverers`` of the pairs that are in a relation."""
     result = Covered()
@@ -130,10 +60,12 @@ def cover(database: Database, relation: Relation, means: Means) -> Covered:
     )
     result.pairs = number(database, "SELECT count(*) FROM live")
     count = number(database, "SELECT max(n) + 1 FROM documents")
-    joined = means.join(_rows(database, "SELECT a, b FROM live"), count)
+    joined = means.join(_rows(database, joints(database)), count)
     lines = (f"{document}\t{component}\n" for document, component in joined)
     store.fill(database, "labels", "n INTEGER, component INTEGER", means.home / "labels", lines)
-    stay = _solved(means.solve(_chunks(_tasks(database))), result)
+    thin(database)
+    solutions = chain(means.solve(_chunks(_tasks(database))), _of_large(database, means.home))
+    stay = _solved(solutions, result)
     store.fill(database, "staying", "n INTEGER", means.home / "staying", stay)
     database.execute(
         "CREATE OR REPLACE TABLE chosen AS SELECT l.n, l.component, s.n IS NOT NULL AS kept "
@@ -166,20 +98,20 @@ def _rows(database: Database, query: str) -> Iterator[Any]:
 
 
 def _tasks(database: Database) -> Iterator[Task]:
-    """All components, one by one."""
+    """All components, one by one; not those that are too large for memory."""
     costs = groupby(
         _rows(
             database,
             "SELECT l.component, l.n, d.cost FROM labels l JOIN costs d ON l.n = d.n "
-            "ORDER BY l.component, l.n",
+            "ANTI JOIN large g ON l.component = g.component ORDER BY l.component, l.n",
         ),
         itemgetter(0),
     )
     pairs = groupby(
         _rows(
             database,
-            "SELECT l.component, p.a, p.b FROM live p JOIN labels l ON p.a = l.n "
-            "ORDER BY l.component, p.a, p.b",
+            "SELECT component, a, b FROM edges ANTI JOIN large USING (component) "
+            "ORDER BY component, a, b",
         ),
         itemgetter(0),
     )
@@ -191,13 +123,33 @@ def _tasks(database: Database) -> Iterator[Task]:
         )
 
 
+def _of_large(database: Database, home: Path) -> Iterator[list[Solution]]:
+    """Those that are too large, one by one."""
+    for (component,) in database.execute("FROM large ORDER BY component").fetchall():
+        costs = _rows(
+            database,
+            f"SELECT n, cost FROM labels JOIN costs USING (n) WHERE component = {component} "
+            "ORDER BY n",
+        )
+        ways = (
+            _rows(
+                database,
+                f"SELECT {one}, {other} FROM edges WHERE component = {component} "
+                f"ORDER BY {one}, {other}",
+            )
+            for one, other in (("a", "b"), ("b", "a"))
+        )
+        by_covered, by_covering = ways
+        yield [spilled.solve(component, dict(costs), by_covered, by_covering, home)]
+
+
 def _chunks(tasks: Iterator[Task]) -> Iterator[list[Task]]:
     held: list[Task] = []
     size = 0
     for task in tasks:
         held.append(task)
         size += len(task.pairs)
-        if size >= _CHUNK:
+        if size >= CHUNK:
             yield held
             held, size = [], 0
     if held:

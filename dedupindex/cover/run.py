@@ -13,18 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from dedupindex.cover import exact, pairs, store
-from dedupindex.cover.covering import (
-    Covered,
-    Means,
-    ahead,
-    cover,
-    join_here,
-    join_on,
-    price,
-    solve_here,
-    solve_on,
-)
+from dedupindex.cover.covering import Covered, cover, price
 from dedupindex.cover.document import ALONE
+from dedupindex.cover.means import Means, ahead, join_here, join_on, solve_here, solve_on
 from dedupindex.cover.preparing import Line, batches, prepare
 from dedupindex.cover.relation import Relation, exactly
 from dedupindex.errors import BadInput, SettingsConflict

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
 from math import ceil
+from typing import Protocol
 
 from dedupindex.cover.exact import solve as solve_exactly
 
 FEW = 10  # documents of which all subsets are tried
 MOST = 200_000  # pairs of an instance that HiGHS is given
-_MOST_REDUCED = 1_000_000  # pairs of one that is reduced
 _SLACK = 1e-9  # of costs that are no whole numbers, as a share
 
 
@@ -43,6 +43,16 @@ class Solution:
     @property
     def minimal(self) -> bool:
         return self.cost <= self.bound * (1 + _SLACK)
+
+
+class Graph(Protocol):
+    """What covers what."""
+
+    @property
+    def coverers(self) -> Mapping[int, set[int]]: ...
+
+    @property
+    def covered(self) -> Mapping[int, set[int]]: ...
 
 
 @dataclass
@@ -78,8 +88,7 @@ def solve(task: Task, seconds: float) -> Solution:
     """Cover a component; HiGHS takes at most so many seconds."""
     instance = _instance(task)
     kept = _forced(instance)
-    if instance.pairs <= _MOST_REDUCED:
-        kept += _reduced(instance, task.costs)
+    kept += _reduced(instance, task.costs)
     cost = bound = sum(task.costs[one] for one in kept)
     how = "forced"
     if instance.coverers:
@@ -182,7 +191,7 @@ def _tried(instance: Instance, costs: Mapping[int, float]) -> list[int]:
     return [one for place, one in enumerate(documents) if best >> place & 1]
 
 
-def greedy(instance: Instance, costs: Mapping[int, float]) -> tuple[list[int], float]:
+def greedy(instance: Graph, costs: Mapping[int, float]) -> tuple[list[int], float]:
     """Always the document that covers most that is new for its cost, and a bound of any cover.
 
     What each covered document was paid with, divided by the harmonic number of the most that one
@@ -208,18 +217,19 @@ def greedy(instance: Instance, costs: Mapping[int, float]) -> tuple[list[int], f
     return _pruned(instance, kept, costs), _whole(bound, costs, instance.covered)
 
 
-def _packed(instance: Instance, costs: Mapping[int, float]) -> float:
+def _packed(instance: Graph, costs: Mapping[int, float]) -> float:
     """Another bound: documents that no document covers two of take one each."""
     taken: set[int] = set()
     bound = 0.0
-    for by in sorted(instance.coverers.values(), key=len):
+    for document in sorted(instance.coverers, key=lambda one: len(instance.coverers[one])):
+        by = instance.coverers[document]
         if taken.isdisjoint(by):
             taken |= by
             bound += min(costs[one] for one in by)
     return bound
 
 
-def _pruned(instance: Instance, kept: list[int], costs: Mapping[int, float]) -> list[int]:
+def _pruned(instance: Graph, kept: list[int], costs: Mapping[int, float]) -> list[int]:
     """Without those that later ones made needless, the dearest first."""
     times = dict.fromkeys(instance.coverers, 0)
     for document in kept:
