@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import signal
 import sys
@@ -302,7 +303,7 @@ def test_originals_of_an_index(tmp_path: Path) -> None:
     assert alone.where("mime == 'text/html'").count() == 0
     both = alone.having(originals=tmp_path / "index").where("mime == 'text/html'")
     assert [e["payload"]["string"]["html"]["title"] for e in both] == ["original"]
-    (entry,) = Corpus.from_index(tmp_path / "index").enrich("html.title")
+    (entry,) = Corpus.from_index(tmp_path / "index").where("surt =~ '^org'").enrich("html.title")
     assert entry["record"]["digest"] == sha1(body).decode().removeprefix("sha1:")
     assert entry["payload"]["string"]["html"]["title"] == "original"
 
@@ -332,6 +333,10 @@ def test_character_sets_and_codings(tmp_path: Path) -> None:
         "meta": ("<meta charset=sjis><title>日本</title>".encode("shift_jis"), said % (b"", b"")),
         "br": (brotli.compress(text.encode()), said % (b"", b"Content-Encoding: br\r\n")),
         "zstd": (zstandard.compress(text.encode()), said % (b"", b"content-encoding: zstd\r\n")),
+        "gzips": (b"".join(gzip.compress(text[at : at + 9].encode()) for at in (0, 9, 18)) + b"\0",
+                  said % (b"", b"Content-Encoding: gzip\r\n")),
+        "zstds": (zstandard.compress(text[:9].encode()) + zstandard.compress(text[9:].encode()),
+                  said % (b"", b"Content-Encoding: zstd\r\n")),
         "chunks": (chunked(text.encode()), said % (b"", b"Transfer-Encoding: chunked\r\n")),
     }  # fmt: skip
     cdx = archive(
@@ -343,7 +348,7 @@ def test_character_sets_and_codings(tmp_path: Path) -> None:
     }
     whole = "Grüße, 日本"
     assert found == {"utf": whole, "bom": whole, "latin": "Grüße", "meta": "日本", "br": whole,
-                     "zstd": whole, "chunks": whole}  # fmt: skip
+                     "zstd": whole, "gzips": whole, "zstds": whole, "chunks": whole}  # fmt: skip
 
 
 def test_what_pages_hold(tmp_path: Path) -> None:

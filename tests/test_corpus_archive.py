@@ -107,3 +107,14 @@ def test_our_own_server(tmp_path: Path) -> None:
             out, _ = dedupindex("corpus", f"{address}/cdx?url=http://a.org/", "--enrich", "mime",
                                 "--containers", tmp_path / "in")  # fmt: skip
             assert json.loads(out)["payload"] == {"mime": "text/html"}
+
+
+def test_odd_values_of_a_server(tmp_path: Path) -> None:
+    """No day, a status beyond any, no key: one is refused, the others are captures."""
+    day = {"timestamp": "20260230000000", "url": "http://a.org/"}
+    big = {"timestamp": "20260201000000", "url": "http://a.org/x", "status": str(1 << 40)}
+    (tmp_path / "answer").write_text("".join(json.dumps(one) + "\n" for one in (day, big)))
+    with web(tmp_path) as there:
+        corpus = Corpus.from_archive(f"{there.url}/answer", url="http://a.org/")
+        report = corpus.where("surt == 'org,a)/x'").save_as_parquet(tmp_path / "o.parquet")
+    assert (report.refused, report.entries) == (1, 1)

@@ -223,6 +223,7 @@ def test_lines_that_are_no_captures_are_counted(tmp_path: Path) -> None:
     cdx = archive(tmp_path, Page("http://a.org/", body=html("x")))
     good = cdx.read_text().splitlines()[1]
     bad = ["", "nonsense", good + " more", good.replace("20261101091417", "yesterday"),
+           good.replace("20261101091417", "20260230091417"),
            good.replace(" http://a.org/ ", " - "), good.rpartition(" ")[0]]  # fmt: skip
     cdx.write_text(HEADER + "".join(f"{line}\n" for line in [*bad, good]))
     report = Corpus.from_cdx(cdx).save_as_json(tmp_path / "o.jsonl")

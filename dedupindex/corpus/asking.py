@@ -20,14 +20,17 @@ from urllib.request import Request, urlopen
 import orjson
 
 from dedupindex import __version__
+from dedupindex.corpus.captures import COLUMNS, shown
 from dedupindex.corpus.lines import select
 from dedupindex.corpus.spool import Spool, relation
 from dedupindex.corpus.told import Work
-from dedupindex.errors import BadSource
+from dedupindex.errors import BadDate, BadSource
 from dedupindex.remote import is_remote, kept
 from dedupindex.remote.address import WEB
 from dedupindex.remote.stores import limits, patiently
 from dedupindex.sources.kinds import HEAD, kind_of
+from dedupindex.timestamps import check_digits
+from dedupindex.urlkey import urlkey
 
 _NAMES = {  # what servers call our columns
     "urlkey": "surt", "timestamp": "timestamp", "url": "url", "original": "url", "mime": "mime",
@@ -141,16 +144,27 @@ def _capture(row: Mapping[str, Any]) -> dict[str, str | int | bool | None]:
     for name, value in row.items():
         column = _NAMES.get(name.lower())
         if column and value not in (None, "", "-"):
-            found[column] = _number(value) if column in _NUMBERS else str(value)
+            found[column] = _number(value, column) if column in _NUMBERS else str(value)
     mime = str(found.get("mime", "")).lower()
     time = str(found.get("timestamp", ""))
     found["revisit"] = mime == "warc/revisit"
     found["mime"] = None if found["revisit"] else mime or None
     found["timestamp"] = time[:14]
-    found["good"] = "url" in found and len(time) in (14, 17) and time.isdigit()
+    if "surt" not in found and "url" in found:
+        found["surt"] = shown(urlkey(found["url"].encode()))
+    found["good"] = "url" in found and len(time) in (14, 17) and _is_time(time)
     return found
 
 
-def _number(value: Any) -> int | None:
+def _is_time(digits: str) -> bool:
+    try:
+        check_digits(digits[:14].encode())
+    except BadDate:
+        return False
+    return digits.isascii() and digits.isdigit()
+
+
+def _number(value: Any, column: str) -> int | None:
     text = str(value)
-    return int(text) if text.isdigit() and len(text) < 19 else None
+    most = 9 if COLUMNS[column] == "INTEGER" else 18  # digits
+    return int(text) if text.isdigit() and len(text) <= most else None

@@ -83,11 +83,15 @@ def _of_cdxj(path: Path, end: str, beside: str) -> str:
 
 def _select(found: Mapping[str, str], rows: str, beside: str) -> str:
     url = f"regexp_replace({found['url']}, '^<(.*)>$', '\\1')"
-    is_time = f"regexp_full_match({found['timestamp']}, '[0-9]{{14}}(?:[0-9]{{3}})?')"
+    stamp = f"substr({found['timestamp']}, 1, 14)"
+    is_time = (
+        f"regexp_full_match({found['timestamp']}, '[0-9]{{14}}(?:[0-9]{{3}})?') "
+        f"AND try_strptime({stamp}, '%Y%m%d%H%M%S') IS NOT NULL"
+    )
     values = {
         **found,
         "url": url,
-        "timestamp": f"substr({found['timestamp']}, 1, 14)",
+        "timestamp": stamp,
         "revisit": f"coalesce({found.get('mime', 'NULL')} = 'warc/revisit', false)",
         "mime": f"nullif(lower({found['mime']}), 'warc/revisit')" if "mime" in found else "NULL",
         "beside": quoted(beside),

@@ -15,6 +15,9 @@ from dedupindex.errors import BadInput
 PLUGINS = "dedupindex.enrichments"
 """The group of entry points that name `Enrichment` objects of other packages."""
 
+_GZIP = 31  # what zlib calls it
+_GZIP_SIGN = b"\x1f\x8b"
+
 NEEDS = "needs packages: pip install 'dedupindex[corpus]'"
 
 
@@ -42,9 +45,12 @@ def _codings(text: str) -> list[str]:
 
 
 def _decoded(data: bytes, coding: str) -> bytes:
-    """Undo a content coding; what is not coded as its header says is taken as it is."""
+    """Undo a content coding; what is called gzip and begins otherwise is taken as it is.
+
+    Raises errors of their own for what is not coded as its header says in another way.
+    """
     if coding == "gzip":
-        return _inflated(data, 31) if data.startswith(b"\x1f\x8b") else data
+        return _inflated(data, _GZIP) if data.startswith(_GZIP_SIGN) else data
     if coding == "deflate":
         return _inflated(data, 15 if data[:1] and data[0] & 15 == 8 else -15)
     if coding == "br":
@@ -55,8 +61,16 @@ def _decoded(data: bytes, coding: str) -> bytes:
 
 
 def _inflated(data: bytes, bits: int) -> bytes:
-    inflater = zlib.decompressobj(bits)
-    return _within(inflater.decompress(data, MOST + 1))
+    """All members of a gzip; what follows them and is none is left out, as gzip itself does."""
+    pieces, length = [], 0
+    while True:
+        inflater = zlib.decompressobj(bits)
+        made = inflater.decompress(data, MOST + 1 - length)
+        pieces.append(made)
+        length += len(made)
+        data = inflater.unused_data
+        if bits != _GZIP or length > MOST or not data.startswith(_GZIP_SIGN):
+            return _within(b"".join(pieces))
 
 
 def _unbrotlied(data: bytes) -> bytes:
@@ -75,7 +89,7 @@ def _unbrotlied(data: bytes) -> bytes:
 def _unzstded(data: bytes) -> bytes:
     import zstandard
 
-    with zstandard.ZstdDecompressor().stream_reader(data) as stream:
+    with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as stream:
         return _within(stream.read(MOST + 1))
 
 

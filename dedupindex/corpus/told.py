@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from dedupindex.capture import Problem
+from dedupindex.corpus.captures import shown
 from dedupindex.corpus.lines import select
 from dedupindex.corpus.scanning import Task, scan
 from dedupindex.corpus.spool import Spool, relation
@@ -27,6 +28,7 @@ from dedupindex.remote import RemoteFile, is_remote, local
 from dedupindex.sources import expand
 from dedupindex.sources.kinds import HEAD, kind_of
 from dedupindex.timestamps import digits_of_date
+from dedupindex.urlkey import urlkey
 
 _KINDS = ("cdx", "cdxj")
 
@@ -112,6 +114,7 @@ class OfIndex:
                     if digest != capture.digest:
                         continue  # it stands under further digests, too
                     rows.add(
+                        surt=shown(urlkey(capture.url)),
                         timestamp=digits_of_date(capture.date).decode(),
                         url=url_as_json(capture.url)["url"],
                         mime=capture.mime.decode("latin-1") or None,
