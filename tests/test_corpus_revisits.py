@@ -105,3 +105,10 @@ def test_304_is_read_as_what_it_names(
         title = entry.get("payload", {}).get("string", {}).get("html", {}).get("title")
         assert title == ("right" if status == "304" else None)
         assert title or "original is not known" in entry["error"]
+
+
+def test_a_container_is_named_as_metadata_name_it(tmp_path: Path) -> None:
+    corpus = Corpus.from_cdx(archive(tmp_path, Page("http://a.org/", 1, html("x"))))
+    named = "container == 'a.warc.gz'"
+    assert corpus.where(named).count() == 1
+    assert corpus.filter("record").latest().where(named).count() == 1

@@ -61,6 +61,7 @@ class Capture(NamedTuple):
     to_url: str | None
     to_timestamp: str | None
     unmodified: bool
+    container: str | None  # as the metadata name it
     record: Place
     payload: Place | None  # of a revisit's original, None if there is none
 

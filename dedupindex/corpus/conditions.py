@@ -73,8 +73,6 @@ def _asked(capture: Capture, leaf: Leaf) -> Value:
         return hostname(capture.url)
     if leaf.name == "timestamp":
         return seconds(date_of_digits(capture.timestamp.encode()))
-    if leaf.name == "container":
-        return capture.record.container
     found: Value = getattr(capture, leaf.name)
     return found
 

@@ -175,8 +175,8 @@ def spool(
     order = f"k, {best.order}" if best is not None else 'container, "offset", url, "timestamp"'
     rows = database.execute(
         f'SELECT surt, "timestamp", url, mime, status, digest, redirect, meta, length, revisit, '
-        f'to_url, to_timestamp, coalesce(unmodified, false), container, beside, "offset", '
-        "at_container, at_beside, at_offset, "
+        "to_url, to_timestamp, coalesce(unmodified, false), container, container, beside, "
+        '"offset", at_container, at_beside, at_offset, '
         f"at_length, {key} AS k FROM chosen ORDER BY {order}"
     )
     with open(path, "wb") as stream:
@@ -199,7 +199,7 @@ def spool(
 
 
 def _capture(row: tuple[Any, ...], places: Places) -> Capture:
-    told, (container, beside, offset), there = row[:13], row[13:16], row[16:20]
+    told, (container, beside, offset), there = row[:14], row[14:17], row[17:21]
     at_container, at_beside, at_offset, at_length = there
     length, revisit = told[8], told[9]
     record = _place(places, container, beside, offset, length)

@@ -62,11 +62,11 @@ def _written(corpus: Kepts, name: str, stream: BinaryIO, report: Report) -> Iter
             try:
                 own = containers.ranged(capture.record)
                 check(own.record, capture.url, "another capture")
-                if own.record.type == DOCUMENT:
-                    raise Missing("it is of an ARC file: bin/convert makes WARC records of these")
                 original = None
                 if own.record.type == b"revisit" and capture.payload is not None:
                     original = containers.original(capture, own.record)
+                if any(one and one.record.type == DOCUMENT for one in (own, original)):
+                    raise Missing("it is of an ARC file: bin/convert makes WARC records of these")
                 for found, place in ((original, capture.payload), (own, capture.record)):
                     if found is None or place is None or not once.first(place):
                         continue
