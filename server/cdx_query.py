@@ -192,8 +192,13 @@ def _one_of(given: dict[str, bytes], name: str, values: tuple[str, ...], default
     return value
 
 
+def _meant(url: bytes) -> str:
+    """What a URL without matchType asks for, as pywb and OutbackCDX have it."""
+    return "prefix" if url.endswith(b"*") else "domain" if url.startswith(b"*.") else "exact"
+
+
 def _match(given: dict[str, bytes]) -> str:
-    value = _text(given, "matchType") or "exact"
+    value = _text(given, "matchType") or _meant(given.get("url", b""))
     if value in ("prefix", "host", "domain", "range"):
         raise BadQuery(
             f"matchType={value} cannot be answered: URLs are found by their hash, which has no "

@@ -221,6 +221,7 @@ def test_an_index_without_a_list_says_how_to_get_one(path: str, make_index: Make
         "", "url=", "url=a&url=b", "url=a&limit=x", "url=a&from=2020-01", "url=a&to=x",
         "url=a&sort=up", "url=a&sort=closest", "url=a&closest=20261340", "url=a&output=xml",
         "url=a&matchType=prefix", "url=a&matchType=host", "url=a&matchType=domain",
+        "url=http://a/*", "url=*.example.org",
         "url=a&matchType=near", "url=a&fl=color", "url=a&fl=url&fields=url", "url=a&page=2",
         "url=a&filter=x", "url=a&filter=color:red", "url=a&filter=~url:(",
         "url=a&filter=url:(a%2B)%2B",

@@ -14,6 +14,7 @@ import duckdb
 import pytest
 import zstandard
 
+from dedupindex.cli import main
 from dedupindex.corpus import Corpus
 from dedupindex.errors import BadInput, DedupError
 from dedupindex.processes import in_turn
@@ -233,3 +234,30 @@ def test_tasks_in_turn(jobs: int) -> None:
     run: Callable[[], list[int]] = lambda: list(in_turn(_squared, 2, tasks(30), jobs, _lost))  # noqa: E731
     with pytest.raises(ValueError, match="21"):
         run()
+
+
+def test_nothing_that_is_read_is_written_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arc = tmp_path / "arc"
+    arc.mkdir()
+    source = news(arc)
+    files = {path: path.read_bytes() for path in arc.iterdir()}
+    [first, *_] = sorted(path for path in files if path.name.endswith(".warc.gz"))
+    for out in (first, arc / "x" / ".." / first.name):
+        assert main(["corpus", str(arc), "-o", str(out)]) == BadInput.exit_status, out
+        assert "is ever overwritten" in capsys.readouterr().err
+    (tmp_path / "new.cdxj").write_text("a list of something else")
+    with pytest.raises(BadInput, match="new.cdxj is there"):
+        Corpus.of(arc).save_as_warc(tmp_path / "new.warc.gz")
+    odd = arc / "captures"
+    source.rename(odd)
+    with pytest.raises(BadInput, match="is read as a SOURCE"):
+        Corpus.from_cdx(odd, containers=arc).save_as_json(odd)
+    (tmp_path / "link.jsonl").symlink_to(first)
+    with pytest.raises(BadInput, match="overwritten"):
+        Corpus.of(arc).save_as_json(tmp_path / "link.jsonl")
+    odd.rename(source)
+    assert {path: path.read_bytes() for path in arc.iterdir()} == files
+    for _ in range(2):  # our own may be made anew
+        assert Corpus.of(arc).save_as_json(arc / "o.jsonl").entries

@@ -120,7 +120,8 @@ def test_an_archive_and_what_a_revisit_needs(
     assert listed.read_text().count("\n") == 1
     assert cover(*words, "--where", "timestamp > '2017-03-06T04:02'") == 0
     assert "stay: 1 of 1; covered: 0" in capsys.readouterr().out
-    assert cover(out, "--relation", EXAMPLE, "-o", out, "--where", "status == 200") == 4
+    other = tmp_path / "other.jsonl"
+    assert cover(out, "--relation", EXAMPLE, "-o", other, "--where", "status == 200") == 4
     assert "are of archives" in capsys.readouterr().err
 
 
@@ -319,3 +320,23 @@ def test_an_update_is_as_good_as_a_run_on_all(
     assert updated.pairs == whole.pairs
     assert len(updated.kept) == len(whole.kept)
     assert not uncovered({one["id"] for one in documents}, updated.kept, whole.pairs)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-o", "pages.jsonl"],
+        ["-o", "new.jsonl", "--list", "pages.jsonl"],
+        ["-o", "new.jsonl", "--report", "new.jsonl"],
+        ["-o", "my.warc.gz"],
+    ],
+)
+def test_nothing_that_is_read_is_written_over(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path / "pages.jsonl", VERSIONS)
+    (tmp_path / "my.warc.gz").write_bytes(b"an archive")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    assert cover("pages.jsonl", "--relation", EXAMPLE, *words) == 4
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before

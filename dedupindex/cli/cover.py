@@ -16,6 +16,7 @@ import click
 
 from dedupindex.cli.common import SPARK, Command, print_json, say, warn
 from dedupindex.cli.progress import shown
+from dedupindex.corpus.apart import keep_apart
 from dedupindex.cover import page, result, store
 from dedupindex.cover.covering import Covered
 from dedupindex.cover.reading import gather, lines_of
@@ -136,6 +137,7 @@ def command(
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave no file that is not whole
     wanted = parse(_text(relation))
     chosen = Options(jobs=jobs or len(os.sched_getaffinity(0)), per_host=min_per_host, **options)
+    keep_apart([one for one in (out, listed, shown_on) if one is not None], sources)
     made = _Made(out, listed, shown_on, updatable or update is not None, as_json)
     beside = out.absolute().parent
     with (

@@ -14,7 +14,8 @@ from typing import Any
 
 import orjson
 
-from dedupindex.corpus import conditions, output
+from dedupindex.corpus import conditions, output, warcs
+from dedupindex.corpus.apart import keep_apart
 from dedupindex.corpus.asking import OfServer, is_server
 from dedupindex.corpus.choosing import ONCE, RESOLVE, REVISITS, Best, best_of, choose
 from dedupindex.corpus.conditions import Condition
@@ -206,9 +207,7 @@ class Corpus:
 
     def save_as_warc(self, path: str | Path) -> Report:
         """The records themselves, and a CDXJ beside them; see `warcs`."""
-        from dedupindex.corpus.warcs import as_warc
-
-        return self._saved(path, as_warc)
+        return self._saved(path, warcs.as_warc)
 
     # --- how -----------------------------------------------------------------------------------
 
@@ -256,9 +255,11 @@ class Corpus:
         )
 
     def _saved(self, path: str | Path, save: output.Save) -> Report:
-        report = Report()
+        report, path = Report(), Path(path)
+        beside = [warcs.index_of(path)] if path.name.endswith(warcs.ENDING) else []
+        keep_apart([path, *beside], (*getattr(self.told, "sources", ()), *self.told.places))
         begin = time.monotonic()
-        save(self, Path(path), report)
+        save(self, path, report)
         report.seconds = time.monotonic() - begin
         return report
 

@@ -38,11 +38,16 @@ _LEVEL = 6  # of deflate, for records that are packed here
 _CLOSING = b"\r\n\r\n"
 
 
+def index_of(path: Path) -> Path:
+    """The CDXJ that is written beside a WARC."""
+    return path.with_name(path.name.removesuffix(ENDING) + ".cdxj")
+
+
 def as_warc(corpus: Kepts, path: Path, report: Report) -> None:
     """Write `path`, which ends with ``.warc.gz``, and its CDXJ; raises `BadInput`."""
     if not path.name.endswith(ENDING):
         raise BadInput(f"{path}: a WARC is written to a name that ends with {ENDING}")
-    beside = path.with_name(path.name.removesuffix(ENDING) + ".cdxj")
+    beside = index_of(path)
     with whole(beside) as index, whole(path) as stream:
         index.writelines(in_order(_written(corpus, path.name, stream, report)))
         stream.flush()
