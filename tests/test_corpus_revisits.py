@@ -57,9 +57,10 @@ def test_a_place_that_metadata_name_is_of_the_capture_that_is_there(tmp_path: Pa
         assert entry["payload"]["string"]["html"]["title"] == "same"
         of = entry["record"].get("revisitOf", {}).get("originalUrl")
         assert of == ("http://orig.org/" if one in known else None)
-        report = corpus.save_as_warc(tmp_path / "o" / "x.warc.gz")
+        name = f"x{len(known)}"
+        report = corpus.save_as_warc(tmp_path / "o" / f"{name}.warc.gz")
         assert not report.errors
-        lines = (tmp_path / "o" / "x.cdxj").read_text().splitlines()
+        lines = (tmp_path / "o" / f"{name}.cdxj").read_text().splitlines()
         assert [text.split(" ")[:2] for text in lines] == [
             ["org,orig)/", one.timestamp], ["org,rev)/", again.timestamp],
         ]  # fmt: skip
