@@ -28,6 +28,7 @@ _HOW = (
 )
 _STYLE = (
     picture.STYLE + ".bar{vertical-align:middle}rect.kept{fill:#1f6fb5}rect.covered{fill:#b35c00}"
+    "th+td:last-child{white-space:normal;overflow-wrap:anywhere}"  # relations are long
     "rect.rest{fill:#8882}table.bars td{min-width:20rem;width:100%}.key{margin:0 .3rem 0 1rem}"
 )
 
