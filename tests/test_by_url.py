@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dedupindex.build.stage import judge_of
 from dedupindex.capture import Capture, Covers, Evidence
 from dedupindex.crawls.captures import add
 from dedupindex.crawls.crawl import Seen
@@ -234,8 +235,8 @@ def listed(index: Path, store: Store, url: bytes, asker: str = "") -> list[Captu
 
 
 def report(store: Store, name: str, *captures: Capture) -> None:
-    with store.writing() as writing:
-        add(writing, writing.crawl(name), captures, BY_URL, lambda capture: "")
+    judge = judge_of(BY_URL)
+    store.write(lambda writing: add(writing, writing.crawl(name), captures, BY_URL, judge))
 
 
 def test_crawls_list_what_their_askers_see(make_index: MakeIndex) -> None:

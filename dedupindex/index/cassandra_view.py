@@ -30,7 +30,6 @@ from dedupindex.index.cells import (
     digest_of_key,
     digest_prefix,
     entries_of,
-    urlkey_hash,
 )
 from dedupindex.index.cql import Row, Session
 from dedupindex.index.decoding import Decoding
@@ -144,23 +143,11 @@ class CassandraView(Decoding):
         key = self.keys.of(digest, capture.url)
         return self.denied_in(key, self.cell(key), capture)
 
-    def at_url(self, url: bytes) -> Iterator[Capture]:
-        found = self._listed(self.keys.tail(url)[: byurl.URL])
-        return (capture for capture in found if capture.url == url)
-
-    def at_urlkey(self, key: bytes) -> Iterator[Capture]:
-        if not self.keys.canonical:
-            raise StrategyUnavailable(byurl.MISSING)
-        found = self._listed(urlkey_hash(key))
-        return (capture for capture in found if urlkey(capture.url) == key)
-
-    def _listed(self, sought: bytes) -> Iterator[Capture]:
-        """Captures whose keys, after their own digest, begin so."""
+    def cells_at(self, sought: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """See `Decoding`."""
         for key in self.listed(sought):
-            cell = self.cell(key)
-            for capture in self.decoded(key, cell) if cell else ():
-                if capture.digest == digest_of_key(key):
-                    yield capture
+            if cell := self.cell(key):
+                yield key, cell
 
     def listed(self, sought: bytes) -> Iterator[bytes]:
         """The keys that are listed by URL and, after the digest, begin so.

@@ -21,7 +21,6 @@ from dedupindex.index.cells import (
     canonical_prefix,
     digest_of_key,
     digest_prefix,
-    urlkey_hash,
 )
 from dedupindex.index.decoding import Decoding
 from dedupindex.index.lmdb_trees import Trees, key_of, short, text_of
@@ -82,27 +81,14 @@ class LmdbView(Decoding):
         except lmdb.Error as error:
             raise IndexUnavailable(f"the index cannot be read: {error}") from error
 
-    def at_url(self, url: bytes) -> Iterator[Capture]:
-        found = self._listed(self.keys.tail(url)[: byurl.URL])
-        return (capture for capture in found if capture.url == url)
-
-    def at_urlkey(self, key: bytes) -> Iterator[Capture]:
-        if not self.keys.canonical:
-            raise StrategyUnavailable(byurl.MISSING)
-        found = self._listed(urlkey_hash(key))
-        return (capture for capture in found if urlkey(capture.url) == key)
-
-    def _listed(self, sought: bytes) -> Iterator[Capture]:
-        """Captures whose keys, after their own digest, begin so."""
+    def cells_at(self, sought: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """See `Decoding`."""
         if self.trees.urls is None:
             raise StrategyUnavailable(byurl.MISSING)
         trees = self.trees
         try:
             for prefix in byurl.prefixes(self.txn, trees.captures, trees.urls, sought):
-                for key, cell in self._under(prefix):
-                    for capture in self.decoded(key, cell):
-                        if capture.digest == digest_of_key(key):
-                            yield capture
+                yield from self._under(prefix)
         except lmdb.Error as error:
             raise IndexUnavailable(f"the index cannot be read: {error}") from error
 

@@ -11,25 +11,22 @@ from urllib.parse import urlencode
 
 import pytest
 
-from dedupindex.build.stage import judge_of
-from dedupindex.capture import Capture, Covers, Evidence
+from dedupindex.capture import Covers, Evidence
 from dedupindex.crawls import life
-from dedupindex.crawls.captures import add
 from dedupindex.crawls.crawl import Seen
-from dedupindex.crawls.store import Store, make_store
-from dedupindex.crawls.view import Both, Visible
+from dedupindex.crawls.store import make_store
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput, StrategyUnavailable
-from dedupindex.index import cassandra_urls, open_index
+from dedupindex.index import cassandra_urls
 from dedupindex.index.address import Address
 from dedupindex.index.cql import Statement, Use, connect
-from dedupindex.index.identity import Settings, read_identity
+from dedupindex.index.identity import Settings
 from dedupindex.urlkey import urlkey
 from tests.captures import capture, sha1
 from tests.engine_bench import Bench
 from tests.peers.cassandra import Keyspaces
 from tests.peers.test_cassandra_commands import Run, address, cdx, label, run
-from tests.test_by_url import BY_URL, UPPER, WWW, A, B, agrees
+from tests.test_by_url import BY_URL, UPPER, WWW, A, B, agrees, listed, report
 from tests.test_crawls_live import send
 from tests.test_server_live import serving
 
@@ -101,15 +98,6 @@ def test_without_a_list_nobody_is_told_that_there_is_nothing(engine: str, tmp_pa
         list(view.at_url(A))
 
 
-def listed(index: Path, store: Store, asker: str = "") -> list[Capture]:
-    keys = read_identity(index).settings.keys()
-    with closing(open_index(index)) as engine, engine.view() as base, store.reading() as reading:
-        view = Both(base, reading, Visible(list(reading.crawls()), asker), keys)
-        found = sorted(view.at_url(A))
-        assert found == sorted(one for one in view.at_urlkey(urlkey(A)) if one.url == A)
-        return found
-
-
 def test_crawls_list_what_their_askers_see(
     engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,20 +105,17 @@ def test_crawls_list_what_their_askers_see(
     bench = Bench(tmp_path, engine, BY_URL)
     bench.load([capture(1, A)])
     with closing(make_store(bench.index)) as store:
-
-        def report(name: str, *items: Capture) -> None:
-            judge = judge_of(BY_URL)
-            store.write(lambda writing: add(writing, writing.crawl(name), items, BY_URL, judge))
-
         for name, seen in (("own", Seen.OWN), ("shared", Seen.ALL)):
             store.write(partial(life.begin, name=name, seen=seen, covers=Covers.STORED))
-        report("own", capture(2, A), capture(1, A), capture(2, B))
-        report("shared", capture(3, A), capture(1, A))
-        digests = [[one.digest for one in listed(bench.index, store, who)] for who in ("", "own")]
+        report(store, "own", capture(2, A), capture(1, A), capture(2, B))
+        report(store, "shared", capture(3, A), capture(1, A))
+        digests = [
+            [one.digest for one in listed(bench.index, store, A, who)] for who in ("", "own")
+        ]
         assert digests == [sorted(map(sha1, (1, 3))), sorted(map(sha1, (1, 2, 3)))]
         store.write(partial(life.commit, name="own"))
         store.write(partial(life.cancel, name="shared"))
-        assert [one.digest for one in listed(bench.index, store)] == sorted(map(sha1, (1, 2)))
+        assert [one.digest for one in listed(bench.index, store, A)] == sorted(map(sha1, (1, 2)))
     with bench.open() as opened:
         assert opened.check() == []
 
