@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile
+from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
 
 import blake3
 import pytest
 
 from dedupindex.capture import Capture, Item, Problem
 from dedupindex.sources.wacz import WaczSource
+from dedupindex.warc.wacz import place_of
 from tests.warc_cases import gz, request, response, word
 
 A = gz(request()) + gz(response())
@@ -83,6 +84,22 @@ def test_file_that_is_not_where_the_directory_says(tmp_path: Path) -> None:
     path.write_bytes(data)
     _, items = read(path)
     assert [word(item) for item in items] == ["problem", "capture"]
+
+
+def test_file_that_would_end_behind_the_zip(tmp_path: Path) -> None:
+    path = wacz(tmp_path / "x.wacz", {"archive/a.warc": b"x" * 100})
+    data = path.read_bytes()
+    with ZipFile(path) as container:
+        (info,) = (one for one in container.infolist() if one.filename == "archive/a.warc")
+
+    def read(at: int, count: int) -> bytes:
+        return data[at : at + count]
+
+    begin, size = place_of(info, read, len(data))
+    assert data[begin : begin + size] == b"x" * 100
+    assert place_of(info, read, begin + size) == (begin, size)
+    with pytest.raises(BadZipFile, match="not where the zip's directory says"):
+        place_of(info, read, begin + size - 1)
 
 
 def test_deflated_file_with_a_flipped_bit(tmp_path: Path) -> None:

@@ -6,25 +6,15 @@ WARC in it is a container of its own, ``<wacz>/archive/<name>``, with offsets in
 
 from __future__ import annotations
 
-import re
-import struct
-import zlib
 from collections.abc import Iterator
 from typing import Self
-from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
-
-import orjson
+from zipfile import ZipFile, ZipInfo
 
 from dedupindex.capture import Item, Problem
 from dedupindex.sources.protocol import GROWING
 from dedupindex.sources.warc import WarcSource
+from dedupindex.warc.wacz import BROKEN, archived, check, place_of, why_nothing
 from dedupindex.warc.window import Openable, Window, open_window, spool
-
-_ARCHIVED = re.compile(r"archive/.+\.(?:w?arc)(?:\.gz)?", re.IGNORECASE)
-_MOST_JSON = 16 << 20  # bytes of a datapackage.json that is read
-_LOCAL_HEADER = struct.Struct("<4s22xHH")  # mark, lengths of name and extra field
-_ENCRYPTED = 1
-_BROKEN = (BadZipFile, OSError, ValueError, EOFError, zlib.error, NotImplementedError, RuntimeError)
 
 
 class WaczSource:
@@ -72,7 +62,7 @@ class WaczSource:
         try:
             with ZipFile(window.file) as container:
                 yield from self._inner(container)
-        except _BROKEN as error:
+        except BROKEN as error:
             yield Problem(self.name, 0, f"is no whole zip file: {error}")
         self.content_hash = window.content_hash()
         self.changed = window.changed()
@@ -81,11 +71,11 @@ class WaczSource:
             yield Problem(self.name, self.size, GROWING)
 
     def _inner(self, container: ZipFile) -> Iterator[Item]:
-        members = [info for info in container.infolist() if _ARCHIVED.fullmatch(info.filename)]
+        members = archived(container)
         if not members:
-            yield Problem(self.name, 0, _why_nothing(container))
+            yield Problem(self.name, 0, why_nothing(container))
         seen = set()
-        for info in sorted(members, key=lambda info: info.header_offset):
+        for info in members:
             name = f"{self.name}/{info.filename}"
             if name in seen:
                 yield Problem(
@@ -95,7 +85,7 @@ class WaczSource:
             seen.add(name)
             try:
                 inner = self._open(container, info, name)
-            except _BROKEN as error:
+            except BROKEN as error:
                 yield Problem(name, info.header_offset, f"cannot be read from its WACZ: {error}")
                 continue
             self._begin, self._reading = info.header_offset, inner
@@ -107,40 +97,12 @@ class WaczSource:
     def _open(self, container: ZipFile, info: ZipInfo, name: str) -> WarcSource:
         """A source for one inner file: in place if it is stored, spooled if it is deflated."""
         source: Window
-        if info.flag_bits & _ENCRYPTED:
-            raise BadZipFile("it is encrypted")
-        if info.compress_type == ZIP_STORED:
-            source = Window(self._window.file, name, base=self._data_of(info), size=info.file_size)
+        if check(info):
+            begin, size = place_of(info, self._window.read, self.size)
+            source = Window(self._window.file, name, base=begin, size=size)
         else:
             with container.open(info) as packed:
                 source = Window(spool(packed), name)
         return WarcSource(
             name, source, also=self._also, etag=self._etag, verify_block=self._verify_block
         )
-
-    def _data_of(self, info: ZipInfo) -> int:
-        """Where the bytes of a stored file begin, behind its local header."""
-        header = self._window.read(info.header_offset, _LOCAL_HEADER.size)
-        if len(header) < _LOCAL_HEADER.size:
-            raise BadZipFile("it is not where the zip's directory says")
-        mark, name, extra = _LOCAL_HEADER.unpack(header)
-        begin = info.header_offset + _LOCAL_HEADER.size + int(name) + int(extra)
-        if mark != b"PK\x03\x04" or begin + info.file_size > self.size:
-            raise BadZipFile("it is not where the zip's directory says")
-        return begin
-
-
-def _why_nothing(container: ZipFile) -> str:
-    """What to say of a WACZ without a WARC file."""
-    names = container.namelist()
-    nested = [name for name in names if name.lower().endswith(".wacz")]
-    if not nested and "datapackage.json" in names:
-        with container.open("datapackage.json") as stream:
-            package = orjson.loads(stream.read(_MOST_JSON))
-        resources = package.get("resources") if isinstance(package, dict) else None
-        resources = resources if isinstance(resources, list) else []
-        named = [str(part.get("path", "")) for part in resources if isinstance(part, dict)]
-        nested = [path for path in named if path.lower().endswith(".wacz")]
-    if nested:
-        return f"only names other WACZ files ({nested[0]}, …): give those instead"
-    return "holds no WARC file below archive/"
