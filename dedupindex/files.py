@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from dedupindex.errors import IndexBusy
+from dedupindex.errors import BadInput, IndexBusy
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -19,19 +19,55 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[BinaryIO]:
-    """As `write_whole`, for what comes piece by piece: `path` appears when the block ends well."""
+def whole(path: Path, *, new: bool = False) -> Iterator[BinaryIO]:
+    """As `write_whole`, for what comes piece by piece: `path` appears when the block ends well.
+
+    What is `new` takes the place of nothing, not even of what somebody else has just written;
+    raises `BadInput`.
+    """
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with open(beside, "wb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        os.replace(beside, path)
+        if new:
+            _appear(beside, path)
+        else:
+            os.replace(beside, path)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
+
+
+def taken(path: Path) -> BadInput:
+    """What is to be said of an archive that is there already."""
+    return BadInput(
+        f"{path} is there, and no archive is ever overwritten: name another, or remove it"
+    )
+
+
+def _appear(beside: Path, path: Path) -> None:
+    try:
+        os.link(beside, path)
+    except FileExistsError:
+        raise taken(path) from None
+    except OSError:  # a file system without hard links
+        if os.path.lexists(path):
+            raise taken(path) from None
+        os.replace(beside, path)
+    else:
+        os.unlink(beside)
+
+
+def check_name(path: str) -> None:
+    """Raise `BadInput` for a name that is no UTF-8: neither JSON nor DuckDB can spell it."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        shown = os.fsencode(path).decode("utf-8", "backslashreplace")
+        raise BadInput(f"{shown}: this name is no UTF-8: rename it, or give it a link") from None
 
 
 def sync_directory(path: Path) -> None:

@@ -42,22 +42,39 @@ def workers(
     patient: bool = False,
     threads: bool = False,
 ) -> Iterator[ProcessPoolExecutor]:
+    """As `_pool`; raises `DedupError` if a process is killed."""
+    from concurrent.futures import BrokenExecutor
+
+    try:
+        with _pool(count, begin, *shared, patient=patient, threads=threads) as pool:
+            yield pool
+    except BrokenExecutor as error:
+        raise DedupError(_KILLED) from error
+
+
+@contextmanager
+def _pool(
+    count: int,
+    begin: Callable[..., None] | None,
+    *shared: Any,
+    patient: bool = True,
+    threads: bool = False,
+) -> Iterator[ProcessPoolExecutor]:
     """A pool of processes that do not outlive this one; each calls ``begin(*shared)`` first.
 
-    Raises `DedupError` if one of them is killed. When the block fails, nothing more is begun; where
-    tasks hold what must not be let go of before their end, it is waited for (`patient`). Who has
-    `threads` says so.
+    Ctrl-C interrupts them all, and they leave that to this one. When the block fails, nothing more
+    is begun; where tasks hold what must not be let go of before their end, it is waited for
+    (`patient`). Who has `threads` says so.
     """
     from concurrent.futures import ProcessPoolExecutor
-    from concurrent.futures.process import BrokenProcessPool
 
     with ProcessPoolExecutor(
         count, _context(threads=threads), initializer=_begin, initargs=(os.getpid(), begin, *shared)
     ) as pool:
         try:
+            with _undisturbed():
+                pool.submit(int)  # they begin now
             yield pool
-        except BrokenProcessPool as error:
-            raise DedupError(_KILLED) from error
         except BaseException:
             pool.shutdown(wait=patient, cancel_futures=True)
             raise
@@ -74,7 +91,19 @@ def _context(*, threads: bool = False) -> BaseContext:
     return get_context("spawn" if threads else "fork")
 
 
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ctrl-C waits for the end of the block: a pool that is begun by half cannot be ended."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _begin(parent: int, begin: Callable[..., None] | None, *shared: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # so, and whatever it does itself when told that
     _die_with(parent)
     if begin is not None:
         begin(*shared)
@@ -114,16 +143,18 @@ def in_turn(
     tasks: Iterable[T],
     jobs: int,
     killed: Callable[[T], Iterator[R]],
+    more: Callable[[R], T | None] = lambda result: None,
 ) -> Iterator[R]:
     """``work(shared, task)`` for every task, in `jobs` processes; results in the order of tasks.
 
-    Tasks are taken as they are needed, so that there may be any number. Hostile input may kill the
+    Tasks are taken as they are needed, so that there may be any number. Where a result leaves
+    something to be done, `more` is the task that comes next. Hostile input may kill the
     process that reads it: what was in hand then is done again, each task in a process of its own,
     and `killed` yields the results in place of one that kills that, too.
     """
     if jobs <= 1:
         for task in tasks:
-            yield work(shared, task)
+            yield from to_its_end(lambda task: iter([work(shared, task)]), task, more)
         return
     from concurrent.futures import BrokenExecutor
 
@@ -131,7 +162,7 @@ def in_turn(
     while True:
         taken: deque[T] = deque()
         futures: deque[Future[R]] = deque()
-        with _pool(jobs, shared) as pool:
+        with _pool(jobs, _take, shared) as pool:
             try:
                 while True:
                     for task in islice(left, _AHEAD * jobs - len(taken)):
@@ -142,11 +173,27 @@ def in_turn(
                     result = futures[0].result()
                     taken.popleft()
                     futures.popleft()
+                    if (rest := more(result)) is not None:
+                        taken.appendleft(rest)
+                        futures.appendleft(pool.submit(_work, work, rest))
                     yield result
             except BrokenExecutor:
                 pass
         for task in taken:
-            yield from alone(work, shared, task, killed)
+            yield from to_its_end(lambda task: alone(work, shared, task, killed), task, more)
+
+
+def to_its_end(
+    do: Callable[[T], Iterator[R]], task: T, more: Callable[[R], T | None]
+) -> Iterator[R]:
+    """What is done of a task, and of all that it leaves to be done."""
+    left: T | None = task
+    while left is not None:
+        now, left = left, None
+        for result in do(now):
+            rest = more(result)
+            left = left if rest is None else rest
+            yield result
 
 
 def alone(
@@ -155,7 +202,7 @@ def alone(
     """``work(shared, task)`` in a process of its own, or what `killed` yields if that is killed."""
     from concurrent.futures import BrokenExecutor
 
-    with _pool(1, shared) as pool:
+    with _pool(1, _take, shared) as pool:
         try:
             result = pool.submit(_work, work, task).result()
         except BrokenExecutor:
@@ -164,21 +211,6 @@ def alone(
         yield from killed(task)
     else:
         yield result
-
-
-@contextmanager
-def _pool(jobs: int, shared: Any) -> Iterator[ProcessPoolExecutor]:
-    """Processes that have what is shared; that one of them was killed is for the caller to see."""
-    from concurrent.futures import ProcessPoolExecutor
-
-    with ProcessPoolExecutor(
-        jobs, _context(), initializer=_begin, initargs=(os.getpid(), _take, shared)
-    ) as pool:
-        try:
-            yield pool
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
 
 
 def hurry(seconds: float) -> None:
@@ -194,8 +226,6 @@ _shared: list[Any] = []  # of a worker process
 
 
 def _take(shared: Any) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # so, and whatever it does itself when told that
     gc.freeze()  # what was there before stays: collecting would look at all of it again and again
     _shared[:] = [shared]
 

@@ -182,6 +182,24 @@ def web(
         yield server
 
 
+class _Telling(_Handler):
+    def __init__(self, *args: Any, tell: Callable[[str], tuple[int, bytes]]) -> None:
+        self.tell = tell
+        super().__init__(*args)
+
+    def do_GET(self) -> None:
+        fault = self.note()
+        status, body = self.tell(self.path)
+        self.answer(status, [], body, fault)
+
+
+@contextmanager
+def telling(tell: Callable[[str], tuple[int, bytes]]) -> Iterator[Server]:
+    """A web server that answers a path, with its query, as a function says: status and body."""
+    with _running(partial(_Telling, tell=tell)) as server:
+        yield server
+
+
 @dataclass
 class Bucket:
     """A bucket of its own in an object store, and the server that is asked for it."""

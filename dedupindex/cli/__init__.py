@@ -98,5 +98,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return DedupError.exit_status
     except (KeyboardInterrupt, click.Abort):
         click.echo("dedupindex: interrupted", err=True)
+        if argv is None:  # this process is the command's own
+            _leave_workers(130)
         return 130
     return status if isinstance(status, int) else 0
+
+
+def _leave_workers(status: int) -> None:
+    """End here if processes are still at tasks of which nobody wants to know any more.
+
+    All that this one held is let go of by now, and they end with it; Python would wait for them.
+    """
+    multiprocessing = sys.modules.get("multiprocessing")
+    if multiprocessing is not None and multiprocessing.active_children():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)

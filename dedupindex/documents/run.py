@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import signal
 import socket
 import sqlite3
 import time
@@ -173,8 +172,7 @@ def _hash_all(found: Iterable[Found], jobs: int) -> Iterator[list[Hashed]]:
         return
     from concurrent.futures import FIRST_COMPLETED, Future, wait
 
-    with workers(jobs, _ignore_interrupt) as pool:
-        pool.submit(len, ()).result()  # they start now: listing a store makes threads here
+    with workers(jobs) as pool:  # which are there before listing a store makes threads here
         pending: set[Future[list[Hashed]]] = set()
         for batch in _batches(found):
             pending.add(pool.submit(hash_all, jobs, batch))
@@ -201,8 +199,3 @@ def _batches(found: Iterable[Found]) -> Iterator[list[Found]]:
             batch, size = [], 0
     if batch:
         yield batch
-
-
-def _ignore_interrupt() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
 import duckdb
 
-from dedupindex.files import sync_directory
+from dedupindex.files import check_name, sync_directory
 from dedupindex.manifest.line import TYPES, Line
 
 _ODD = re.compile(rb'[\x00-\x08\x0a-\x1f"\x7f]').search
@@ -131,11 +131,22 @@ def _odd_codes(codes: bytes) -> bool:
     return bool(_ODD(codes)) or b"\t" in codes or codes.count(b"|") != 1
 
 
+def from_json(files: Sequence[Path], columns: Mapping[str, str], longest: int) -> str:
+    """SQL for lines of JSON objects of at most so many bytes, by the columns and their types."""
+    paths = ", ".join(quoted(literal(path)) for path in files)
+    types = ", ".join(f"{quoted(name)}: {quoted(kind)}" for name, kind in columns.items())
+    return (
+        f"read_json([{paths}], format = 'newline_delimited', maximum_object_size = {longest}, "
+        f"columns = {{{types}}})"
+    )
+
+
 def quoted(text: str) -> str:
     """A string as SQL spells it."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def literal(path: Path) -> str:
-    """A path as DuckDB reads one that is no glob."""
+    """A path as DuckDB reads one that is no glob; raises `BadInput`."""
+    check_name(str(path))
     return "".join(f"[{char}]" if char in "*?[" else char for char in str(path))

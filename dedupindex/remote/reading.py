@@ -13,10 +13,11 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dedupindex.errors import BadSource
-from dedupindex.remote.address import WEB, kept, scheme_of
+from dedupindex.remote.address import WEB, is_remote, kept, scheme_of
 from dedupindex.remote.stores import (
     Facts,
     facts,
@@ -40,6 +41,11 @@ if TYPE_CHECKING:
         pass
 else:
     _File = io.RawIOBase
+
+
+def opened(path: str) -> BinaryIO:
+    """A file here, or an object elsewhere, to be read at will; raises `OSError`, `BadSource`."""
+    return RemoteFile(path) if is_remote(path) else open(path, "rb")
 
 
 class RemoteFile(_File):
@@ -171,15 +177,27 @@ class RemoteFile(_File):
                 store, path = store_of(self._address)
                 self._opened = store.open(path, "rb", **self._unbuffered())
             try:
-                self._opened.seek(offset)
-                data: bytes = self._opened.read(length)
-                return data[:length]
+                return self._asked(offset, length)
             except ValueError:  # fsspec's word for a web server that sends no ranges
                 if scheme_of(self._address) not in WEB:
                     raise
                 self._spooled = patiently(self._address, self._spool)
         self._spooled.seek(offset)
         return self._spooled.read(length)
+
+    def _asked(self, offset: int, length: int) -> bytes:
+        """What fsspec reads.
+
+        It keeps an error in the frame that raises it, a circle that would hold on to all that the
+        frames of its callers hold until the collector comes, on whatever thread.
+        """
+        try:
+            self._opened.seek(offset)
+            data: bytes = self._opened.read(length)
+        except Exception as error:
+            clear_frames(error.__traceback__)
+            raise
+        return data[:length]
 
     def _unbuffered(self) -> dict[str, Any]:
         """How fsspec opens a file without reading more of it than it is asked for."""

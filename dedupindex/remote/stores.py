@@ -84,10 +84,7 @@ def store_of(address: str) -> tuple[Any, str]:
 
         store, path = url_to_fs(address, use_listings_cache=False, **_options(address))
     except ImportError as error:
-        raise BadSource(
-            f"{kept(address)} needs packages: pip install 'dedupindex[remote]' for s3://, https:// "
-            f"and http:// ({error})"
-        ) from error
+        raise _needs(address, error) from error
     except Exception as error:
         raise BadSource(f"{kept(address)} cannot be read: {said_by(error)}") from error
     if hasattr(store, "retries"):
@@ -95,6 +92,25 @@ def store_of(address: str) -> tuple[Any, str]:
     if scheme_of(address) in WEB:
         _list_strictly(store)
     return store, path
+
+
+def check_reader(address: str) -> None:
+    """Raise `BadSource` if packages are missing to read this; asks nobody, and begins no thread."""
+    try:
+        from fsspec import get_filesystem_class
+
+        get_filesystem_class(scheme_of(address))
+    except ImportError as error:
+        raise _needs(address, error) from error
+    except ValueError:
+        pass  # a scheme that it does not know, of which reading tells
+
+
+def _needs(address: str, error: ImportError) -> BadSource:
+    return BadSource(
+        f"{kept(address)} needs packages for s3://, https:// and http://: pip install "
+        f"'dedupindex[remote]', or in a checkout .venv/bin/pip install '.[remote]' ({error})"
+    )
 
 
 def _list_strictly(store: Any) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from dedupindex.manifest.spool import quoted
+from dedupindex.manifest.spool import literal, quoted
 from dedupindex.manifest.store import Manifest
 from dedupindex.manifest.text import Hint, in_text, read_text
 from dedupindex.resolve.engine import Database, number, working
@@ -133,7 +133,7 @@ def _take(database: Database, spool: Path, hints: Iterable[Hint]) -> None:
 def _csv(path: Path, types: dict[str, str]) -> str:
     columns = ", ".join(f"{quoted(name)}: {quoted(kind)}" for name, kind in types.items())
     return (
-        f"SELECT * FROM read_csv({quoted(str(path))}, auto_detect = false, header = false, "
+        f"SELECT * FROM read_csv({quoted(literal(path))}, auto_detect = false, header = false, "
         f"delim = '\\t', quote = '', escape = '', nullstr = 'NULL', columns = {{{columns}}})"
     )
 

@@ -16,6 +16,7 @@ from dedupindex.errors import BadInput, DedupError
 from dedupindex.manifest.spool import quoted
 
 Database = duckdb.DuckDBPyConnection
+_INTERRUPTED = "Query interrupted"  # all that DuckDB tells of a KeyboardInterrupt
 
 
 @contextmanager
@@ -26,6 +27,8 @@ def working(beside: Path, memory: str, threads: int) -> Iterator[tuple[Database,
     engine, a full disk among them, are raised as `DedupError`. Tables of joins are built of what
     stands to the right, for the engine cannot know how much is in the Parquet files of a manifest.
     """
+    if memory.lstrip().startswith("-"):  # which DuckDB takes for no bound
+        raise BadInput(f"--memory {memory}: less than nothing")
     with tempfile.TemporaryDirectory(prefix=".resolve-", dir=beside) as name:
         config: dict[str, str | bool | int | float | list[str]] = {
             "memory_limit": memory, "preserve_insertion_order": "false", "temp_directory": name,
@@ -46,6 +49,10 @@ def working(beside: Path, memory: str, threads: int) -> Iterator[tuple[Database,
             ) from error
         except duckdb.Error as error:
             raise DedupError(f"DuckDB gave up in {home}: {_first_line(error)}") from error
+        except RuntimeError as error:
+            if str(error) == _INTERRUPTED:  # Ctrl-C, while a query was at work
+                raise KeyboardInterrupt from error
+            raise
 
 
 def _first_line(error: Exception) -> str:

@@ -153,6 +153,15 @@ class Dechunker:
     def complete(self) -> bool:
         return self._done and not self.bad
 
+    @property
+    def cut(self) -> bool:
+        """Whether there is more to come, with nothing odd so far."""
+        rest = self._line.removesuffix(b"\r")
+        fits = self._expect == self._trailer or (
+            self._expect == self._size and _CHUNK.fullmatch(rest) is not None
+        )
+        return not (self.bad or self._done) and (not rest or fits)
+
     def feed(self, data: bytes | memoryview) -> list[memoryview]:
         """The pieces of the entity that `data` holds."""
         view = memoryview(data)

@@ -1,0 +1,92 @@
+"""Ctrl-C: SIGINT to all processes of a command at once, wherever each of them is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dedupindex.resolve.engine import working
+
+_BUSY = """
+import hashlib, os, sys
+from dedupindex import cli
+from dedupindex.processes import workers
+
+def busy():
+    os.write(1, b".")
+    hashlib.pbkdf2_hmac("sha256", b"", b"", (1 << 31) - 1)  # deaf to signals while it is in C
+
+def run(*_, **__):
+    with workers(2) as pool:  # one has nothing to do
+        pool.submit(busy).result()
+
+cli.group.main = run
+sys.exit(cli.main())
+"""
+_BEGINNING = """
+import signal, sys
+from threading import Thread
+from dedupindex import cli
+from dedupindex.processes import workers
+
+start = Thread.start
+
+def interrupted(thread):
+    signal.raise_signal(signal.SIGINT)
+    start(thread)
+
+def run(*_, **__):
+    with workers(2, patient=True):
+        print("it goes on")
+
+Thread.start = interrupted
+cli.group.main = run
+sys.exit(cli.main())
+"""
+
+
+def test_a_query_that_is_interrupted(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), working(tmp_path, "100MB", 1) as (database, _):
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            database.execute("SELECT sum(a.range * b.range) FROM range(10000000) a, range(1000) b")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert not list(tmp_path.iterdir())
+
+
+def test_processes_at_work_end_with_their_parent_and_say_nothing() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _BUSY], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.read(1) == b"."
+        os.killpg(process.pid, signal.SIGINT)
+        _, talk = process.communicate(timeout=30)  # until nobody has these pipes any more
+    assert (process.returncode, talk) == (130, b"dedupindex: interrupted\n")
+
+
+def test_processes_that_are_interrupted_while_they_begin() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _BEGINNING], capture_output=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stderr) == (130, b"dedupindex: interrupted\n")
+
+
+def test_who_calls_a_command_from_python_goes_on() -> None:
+    """Though a process is still at a task: it is waited for, or not, by the caller."""
+    script = _BUSY.replace("cli.main()", "cli.main([])").replace("1 << 31", "1 << 20")
+    done = subprocess.run(
+        [sys.executable, "-c", script.replace(").result()", "); raise KeyboardInterrupt")
+         .replace("sys.exit(", "print(")],
+        capture_output=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert b"130" in done.stdout, done.stderr
