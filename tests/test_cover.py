@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import tempfile
 from collections.abc import Sequence
 from fractions import Fraction
@@ -12,11 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dedupindex.cover import solving
 from dedupindex.cover.components import Components
+from dedupindex.cover.exact import Found
 from dedupindex.cover.minhash import AIM, HASHES, bands
 from dedupindex.cover.relation import parse
 from dedupindex.cover.run import Options
-from dedupindex.cover.solving import FEW, Instance, Task, greedy, solve
+from dedupindex.cover.solving import FEW, Instance, Task, _replaceable, greedy, solve
 from dedupindex.errors import BadInput, BadQuery, BadSource, SettingsConflict
 from tests.covering import (
     DOCUMENTS,
@@ -72,11 +76,12 @@ def task_of(costs: Sequence[float], pairs: Sequence[tuple[int, int]]) -> Task:
 
 
 @_SETTINGS
-@given(GRAPHS, st.sampled_from([0.0, 5.0]), st.integers(0, FEW))
+@given(GRAPHS, st.sampled_from([0.0, 5.0]), st.integers(0, FEW), st.sampled_from([1, 1e-7, 1e9]))
 def test_covers_of_graphs(
-    graph: tuple[list[float], list[tuple[int, int]]], seconds: float, few: int
+    graph: tuple[list[float], list[tuple[int, int]]], seconds: float, few: int, unit: float
 ) -> None:
-    costs, pairs = graph
+    """`unit` is what costs are counted in, which changes nothing."""
+    costs, pairs = [cost * unit for cost in graph[0]], graph[1]
     named = {(str(a), str(b)) for a, b in pairs}
     prices = {str(n): float(cost) for n, cost in enumerate(costs)}
     with pytest.MonkeyPatch.context() as patch:
@@ -86,11 +91,65 @@ def test_covers_of_graphs(
     kept = set(map(str, found.kept))
     assert not uncovered(prices, kept, named)
     assert found.cost == pytest.approx(sum(prices[one] for one in kept))
-    assert found.bound <= best + 1e-6 <= found.cost + 2e-6
+    assert found.bound <= best * (1 + 1e-9) <= found.cost * (1 + 2e-9)
     if found.minimal:
         assert found.cost == pytest.approx(best)
     if seconds:
         assert found.minimal
+
+
+def _drawn(seed: int) -> tuple[list[float], list[tuple[int, int]]]:
+    """Costs of a millionth, as of ``1 / quality``."""
+    drawn = random.Random(seed)
+    costs = [1 / drawn.randint(10**5, 10**7) for _ in range(13)]
+    pairs = [(a, b) for a in range(13) for b in range(13) if a != b and drawn.random() < 0.25]
+    return costs, pairs
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_small_costs_are_no_reason_to_stop_early(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dedupindex.cover.solving.FEW", 0)
+    costs, pairs = _drawn(seed)
+    found = solve(task_of(costs, pairs), 5.0)
+    best = least(dict(zip(map(str, range(13)), costs, strict=True)),
+                 {(str(a), str(b)) for a, b in pairs})  # fmt: skip
+    assert found.minimal
+    assert found.cost == pytest.approx(best, rel=1e-9)
+    assert found.bound <= best * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("cost", "bound", "minimal"),
+    [
+        (2e9 + 1, 2e9, False),  # in bytes one is one
+        (2e9, 2e9, True),
+        (2e9 + 0.5, 2e9 + 0.4, True),
+        (1.5, 1.49, False),
+        (1.5e-7, 1.49e-7, False),
+    ],
+)
+def test_what_is_as_good_as_equal(cost: float, bound: float, minimal: bool) -> None:
+    assert (solving._settled(cost, bound, solving._SLACK) == cost) == minimal
+
+
+@pytest.mark.parametrize(("dearest", "asked"), [(9e6, True), (2e7, False)])
+def test_costs_of_too_many_magnitudes_are_not_left_to_the_solver(
+    dearest: float, asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There its tolerances would be as large as costs are."""
+    asking: list[float] = []
+
+    def solved(*_: Any) -> Found:
+        asking.append(dearest)
+        return Found([], 0.0)
+
+    monkeypatch.setattr(solving, "solve_exactly", solved)
+    monkeypatch.setattr(solving, "FEW", 0)
+    ring = [(n, (n + 1) % 5) for n in range(5)] + [((n + 1) % 5, n) for n in range(5)]
+    found = solve(task_of([1.0, 1.5, 1.0, 1.5, dearest], ring), 5.0)
+    assert bool(asking) == asked and found.how == "greedy"
 
 
 @_SETTINGS
@@ -118,6 +177,21 @@ def test_a_hard_component_is_solved_exactly_in_time_or_bounded() -> None:
     assert exactly.minimal
     assert exactly.bound == exactly.cost <= quickly.cost
     assert quickly.bound <= exactly.cost
+
+
+def test_a_long_chain_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Versions of a page that changes slowly: each is covered by the next five."""
+    versions, looked = 3000, []
+
+    def replaceable(instance: Instance, document: int, costs: Any) -> bool:
+        looked.append(document)
+        return _replaceable(instance, document, costs)
+
+    monkeypatch.setattr(solving, "_replaceable", replaceable)
+    pairs = [(a, b) for a in range(versions) for b in range(a + 1, min(versions, a + 6))]
+    found = solve(task_of([1.0] * versions, pairs), 0.0)
+    assert found.minimal and found.cost == versions / 6
+    assert len(looked) <= versions
 
 
 @_SETTINGS
@@ -202,6 +276,44 @@ def test_so_many_stay_of_every_host(documents: list[dict[str, Any]], count: int)
     assert said.report.covered.cost <= said.report.covered.bound + 1e-9
 
 
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_the_latest_of_several_is_that_of_time(order: tuple[int, ...], tmp_path: Path) -> None:
+    """In whatever order they come; one whose time is not known comes last."""
+    several = [
+        page("2020", "20200101000000", BASE + " one that differs here at its end"),
+        page("2022", "20220101000000", BASE + " another that differs there at its end"),
+        {**page("when", "", BASE + " third of those which all differ"), "timestamp": None},
+    ]
+    short = page("short", "20190101000000", BASE)
+    documents = [*(several[one] for one in order), short]
+    said = made(documents, "containment(k=5) >= 0.95", tmp_path)
+    assert said.kept == {"2020", "2022", "when"}
+    row = said.rows[-1]
+    assert (row["covered_by"], row["covered_by_others"]) == ("2022", 2)
+
+    dated = [page(name, f"{name}0101000000", BASE) for name in ("2020", "2021", "2022")]
+    dated = [dated[one] for one in order]
+    first = "jaccard(k=5) >= 0.9 and timestamp(a) >= timestamp(b)"
+    assert made(dated, first, tmp_path).kept == {"2020"}
+    assert made(dated, first, tmp_path, Options(per_host=2)).kept == {"2020", "2022"}
+    dear = [{**one, "quality": 2 if one["id"] == "2022" else 1} for one in dated]
+    options = Options(per_host=2, cost="quality")
+    assert made(dear, first, tmp_path, options).kept == {"2020", "2021"}
+
+
+def test_of_one_time_the_last_that_came_covers(tmp_path: Path) -> None:
+    moment, host = "20200101000000", "jaccard(k=5) >= 0.9 and title(a) != title(b)"
+    sides = [page(name, moment, BASE, title="t") for name in ("one", "two")]
+    other = page("other", moment, BASE, title="u", quality=9)
+    documents = [{**one, "quality": 1} for one in sides] + [other]
+    said = made(documents, host, tmp_path, Options(cost="quality"))
+    assert said.kept == {"one", "two"} and said.rows[-1]["covered_by"] == "two"
+    same = [page(f"p{n}", moment, BASE) for n in range(4)]
+    first = "jaccard(k=5) >= 0.9 and size(a) >= size(b)"
+    sized = [{**one, "bytes": n + 1} for n, one in enumerate(same)]
+    assert made(sized, first, tmp_path, Options(per_host=2)).kept == {"p0", "p3"}
+
+
 def test_what_if_counts_what_a_run_of_its_own_would(tmp_path: Path) -> None:
     wanted = tuple(map(Fraction, ("0.5", "0.8", "0.95")))
     said = made(VERSIONS, JOURNALIST, tmp_path, Options(what_if=wanted))
@@ -256,6 +368,9 @@ def test_the_same_capture_twice_is_one_document(tmp_path: Path) -> None:
     again = {**VERSIONS[0], "text": "of the same second and the same address, yet another text"}
     said = made([*VERSIONS, again], JOURNALIST, tmp_path)
     assert {row["id"] for row in said.rows} >= {"v1", "v1#2"}
+    for change in ({"url": "http://else.example/"}, {"timestamp": "20190101000000"}):
+        said = made([*VERSIONS, {**VERSIONS[0], **change}], JOURNALIST, tmp_path)
+        assert len(said.rows) == len(VERSIONS) + 1 and said.report.loaded.repeated == 0
 
 
 def test_processes_find_the_same(tmp_path: Path) -> None:
@@ -272,8 +387,6 @@ def test_processes_find_the_same(tmp_path: Path) -> None:
 
 
 def test_by_minhash_what_is_found_is_right_and_what_is_missed_is_measured(tmp_path: Path) -> None:
-    import random
-
     chosen = random.Random(7)
     documents = []
     for group in range(60):
@@ -315,6 +428,7 @@ def test_bands_reach_the_aim(jaccard: float) -> None:
         ("containment(k=5) <= 0.5", r"is written containment\(k=5\) >= 0.7"),
         ("jaccard(k=2) >= 0.5 or title(a) == title(b)", r"is written jaccard\(k=2\) >= 0.7"),
         ("containment(k=500) >= 0.5", "at most 100 terms"),
+        ("containment(k=0) >= 0.5", "with whole numbers from 1 on"),
         ("containment(k=5) >= size(a)", r"is written containment\(k=5\) >= 0.7"),
     ],
 )

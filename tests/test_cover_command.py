@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -128,7 +129,7 @@ def test_an_archive_and_what_a_revisit_needs(
 def test_pairs_of_real_pages_are_those_of_brute_force(tmp_path: Path) -> None:
     """Samples of several crawlers: real HTML, and files of the same captures."""
     source = str(ROOT / "tests" / "data" / "warc")
-    files, report = gather([source], (), (), tmp_path, 1, "1GB", lambda seen: None)
+    files, _, report = gather([source], (), (), tmp_path, 1, "1GB", lambda seen: None)
     documents = [
         {**json.loads(line), "id": str(number)} for number, (_, line) in enumerate(lines_of(files))
     ]
@@ -340,3 +341,57 @@ def test_nothing_that_is_read_is_written_over(
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     assert cover("pages.jsonl", "--relation", EXAMPLE, *words) == 4
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("ending", ["gz", "zst"])
+def test_results_are_compressed_as_their_names_say(tmp_path: Path, ending: str) -> None:
+    first = written(tmp_path / "first.jsonl", VERSIONS[:3])
+    rest = written(tmp_path / "rest.jsonl", VERSIONS[3:])
+    plain, out = tmp_path / "out.jsonl", tmp_path / f"out.jsonl.{ending}"
+    listed = tmp_path / f"list.csv.{ending}"
+    rule = ["--relation", EXAMPLE]
+    assert cover(first, *rule, "-o", out, "--list", listed, "--updatable") == 0
+    assert cover(first, *rule, "-o", plain, "--list", tmp_path / "list.csv") == 0
+    assert unpacked(out) == plain.read_bytes() != out.read_bytes()
+    assert unpacked(listed) == (tmp_path / "list.csv").read_bytes() != listed.read_bytes()
+    assert cover(rest, *rule, "--update", out, "-o", out) == 0
+    assert cover(first, rest, *rule, "-o", plain) == 0
+    assert unpacked(out) == plain.read_bytes()
+
+
+def unpacked(path: Path) -> bytes:
+    data = path.read_bytes()
+    if path.suffix == ".gz":
+        return gzip.decompress(data)
+    found: bytes = zstandard.ZstdDecompressor().stream_reader(data).read()
+    return found
+
+
+def test_a_relation_that_is_wrong_is_told_where(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = written(tmp_path / "pages.jsonl", VERSIONS)
+    for relation, part in (
+        ("jaccard >= 0.5 and hostname == hostname", "at character"),
+        ("same title", "at character"),
+        ("none.txt", "there is no such file"),
+    ):
+        assert cover(source, "--relation", relation, "-o", tmp_path / "out") == 4
+        assert part in capsys.readouterr().err
+    words = [source, "--relation", JOURNALIST, "-o", tmp_path / "out", "--memory", "-5GB"]
+    assert cover(*words) == 4
+    assert "--memory -5GB: less than nothing" in capsys.readouterr().err
+    assert main(["corpus", "-"]) == 4
+    assert "a corpus takes no stdin" in capsys.readouterr().err
+
+
+def test_the_bound_is_not_of_what_stays_for_hosts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = written(tmp_path / "pages.jsonl", VERSIONS)
+    words = [source, "--relation", JOURNALIST, "-o", tmp_path / "out", "--cost", "size"]
+    assert cover(*words, "--min-per-host", "9") == 0
+    said = capsys.readouterr().out
+    assert re.search("no cover costs less than .*; with --min-per-host the least may cost", said)
+    assert cover(*words) == 0
+    assert "--min-per-host" not in capsys.readouterr().out

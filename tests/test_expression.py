@@ -197,14 +197,15 @@ def test_hostnames(url: str | None, host: str | None) -> None:
 
 # --- Python and DuckDB agree -----------------------------------------------------------------
 
-CHARACTERS = st.sampled_from("abAB09 _-.^$\\/'\"\n\tıéÉſ日%")
+CHARACTERS = st.sampled_from("abAB09 _-.^$\\/'\"\n\tiIıİéÉſs\u212ak日%")
 TEXTS = st.text(CHARACTERS, max_size=6)
 NUMBERS = st.one_of(
     st.integers(-5, 5), st.integers(-(1 << 53), 1 << 53), st.sampled_from([0.5, 0.1, 1e-9, 1e15])
 )
 TIMES = st.integers(moments("1996")[0], moments("2026")[1])
 DATES = st.sampled_from(["1996", "2019-12", "20200229", "2020-02-29T23", "20201231235959"])
-PIECES = ["a", "b", "[a-z]", "[^a]", "[\\w-]", ".", "\\d", "\\W", "\\s", "(a|b)", "(?:a|é)*",
+PIECES = ["a", "b", "i", "ı", "[k-s]", "[^I]", "\\w", "\\n", "[a-z]", "[^a]", "[\\w-]", ".", "\\d",
+          "\\W", "\\s", "(a|b)", "(?:a|é)*",
           "x?", "[.]", "\\.", "a{1,2}", "A+", "^", "$", "\\b", "\\B", "'", "-", "_"]  # fmt: skip
 PATTERNS = st.builds(
     lambda flag, pieces: flag + "".join(pieces),
@@ -266,6 +267,35 @@ rows = st.fixed_dictionaries(
         "timestamp": st.none() | TIMES,
     }
 )
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("i", "iI"),
+        ("[a-z]", "iIkKsS"),
+        (r"\w", "iIkKsS"),
+        (r"\b", "iIkKsS"),
+        (r"[\w]", "iIkKsS"),
+        ("[^a-z]", "ıİſ\u212aéÉßẞ\n"),
+        ("É", "éÉ"),
+        ("[à-þ]", "éÉ"),
+        ("ß", "ß"),
+        (r"[\t-\n]", "\n"),
+        (r"\n", "\n"),
+    ],
+)
+def test_letters_of_both_cases_are_those_that_are_written_out(pattern: str, found: str) -> None:
+    """Each engine folds others together: Python i and ı, RE2 ß and ẞ, both k and the Kelvin."""
+    letters = "iIıİkK\u212asSſéÉßẞ\n"
+    node = condition(f"url =~ '(?i){pattern}'", WORDS)
+    assert {one for one in letters if holds(node, lambda leaf, one=one: one)} == set(found)
+    with duckdb.connect() as database:
+        query = (
+            f"SELECT url FROM (SELECT unnest(?) AS url) WHERE {to_sql(node, lambda leaf: 'url')}"
+        )
+        said = database.execute(query, [list(letters)]).fetchall()
+    assert {one for (one,) in said} == set(found)
 
 
 @settings(max_examples=300, deadline=None)

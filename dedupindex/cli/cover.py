@@ -128,7 +128,7 @@ def command(
 ) -> int:
     """Find the least set of documents in SOURCEs that covers all others, and write who covers whom.
 
-    A SOURCE is an archive as for bin/corpus (WARC or ARC files, CDX, an index), or a file of JSON
+    A SOURCE is an archive as for bin/corpus (WARC, ARC, WACZ, CDX, an index), or a file of JSON
     lines: {"url", "timestamp", "text", "title", "mime", "status", "bytes"}, or what bin/corpus has
     written with --enrich html.title,text. The relation is written as
     'containment(k=5) >= 0.7 and timestamp(a) <= timestamp(b) and hostname(a) == hostname(b)'.
@@ -145,12 +145,12 @@ def command(
         shown(verbose=verbose) as progress,
     ):
         home = Path(name)
-        files, gathered = gather(
+        files, left_out, gathered = gather(
             sources, where, containers, home, chosen.jobs, chosen.memory, progress
         )
         report = run(
             lines_of(files), wanted, chosen, home, partial(made.write, wanted, chosen),
-            before=_state(update) if update else None, on_progress=progress,
+            before=update and _state(update), left_out=lines_of(left_out), on_progress=progress,
         )  # fmt: skip
     warn(gathered.problems)
     if as_json:
@@ -196,7 +196,8 @@ def _text(relation: str) -> str:
             return Path(relation).read_text()
         except (OSError, ValueError) as error:
             raise BadInput(f"--relation {relation} cannot be read: {error}") from error
-    if "(" not in relation or not re.search("[<>=]", relation):  # which every relation has
+    is_path = "/" in relation or not re.search(r"[\s()]", relation)
+    if is_path and not re.search("[<>=]", relation):  # else the parser says where it is wrong
         raise BadInput(
             f"--relation {relation}: there is no such file, and it is no relation either, as "
             "'jaccard(k=3) >= 0.9 and hostname(a) == hostname(b)' is one"
@@ -211,10 +212,11 @@ def _state(out: Path) -> Path:
 def _tell(report: Report, relation: Relation, out: Path) -> None:
     loaded, covered = report.loaded, report.covered
     click.echo(f"{printable(relation.text)}")
-    more = f" ({loaded.fresh:,} new)" if loaded.fresh < loaded.documents else ""
+    added = loaded.fresh < loaded.documents
+    more, of_these = (f" ({loaded.fresh:,} new)", "of the new ") if added else ("", "")
     click.echo(
         singular(
-            f"{loaded.documents:,} documents{more}, {loaded.empty:,} of the new without text; "
+            f"{loaded.documents:,} documents{more}, {loaded.empty:,} {of_these}without text; "
             f"{covered.pairs:,} pairs, {covered.components:,} components of at most "
             f"{covered.largest:,}"
         )
@@ -223,6 +225,8 @@ def _tell(report: Report, relation: Relation, out: Path) -> None:
         click.echo(f"{loaded.repeated:,} times the same capture came again, and counts once")
     click.echo(f"{_parts(covered)}: {printable(str(out))}")
     click.echo(_least(covered))
+    if covered.added:
+        click.echo(f"{covered.added:,} of them stay only for --min-per-host")
     if report.found.recall is not None:
         click.echo(
             f"approximate: {report.found.recall:.1%} of pairs are found, measured on "
@@ -264,4 +268,6 @@ def _least(covered: Covered) -> str:
     return (
         f"for {covered.proved:,} of {covered.components:,} components that is least; in all they "
         f"cost {covered.cost:,.6g}, and no cover costs less than {covered.bound:,.6g}"
+        + "; with --min-per-host the least may cost more than that"
+        * bool(covered.added)
     )

@@ -178,7 +178,8 @@ def _keep_more(database: Database, relation: Relation, least: int, result: Cover
         "CREATE OR REPLACE TABLE more AS SELECT n FROM (SELECT d.n, kept, hostname, "
         "count(*) FILTER (coalesce(c.kept, true)) OVER (PARTITION BY hostname) AS staying, "
         "row_number() OVER (PARTITION BY hostname, coalesce(c.kept, true) "
-        "ORDER BY d.cost, d.n DESC) AS place FROM (SELECT n, hostname, cost FROM documents "
+        "ORDER BY d.cost, d.timestamp DESC NULLS LAST, d.n DESC) AS place "
+        "FROM (SELECT n, hostname, timestamp, cost FROM documents "
         "JOIN costs USING (n) WHERE hostname IS NOT NULL) d "
         f"LEFT JOIN chosen c ON d.n = c.n) WHERE kept = false AND place <= {least} - staying"
     )
@@ -211,7 +212,7 @@ def _count(database: Database, result: Covered) -> None:
 
 
 def _who_covers(database: Database, relation: Relation) -> None:
-    """For every covered document the kept one that is most like it, the latest of several."""
+    """For every covered document the kept one that is most like it, of several the latest."""
     first = relation.content[:1]
     likeness = (
         measured(first[0], f"shared_{first[0].k}", f"of_a_{first[0].k}", f"of_b_{first[0].k}")
@@ -222,8 +223,9 @@ def _who_covers(database: Database, relation: Relation) -> None:
     database.execute(
         f"CREATE OR REPLACE TABLE coverers AS SELECT l.a AS n, l.b AS by{columns}, "
         "count(*) OVER (PARTITION BY l.a) AS several FROM live l "
-        "JOIN chosen ca ON l.a = ca.n JOIN chosen cb ON l.b = cb.n WHERE NOT ca.kept AND cb.kept "
-        f"QUALIFY row_number() OVER (PARTITION BY l.a ORDER BY {likeness} DESC, l.b DESC) = 1"
+        "JOIN chosen ca ON l.a = ca.n JOIN chosen cb ON l.b = cb.n JOIN documents d ON l.b = d.n "
+        "WHERE NOT ca.kept AND cb.kept QUALIFY row_number() OVER (PARTITION BY l.a "
+        f"ORDER BY {likeness} DESC, d.timestamp DESC NULLS LAST, l.b DESC) = 1"
     )
 
 

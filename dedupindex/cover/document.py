@@ -46,6 +46,9 @@ class Document:
     offset: int | None = None
     length: int | None = None
     of: tuple[str, int] | None = None  # of a revisit: container and offset of its original
+    names: tuple[str, str] | None = None  # URL and timestamp of the same
+    digest: str | None = None  # of its payload
+    of_digest: str | None = None  # the same of a revisit, whose payload is elsewhere
 
 
 def terms(text: str) -> list[str]:

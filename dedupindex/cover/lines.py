@@ -1,11 +1,13 @@
 """Documents as lines of JSON: flat ones, and those of ``bin/corpus``.
 
 flat    {"id", "url", "timestamp", "text", "mime", "title", "status", "bytes", "quality",
-         "container", "offset", "length", "of": [container, offset]}
+         "container", "offset", "length", "digest", "of": [container, offset], "revisitOf",
+         "ofDigest"}
 corpus  {"record": {"originalUrl", "timestamp", …}, "payload": {"string": {"text", "html": …}}}
 
 Of a flat line `url` must be there; an `id` that is missing is made of timestamp and URL. `of` is
-where the payload of a revisit is.
+where the payload of a revisit is, `revisitOf` (of ``record`` in those of a corpus) which capture:
+``{"originalUrl", "timestamp"}``, and `ofDigest` what digest it has.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from typing import Any
 import orjson
 
 from dedupindex.cover.document import Document
-from dedupindex.errors import BadDate, BadSource
+from dedupindex.digest import Digest
+from dedupindex.errors import BadDate, BadDigest, BadSource
 from dedupindex.timestamps import check_date, check_digits, digits_of_date
 
 _TEXTS = (  # of a line of bin/corpus: where its text may stand, the best first
@@ -24,6 +27,7 @@ _TEXTS = (  # of a line of bin/corpus: where its text may stand, the best first
     ("payload", "string", "text"),
     ("payload", "string"),
 )
+_REVISIT = "warc/revisit"  # the media type of one whose original is not known
 _TITLE = ("payload", "string", "html", "title")
 
 
@@ -63,6 +67,9 @@ def _flat(found: Mapping[str, Any]) -> Document:
         offset=_whole(found.get("offset")),
         length=_whole(found.get("length")),
         of=_place(found.get("of")),
+        names=_named(found.get("revisitOf")),
+        digest=_digest(found.get("digest")),
+        of_digest=_digest(found.get("ofDigest")),
     )
 
 
@@ -72,7 +79,8 @@ def _of_corpus(found: Mapping[str, Any], record: Mapping[str, Any]) -> Document:
         raise ValueError("its record has no originalUrl")
     text = next(filter(None, (_at(found, path) for path in _TEXTS)), "")
     size = record.get("compressedSize")
-    mime = _text(record, "mime")
+    mime, named = _text(record, "mime"), _named(record.get("revisitOf"))
+    digest, again = _digest(record.get("digest")), named is not None or mime == _REVISIT
     return Document(
         id=f"{moment or '-'}/{url}",
         url=url,
@@ -82,6 +90,9 @@ def _of_corpus(found: Mapping[str, Any], record: Mapping[str, Any]) -> Document:
         title=_at(found, _TITLE) or None,
         status=_whole(record.get("status")),
         size=len(text.encode("utf-8", "replace")) if size is None else _whole(size),
+        names=named,
+        digest=None if again else digest,
+        of_digest=digest if again else None,
     )
 
 
@@ -116,6 +127,27 @@ def _place(value: Any) -> tuple[str, int] | None:
     if not isinstance(container, str) or (at := _whole(offset)) is None:
         raise TypeError(f"{value!r} is no container with an offset")
     return container, at
+
+
+def _named(value: Any) -> tuple[str, str] | None:
+    """What a revisit names; None also for a date that is none, since no document has such."""
+    if value is None:
+        return None
+    if not isinstance(value, dict) or not isinstance(url := value.get("originalUrl"), str):
+        raise TypeError(f"{value!r} is no originalUrl with a timestamp")
+    try:
+        moment = _digits(value.get("timestamp"))
+    except BadDate:
+        return None
+    return (url, moment) if moment else None
+
+
+def _digest(value: Any) -> str | None:
+    """A digest in one spelling; what is none is as good as not there."""
+    try:
+        return str(Digest.parse(value, unlabelled="sha1")) if isinstance(value, str) else None
+    except BadDigest:
+        return None
 
 
 def _digits(value: Any) -> str | None:

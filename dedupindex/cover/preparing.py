@@ -81,7 +81,7 @@ def prepare(batch: Batch) -> Prepared:
         words = terms(found.text) if batch.ks else []
         content = content_of(words)
         empty += not words
-        row = _row(n, found, content)
+        row = row_of(n, found, content)
         for k in batch.ks:
             some = shingles(words, k)
             row[f"s{k}"] = len(some)
@@ -94,7 +94,8 @@ def prepare(batch: Batch) -> Prepared:
     return Prepared(b"\n".join(rows) + b"\n", made, len(rows), empty, size)
 
 
-def _row(n: int, found: Document, content: str) -> dict[str, Any]:
+def row_of(n: int, found: Document, content: str) -> dict[str, Any]:
+    """A document as `store` takes it."""
     moment = found.timestamp
     return {
         "n": n,
@@ -113,6 +114,10 @@ def _row(n: int, found: Document, content: str) -> dict[str, Any]:
         "length": found.length,
         "of_container": _clean(found.of[0]) if found.of else None,
         "of_offset": found.of[1] if found.of else None,
+        "of_url": _clean(found.names[0]) if found.names else None,
+        "of_digits": found.names[1] if found.names else None,
+        "digest": found.digest,
+        "of_digest": found.of_digest,
         "content": content,
     }
 

@@ -8,10 +8,12 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import orjson
 
+from dedupindex.corpus.captures import Capture
+from dedupindex.corpus.chunks import Spooled
 from dedupindex.corpus.corpus import Corpus
 from dedupindex.corpus.enriching import Entry, Failed
 from dedupindex.corpus.report import Report
@@ -23,6 +25,14 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _TEXT, _TITLE = "payload.string.text", "payload.string.html.title"
 
 
+class Gathered(NamedTuple):
+    """What sources come to."""
+
+    files: list[Path]  # of lines
+    left_out: list[Path]  # of revisits that conditions leave out; see `needs`
+    report: Report
+
+
 def gather(
     sources: Sequence[str],
     where: Sequence[str],
@@ -31,7 +41,7 @@ def gather(
     jobs: int,
     memory: str,
     on_progress: OnProgress,
-) -> tuple[list[Path], Report]:
+) -> Gathered:
     """Files of lines of JSON: those among the sources, and one of what archives hold.
 
     `where` are conditions on the metadata of captures in archives. Raises `BadInput`, `BadSource`.
@@ -42,9 +52,15 @@ def gather(
     if not archives:
         if where or containers:
             raise BadInput("--where and --containers are of archives, and lines of JSON are none")
-        return lines, report
+        return Gathered(lines, [], report)
+    spared = home / "spared"
+    spared.mkdir()
     corpus = Corpus.of(*archives, containers=containers).having(
-        jobs=jobs, memory=memory, work=home, on_progress=on_progress
+        jobs=jobs,
+        memory=memory,
+        work=home,
+        spared=spared if where else None,
+        on_progress=on_progress,
     )
     for condition in where:
         corpus = corpus.where(condition)
@@ -52,7 +68,12 @@ def gather(
     with open(found, "wb") as stream:
         for kept in corpus.enrich("text", "html.title").kept(report, _as_line):
             stream.write(kept.made + b"\n")
-    return [*lines, found], report
+    left_out = home / "left_out.jsonl"
+    with open(left_out, "wb") as stream:
+        for chunk in Spooled(spared) if where else ():
+            for (capture,) in chunk.groups:
+                stream.write(orjson.dumps(_told(capture)) + b"\n")
+    return Gathered([*lines, found], [left_out], report)
 
 
 def is_lines(source: str) -> bool:
@@ -63,23 +84,28 @@ def is_lines(source: str) -> bool:
 
 def _as_line(entry: Entry) -> bytes:
     """A capture as `lines` reads it; a text that cannot be read is none, and the error counts."""
-    capture, place, of = entry.capture, entry.capture.record, entry.capture.payload
-    return orjson.dumps(
-        {
-            "id": f"{capture.timestamp}/{capture.url}",
-            "url": capture.url,
-            "timestamp": capture.timestamp,
-            "text": _asked(entry, _TEXT) or "",
-            "mime": capture.mime,
-            "title": _asked(entry, _TITLE),
-            "status": capture.status,
-            "bytes": capture.length,
-            "container": place.container or None,
-            "offset": place.offset if place.offset >= 0 else None,
-            "length": place.length if place.length >= 0 else None,
-            "of": [of.container, of.offset] if of is not None else None,
-        }
-    )
+    text, title = _asked(entry, _TEXT) or "", _asked(entry, _TITLE)
+    return orjson.dumps({**_told(entry.capture), "text": text, "title": title})
+
+
+def _told(capture: Capture) -> dict[str, Any]:
+    """What the metadata of a capture say."""
+    place, of = capture.record, capture.payload
+    return {
+        "id": f"{capture.timestamp}/{capture.url}",
+        "url": capture.url,
+        "timestamp": capture.timestamp,
+        "mime": capture.mime,
+        "status": capture.status,
+        "bytes": capture.length,
+        "container": place.container or None,
+        "offset": place.offset if place.offset >= 0 else None,
+        "length": place.length if place.length >= 0 else None,
+        "digest": None if capture.revisit else capture.digest,
+        "of": [of.container, of.offset] if of is not None else None,
+        "revisitOf": capture.revisit_of,
+        "ofDigest": capture.digest if capture.revisit and not capture.unmodified else None,
+    }
 
 
 def _asked(entry: Entry, path: str) -> str | None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import orjson
 
+from dedupindex.corpus.output import compressed
+from dedupindex.cover import needs
 from dedupindex.cover.relation import Relation
 from dedupindex.files import whole
 from dedupindex.resolve.engine import Database
@@ -18,10 +20,6 @@ _IDS = (  # an id that two documents have is told apart by a number
     "SELECT n, CASE WHEN place = 1 THEN id ELSE id || '#' || place END AS id FROM (SELECT n, id, "
     "row_number() OVER (PARTITION BY id ORDER BY n) AS place FROM documents)"
 )
-_NEEDED = (  # payloads of revisits that stay
-    "SELECT of_container, of_offset, min(d.n) AS by FROM documents d LEFT JOIN chosen c "
-    "ON d.n = c.n WHERE of_container IS NOT NULL AND coalesce(c.kept, true) GROUP BY ALL"
-)
 _PLACE = ("container", "offset", "length")
 LISTED = ("id", "url", "timestamp", "bytes", "container", "offset", "length", "covered_by")
 
@@ -30,13 +28,13 @@ def rows(database: Database, relation: Relation) -> Iterator[dict[str, Any]]:
     """All documents, in the order in which they came."""
     shared = "".join(f", k.of_a_{one}, k.of_b_{one}, k.shared_{one}" for one in relation.ks)
     database.execute(f"CREATE OR REPLACE TABLE ids AS {_IDS}")
+    needs.find(database)
     query = (
         'SELECT d.n, i.id, d.url, d.digits, d.size, d.container, d."offset", d.length, '
-        f"coalesce(c.component, d.n), coalesce(c.kept, true), b.id, r.id, k.several{shared} "
+        f"coalesce(c.component, d.n), coalesce(c.kept, true), b.id, f.by, k.several{shared} "
         "FROM documents d LEFT JOIN chosen c ON d.n = c.n LEFT JOIN coverers k ON d.n = k.n "
         "LEFT JOIN ids i ON d.n = i.n LEFT JOIN ids b ON k.by = b.n "
-        f'LEFT JOIN ({_NEEDED}) f ON d.container = f.of_container AND d."offset" = f.of_offset '
-        "LEFT JOIN ids r ON f.by = r.n ORDER BY d.n"
+        "LEFT JOIN needed f ON d.n = f.n ORDER BY d.n"
     )
     with database.cursor() as cursor:
         found = cursor.execute(query)
@@ -76,14 +74,14 @@ def why(relation: Relation, shared: Sequence[int]) -> Iterator[tuple[str, Any]]:
 
 
 def write(database: Database, relation: Relation, path: Path) -> None:
-    """Write all lines; the file appears whole."""
-    with whole(path) as stream:
+    """Write all lines, plain, gzip or zstd by the ending of the name; the file appears whole."""
+    with whole(path) as stream, compressed(stream, path.name) as add:
         for row in rows(database, relation):
-            stream.write(orjson.dumps(row) + b"\n")
+            add(orjson.dumps(row) + b"\n")
 
 
 def write_list(database: Database, relation: Relation, path: Path) -> tuple[int, int]:
-    """List the covered documents as CSV, for who deletes.
+    """List the covered documents as CSV, compressed as by `write`, for who deletes.
 
     Without those whose payload a revisit that stays repeats: it would be lost. Returns how many are
     listed, and how many of those there are.
@@ -97,8 +95,9 @@ def write_list(database: Database, relation: Relation, path: Path) -> tuple[int,
                 if "needed_by" not in row:
                     yield {name: row.get(name) for name in LISTED}
 
-    with whole(path) as stream:
-        stream.writelines(line.encode() for line in csv_lines(LISTED, covered()))
+    with whole(path) as stream, compressed(stream, path.name) as add:
+        for line in csv_lines(LISTED, covered()):
+            add(line.encode())
     return counts[0], counts[1]
 
 

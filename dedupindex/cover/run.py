@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dedupindex.cover import exact, pairs, store
+from dedupindex.cover import exact, needs, pairs, store
 from dedupindex.cover.covering import Covered, cover, price
 from dedupindex.cover.document import ALONE
 from dedupindex.cover.means import Means, ahead, join_here, join_on, solve_here, solve_on
@@ -82,11 +82,13 @@ def run(
     finish: Finish,
     *,
     before: Path | None = None,
+    left_out: Iterable[Line] = (),
     on_progress: OnProgress = lambda seen: None,
 ) -> Report:
     """Cover documents; `finish` is given the tables while they are there.
 
-    `home` is an empty directory with room, `before` the state of an earlier run. Raises `BadInput`.
+    `home` is an empty directory with room, `before` the state of an earlier run, `left_out` what
+    `reading.gather` tells of revisits. Raises `BadInput`.
     """
     if options.exact_seconds > 0:
         exact.available()
@@ -95,16 +97,18 @@ def run(
     if before is not None:
         _check(before, widened, options)
     cost = to_sql(amount(options.cost, ALONE), lambda leaf: f"d.{leaf.name}")
-    with _pool(options.jobs) as pool, working(home, options.memory, 0) as (database, scratch):
+    pools = nullcontext() if options.jobs <= 1 else workers(options.jobs)  # before DuckDB's threads
+    with pools as pool, working(home, options.memory, 0) as (database, scratch):
         with _timed(report, "reading"):
             report.loaded = _load(lines, relation.ks, database, scratch, pool, options, before,
                                   on_progress)  # fmt: skip
+            needs.load(database, left_out, before, scratch)
         if not report.loaded.documents:
             raise BadInput("there is no document in the sources")
         with _timed(report, "pairs"):
             report.found = pairs.find(database, widened, approximate=options.approximate)
             if before is not None:
-                database.execute(f"INSERT INTO pairs BY NAME FROM {store.old_pairs(before)}")
+                database.execute(f"INSERT INTO pairs BY NAME FROM {store.earlier(before, 'pairs')}")
         with _timed(report, "covers"):
             price(database, cost, options.cost)
             with _means(scratch, options, pool) as means:
@@ -188,15 +192,6 @@ def _means(home: Path, options: Options, pool: Executor | None) -> Iterator[Mean
             home, partial(join_on, cluster), solve_on(cluster, options.exact_seconds),
             options.per_host,
         )  # fmt: skip
-
-
-@contextmanager
-def _pool(jobs: int) -> Iterator[Executor | None]:
-    """Processes that are there before DuckDB has threads."""
-    with nullcontext() if jobs <= 1 else workers(jobs) as pool:
-        if pool is not None:
-            pool.submit(int).result()
-        yield pool
 
 
 @contextmanager

@@ -14,11 +14,14 @@ from heapq import heapify, heappop, heappush, heapreplace
 from math import ceil
 from typing import Protocol
 
+from dedupindex.cover.exact import SPAN
 from dedupindex.cover.exact import solve as solve_exactly
 
 FEW = 10  # documents of which all subsets are tried
 MOST = 200_000  # pairs of an instance that HiGHS is given
-_SLACK = 1e-9  # of costs that are no whole numbers, as a share
+_NOISE = 1e-12  # of sums of costs that are no whole numbers, as a share
+_SLACK = 1e-9  # the same of what HiGHS finds
+_EXACT = 1 << 53  # whole numbers that sums of doubles have
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Solution:
 
     @property
     def minimal(self) -> bool:
-        return self.cost <= self.bound * (1 + _SLACK)
+        return self.cost <= self.bound
 
 
 class Graph(Protocol):
@@ -67,17 +70,25 @@ class Instance:
             for one in by:
                 self.covered.setdefault(one, set()).add(document)
 
-    def keep(self, document: int) -> None:
-        """Take out what a kept document covers."""
-        for done in self.covered.pop(document, set()).copy():
+    def keep(self, document: int) -> set[int]:
+        """Take out what a kept document covers; says what now has less to cover."""
+        fewer: set[int] = set()
+        for done in self.covered.pop(document, set()):
+            fewer |= self.coverers[done]
             for one in self.coverers.pop(done):
                 if one != document:
                     self.covered[one].discard(done)
+        fewer.discard(document)
+        return fewer
 
-    def drop(self, document: int) -> None:
-        """Take out a document as one to be kept."""
+    def drop(self, document: int) -> list[int]:
+        """Take out a document as one to be kept; says what only one covers now."""
+        alone = []
         for one in self.covered.pop(document):
             self.coverers[one].discard(document)
+            if len(self.coverers[one]) == 1:
+                alone.append(one)
+        return alone
 
     @property
     def pairs(self) -> int:
@@ -121,18 +132,25 @@ def _forced(instance: Instance) -> list[int]:
 
 
 def _reduced(instance: Instance, costs: Mapping[int, float]) -> list[int]:
-    """Drop documents that one no dearer can stand for, and keep what that leaves alone."""
+    """Drop documents that one no dearer can stand for, and keep what that leaves alone.
+
+    A document is looked at once, and again only when it has less to cover than before.
+    """
     kept: list[int] = []
-    changed = True
-    while changed and instance.coverers:
-        changed = False
-        for document in sorted(instance.covered, key=lambda one: (len(instance.covered[one]), one)):
-            if _replaceable(instance, document, costs):
-                instance.drop(document)
-                changed = True
-        more = _forced(instance)
-        kept += more
-        changed |= bool(more)
+    waiting = [(len(covered), document) for document, covered in instance.covered.items()]
+    heapify(waiting)
+    while waiting:
+        count, document = heappop(waiting)
+        if len(instance.covered.get(document, ())) != count or document not in instance.covered:
+            continue  # it has less by now, and waits again with that
+        if not _replaceable(instance, document, costs):
+            continue
+        for one in instance.drop(document):
+            if one in instance.coverers:
+                (only,) = instance.coverers[one]
+                kept.append(only)
+                for other in instance.keep(only):
+                    heappush(waiting, (len(instance.covered[other]), other))
     return kept
 
 
@@ -155,23 +173,30 @@ def _rest(
         kept = _tried(instance, costs)
         return kept, sum(costs[one] for one in kept), "tried"
     kept, bound = greedy(instance, costs)
-    if sum(costs[one] for one in kept) <= bound * (1 + _SLACK):
-        return kept, bound, "greedy"
-    if seconds > 0 and instance.pairs <= MOST:
+    cost = sum(costs[one] for one in kept)
+    some = [costs[one] for one in instance.covered]
+    possible = instance.pairs <= MOST and max(some) <= SPAN * min(some)
+    if cost > bound and seconds > 0 and possible:
         found = solve_exactly(instance.coverers, costs, seconds)
-        better = found.kept and sum(costs[one] for one in found.kept) <= sum(
-            costs[one] for one in kept
-        )
         bound = max(bound, _whole(found.bound, costs, instance.covered))
-        if better:
-            return found.kept, bound, "exact"
+        if found.kept and (least := sum(costs[one] for one in found.kept)) <= cost:
+            return found.kept, _settled(least, bound, _SLACK), "exact"
     return kept, bound, "greedy"
+
+
+def _settled(cost: float, bound: float, slack: float) -> float:
+    """A bound, which is the cost where they differ by no more than reckoning does.
+
+    Whole numbers do not.
+    """
+    whole = cost < _EXACT and float(cost).is_integer() and float(bound).is_integer()
+    return cost if not whole and bound < cost <= bound * (1 + slack) else bound
 
 
 def _whole(bound: float, costs: Mapping[int, float], documents: Iterable[int]) -> float:
     """A bound of sums of whole numbers is a whole number itself."""
-    if all(float(costs[one]).is_integer() for one in documents):
-        return float(ceil(bound - 1e-6))
+    if bound < _EXACT and all(float(costs[one]).is_integer() for one in documents):
+        return float(ceil(bound - 1e-6 - bound * 1e-12))
     return bound
 
 
@@ -214,7 +239,8 @@ def greedy(instance: Graph, costs: Mapping[int, float]) -> tuple[list[int], floa
         left -= new
     most = max(map(len, instance.covered.values()))
     bound = max(paid / sum(1 / count for count in range(1, most + 1)), _packed(instance, costs))
-    return _pruned(instance, kept, costs), _whole(bound, costs, instance.covered)
+    kept, bound = _pruned(instance, kept, costs), _whole(bound, costs, instance.covered)
+    return kept, _settled(sum(costs[one] for one in kept), bound, _NOISE)
 
 
 def _packed(instance: Graph, costs: Mapping[int, float]) -> float:

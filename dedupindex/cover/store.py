@@ -1,7 +1,8 @@
 """Documents and shingles in DuckDB, and what a later run takes over from an earlier one.
 
 documents(n, id, url, hostname, mime, title, timestamp, digits, status, size, quality, container,
-          offset, length, of_container, of_offset, content, fresh, kept, s5, …)
+          offset, length, digest, of_container, of_offset, of_url, of_digits, of_digest, content,
+          fresh, kept, s5, …)
                                    n numbers them; s5: how many shingles of 5 terms
 contents(content, first, s5, …)    each text once, with the first document that has it
 shingles_5(n, shingle)             of those first documents
@@ -24,12 +25,12 @@ import orjson
 from dedupindex.cover.preparing import Prepared
 from dedupindex.errors import BadSource, SettingsConflict
 from dedupindex.files import sync_directory, write_whole
-from dedupindex.manifest.spool import literal, quoted, write_parquet
+from dedupindex.manifest.spool import from_json, literal, quoted, write_parquet
 from dedupindex.resolve.engine import Database, number
 
-FORMAT = 2
+FORMAT = 3
 _STATE = "state.json"
-_LONGEST = 1 << 24  # bytes of the metadata of a document, or of a shingle
+LONGEST = 1 << 24  # bytes of the metadata of a document, or of a shingle
 COLUMNS = {
     "n": "INTEGER",
     "id": "VARCHAR",
@@ -45,8 +46,12 @@ COLUMNS = {
     "container": "VARCHAR",
     "offset": "BIGINT",
     "length": "BIGINT",
+    "digest": "VARCHAR",  # of the payload that is there
     "of_container": "VARCHAR",  # where the payload of a revisit is
     "of_offset": "BIGINT",
+    "of_url": "VARCHAR",  # what it names
+    "of_digits": "VARCHAR",
+    "of_digest": "VARCHAR",
     "content": "VARCHAR",  # a hash of the terms; empty for none
 }
 
@@ -88,21 +93,21 @@ class Spools:
         """Make the tables; `before` is the state of an earlier run."""
         self.__exit__()
         sizes = {f"s{k}": "INTEGER" for k in self._ks}
-        rows = _json(self._home / "documents.json", {**COLUMNS, **sizes})
-        old = f"UNION ALL SELECT *, false AS fresh FROM {_parquet(before, 'documents')}"
+        rows = from_json([self._home / "documents.json"], {**COLUMNS, **sizes}, LONGEST)
+        old = f"UNION ALL SELECT *, false AS fresh FROM {earlier(before, 'documents')}"
         database.execute(
             f"CREATE TABLE loaded AS SELECT {_names(sizes)}, NULL::BOOLEAN AS kept, true AS fresh "
             f"FROM {rows} {old if before else ''}"
         )
         first = "".join(f", any_value(s{k}) AS s{k}" for k in self._ks)
-        old = f"UNION ALL SELECT * FROM {_parquet(before, 'contents')}"
+        old = f"UNION ALL SELECT * FROM {earlier(before, 'contents')}"
         listed = ", ".join(["content", "n AS first", *sizes])
         database.execute(
             f"CREATE TABLE contents AS SELECT content, min(first) AS first{first} FROM "
             f"(SELECT {listed} FROM loaded WHERE fresh {old if before else ''}) GROUP BY content"
         )
         for k in self._ks:
-            old = f"UNION ALL SELECT * FROM {_parquet(before, f'shingles_{k}')}"
+            old = f"UNION ALL SELECT * FROM {earlier(before, f'shingles_{k}')}"
             database.execute(
                 f"CREATE TABLE shingles_{k} AS SELECT n, shingle FROM "
                 f"(SELECT * FROM {_text(self._home / f'shingles_{k}.tsv')} "
@@ -111,10 +116,11 @@ class Spools:
         return self._without_repeated(database)
 
     def _without_repeated(self, database: Database) -> Loaded:
-        """Keep the first of what is the same capture: id, text and place."""
+        """Keep the first of what is the same capture: id, URL, time, text and place."""
         database.execute(
             "CREATE TABLE documents AS SELECT * FROM loaded QUALIFY row_number() OVER "
-            '(PARTITION BY id, content, container, "offset" ORDER BY n) = 1'
+            '(PARTITION BY id, url, digits, content, container, "offset", of_url, of_digits '
+            "ORDER BY n) = 1"
         )
         count = number(database, "SELECT count(*) FROM documents")
         loaded = Loaded(
@@ -162,6 +168,7 @@ def save(database: Database, state: Path, ks: Sequence[int], told: dict[str, Any
             "coalesce(c.kept, true) AS kept FROM documents d LEFT JOIN chosen c ON d.n = c.n",
             "contents": "FROM contents",
             "pairs": "FROM pairs",
+            "left_out": "FROM left_out",
             **{f"shingles_{k}": f"FROM shingles_{k}" for k in ks},
         }.items():
             write_parquet(database, rows, beside / f"{name}.parquet")
@@ -177,11 +184,6 @@ def save(database: Database, state: Path, ks: Sequence[int], told: dict[str, Any
             shutil.rmtree(old, ignore_errors=True)
         else:
             old.unlink(missing_ok=True)  # of a run that was killed
-
-
-def old_pairs(state: Path) -> str:
-    """SQL for the pairs of an earlier run."""
-    return _parquet(state, "pairs")
 
 
 def fill(database: Database, table: str, columns: str, path: Path, rows: Iterable[str]) -> None:
@@ -202,14 +204,6 @@ def _quoted(column: str) -> str:
     return f'"{column}"'
 
 
-def _json(path: Path, columns: dict[str, str]) -> str:
-    types = ", ".join(f"'{name}': '{kind}'" for name, kind in columns.items())
-    return (
-        f"read_json({quoted(literal(path))}, format = 'newline_delimited', "
-        f"maximum_object_size = {_LONGEST}, columns = {{{types}}})"
-    )
-
-
 def _text(path: Path) -> str:
     return _csv(path, "'n': 'INTEGER', 'shingle': 'VARCHAR'")
 
@@ -218,10 +212,11 @@ def _csv(path: Path, types: str) -> str:
     return (
         f"read_csv({quoted(literal(path))}, auto_detect = false, header = false, delim = '\t', "
         "new_line = '\\n', quote = '', escape = '', nullstr = '\x01', "
-        f"max_line_size = {_LONGEST}, buffer_size = {2 * _LONGEST}, columns = {{{types}}})"
+        f"max_line_size = {LONGEST}, buffer_size = {2 * LONGEST}, columns = {{{types}}})"
     )
 
 
-def _parquet(state: Path | None, name: str) -> str:
+def earlier(state: Path | None, name: str) -> str:
+    """SQL for a table of an earlier run."""
     files = Path() if state is None else state / asked(state)["files"]
     return f"read_parquet({quoted(literal(files / f'{name}.parquet'))})"

@@ -271,7 +271,8 @@ class _Parser(Words):
         return token.text
 
     def _measure(self, name: Token, settings: tuple[str, ...]) -> Node:
-        form = f"{name.text}({', '.join(f'{setting}=5' for setting in settings)})"
+        example = ", ".join(f"{setting}=5" for setting in settings)
+        form = f"{name.text}({example}), with whole numbers from 1 on"
         values: dict[str, int] = {}
         found = self.met("(")
         while found and len(values) < len(settings):

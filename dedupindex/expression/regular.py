@@ -2,16 +2,18 @@ r"""Regular expressions that mean the same in Python's ``re`` and in DuckDB's RE
 
 What both know is read and written anew for each: sets, groups, alternatives, repeats, ``^``, ``$``
 and ``\b``. ``\d``, ``\w``, ``\s`` and ``\b`` are of ASCII, a dot is any character, ``$`` the end of
-the text; ``(?i)`` at the beginning makes letters of both cases alike.
+the text; ``(?i)`` at the beginning makes letters of both cases alike. Each engine has its own mind
+about which these are, so the sets of them are written out here.
 """
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NoReturn
 
 _CLASSES = {"d": "0-9", "w": "0-9A-Za-z_", "s": r"\t\n\f\r "}
-_CONTROLS = {"n": r"\n", "t": r"\t", "r": r"\r", "f": r"\f"}
+_CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 _WORD = "[0-9A-Za-z_]"
 _EDGE = f"(?:(?<!{_WORD})(?={_WORD})|(?<={_WORD})(?!{_WORD}))"  # \b
 _COUNTED = re.compile(r"\{([0-9]{1,4})(?:(,)([0-9]{1,4})?)?\}")
@@ -43,11 +45,12 @@ class _Reader:
         self._python: list[str] = []
         self._re2: list[str] = []
         self._times = 1
+        self._any_case = False
 
     def read(self) -> tuple[str, str]:
         if self._text.startswith("(?i)"):
             self._at = 4
-            self._emit("(?i)")
+            self._any_case = True
         depth, repeatable = [], False
         while self._at < len(self._text):
             char = self._text[self._at]
@@ -72,7 +75,7 @@ class _Reader:
             elif char == "$":
                 self._emit(r"\Z", r"\z")
             else:
-                self._emit(char if char in ".|^" else _plain(char))
+                self._emit(char if char in ".|^" else self._alone(char))
         if depth:
             self._fail("a group does not end", depth[-1])
         return "".join(self._python), "".join(self._re2)
@@ -124,7 +127,7 @@ class _Reader:
         elif char.lower() in _CLASSES:
             self._emit(f"[^{_CLASSES[char.lower()]}]")
         else:
-            self._emit(self._character(char, begin))
+            self._emit(self._alone(self._meant(char, begin)))
         return True
 
     def _next(self, begin: int) -> str:
@@ -133,12 +136,21 @@ class _Reader:
         self._at += 1
         return self._text[self._at - 1]
 
-    def _character(self, char: str, begin: int) -> str:
+    def _meant(self, char: str, begin: int) -> str:
+        """What a character after a backslash stands for."""
         if char in _CONTROLS:
             return _CONTROLS[char]
         if char.isalnum() or not char.isascii():
             self._fail(f"\\{char} means nothing here", begin)
-        return _plain(char)
+        return char
+
+    def _alone(self, char: str) -> str:
+        """A character out of sets."""
+        others = self._others(char, char)
+        return f"[{_plain(char)}{others}]" if others else _plain(char)
+
+    def _others(self, first: str, last: str) -> str:
+        return _other_cases(first, last) if self._any_case else ""
 
     def _set(self, begin: int) -> str:
         words, items = "[", []
@@ -157,16 +169,28 @@ class _Reader:
             char = self._next(begin)
             if char in _CLASSES:
                 return _CLASSES[char]
-            first = self._character(char, begin)
+            first = self._meant(char, begin)
         else:
-            first = _plain(char)
+            first = char
         rest = self._text[self._at : self._at + 2]
         if len(rest) < 2 or rest[0] != "-" or rest[1] == "]":
-            return first
+            return _plain(first) + self._others(first, first)
         self._at += 1
         char = self._next(begin)
-        last = self._character(self._next(begin), begin) if char == "\\" else _plain(char)
-        return f"{first}-{last}"
+        last = self._meant(self._next(begin), begin) if char == "\\" else char
+        return f"{_plain(first)}-{_plain(last)}{self._others(first, last)}"
+
+
+@lru_cache(256)
+def _other_cases(first: str, last: str) -> str:
+    """Letters of the other case of those in a range, as a set has them."""
+    found = {
+        other
+        for char in map(chr, range(ord(first), ord(last) + 1))
+        for other in (char.lower(), char.upper())
+        if len(other) == 1 and not first <= other <= last
+    }
+    return "".join(map(_plain, sorted(found)))
 
 
 def _plain(char: str) -> str:

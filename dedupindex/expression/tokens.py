@@ -43,6 +43,10 @@ def tokens(expression: str) -> Iterator[Token]:
     """All words, and an end; raises `BadQuery`."""
     if len(expression) > LONGEST:
         raise BadQuery(f"an expression has at most {LONGEST:,} characters")
+    if odd := next((char for char in expression if "\ud800" <= char <= "\udfff"), ""):
+        at = expression.index(odd)
+        shown = expression.encode("utf-8", "replace").decode()
+        complain(shown, at, "there is a character that is no UTF-8")
     if "\0" in expression:
         complain(expression, expression.index("\0"), "there is a character 0")
     at, length = 0, len(expression.rstrip())
