@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
+import json
 import os
 import signal
 import sys
+import weakref
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,7 @@ import pytest
 from dedupindex.corpus import Corpus, Enrichment, Entry, Report
 from dedupindex.errors import BadInput, BadQuery, BadSource
 from tests.corpora import Page, archive, html
+from tests.stores import web
 from tests.test_spread import built
 from tests.warc_cases import chunked, sha1
 
@@ -164,6 +169,36 @@ def test_several_fields_and_values_of_any_kind(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def _circle(data: bytes) -> list[Any]:
+    circle: list[Any] = []
+    circle.append(circle)
+    return circle
+
+
+def _deep(data: bytes) -> list[Any]:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    return deep
+
+
+def _exit(data: bytes) -> None:
+    raise SystemExit(0)
+
+
+@pytest.mark.parametrize("function", [_circle, _deep, _exit])
+@pytest.mark.parametrize("save", ["save_as_json", "save_as_parquet"])
+def test_nothing_of_a_function_ends_the_run(tmp_path: Path, function: Any, save: str) -> None:
+    corpus = Corpus.from_cdx(news(tmp_path)).having(jobs=2).map("payload", "size", len)
+    corpus = corpus.map("payload", "odd", function)
+    report = getattr(corpus, save)(tmp_path / "out")
+    assert (report.entries, report.errors) == (5, {"odd": 5})
+    (entry, *_) = corpus
+    assert entry["payload"] == {"size": 60} and entry["error"].startswith("odd: ")
+    assert corpus.filter("payload.odd").count() == 5
+    assert Corpus.from_cdx(tmp_path / "all.cdx").filter("payload", function).count() == 5
+
+
 def test_what_fails_is_kept_with_its_capture(tmp_path: Path) -> None:
     cdx = archive(
         tmp_path,
@@ -184,7 +219,8 @@ def test_what_fails_is_kept_with_its_capture(tmp_path: Path) -> None:
     errors = {entry["record"]["originalUrl"]: entry.get("error", "") for entry in corpus}
     assert errors["http://a.org/1"].startswith("half: TypeError: ")
     assert errors["http://a.org/2"] == (
-        "response: nobody says in which container it is, or that is nowhere to be found"
+        "response: nowhere.warc.gz is nowhere to be found: say with --containers, or containers=, "
+        "where it is"
     )
     assert (
         "another capture stands where its metadata say: http://a.org/1" in errors["http://a.org/3"]
@@ -199,6 +235,60 @@ def test_what_fails_is_kept_with_its_capture(tmp_path: Path) -> None:
     assert {"string": {"html": {"title": "one"}}} in titles
     kept = corpus.filter("payload.string.html.title", lambda title: title == "one")
     assert sorted(urls(kept)) == [f"http://a.org/{n}" for n in (1, 2, 3, 4)]
+
+
+def test_values_end_with_their_capture(tmp_path: Path) -> None:
+    class Tree:
+        pass
+
+    made: list[weakref.ref[Tree]] = []
+
+    def parse(text: str) -> Tree:
+        tree = Tree()
+        made.append(weakref.ref(tree))
+        return tree
+
+    with web(tmp_path, ranges=False) as there:  # which fsspec says by an error
+        cdx = news(tmp_path)
+        for where in (str(tmp_path), f"{there.url}/"):
+            corpus = Corpus.from_cdx(cdx, containers=where).having(jobs=1)
+            made.clear()
+            gc.disable()
+            try:
+                trees = corpus.map("payload.string", "tree", parse)
+                entries = list(trees.map("payload.string.tree", "half", lambda tree: tree / 2))
+                assert sum("error" in entry for entry in entries) == 4  # an image has no text
+                assert len(made) == 4 and not any(tree() for tree in made)
+            finally:
+                gc.enable()
+
+
+@pytest.mark.parametrize(
+    "data", [b"", bytes(100_000), gzip.compress(b"")], ids=["empty", "zeros", "gzip of nothing"]
+)
+def test_a_file_without_a_record_is_told(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "a.warc.gz").write_bytes(data)
+    report = Corpus.from_warcs(tmp_path / "a.warc.gz").save_as_json(tmp_path / "o.jsonl")
+    assert [problem.message for problem in report.problems] == ["holds no record"]
+
+
+def test_who_has_no_report_is_warned(tmp_path: Path) -> None:
+    odd = {"Date": b"2026-13-01T00:00:00Z"}
+    pages = [Page(f"http://a.org/{n}", n + 1, html(f"{n}")) for n in range(3)]
+    archive(tmp_path, *pages, Page("http://a.org/odd", fields=odd)).unlink()
+    corpus = Corpus.from_warcs(tmp_path)
+    said = "of 1 records nobody can tell the URL or the time"
+    with pytest.warns(UserWarning, match=said):
+        assert len(list(corpus)) == 3
+    with pytest.warns(UserWarning, match=said):
+        assert corpus.count() == 3
+    with pytest.warns(UserWarning, match=said):
+        assert "a.org/0" in corpus.peek()
+    report = corpus.save_as_json(tmp_path / "o.jsonl")
+    assert report.entries == 3 and said in report.problems[0].message
+    (tmp_path / "o.cdx").write_text(" CDX N b a m s k r M S V g\nno capture\n")
+    with pytest.warns(UserWarning, match="1 lines of the metadata are no captures"):
+        assert Corpus.from_cdx(tmp_path / "o.cdx").count() == 0
 
 
 def test_a_page_that_kills_its_reader_costs_one_capture(tmp_path: Path) -> None:
@@ -259,6 +349,46 @@ def test_the_latest_of_those_that_pass_is_looked_for_from_the_end(tmp_path: Path
     assert corpus.latest().filter("payload.string.text", lambda text: "flood" in text).count() == 0
     with pytest.raises(BadInput, match="grouped only once"):
         about.latest().first()
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("wanted", [0, 2, 3, 9])
+def test_a_long_group_is_tried_bit_by_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int, wanted: int
+) -> None:
+    """Of ten captures of a URL the newest that passes, whichever it is; older ones are not read."""
+    monkeypatch.setattr("dedupindex.corpus.chunks.MOST", 3)
+    urls = [f"http://{name}.org/" for name in "abc"]
+    pages = [Page(url, n + 1, html(f"{n}", "old" if n > wanted else "new"))
+             for n in range(10) for url in urls[: 2 if n else 3]]  # fmt: skip
+    corpus = Corpus.from_cdx(archive(tmp_path, *pages)).having(jobs=jobs)
+    best = corpus.filter("payload.string.text", lambda text: "new" in text).latest("url")
+    report = best.enrich("html.title").save_as_json(tmp_path / "o.jsonl")
+    found = [json.loads(line) for line in (tmp_path / "o.jsonl").read_text().splitlines()]
+    assert [entry["record"]["originalUrl"] for entry in found] == urls
+    assert [_title(entry) for entry in found] == [f"{wanted}", f"{wanted}", "0"]
+    assert report.tried == 2 * (10 - wanted) + 1
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_what_is_made_at_once_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int
+) -> None:
+    pages = [Page(f"http://a.org/{n:02d}", body=html(f"{n}")) for n in range(50)]
+    corpus = Corpus.from_cdx(archive(tmp_path, *pages)).having(jobs=jobs).enrich("html.title")
+    whole = list(corpus)
+    for held in (0, 1000):
+        monkeypatch.setattr("dedupindex.corpus.running._HELD", held)
+        assert list(corpus) == whole
+
+    def deadly(title: str) -> str:
+        if title == "17" and jobs > 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return title
+
+    entries = list(corpus.map("payload.string.html.title", "same", deadly))
+    assert [entry["record"] for entry in entries] == [entry["record"] for entry in whole]
+    assert sum("error" in entry for entry in entries) == (jobs > 1)
 
 
 def test_revisits(tmp_path: Path) -> None:
@@ -337,7 +467,12 @@ def test_character_sets_and_codings(tmp_path: Path) -> None:
                   said % (b"", b"Content-Encoding: gzip\r\n")),
         "zstds": (zstandard.compress(text[:9].encode()) + zstandard.compress(text[9:].encode()),
                   said % (b"", b"Content-Encoding: zstd\r\n")),
+        "twice": (gzip.compress(zlib.compress(text.encode())),
+                  said % (b"", b"Content-Encoding: deflate, gzip\r\n")),
         "chunks": (chunked(text.encode()), said % (b"", b"Transfer-Encoding: chunked\r\n")),
+        "cut": (chunked(text.encode() + b"and more")[:-12],
+                said % (b"", b"Transfer-Encoding: chunked\r\n")),
+        "bare": (b"7\r\n" + text.encode(), said % (b"", b"Transfer-Encoding: chunked\r\n")),
     }  # fmt: skip
     cdx = archive(
         tmp_path, *(Page(f"http://a.org/{n}", body=b, head=h) for n, (b, h) in pages.items())
@@ -348,19 +483,24 @@ def test_character_sets_and_codings(tmp_path: Path) -> None:
     }
     whole = "Grüße, 日本"
     assert found == {"utf": whole, "bom": whole, "latin": "Grüße", "meta": "日本", "br": whole,
-                     "zstd": whole, "gzips": whole, "zstds": whole, "chunks": whole}  # fmt: skip
+                     "zstd": whole, "gzips": whole, "zstds": whole, "twice": whole,
+                     "chunks": whole, "cut": whole, "bare": whole}  # fmt: skip
 
 
 def test_what_pages_hold(tmp_path: Path) -> None:
     body = (
-        b"<html><title> The\n title </title><body><nav><a href='/menu'>menu</a></nav><p>The "
+        b"<html><body><svg><title>not this</title></svg><title> The\n title </title>"
+        b"<nav><a href='/menu'>menu</a></nav><p>The "
         b"archive of the web keeps what was said in it, for those who come and want to know.</p>"
-        b"<a href='b.html'>a <b>link</b></a><a href='http://['>bad</a><script>no()</script></body>"
+        b"<a href='b.html'>a <b>link</b></a><a href='http://['>bad</a>"
+        b"<a href=' JavaScript:no()'>no</a><a href='\x01java\tscr&#10;ipt:no()'>no</a>"
+        b"<script>no()</script></body>"
     )
     pages = [
         Page("http://a.org/dir/x", body=body),
-        Page("http://a.org/plain", body=b"only text, in English, that says a little",
+        Page("http://a.org/plain", body=b"only text, in English, that says no more than a little",
              mime="text/plain"),
+        Page("http://a.org/short", body=b'{"a":1}', mime="text/plain"),
         Page("http://a.org/image", body=b"\x89PNG\r\n\x1a\n\0", mime="text/html"),
         Page("http://a.org/silent", body=b"<html><title>x</title><img src=x></html>"),
     ]  # fmt: skip
@@ -379,9 +519,39 @@ def test_what_pages_hold(tmp_path: Path) -> None:
     assert found["http://a.org/plain"] == {
         "mime": "text/plain", "string": {"text": {"_": pages[1].body.decode(), "language": "en"}},
     }  # fmt: skip
+    assert "language" not in found["http://a.org/short"]["string"]["text"]  # it could be any
     assert found["http://a.org/image"] == {"mime": "image/png"}
     silent = found["http://a.org/silent"]["string"]
     assert silent["text"] in ("", {"_": "", "language": None})  # nothing is no English
+
+
+def test_an_enrichment_of_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is known by its name where that package is installed, and loaded only when asked for."""
+    (tmp_path / "names.py").write_text(
+        "from dedupindex.corpus import Enrichment\n"
+        "entities = Enrichment('entities', 'payload.string.text', ('persons', 'places'),\n"
+        "    lambda text, entry: ([word for word in text.split() if word.istitle()], None))\n"
+    )
+    info = tmp_path / "names-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: names\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(
+        "[dedupindex.enrichments]\n"
+        "entities = names:entities\nbad = names:__name__\nno = names.no:x\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    page = Page("http://a.org/", body=html("x", "so says Grace to Ada"))
+    corpus = Corpus.from_cdx(archive(tmp_path / "a", page)).having(jobs=1)
+    assert "names" not in sys.modules
+    (entry,) = corpus.enrich("entities")
+    assert entry["payload"]["string"]["text"] == {"persons": ["Grace", "Ada"]}
+    with pytest.raises(BadInput, match=r"names:__name__.* is no Enrichment"):
+        corpus.enrich("bad")
+    with pytest.raises(BadInput, match=r"names.no:x.* cannot be loaded: ModuleNotFoundError"):
+        corpus.enrich("no")
+    with pytest.raises(BadInput, match="there are response, .*, bad, entities, no"):
+        corpus.enrich("others")
+    monkeypatch.delitem(sys.modules, "names")
 
 
 @pytest.mark.parametrize(
@@ -392,6 +562,10 @@ def test_what_pages_hold(tmp_path: Path) -> None:
         (lambda c: c.filter("payload.colour"), BadInput, "nothing at 'payload.colour'"),
         (lambda c: c.map("payload.colour", "x", len), BadInput, "nothing at 'payload.colour'"),
         (lambda c: c.map("payload", "string", len), BadInput, "two enrichments make"),
+        (lambda c: c.map("payload", "_", len), BadInput, "cannot be called '_'"),
+        (lambda c: c.map("payload", "", len), BadInput, "cannot be called ''"),
+        (lambda c: c.map("payload", "a.b", len), BadInput, "cannot be called 'a.b'"),
+        (lambda c: c.enrich(Enrichment("x", "", ("error",), len)), BadInput, "made at error"),
         (lambda c: c.latest("colour"), BadInput, "grouped by url, surt, digest"),
         (lambda c: c.having(revisits="none"), BadInput, "resolve, skip, once"),
         (lambda c: c.having(memory="lots").count(), BadInput, "--memory lots"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -12,8 +14,9 @@ from dedupindex.corpus import Corpus
 from dedupindex.errors import BadSource
 from demo.steps import server
 from tests.corpora import HEADER, Page, archive, html
-from tests.stores import Fault, web
+from tests.stores import Fault, telling, web
 from tests.test_cli import dedupindex
+from tests.test_corpus import urls
 
 FIELDS = ("urlkey", "timestamp", "url", "mime", "status", "digest", "redirect", "meta", "length",
           "offset", "filename")  # fmt: skip
@@ -52,7 +55,8 @@ def test_every_form_of_an_answer(tmp_path: Path) -> None:
             )
             assert list(corpus.enrich("html.title")) == wanted, name
             asked = [(path, part) for _, path, part in there.requests]
-            assert asked[0] == (f"/{name}?url=http%3A%2F%2Fa.org%2F&from=2026", "")
+            query = f"/{name}?url=http%3A%2F%2Fa.org%2F&from=2026"
+            assert asked[:2] == [(query, ""), (f"{query}&showNumPages=true", "")]
             assert all(part for path, part in asked if path == "/a.warc.gz" and part)
             nobody = corpus.where("status == 404").enrich("html.title")
             there.requests.clear()
@@ -62,13 +66,53 @@ def test_every_form_of_an_answer(tmp_path: Path) -> None:
         assert Corpus.from_archive(f"{there.url}/none", url="x").count() == 0
 
 
+@pytest.mark.parametrize("form", ["eleven", "cdxj", "lines", "numbers", "rows"])
+def test_all_pages_of_an_answer(tmp_path: Path, form: str) -> None:
+    """A server with a compressed index gives the first, and says how many there are if asked."""
+    pages = [
+        forms(archive(tmp_path / f"{page}", *(
+            Page(f"http://a.org/{page}/{n}", body=html(f"{n}")) for n in range(page)
+        )))[form].rstrip("\n").encode()
+        for page in (1, 2, 3)
+    ]  # fmt: skip
+    pages.insert(2, b"")  # in whose blocks a filter has left nothing
+
+    def tell(path: str) -> tuple[int, bytes]:
+        asked = parse_qs(urlsplit(path).query)
+        if "showNumPages" in asked:
+            return 200, b'{"pages": 4, "pageSize": 5, "blocks": 17}\n'
+        return 200, pages[int(asked.get("page", ["0"])[0])]
+
+    with telling(tell) as there:
+        ask = partial(Corpus.from_archive, f"{there.url}/cdx", url="a.org/*")
+        assert sorted(urls(ask())) == [f"http://a.org/{p}/{n}" for p in (1, 2, 3) for n in range(p)]
+        assert urls(ask(page="1")) == ["http://a.org/2/0", "http://a.org/2/1"]
+        assert ask(limit="1").count() == 1
+        there.faults.append(Fault("cdx", 9, status=404, when=lambda: len(there.requests) % 2 == 0))
+        there.requests.clear()
+        assert ask().count() == 1  # one that does not know the question
+
+
+@pytest.mark.parametrize("said", [b"4\n", b"", b"{}", b"[1]", b'{"pages": "4"}', b"org,a)/ 2026"])
+def test_what_says_nothing_of_pages(tmp_path: Path, said: bytes) -> None:
+    cdx = archive(tmp_path, Page("http://a.org/", body=html("x")))
+    line = forms(cdx)["cdxj"].encode()
+    with telling(lambda path: (200, said if "showNumPages" in path else line)) as there:
+        assert Corpus.from_archive(f"{there.url}/cdx", url="a.org").count() == 1
+
+
 def test_answers_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "page").write_text("<html>sorry</html>")
     (tmp_path / "half").write_text('[{"url": "http://a.org/"')
     (tmp_path / "odd").write_text('["a", "b"]')
+    (tmp_path / "number").write_text('[["urlkey", "timestamp"], 5]')
+    (tmp_path / "unnamed").write_text("[[1, 2], [3, 4]]")
     with web(tmp_path) as there:
+        report = Corpus.from_archive(f"{there.url}/unnamed", url="x").save_as_json(tmp_path / "o.j")
+        assert (report.refused, report.entries) == (1, 0)
         for name, word in (
             ("page", "no CDX"),
+            ("number", "no capture: 5"),
             ("half", "no JSON"),
             ("odd", "no capture"),
             ("gone", "cannot be read: HTTP 404"),

@@ -52,7 +52,7 @@ def test_the_commands(harvested: Path) -> None:
 def test_the_library(harvested: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(harvested)
     code = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    assert len(code) == 2
+    assert len(code) == 3
     space: dict[str, Any] = {}
     with redirect_stdout(StringIO()) as told:
         exec("\n".join(code), space)
@@ -66,6 +66,8 @@ def test_the_library(harvested: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert today["html"] == {"title": "tuesday"} and today["text"]["words"] == 700
     assert all("revisitOf" in entry["record"] for url, entry in latest.items() if url.endswith("/"))
     assert space["found"].count() == len(entries)
+    (heading, *_) = [entry["payload"]["string"]["html"] for entry in space["headings"]]
+    assert heading == {"headings": []}  # the demo has none
 
 
 def test_the_notebook(harvested: Path, monkeypatch: pytest.MonkeyPatch) -> None:

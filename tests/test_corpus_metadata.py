@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 from zipfile import ZipFile
@@ -131,7 +132,8 @@ def _best(
     for several in groups.values():
         end = (max if latest else min)(row.timestamp for _, row in several)
         several = [one for one in several if one[1].timestamp == end]
-        kept.append(min(several, key=lambda one: (one[0] in was, one[1].url, one[0])))
+        way = -1 if latest else 1
+        kept.append(min(several, key=lambda one: (one[0] in was, one[1].url, way * one[0])))
     return kept
 
 
@@ -199,6 +201,44 @@ def test_layouts(tmp_path: Path) -> None:
     like("nine.cdx", nine, sized=False)
 
 
+@pytest.mark.parametrize("kind", ["cdx", "cdxj"])
+def test_each_line_has_an_end_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Whichever it is, and wherever DuckDB parts the file between its threads."""
+    monkeypatch.setattr("dedupindex.corpus.lines.LONGEST", 1 << 10)
+    chance = Random(7)
+    row = Row("http://a/", 1, "text/html", "200", "-")
+    wanted = [f"http://a/{number}{'x' * chance.randrange(90)}" for number in range(4000)]
+    if kind == "cdx":
+        lines = [HEADER.strip("\n"), *(row._replace(url=url).line(0).strip() for url in wanted)]
+    else:
+        lines = [f"a)/ {row.timestamp} {json.dumps({'url': url})}" for url in wanted]
+    path = tmp_path / f"x.{kind}"
+    for ends in (["\n", "\r\n"], ["\r\n"], ["\n"]):
+        text = "".join(line + chance.choice(ends) for line in lines)
+        for last in ("", "\r", "\n\r\n\n"):
+            path.write_bytes((text.rstrip() + last).encode())
+            report = Report()
+            kept = Corpus.from_cdx(path).having(jobs=1).kept(report, nothing)
+            assert sorted(one.capture.url for one in kept) == sorted(wanted)
+            assert report.refused == 0
+
+
+@pytest.mark.parametrize("size", [3, 9, 30])
+@pytest.mark.parametrize("name", ["x.cdx", "x.cdx.gz"])
+def test_a_line_of_any_length_is_counted(tmp_path: Path, name: str, size: int) -> None:
+    """In megabytes; it begins so that buffers of DuckDB end in it."""
+    row = Row("http://a/", 1, "text/html", "200", "-")
+    before = [row._replace(url=f"http://a/{'x' * (1 << 19)}").line(number) for number in range(15)]
+    long = row._replace(url=f"http://a/{'x' * (size << 20)}").line(0)
+    data = (HEADER + "".join([*before, long, *before])).encode()
+    (tmp_path / name).write_bytes(gzip.compress(data, 1) if name.endswith(".gz") else data)
+    report = Report()
+    assert len(list(Corpus.from_cdx(tmp_path / name).having(jobs=1).kept(report, nothing))) == 30
+    assert report.refused == 1
+
+
 def test_a_cdx_that_says_where_originals_are(tmp_path: Path) -> None:
     one = Page("http://a.org/", 1, html("original"))
     again = Page("http://b.org/", 2, of=one, file="b.warc.gz")
@@ -260,16 +300,33 @@ def test_where_containers_are(tmp_path: Path) -> None:
     assert title("a.warc.gz", deep) == "x"
     assert title(str(deep)) == "x"
     assert title("../warcs/2026/a.warc.gz") == "x"
+    title("a.warc.gz")
+    (entry,) = Corpus.of(cdx, tmp_path / "warcs").enrich("html.title")
+    assert "error" not in entry
     with pytest.raises(BadSource, match="where containers are said to be, is not there"):
         title("a.warc.gz", tmp_path / "nowhere")
+
+
+def test_a_cdx_in_a_directory_hides_no_capture(tmp_path: Path) -> None:
+    """It may be of one file only, as what a corpus of the directory has left there."""
+    one = Page("http://a.org/", body=html("x"))
+    archive(tmp_path, one, Page("http://b.org/", body=html("y"), file="b.warc.gz"))
+    cdx = tmp_path / "all.cdx"
+    lines = cdx.read_text().splitlines(keepends=True)
+    cdx.write_text("".join(line for line in lines if "b.org" not in line))
+    assert urls(Corpus.of(cdx)) == ["http://a.org/"]
+    assert sorted(urls(Corpus.of(tmp_path))) == ["http://a.org/", "http://b.org/"]
+    (tmp_path / "sub").mkdir()
+    cdx.rename(tmp_path / "sub" / cdx.name)
+    assert urls(Corpus.of(tmp_path / "sub")) == ["http://a.org/"]
 
 
 def test_sources_that_are_none(tmp_path: Path) -> None:
     cdx = archive(tmp_path, Page("http://a.org/", body=html("x")))
     with ZipFile(tmp_path / "x.wacz", "w") as packed:
-        packed.write(tmp_path / "a.warc.gz", "archive/a.warc.gz")
+        packed.writestr("datapackage.json", "{}")
     for corpus, word in (
-        (Corpus.from_warcs(tmp_path / "x.wacz"), "is a WACZ, which is not read here: unpack it"),
+        (Corpus.from_warcs(tmp_path / "x.wacz"), "as a WACZ: holds no WARC file"),
         (Corpus.from_cdx(tmp_path / "a.warc.gz"), "no CDX or CDXJ file"),
         (Corpus.from_cdx(tmp_path / "nothing"), "cannot be read"),
         (Corpus.from_warcs(cdx), "is cdx"),

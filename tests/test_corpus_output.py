@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
+import re
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,12 +18,13 @@ import pytest
 import zstandard
 
 from dedupindex.cli import main
-from dedupindex.corpus import Corpus
+from dedupindex.corpus import Corpus, Enrichment
 from dedupindex.errors import BadInput, DedupError
 from dedupindex.processes import in_turn
+from dedupindex.tally import Seen
 from dedupindex.verify.collection import Collection
 from dedupindex.verify.finding import REASONS, REMARK
-from tests.corpora import Page, archive, html
+from tests.corpora import HEADER, Page, archive, html
 from tests.stores import web
 from tests.test_cli import dedupindex
 from tests.test_corpus import news
@@ -73,6 +77,27 @@ def test_a_table(tmp_path: Path) -> None:
     database.close()
 
 
+@pytest.mark.parametrize("name", ["digest", "Digest"])
+def test_columns_that_would_be_one(tmp_path: Path, name: str) -> None:
+    own = Enrichment("own", "", (name,), lambda nothing, entry: "x")
+    corpus = Corpus.from_cdx(news(tmp_path)).enrich(own)
+    with pytest.raises(BadInput, match="would be one column"):
+        corpus.save_as_parquet(tmp_path / "o.parquet")
+
+
+def test_a_table_of_odd_values(tmp_path: Path) -> None:
+    corpus = Corpus.from_cdx(archive(tmp_path, Page("http://a.org/", body=html("x"))))
+    large = corpus.map("payload", "large", lambda data: (1 << 64) - 1)
+    large.save_as_parquet(tmp_path / "o.parquet")
+    with duckdb.connect() as database:
+        found = database.sql(f"SELECT \"payload.large\" FROM '{tmp_path}/o.parquet'").fetchall()
+    assert found == [(str((1 << 64) - 1),)]
+    twice = corpus.map("payload", "Size", len).map("payload", "size", len)
+    with pytest.raises(BadInput, match=r"payload\.size and payload\.Size would be one column"):
+        twice.save_as_parquet(tmp_path / "twice.parquet")
+    assert len(list(twice)) == 1 and not (tmp_path / "twice.parquet").exists()
+
+
 def test_a_cdxj(tmp_path: Path) -> None:
     one = Page("http://a.org/", 1, html("x"))
     cdx = archive(tmp_path, Page("http://b.org/", 2, of=one), one)
@@ -82,6 +107,43 @@ def test_a_cdxj(tmp_path: Path) -> None:
     assert '"mime":"warc/revisit"' in text.splitlines()[1]
     again = Corpus.from_cdx(tmp_path / "o.cdxj").enrich("html.title")
     assert list(again) == list(Corpus.from_cdx(cdx).enrich("html.title"))
+
+
+def test_a_cdxj_of_containers_that_are_called_alike(tmp_path: Path) -> None:
+    """Of one URL, at one place in each: read back every capture has its own payload."""
+    for year, title in ((1, "one"), (2, "two")):
+        archive(tmp_path / f"{year}", Page("http://a.org/", year, html(title)), cdx="all.cdxj")
+        (tmp_path / f"{year}" / "all.cdxj").unlink()
+    corpus = Corpus.from_warcs(tmp_path)
+    corpus.save_as_cdxj(tmp_path / "o.cdxj")
+    again = Corpus.from_cdx(tmp_path / "o.cdxj").enrich("html.title")
+    assert list(again) == list(corpus.enrich("html.title"))
+    text = (tmp_path / "o.cdxj").read_text()
+    assert f'"filename":"{tmp_path}/2/a.warc.gz"' in text
+    short = re.sub(r'"filename":"[^"]*/', '"filename":"', text)
+    (tmp_path / "o.cdxj").write_text(short)  # as others write it: which of them is it?
+    found = list(Corpus.from_cdx(tmp_path / "o.cdxj", containers=tmp_path).enrich("html.title"))
+    assert [entry["payload"] for entry in found if "payload" in entry] == [
+        {"string": {"html": {"title": "one"}}}
+    ]
+    (wrong,) = (entry["error"] for entry in found if "error" in entry)
+    assert "another capture stands where its metadata say: that of 20261101091417" in wrong
+
+
+def test_a_cdxj_says_what_it_knows_of_odd_captures(tmp_path: Path) -> None:
+    one = Page("http://a.org/", 1, html("x"))
+    profile = b"http://netpreserve.org/warc/1.1/revisit/server-not-modified"
+    unmodified = Page("http://a.org/", 2, of=one, fields={"Profile": profile}, status=304)
+    odd = Page("http://a.org/odd", 3, b"x", head=b"HTTP/1.1 200 OK\r\n\r\n")
+    archive(tmp_path, one, unmodified, odd).unlink()
+    corpus = Corpus.from_warcs(tmp_path)
+    corpus.save_as_cdxj(tmp_path / "o.cdxj")
+    again = Corpus.from_cdx(tmp_path / "o.cdxj")
+    titles = [[e["payload"] for e in some.enrich("html.title").where("mime == 'text/html'")]
+              for some in (corpus, again)]  # fmt: skip
+    assert titles == [[{"string": {"html": {"title": "x"}}}] * 2] * 2
+    mimes = [[entry["record"]["mime"] for entry in some] for some in (corpus, again)]
+    assert [sorted(some) for some in mimes] == [["-", "text/html", "text/html"]] * 2
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
@@ -111,8 +173,41 @@ def test_a_warc_of_its_own(tmp_path: Path, ending: str) -> None:
         Corpus.from_cdx(cdx).save_as_warc(tmp_path / "o.warc")
 
 
+def test_one_line_for_what_is_wrong_with_many_records(tmp_path: Path) -> None:
+    one = Page("http://a.org/", 1, html("original"))
+    unnamed = {"Refers_To_Target_URI": None, "Refers_To_Date": None}  # as wget leaves them out
+    more = [Page("http://a.org/", day, of=one, fields=unnamed) for day in (2, 3, 4)]
+    report = Corpus.from_cdx(archive(tmp_path, one, *more)).save_as_warc(tmp_path / "o.warc.gz")
+    told = {problem.message.partition(":")[0]: problem.message for problem in report.problems}
+    assert report.entries == 4 and len(told) == len(report.problems)
+    assert told["no-refers-to-uri"].endswith(" (and 2 more)")
+
+
+def test_one_line_for_each_container_that_is_nowhere(tmp_path: Path) -> None:
+    pages = [
+        Page(f"http://a.org/{n}", body=html(f"{n}"), file=f"{n % 2}.warc.gz") for n in range(7)
+    ]
+    cdx = archive(tmp_path, *pages)
+    (tmp_path / "1.warc.gz").unlink()
+    report = Corpus.from_cdx(cdx).save_as_warc(tmp_path / "o.warc.gz")
+    assert (report.chosen, report.entries, report.errors) == (7, 4, {"warc": 3})
+    (problem,) = report.problems
+    assert problem.container == "1.warc.gz" and problem.message.endswith("(and 2 more)")
+
+
 def lines_of(path: Path) -> list[str]:
     return path.read_text().splitlines()
+
+
+def test_of_several_records_in_a_member_one_is_taken(tmp_path: Path) -> None:
+    one, two = (Page(f"http://a.org/{name}", body=html(name)) for name in ("one", "two"))
+    stored = gz(one.record(1) + two.record(2))
+    (tmp_path / "a.warc.gz").write_bytes(stored)
+    one.offset, one.stored = 0, stored
+    (tmp_path / "x.cdx").write_text(HEADER + one.cdx())
+    Corpus.from_cdx(tmp_path / "x.cdx").save_as_warc(tmp_path / "o.warc.gz")
+    written = gzip.decompress((tmp_path / "o.warc.gz").read_bytes())
+    assert written.endswith(one.record(1)) and two.url.encode() not in written
 
 
 def test_what_goes_into_no_warc(tmp_path: Path) -> None:
@@ -122,6 +217,7 @@ def test_what_goes_into_no_warc(tmp_path: Path) -> None:
     report = Corpus.from_warcs(tmp_path).save_as_warc(tmp_path / "o.warc.gz")
     assert (report.errors, len(report.problems)) == ({"warc": 1}, 1)
     assert "bin/convert" in report.problems[0].message
+    assert (report.chosen, report.entries) == (2, 1)
     assert len(lines_of(tmp_path / "o.cdxj")) == 1
 
 
@@ -159,8 +255,14 @@ def test_the_command(tmp_path: Path) -> None:
     out, _ = dedupindex("corpus", cdx, "--map", "payload", "size", "mine:size",
                         "--where", "status == 404", PYTHONPATH=str(tmp_path))  # fmt: skip
     assert json.loads(out)["payload"] == {"size": len(html("404"))}
+    (tmp_path / "wrong.py").write_text("def f(:\n")
+    _, talk = dedupindex("corpus", cdx, "--map", "payload", "size", "wrong:f", status=4,
+                         PYTHONPATH=str(tmp_path))  # fmt: skip
+    assert "'wrong:f' cannot be loaded: SyntaxError" in talk
     out, _ = dedupindex("corpus", cdx, "-o", tmp_path / "o.warc.gz")
     assert out.startswith("5 captures of 5 that their metadata left; 5 records read, ")
+    out, talk = dedupindex("corpus", cdx, "--where", "status == 1")
+    assert (out, talk.strip()) == ("", "there is no such capture")
     (tmp_path / "c.warc").unlink()
     out, talk = dedupindex("corpus", cdx, "--enrich", "mime", status=7)
     assert len(out.splitlines()) == 5
@@ -176,6 +278,9 @@ def test_the_command(tmp_path: Path) -> None:
         (["--map", "payload", "x", "nowhere:f"], 4, "'nowhere:f' cannot be loaded"),
         (["--map", "payload", "x", "os:sep"], 4, "is no function"),
         (["-o", "o.txt"], 4, "its ending says what to write"),
+        (["-o", "/nowhere/o.jsonl"], 4, "there is no directory /nowhere"),
+        (["--enrich", "mime", "-o", "new.warc.gz"], 4, "has no place in it"),
+        (["--map", "payload", "x", "os:fspath", "-o", "new.cdxj"], 4, "has no place in it"),
         (["--json"], 2, "name that with -o"),
         (["--originals", "nowhere"], 6, "nowhere"),
         (["--containers", "nowhere"], 4, "is not there"),
@@ -261,3 +366,44 @@ def test_nothing_that_is_read_is_written_over(
     assert {path: path.read_bytes() for path in arc.iterdir()} == files
     for _ in range(2):  # our own may be made anew
         assert Corpus.of(arc).save_as_json(arc / "o.jsonl").entries
+
+
+@pytest.mark.parametrize("links", [True, False])
+@pytest.mark.parametrize("taken", ["o.warc.gz", "o.cdxj"])
+def test_what_appears_meanwhile_is_not_overwritten(
+    tmp_path: Path, taken: str, links: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by another run with the same name, or on a file system without hard links."""
+
+    def no_link(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "no hard links")
+
+    if not links:
+        monkeypatch.setattr(os, "link", no_link)
+    corpus = Corpus.from_cdx(news(tmp_path / "in"))
+    out = tmp_path / "out"
+    out.mkdir()
+
+    def meanwhile(seen: Seen) -> None:
+        (out / taken).write_text("theirs")
+
+    late = corpus.having(on_progress=meanwhile)
+    for save in (late.save_as_warc, *([late.save_as_cdxj] if taken == "o.cdxj" else [])):
+        with pytest.raises(BadInput, match=f"{taken} is there, and no archive is ever overwritten"):
+            save(out / ("o.warc.gz" if save == late.save_as_warc else "o.cdxj"))
+        assert [path.name for path in out.iterdir()] == [taken]
+        assert (out / taken).read_text() == "theirs"
+        (out / taken).unlink()
+    corpus.save_as_warc(out / "o.warc.gz")
+    assert sorted(path.name for path in out.iterdir()) == ["o.cdxj", "o.warc.gz"]
+
+
+def test_packages_for_addresses_are_missed_before_anything_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    cdx, there = str(news(tmp_path)), "http://127.0.0.1:9/warcs/"
+    assert main(["corpus", cdx, "--containers", there, "--enrich", "text"]) == 4
+    told = capsys.readouterr()
+    assert told.err.count("\n") == 1 and not told.out
+    assert "'dedupindex[remote]', or in a checkout .venv/bin/pip install '.[remote]'" in told.err

@@ -10,6 +10,7 @@ import pytest
 from dedupindex.corpus import Corpus
 from dedupindex.errors import BadInput
 from tests.corpora import Page, archive, html
+from tests.test_spread import built
 
 
 def _days(corpus: Corpus) -> list[tuple[str, int]]:
@@ -113,3 +114,61 @@ def test_a_container_is_named_as_metadata_name_it(tmp_path: Path) -> None:
     named = "container == 'a.warc.gz'"
     assert corpus.where(named).count() == 1
     assert corpus.filter("record").latest().where(named).count() == 1
+
+
+def _read_as(corpus: Corpus) -> str:
+    """The URL of what the one revisit on the ninth is read as."""
+    (entry,) = corpus.having(jobs=1).where("timestamp == '2026-11-09'").enrich("html.title")
+    assert entry["payload"]["string"]["html"]["title"] == "same"
+    of: str = entry["record"]["revisitOf"]["originalUrl"]
+    return of
+
+
+def test_which_original_comes_first(tmp_path: Path) -> None:
+    """At the place, of the name, of the URL, of the digest, of the index: in this order."""
+    body = html("same")
+    early, own, named = (
+        Page(f"http://{name}.org/", day, body, file=f"{name}.warc.gz")
+        for day, name in enumerate(("early", "own", "named"), 1)
+    )
+    again = Page("http://own.org/", 9, of=named, file="again.warc.gz")
+    cdx = archive(tmp_path / "all", early, own, named, again)
+    assert _read_as(Corpus.from_warcs(tmp_path / "all")) == "http://named.org/"
+    assert _read_as(Corpus.from_cdx(cdx)) == "http://own.org/"  # which names none
+    placed = f"{again.cdx().strip()} {len(named.stored)} {named.offset} named.warc.gz\n"
+    lines = "".join(f"{one.cdx().strip()} - - -\n" for one in (early, own, named))
+    cdx.write_text(lines + placed)
+    assert _read_as(Corpus.from_cdx(cdx)) == "http://named.org/"
+    again = Page("http://new.org/", 9, of=own, file="again.warc.gz")
+    cdx = archive(tmp_path / "some", own, again)
+    archive(tmp_path / "old", early)
+    built(tmp_path / "index", tmp_path / "old" / "early.warc.gz")
+    indexed = Corpus.from_cdx(cdx).having(originals=tmp_path / "index")
+    assert _read_as(indexed) == "http://own.org/"
+    cdx.write_text(again.cdx())
+    assert _read_as(indexed) == "http://early.org/"
+
+
+@pytest.mark.parametrize("latest", [True, False])
+def test_of_one_time_an_original_stays(tmp_path: Path, latest: bool) -> None:
+    one = Page("http://b.org/", 1, html("same"), file="z.warc.gz")
+    again = Page("http://b.org/", 1, of=one, file="a.warc.gz")
+    corpus = Corpus.from_cdx(archive(tmp_path, one, again)).having(jobs=1)
+    for chosen in (corpus, corpus.filter("record")):
+        best = chosen.latest() if latest else chosen.first("url")
+        assert best.count() == best.where("container == 'z.warc.gz'").count() == 1
+
+
+def test_a_payload_is_of_the_type_that_its_own_header_says(tmp_path: Path) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=latin1\r\n\r\n"
+    one = Page("http://a.org/", 1, "<title>ü</title>".encode("latin-1"), head=head)
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=koi8-r\r\nX-New: y\r\n\r\n"
+    again = Page("http://a.org/", 2, of=one, head=head)
+    archive(tmp_path, one, again)
+    (entry,) = (
+        Corpus.from_warcs(tmp_path)
+        .where("timestamp == '2026-11-02'")
+        .enrich("html.title", "response")
+    )
+    assert entry["payload"]["string"]["html"]["title"] == "ü"
+    assert entry["httpHeader"] == {"Content-Type": "text/html; charset=latin1", "X-New": "y"}

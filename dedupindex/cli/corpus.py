@@ -20,10 +20,10 @@ from dedupindex.cli.where import any_index
 from dedupindex.cluster import connected
 from dedupindex.corpus.choosing import KEYS, REVISITS
 from dedupindex.corpus.corpus import Corpus
+from dedupindex.corpus.output import WARC
 from dedupindex.corpus.report import Report
 from dedupindex.corpus.running import nested
 from dedupindex.corpus.spread import on
-from dedupindex.corpus.warcs import ENDING
 from dedupindex.errors import BadInput, Damaged
 from dedupindex.tables import amount, printable, singular
 
@@ -89,7 +89,7 @@ _LOOK = "it is written module:function, of a module that Python finds (PYTHONPAT
 @click.option("-v", "--verbose", is_flag=True, help="Progress every second.")
 @click.option("--json", "as_json", is_flag=True, help="What was written as one JSON object.")
 def command(sources: tuple[str, ...], **options: Any) -> int:
-    """Cut a corpus out of SOURCE: CDX or CDXJ files, WARC and ARC files, an index, a CDX server.
+    """Cut a corpus out of SOURCE: CDX, CDXJ, WARC, ARC or WACZ files, an index, a CDX server.
 
     Captures are filtered by their metadata, and only of those that are left are records read, each
     by its range. What is derived of a record stands in the output below what it was made of. What
@@ -109,6 +109,8 @@ def command(sources: tuple[str, ...], **options: Any) -> int:
 
 def _corpus(sources: tuple[str, ...], options: dict[str, Any]) -> Corpus:
     originals = options["originals"]
+    if "-" in sources:
+        raise BadInput("a corpus takes no stdin, for sources are read again: name a file")
     corpus = Corpus.of(*sources, containers=options["containers"]).having(
         revisits=options["revisits"],
         originals=any_index(originals) if originals else None,
@@ -146,8 +148,9 @@ def _function(text: str) -> Callable[[Any], Any]:
     module, _, name = text.partition(":")
     try:
         found = getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise BadInput(f"--map: {text!r} cannot be loaded: {error}; {_LOOK}") from error
+    except Exception as error:  # of somebody else's module
+        told = f"{type(error).__name__}: {error}"
+        raise BadInput(f"--map: {text!r} cannot be loaded: {told}; {_LOOK}") from error
     if not callable(found):
         raise BadInput(f"--map: {text!r} is no function")
     made: Callable[[Any], Any] = found
@@ -162,15 +165,18 @@ def _save(corpus: Corpus, out: Path | None) -> Report:
         sys.stdout.buffer.flush()
         return report
     name = out.name.removesuffix(".gz").removesuffix(".zst")
-    if out.name.endswith(ENDING):
-        return corpus.save_as_warc(out)
-    if out.name.endswith(".parquet"):
-        return corpus.save_as_parquet(out)
-    if name.endswith(".cdxj"):
-        return corpus.save_as_cdxj(out)
     if name.endswith((".jsonl", ".json", ".ndjson")):
         return corpus.save_as_json(out)
-    raise BadInput(f"{out}: its ending says what to write: .jsonl, .parquet, .cdxj, {ENDING}; "
+    if out.name.endswith(".parquet"):
+        return corpus.save_as_parquet(out)
+    if corpus.paths and (name.endswith(".cdxj") or out.name.endswith(WARC)):
+        raise BadInput(f"{out}: what --enrich and --map derive has no place in it: leave them out, "
+                       "or write .jsonl or .parquet")  # fmt: skip
+    if name.endswith(".cdxj"):
+        return corpus.save_as_cdxj(out)
+    if out.name.endswith(WARC):
+        return corpus.save_as_warc(out)
+    raise BadInput(f"{out}: its ending says what to write: .jsonl, .parquet, .cdxj, {WARC}; "
                    ".jsonl.gz, .jsonl.zst")  # fmt: skip
 
 
@@ -184,6 +190,8 @@ def _tell(report: Report, out: Path | None, *, as_json: bool) -> int:
                      f"{report.records:,} records read, {amount(report.bytes_read)}; "
                      f"{amount(report.bytes)} in ") + printable(str(out))
         )  # fmt: skip
+    if not report.chosen:
+        say("there is no such capture")
     if report.refused:
         say(singular(f"{report.refused:,} lines of the metadata are no captures"))
     for name, count in sorted(report.errors.items()):

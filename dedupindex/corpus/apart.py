@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dedupindex.errors import BadInput
+from dedupindex.files import check_name, taken
 from dedupindex.remote import is_remote, local
 
 _ARCHIVE = re.compile(r"\.(w?arc|wacz|cdxj?)(\.gz|\.zst)?$", re.IGNORECASE)
@@ -17,19 +18,22 @@ _OURS = re.compile(r"\.(jsonl?|ndjson|parquet|csv|html?)(\.gz|\.zst)?$", re.IGNO
 def keep_apart(outputs: Sequence[Path], sources: Iterable[str]) -> None:
     """Refuse outputs that are one file, are a source, or would take the place of an archive.
 
+    Or that have no directory to be in.
+
     Files that are there are written anew if they are as this project writes them; archives and
     their lists never are, whoever wrote them. Raises `BadInput`.
     """
     places = [output.resolve() for output in outputs]
     for number, (output, place) in enumerate(zip(outputs, places, strict=True)):
+        check_name(str(output))
         if place in places[:number]:
             raise BadInput(f"{output} is named for two things to write: name another")
+        if not place.parent.is_dir():
+            raise BadInput(f"{output} cannot be written: there is no directory {output.parent}")
         if not place.exists():
             continue
         if _ARCHIVE.search(place.name) or _ARCHIVE.search(output.name):
-            raise BadInput(
-                f"{output} is there, and no archive is ever overwritten: name another, or remove it"
-            )
+            raise taken(output)
         for source in map(Path, (local(one) for one in sources if not is_remote(local(one)))):
             if not source.exists():
                 continue

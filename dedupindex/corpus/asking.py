@@ -3,6 +3,9 @@
 Servers of one dialect answer in many forms: lines of a CDX or of a CDXJ, lines of JSON objects, one
 JSON array of objects or of rows. All are told by their first bytes. What is asked is for the caller
 to say: ``url``, ``matchType``, ``from``, ``to``, ``filter``, ``limit`` mean the same to most.
+
+Those with a compressed index, as pywb of a ZipNum cluster (Common Crawl's), answer with one page of
+it and say how many there are only when asked with ``showNumPages``. So they are asked, and for all.
 """
 
 from __future__ import annotations
@@ -23,11 +26,11 @@ from dedupindex import __version__
 from dedupindex.corpus.captures import COLUMNS, shown
 from dedupindex.corpus.lines import select
 from dedupindex.corpus.spool import Spool, relation
-from dedupindex.corpus.told import Work
+from dedupindex.corpus.telling import Work
 from dedupindex.errors import BadDate, BadSource
 from dedupindex.remote import is_remote, kept
 from dedupindex.remote.address import WEB
-from dedupindex.remote.stores import limits, patiently
+from dedupindex.remote.stores import is_lasting, limits, patiently
 from dedupindex.sources.kinds import HEAD, kind_of
 from dedupindex.timestamps import check_digits
 from dedupindex.urlkey import urlkey
@@ -41,6 +44,8 @@ _NAMES = {  # what servers call our columns
 _NUMBERS = ("status", "length", "offset")
 _SHOWN = 300  # bytes of what a server says instead
 _HELD = 1 << 30  # bytes of one JSON array: it is read whole
+_COUNTED = 4096  # bytes of what a server says of its pages
+_LIMITS = frozenset(("page", "limit", "shownumpages"))  # who asks so wants no more than he gets
 
 
 @dataclass(frozen=True)
@@ -51,24 +56,38 @@ class OfServer:
     query: tuple[tuple[str, str], ...]
     places: tuple[str, ...] = ()
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """See `telling.Told`."""
+        return (self.address,)
+
     def relation(self, work: Work) -> str:
-        """See `told.Told`."""
+        """See `telling.Told`."""
         if not is_server(self.address) and not self.query:
             raise BadSource(f"{kept(self.address)} is asked for no url")
-        answer = work.home / "answer"
         more = urlencode(self.query)
         asked = self.address + (more and ("&" if "?" in self.address else "?") + more)
+        answer = work.home / "answer"
         patiently(asked, partial(_fetch, asked, answer))
         with open(answer, "rb") as stream:
             head = stream.read(HEAD)
+        pages = _pages(asked, answer)
         if not head.strip():
             return relation([_spooled(work.home, iter(()))])
         if head.lstrip()[:1] in (b"[", b"{"):
-            return relation([_spooled(work.home, _rows(answer, asked))])
+            rows = (row for page in pages for row in _rows(page, asked))
+            return relation([_spooled(work.home, rows)])
         kind = kind_of(head)
         if kind not in ("cdx", "cdxj"):
-            raise BadSource(f"{kept(asked)} answers with what is no CDX: {head[:100]!r}")
-        return select(answer, kind, head, "")
+            raise BadSource(f"{kept(asked)} answers with what is no CDX that is known (perhaps it "
+                            f"has output=json): {head[:100]!r}")  # fmt: skip
+        lines = work.home / "answer.lines"
+        with open(lines, "wb") as stream:
+            for page in pages:
+                with open(page, "rb") as some:
+                    shutil.copyfileobj(some, stream, 1 << 20)
+                stream.write(b"\n")  # one may not end its last line; an empty one counts nowhere
+        return select(lines, kind, head, "")
 
 
 def is_server(source: str) -> bool:
@@ -85,10 +104,41 @@ class _Refused(Exception):
         self.status = status
 
 
-def _fetch(asked: str, answer: Path) -> None:
-    request = Request(asked, headers={"User-Agent": f"dedupindex/{__version__}"})
+def _pages(asked: str, answer: Path) -> Iterator[Path]:
+    """An answer, and in its place one after the other the further pages of it."""
+    yield answer
+    parts = urlsplit(asked)
+    if _LIMITS.isdisjoint(name.lower() for name in parse_qs(parts.query)):
+        for number in range(1, patiently(asked, partial(_count, asked))):
+            page = f"{asked}&page={number}"
+            patiently(page, partial(_fetch, page, answer))
+            yield answer
+
+
+def _count(asked: str) -> int:
+    """How many pages a server has for this; 1 of one that knows none."""
     try:
-        with urlopen(request, timeout=limits().timeout) as reply, open(answer, "wb") as file:
+        with _opened(f"{asked}&showNumPages=true") as reply:
+            said = orjson.loads(reply.read(_COUNTED))
+    except orjson.JSONDecodeError:
+        return 1  # it has answered what it was asked before
+    except HTTPError as error:
+        with error:
+            if is_lasting(error):
+                return 1
+            raise _Refused(error.code, error.read(_SHOWN)) from error
+    pages = said.get("pages") if isinstance(said, dict) else 1
+    return pages if isinstance(pages, int) else 1
+
+
+def _opened(asked: str) -> Any:
+    request = Request(asked, headers={"User-Agent": f"dedupindex/{__version__}"})
+    return urlopen(request, timeout=limits().timeout)
+
+
+def _fetch(asked: str, answer: Path) -> None:
+    try:
+        with _opened(asked) as reply, open(answer, "wb") as file:
             shutil.copyfileobj(reply, file, 1 << 20)
             said = reply.headers.get("Content-Length")
     except HTTPError as error:
@@ -109,6 +159,9 @@ def _spooled(home: Path, rows: Iterator[Mapping[str, Any]]) -> Path:
 def _rows(answer: Path, asked: str) -> Iterator[Mapping[str, Any]]:
     """The objects of an answer in JSON; raises `BadSource`."""
     with open(answer, "rb") as stream:
+        if not stream.read(HEAD).strip():
+            return
+        stream.seek(0)
         if stream.read(1) == b"{":
             stream.seek(0)
             for line in stream:
@@ -119,8 +172,10 @@ def _rows(answer: Path, asked: str) -> Iterator[Mapping[str, Any]]:
         raise BadSource(f"{kept(asked)} answers with more JSON than fits: ask for lines, or less")
     found = _parsed(answer.read_bytes(), asked)
     if found and isinstance(found[0], list):
-        names, *rows = found
-        yield from (_object(dict(zip(names, row, strict=False)), asked) for row in rows)
+        names = list(map(str, found[0]))
+        for row in found[1:]:
+            named = dict(zip(names, row, strict=False)) if isinstance(row, list) else row
+            yield _object(named, asked)
     else:
         yield from (_object(one, asked) for one in found)
 
@@ -148,7 +203,7 @@ def _capture(row: Mapping[str, Any]) -> dict[str, str | int | bool | None]:
     mime = str(found.get("mime", "")).lower()
     time = str(found.get("timestamp", ""))
     found["revisit"] = mime == "warc/revisit"
-    found["mime"] = None if found["revisit"] else mime or None
+    found["mime"] = None if mime in ("warc/revisit", "unk") else mime or None
     found["timestamp"] = time[:14]
     if "surt" not in found and "url" in found:
         found["surt"] = shown(urlkey(found["url"].encode()))

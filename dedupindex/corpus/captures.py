@@ -70,6 +70,13 @@ class Capture(NamedTuple):
         """The URL in its canonical form."""
         return self.surt or urlkey(self.url.encode()).decode("utf-8", "backslashreplace")
 
+    @property
+    def revisit_of(self) -> dict[str, str] | None:
+        """Which capture a revisit repeats, if that is known."""
+        if not (self.revisit and self.to_url and self.to_timestamp):
+            return None
+        return {"originalUrl": self.to_url, "timestamp": iso(self.to_timestamp)}
+
     def as_json(self) -> dict[str, Any]:
         """The object ``record``, with the names that ArchiveSpark gives it."""
         mime = self.mime or ("warc/revisit" if self.revisit else None)
@@ -78,8 +85,8 @@ class Capture(NamedTuple):
             self.digest or "-", self.redirect or "-", self.meta or "-", self.length,
         )  # fmt: skip
         said: dict[str, Any] = dict(zip(_RECORD, values, strict=True))
-        if self.revisit and self.to_url and self.to_timestamp:
-            said["revisitOf"] = {"originalUrl": self.to_url, "timestamp": iso(self.to_timestamp)}
+        if named := self.revisit_of:
+            said["revisitOf"] = named
         return said
 
 

@@ -37,9 +37,12 @@ class Best(NamedTuple):
 
     @property
     def order(self) -> str:
-        """SQL for what comes first in a group; what it is must not depend on how rows came."""
+        """SQL for what comes first in a group; what it is must not depend on how rows came.
+
+        Of one second the later record of a container is the later one.
+        """
         way = "DESC" if self.latest else "ASC"
-        return f'"timestamp" {way}, revisit, url, container, "offset"'
+        return f'"timestamp" {way}, revisit, url, container {way}, "offset" {way}'
 
 
 def digest_key(column: str) -> str:
@@ -85,17 +88,22 @@ def choose(
     revisits: str,
     index: Path | None,
     report: Report,
+    *,
+    spared: bool = False,
 ) -> None:
-    """Make the table ``chosen`` of what the relation `source` yields."""
+    """Make the table ``chosen`` of what the relation `source` yields.
+
+    `spared` makes another of this name: the revisits that conditions leave out.
+    """
     database.execute(f"CREATE VIEW source AS {source}")
     first = next((at for at, step in enumerate(steps) if isinstance(step, Best)), len(steps))
     early = [step for step in steps[:first] if isinstance(step, Condition)]
-    of_payload = [step for step in early if step.of_payload]
-    wanted = [step.sql for step in early if not step.of_payload]
+    late = [step for step in early if spared or step.of_payload]  # of revisits, once resolved
+    wanted = [step.sql for step in early if step not in late]
     if revisits == SKIP:
-        wanted += ["NOT revisit", *(step.sql for step in of_payload)]
-    elif of_payload:
-        wanted.append(f"(revisit OR ({_all(step.sql for step in of_payload)}))")
+        wanted += ["NOT revisit", *(step.sql for step in late)]
+    elif late:
+        wanted.append(f"(revisit OR ({_all(step.sql for step in late)}))")
     where = f"good AND {_all(wanted)}" if wanted else "good"
     database.execute(f"CREATE TABLE chosen AS SELECT * FROM source WHERE ({where}) OR NOT good")
     report.refused += _refused(database)
@@ -103,8 +111,11 @@ def choose(
         report.revisits += number(database, "SELECT count(*) FROM chosen WHERE revisit")
         if report.revisits:
             _resolve(database, index)
-            for condition in of_payload:
-                _narrow(database, condition)
+    if spared:
+        _spare(database, late)
+    if report.revisits:
+        for condition in late:
+            _narrow(database, condition)
     for step in steps[first:]:
         if isinstance(step, Best):
             _best(database, step)
@@ -128,6 +139,13 @@ def _refused(database: Database) -> int:
         rejected = "SELECT count(DISTINCT (scan_id, file_id, line)) FROM reject_errors"
         lines += number(database, rejected)
     return lines
+
+
+def _spare(database: Database, conditions: Iterable[Condition]) -> None:
+    met = _all(["true", *(step.sql for step in conditions)])
+    database.execute(
+        f"CREATE TABLE spared AS SELECT * FROM chosen WHERE revisit AND ({met}) IS NOT TRUE"
+    )
 
 
 def _narrow(database: Database, condition: Condition) -> None:

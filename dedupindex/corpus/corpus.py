@@ -8,19 +8,25 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
+from warnings import warn
 
 import orjson
 
-from dedupindex.corpus import conditions, output, warcs
+from dedupindex.corpus import conditions, output
 from dedupindex.corpus.apart import keep_apart
 from dedupindex.corpus.asking import OfServer, is_server
 from dedupindex.corpus.choosing import ONCE, RESOLVE, REVISITS, Best, best_of, choose
+from dedupindex.corpus.chunks import Spooled
 from dedupindex.corpus.conditions import Condition
+from dedupindex.corpus.contained import OfContainers
 from dedupindex.corpus.enriching import Enrichment, Entry, known
+from dedupindex.corpus.indexed import OfIndex
+from dedupindex.corpus.listed import OfLines
 from dedupindex.corpus.places import Places
+from dedupindex.corpus.planning import Step, parted
 from dedupindex.corpus.records import MOST
 from dedupindex.corpus.report import Report
 from dedupindex.corpus.running import (
@@ -28,21 +34,19 @@ from dedupindex.corpus.running import (
     Kept,
     Plan,
     Run,
-    Test,
-    chunks,
     counted,
     here,
     nested,
     nothing,
-    spool,
 )
 from dedupindex.corpus.standard import check_packages, makers_of, named
-from dedupindex.corpus.told import OfContainers, OfIndex, OfLines, Told, Work, told_by
+from dedupindex.corpus.telling import Told, Work
+from dedupindex.corpus.told import told_by
 from dedupindex.errors import BadInput
+from dedupindex.files import check_name
+from dedupindex.remote import check_reader, is_remote
 from dedupindex.resolve.engine import working
 from dedupindex.tally import OnProgress
-
-Step = Condition | Best | Enrichment | Keep
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ class Settings:
     memory: str = "1GB"  # for DuckDB; more goes to disk
     most: int = MOST  # bytes of a record that are held
     work: Path | None = None  # a directory with room for what does not fit in memory
+    spared: Path | None = None  # a directory for `Spooled` revisits that conditions leave out
     run: Run | None = None  # in the place of processes here
     on_progress: OnProgress = lambda seen: None
 
@@ -170,23 +175,26 @@ class Corpus:
         """Add what `function` makes of the value at a path, as `name` below it."""
         return self.enrich(Enrichment(name, path, (name,), lambda value, entry: function(value)))
 
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Where the values stand that are output."""
+        enriched = (step for step in self.steps if isinstance(step, Enrichment))
+        return tuple(path for step in enriched for path in step.paths)
+
     # --- what comes of it ----------------------------------------------------------------------
 
     def count(self) -> int:
         """How many captures there are; no record is read if metadata alone can tell."""
-        report = Report()
-        for _ in self.kept(report, nothing):
-            pass
-        return report.entries
+        return sum(1 for _ in self._seen(nothing))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Every capture as it would be saved as JSON."""
-        for kept in self.kept(Report()):
+        for kept in self._seen():
             yield orjson.loads(kept.made)
 
     def peek(self, count: int = 1) -> str:
         """The first captures, for people."""
-        with closing(self.kept(Report())) as kept:
+        with closing(self._seen()) as kept:
             shown = [
                 orjson.dumps(orjson.loads(one.made), option=orjson.OPT_INDENT_2).decode()
                 for one in islice(kept, count)
@@ -207,13 +215,14 @@ class Corpus:
 
     def save_as_warc(self, path: str | Path) -> Report:
         """The records themselves, and a CDXJ beside them; see `warcs`."""
-        return self._saved(path, warcs.as_warc)
+        from dedupindex.corpus import warcs  # and with it all that verifies
+
+        return self._saved(path, warcs.as_warc, warcs.index_of(Path(path)))
 
     # --- how -----------------------------------------------------------------------------------
 
     def _with(self, *steps: Step) -> Corpus:
         corpus = replace(self, steps=self.steps + steps)
-        corpus._makers()
         corpus._parted()
         return corpus
 
@@ -228,36 +237,21 @@ class Corpus:
             path = makers[path].of
 
     def _parted(self) -> tuple[list[Condition | Best], Plan]:
-        """What DuckDB does, and what is done for each capture."""
-        early: list[Condition | Best] = []
-        tests: list[Test] = []
-        after: list[Test] = []
-        best: Best | None = None
-        once = (Best("digest", latest=False),) if self.settings.revisits == ONCE else ()
-        for step in (*self.steps, *once):
-            if isinstance(step, Enrichment):
-                continue
-            if isinstance(step, Keep):
-                (tests if best is None else after).append(step)
-            elif isinstance(step, Condition):
-                (early if best is None else after).append(step)
-            elif not tests:
-                early.append(step)
-            elif best is None:
-                best = step
-            else:
-                raise BadInput("after a filter on values captures are grouped only once, be "
-                               "it by latest, first or revisits once: save what there is, and "
-                               "begin again with it")  # fmt: skip
-        shown = tuple(step for step in self.steps if isinstance(step, Enrichment))
-        return early, Plan(
-            tuple(tests), best, tuple(after), shown, self._makers(), self.settings.most, nested
-        )
+        settings = self.settings
+        return parted(self.steps, settings.most, once=settings.revisits == ONCE)
 
-    def _saved(self, path: str | Path, save: output.Save) -> Report:
+    def _seen(self, render: Callable[[Entry], bytes] = nested) -> Generator[Kept, None, None]:
+        """As `kept`, for who is given no report: what is wrong with the sources is a warning."""
+        report = Report()
+        with closing(self.kept(report, render)) as found:
+            some = list(islice(found, 1))
+            if report.problems or report.refused:
+                warn(report.told(), stacklevel=3)
+            yield from chain(some, found)
+
+    def _saved(self, path: str | Path, save: output.Save, *beside: Path) -> Report:
         report, path = Report(), Path(path)
-        beside = [warcs.index_of(path)] if path.name.endswith(warcs.ENDING) else []
-        keep_apart([path, *beside], (*getattr(self.told, "sources", ()), *self.told.places))
+        keep_apart([path, *beside], (*self.told.sources, *self.told.places))
         begin = time.monotonic()
         save(self, path, report)
         report.seconds = time.monotonic() - begin
@@ -268,23 +262,30 @@ class Corpus:
     ) -> Generator[Kept, None, None]:
         """Every capture that passes, and what `render` makes of it."""
         early, plan = self._parted()
+        plan = plan._replace(render=render, shown=() if render is nothing else plan.shown)
         settings = self.settings
-        beside = settings.work or Path(tempfile.gettempdir())
-        with tempfile.TemporaryDirectory(prefix=".corpus-", dir=beside) as name:
+        with tempfile.TemporaryDirectory(prefix=".corpus-", dir=settings.work) as name:
             home = Path(name)
-            task = Work(home, settings.processes, report.problems)
-            source = self.told.relation(task)
+            source = self.told.relation(Work(home, settings.processes, report.problems))
             with working(home, settings.memory, 0) as (database, _):
-                choose(database, source, early, settings.revisits, settings.originals, report)
-                places = Places(self.told.places)
-                spool(database, plan.best, places, home / "chosen", settings.processes,
-                      report.chosen)  # fmt: skip
+                choose(database, source, early, settings.revisits, settings.originals, report,
+                       spared=settings.spared is not None)  # fmt: skip
+                chunks, places = Spooled(home), Places(self.told.places)
+                chunks.fill(database, plan.best, places, settings.processes, report.chosen)
+                if settings.spared is not None:
+                    held = Spooled(settings.spared)
+                    held.fill(database, None, places, 1, report.revisits, "spared")
             run = settings.run or here(settings.processes)
-            done = run(plan._replace(render=render), chunks(home / "chosen"))
+            done = run(plan, chunks)
             yield from counted(done, report, settings.on_progress)
 
 
 def _texts(paths: Any) -> tuple[str, ...]:
     if isinstance(paths, str | os.PathLike):
         paths = (paths,)
-    return tuple(map(os.fspath, paths))
+    names = tuple(map(os.fspath, paths))
+    for name in names:
+        check_name(name)
+        if is_remote(name):  # or each capture would say so
+            check_reader(name)
+    return names

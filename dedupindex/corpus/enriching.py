@@ -10,12 +10,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import orjson
+
 from dedupindex.corpus.captures import Capture
 from dedupindex.corpus.records import Missing, Stored
 from dedupindex.errors import BadInput
 
 RECORD = "record"
 """The path of what is known without the record itself."""
+ERROR = "error"
+"""Where it stands what failed."""
+KNOWN = (RECORD, ERROR)
+ITSELF = "_"
+"""The name under which a value is output when there are others below it."""
 
 
 class Reader(Protocol):
@@ -100,7 +107,7 @@ class Entry:
             self._values.update(dict.fromkeys(enrichment.paths, error))
         except Missing as error:
             self._fail(enrichment, str(error))
-        except Exception as error:  # of somebody else's function, or of hostile input
+        except (Exception, SystemExit) as error:  # of somebody's function, or of hostile input
             self._fail(enrichment, f"{type(error).__name__}: {error}")
 
     def _fail(self, enrichment: Enrichment, why: str) -> None:
@@ -120,6 +127,23 @@ class Entry:
     def fail(self, error: Failed) -> None:
         self.errors.setdefault(error.name, str(error))
 
+    def check(self) -> None:
+        """Let values that JSON cannot have be errors: too deep ones, and circles."""
+        for path, value in self.derived().items():
+            try:
+                orjson.dumps(_plain(value))
+            except (TypeError, ValueError, RecursionError) as error:
+                self.fail(Failed(self._makers[path].name, f"{path} can be no JSON: {error}"))
+                self._shown.remove(path)
+
+    def close(self) -> None:
+        """Let go of all values, here and now.
+
+        What failed holds on to all that it was made of in a circle, and what Resiliparse parsed
+        must not be left to the collector, which may run in another thread.
+        """
+        self._values.clear()
+
     def derived(self) -> dict[str, Any]:
         """Every value that is output, by its path."""
         found = {path: self._values[path] for path in self._shown}
@@ -133,7 +157,7 @@ def as_json(entry: Entry) -> dict[str, Any]:
     """
     made: dict[str, Any] = {RECORD: entry.capture.as_json()}
     if entry.errors:
-        made["error"] = "; ".join(entry.errors.values())
+        made[ERROR] = "; ".join(entry.errors.values())
     nodes: dict[str, Any] = {}
     for path, value in entry.derived().items():
         node = nodes
@@ -148,7 +172,7 @@ def flat(entry: Entry) -> dict[str, Any]:
     made = {
         name: None if value == "-" else value for name, value in entry.capture.as_json().items()
     }
-    made["error"] = "; ".join(entry.errors.values()) or None
+    made[ERROR] = "; ".join(entry.errors.values()) or None
     return {**made, **{path: _plain(value) for path, value in entry.derived().items()}}
 
 
@@ -159,7 +183,7 @@ def _folded(node: dict[Any, Any]) -> Any:
     children = {name: _folded(child) for name, child in node.items() if name != _VALUE}
     if _VALUE not in node:
         return children
-    return {"_": node[_VALUE], **children} if children else node[_VALUE]
+    return {ITSELF: node[_VALUE], **children} if children else node[_VALUE]
 
 
 def _plain(value: Any) -> Any:

@@ -7,9 +7,12 @@ DuckDB notes it among its rejects.
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 from dedupindex.corpus.captures import COLUMNS
 from dedupindex.errors import BadSource
@@ -18,6 +21,7 @@ from dedupindex.sources.cdxlayout import NO_HEADER, Layout, guess, header, layou
 from dedupindex.sources.text import GZIP, gunzip
 
 LONGEST = 1 << 21  # bytes of a line
+_LOOK = 1 << 16  # bytes of a file in which mostly a line ends
 _BARE = "\x1f"  # stands in no line, and so parts none
 _NO_NULL = "\x01"
 _WITH_ORIGINAL = 14  # columns of a CDX whose last three say where a revisit's payload is
@@ -30,6 +34,7 @@ _CDXJ = {  # our column -> where the JSON has it
     "length": "length", "offset": "offset", "container": "filename",
     "at_length": '"orig.length"', "at_offset": '"orig.offset"', "at_container": '"orig.filename"',
 }  # fmt: skip
+_NO_CAPTURE = (b"!", b"@alias ")  # what lines of a CDXJ begin with that say something else
 _NUMBERS = ("status", "length", "offset", "at_length", "at_offset")
 
 
@@ -37,9 +42,8 @@ def select(path: Path, kind: str, head: bytes, beside: str) -> str:
     """SQL for the captures of a file that begins with `head`; raises `BadSource`."""
     if head.startswith(GZIP):
         head = _inflated(head)
-    end = "\\r\\n" if head.partition(b"\n")[0].endswith(b"\r") else "\\n"
     if kind == "cdxj":
-        return _of_cdxj(path, end, beside)
+        return _of_cdxj(path, beside)
     lines = head.split(b"\n")
     skipped, layout = 0, None
     while skipped < len(lines) and (stated := header(lines[skipped].removesuffix(b"\r"))):
@@ -48,12 +52,20 @@ def select(path: Path, kind: str, head: bytes, beside: str) -> str:
         layout = guess(lines[0].removesuffix(b"\r"))
     if layout is None:
         raise BadSource(f"{path} is {NO_HEADER}")
-    return _of_cdx(path, layout, skipped, end, beside)
+    return _of_cdx(path, layout, skipped, beside)
 
 
-def _of_cdx(path: Path, layout: Layout, skipped: int, end: str, beside: str) -> str:
+def has_lines(head: bytes) -> bool:
+    """Whether a file that begins so has any besides headers."""
+    if head.startswith(GZIP):
+        head = _inflated(head)
+    lines = (line.removesuffix(b"\r") for line in head.split(b"\n"))
+    return any(line and not line.startswith(_NO_CAPTURE) and not header(line) for line in lines)
+
+
+def _of_cdx(path: Path, layout: Layout, skipped: int, beside: str) -> str:
     width = len(layout.letters)
-    names = [f"c{number}" for number in range(width)]
+    names = [f"c[{number}]" for number in range(1, width + 1)]
     found = {
         _CDX[letter]: name
         for letter, name in zip(layout.letters, names, strict=True)
@@ -62,11 +74,12 @@ def _of_cdx(path: Path, layout: Layout, skipped: int, end: str, beside: str) -> 
     if width == _WITH_ORIGINAL and layout.letters[-3:] == ("-",) * 3:
         found.update(zip(("at_length", "at_offset", "at_container"), names[-3:], strict=True))
     found = {column: f"nullif({name}, '-')" for column, name in found.items()}
-    rows = _read(path, names, layout.delimiter.decode("latin-1"), skipped, end)
-    return _select(found, f"FROM {rows}", beside)
+    parted = f"string_split(line, {quoted(layout.delimiter.decode('latin-1'))}) AS c"
+    rows = f"FROM (SELECT {parted} FROM {_read(path, skipped)})"
+    return _select(found, f"len(c) = {width}", rows, beside)
 
 
-def _of_cdxj(path: Path, end: str, beside: str) -> str:
+def _of_cdxj(path: Path, beside: str) -> str:
     found = {
         column: f"nullif(json_extract_string(said, '$.{key}'), '-')"
         for column, key in _CDXJ.items()
@@ -76,12 +89,14 @@ def _of_cdxj(path: Path, end: str, beside: str) -> str:
     # what is no JSON says nothing, and so has no URL
     said = "CASE WHEN json_valid(rest) THEN rest END AS said"
     rest = "substr(line, strpos(line, '{')) AS rest"
-    lines = f"SELECT line, {rest} FROM {_read(path, ['line'], _BARE, 0, end)}"
-    wanted = "WHERE line <> '' AND NOT starts_with(line, '!') AND NOT starts_with(line, '@alias ')"
-    return _select(found, f"FROM (SELECT line, {said} FROM ({lines} {wanted}))", beside)
+    lines = f"SELECT line, {rest} FROM {_read(path, 0)}"
+    others = (f"NOT starts_with(line, {quoted(mark.decode())})" for mark in _NO_CAPTURE)
+    wanted = f"WHERE line <> '' AND {' AND '.join(others)}"
+    rows = f"FROM (SELECT line, {said} FROM ({lines} {wanted}))"
+    return _select(found, "said IS NOT NULL", rows, beside)
 
 
-def _select(found: Mapping[str, str], rows: str, beside: str) -> str:
+def _select(found: Mapping[str, str], whole: str, rows: str, beside: str) -> str:
     url = f"regexp_replace({found['url']}, '^<(.*)>$', '\\1')"
     stamp = f"substr({found['timestamp']}, 1, 14)"
     is_time = (
@@ -93,9 +108,9 @@ def _select(found: Mapping[str, str], rows: str, beside: str) -> str:
         "url": url,
         "timestamp": stamp,
         "revisit": f"coalesce({found.get('mime', 'NULL')} = 'warc/revisit', false)",
-        "mime": f"nullif(lower({found['mime']}), 'warc/revisit')" if "mime" in found else "NULL",
+        "mime": _mime(found["mime"]) if "mime" in found else "NULL",
         "beside": quoted(beside),
-        "good": f"coalesce({url} <> '' AND {is_time}, false)",
+        "good": f"coalesce({whole} AND {url} <> '' AND {is_time}, false)",
     }
     for name in _NUMBERS:
         if name in values:
@@ -104,20 +119,62 @@ def _select(found: Mapping[str, str], rows: str, beside: str) -> str:
     return f"SELECT {', '.join(columns)} {rows}"
 
 
-def _read(path: Path, names: list[str], delimiter: str, skipped: int, end: str) -> str:
-    columns = ", ".join(f"'{name}': 'VARCHAR'" for name in names)
+def _mime(column: str) -> str:
+    """SQL for a media type; pywb calls one that is not known ``unk``."""
+    return f"CASE WHEN lower({column}) NOT IN ('warc/revisit', 'unk') THEN lower({column}) END"
+
+
+def _read(path: Path, skipped: int) -> str:
+    """SQL for the lines of a file, whichever ends each has.
+
+    Columns are not for DuckDB to part: it takes one kind of line end then, and of others gives up
+    or reads lines twice. Buffers must be a multiple of lines, or it loses some between them.
+    Several threads may lose a line that is too long; one alone counts it.
+    """
+    parallel = str(not _has_longer(path, LONGEST)).lower()
     return (
         f"read_csv({quoted(literal(path))}, auto_detect = false, header = false, "
-        f"delim = {quoted(delimiter)}, quote = '', escape = '', new_line = '{end}', "
-        f"nullstr = '{_NO_NULL}', skip = {skipped}, max_line_size = {LONGEST}, "
-        f"buffer_size = {4 * LONGEST}, compression = {quoted(_compression(path))}, "
-        f"store_rejects = true, rejects_limit = 0, columns = {{{columns}}})"
+        f"delim = {quoted(_BARE)}, quote = '', escape = '', new_line = '\\n', "
+        f"strict_mode = false, nullstr = '{_NO_NULL}', skip = {skipped}, "
+        f"max_line_size = {LONGEST}, buffer_size = {4 * LONGEST}, "
+        f"compression = {quoted(_compression(path))}, parallel = {parallel}, "
+        "store_rejects = true, rejects_limit = 0, "
+        "columns = {'line': 'VARCHAR'})"
     )
 
 
 def _compression(path: Path) -> str:
     with open(path, "rb") as stream:
         return "gzip" if stream.read(2) == GZIP else "none"
+
+
+def _has_longer(path: Path, length: int) -> bool:
+    """Whether there are so many bytes of one line; plain files are read here and there only.
+
+    Of shorter ones from half as many on it may say so, too.
+    """
+    with open(path, "rb") as stream:
+        if stream.read(2) == GZIP:
+            stream.seek(0)
+            return _inflates_to_longer(stream, length)
+        step = length // 2
+        for at in range(0, os.fstat(stream.fileno()).st_size - step, step):
+            if not any(b"\n" in os.pread(stream.fileno(), some, at) for some in (_LOOK, step)):
+                return True
+    return False
+
+
+def _inflates_to_longer(stream: BinaryIO, length: int) -> bool:
+    since = 0  # bytes since the last line end
+    try:
+        for data in gunzip(iter(partial(stream.read, _LOOK), b"")):
+            first = data.find(b"\n")
+            if since + (len(data) if first < 0 else first) > length:
+                return True
+            since = since + len(data) if first < 0 else len(data) - data.rfind(b"\n") - 1
+    except zlib.error:  # DuckDB will say
+        pass
+    return False
 
 
 def _inflated(head: bytes) -> bytes:

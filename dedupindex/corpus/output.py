@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -18,9 +18,12 @@ from dedupindex.corpus.report import Report
 from dedupindex.corpus.running import Kept, nested, nothing
 from dedupindex.errors import BadInput
 from dedupindex.files import whole
-from dedupindex.manifest.spool import literal, quoted, write_parquet
+from dedupindex.manifest.spool import from_json, write_parquet
 from dedupindex.resolve.engine import working
 from dedupindex.rewrite.cdxj import in_order
+
+WARC = ".warc.gz"
+"""How the name of a WARC ends."""
 
 _LEAST = 1 << 20  # bytes that DuckDB makes room for in a line
 
@@ -30,6 +33,8 @@ class Kepts(Protocol):
 
     @property
     def settings(self) -> Any: ...
+    @property
+    def paths(self) -> tuple[str, ...]: ...
     def kept(self, report: Report, render: Callable[[Entry], bytes] = nested) -> Iterator[Kept]: ...
 
 
@@ -72,13 +77,16 @@ _KNOWN = {
     "compressedSize": "BIGINT", "error": "VARCHAR",
 }  # fmt: skip
 _TYPES = {str: "VARCHAR", bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE"}
+_MOST = (1 << 63) - 1  # of a BIGINT
 
 
 def as_parquet(corpus: Kepts, path: Path, report: Report) -> None:
     """A column for each field of ``record``, ``error``, and one for each value by its path.
 
-    Values that are lists or objects, or of several types, are JSON.
+    Values that are lists or objects, or of several types, are JSON. Raises `BadInput` for columns
+    whose names differ in nothing but case: in SQL they would be one.
     """
+    _check_columns(corpus.paths)
     beside = corpus.settings.work or Path(tempfile.gettempdir())
     with working(beside, corpus.settings.memory, 0) as (database, home):
         rows = home / "rows"
@@ -87,17 +95,29 @@ def as_parquet(corpus: Kepts, path: Path, report: Report) -> None:
             for kept in corpus.kept(report, render=_row):
                 for name, value in orjson.loads(kept.made).items():
                     if name not in _KNOWN and value is not None:
-                        kind = _TYPES.get(type(value), "JSON")
+                        kind = _kind(value)
                         types[name] = kind if types.get(name, kind) == kind else "JSON"
                 stream.write(kept.made + b"\n")
                 longest = max(longest, len(kept.made) + 1)
-        columns = ", ".join(f"{quoted(name)}: '{kind}'" for name, kind in types.items())
-        query = (
-            f"SELECT * FROM read_json({quoted(literal(rows))}, format = 'newline_delimited', "
-            f"maximum_object_size = {longest}, columns = {{{columns}}})"
-        )
-        write_parquet(database, query, path)
+        write_parquet(database, f"SELECT * FROM {from_json([rows], types, longest)}", path)
     report.bytes = path.stat().st_size
+
+
+def _check_columns(paths: Iterable[str]) -> None:
+    there = {name.lower(): name for name in _KNOWN}
+    for path in paths:
+        other = there.setdefault(path.lower(), path)
+        if other != path or path in _KNOWN:
+            raise BadInput(
+                f"{path} and {other} would be one column of a Parquet file: call one otherwise, "
+                "or write .jsonl"
+            )
+
+
+def _kind(value: Any) -> str:
+    """The type of a column that a value could be in."""
+    too_large = isinstance(value, int) and value > _MOST
+    return "JSON" if too_large else _TYPES.get(type(value), "JSON")
 
 
 def _row(entry: Entry) -> bytes:
@@ -105,28 +125,52 @@ def _row(entry: Entry) -> bytes:
 
 
 def as_cdxj(corpus: Kepts, path: Path, report: Report) -> None:
-    """As `pywb` writes it, sorted; containers by the names that the metadata give them."""
-    lines = (
-        cdxj_line(kept.capture, revisit=kept.capture.revisit)
-        for kept in corpus.kept(report, render=nothing)
-    )
-    with whole(path) as stream, compressed(stream, path.name) as write:
-        for line in in_order(lines):
-            write(line)
+    """As `pywb` writes it, sorted; containers by their last names, as far as these tell them apart.
+
+    Else by their paths or addresses: which it is, is known once all lines are there to be sorted.
+    """
+    meant: dict[str, set[str]] = {}  # containers, by last name
+
+    def lines() -> Iterator[bytes]:
+        for kept in corpus.kept(report, render=nothing):
+            capture = kept.capture
+            container = capture.record.container or capture.container or ""
+            meant.setdefault(os.path.basename(container), set()).add(container)
+            yield cdxj_line(capture, revisit=capture.revisit, container=container)
+
+    with whole(path, new=True) as stream, compressed(stream, path.name) as write:
+        for line in in_order(lines()):
+            write(_short(line, meant))
     report.bytes = path.stat().st_size
 
 
-def cdxj_line(capture: Capture, place: Place | None = None, *, revisit: bool = False) -> bytes:
+def _short(line: bytes, meant: dict[str, set[str]]) -> bytes:
+    """A line with the last name of its container, if no other container is called so."""
+    key, timestamp, rest = line.split(b" ", 2)
+    said = orjson.loads(rest)
+    if "filename" in said:
+        last = os.path.basename(said["filename"])
+        if len(meant[last]) == 1:
+            said["filename"] = last
+    return b"%b %b %b\n" % (key, timestamp, orjson.dumps(said))
+
+
+def cdxj_line(
+    capture: Capture, place: Place | None = None, *, revisit: bool, container: str = ""
+) -> bytes:
     """A line for a capture, which may be at another place now."""
-    container, offset, length = place or capture.record
+    found, offset, length = place or capture.record
+    status = capture.status
+    if revisit:  # 304 says that it is not told by its digest
+        status = 304 if capture.unmodified else None
     said: dict[str, str | None] = {
         "url": capture.url,
         "mime": "warc/revisit" if revisit else capture.mime or "unk",
-        "status": None if revisit or capture.status is None else str(capture.status),
+        "status": None if status is None else str(status),
         "digest": capture.digest,
         "length": str(length) if length >= 0 else None,
         "offset": str(offset) if offset >= 0 else None,
-        "filename": os.path.basename(container) or None,
+        "filename": container or found or None,
     }
     told = orjson.dumps({name: value for name, value in said.items() if value is not None})
     return b"%b %b %b\n" % (capture.key.encode(), capture.timestamp.encode(), told)

@@ -17,6 +17,8 @@ from resiliparse.parse.html import HTMLTree
 from resiliparse.parse.lang import detect_fast
 
 HTML = frozenset(("text/html", "application/xhtml+xml"))
+_WITHIN = dict.fromkeys(map(ord, "\t\n\r"))  # what browsers drop of addresses
+_AROUND = "".join(map(chr, range(0x21)))
 _TEXTUAL = re.compile(r"text/.*|.*[/+](?:json|xml|javascript|ecmascript|x-javascript|yaml|csv)")
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?([A-Za-z0-9_.:-]+)", re.IGNORECASE)
 _BOMS = (
@@ -25,6 +27,7 @@ _BOMS = (
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 _LOOKED_AT = 1 << 16  # bytes in which signs of a type are looked for
+_LETTERS = 40  # of a text whose language is told
 _TAG = re.compile(  # what a page begins with, of the MIME Sniffing Standard, section 7.1
     rb"(?:\xef\xbb\xbf)?[\t\n\f\r ]*<(?:!--|(?:!doctype html|html|head|script|iframe|h1|div|font"
     rb"|table|a|style|title|b|body|br|p)(?=[ >]))",
@@ -91,12 +94,14 @@ def parsed(text: str) -> Any:
 
 
 def title(tree: Any) -> str | None:
-    found = tree.document.query_selector("title") if tree.document is not None else None
+    if tree.document is None:
+        return None
+    found = tree.document.query_selector("title:not(svg title)")
     return " ".join(found.text.split()) if found is not None else None
 
 
 def links(tree: Any, url: str) -> list[dict[str, str]]:
-    """Where a page leads: absolute addresses, and the words that lead there."""
+    """Where a page leads: absolute addresses, and the words that lead there; no scripts."""
     if tree.document is None:
         return []
     base = tree.document.query_selector("base[href]")
@@ -105,7 +110,7 @@ def links(tree: Any, url: str) -> list[dict[str, str]]:
     # all at once: going through the collection one by one looks for each of them from the start
     for link in tree.document.query_selector_all("a[href], area[href]").values():
         address = _joined(start or url, link.getattr("href") or "")
-        if address:
+        if address and not address.lower().startswith("javascript:"):
             words = link.text or link.getattr("alt") or ""
             found.append({"url": address, "text": " ".join(words.split())})
     return found
@@ -113,7 +118,7 @@ def links(tree: Any, url: str) -> list[dict[str, str]]:
 
 def _joined(base: str, href: str) -> str:
     try:
-        return urljoin(base, href.strip())
+        return urljoin(base, href.translate(_WITHIN).strip(_AROUND))
     except ValueError:  # as of "http://["
         return ""
 
@@ -128,6 +133,8 @@ def main_text(tree: Any) -> str:
 
 
 def language(text: str) -> str | None:
-    """Its code, as ``en``; None if it cannot be told."""
-    code = detect_fast(text)[0] if text.strip() else "unknown"  # of nothing it says English
+    """Its code, as ``en``; None if it cannot be told, as of a few words, where it would guess."""
+    if sum(map(str.isalpha, text[:_LOOKED_AT])) < _LETTERS:
+        return None
+    code = detect_fast(text)[0]
     return None if code == "unknown" else str(code)

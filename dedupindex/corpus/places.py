@@ -6,7 +6,8 @@ import os
 from collections.abc import Sequence
 
 from dedupindex.errors import BadSource
-from dedupindex.remote import is_remote, local
+from dedupindex.remote import is_remote, local, opened
+from dedupindex.warc import wacz
 
 
 class Places:
@@ -24,8 +25,8 @@ class Places:
     def find(self, name: str, beside: str) -> str:
         """The path or address of a container; "" if it is nowhere.
 
-        `beside` is the directory of what names it, where it is looked for last. Of what is
-        elsewhere nobody is asked here whether it is there.
+        `beside` is the directory of what names it, where it is looked for last, or the WACZ, where
+        it is looked for first. Of what is elsewhere nobody is asked here whether it is there.
         """
         key = name, beside
         if key not in self._known:
@@ -33,10 +34,12 @@ class Places:
         return self._known[key]
 
     def _found(self, name: str, beside: str) -> str:
+        if inner := self._inside(beside).get(os.path.basename(name)):
+            return inner
         for place in self._where:
             if found := self._at(place, name):
                 return found
-        if is_remote(name) or (os.path.isabs(name) and os.path.isfile(name)):
+        if is_remote(name) or (os.path.isabs(name) and _is_there(name)):
             return name
         if is_remote(beside):
             return f"{beside}/{name}"
@@ -44,28 +47,54 @@ class Places:
 
     def _at(self, place: str, name: str) -> str:
         """A container below one of the places."""
-        if is_remote(place):
-            if place.endswith("/"):
-                return place + (name.rpartition("/")[2] if _is_path(name) else name)
-            return place if _last(place) == _last(name) else ""
-        if os.path.isfile(place):
-            return place if _last(place) == _last(name) else ""
+        if place.endswith("/") and is_remote(place):
+            return place + (_last(name) if _is_path(name) else name)
+        if is_remote(place) or os.path.isfile(place):
+            if _last(place) == _last(name):
+                return place
+            return self._inside(place).get(_last(name), "")
         if found := _below(place, name):
             return found
         if place not in self._below:
-            self._below[place] = {
-                file: os.path.join(directory, file)
-                for directory, _, files in os.walk(place, followlinks=True)
-                for file in sorted(files, reverse=True)
-            }
+            self._below[place] = self._all(place)
         return self._below[place].get(_last(name), "")
+
+    def _all(self, place: str) -> dict[str, str]:
+        """Last names and paths of all files below a directory, and of those in a WACZ there."""
+        paths = [
+            os.path.join(directory, file)
+            for directory, _, files in os.walk(place, followlinks=True)
+            for file in sorted(files, reverse=True)
+        ]
+        inner = [self._inside(path) for path in paths if wacz.is_wacz(path)]
+        found = {_last(path): path for path in paths}
+        return {name: path for some in inner for name, path in some.items()} | found
+
+    def _inside(self, path: str) -> dict[str, str]:
+        """The containers in a WACZ, by their last names, and after that of the WACZ."""
+        if not wacz.is_wacz(path):
+            return {}
+        if path not in self._below:
+            try:
+                with opened(path) as file:
+                    names = wacz.containers(path, file)
+            except (*wacz.BROKEN, BadSource):
+                names = []  # whose captures will have no container
+            self._below[path] = {os.path.basename(one): one for one in reversed(names)} | {
+                _last(one): one for one in names
+            }
+        return self._below[path]
+
+
+def _is_there(path: str) -> bool:
+    return os.path.isfile(path) or wacz.within(path) is not None
 
 
 def _below(directory: str, name: str) -> str:
     """A file of this path, or else of this last name, in a directory."""
     for relative in (name.lstrip("/"), _last(name)):
         path = os.path.join(directory, relative)
-        if os.path.isfile(path):
+        if _is_there(path):
             return os.path.abspath(path)
     return ""
 
@@ -75,4 +104,8 @@ def _is_path(name: str) -> bool:
 
 
 def _last(name: str) -> str:
+    """The last part of a path or an address; of what is in a WACZ from the WACZ's name on."""
+    outer, within, inner = name.rpartition(".wacz/archive/")
+    if within:
+        return _last(outer) + within + inner
     return name.partition("?")[0].rpartition("/")[2] if is_remote(name) else os.path.basename(name)

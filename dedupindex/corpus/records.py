@@ -11,15 +11,15 @@ from collections import OrderedDict
 from typing import BinaryIO, NamedTuple
 
 from dedupindex.corpus.captures import Capture, Place, shown
+from dedupindex.digest import Digest
 from dedupindex.errors import BadDate, BadDigest, BadSource
-from dedupindex.remote import RemoteFile, is_remote
-from dedupindex.rewrite.disk import open_for_reading
+from dedupindex.remote import RemoteFile, opened
 from dedupindex.sources.payload import Payload
 from dedupindex.sources.stated import Refused, bare, stated_digest
 from dedupindex.timestamps import check_date, digits_of_date
 from dedupindex.urlkey import urlkey
 from dedupindex.verify.revisits import not_modified
-from dedupindex.warc import http
+from dedupindex.warc import http, wacz
 from dedupindex.warc.arc import DOCUMENT
 from dedupindex.warc.ranged import Ranged, Unreadable, record_at
 from dedupindex.warc.record import Record
@@ -47,12 +47,11 @@ class Containers:
     def __init__(self, most: int = MOST) -> None:
         self.most = most
         self.opened = self.records = self.bytes = 0
-        self._open: OrderedDict[str, BinaryIO | RemoteFile] = OrderedDict()
+        self._open: OrderedDict[str, _Opened] = OrderedDict()
 
     def stored(self, capture: Capture) -> Stored:
         """Raises `Missing`."""
-        own = self.ranged(capture.record)
-        check(own.record, capture.url, "another capture")
+        own = self.own(capture)
         said = _header_of(own.record)
         if own.record.type != b"revisit":
             return Stored(said, *_taken_apart(own))
@@ -64,6 +63,15 @@ class Containers:
         # how the payload is coded is for the header to say that it came with
         coded = {**theirs, **_uncoded(fields)} if fields and theirs else theirs or fields
         return Stored(said, status or first, coded, payload)
+
+    def own(self, capture: Capture) -> Ranged:
+        """The record of a capture itself; raises `Missing`."""
+        if capture.container and not capture.record.container:
+            raise Missing(f"{capture.container} is nowhere to be found: say with --containers, or "
+                          "containers=, where it is")  # fmt: skip
+        found = self.ranged(capture.record)
+        _check_own(found.record, capture)
+        return found
 
     def original(self, capture: Capture, revisit: Record) -> Ranged:
         """The record that has the payload of a revisit; raises `Missing`."""
@@ -100,30 +108,70 @@ class Containers:
         return found
 
     def close(self) -> None:
-        for file in self._open.values():
-            file.close()
+        for one in self._open.values():
+            one.file.close()
         self._open.clear()
 
-    def _file(self, path: str) -> BinaryIO | RemoteFile:
+    def _file(self, path: str) -> _Opened:
         if path not in self._open:
             try:
-                opened = RemoteFile(path) if is_remote(path) else open_for_reading(path)
+                container = _opened(path)
             except (OSError, BadSource) as error:
                 raise Missing(f"{path} cannot be read: {error}") from error
             self.opened += 1
-            self._open[path] = opened
+            self._open[path] = container
             if len(self._open) > _OPEN:
-                self._open.popitem(last=False)[1].close()
+                self._open.popitem(last=False)[1].file.close()
         self._open.move_to_end(path)
         return self._open[path]
 
-    def _read(self, file: BinaryIO | RemoteFile, offset: int, count: int) -> bytes:
+    def _read(self, container: _Opened, offset: int, count: int) -> bytes:
+        file, begin, size = container
+        if size is not None:
+            count = max(min(count, size - offset), 0)
         if isinstance(file, RemoteFile):
-            data = file.range(count, offset)
+            data = file.range(count, begin + offset)
         else:
-            data = os.pread(file.fileno(), count, offset)
+            data = os.pread(file.fileno(), count, begin + offset)
         self.bytes += len(data)
         return data
+
+
+class _Opened(NamedTuple):
+    """An open container, or the part that it is of a WACZ."""
+
+    file: BinaryIO | RemoteFile
+    begin: int = 0
+    size: int | None = None  # None: to its end
+
+
+def _opened(path: str) -> _Opened:
+    """Raises `OSError`, `BadSource`."""
+    parts = wacz.within(path)
+    outer, name = parts or (path, "")
+    file = opened(outer)
+    if not name:
+        return _Opened(file)
+    try:
+        return _Opened(file, *wacz.find(name, file))
+    except wacz.BROKEN as error:
+        file.close()
+        raise BadSource(str(error)) from error
+
+
+def _check_own(record: Record, capture: Capture) -> None:
+    """Raise `Missing` for a record of another URL, or of another time and another payload.
+
+    Two files of one name may have captures of one URL at one place.
+    """
+    check(record, capture.url, "another capture")
+    try:
+        digits = digits_of_date(check_date(record.values[1])).decode()
+    except BadDate:
+        return  # who has told of it knows better
+    stated, told = _digest(shown(record.values[4])), _digest(capture.digest or "")
+    if digits != capture.timestamp and (stated is None or stated != told):
+        raise Missing(f"another capture stands where its metadata say: that of {digits}")
 
 
 def check(record: Record, url: str, what: str) -> None:
@@ -153,13 +201,7 @@ def _second(date: bytes) -> bytes:
 
 def _check_payload(found: Ranged, digest: str | None) -> bool:
     """Raise `Missing` unless the payload has the digest of the revisit; False if none can tell."""
-    try:
-        stated = stated_digest((digest or "").encode())[0]
-    except Refused:
-        try:
-            stated = stated_digest(b"sha1:" + (digest or "").encode())[0]
-        except Refused:
-            return False  # nobody knows what it is of
+    stated = _digest(digest or "")
     if stated is None:
         return False
     block = found.block()
@@ -172,6 +214,16 @@ def _check_payload(found: Ranged, digest: str | None) -> bool:
     if payload.judge(stated) is None:
         raise Missing("what should be its original has another payload")
     return True
+
+
+def _digest(text: str) -> Digest | None:
+    """A digest as metadata spell it, of SHA-1 with or without its name; None if it cannot be."""
+    for prefix in ("", "sha1:"):
+        try:
+            return stated_digest(f"{prefix}{text}".encode())[0]
+        except Refused:
+            pass
+    return None
 
 
 def _taken_apart(found: Ranged) -> tuple[str | None, dict[str, str] | None, bytes]:
@@ -189,9 +241,16 @@ def _taken_apart(found: Ranged) -> tuple[str | None, dict[str, str] | None, byte
     first, *lines = answer.head.rstrip(b"\r\n").split(b"\n")
     body = block[answer.body :]
     if answer.coding == b"chunked":
-        pieces = http.entity(memoryview(body))
-        body = b"".join(pieces) if pieces is not None else body  # some store it without chunks
+        body = _dechunked(body)
     return shown(first.rstrip(b"\r")), _fields(lines), body
+
+
+def _dechunked(body: bytes) -> bytes:
+    """What is in chunks, as far as they go; what is stored without them as it is."""
+    dechunker = http.Dechunker()
+    pieces = dechunker.feed(body)
+    coded = dechunker.complete or (dechunker.cut and pieces)
+    return b"".join(pieces) if coded else body
 
 
 def _fields(lines: list[bytes]) -> dict[str, str]:

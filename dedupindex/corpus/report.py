@@ -34,3 +34,10 @@ class Report:
             "problems": len(self.problems),
             "seconds": round(self.seconds, 3),
         }
+
+    def told(self) -> str:
+        """What is wrong with the sources, in a sentence."""
+        refused = f"{self.refused:,} lines of the metadata are no captures" if self.refused else ""
+        first = f"{self.problems[0].container}: {self.problems[0].message}" if self.problems else ""
+        more = f" (and {len(self.problems) - 1:,} problems more)" if len(self.problems) > 1 else ""
+        return "; ".join(filter(None, (refused, first + more)))

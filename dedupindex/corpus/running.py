@@ -1,36 +1,28 @@
-"""The second phase: one function for each capture, in processes here or on a cluster.
-
-What is left by the metadata waits on disk, in order of containers, and is handed out in chunks.
-"""
+"""The second phase: one function for each capture, in processes here or on a cluster."""
 
 from __future__ import annotations
 
-import pickle
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
 
-from dedupindex.corpus.captures import Capture, Place
-from dedupindex.corpus.choosing import KEYS, Best
+from dedupindex.corpus.captures import Capture
+from dedupindex.corpus.choosing import Best
+from dedupindex.corpus.chunks import Chunk, Chunks
 from dedupindex.corpus.conditions import Condition
 from dedupindex.corpus.enriching import Enrichment, Entry, Failed, Makers, as_json
-from dedupindex.corpus.places import Places
 from dedupindex.corpus.records import Containers
 from dedupindex.corpus.report import Report
 from dedupindex.processes import alone, hurry, in_turn
-from dedupindex.resolve.engine import Database
 from dedupindex.tally import OnProgress, Seen
 
 _SECONDS = 60.0  # of work on one capture
 _KILLED = f"reading it killed the process, for want of memory or after {_SECONDS:.0f} s of work"
-_AT_ONCE = 1000  # rows from DuckDB
-_MOST = 200  # captures of a chunk
-_CHUNKS = 8  # for each process, if there are captures for so many
+_HELD = 16 << 20  # bytes that are made of a chunk before the rest of it is put off
 
 
 class Keep(NamedTuple):
@@ -41,8 +33,6 @@ class Keep(NamedTuple):
 
 
 Test = Keep | Condition
-Group = list[Capture]  # in the order in which they are tried
-Chunk = list[Group]
 
 
 class Plan(NamedTuple):
@@ -80,36 +70,51 @@ class Done(NamedTuple):
 
     kept: list[Kept]
     tried: int
+    left: Chunk | None = None  # what is still to be done of it
     records: int = 0
     opened: int = 0
     bytes_read: int = 0
 
 
-Run = Callable[[Plan, Iterable[Chunk]], Iterator[Done]]
+Run = Callable[[Plan, Chunks], Iterator[Done]]
 """Does all chunks, and yields what became of each in their order."""
 
 
 def work(plan: Plan, chunk: Chunk) -> Done:
-    """All of a chunk; a pure function of it and of the containers that it names."""
+    """A chunk, or its first groups; a pure function of it and of the containers that it names."""
     kept: list[Kept] = []
-    tried = 0
+    tried = held = 0
+    left: Chunk | None = None
     with closing(Containers(plan.most)) as containers:
-        for group in chunk:
+        for number, group in enumerate(chunk.groups, 1):
+            settled = False
             for capture in group:
                 tried += 1
                 hurry(_SECONDS)
-                entry = Entry(capture, plan.makers, containers)
-                if not _passes(entry, plan.tests):
-                    continue
-                certain = not entry.errors
-                if _passes(entry, plan.after):
-                    for enrichment in plan.shown:
-                        entry.show(enrichment)
-                    kept.append(_kept(entry, plan))
-                if certain:
-                    break  # the best of its group
+                with closing(Entry(capture, plan.makers, containers)) as entry:
+                    made, settled = _tried(entry, plan)
+                if made is not None:
+                    kept.append(made)
+                    held += len(made.made)
+                if settled:
+                    break
+            if held > _HELD or not (settled or chunk.then < 0):
+                left = Chunk(chunk.groups[number:], -1 if settled else chunk.then)
+                break
         hurry(0)
-        return Done(kept, tried, containers.records, containers.opened, containers.bytes)
+        return Done(kept, tried, left, containers.records, containers.opened, containers.bytes)
+
+
+def _tried(entry: Entry, plan: Plan) -> tuple[Kept | None, bool]:
+    """What is kept of a capture, and whether it is the best of its group."""
+    if not _passes(entry, plan.tests):
+        return None, False
+    certain = not entry.errors
+    if not _passes(entry, plan.after):
+        return None, certain
+    for enrichment in plan.shown:
+        entry.show(enrichment)
+    return _kept(entry, plan), certain
 
 
 def _passes(entry: Entry, tests: Sequence[Test]) -> bool:
@@ -127,13 +132,18 @@ def _passes(entry: Entry, tests: Sequence[Test]) -> bool:
         try:
             if value is None or not test.test(value):
                 return False
-        except Exception as error:  # of somebody else's function
+        except (Exception, SystemExit) as error:  # of somebody else's function
             entry.fail(Failed("filter", f"{type(error).__name__}: {error}"))
     return True
 
 
 def _kept(entry: Entry, plan: Plan) -> Kept:
-    return Kept(entry.capture, plan.render(entry), tuple(entry.errors))
+    try:
+        made = plan.render(entry)
+    except (TypeError, ValueError, RecursionError):  # a value that is no JSON
+        entry.check()
+        made = plan.render(entry)
+    return Kept(entry.capture, made, tuple(entry.errors))
 
 
 def nested(entry: Entry) -> bytes:
@@ -146,85 +156,32 @@ def nothing(entry: Entry) -> bytes:
     return b""
 
 
+def rest_of(chunks: Chunks, done: Done) -> Chunk | None:
+    """What is still to be done of a chunk."""
+    return None if done.left is None else chunks.after(done.left)
+
+
 def here(jobs: int) -> Run:
     """Runs in processes of this machine."""
 
-    def run(plan: Plan, chunks: Iterable[Chunk]) -> Iterator[Done]:
-        return in_turn(work, plan, chunks, jobs if plan.reads else 1, partial(_killed, plan))
+    def run(plan: Plan, chunks: Chunks) -> Iterator[Done]:
+        processes = jobs if plan.reads else 1
+        more = partial(rest_of, chunks)
+        return in_turn(work, plan, chunks, processes, partial(_killed, plan), more)
 
     return run
 
 
 def _killed(plan: Plan, chunk: Chunk) -> Iterator[Done]:
     """A chunk of which something kills the process that reads it: that one is told of, alone."""
-    if len(chunk) > 1:
-        for group in chunk:
-            yield from alone(work, plan, [group], partial(_killed, plan))
+    if len(chunk.groups) > 1:
+        for group in chunk.groups:
+            yield from alone(work, plan, Chunk([group]), partial(_killed, plan))
         return
-    entry = Entry(chunk[0][0], plan.makers, Containers())
+    (group,) = chunk.groups
+    entry = Entry(group[0], plan.makers, Containers())
     entry.fail(Failed("process", _KILLED))
-    yield Done([_kept(entry, plan)], len(chunk[0]))
-
-
-def spool(
-    database: Database, best: Best | None, places: Places, path: Path, jobs: int, count: int
-) -> None:
-    """Write what is chosen to disk, in chunks for `chunks` to read."""
-    size = max(min(count // (jobs * _CHUNKS), _MOST), 1)
-    key = KEYS[best.by] if best is not None else "NULL"
-    order = f"k, {best.order}" if best is not None else 'container, "offset", url, "timestamp"'
-    rows = database.execute(
-        f'SELECT surt, "timestamp", url, mime, status, digest, redirect, meta, length, revisit, '
-        "to_url, to_timestamp, coalesce(unmodified, false), container, container, beside, "
-        '"offset", at_container, at_beside, at_offset, '
-        f"at_length, {key} AS k FROM chosen ORDER BY {order}"
-    )
-    with open(path, "wb") as stream:
-        chunk: Chunk = []
-        last: object = None
-        held = 0
-        while found := rows.fetchmany(_AT_ONCE):
-            for row in found:
-                same = best is not None and row[-1] is not None and row[-1] == last
-                if not same and held >= size:
-                    pickle.dump(chunk, stream)
-                    chunk, held = [], 0
-                if not same or not chunk:
-                    chunk.append([])
-                chunk[-1].append(_capture(row, places))
-                held += 1
-                last = row[-1]
-        if chunk:
-            pickle.dump(chunk, stream)
-
-
-def _capture(row: tuple[Any, ...], places: Places) -> Capture:
-    told, (container, beside, offset), there = row[:14], row[14:17], row[17:21]
-    at_container, at_beside, at_offset, at_length = there
-    length, revisit = told[8], told[9]
-    record = _place(places, container, beside, offset, length)
-    payload = None
-    if revisit and at_container is not None and at_offset is not None:
-        payload = _place(places, at_container, at_beside or beside, at_offset, at_length)
-    return Capture._make((*told, record, payload))
-
-
-def _place(
-    places: Places,
-    container: str | None,
-    beside: str | None,
-    offset: int | None,
-    length: int | None,
-) -> Place:
-    found = places.find(container, beside or "") if container else ""
-    return Place(found, -1 if offset is None else offset, -1 if length is None else length)
-
-
-def chunks(path: Path) -> Iterator[Chunk]:
-    """What `spool` has written."""
-    with open(path, "rb") as stream:
-        while stream.peek(1):
-            yield pickle.load(stream)
+    yield Done([_kept(entry, plan)], len(group))
 
 
 def counted(done: Iterable[Done], into: Report, on_progress: OnProgress) -> Iterator[Kept]:

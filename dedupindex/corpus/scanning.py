@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,13 +19,15 @@ from dedupindex.verify.revisits import not_modified
 from dedupindex.warc import http
 from dedupindex.warc.arc import DOCUMENT
 from dedupindex.warc.brisk import read
-from dedupindex.warc.members import Damage
+from dedupindex.warc.members import Damage, Filler
 from dedupindex.warc.record import BrokenRecord, Record
-from dedupindex.warc.window import open_window
+from dedupindex.warc.wacz import BROKEN, find, within
+from dedupindex.warc.window import Window, open_window
 
 Row = dict[str, str | int | bool | None]
 _WANTED = frozenset((b"response", b"revisit", b"resource", b"conversion", DOCUMENT))
 _MEDIA_TYPE = re.compile(rb"[^\s;,\"]+")
+_UNKNOWN = "of {:,} records nobody can tell the URL or the time: they are left out"
 _SHARED = "several records share one gzip member: all but the first are left out"
 
 
@@ -45,11 +48,13 @@ def scan(_: None, task: Task) -> Scanned:
     """Read a file; of one that cannot be read there are no captures."""
     problems: list[Problem] = []
     shared: Problem | None = None
+    empty, unknown = True, 0
     with Spool(task.spool) as rows:
         try:
-            with closing(open_window(task.path, task.path)) as window:
+            with _window(task.path) as window:
                 last: tuple[Record, Row] | None = None
                 for event in read(window):
+                    empty &= isinstance(event, Filler)
                     _keep(rows, task.path, last)
                     last = None
                     if isinstance(event, Damage):
@@ -59,12 +64,34 @@ def scan(_: None, task: Task) -> Scanned:
                             shared = shared or Problem(task.path, event.offset, _SHARED)
                         elif row := _row(event):
                             last = event, row
+                        else:
+                            unknown += 1
                 _keep(rows, task.path, last)
+                if empty:
+                    problems.append(Problem(task.path, -1, "holds no record"))
                 if window.changed():
                     problems.append(Problem(task.path, -1, "was changed while it was read"))
         except BadSource as error:
             problems.append(Problem(task.path, -1, str(error)))
+    if unknown:
+        problems.append(Problem(task.path, -1, _UNKNOWN.format(unknown)))
     return Scanned([*problems, shared] if shared else problems)
+
+
+@contextmanager
+def _window(path: str) -> Iterator[Window]:
+    """The bytes of a file, or of one that is in a WACZ; raises `BadSource`."""
+    parts = within(path)
+    outer, name = parts or (path, "")
+    with closing(open_window(outer, outer)) as window:
+        if not name:
+            yield window
+            return
+        try:
+            begin, size = find(name, window.file)
+        except BROKEN as error:
+            raise BadSource(f"{path} cannot be read: {error}") from error
+        yield Window(window.file, path, base=begin, size=size)
 
 
 def _keep(rows: Spool, path: str, last: tuple[Record, Row] | None) -> None:

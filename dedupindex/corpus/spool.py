@@ -10,7 +10,8 @@ from typing import BinaryIO, Self
 import orjson
 
 from dedupindex.corpus.captures import COLUMNS
-from dedupindex.manifest.spool import literal, quoted
+from dedupindex.files import check_name
+from dedupindex.manifest.spool import from_json
 
 _LONGEST = 1 << 23  # bytes of a line
 _BATCH = 1000
@@ -36,7 +37,13 @@ class Spool:
         self._stream.close()
 
     def add(self, **values: str | int | bool | None) -> None:
-        self._lines.append(orjson.dumps({"revisit": False, "good": True, **values}) + b"\n")
+        """Take one; raises `BadInput` for a container that cannot be spelled."""
+        try:
+            line = orjson.dumps({"revisit": False, "good": True, **values})
+        except TypeError:
+            check_name(str(values.get("container")))
+            raise
+        self._lines.append(line + b"\n")
         if len(self._lines) >= _BATCH:
             self._flush()
 
@@ -47,9 +54,4 @@ class Spool:
 
 def relation(spools: Sequence[Path]) -> str:
     """SQL for all that is in spools."""
-    columns = ", ".join(f"'{name}': '{kind}'" for name, kind in COLUMNS.items())
-    files = ", ".join(quoted(literal(path)) for path in spools)
-    return (
-        f"SELECT * FROM read_json([{files}], format = 'newline_delimited', "
-        f"maximum_object_size = {_LONGEST}, columns = {{{columns}}})"
-    )
+    return f"SELECT * FROM {from_json(spools, COLUMNS, _LONGEST)}"

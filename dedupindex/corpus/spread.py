@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 
 from dedupindex.cluster import AT_ONCE, Cluster
-from dedupindex.corpus.running import Chunk, Done, Plan, Run, here
+from dedupindex.corpus.chunks import Chunk, Chunks
+from dedupindex.corpus.running import Done, Plan, Run, here, rest_of
+from dedupindex.processes import to_its_end
 
 
 def on(cluster: Cluster) -> Run:
@@ -17,17 +19,40 @@ def on(cluster: Cluster) -> Run:
     themselves.
     """
 
-    def run(plan: Plan, chunks: Iterable[Chunk]) -> Iterator[Done]:
+    def run(plan: Plan, chunks: Chunks) -> Iterator[Done]:
         if not plan.reads:
             yield from here(1)(plan, chunks)
             return
+
+        def each(chunk: Chunk) -> Iterator[Done]:
+            return cluster.rows(partial(_work, plan), [chunk])
+
         left = iter(chunks)
         while some := list(islice(left, AT_ONCE * cluster.cores)):
-            yield from cluster.rows(partial(_work, plan), some)
+            for done in cluster.rows(partial(_work, plan), some):
+                yield done
+                if (rest := rest_of(chunks, done)) is not None:
+                    yield from to_its_end(each, rest, partial(rest_of, chunks))
 
     return run
 
 
+class _One:
+    """A chunk by itself, of a group of which more may be on the driver's disk."""
+
+    def __init__(self, chunk: Chunk) -> None:
+        self._chunk = chunk
+
+    def __iter__(self) -> Iterator[Chunk]:
+        yield self._chunk
+
+    def after(self, left: Chunk) -> Chunk | None:
+        """See `chunks.Chunks`."""
+        return left if left.groups else None
+
+
 def _work(plan: Plan, chunk: Chunk) -> Iterator[Done]:
     """Runs on an executor, in a process of its own: what kills that must not end the run."""
-    return here(2)(plan, [chunk])
+    for done in here(2)(plan, _One(chunk)):
+        is_here = done.left is not None and done.left.groups
+        yield done._replace(left=None) if is_here else done

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
-from dedupindex.corpus.enriching import Enrichment, Entry
+from dedupindex.corpus.enriching import ITSELF, KNOWN, Enrichment, Entry
 from dedupindex.corpus.records import MOST
 from dedupindex.errors import BadInput
 
@@ -183,7 +183,13 @@ def named(name: str) -> Enrichment:
 def _brought(name: str) -> Enrichment | None:
     """What another package calls so."""
     for found in entry_points(group=PLUGINS, name=name):
-        loaded = found.load()
+        try:
+            loaded = found.load()
+        except Exception as error:  # of somebody else's module
+            told = f"{type(error).__name__}: {error}"
+            raise BadInput(
+                f"{found.value}, which is called {name!r}, cannot be loaded: {told}"
+            ) from error
         if not isinstance(loaded, Enrichment):
             raise BadInput(f"{found.value}, which is called {name!r}, is no Enrichment")
         return loaded
@@ -209,7 +215,12 @@ def makers_of(more: Iterator[Enrichment] | tuple[Enrichment, ...] = ()) -> dict[
     """All that makes values, by their paths; raises `BadInput` where two make the same."""
     makers: dict[str, Enrichment] = {}
     for enrichment in (*STANDARD, *more):
+        for field in enrichment.fields:
+            if not field or field == ITSELF or "." in field:
+                raise BadInput(f"{enrichment.name!r}: a value cannot be called {field!r}")
         for path in enrichment.paths:
+            if path.partition(".")[0] in KNOWN:
+                raise BadInput(f"nothing can be made at {path}: there stands what is known")
             if makers.setdefault(path, enrichment) != enrichment:
                 raise BadInput(f"two enrichments make {path}: call one of the fields otherwise")
     return makers

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
@@ -19,8 +20,8 @@ from uuid import uuid4
 from dedupindex import __version__
 from dedupindex.capture import Problem
 from dedupindex.corpus.captures import Capture, Place, shown
-from dedupindex.corpus.output import Kepts, cdxj_line
-from dedupindex.corpus.records import Containers, Missing, check
+from dedupindex.corpus.output import WARC, Kepts, cdxj_line
+from dedupindex.corpus.records import Containers, Missing
 from dedupindex.corpus.report import Report
 from dedupindex.corpus.running import nothing
 from dedupindex.errors import BadDate, BadInput
@@ -33,40 +34,72 @@ from dedupindex.verify.finding import REMARK
 from dedupindex.warc.arc import DOCUMENT
 from dedupindex.warc.ranged import Ranged, Unreadable
 
-ENDING = ".warc.gz"
 _LEVEL = 6  # of deflate, for records that are packed here
 _CLOSING = b"\r\n\r\n"
 
 
 def index_of(path: Path) -> Path:
     """The CDXJ that is written beside a WARC."""
-    return path.with_name(path.name.removesuffix(ENDING) + ".cdxj")
+    return path.with_name(path.name.removesuffix(WARC) + ".cdxj")
 
 
 def as_warc(corpus: Kepts, path: Path, report: Report) -> None:
     """Write `path`, which ends with ``.warc.gz``, and its CDXJ; raises `BadInput`."""
-    if not path.name.endswith(ENDING):
-        raise BadInput(f"{path}: a WARC is written to a name that ends with {ENDING}")
+    if not path.name.endswith(WARC):
+        raise BadInput(f"{path}: a WARC is written to a name that ends with {WARC}")
     beside = index_of(path)
-    with whole(beside) as index, whole(path) as stream:
-        index.writelines(in_order(_written(corpus, path.name, stream, report)))
-        stream.flush()
-        for finding in Collection([Path(stream.name)]).findings():
-            if finding.level != REMARK:
-                told = f"{finding.reason}: {finding.message}"
-                report.problems.append(Problem(str(path), finding.offset, told))
+    appeared = False
+    try:
+        with whole(beside, new=True) as index:
+            with whole(path, new=True) as stream:
+                index.writelines(in_order(_written(corpus, path.name, stream, report)))
+                stream.flush()
+                report.problems.extend(_found(Path(stream.name), path))
+            appeared = True
+    except BaseException:
+        if appeared:  # without its CDXJ it is not whole
+            path.unlink(missing_ok=True)
+        raise
     report.bytes = path.stat().st_size + beside.stat().st_size
+
+
+def _found(written: Path, path: Path) -> Iterator[Problem]:
+    """What is wrong with records, most often as they were stored: one line for each reason."""
+    found = _Firsts()
+    for finding in Collection([written]).findings():
+        if finding.level != REMARK:
+            told = f"{finding.reason}: {finding.message}"
+            found.add(finding.reason, Problem(str(path), finding.offset, told))
+    return found.problems()
+
+
+class _Firsts:
+    """The first problem of each kind, and how many more there are."""
+
+    def __init__(self) -> None:
+        self.count: Counter[str] = Counter()
+        self._first: dict[str, Problem] = {}
+
+    def add(self, kind: str, problem: Problem) -> None:
+        self._first.setdefault(kind, problem)
+        self.count[kind] += 1
+
+    def problems(self) -> Iterator[Problem]:
+        for kind, problem in self._first.items():
+            others = self.count[kind] - 1
+            more = f" (and {others:,} more)" if others else ""
+            yield problem._replace(message=f"{problem.message}{more}")
 
 
 def _written(corpus: Kepts, name: str, stream: BinaryIO, report: Report) -> Iterator[bytes]:
     """Write all records; yields the lines of the CDXJ."""
     stream.write(_packed(_warcinfo(name)))
+    left = _Firsts()  # of each container
     with closing(Containers(corpus.settings.most)) as containers, closing(_Once()) as once:
         for kept in corpus.kept(report, nothing):
             capture = kept.capture
             try:
-                own = containers.ranged(capture.record)
-                check(own.record, capture.url, "another capture")
+                own = containers.own(capture)
                 original = None
                 if own.record.type == b"revisit" and capture.payload is not None:
                     original = containers.original(capture, own.record)
@@ -79,9 +112,12 @@ def _written(corpus: Kepts, name: str, stream: BinaryIO, report: Report) -> Iter
                     revisit = found.record.type == b"revisit"
                     yield cdxj_line(of, _put(stream, name, found), revisit=revisit)
             except (Missing, Unreadable, BadDate) as error:
-                report.errors["warc"] += 1
+                container = capture.record.container or capture.container or "-"
                 told = f"{capture.url} of {capture.timestamp} is not in {name}: {error}"
-                report.problems.append(Problem(*capture.record[:2], told))
+                left.add(container, Problem(container, capture.record.offset, told))
+        report.problems.extend(left.problems())
+        report.errors.update({"warc": left.count.total()} if left.count else {})
+        report.entries -= left.count.total()
         report.records += containers.records
         report.containers += containers.opened
         report.bytes_read += containers.bytes

@@ -48,7 +48,7 @@ def corpus_month(bench: Bench) -> Iterator[Line]:
     (month, _), *_ = archive.months.most_common(1)
     yield from archive.scenario(
         "corpus-month", f"timestamp == '{month}' and {_HTML}",
-        {"month": month, "html": True, "latest": True}, "--latest", "url", spark=True,
+        {"month": month, "html": True, "latest": True}, "--latest", "url",
     )  # fmt: skip
 
 
@@ -103,22 +103,18 @@ class _Archive:
                     self.hosts[urlsplit(said["url"]).hostname or ""] += 1
 
     def scenario(
-        self, job: str, condition: str, wanted: dict[str, Any], *options: str, spark: bool = False
+        self, job: str, condition: str, wanted: dict[str, Any], *options: str
     ) -> Iterator[Line]:
-        """Lines beside warcio, and beside PySpark where that is.
-
-        What reads everything takes as long in each scenario, so PySpark runs in one of them.
-        """
+        """Lines beside warcio, and beside PySpark where that is."""
         contenders = {
             "ours": partial(self.ours, condition, wanted, *options),
             "warcio": partial(self.plain, wanted),
         }
-        if spark:
-            try:
-                paths = peer.spark()["PYTHONPATH"]
-                contenders["PySpark"] = partial(self.plain, wanted, environment(PYTHONPATH=paths))
-            except pytest.skip.Exception as skipped:
-                self._bench.say(f"{job}: without PySpark: {skipped}")
+        try:
+            paths = peer.spark()["PYTHONPATH"]
+            contenders["PySpark"] = partial(self.plain, wanted, environment(PYTHONPATH=paths))
+        except pytest.skip.Exception as skipped:
+            self._bench.say(f"{job}: without PySpark: {skipped}")
         rounds = self._bench.interleaved(contenders)
         walls = {name: [spent.wall for spent in spents] for name, spents in rounds.items()}
         report = json.loads(rounds["ours"][-1].out)

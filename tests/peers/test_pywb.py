@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -17,6 +19,38 @@ from tests.test_cli import dedupindex
 from tests.test_server_live import serving
 
 pytestmark = pytest.mark.peer
+
+
+def test_all_pages_of_a_zipnum_cluster(tmp_path: Path) -> None:
+    """What pywb answers without being asked for pages is the first one: here two captures."""
+    with site() as base:
+        stored = harvest(tmp_path, "one", [base + path for path in (*PAGES, *COPIES)])
+    Corpus.from_warcs(tmp_path / "one.warc.gz").save_as_cdxj(tmp_path / "one.cdxj")
+    blocks, index = b"", ""
+    for number, line in enumerate((tmp_path / "one.cdxj").read_bytes().splitlines(keepends=True)):
+        block = gzip.compress(line)
+        key = b" ".join(line.split(b" ")[:2]).decode()
+        index += f"{key}\tcdx.gz\t{len(blocks)}\t{len(block)}\t{number + 1}\n"
+        blocks += block
+    (tmp_path / "cdx.gz").write_bytes(blocks)
+    (tmp_path / "all.idx").write_text(index)
+    (tmp_path / "all.loc").write_text(f"cdx.gz\t{tmp_path}/cdx.gz\n")
+    (tmp_path / "config.yaml").write_text(
+        f"collections: {{all: {{index: zipnum+{tmp_path}/all.idx, archive_paths: {tmp_path}/}}}}\n"
+    )
+    port, log = free_port(), tmp_path / "pywb.log"
+    wayback = environment("pywb", PYWB) / "wayback"
+    words = [wayback, "-b", "127.0.0.1", "-p", str(port), "-t", "4"]
+    with running(words, log, lambda: listening(port)):
+        for output in ("json", "cdxj"):
+            ask = partial(
+                Corpus.from_archive, f"http://127.0.0.1:{port}/all/cdx", url=f"{base}/*",
+                output=output, pageSize="2", containers=str(tmp_path),
+            )  # fmt: skip
+            found = ask()
+            assert found.count() == len(stored) > 4, log.read_text()
+            assert not any("error" in entry for entry in found.enrich("response"))
+            assert ask(page="0").count() == 2
 
 
 def test_it_replays_and_lists_what_the_index_holds(tmp_path: Path) -> None:
