@@ -10,8 +10,9 @@ from pathlib import Path
 import duckdb
 from blake3 import blake3
 
+from dedupindex.database import write_parquet
 from dedupindex.manifest.line import Container, Line
-from dedupindex.manifest.spool import Spool, nothing, write_parquet
+from dedupindex.manifest.spool import Spool, nothing
 from dedupindex.manifest.store import (
     CONTAINERS,
     FILE,

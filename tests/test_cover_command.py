@@ -23,7 +23,7 @@ from dedupindex.cover import result, store
 from dedupindex.cover.reading import gather, lines_of
 from dedupindex.cover.relation import parse
 from dedupindex.cover.run import Options, Report, run, told
-from dedupindex.resolve.engine import Database
+from dedupindex.database import Database
 from tests.covering import (
     DOCUMENTS,
     JOURNALIST,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dedupindex.resolve.engine import working
+from dedupindex.database import working
 
 _BUSY = """
 import hashlib, os, sys

@@ -22,8 +22,8 @@ from dedupindex.cover.covering import Covered
 from dedupindex.cover.reading import gather, lines_of
 from dedupindex.cover.relation import Relation, parse
 from dedupindex.cover.run import EXACT_SECONDS, Options, Report, run, told
+from dedupindex.database import Database
 from dedupindex.errors import BadInput, Damaged
-from dedupindex.resolve.engine import Database
 from dedupindex.tables import amount, printable, singular
 
 EXAMPLES = """

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from dedupindex.corpus.conditions import Condition
 from dedupindex.corpus.originals import FOUND, found_in
 from dedupindex.corpus.report import Report
+from dedupindex.database import Database, number
 from dedupindex.errors import BadInput
-from dedupindex.resolve.engine import Database, number
 
 RESOLVE, SKIP, ONCE = REVISITS = ("resolve", "skip", "once")
 """What becomes of revisits: read as their originals, left out, or read and each digest once."""

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 from dedupindex.corpus.captures import Capture, Place
 from dedupindex.corpus.choosing import KEYS, Best
 from dedupindex.corpus.places import Places
-from dedupindex.resolve.engine import Database
+from dedupindex.database import Database
 
 MOST = 200  # captures of a chunk
 _AT_ONCE = 1000  # rows from DuckDB

@@ -42,10 +42,10 @@ from dedupindex.corpus.running import (
 from dedupindex.corpus.standard import check_packages, makers_of, named
 from dedupindex.corpus.telling import Told, Work
 from dedupindex.corpus.told import told_by
+from dedupindex.database import working
 from dedupindex.errors import BadInput
 from dedupindex.files import check_name
 from dedupindex.remote import check_reader, is_remote
-from dedupindex.resolve.engine import working
 from dedupindex.tally import OnProgress
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from dedupindex.corpus.captures import COLUMNS
+from dedupindex.database import literal, quoted
 from dedupindex.errors import BadSource
-from dedupindex.manifest.spool import literal, quoted
 from dedupindex.sources.cdxlayout import NO_HEADER, Layout, guess, header, layout_of
 from dedupindex.sources.text import GZIP, gunzip
 

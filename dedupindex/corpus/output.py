@@ -16,10 +16,9 @@ from dedupindex.corpus.captures import Capture, Place
 from dedupindex.corpus.enriching import Entry, flat
 from dedupindex.corpus.report import Report
 from dedupindex.corpus.running import Kept, nested, nothing
+from dedupindex.database import from_json, working, write_parquet
 from dedupindex.errors import BadInput
 from dedupindex.files import whole
-from dedupindex.manifest.spool import from_json, write_parquet
-from dedupindex.resolve.engine import working
 from dedupindex.rewrite.cdxj import in_order
 
 WARC = ".warc.gz"

@@ -10,8 +10,8 @@ from typing import BinaryIO, Self
 import orjson
 
 from dedupindex.corpus.captures import COLUMNS
+from dedupindex.database import from_json
 from dedupindex.files import check_name
-from dedupindex.manifest.spool import from_json
 
 _LONGEST = 1 << 23  # bytes of a line
 _BATCH = 1000

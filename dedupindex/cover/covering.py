@@ -20,8 +20,8 @@ from dedupindex.cover.means import CHUNK, Means
 from dedupindex.cover.relation import Relation
 from dedupindex.cover.solving import Solution, Task
 from dedupindex.cover.thinning import joints, thin
+from dedupindex.database import Database, number
 from dedupindex.errors import BadInput
-from dedupindex.resolve.engine import Database, number
 
 _AT_ONCE = 10_000  # rows from DuckDB
 

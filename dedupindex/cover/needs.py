@@ -18,8 +18,7 @@ import orjson
 from dedupindex.cover.lines import document
 from dedupindex.cover.preparing import Line, row_of
 from dedupindex.cover.store import COLUMNS, LONGEST, earlier
-from dedupindex.manifest.spool import from_json
-from dedupindex.resolve.engine import Database
+from dedupindex.database import Database, from_json
 
 _OF = ("of_container", "of_offset", "of_url", "of_digits", "of_digest")
 _LAST = (1 << 31) - 1  # above all numbers of documents

@@ -14,8 +14,8 @@ from dedupindex.cover.covering import Covered
 from dedupindex.cover.picture import MOST, Graph, Shown, svg
 from dedupindex.cover.relation import Relation, exactly
 from dedupindex.cover.run import Report
+from dedupindex.database import Database
 from dedupindex.files import whole
-from dedupindex.resolve.engine import Database
 from dedupindex.tables import amount, html_lines, printable
 
 _GRAPHS = 3  # components that are drawn

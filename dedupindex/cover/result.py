@@ -11,8 +11,8 @@ import orjson
 from dedupindex.corpus.output import compressed
 from dedupindex.cover import needs
 from dedupindex.cover.relation import Relation
+from dedupindex.database import Database
 from dedupindex.files import whole
-from dedupindex.resolve.engine import Database
 from dedupindex.tables import csv_lines
 
 _AT_ONCE = 1000

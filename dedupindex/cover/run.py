@@ -18,11 +18,11 @@ from dedupindex.cover.document import ALONE
 from dedupindex.cover.means import Means, ahead, join_here, join_on, solve_here, solve_on
 from dedupindex.cover.preparing import Line, batches, prepare
 from dedupindex.cover.relation import Relation, exactly
+from dedupindex.database import Database, number, working
 from dedupindex.errors import BadInput, SettingsConflict
 from dedupindex.expression.parser import amount
 from dedupindex.expression.sql import to_sql
 from dedupindex.processes import workers
-from dedupindex.resolve.engine import Database, number, working
 from dedupindex.tally import OnProgress, Seen
 
 EXACT_SECONDS = 10.0  # that HiGHS gets for one component

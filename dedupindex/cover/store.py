@@ -23,10 +23,9 @@ from typing import Any, Self
 import orjson
 
 from dedupindex.cover.preparing import Prepared
+from dedupindex.database import Database, from_json, literal, number, quoted, write_parquet
 from dedupindex.errors import BadSource, SettingsConflict
 from dedupindex.files import sync_directory, write_whole
-from dedupindex.manifest.spool import from_json, literal, quoted, write_parquet
-from dedupindex.resolve.engine import Database, number
 
 FORMAT = 3
 _STATE = "state.json"

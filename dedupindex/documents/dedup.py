@@ -10,11 +10,11 @@ from typing import Any
 
 import duckdb
 
+from dedupindex.database import Database, working
 from dedupindex.documents.grouping import ALONE, CANDIDATES, SOME, UNIQUE
 from dedupindex.documents.reading import Shard, merged, relation, shards_of
 from dedupindex.documents.shards import write_rows
 from dedupindex.errors import BadInput
-from dedupindex.resolve.engine import Database, working
 
 SIZE = 32  # bytes of a BLAKE3
 

@@ -11,12 +11,11 @@ from typing import NamedTuple
 
 import duckdb
 
+from dedupindex.database import Database, literal, quoted
 from dedupindex.documents.naming import parsed, run_of
 from dedupindex.documents.run import UNFINISHED
 from dedupindex.errors import BadInput, BadSource
-from dedupindex.manifest.spool import literal, quoted
 from dedupindex.remote import is_remote, kept
-from dedupindex.resolve.engine import Database
 
 _TOGETHER = 1 << 27  # bytes of files
 _LINE = 1 << 16  # bytes of a CSV line: a path has at most 4,096

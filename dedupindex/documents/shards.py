@@ -11,11 +11,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from dedupindex.database import Database, literal, quoted, working
 from dedupindex.documents.finding import spelled
 from dedupindex.documents.naming import Layout, coming, place
 from dedupindex.files import sync_directory
-from dedupindex.manifest.spool import literal, quoted
-from dedupindex.resolve.engine import Database, working
 
 _ODD = re.compile('[\x00-\x1f"\x7f]').search
 _COLUMNS = "{'hash': 'VARCHAR', 'path': 'VARCHAR', 'size': 'BIGINT', 'odd': 'VARCHAR'}"

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-import duckdb
-
-from dedupindex.manifest.spool import quoted
+from dedupindex.database import Database, quoted, working
 from dedupindex.manifest.store import Manifest
 
 SAME_CAPTURE = ("url", "moment", "strong", "length", "status", "coding", "content_type")
@@ -38,7 +33,7 @@ def compare(
     before: Manifest, after: Manifest, columns: tuple[str, ...], beside: Path, memory: str = "1GB"
 ) -> Difference:
     """Compare all captures by some columns, out of core in a directory below `beside`."""
-    with _working(beside, memory) as database:
+    with working(beside, memory, 0) as (database, _):
         for name, manifest in (("before", before), ("after", after)):
             containers = quoted(f"{manifest.path}/containers.parquet")
             database.execute(f"""
@@ -52,7 +47,7 @@ def compare(
         )
 
 
-def _missing(database: duckdb.DuckDBPyConnection, mine: str, theirs: str, columns: str) -> Missing:
+def _missing(database: Database, mine: str, theirs: str, columns: str) -> Missing:
     """Those that `mine` has more often than `theirs`."""
     database.execute(f"""
         CREATE OR REPLACE TABLE missing AS
@@ -65,12 +60,3 @@ def _missing(database: duckdb.DuckDBPyConnection, mine: str, theirs: str, column
         f"SELECT url, date FROM missing ORDER BY url, date LIMIT {_NAMED}"
     ).fetchall()
     return Missing(int(row[0] or 0) if row else 0, named)
-
-
-@contextmanager
-def _working(beside: Path, memory: str) -> Iterator[duckdb.DuckDBPyConnection]:
-    with (
-        TemporaryDirectory(prefix=".compare-", dir=beside) as name,
-        duckdb.connect(config={"memory_limit": memory, "temp_directory": name}) as database,
-    ):
-        yield database

@@ -17,16 +17,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import duckdb
-
 from dedupindex.capture import Problem
+from dedupindex.database import one_thread, write_parquet
 from dedupindex.errors import BadInput, SettingsConflict
 from dedupindex.files import exclusive, sync_directory, write_whole
 from dedupindex.manifest.finding import Found, Sources, find, status_of
 from dedupindex.manifest.judge import Options
 from dedupindex.manifest.line import Container
 from dedupindex.manifest.reading import Read, Task, read_container
-from dedupindex.manifest.spool import nothing, write_parquet
+from dedupindex.manifest.spool import nothing
 from dedupindex.manifest.store import (
     CONTAINERS,
     FILE,
@@ -148,7 +147,7 @@ class _Run:
     def finish(self) -> None:
         """Write what comes last, and add up."""
         entries, made = self._entries, self._made
-        with duckdb.connect(config={"threads": 1}) as database:
+        with one_thread() as database:
             for empty in (lines_file(self._top, 0), references_file(self._top, 0)):
                 if not empty.exists():
                     write_parquet(database, nothing(), empty)

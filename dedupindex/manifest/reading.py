@@ -7,9 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import duckdb
-
 from dedupindex.capture import Problem
+from dedupindex.database import Database, one_thread
 from dedupindex.errors import BadSource
 from dedupindex.manifest.finding import Found
 from dedupindex.manifest.judge import Options
@@ -78,10 +77,10 @@ def _written(task: Task, scan: Scan, references: Spool, count: Count) -> Read:
     return Read(Entry(container, spool.lines, dict(scan.records), scan.problems), problems)
 
 
-_databases: list[duckdb.DuckDBPyConnection] = []  # of this process, made when it is needed
+_databases: list[Database] = []  # of this process, made when it is needed
 
 
-def _database() -> duckdb.DuckDBPyConnection:
+def _database() -> Database:
     if not _databases:
-        _databases.append(duckdb.connect(config={"threads": 1}))
+        _databases.append(one_thread())
     return _databases[0]

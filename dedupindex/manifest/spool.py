@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TextIO
 
-import duckdb
-
-from dedupindex.files import check_name, sync_directory
+from dedupindex.database import Database, literal, quoted, write_parquet
 from dedupindex.manifest.line import TYPES, Line
 
 _ODD = re.compile(rb'[\x00-\x08\x0a-\x1f"\x7f]').search
@@ -69,7 +67,7 @@ class Spool:
         self.lines += len(rows)
         self._stream.write("".join(rows))
 
-    def finish(self, database: duckdb.DuckDBPyConnection, *, stay: str = "") -> None:
+    def finish(self, database: Database, *, stay: str = "") -> None:
         """Write the file; `stay` is the reason of every line that has none yet, if there is one."""
         self._stream.close()
         rows = _select(self._path)
@@ -81,21 +79,6 @@ class Spool:
     def drop(self) -> None:
         self._stream.close()
         self._path.unlink(missing_ok=True)
-
-
-def write_parquet(database: duckdb.DuckDBPyConnection, rows: str, target: Path) -> None:
-    """Write what the query `rows` yields, beside, to disk, then under its name."""
-    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        to = quoted(str(beside))
-        database.execute(f"COPY ({rows}) TO {to} (FORMAT parquet, COMPRESSION zstd)")
-        with open(beside, "rb") as stream:
-            os.fsync(stream.fileno())
-        os.replace(beside, target)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    sync_directory(target.parent)
 
 
 def nothing() -> str:
@@ -129,24 +112,3 @@ def row_of(line: Line) -> str:
 
 def _odd_codes(codes: bytes) -> bool:
     return bool(_ODD(codes)) or b"\t" in codes or codes.count(b"|") != 1
-
-
-def from_json(files: Sequence[Path], columns: Mapping[str, str], longest: int) -> str:
-    """SQL for lines of JSON objects of at most so many bytes, by the columns and their types."""
-    paths = ", ".join(quoted(literal(path)) for path in files)
-    types = ", ".join(f"{quoted(name)}: {quoted(kind)}" for name, kind in columns.items())
-    return (
-        f"read_json([{paths}], format = 'newline_delimited', maximum_object_size = {longest}, "
-        f"columns = {{{types}}})"
-    )
-
-
-def quoted(text: str) -> str:
-    """A string as SQL spells it."""
-    return "'" + text.replace("'", "''") + "'"
-
-
-def literal(path: Path) -> str:
-    """A path as DuckDB reads one that is no glob; raises `BadInput`."""
-    check_name(str(path))
-    return "".join(f"[{char}]" if char in "*?[" else char for char in str(path))

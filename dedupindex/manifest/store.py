@@ -21,12 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import duckdb
-
 from dedupindex.capture import Problem
+from dedupindex.database import Database, literal, one_thread, write_parquet
 from dedupindex.errors import BadInput, FormatFromFuture
 from dedupindex.manifest.line import Container, Line
-from dedupindex.manifest.spool import literal, write_parquet
 
 FORMAT = (
     3  # 1 did not say what revisits refer to, 2 not where they stand themselves, nor a Content-Type
@@ -74,7 +72,7 @@ class Manifest:
 
     def lines(self, container: int) -> Iterator[Line]:
         """The lines of one container in order of offset."""
-        with duckdb.connect(config={"threads": 1}) as database:
+        with one_thread() as database:
             yield from lines_of(database, lines_file(self.path, container))
 
 
@@ -136,7 +134,7 @@ def references_file(top: Path, container: int) -> Path:
     return top / REFERENCES / f"{container:08d}.parquet"
 
 
-def lines_of(database: duckdb.DuckDBPyConnection, parquet: Path) -> Iterator[Line]:
+def lines_of(database: Database, parquet: Path) -> Iterator[Line]:
     """The lines in one file, as they stand there."""
     found = database.execute("SELECT * FROM read_parquet(?)", [literal(parquet)])
     while rows := found.fetchmany(_FETCHED):
@@ -155,9 +153,7 @@ def line_of(row: tuple[Any, ...]) -> Line:
     )  # fmt: skip
 
 
-def write_containers(
-    database: duckdb.DuckDBPyConnection, top: Path, entries: dict[int, Entry]
-) -> None:
+def write_containers(database: Database, top: Path, entries: dict[int, Entry]) -> None:
     """Write ``containers.parquet``; names are the Latin-1 of their bytes, as texts of lines are."""
     database.execute(
         "CREATE OR REPLACE TEMP TABLE containers (number INTEGER, root VARCHAR, name VARCHAR, "

@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from dedupindex.manifest.spool import literal, quoted
+from dedupindex.database import Database, literal, number, quoted, working
 from dedupindex.manifest.store import Manifest
 from dedupindex.manifest.text import Hint, in_text, read_text
-from dedupindex.resolve.engine import Database, number, working
 
 MEMORY = "1GB"
 VERDICTS = {  # from the best to the worst: of several files of one name the best counts

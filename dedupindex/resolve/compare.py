@@ -16,9 +16,9 @@ from typing import Any
 
 from blake3 import blake3
 
+from dedupindex.database import Database, insert
 from dedupindex.errors import BadInput, BadSource
 from dedupindex.manifest.line import Container
-from dedupindex.resolve.engine import Database, insert
 from dedupindex.resolve.members import Members
 from dedupindex.resolve.telling import Say, Telling
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dedupindex.database import Database, number
 from dedupindex.resolve.alike import Alike
-from dedupindex.resolve.engine import Database, number
 
 _LABEL = "if(covers = 0 OR digest = '', hash(payload), hash(digest))"
 _MINUTES = "epoch_us(TRY_CAST(date[:17] || '00' AS TIMESTAMP)) // 1000000 + 62135596800"

@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import orjson
 
-from dedupindex.manifest.spool import literal, quoted
-from dedupindex.resolve.engine import Database, working
+from dedupindex.database import Database, literal, quoted, working
 
 _HOST = r"^[A-Za-z][A-Za-z0-9+.-]*://(?:[^/?#]*@)?([^/?#:]+|\[[^\]/?#]*\])"
 _OF = f"""coalesce(

@@ -9,12 +9,11 @@ from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 
+from dedupindex.database import Database, insert, literal, quoted
 from dedupindex.errors import BadInput
 from dedupindex.manifest.line import Container
 from dedupindex.manifest.reference import REVISIT, STANDING
-from dedupindex.manifest.spool import literal, quoted
 from dedupindex.manifest.store import Manifest, lines_file
-from dedupindex.resolve.engine import Database, insert
 
 
 class Inputs:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dedupindex.capture import Capture, Evidence
+from dedupindex.database import Database, insert
 from dedupindex.digest import Digest
 from dedupindex.errors import BadDigest, BadSource, StrategyUnavailable
 from dedupindex.index import open_index
@@ -26,7 +27,6 @@ from dedupindex.manifest.line import TYPES, Container, Line
 from dedupindex.manifest.spool import Spool
 from dedupindex.remote import RemoteFile, facts, is_remote
 from dedupindex.resolve.alike import Alike
-from dedupindex.resolve.engine import Database, insert
 from dedupindex.resolve.grouping import Rule
 from dedupindex.resolve.inputs import Inputs
 from dedupindex.resolve.telling import Say, Telling

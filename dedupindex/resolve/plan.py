@@ -21,11 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import duckdb
-
+from dedupindex.database import literal, one_thread
 from dedupindex.errors import BadInput, FormatFromFuture
 from dedupindex.manifest.line import TYPES, Container, Line
-from dedupindex.manifest.spool import literal
 from dedupindex.manifest.store import line_of
 from dedupindex.resolve.alike import Alike
 
@@ -164,7 +162,7 @@ class Plan:
         """Rows of one container, or of all, in order of offset."""
         files = [f"{literal(part)}/{file}" for part in self._parts]
         chosen = "" if container < 0 else f"WHERE container = {container:d}"
-        with duckdb.connect(config={"threads": 1}) as database:
+        with one_thread() as database:
             rows = database.execute(
                 f'SELECT {columns} FROM read_parquet(?) {chosen} ORDER BY "offset"', [files]
             )

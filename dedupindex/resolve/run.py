@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from dedupindex.database import Database, working
 from dedupindex.errors import IndexExists
 from dedupindex.manifest.store import open_manifest
 from dedupindex.resolve.compare import Compare, Comparing
-from dedupindex.resolve.engine import Database, working
 from dedupindex.resolve.grouping import Rule, group
 from dedupindex.resolve.inputs import Inputs
 from dedupindex.resolve.members import Members

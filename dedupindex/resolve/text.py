@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import BinaryIO
 
+from dedupindex.database import Database, literal, quoted
 from dedupindex.manifest.line import TYPES
-from dedupindex.manifest.spool import literal, quoted
 from dedupindex.manifest.store import line_of
 from dedupindex.manifest.text import resolved_line, text_line
-from dedupindex.resolve.engine import Database
 from dedupindex.resolve.grouping import Rule
 from dedupindex.resolve.inputs import Inputs
 from dedupindex.resolve.writing import STRETCH, copies_file

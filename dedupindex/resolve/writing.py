@@ -9,11 +9,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from dedupindex.database import Database, literal, number, quoted
 from dedupindex.files import sync_directory, write_whole
 from dedupindex.manifest.line import TYPES
-from dedupindex.manifest.spool import literal, quoted
 from dedupindex.resolve.alike import Alike
-from dedupindex.resolve.engine import Database, number
 from dedupindex.resolve.inputs import Inputs
 from dedupindex.resolve.plan import (
     CONTAINERS,

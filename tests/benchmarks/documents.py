@@ -12,7 +12,7 @@ from pathlib import Path
 
 import duckdb
 
-from dedupindex.manifest.spool import quoted
+from dedupindex.database import quoted
 from tests.benchmarks.measure import ROOT, Failed, Spent, run
 from tests.benchmarks.peers import need
 from tests.benchmarks.suite import Bench, Line, Target, compare

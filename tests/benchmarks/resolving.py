@@ -12,7 +12,8 @@ from pathlib import Path
 
 import duckdb
 
-from dedupindex.manifest.spool import nothing, quoted, write_parquet
+from dedupindex.database import quoted, write_parquet
+from dedupindex.manifest.spool import nothing
 from dedupindex.manifest.store import (
     CONTAINERS,
     FILE,

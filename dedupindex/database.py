@@ -5,15 +5,16 @@ What is made there is of no use to a later run, and goes with the block.
 
 from __future__ import annotations
 
+import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import duckdb
 
 from dedupindex.errors import BadInput, DedupError
-from dedupindex.manifest.spool import quoted
+from dedupindex.files import check_name, sync_directory
 
 Database = duckdb.DuckDBPyConnection
 _INTERRUPTED = "Query interrupted"  # all that DuckDB tells of a KeyboardInterrupt
@@ -29,7 +30,7 @@ def working(beside: Path, memory: str, threads: int) -> Iterator[tuple[Database,
     """
     if memory.lstrip().startswith("-"):  # which DuckDB takes for no bound
         raise BadInput(f"--memory {memory}: less than nothing")
-    with tempfile.TemporaryDirectory(prefix=".resolve-", dir=beside) as name:
+    with tempfile.TemporaryDirectory(prefix=".working-", dir=beside) as name:
         config: dict[str, str | bool | int | float | list[str]] = {
             "memory_limit": memory, "preserve_insertion_order": "false", "temp_directory": name,
             "disabled_optimizers": "join_order,build_side_probe_side",
@@ -55,6 +56,11 @@ def working(beside: Path, memory: str, threads: int) -> Iterator[tuple[Database,
             raise
 
 
+def one_thread() -> Database:
+    """A database for a query of little, which need not be shared out; the caller closes it."""
+    return duckdb.connect(config={"threads": 1})
+
+
 def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
@@ -76,3 +82,39 @@ def insert(database: Database, table: str, rows: Sequence[tuple[int | str, ...]]
 def _row(values: tuple[int | str, ...]) -> str:
     texts = [quoted(value) if isinstance(value, str) else str(value) for value in values]
     return f"({', '.join(texts)})"
+
+
+def write_parquet(database: Database, rows: str, target: Path) -> None:
+    """Write what the query `rows` yields, beside, to disk, then under its name."""
+    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        to = quoted(str(beside))
+        database.execute(f"COPY ({rows}) TO {to} (FORMAT parquet, COMPRESSION zstd)")
+        with open(beside, "rb") as stream:
+            os.fsync(stream.fileno())
+        os.replace(beside, target)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+    sync_directory(target.parent)
+
+
+def from_json(files: Sequence[Path], columns: Mapping[str, str], longest: int) -> str:
+    """SQL for lines of JSON objects of at most so many bytes, by the columns and their types."""
+    paths = ", ".join(quoted(literal(path)) for path in files)
+    types = ", ".join(f"{quoted(name)}: {quoted(kind)}" for name, kind in columns.items())
+    return (
+        f"read_json([{paths}], format = 'newline_delimited', maximum_object_size = {longest}, "
+        f"columns = {{{types}}})"
+    )
+
+
+def quoted(text: str) -> str:
+    """A string as SQL spells it."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def literal(path: Path) -> str:
+    """A path as DuckDB reads one that is no glob; raises `BadInput`."""
+    check_name(str(path))
+    return "".join(f"[{char}]" if char in "*?[" else char for char in str(path))
