@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,9 +16,11 @@ import duckdb
 
 from dedupindex.errors import BadInput, DedupError
 from dedupindex.files import check_name, sync_directory
+from dedupindex.tally import OnProgress, Seen
 
 Database = duckdb.DuckDBPyConnection
 _INTERRUPTED = "Query interrupted"  # all that DuckDB tells of a KeyboardInterrupt
+_EVERY = 0.5  # seconds between two looks at how far a query is
 
 
 @contextmanager
@@ -54,6 +57,31 @@ def working(beside: Path, memory: str, threads: int) -> Iterator[tuple[Database,
             if str(error) == _INTERRUPTED:  # Ctrl-C, while a query was at work
                 raise KeyboardInterrupt from error
             raise
+
+
+@contextmanager
+def followed(database: Database, on_progress: OnProgress) -> Iterator[Callable[[str], None]]:
+    """Tells, from a thread of its own, how far the queries of the block are, each for itself.
+
+    Yields a function that names the phase which begins; before there is one, nothing is told.
+    """
+    database.execute("SET enable_progress_bar = true")
+    database.execute("SET enable_progress_bar_print = false")
+    ended, phase = threading.Event(), [""]
+
+    def watch() -> None:
+        while not ended.wait(_EVERY):
+            percent = database.query_progress()  # below 0 while there is no query
+            if phase[0] and percent >= 0:
+                on_progress(Seen(phase[0], part=percent / 100))
+
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    try:
+        yield lambda name: phase.__setitem__(0, name)
+    finally:
+        ended.set()
+        watching.join()
 
 
 def one_thread() -> Database:

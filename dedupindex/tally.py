@@ -14,10 +14,17 @@ from dedupindex.errors import Damaged
 class Seen:
     """How far a run is."""
 
-    phase: str  # "reading" or "loading"
-    bytes: int
-    of: int
-    records: int
+    phase: str  # as "reading"
+    bytes: int = 0
+    of: int = 0  # bytes; 0 if nobody knows
+    records: int = 0
+    part: float | None = None  # of the phase, from 0 to 1, where bytes do not tell
+
+    @property
+    def share(self) -> float | None:
+        """How much of the phase is done, from 0 to 1; None if nobody knows."""
+        done = self.bytes / self.of if self.part is None and self.of else self.part
+        return None if done is None else min(max(done, 0.0), 1.0)
 
 
 OnProgress = Callable[[Seen], None]

@@ -17,9 +17,10 @@ import click
 from dedupindex.cli.common import SPARK, Command, print_json, say, warn
 from dedupindex.cli.progress import shown
 from dedupindex.corpus.apart import keep_apart
+from dedupindex.corpus.report import Report as Extracted
 from dedupindex.cover import page, result, store
 from dedupindex.cover.covering import Covered
-from dedupindex.cover.reading import gather, lines_of
+from dedupindex.cover.reading import gather, lines_of, size_of
 from dedupindex.cover.relation import Relation, parse
 from dedupindex.cover.run import EXACT_SECONDS, Options, Report, run, told
 from dedupindex.database import Database
@@ -150,16 +151,21 @@ def command(
         )
         report = run(
             lines_of(files), wanted, chosen, home, partial(made.write, wanted, chosen),
-            before=update and _state(update), left_out=lines_of(left_out), on_progress=progress,
+            before=update and _state(update), left_out=lines_of(left_out), of=size_of(files),
+            on_progress=progress,
         )  # fmt: skip
-    warn(gathered.problems)
+    _warn(gathered)
     if as_json:
         print_json(report.as_json())
     else:
         _tell(report, wanted, out)
+    return Damaged.exit_status if gathered.errors or gathered.problems else 0
+
+
+def _warn(gathered: Extracted) -> None:
+    warn(gathered.problems)
     for failed, count in sorted(gathered.errors.items()):
         say(f"{failed} failed for {count:,} captures, which count as those without text")
-    return Damaged.exit_status if gathered.errors or gathered.problems else 0
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from dedupindex.tables import amount
 from dedupindex.tally import Seen
 
 PLAIN_EVERY = 10.0  # seconds
+_TOLD = 0.02  # of a phase, before which nobody guesses what the rest will take
 
 
 @contextmanager
@@ -39,15 +40,20 @@ def _bar() -> Iterator[Callable[[Seen], None]]:
     ) as progress:
         task = progress.add_task("reading", total=None, rate="")
         start = time.monotonic()
+        phase = ""
 
         def update(seen: Seen) -> None:
-            rate = f"{seen.records / max(time.monotonic() - start, 0.001):,.0f} records/s"
+            nonlocal phase
+            if seen.phase != phase:  # what is left is guessed of the speed of this one
+                phase = seen.phase
+                progress.reset(task, total=None)
+            rate = seen.records / max(time.monotonic() - start, 0.001)
             progress.update(
                 task,
                 description=seen.phase,
-                completed=seen.bytes,
-                total=seen.of or None,
-                rate=rate,
+                completed=seen.share or 0,
+                total=None if seen.share is None else 1,
+                rate=f"{rate:,.0f} records/s" if seen.records else "",
             )
 
         yield update
@@ -55,16 +61,31 @@ def _bar() -> Iterator[Callable[[Seen], None]]:
 
 def plain(every: float) -> Callable[[Seen], None]:
     """Says a line on stderr now and then. A bar would take stdout too, where answers go."""
-    start = last = time.monotonic()
+    start = last = begun = time.monotonic()
+    phase = ""
 
     def update(seen: Seen) -> None:
-        nonlocal last
+        nonlocal last, begun, phase
         now = time.monotonic()
+        if seen.phase != phase:
+            phase, begun = seen.phase, now
         if now - last >= every:
             last = now
             done = f" of {amount(seen.of)}" if seen.of else ""
-            counted = f"{seen.records:,} records, " if seen.records else ""
-            rate = f", {seen.records / (now - start):,.0f}/s" if seen.records else ""
-            say(f"{seen.phase}: {counted}{amount(seen.bytes)}{done}{rate}")
+            parts = (
+                f"{seen.records:,} records" if seen.records else "",
+                f"{amount(seen.bytes)}{done}" if seen.bytes or seen.of else "",
+                f"{seen.records / (now - start):,.0f}/s" if seen.records else "",
+                _left(seen.share, now - begun),
+            )
+            say(f"{seen.phase}: {', '.join(filter(None, parts))}")
 
     return update
+
+
+def _left(share: float | None, seconds: float) -> str:
+    """How far a phase is that has taken so long, and what that lets expect."""
+    if share is None:
+        return ""
+    left = seconds / share * (1 - share) if share > _TOLD else 0
+    return f"{share:.0%}" + (f", about {left:,.0f} s left" if left >= 1 else "")

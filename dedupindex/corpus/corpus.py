@@ -42,7 +42,7 @@ from dedupindex.corpus.running import (
 from dedupindex.corpus.standard import check_packages, makers_of, named
 from dedupindex.corpus.telling import Told, Work
 from dedupindex.corpus.told import told_by
-from dedupindex.database import working
+from dedupindex.database import followed, working
 from dedupindex.errors import BadInput
 from dedupindex.files import check_name
 from dedupindex.remote import check_reader, is_remote
@@ -267,7 +267,11 @@ class Corpus:
         with tempfile.TemporaryDirectory(prefix=".corpus-", dir=settings.work) as name:
             home = Path(name)
             source = self.told.relation(Work(home, settings.processes, report.problems))
-            with working(home, settings.memory, 0) as (database, _):
+            with (
+                working(home, settings.memory, 0) as (database, _),
+                followed(database, settings.on_progress) as at,
+            ):
+                at("reading metadata")
                 choose(database, source, early, settings.revisits, settings.originals, report,
                        spared=settings.spared is not None)  # fmt: skip
                 chunks, places = Spooled(home), Places(self.told.places)

@@ -191,7 +191,8 @@ def counted(done: Iterable[Done], into: Report, on_progress: OnProgress) -> Iter
         into.records += one.records
         into.containers += one.opened
         into.bytes_read += one.bytes_read
-        on_progress(Seen("reading", into.bytes_read, 0, into.tried))
+        part = into.tried / into.chosen if into.chosen else None
+        on_progress(Seen("reading", into.bytes_read, records=into.tried, part=part))
         for kept in one.kept:
             into.entries += 1
             into.errors.update(Counter(kept.failed))

@@ -22,6 +22,7 @@ from dedupindex.cover.solving import Solution, Task
 from dedupindex.cover.thinning import joints, thin
 from dedupindex.database import Database, number
 from dedupindex.errors import BadInput
+from dedupindex.tally import OnProgress, Seen
 
 _AT_ONCE = 10_000  # rows from DuckDB
 
@@ -65,7 +66,8 @@ def cover(database: Database, relation: Relation, means: Means) -> Covered:
     store.fill(database, "labels", "n INTEGER, component INTEGER", means.home / "labels", lines)
     thin(database)
     solutions = chain(means.solve(_chunks(_tasks(database))), _of_large(database, means.home))
-    stay = _solved(solutions, result)
+    expected = number(database, "SELECT count(DISTINCT component) FROM labels")
+    stay = _solved(solutions, result, expected, means.on_progress)
     store.fill(database, "staying", "n INTEGER", means.home / "staying", stay)
     database.execute(
         "CREATE OR REPLACE TABLE chosen AS SELECT l.n, l.component, s.n IS NOT NULL AS kept "
@@ -156,9 +158,12 @@ def _chunks(tasks: Iterator[Task]) -> Iterator[list[Task]]:
         yield held
 
 
-def _solved(solutions: Iterator[list[Solution]], result: Covered) -> Iterator[str]:
+def _solved(
+    solutions: Iterator[list[Solution]], result: Covered, expected: int, on_progress: OnProgress
+) -> Iterator[str]:
     """Rows of what stays; counts the rest."""
     for some in solutions:
+        on_progress(Seen("covering components", part=result.components / expected))
         for solution in some:
             result.components += 1
             result.how[solution.how] += 1

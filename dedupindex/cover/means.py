@@ -15,6 +15,7 @@ from dedupindex.cluster import AT_ONCE, Cluster
 from dedupindex.cover.components import Components
 from dedupindex.cover.propagation import together
 from dedupindex.cover.solving import Solution, Task, solve
+from dedupindex.tally import OnProgress
 
 CHUNK = 20_000  # pairs of components that are solved as one task
 _AHEAD = 4  # such tasks for each process
@@ -33,6 +34,7 @@ class Means:
     join: Join
     solve: Solve
     per_host: int = 0  # documents that stay of each host, if there are as many
+    on_progress: OnProgress = lambda seen: None
 
 
 def join_here(pairs: Pairs, count: int) -> Iterable[tuple[int, int]]:

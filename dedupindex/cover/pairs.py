@@ -13,7 +13,7 @@ how many shingles each has and how many they share.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dedupindex.cover import minhash
@@ -36,9 +36,19 @@ class Counts:
     sampled: int = 0  # exact pairs of units that the recall is measured on
 
 
-def find(database: Database, relation: Relation, *, approximate: bool = False) -> Counts:
-    """Make the table ``pairs`` of documents of which at least one is fresh."""
-    work = _Work(database, relation)
+def find(
+    database: Database,
+    relation: Relation,
+    *,
+    approximate: bool = False,
+    at: Callable[[str], None] = lambda phase: None,
+) -> Counts:
+    """Make the table ``pairs`` of documents of which at least one is fresh.
+
+    `at` is told of each step when it begins.
+    """
+    work = _Work(database, relation, at)
+    work.begin("grouping documents")
     work.group()
     counts = Counts(
         blocks=number(database, "SELECT count(DISTINCT block) FROM units"),
@@ -46,15 +56,20 @@ def find(database: Database, relation: Relation, *, approximate: bool = False) -
     )
     found: list[str] = []
     if relation.content:
+        work.begin("indexing shingles")
         work.index()
+        work.begin("looking for candidates")
         if approximate:
             minhash.candidates(database, driver(relation.content))
         else:
             work.candidates("candidates")
         counts.candidates = number(database, "SELECT count(*) FROM candidates")
+        work.begin("comparing candidates")
         found.append(work.verified("candidates", "alike"))
         if approximate:
+            work.begin("measuring what was found")
             work.recall(found[0], counts)
+    work.begin("writing pairs")
     found.append(work.same())
     work.pairs(found)
     counts.pairs = number(database, "SELECT count(*) FROM pairs")
@@ -74,11 +89,18 @@ def conditions(nodes: Sequence[Node], names: dict[str, str]) -> str:
 
 
 class _Work:
-    def __init__(self, database: Database, relation: Relation) -> None:
-        self._database, self._relation = database, relation
+    def __init__(self, database: Database, relation: Relation, at: Callable[[str], None]) -> None:
+        self._database, self._relation, self._at = database, relation, at
         self.made: list[str] = []
 
+    def begin(self, phase: str) -> None:
+        """All that is made from here on is part of this."""
+        self._phase, self._step = phase, 0
+        self._at(phase)
+
     def _make(self, table: str, query: str) -> str:
+        self._step += 1
+        self._at(f"{self._phase}, step {self._step}")
         self._database.execute(f"CREATE OR REPLACE TABLE {table} AS {query}")
         self.made.append(table)
         return table

@@ -129,6 +129,21 @@ def lines_of(paths: Iterable[Path]) -> Iterator[Line]:
                 raise BadSource(f"{path} cannot be read: {error}") from error
 
 
+def size_of(paths: Iterable[Path]) -> int:
+    """Bytes of all lines; 0 if compressed ones are among them, or what cannot be read."""
+    size = 0
+    for path in paths:
+        try:
+            with open(path, "rb") as stream:
+                head = stream.read(4)
+                size += stream.seek(0, os.SEEK_END)
+        except OSError:  # which reading tells of
+            return 0
+        if head.startswith(_GZIP) or head == _ZSTD:
+            return 0
+    return size
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
     try:

@@ -18,7 +18,7 @@ from dedupindex.cover.document import ALONE
 from dedupindex.cover.means import Means, ahead, join_here, join_on, solve_here, solve_on
 from dedupindex.cover.preparing import Line, batches, prepare
 from dedupindex.cover.relation import Relation, exactly
-from dedupindex.database import Database, number, working
+from dedupindex.database import Database, followed, number, working
 from dedupindex.errors import BadInput, SettingsConflict
 from dedupindex.expression.parser import amount
 from dedupindex.expression.sql import to_sql
@@ -83,12 +83,14 @@ def run(
     *,
     before: Path | None = None,
     left_out: Iterable[Line] = (),
+    of: int = 0,
     on_progress: OnProgress = lambda seen: None,
 ) -> Report:
     """Cover documents; `finish` is given the tables while they are there.
 
     `home` is an empty directory with room, `before` the state of an earlier run, `left_out` what
-    `reading.gather` tells of revisits. Raises `BadInput`.
+    `reading.gather` tells of revisits, `of` the bytes of all lines, 0 if nobody knows. Raises
+    `BadInput`.
     """
     if options.exact_seconds > 0:
         exact.available()
@@ -101,17 +103,17 @@ def run(
     with pools as pool, working(home, options.memory, 0) as (database, scratch):
         with _timed(report, "reading"):
             report.loaded = _load(lines, relation.ks, database, scratch, pool, options, before,
-                                  on_progress)  # fmt: skip
+                                  of, on_progress)  # fmt: skip
             needs.load(database, left_out, before, scratch)
         if not report.loaded.documents:
             raise BadInput("there is no document in the sources")
-        with _timed(report, "pairs"):
-            report.found = pairs.find(database, widened, approximate=options.approximate)
+        with _timed(report, "pairs"), followed(database, on_progress) as at:
+            report.found = pairs.find(database, widened, approximate=options.approximate, at=at)
             if before is not None:
                 database.execute(f"INSERT INTO pairs BY NAME FROM {store.earlier(before, 'pairs')}")
         with _timed(report, "covers"):
             price(database, cost, options.cost)
-            with _means(scratch, options, pool) as means:
+            with _means(scratch, options, pool, on_progress) as means:
                 for threshold in options.what_if:
                     there = cover(database, relation.at(threshold), means)
                     report.what_if[exactly(threshold)] = there
@@ -165,6 +167,7 @@ def _load(
     pool: Executor | None,
     options: Options,
     before: Path | None,
+    of: int,
     on_progress: OnProgress,
 ) -> store.Loaded:
     tasks = batches(lines, store.next_number(before), ks)
@@ -175,22 +178,24 @@ def _load(
             spools.add(prepared)
             seen += prepared.lines
             size += prepared.size
-            on_progress(Seen("reading documents", size, 0, seen))
+            on_progress(Seen("reading documents", size, of, seen))
         return spools.load(database, before)
 
 
 @contextmanager
-def _means(home: Path, options: Options, pool: Executor | None) -> Iterator[Means]:
+def _means(
+    home: Path, options: Options, pool: Executor | None, on_progress: OnProgress
+) -> Iterator[Means]:
     if not options.spark:
         solving = solve_here(pool, options.jobs, options.exact_seconds)
-        yield Means(home, join_here, solving, options.per_host)
+        yield Means(home, join_here, solving, options.per_host, on_progress)
         return
     from dedupindex.cluster import connected  # and with it PySpark
 
     with connected(options.spark) as cluster:
         yield Means(
             home, partial(join_on, cluster), solve_on(cluster, options.exact_seconds),
-            options.per_host,
+            options.per_host, on_progress,
         )  # fmt: skip
 
 
