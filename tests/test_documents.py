@@ -501,6 +501,24 @@ def test_csv_that_is_none(tmp_path: Path, text: str) -> None:
     assert not (tmp_path / "u.csv").exists()
 
 
+def test_csv_of_another_system(tmp_path: Path) -> None:
+    """Lines of a file all end alike, but not as those of the next."""
+    (tmp_path / "one.csv").write_bytes(
+        ("hash,path\n" + rows((b"1", "/a"), (b"2", '"/b\n""c"""'))).replace("\n", "\r\n").encode()
+    )
+    (tmp_path / "two.csv").write_text(rows((b"1", "/b"), (b"3", "/c")))
+    report = dedup_hashes(str(tmp_path / "*.csv"), tmp_path / "u.parquet")
+    assert (report.unique_files, report.total_files) == (3, 4)
+    assert kept(tmp_path / "u.parquet") == {
+        blake3(data).digest(): path
+        for data, path in ((b"1", "/a"), (b"2", '/b\r\n"c"'), (b"3", "/c"))
+    }
+    with open(tmp_path / "one.csv", "a") as stream:
+        stream.write(rows((b"4", "/d")))
+    with pytest.raises(BadInput, match=r"one\.csv.* which all end alike"):
+        dedup_hashes(str(tmp_path / "*.csv"), tmp_path / "v.parquet")
+
+
 def test_csv_with_nothing_in_it(tmp_path: Path) -> None:
     (tmp_path / "a_run.csv").write_text("")
     (tmp_path / "b_run.csv").write_text("hash,filepath\n")

@@ -42,8 +42,8 @@ def test_plain_lines_say_how_long_the_rest_may_take(
         clock[0] += seconds
         update(seen)
     assert capsys.readouterr().err.splitlines() == [
-        "reading: 5,000 records, 2.5 MB of 10.0 MB, 476/s, 25%, about 30 s left",
-        "reading: 6,000 records, 293/s",
+        "reading: 5,000 records, 2.5 MB of 10.0 MB, 500/s, 25%, about 30 s left",
+        "reading: 6,000 records, 300/s",
         "comparing: 10%, about 81 s left",
         "comparing: 100%",
     ]

@@ -39,15 +39,14 @@ def _bar() -> Iterator[Callable[[Seen], None]]:
         transient=True,
     ) as progress:
         task = progress.add_task("reading", total=None, rate="")
-        start = time.monotonic()
-        phase = ""
+        begun, phase = time.monotonic(), ""
 
         def update(seen: Seen) -> None:
-            nonlocal phase
+            nonlocal begun, phase
             if seen.phase != phase:  # what is left is guessed of the speed of this one
-                phase = seen.phase
+                begun, phase = time.monotonic(), seen.phase
                 progress.reset(task, total=None)
-            rate = seen.records / max(time.monotonic() - start, 0.001)
+            rate = seen.records / max(time.monotonic() - begun, 0.001)
             progress.update(
                 task,
                 description=seen.phase,
@@ -61,7 +60,7 @@ def _bar() -> Iterator[Callable[[Seen], None]]:
 
 def plain(every: float) -> Callable[[Seen], None]:
     """Says a line on stderr now and then. A bar would take stdout too, where answers go."""
-    start = last = begun = time.monotonic()
+    last = begun = time.monotonic()
     phase = ""
 
     def update(seen: Seen) -> None:
@@ -72,10 +71,11 @@ def plain(every: float) -> Callable[[Seen], None]:
         if now - last >= every:
             last = now
             done = f" of {amount(seen.of)}" if seen.of else ""
+            rate = seen.records / max(now - begun, 0.001)
             parts = (
                 f"{seen.records:,} records" if seen.records else "",
                 f"{amount(seen.bytes)}{done}" if seen.bytes or seen.of else "",
-                f"{seen.records / (now - start):,.0f}/s" if seen.records else "",
+                f"{rate:,.0f}/s" if seen.records else "",
                 _left(seen.share, now - begun),
             )
             say(f"{seen.phase}: {', '.join(filter(None, parts))}")

@@ -85,8 +85,8 @@ def prepare(batch: Batch) -> Prepared:
         for k in batch.ks:
             some = shingles(words, k)
             row[f"s{k}"] = len(some)
-            if content not in _known:
-                spools[k].extend(f"{n}\t{shingle}\n" for shingle in some)
+            if some and content not in _known:
+                spools[k].append(f"{n}\t" + f"\n{n}\t".join(some) + "\n")
         if content:
             _known.add(content)
         rows.append(orjson.dumps(row))

@@ -81,7 +81,7 @@ def dedup_shards(
             except (duckdb.DataError, duckdb.ProgrammingError) as error:
                 names = ", ".join(str(file) for file in shard.files[:3])
                 raise BadInput(
-                    f"{names} cannot be read as rows of hash and path: "
+                    f"{names} cannot be read as rows of hash and path, which all end alike: "
                     f"{str(error).partition(chr(10))[0]}"
                 ) from error
             some = ALONE.format(rows=rows, candidates="candidates")

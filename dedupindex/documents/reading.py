@@ -94,13 +94,14 @@ def relation(database: Database, shard: Shard) -> str:
     Raises `BadInput` for files of other columns.
     """
     parts = []
-    csv = [file for file in shard.files if _is_csv(file)]
-    if csv:
+    csv = {file: end for file in shard.files if (end := _line_end(file))}
+    for end in sorted(set(csv.values())):
+        some = [file for file in csv if csv[file] == end]
         # The first line may name the columns, as CSV files of other tools do.
         parts.append(f"""
             SELECT unhex(nullif(hash, 'hash')) AS hash, path, NULL::BIGINT AS size
-            FROM read_csv([{_list(csv)}], auto_detect = false, header = false, delim = ',',
-              quote = '"', escape = '"', new_line = '\\n', max_line_size = {_LINE},
+            FROM read_csv([{_list(some)}], auto_detect = false, header = false, delim = ',',
+              quote = '"', escape = '"', new_line = '{end}', max_line_size = {_LINE},
               columns = {{'hash': 'VARCHAR', 'path': 'VARCHAR'}})
             WHERE hash <> 'hash'""")
     kinds: defaultdict[str, list[Path]] = defaultdict(list)
@@ -124,9 +125,13 @@ def _columns(database: Database, file: Path) -> str:
     return f"{digest}, path, {'size' if 'size' in types else 'NULL::BIGINT AS size'}"
 
 
-def _is_csv(file: Path) -> bool:
+def _line_end(file: Path) -> str:
+    """How the first line of a CSV file ends, as SQL spells it; empty for Parquet."""
     with open(file, "rb") as stream:
-        return stream.read(4) != b"PAR1"
+        first = stream.readline(_LINE)
+    if first.startswith(b"PAR1"):
+        return ""
+    return r"\r\n" if first.endswith(b"\r\n") else r"\n"
 
 
 def _list(files: Sequence[Path]) -> str:
