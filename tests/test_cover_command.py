@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -348,12 +349,14 @@ def test_results_are_compressed_as_their_names_say(tmp_path: Path, ending: str) 
     first = written(tmp_path / "first.jsonl", VERSIONS[:3])
     rest = written(tmp_path / "rest.jsonl", VERSIONS[3:])
     plain, out = tmp_path / "out.jsonl", tmp_path / f"out.jsonl.{ending}"
-    listed = tmp_path / f"list.csv.{ending}"
+    beside = {"--list": tmp_path / "list.csv", "--report": tmp_path / "page.html"}
+    packed = {name: path.with_name(f"{path.name}.{ending}") for name, path in beside.items()}
     rule = ["--relation", EXAMPLE]
-    assert cover(first, *rule, "-o", out, "--list", listed, "--updatable") == 0
-    assert cover(first, *rule, "-o", plain, "--list", tmp_path / "list.csv") == 0
+    assert cover(first, *rule, "-o", out, "--updatable", *chain(*packed.items())) == 0
+    assert cover(first, *rule, "-o", plain, *chain(*beside.items())) == 0
     assert unpacked(out) == plain.read_bytes() != out.read_bytes()
-    assert unpacked(listed) == (tmp_path / "list.csv").read_bytes() != listed.read_bytes()
+    for name, path in packed.items():
+        assert unpacked(path) == beside[name].read_bytes() != path.read_bytes()
     assert cover(rest, *rule, "--update", out, "-o", out) == 0
     assert cover(first, rest, *rule, "-o", plain) == 0
     assert unpacked(out) == plain.read_bytes()

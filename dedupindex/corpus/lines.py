@@ -12,13 +12,12 @@ import zlib
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
 
 from dedupindex.corpus.captures import COLUMNS
 from dedupindex.database import literal, quoted
 from dedupindex.errors import BadSource
 from dedupindex.sources.cdxlayout import NO_HEADER, Layout, guess, header, layout_of
-from dedupindex.sources.text import GZIP, gunzip
+from dedupindex.sources.text import GZIP, gunzip, inflated
 
 LONGEST = 1 << 21  # bytes of a line
 _LOOK = 1 << 16  # bytes of a file in which mostly a line ends
@@ -41,7 +40,7 @@ _NUMBERS = ("status", "length", "offset", "at_length", "at_offset")
 def select(path: Path, kind: str, head: bytes, beside: str) -> str:
     """SQL for the captures of a file that begins with `head`; raises `BadSource`."""
     if head.startswith(GZIP):
-        head = _inflated(head)
+        head = inflated(head, LONGEST)
     if kind == "cdxj":
         return _of_cdxj(path, beside)
     lines = head.split(b"\n")
@@ -58,7 +57,7 @@ def select(path: Path, kind: str, head: bytes, beside: str) -> str:
 def has_lines(head: bytes) -> bool:
     """Whether a file that begins so has any besides headers."""
     if head.startswith(GZIP):
-        head = _inflated(head)
+        head = inflated(head, LONGEST)
     lines = (line.removesuffix(b"\r") for line in head.split(b"\n"))
     return any(line and not line.startswith(_NO_CAPTURE) and not header(line) for line in lines)
 
@@ -131,57 +130,46 @@ def _read(path: Path, skipped: int) -> str:
     or reads lines twice. Buffers must be a multiple of lines, or it loses some between them.
     Several threads may lose a line that is too long; one alone counts it.
     """
-    parallel = str(not _has_longer(path, LONGEST)).lower()
+    is_gzip = _is_gzip(path)
+    longer = _inflates_to_longer(path, LONGEST) if is_gzip else _has_longer(path, LONGEST)
     return (
         f"read_csv({quoted(literal(path))}, auto_detect = false, header = false, "
         f"delim = {quoted(_BARE)}, quote = '', escape = '', new_line = '\\n', "
         f"strict_mode = false, nullstr = '{_NO_NULL}', skip = {skipped}, "
         f"max_line_size = {LONGEST}, buffer_size = {4 * LONGEST}, "
-        f"compression = {quoted(_compression(path))}, parallel = {parallel}, "
+        f"compression = {'gzip' if is_gzip else 'none'}, parallel = {str(not longer).lower()}, "
         "store_rejects = true, rejects_limit = 0, "
         "columns = {'line': 'VARCHAR'})"
     )
 
 
-def _compression(path: Path) -> str:
+def _is_gzip(path: Path) -> bool:
     with open(path, "rb") as stream:
-        return "gzip" if stream.read(2) == GZIP else "none"
+        return stream.read(2) == GZIP
 
 
 def _has_longer(path: Path, length: int) -> bool:
-    """Whether there are so many bytes of one line; plain files are read here and there only.
+    """Whether there are so many bytes of one line; the file is read here and there only.
 
     Of shorter ones from half as many on it may say so, too.
     """
+    step = length // 2
     with open(path, "rb") as stream:
-        if stream.read(2) == GZIP:
-            stream.seek(0)
-            return _inflates_to_longer(stream, length)
-        step = length // 2
         for at in range(0, os.fstat(stream.fileno()).st_size - step, step):
             if not any(b"\n" in os.pread(stream.fileno(), some, at) for some in (_LOOK, step)):
                 return True
     return False
 
 
-def _inflates_to_longer(stream: BinaryIO, length: int) -> bool:
+def _inflates_to_longer(path: Path, length: int) -> bool:
     since = 0  # bytes since the last line end
     try:
-        for data in gunzip(iter(partial(stream.read, _LOOK), b"")):
-            first = data.find(b"\n")
-            if since + (len(data) if first < 0 else first) > length:
-                return True
-            since = since + len(data) if first < 0 else len(data) - data.rfind(b"\n") - 1
+        with open(path, "rb") as stream:
+            for data in gunzip(iter(partial(stream.read, _LOOK), b"")):
+                first = data.find(b"\n")
+                if since + (len(data) if first < 0 else first) > length:
+                    return True
+                since = since + len(data) if first < 0 else len(data) - data.rfind(b"\n") - 1
     except zlib.error:  # DuckDB will say
         pass
     return False
-
-
-def _inflated(head: bytes) -> bytes:
-    text = b""
-    try:
-        for data in gunzip([head]):
-            text += data
-    except zlib.error:  # cut by us
-        pass
-    return text

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dedupindex.chart import bar
+from dedupindex.corpus.output import compressed
 from dedupindex.cover import picture, result
 from dedupindex.cover.covering import Covered
 from dedupindex.cover.picture import MOST, Graph, Shown, svg
@@ -34,14 +35,15 @@ _STYLE = (
 
 
 def write(database: Database, relation: Relation, report: Report, path: Path) -> None:
-    """Write the page; it appears whole."""
+    """Write the page, compressed as lines are; it appears whole."""
     hosts = result.hosts(database)
-    with whole(path) as stream:
+    with whole(path) as stream, compressed(stream, path.name) as add:
         lines = html_lines(
             "What covers what", _facts(relation, report), _NAMES, hosts,
             _pictures(database, relation, report, hosts), _STYLE,
         )  # fmt: skip
-        stream.writelines(line.encode("utf-8", "replace") for line in lines)
+        for line in lines:
+            add(line.encode("utf-8", "replace"))
 
 
 def _facts(relation: Relation, report: Report) -> dict[str, Any]:

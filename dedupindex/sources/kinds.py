@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import zlib
 from typing import BinaryIO
 from zipfile import BadZipFile, ZipFile
 
 from dedupindex.errors import BadSource
 from dedupindex.sources import cdxlayout, crawllog
-from dedupindex.sources.text import GZIP, gunzip
+from dedupindex.sources.text import GZIP, inflated
 
 KINDS = ("warc", "arc", "wacz", "cdx", "cdxj", "crawllog", "browsertrix")
 HEAD = 1 << 15  # bytes of a file that are looked at
@@ -43,7 +42,7 @@ def kind_of(head: bytes, whole: BinaryIO | None = None) -> str:
     if head.startswith(ZIP):
         return "wacz" if whole is None or _is_wacz(whole) else ""
     if head.startswith(GZIP):
-        head = _inflated(head)
+        head = inflated(head, HEAD)
     if head.lstrip()[:5].upper() == b"WARC/" or head.startswith(b"filedesc:"):
         return "warc"
     lines = [line.removesuffix(b"\r") for line in head.split(b"\n")]
@@ -63,19 +62,6 @@ def _kind_of_line(line: bytes) -> str:
     if len(parts) == 3 and parts[2].startswith(b"{") and parts[1].isdigit():
         return "cdxj" if len(parts[1]) in (14, 17) else ""
     return "cdx" if cdxlayout.recognise([line]) else ""
-
-
-def _inflated(head: bytes) -> bytes:
-    """What can be inflated of the beginning of a gzip file."""
-    text = b""
-    try:
-        for data in gunzip([head]):
-            text += data
-            if len(text) >= HEAD:
-                break
-    except zlib.error:  # cut by us, or damaged: the reader will say
-        pass
-    return text
 
 
 def _is_wacz(whole: BinaryIO) -> bool:

@@ -164,6 +164,19 @@ def gunzip(blocks: Iterable[bytes]) -> Iterator[bytes]:
             raise zlib.error("the last member is cut short")
 
 
+def inflated(head: bytes, most: int) -> bytes:
+    """What can be inflated of the beginning of a gzip file, `most` bytes or a little more."""
+    text = b""
+    try:
+        for data in gunzip([head]):
+            text += data
+            if len(text) >= most:
+                break
+    except zlib.error:  # cut by us, or damaged: the reader will say
+        pass
+    return text
+
+
 def _whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
     """The same text cut after line ends, so that no line is in two blocks.
 
