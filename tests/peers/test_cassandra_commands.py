@@ -279,7 +279,7 @@ def test_a_batch_waits_for_the_cluster_a_few_times_only(
 def test_no_outage_is_answered_as_new(
     address: str, run: Run, tmp_path: Path, cassandra: Ring
 ) -> None:
-    address += "&timeout=1"
+    address += "&timeout=3"
     assert run("index", cdx(tmp_path, 0, 300), address)[0] == 0
     [index] = (tmp_path / "state" / "dedupindex").iterdir()
     live = LiveIndex(index)
@@ -315,7 +315,7 @@ def test_no_outage_is_answered_as_new(
 
 def test_a_server_on_a_cluster(address: str, run: Run, tmp_path: Path, cassandra: Ring) -> None:
     """As a process with workers of its own, which take crawls' reports, too."""
-    address += "&timeout=1"
+    address += "&timeout=3"
     assert run("index", cdx(tmp_path, 0, 50), address)[0] == 0
     [home] = (tmp_path / "state" / "dedupindex").iterdir()
     with serving(home, "--workers", "2", "--engine", address) as server:
