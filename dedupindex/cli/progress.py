@@ -51,7 +51,7 @@ def _bar() -> Iterator[Callable[[Seen], None]]:
                 task,
                 description=seen.phase,
                 completed=seen.share or 0,
-                total=None if seen.share is None else 1,
+                total=1 if (seen.share or 0) > _TOLD else None,
                 rate=f"{rate:,.0f} records/s" if seen.records else "",
             )
 
