@@ -91,8 +91,9 @@ def test_a_cover_says_which_step_it_takes(tmp_path: Path, monkeypatch: pytest.Mo
     pages = [{"url": f"http://a.test/{n}", "text": "the same words"} for n in range(3)]
     made(pages, "jaccard(k=2) >= 0.5", tmp_path, of=1000, on_progress=seen.append)
     phases = list(dict.fromkeys(step.partition(",")[0] for step in steps))
-    assert phases == ["grouping documents", "indexing shingles", "looking for candidates",
-                      "comparing candidates", "writing pairs"]  # fmt: skip
+    assert phases == ["loading documents", "grouping documents", "indexing shingles",
+                      "looking for candidates", "comparing candidates", "writing pairs",
+                      "joining pairs", "writing results"]  # fmt: skip
     assert [one.phase for one in seen] == ["reading documents", "covering components"]
     assert seen[0].records == len(pages) and 0 < (seen[0].share or 0) < 1
 

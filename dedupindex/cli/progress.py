@@ -42,14 +42,14 @@ def _bar() -> Iterator[Callable[[Seen], None]]:
         begun, phase = time.monotonic(), ""
 
         def update(seen: Seen) -> None:
-            nonlocal begun, phase
+            nonlocal begun, phase, task
             if seen.phase != phase:  # what is left is guessed of the speed of this one
                 begun, phase = time.monotonic(), seen.phase
-                progress.reset(task, total=None)
+                progress.remove_task(task)
+                task = progress.add_task(phase, total=None, rate="")
             rate = seen.records / max(time.monotonic() - begun, 0.001)
             progress.update(
                 task,
-                description=seen.phase,
                 completed=seen.share or 0,
                 total=1 if (seen.share or 0) > _TOLD else None,
                 rate=f"{rate:,.0f} records/s" if seen.records else "",

@@ -100,28 +100,39 @@ def run(
         _check(before, widened, options)
     cost = to_sql(amount(options.cost, ALONE), lambda leaf: f"d.{leaf.name}")
     pools = nullcontext() if options.jobs <= 1 else workers(options.jobs)  # before DuckDB's threads
-    with pools as pool, working(home, options.memory, 0) as (database, scratch):
+    with (
+        pools as pool,
+        working(home, options.memory, 0) as (database, scratch),
+        followed(database, on_progress) as at,
+    ):
         with _timed(report, "reading"):
             report.loaded = _load(lines, relation.ks, database, scratch, pool, options, before,
-                                  of, on_progress)  # fmt: skip
+                                  of, on_progress, at)  # fmt: skip
             needs.load(database, left_out, before, scratch)
         if not report.loaded.documents:
             raise BadInput("there is no document in the sources")
-        with _timed(report, "pairs"), followed(database, on_progress) as at:
+        with _timed(report, "pairs"):
             report.found = pairs.find(database, widened, approximate=options.approximate, at=at)
             if before is not None:
                 database.execute(f"INSERT INTO pairs BY NAME FROM {store.earlier(before, 'pairs')}")
         with _timed(report, "covers"):
+            at("joining pairs")
             price(database, cost, options.cost)
             with _means(scratch, options, pool, on_progress) as means:
-                for threshold in options.what_if:
-                    there = cover(database, relation.at(threshold), means)
-                    report.what_if[exactly(threshold)] = there
-                report.covered = cover(database, relation, means)
+                _cover(database, relation, options.what_if, means, report)
         if before is not None:
             report.changed = _changed(database)
+        at("writing results")
         finish(database, report)
     return report
+
+
+def _cover(
+    database: Database, relation: Relation, what_if: Iterable[Fraction], means: Means, to: Report
+) -> None:
+    for threshold in what_if:
+        to.what_if[exactly(threshold)] = cover(database, relation.at(threshold), means)
+    to.covered = cover(database, relation, means)
 
 
 def told(relation: Relation, options: Options) -> dict[str, Any]:
@@ -169,6 +180,7 @@ def _load(
     before: Path | None,
     of: int,
     on_progress: OnProgress,
+    at: Callable[[str], None],
 ) -> store.Loaded:
     tasks = batches(lines, store.next_number(before), ks)
     done = map(prepare, tasks) if pool is None else ahead(pool, prepare, tasks, 2 * options.jobs)
@@ -179,6 +191,7 @@ def _load(
             seen += prepared.lines
             size += prepared.size
             on_progress(Seen("reading documents", size, of, seen))
+        at("loading documents")
         return spools.load(database, before)
 
 
