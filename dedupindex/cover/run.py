@@ -100,11 +100,8 @@ def run(
         _check(before, widened, options)
     cost = to_sql(amount(options.cost, ALONE), lambda leaf: f"d.{leaf.name}")
     pools = nullcontext() if options.jobs <= 1 else workers(options.jobs)  # before DuckDB's threads
-    with (
-        pools as pool,
-        working(home, options.memory, 0) as (database, scratch),
-        followed(database, on_progress) as at,
-    ):
+    engine = working(home, options.memory, 0)
+    with pools as pool, engine as (database, scratch), followed(database, on_progress) as at:
         with _timed(report, "reading"):
             report.loaded = _load(lines, relation.ks, database, scratch, pool, options, before,
                                   of, on_progress, at)  # fmt: skip
