@@ -76,18 +76,21 @@ def _stage_some(cluster: Cluster, tasks: list[Task]) -> Staged:
     with cluster.kept(partial(_stage, groups), tasks) as kept:
         told: dict[int, tuple[str, list[int]]] = {}
         wanted = Counter[int]()
-        with closing(open_index(first.index)) as engine:
-            numbers = Numbers(
-                first.staging,
-                lambda name: engine.number_of(Place(name, first.crawl)),
-                engine.next_number(),
-            )
+        with (
+            closing(open_index(first.index)) as engine,
+            closing(
+                Numbers(
+                    first.staging,
+                    lambda name: engine.number_of(Place(name, first.crawl)),
+                    engine.next_number(),
+                )
+            ) as numbers,
+        ):
             for one in kept.few(_is_told):
                 assert isinstance(one, Told)
                 together.add(Staged.from_json(one.staged))
                 told[one.number] = one.mark, [0, *map(numbers, one.names)]
                 wanted.update(one.counts)
-            numbers.close()
         gather = partial(_gather, first.settings, told, wanted)
         files = Files(first.staging)
         for piece in kept.grouped(_group_of, groups, gather):

@@ -28,6 +28,13 @@ class State:
     def __init__(self, path: Path, pattern: str, run: str) -> None:
         """Open or make it; `run` is the id of a new one. Raises `FormatFromFuture`."""
         self._database = sqlite3.connect(path, isolation_level=None)
+        try:
+            self._open(path, pattern, run)
+        except BaseException:
+            self._database.close()
+            raise
+
+    def _open(self, path: Path, pattern: str, run: str) -> None:
         self._database.executescript(_SCHEMA)
         about = self._database.execute("SELECT format, run, turn FROM about").fetchone()
         self._begin()

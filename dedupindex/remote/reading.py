@@ -61,14 +61,15 @@ class RemoteFile(_File):
         What is read `in_order`, all of it, comes in large blocks from the first one on.
         """
         self._address = address
-        if address.endswith("/"):  # fsspec would read what is there without the slash
-            raise BadSource(f"{self.name} cannot be read: its name ends with a slash; rename it")
-        self.facts = facts(address) if known is None else known
-        self.size = self.facts.size
         self._blocks = _Blocks(self._fetch, least=MOST if in_order else LEAST)
         self._at = 0
         self._opened: Any = None  # of fsspec
         self._spooled: BinaryIO | None = None
+        # Python closes what could not be opened, too.
+        if address.endswith("/"):  # fsspec would read what is there without the slash
+            raise BadSource(f"{self.name} cannot be read: its name ends with a slash; rename it")
+        self.facts = facts(address) if known is None else known
+        self.size = self.facts.size
 
     @property
     def mark(self) -> tuple[int, int, int]:

@@ -6,7 +6,7 @@ import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from hashlib import blake2b
 from itertools import chain
@@ -54,19 +54,22 @@ class Originals:
         self._path = database
         self._database: sqlite3.Connection | None = None
 
+    def __del__(self) -> None:
+        if self._database is not None:
+            self._database.close()
+
     def write(self, found: Iterable[tuple[Path, list[tuple[bytes, int]]]]) -> None:
         """Keep the places of files, as `places` gives them."""
-        database = sqlite3.connect(self._path)
-        database.execute("PRAGMA journal_mode = OFF")
-        database.execute("CREATE TABLE files (path BLOB)")
-        database.execute("CREATE TABLE places (key BLOB, file INTEGER, offset INTEGER)")
-        for number, (path, rows) in enumerate(found, 1):
-            database.execute("INSERT INTO files VALUES (?)", (os.fsencode(path),))
-            many = ((key, number, offset) for key, offset in rows)
-            database.executemany("INSERT INTO places VALUES (?, ?, ?)", many)
-        database.execute("CREATE INDEX by_key ON places (key)")
-        database.commit()
-        database.close()
+        with closing(sqlite3.connect(self._path)) as database:
+            database.execute("PRAGMA journal_mode = OFF")
+            database.execute("CREATE TABLE files (path BLOB)")
+            database.execute("CREATE TABLE places (key BLOB, file INTEGER, offset INTEGER)")
+            for number, (path, rows) in enumerate(found, 1):
+                database.execute("INSERT INTO files VALUES (?)", (os.fsencode(path),))
+                many = ((key, number, offset) for key, offset in rows)
+                database.executemany("INSERT INTO places VALUES (?, ?, ?)", many)
+            database.execute("CREATE INDEX by_key ON places (key)")
+            database.commit()
 
     def find(self, wanted: Wanted) -> Iterator[Place]:
         """Places of records of that URL and second."""
