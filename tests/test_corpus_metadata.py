@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 
 from dedupindex.corpus import Corpus, Report
 from dedupindex.corpus.choosing import digest_key
+from dedupindex.corpus.listed import OfLines
 from dedupindex.corpus.running import nothing
+from dedupindex.corpus.telling import Work
 from dedupindex.digest import Digest, Spelling
 from dedupindex.errors import BadSource
 from tests.corpora import HEADER, Page, archive, html
@@ -257,6 +259,28 @@ def test_a_cdx_that_says_where_originals_are(tmp_path: Path) -> None:
     cdx.write_text(f"{line} {len(one.stored)} {one.offset} a.warc.gz\n")
     (entry,) = Corpus.from_cdx(cdx).enrich("html.title")
     assert entry["payload"]["string"]["html"]["title"] == "original"
+
+
+def test_many_files_are_read_together(tmp_path: Path) -> None:
+    """Whatever they are called, and each with what is beside it."""
+    wanted = []
+    for number, name in enumerate(("a b", "ü", "q'x", 'd"q', "br[1]", "st*r", "que?", "per%20")):
+        folder = tmp_path / f"{name}{number % 3}"
+        page = Page(f"http://a.org/{number}", number + 1, html(f"t{number}"))
+        wanted.append((page.url, f"t{number}"))
+        archive(folder, page, cdx=f"{name}.cdx")
+        if number % 2:
+            packed = folder / f"{name}.cdx"
+            packed.with_suffix(".cdx.gz").write_bytes(gzip.compress(packed.read_bytes()))
+            packed.unlink()
+    told = OfLines(tuple(map(str, sorted(tmp_path.glob("*/*.cdx*")))))
+    assert told.relation(Work(tmp_path, 1, [])).count("read_csv") == 2  # plain, and with gzip
+    found = Corpus.from_cdx(*told.sources).enrich("html.title")
+    titles = [
+        (entry["record"]["originalUrl"], entry["payload"]["string"]["html"]["title"])
+        for entry in found
+    ]
+    assert sorted(titles) == wanted
 
 
 def test_lines_that_are_no_captures_are_counted(tmp_path: Path) -> None:

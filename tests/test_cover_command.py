@@ -130,7 +130,7 @@ def test_an_archive_and_what_a_revisit_needs(
 def test_pairs_of_real_pages_are_those_of_brute_force(tmp_path: Path) -> None:
     """Samples of several crawlers: real HTML, and files of the same captures."""
     source = str(ROOT / "tests" / "data" / "warc")
-    files, _, report = gather([source], (), (), tmp_path, 1, "1GB", lambda seen: None)
+    files, _, report, _ = gather([source], (), (), tmp_path, 1, "1GB", lambda seen: None)
     documents = [
         {**json.loads(line), "id": str(number)} for number, (_, line) in enumerate(lines_of(files))
     ]

@@ -106,7 +106,7 @@ def test_a_place_says_which_of_several_captures_it_is(tmp_path: Path) -> None:
     [
         ("sha1:FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN", {}, True),
         ("2aae6c35c94fcfb415dbe95f408b9ce91ee846ed", {}, True),
-        ("2aae6c35c94fcfb415dbe95f408b9ce91ee846ed", {"of": ["c", 1]}, False),
+        ("2aae6c35c94fcfb415dbe95f408b9ce91ee846ed", {"of": ["c", 1]}, True),
         ("2aae6c35c94fcfb415dbe95f408b9ce91ee846ee", {}, False),
         ("none", {}, False),
     ],
@@ -117,6 +117,56 @@ def test_a_digest_counts_where_nothing_else_is_known(
     original = later(1, digest="FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN")
     rows = made([original, later(2, "", ofDigest=digest, **named)], JOURNALIST, tmp_path).rows
     assert ("needed_by" in rows[0]) == needs
+
+
+def test_a_chain_of_revisits_needs_all_of_them(tmp_path: Path) -> None:
+    chain = [later(1), *(later(n, "else" if n == 5 else BASE, revisitOf=of(n - 1))
+                         for n in range(2, 6)), later(6)]  # fmt: skip
+    by = {row["id"]: row.get("needed_by") for row in made(chain, JOURNALIST, tmp_path).rows}
+    assert by == {"p1": "p2", "p2": "p3", "p3": "p4", "p4": "p5", "p5": None, "p6": None}
+
+
+def test_a_file_that_has_another_name_now(tmp_path: Path) -> None:
+    source = archive(tmp_path, FIRST, NEWER, AGAIN)
+    lines = []
+    for one in (FIRST, NEWER, AGAIN):
+        key, stamp = one.cdx().split(" ")[:2]
+        said = {"url": one.url, "mime": "warc/revisit" if one.of else one.mime,
+                "digest": one.digest, "offset": one.offset, "length": len(one.stored),
+                "filename": one.file}  # fmt: skip
+        if one.of:
+            said |= {"orig.filename": "old.warc.gz", "orig.offset": FIRST.offset}
+        lines.append(f"{key} {stamp} {json.dumps(said)}\n")
+    cdxj = source.with_suffix(".cdxj")
+    cdxj.write_text("".join(lines))
+    words = ["cover", cdxj, "--relation", JOURNALIST, "-o", tmp_path / "out"]
+    assert main([*map(str, words), "--list", str(tmp_path / "list.csv")]) == 7  # it has no text
+    assert (tmp_path / "list.csv").read_text().count("\n") == 1
+    assert needed(tmp_path) == {at(FIRST): at(AGAIN)}
+
+
+def test_what_may_not_know_all_revisits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = archive(tmp_path, FIRST, NEWER)
+    warc = tmp_path / FIRST.file
+    assert listed(tmp_path, warc) == [FIRST.timestamp]
+    assert "may leave revisits out" not in capsys.readouterr().err
+    assert listed(tmp_path, source) == [FIRST.timestamp]
+    assert "may leave revisits out" in capsys.readouterr().err
+    assert main(["index", str(warc), str(tmp_path / "index")]) == 0
+    words = ["cover", tmp_path / "index", "--relation", JOURNALIST, "-o", tmp_path / "o"]
+    assert main([*map(str, words), "--list", str(tmp_path / "l.csv")]) == 4
+    assert "an index knows no revisits" in capsys.readouterr().err
+    assert not (tmp_path / "o").exists() and not (tmp_path / "l.csv").exists()
+
+
+def test_a_record_that_comes_again_with_its_text_is_one_document(tmp_path: Path) -> None:
+    """As a revisit does whose original an earlier run did not have."""
+    place = {"container": "c", "offset": 7}
+    first, empty, full = later(1), later(2, "", **place), later(2, BASE + " more", **place)
+    for pages in ([first, empty, full], [first, full, empty]):
+        found = made(pages, JOURNALIST, tmp_path)
+        assert (found.report.loaded.documents, found.report.loaded.repeated) == (2, 1)
+        assert found.kept == {"p2"}
 
 
 def test_what_a_revisit_says_may_be_wrong(tmp_path: Path) -> None:

@@ -146,15 +146,16 @@ def command(
         shown(verbose=verbose) as progress,
     ):
         home = Path(name)
-        files, left_out, gathered = gather(
-            sources, where, containers, home, chosen.jobs, chosen.memory, progress
-        )
+        files, left_out, gathered, sure = gather(
+            sources, where, containers, home, chosen.jobs, chosen.memory, progress,
+            listing=listed is not None,
+        )  # fmt: skip
         report = run(
             lines_of(files), wanted, chosen, home, partial(made.write, wanted, chosen),
             before=update and _state(update), left_out=lines_of(left_out), of=size_of(files),
             on_progress=progress,
         )  # fmt: skip
-    _warn(gathered)
+    _warn(gathered, doubt=listed is not None and not sure)
     if as_json:
         print_json(report.as_json())
     else:
@@ -162,8 +163,11 @@ def command(
     return Damaged.exit_status if gathered.errors or gathered.problems else 0
 
 
-def _warn(gathered: Extracted) -> None:
+def _warn(gathered: Extracted, *, doubt: bool) -> None:
     warn(gathered.problems)
+    if doubt:
+        say("--list: a CDX may leave revisits out, as wget's does, and then what they repeat is on "
+            "the list: name the WARC files themselves, unless it has all of them")  # fmt: skip
     for failed, count in sorted(gathered.errors.items()):
         say(f"{failed} failed for {count:,} captures, which count as those without text")
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.error import HTTPError
 from urllib.parse import parse_qs, urlencode, urlsplit
 from urllib.request import Request, urlopen
@@ -24,9 +24,9 @@ import orjson
 
 from dedupindex import __version__
 from dedupindex.corpus.captures import COLUMNS, shown
-from dedupindex.corpus.lines import select
+from dedupindex.corpus.lines import File, select
 from dedupindex.corpus.spool import Spool, relation
-from dedupindex.corpus.telling import Work
+from dedupindex.corpus.telling import Revisits, Work
 from dedupindex.errors import BadDate, BadSource
 from dedupindex.remote import is_remote, kept
 from dedupindex.remote.address import WEB
@@ -52,6 +52,7 @@ _LIMITS = frozenset(("page", "limit", "shownumpages"))  # who asks so wants no m
 class OfServer:
     """What a CDX server answers to a query."""
 
+    revisits: ClassVar[Revisits] = Revisits.LISTED
     address: str
     query: tuple[tuple[str, str], ...]
     places: tuple[str, ...] = ()
@@ -87,7 +88,7 @@ class OfServer:
                 with open(page, "rb") as some:
                     shutil.copyfileobj(some, stream, 1 << 20)
                 stream.write(b"\n")  # one may not end its last line; an empty one counts nowhere
-        return select(lines, kind, head, "")
+        return select([File(lines, kind, head, "")])
 
 
 def is_server(source: str) -> bool:

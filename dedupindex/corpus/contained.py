@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, ClassVar
 
-from dedupindex.corpus.lines import has_lines, select
+from dedupindex.corpus.lines import File, has_lines, select
 from dedupindex.corpus.scanning import Task, scan
 from dedupindex.corpus.spool import relation
-from dedupindex.corpus.telling import KINDS, Work, looked_at
+from dedupindex.corpus.telling import KINDS, Revisits, Work, looked_at
 from dedupindex.errors import BadSource
 from dedupindex.manifest.finding import find
 from dedupindex.processes import side_by_side
@@ -27,6 +27,7 @@ class OfContainers:
     In directories WACZ files are passed over: those of Browsertrix stand beside the files in them.
     """
 
+    revisits: ClassVar[Revisits] = Revisits.ALL
     sources: tuple[str, ...]
     places: tuple[str, ...] = ()
 
@@ -51,18 +52,23 @@ class OfContainers:
 class OfWacz:
     """WACZ files: of each the index in it tells, or if that has no lines the files in it."""
 
+    revisits: ClassVar[Revisits] = Revisits.LISTED
     sources: tuple[str, ...]
     places: tuple[str, ...] = ()
 
     def relation(self, work: Work) -> str:
-        parts = []
+        lines: list[File] = []
+        scanned: list[str] = []
         for number, path in enumerate(dict.fromkeys(map(_full, self.sources))):
             home = work.home / f"{number}"
             home.mkdir()
             told = _indexes(path, home)
-            parts += [select(here, kind, head, path) for here, kind, head in told]
+            lines += [File(here, kind, head, path) for here, kind, head in told]
             if not told:
-                parts.append(OfContainers((path,)).relation(work._replace(home=home)))
+                scanned.append(path)
+        parts = [select(lines)] if lines else []
+        if scanned:
+            parts.append(OfContainers(tuple(scanned)).relation(work))
         return " UNION ALL ".join(parts)
 
 

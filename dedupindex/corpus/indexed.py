@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from dedupindex.corpus.captures import shown
 from dedupindex.corpus.spool import Spool, relation
-from dedupindex.corpus.telling import Work
+from dedupindex.corpus.telling import Revisits, Work
 from dedupindex.index import open_index
 from dedupindex.original import url_as_json
 from dedupindex.timestamps import digits_of_date
@@ -18,6 +19,7 @@ from dedupindex.urlkey import urlkey
 class OfIndex:
     """The originals that an index holds; it knows no revisits."""
 
+    revisits: ClassVar[Revisits] = Revisits.NONE
     index: Path
     places: tuple[str, ...] = ()
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from dedupindex.corpus.captures import COLUMNS
 from dedupindex.database import literal, quoted
@@ -37,21 +38,60 @@ _NO_CAPTURE = (b"!", b"@alias ")  # what lines of a CDXJ begin with that say som
 _NUMBERS = ("status", "length", "offset", "at_length", "at_offset")
 
 
-def select(path: Path, kind: str, head: bytes, beside: str) -> str:
-    """SQL for the captures of a file that begins with `head`; raises `BadSource`."""
+class File(NamedTuple):
+    """A file of lines."""
+
+    path: Path
+    kind: str  # cdx or cdxj
+    head: bytes  # how it begins
+    beside: str  # see `captures.COLUMNS`
+
+
+class _Form(NamedTuple):
+    """What files have in common that are read together."""
+
+    layout: Layout | None  # of a CDX
+    skipped: int
+    is_gzip: bool
+    has_longer: bool  # lines than `LONGEST`
+
+
+def select(files: Iterable[File]) -> str:
+    """SQL for the captures of files; raises `BadSource`.
+
+    Those of one form are read together: with a query for each DuckDB takes minutes for a thousand.
+    """
+    forms: dict[_Form, list[File]] = {}
+    for file in files:
+        forms.setdefault(_form_of(file), []).append(file)
+    return " UNION ALL ".join(_captures(form, some) for form, some in forms.items())
+
+
+def _form_of(file: File) -> _Form:
+    path, head = file.path, file.head
     if head.startswith(GZIP):
         head = inflated(head, LONGEST)
-    if kind == "cdxj":
-        return _of_cdxj(path, beside)
-    lines = head.split(b"\n")
-    skipped, layout = 0, None
-    while skipped < len(lines) and (stated := header(lines[skipped].removesuffix(b"\r"))):
-        skipped, layout = skipped + 1, layout_of(*stated)
-    if not skipped and lines:
-        layout = guess(lines[0].removesuffix(b"\r"))
-    if layout is None:
-        raise BadSource(f"{path} is {NO_HEADER}")
-    return _of_cdx(path, layout, skipped, beside)
+    layout, skipped = None, 0
+    if file.kind == "cdx":
+        lines = head.split(b"\n")
+        while skipped < len(lines) and (stated := header(lines[skipped].removesuffix(b"\r"))):
+            skipped, layout = skipped + 1, layout_of(*stated)
+        if not skipped and lines:
+            layout = guess(lines[0].removesuffix(b"\r"))
+        if layout is None:
+            raise BadSource(f"{path} is {NO_HEADER}")
+    is_gzip = _is_gzip(path)
+    longer = _inflates_to_longer(path, LONGEST) if is_gzip else _has_longer(path, LONGEST)
+    return _Form(layout, skipped, is_gzip, longer)
+
+
+def _captures(form: _Form, files: Sequence[File]) -> str:
+    rows = ", ".join(f"({quoted(str(file.path))}, {quoted(file.beside)})" for file in files)
+    source = (
+        f"(SELECT line, beside FROM {_read(form, [file.path for file in files])} "
+        f"JOIN (VALUES {rows}) told(filename, beside) USING (filename))"
+    )
+    return _of_cdxj(source) if form.layout is None else _of_cdx(source, form.layout)
 
 
 def has_lines(head: bytes) -> bool:
@@ -62,7 +102,7 @@ def has_lines(head: bytes) -> bool:
     return any(line and not line.startswith(_NO_CAPTURE) and not header(line) for line in lines)
 
 
-def _of_cdx(path: Path, layout: Layout, skipped: int, beside: str) -> str:
+def _of_cdx(source: str, layout: Layout) -> str:
     width = len(layout.letters)
     names = [f"c[{number}]" for number in range(1, width + 1)]
     found = {
@@ -74,11 +114,11 @@ def _of_cdx(path: Path, layout: Layout, skipped: int, beside: str) -> str:
         found.update(zip(("at_length", "at_offset", "at_container"), names[-3:], strict=True))
     found = {column: f"nullif({name}, '-')" for column, name in found.items()}
     parted = f"string_split(line, {quoted(layout.delimiter.decode('latin-1'))}) AS c"
-    rows = f"FROM (SELECT {parted} FROM {_read(path, skipped)})"
-    return _select(found, f"len(c) = {width}", rows, beside)
+    rows = f"FROM (SELECT {parted}, beside FROM {source})"
+    return _select(found, f"len(c) = {width}", rows)
 
 
-def _of_cdxj(path: Path, beside: str) -> str:
+def _of_cdxj(source: str) -> str:
     found = {
         column: f"nullif(json_extract_string(said, '$.{key}'), '-')"
         for column, key in _CDXJ.items()
@@ -88,14 +128,14 @@ def _of_cdxj(path: Path, beside: str) -> str:
     # what is no JSON says nothing, and so has no URL
     said = "CASE WHEN json_valid(rest) THEN rest END AS said"
     rest = "substr(line, strpos(line, '{')) AS rest"
-    lines = f"SELECT line, {rest} FROM {_read(path, 0)}"
+    lines = f"SELECT line, beside, {rest} FROM {source}"
     others = (f"NOT starts_with(line, {quoted(mark.decode())})" for mark in _NO_CAPTURE)
     wanted = f"WHERE line <> '' AND {' AND '.join(others)}"
-    rows = f"FROM (SELECT line, {said} FROM ({lines} {wanted}))"
-    return _select(found, "said IS NOT NULL", rows, beside)
+    rows = f"FROM (SELECT line, beside, {said} FROM ({lines} {wanted}))"
+    return _select(found, "said IS NOT NULL", rows)
 
 
-def _select(found: Mapping[str, str], whole: str, rows: str, beside: str) -> str:
+def _select(found: Mapping[str, str], whole: str, rows: str) -> str:
     url = f"regexp_replace({found['url']}, '^<(.*)>$', '\\1')"
     stamp = f"substr({found['timestamp']}, 1, 14)"
     is_time = (
@@ -108,7 +148,7 @@ def _select(found: Mapping[str, str], whole: str, rows: str, beside: str) -> str
         "timestamp": stamp,
         "revisit": f"coalesce({found.get('mime', 'NULL')} = 'warc/revisit', false)",
         "mime": _mime(found["mime"]) if "mime" in found else "NULL",
-        "beside": quoted(beside),
+        "beside": "beside",
         "good": f"coalesce({whole} AND {url} <> '' AND {is_time}, false)",
     }
     for name in _NUMBERS:
@@ -123,21 +163,21 @@ def _mime(column: str) -> str:
     return f"CASE WHEN lower({column}) NOT IN ('warc/revisit', 'unk') THEN lower({column}) END"
 
 
-def _read(path: Path, skipped: int) -> str:
-    """SQL for the lines of a file, whichever ends each has.
+def _read(form: _Form, paths: Sequence[Path]) -> str:
+    """SQL for the lines of files, whichever ends each has.
 
     Columns are not for DuckDB to part: it takes one kind of line end then, and of others gives up
     or reads lines twice. Buffers must be a multiple of lines, or it loses some between them.
     Several threads may lose a line that is too long; one alone counts it.
     """
-    is_gzip = _is_gzip(path)
-    longer = _inflates_to_longer(path, LONGEST) if is_gzip else _has_longer(path, LONGEST)
+    files = ", ".join(quoted(literal(path)) for path in paths)
     return (
-        f"read_csv({quoted(literal(path))}, auto_detect = false, header = false, "
+        f"read_csv([{files}], filename = true, auto_detect = false, header = false, "
         f"delim = {quoted(_BARE)}, quote = '', escape = '', new_line = '\\n', "
-        f"strict_mode = false, nullstr = '{_NO_NULL}', skip = {skipped}, "
+        f"strict_mode = false, nullstr = '{_NO_NULL}', skip = {form.skipped}, "
         f"max_line_size = {LONGEST}, buffer_size = {4 * LONGEST}, "
-        f"compression = {'gzip' if is_gzip else 'none'}, parallel = {str(not longer).lower()}, "
+        f"compression = {'gzip' if form.is_gzip else 'none'}, "
+        f"parallel = {str(not form.has_longer).lower()}, "
         "store_rejects = true, rejects_limit = 0, "
         "columns = {'line': 'VARCHAR'})"
     )

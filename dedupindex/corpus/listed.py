@@ -10,10 +10,11 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from dedupindex.capture import Problem
-from dedupindex.corpus.lines import select
-from dedupindex.corpus.telling import KINDS, Work, looked_at
+from dedupindex.corpus.lines import File, select
+from dedupindex.corpus.telling import KINDS, Revisits, Work, looked_at
 from dedupindex.errors import BadSource
 from dedupindex.remote import RemoteFile, is_remote
 from dedupindex.sources import expand
@@ -23,6 +24,7 @@ from dedupindex.sources import expand
 class OfLines:
     """CDX and CDXJ files, plain or gzipped; those elsewhere are brought here first."""
 
+    revisits: ClassVar[Revisits] = Revisits.LISTED
     sources: tuple[str, ...]
     places: tuple[str, ...] = ()
 
@@ -34,11 +36,11 @@ class OfLines:
                             "corpus of each kind")  # fmt: skip
         if not files:
             raise BadSource(f"there is no CDX or CDXJ file in {', '.join(self.sources)}")
-        parts = []
+        lines = []
         for number, (path, (kind, head)) in enumerate(files.items()):
             here = _fetched(path, work.home / f"{number}.lines") if is_remote(path) else Path(path)
-            parts.append(select(here, kind, head, path.rpartition("/")[0]))
-        return " UNION ALL ".join(parts)
+            lines.append(File(here, kind, head, path.rpartition("/")[0]))
+        return select(lines)
 
 
 def line_files(

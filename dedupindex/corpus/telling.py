@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from dedupindex.capture import Problem
 from dedupindex.errors import BadSource
@@ -22,8 +23,18 @@ class Work(NamedTuple):
     problems: list[Problem]
 
 
+class Revisits(Enum):
+    """Which revisits of an archive something tells of."""
+
+    ALL = "all"
+    LISTED = "listed"  # those that whoever wrote the list has put there
+    NONE = "none"
+
+
 class Told(Protocol):
     """Where captures are known from."""
+
+    revisits: ClassVar[Revisits]
 
     def relation(self, work: Work) -> str:
         """SQL that yields `captures.COLUMNS`; it may be run twice. Raises `BadSource`."""

@@ -1,8 +1,8 @@
 """What revisits that stay repeat: who deletes such a document deletes their payload.
 
 An archive tells the place of that payload, lines of a corpus say which capture it is, by URL and
-time. What has no place, and names no document, as in a CDX whose originals an earlier run has read,
-has a digest. Revisits that ``--where`` leaves out stay in any case.
+time. Where neither leads to a document, as where a CDX names a file that has another name now, all
+that have its digest are needed. Revisits that ``--where`` leaves out stay in any case.
 
 ``left_out(id, of_container, of_offset, of_url, of_digits, of_digest)``   these
 ``needed(n, by)``   documents that are needed, each with the id of a revisit
@@ -57,7 +57,7 @@ def find(database: Database) -> None:
     unknown = "r.which NOT IN (SELECT which FROM repeats)"
     for on, when in (
         ("d.url = r.of_url AND d.digits = r.of_digits", f"(d.container IS NULL OR {unknown})"),
-        ("d.digest = r.of_digest", f"r.of_container IS NULL AND {unknown}"),
+        ("d.digest = r.of_digest", unknown),
     ):
         database.execute(
             f"INSERT INTO repeats SELECT d.n, r.* FROM revisits r JOIN documents d ON {on} "

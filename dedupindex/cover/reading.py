@@ -17,6 +17,7 @@ from dedupindex.corpus.chunks import Spooled
 from dedupindex.corpus.corpus import Corpus
 from dedupindex.corpus.enriching import Entry, Failed
 from dedupindex.corpus.report import Report
+from dedupindex.corpus.telling import Revisits
 from dedupindex.cover.preparing import Line
 from dedupindex.errors import BadInput, BadSource
 from dedupindex.tally import OnProgress
@@ -31,6 +32,7 @@ class Gathered(NamedTuple):
     files: list[Path]  # of lines
     left_out: list[Path]  # of revisits that conditions leave out; see `needs`
     report: Report
+    all_revisits: bool = True  # whether for certain all that the sources hold were told
 
 
 def gather(
@@ -41,10 +43,13 @@ def gather(
     jobs: int,
     memory: str,
     on_progress: OnProgress,
+    *,
+    listing: bool = False,
 ) -> Gathered:
     """Files of lines of JSON: those among the sources, and one of what archives hold.
 
-    `where` are conditions on the metadata of captures in archives. Raises `BadInput`, `BadSource`.
+    `where` are conditions on the metadata of captures in archives; `listing` needs revisits, which
+    an index does not know. Raises `BadInput`, `BadSource`.
     """
     lines = [Path(source) for source in sources if is_lines(source)]
     archives = [source for source in sources if not is_lines(source)]
@@ -62,6 +67,10 @@ def gather(
         spared=spared if where else None,
         on_progress=on_progress,
     )
+    known = corpus.told.revisits
+    if listing and known is Revisits.NONE:
+        raise BadInput("--list: an index knows no revisits, and what they repeat would be on the "
+                       "list: name the WARC files that it was made of")  # fmt: skip
     for condition in where:
         corpus = corpus.where(condition)
     found = home / "captures.jsonl"
@@ -73,7 +82,7 @@ def gather(
         for chunk in Spooled(spared) if where else ():
             for (capture,) in chunk.groups:
                 stream.write(orjson.dumps(_told(capture)) + b"\n")
-    return Gathered([*lines, found], [left_out], report)
+    return Gathered([*lines, found], [left_out], report, known is Revisits.ALL)
 
 
 def is_lines(source: str) -> bool:
@@ -102,7 +111,7 @@ def _told(capture: Capture) -> dict[str, Any]:
         "offset": place.offset if place.offset >= 0 else None,
         "length": place.length if place.length >= 0 else None,
         "digest": None if capture.revisit else capture.digest,
-        "of": [of.container, of.offset] if of is not None else None,
+        "of": [of.container, of.offset] if of is not None and of.container else None,
         "revisitOf": capture.revisit_of,
         "ofDigest": capture.digest if capture.revisit and not capture.unmodified else None,
     }

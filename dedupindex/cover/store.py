@@ -115,11 +115,16 @@ class Spools:
         return self._without_repeated(database)
 
     def _without_repeated(self, database: Database) -> Loaded:
-        """Keep the first of what is the same capture: id, URL, time, text and place."""
+        """Keep the first of what is the same capture, of those that have a text if one has.
+
+        It is the same if its place is; where that is not known, if id, URL, time and text are.
+        """
+        known = 'container IS NOT NULL AND "offset" IS NOT NULL'
+        others = ("id", "url", "digits", "content", "of_url", "of_digits")
+        alike = ", ".join(f"if({known}, NULL, {name})" for name in others)
         database.execute(
             "CREATE TABLE documents AS SELECT * FROM loaded QUALIFY row_number() OVER "
-            '(PARTITION BY id, url, digits, content, container, "offset", of_url, of_digits '
-            "ORDER BY n) = 1"
+            f"(PARTITION BY container, \"offset\", {alike} ORDER BY content = '', n) = 1"
         )
         count = number(database, "SELECT count(*) FROM documents")
         loaded = Loaded(
