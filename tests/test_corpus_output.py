@@ -9,9 +9,10 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import duckdb
 import pytest
@@ -19,7 +20,7 @@ import zstandard
 
 from dedupindex.cli import main
 from dedupindex.corpus import Corpus, Enrichment
-from dedupindex.errors import BadInput, DedupError
+from dedupindex.errors import BadInput, BadSource, DedupError
 from dedupindex.processes import in_turn
 from dedupindex.tally import Seen
 from dedupindex.verify.collection import Collection
@@ -339,6 +340,60 @@ def test_tasks_in_turn(jobs: int) -> None:
     run: Callable[[], list[int]] = lambda: list(in_turn(_squared, 2, tasks(30), jobs, _lost))  # noqa: E731
     with pytest.raises(ValueError, match="21"):
         run()
+
+
+def _deadly(text: str) -> bool:
+    if "deadly" in text:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "good" in text
+
+
+@pytest.mark.parametrize("days", [(1, 2, 3), range(1, 260)])
+def test_what_kills_its_process_costs_no_other_capture_of_its_url(
+    tmp_path: Path, days: Iterable[int]
+) -> None:
+    """Also where a group is longer than a chunk."""
+    *early, deadly, last = days
+    pages = [
+        Page("http://a.org/", body=html("deadly" if day == deadly else "no" if day == last else
+             "good" if day == early[0] else "bad"), fields={"Date": _date(day)})
+        for day in days
+    ]  # fmt: skip
+    pages.append(Page("http://b.org/", 1, html("good too")))
+    archive(tmp_path, *pages)
+    corpus = Corpus.from_warcs(tmp_path / pages[0].file).having(jobs=2)
+    found = corpus.filter("payload.string", _deadly).latest("url").enrich("html.title")
+    said = [
+        entry.get("payload", {}).get("string", {}).get("html", {}).get("title")
+        or entry["error"].partition(":")[0]
+        for entry in found
+    ]
+    assert sorted(said) == ["good", "good too", "process"]
+
+
+def _date(day: int) -> bytes:
+    return (
+        (datetime(2025, 1, 1, tzinfo=UTC) + timedelta(day)).strftime("%Y-%m-%dT00:00:00Z").encode()
+    )
+
+
+def test_a_container_that_cannot_be_opened_is_tried_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that is down is asked several times, with pauses: not for each capture."""
+    source = archive(tmp_path, *(Page(f"http://a.org/{n}", body=b"x") for n in range(80)))
+    tried: list[str] = []
+
+    def opened(path: str) -> BinaryIO:
+        tried.append(path)
+        raise BadSource("nobody answers")
+
+    monkeypatch.setattr("dedupindex.corpus.records.opened", opened)
+    entries = list(Corpus.from_cdx(source).having(jobs=1).enrich("response"))
+    assert [entry["error"] for entry in entries] == [
+        f"response: {tmp_path}/a.warc.gz cannot be read: nobody answers"
+    ] * 80
+    assert len(tried) <= 10  # once for each chunk
 
 
 def test_nothing_that_is_read_is_written_over(

@@ -68,10 +68,11 @@ def test_a_place_that_metadata_name_is_of_the_capture_that_is_there(tmp_path: Pa
 
 
 NOT_MODIFIED = b"http://netpreserve.org/warc/1.0/revisit/server-not-modified"
+NOTHING = b"sha1:3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ"
 HEAD = b"HTTP/1.1 304 Not Modified\r\nETag: x\r\n\r\n"
 
 
-@pytest.mark.parametrize("digest", [b"sha1:3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ", None])
+@pytest.mark.parametrize("digest", [NOTHING, None])
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("stated", [True, False])
 def test_304_is_read_as_what_it_names(
@@ -172,3 +173,38 @@ def test_a_payload_is_of_the_type_that_its_own_header_says(tmp_path: Path) -> No
     )
     assert entry["payload"]["string"]["html"]["title"] == "ü"
     assert entry["httpHeader"] == {"Content-Type": "text/html; charset=latin1", "X-New": "y"}
+
+
+def test_304_that_names_nothing_is_the_last_of_its_url_even_if_that_is_a_revisit(
+    tmp_path: Path,
+) -> None:
+    one = Page("http://b.org/", 1, html("same"))
+    again = Page("http://a.org/", 2, of=one)
+    own = {"Payload_Digest": NOTHING, "Profile": NOT_MODIFIED,
+           "Refers_To_Target_URI": None, "Refers_To_Date": None}  # fmt: skip
+    unchanged = Page("http://a.org/", 3, of=one, head=HEAD, fields=own)
+    cdx = archive(tmp_path, one, again, unchanged)
+    told = f"{unchanged.timestamp} http://a.org/ warc/revisit "
+    digest = NOTHING.decode().removeprefix("sha1:")
+    cdx.write_text(cdx.read_text().replace(f"{told}- {one.digest}", f"{told}304 {digest}"))
+    for corpus in (Corpus.from_warcs(tmp_path / one.file), Corpus.from_cdx(cdx)):
+        (entry,) = corpus.where("timestamp == '2026-11-03'").enrich("html.title")
+        assert "error" not in entry
+        assert entry["payload"]["string"]["html"]["title"] == "same"
+
+
+def test_the_cdxj_of_an_archive_says_of_originals_what_they_say(tmp_path: Path) -> None:
+    """And not what the revisit says for which they were taken over."""
+    old = Page("http://a.org/", 1, html("old"))
+    one = Page("http://a.org/", 2, html("right"), status=203)
+    unchanged = Page("http://a.org/", 3, of=one, head=HEAD,
+                     fields={"Payload_Digest": NOTHING, "Profile": NOT_MODIFIED})  # fmt: skip
+    archive(tmp_path / "in", old, one, unchanged)
+    (tmp_path / "o").mkdir()
+    wanted = Corpus.from_warcs(tmp_path / "in").where("status == 304")
+    assert not wanted.save_as_warc(tmp_path / "o" / "x.warc.gz").errors
+    lines = (tmp_path / "o" / "x.cdxj").read_text().splitlines()
+    said = [orjson.loads(line.partition("{")[1] + line.partition("{")[2]) for line in lines]
+    told = [(line["mime"], line.get("status"), line["digest"]) for line in said]
+    assert told[0] == ("text/html", "203", one.digest)
+    assert told[1][0] == "warc/revisit"

@@ -167,6 +167,19 @@ def test_files_of_one_name_in_several(tmp_path: Path) -> None:
     assert titles(found) == ["of 1", "of 2"]
 
 
+@pytest.mark.parametrize("above", ["archive/", ""])
+def test_files_of_one_name_in_two_folders_of_one(tmp_path: Path, above: str) -> None:
+    pages = {name: Page("http://a.org/", day, html(name)) for day, name in enumerate("pq", 1)}
+    with ZipFile(tmp_path / "x.wacz", "w", ZIP_STORED) as container:
+        lines = ""
+        for name, page in pages.items():
+            archive(tmp_path / name, page)
+            container.write(tmp_path / name / page.file, f"archive/{name}/{page.file}")
+            lines += page.cdx().replace(page.file, f"{above}{name}/{page.file}")
+        container.writestr("indexes/index.cdx", HEADER + lines)
+    assert titles(Corpus.of(tmp_path / "x.wacz")) == ["p", "q"]
+
+
 def test_nothing_is_read_behind_the_end_of_a_file(tmp_path: Path) -> None:
     """Where another one begins, with a record of this very URL."""
     page = Page("http://c.org/", 1, html("plain"), file="c.warc")

@@ -34,7 +34,11 @@ class Places:
         return self._known[key]
 
     def _found(self, name: str, beside: str) -> str:
-        if inner := self._inside(beside).get(os.path.basename(name)):
+        inside = self._inside(beside)
+        for path in (f"{beside}/{name}", f"{beside}/archive/{name}"):  # two may have one last name
+            if path in inside.values():
+                return path
+        if inner := inside.get(os.path.basename(name)):
             return inner
         for place in self._where:
             if found := self._at(place, name):

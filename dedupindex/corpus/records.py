@@ -48,6 +48,7 @@ class Containers:
         self.most = most
         self.opened = self.records = self.bytes = 0
         self._open: OrderedDict[str, _Opened] = OrderedDict()
+        self._gone: dict[str, str] = {}  # what cannot be opened, and why: it is not tried again
 
     def stored(self, capture: Capture) -> Stored:
         """Raises `Missing`."""
@@ -79,9 +80,11 @@ class Containers:
         found = self.ranged(capture.payload)
         if found.record.type == b"revisit":
             raise Missing("what should be its original is a revisit")
-        unmodified = not_modified(revisit.head.fields.get(b"WARC-Profile", b""))
-        if unmodified and not capture.unmodified:  # its metadata did not tell
-            _check_named(found.record, revisit)
+        fields = revisit.head.fields
+        unmodified = not_modified(fields.get(b"WARC-Profile", b""))
+        names = b"WARC-Refers-To-Target-URI" in fields or b"WARC-Refers-To-Date" in fields
+        if unmodified and not capture.unmodified and (names or capture.status != 304):
+            _check_named(found.record, revisit)  # which its metadata did not tell, as 304 does
         of_payload = not unmodified and _check_payload(found, capture.digest)
         if capture.to_url or not of_payload:
             check(found.record, capture.to_url or capture.url, "another record than its original")
@@ -113,11 +116,14 @@ class Containers:
         self._open.clear()
 
     def _file(self, path: str) -> _Opened:
+        if path in self._gone:
+            raise Missing(self._gone[path])
         if path not in self._open:
             try:
                 container = _opened(path)
             except (OSError, BadSource) as error:
-                raise Missing(f"{path} cannot be read: {error}") from error
+                self._gone[path] = f"{path} cannot be read: {error}"
+                raise Missing(self._gone[path]) from error
             self.opened += 1
             self._open[path] = container
             if len(self._open) > _OPEN:

@@ -22,6 +22,7 @@ from dedupindex.tally import OnProgress, Seen
 
 _SECONDS = 60.0  # of work on one capture
 _KILLED = f"reading it killed the process, for want of memory or after {_SECONDS:.0f} s of work"
+_ASKED = 0  # as `Chunk.then`: whether there would be more to do is all that is asked
 _HELD = 16 << 20  # bytes that are made of a chunk before the rest of it is put off
 
 
@@ -179,9 +180,19 @@ def _killed(plan: Plan, chunk: Chunk) -> Iterator[Done]:
             yield from alone(work, plan, Chunk([group]), partial(_killed, plan))
         return
     (group,) = chunk.groups
-    entry = Entry(group[0], plan.makers, Containers())
-    entry.fail(Failed("process", _KILLED))
-    yield Done([_kept(entry, plan)], len(group))
+    left = None if chunk.then < 0 else Chunk([], chunk.then)
+    if len(group) == 1:
+        entry = Entry(group[0], plan.makers, Containers())
+        entry.fail(Failed("process", _KILLED))
+        yield Done([_kept(entry, plan)], 1, left)
+        return
+    for number, capture in enumerate(group, 1):
+        settled = False
+        for done in alone(work, plan, Chunk([[capture]], _ASKED), partial(_killed, plan)):
+            settled = done.left is None or done.left.then != _ASKED
+            yield done._replace(left=left if number == len(group) and not settled else None)
+        if settled:
+            return
 
 
 def counted(done: Iterable[Done], into: Report, on_progress: OnProgress) -> Iterator[Kept]:

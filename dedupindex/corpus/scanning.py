@@ -62,7 +62,7 @@ def scan(_: None, task: Task) -> Scanned:
                     elif isinstance(event, Record) and event.type in _WANTED:
                         if event.shared:
                             shared = shared or Problem(task.path, event.offset, _SHARED)
-                        elif row := _row(event):
+                        elif row := row_of(event):
                             last = event, row
                         else:
                             unknown += 1
@@ -107,7 +107,7 @@ def _keep(rows: Spool, path: str, last: tuple[Record, Row] | None) -> None:
     rows.add(**row, container=path, offset=record.offset, length=stored)
 
 
-def _row(record: Record) -> Row | None:
+def row_of(record: Record) -> Row | None:
     """What is known of a capture; None if it has no URL or no time."""
     url, date, _, content_type, digest, _, _ = record.values
     url = bare(url)

@@ -14,21 +14,20 @@ from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from uuid import uuid4
 
 from dedupindex import __version__
 from dedupindex.capture import Problem
-from dedupindex.corpus.captures import Capture, Place, shown
+from dedupindex.corpus.captures import Capture, Place
 from dedupindex.corpus.output import WARC, Kepts, cdxj_line
 from dedupindex.corpus.records import Containers, Missing
 from dedupindex.corpus.report import Report
 from dedupindex.corpus.running import nothing
-from dedupindex.errors import BadDate, BadInput
+from dedupindex.corpus.scanning import row_of
+from dedupindex.errors import BadInput
 from dedupindex.files import whole
 from dedupindex.rewrite.cdxj import in_order
-from dedupindex.sources.stated import bare
-from dedupindex.timestamps import check_date, digits_of_date
 from dedupindex.verify.collection import Collection
 from dedupindex.verify.finding import REMARK
 from dedupindex.warc.arc import DOCUMENT
@@ -111,7 +110,7 @@ def _written(corpus: Kepts, name: str, stream: BinaryIO, report: Report) -> Iter
                     of = _of(capture, found, is_own=found is own)
                     revisit = found.record.type == b"revisit"
                     yield cdxj_line(of, _put(stream, name, found), revisit=revisit)
-            except (Missing, Unreadable, BadDate) as error:
+            except (Missing, Unreadable) as error:
                 container = capture.record.container or capture.container or "-"
                 told = f"{capture.url} of {capture.timestamp} is not in {name}: {error}"
                 left.add(container, Problem(container, capture.record.offset, told))
@@ -127,9 +126,12 @@ def _of(capture: Capture, found: Ranged, *, is_own: bool) -> Capture:
     """What the CDXJ says of a record: of an original what it says itself."""
     if is_own:
         return capture
-    url, date = found.record.values[:2]
-    timestamp = digits_of_date(check_date(date)).decode()
-    return capture._replace(surt=None, url=shown(bare(url)), timestamp=timestamp)
+    said = row_of(found.record)
+    if said is None:
+        raise Missing("its original does not say its URL or its time")
+    names = ("url", "timestamp", "mime", "status", "digest")
+    known: dict[str, Any] = {name: said.get(name) for name in names}
+    return capture._replace(surt=None, **known)
 
 
 def _put(stream: BinaryIO, name: str, found: Ranged) -> Place:
