@@ -150,7 +150,10 @@ def _crawled(ring: nodes.Ring, address: str, out: Path, copied: dict[str, Any]) 
         "captures copied to the cluster": (copied["captures"], STORED),
         "captures copied back": (again["captures"], STORED),
         "their content": (again["content"], copied["content"]),
-        "captures of the crawl copied back": (again["of_crawls"], counts["response"]),
+        "captures of the crawl copied back": (
+            again["of_crawls"],
+            counts["response"] - counts["again"],
+        ),
         "lookups answered alike": (alike, 2 * (STORED + NEW)),
         "pages that the crawlers wrote": (counts["revisit"] + counts["response"], len(asked)),
     }

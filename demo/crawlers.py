@@ -33,6 +33,7 @@ class Stored:
 
     def __init__(self, digests: Iterable[tuple[str, str]]) -> None:
         self._there = dict(digests)  # digest → a URL of it
+        self._first = frozenset(self._there.items())
         self._lock = threading.Lock()
         self.wrong: list[str] = []  # what was there, and was answered as if it were new
 
@@ -43,6 +44,10 @@ class Stored:
     def __contains__(self, digest: str) -> bool:
         with self._lock:
             return digest in self._there
+
+    def first(self, digest: str, url: str) -> bool:
+        """Whether it was there from the beginning, at this URL."""
+        return (digest, url) in self._first
 
     def all(self) -> list[tuple[str, str]]:
         """Digests and URLs."""
@@ -84,6 +89,9 @@ class Crawler(threading.Thread):
                 self.counts[kind] += 1
                 self.asked.append((digest, url))
                 if kind == "response":
+                    # Of what the index has at this URL a report adds nothing: in an outage
+                    # nobody could tell, so that it had to be stored again.
+                    self.counts["again"] += self._stored.first(digest, url)
                     capture = {
                         "digest": digest, "url": url, "date": date, "status": 200,
                         "mime": "text/html", "size": len(entity), "record_id": record_id,
