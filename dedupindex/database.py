@@ -112,19 +112,26 @@ def _row(values: tuple[int | str, ...]) -> str:
     return f"({', '.join(texts)})"
 
 
-def write_parquet(database: Database, rows: str, target: Path) -> None:
-    """Write what the query `rows` yields, beside, to disk, then under its name."""
+@contextmanager
+def placed(target: Path) -> Iterator[Path]:
+    """A path beside `target` that DuckDB writes to; it goes to disk, then gets that name."""
     beside = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        to = quoted(str(beside))
-        database.execute(f"COPY ({rows}) TO {to} (FORMAT parquet, COMPRESSION zstd)")
+        yield beside
         with open(beside, "rb") as stream:
             os.fsync(stream.fileno())
         os.replace(beside, target)
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
-    sync_directory(target.parent)
+    sync_directory(target.absolute().parent)
+
+
+def write_parquet(database: Database, rows: str, target: Path) -> None:
+    """Write what the query `rows` yields; the file appears whole."""
+    with placed(target) as beside:
+        to = quoted(str(beside))
+        database.execute(f"COPY ({rows}) TO {to} (FORMAT parquet, COMPRESSION zstd)")
 
 
 def from_json(files: Sequence[Path], columns: Mapping[str, str], longest: int) -> str:

@@ -11,10 +11,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from dedupindex.database import Database, literal, quoted, working
+from dedupindex.database import Database, literal, placed, quoted, working
 from dedupindex.documents.finding import spelled
 from dedupindex.documents.naming import Layout, coming, place
-from dedupindex.files import sync_directory
 
 _ODD = re.compile('[\x00-\x1f"\x7f]').search
 _COLUMNS = "{'hash': 'VARCHAR', 'path': 'VARCHAR', 'size': 'BIGINT', 'odd': 'VARCHAR'}"
@@ -71,20 +70,12 @@ def write_rows(database: Database, rows: str, target: Path) -> None:
 
     It is CSV if the name ends so.
     """
-    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
+    with placed(target) as beside:
         if target.suffix.lower() == ".csv":
             rows = f"SELECT lower(hex(hash)), path FROM ({rows})"
             database.execute(_copy(rows, beside, _CSV))
         else:
             database.execute(_copy(rows, beside, _PARQUET))
-        with open(beside, "rb") as stream:
-            os.fsync(stream.fileno())
-        os.replace(beside, target)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
-    sync_directory(target.absolute().parent)
 
 
 def _copy(rows: str, target: Path, options: str) -> str:
