@@ -250,9 +250,9 @@ def _stage_all(
 def _load(job: Build, plan: Plan, staging: Staging, done: list[Staged]) -> Outcome:
     containers = [container for staged in done for container in staged.containers]
     with closing(open_index(job.index, write=True)) as engine:
+        engine.clear_leftovers()  # also of a load that was killed after its commit
         if engine.identity.generation and not containers:
             return Outcome()
-        engine.clear_leftovers()
         load = Load(
             staging.runs(),
             [(number, Place(name, job.crawl)) for number, name in staging.names()],
