@@ -187,12 +187,12 @@ def to_its_end(
     do: Callable[[T], Iterator[R]], task: T, more: Callable[[R], T | None]
 ) -> Iterator[R]:
     """What is done of a task, and of all that it leaves to be done."""
-    left: T | None = task
-    while left is not None:
-        now, left = left, None
-        for result in do(now):
+    left = deque([task])
+    while left:
+        for result in do(left.popleft()):
             rest = more(result)
-            left = left if rest is None else rest
+            if rest is not None:
+                left.append(rest)
             yield result
 
 

@@ -116,7 +116,7 @@ def test_an_index_in_a_wacz_that_is_none(tmp_path: Path) -> None:
     ("name", "data"),
     [
         ("index.cdxj", b""),
-        ("index.cdx.gz", gzip.compress(b"")),
+        ("index.cdx.gz", gzip.compress(b"", mtime=0)),
         ("index.cdx", HEADER.encode().replace(b"\n", b"\r\n\r\n")),
         ("index.cdxj", b'!meta {"a": 1}\n'),
     ],
