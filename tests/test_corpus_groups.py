@@ -14,8 +14,9 @@ from dedupindex.corpus import Corpus
 from dedupindex.corpus.captures import Capture, Place
 from dedupindex.corpus.records import Containers, Missing
 from dedupindex.processes import to_its_end
+from dedupindex.sources import SourceOptions
 from tests.corpora import HEADER, Page, archive, html
-from tests.test_build import EVERYTHING, run
+from tests.test_build import EVERYTHING, content, run
 from tests.test_corpus import urls
 
 
@@ -162,7 +163,9 @@ def test_no_capture_of_an_index_comes_twice(tmp_path: Path) -> None:
     one = Page("http://a.org/", 1, html("x" * 900))
     cdx = archive(tmp_path / "in", one, Page("http://b.org/", 2, html("y")))
     both = replace(EVERYTHING, also_digest="sha256")
-    run(tmp_path / "ix", tmp_path / "in" / "a.warc.gz", settings=both)
+    computed = SourceOptions(also=("sha256",))
+    run(tmp_path / "ix", tmp_path / "in" / "a.warc.gz", settings=both, options=computed)
+    assert len(content(tmp_path / "ix")) == 4
     corpus = Corpus.from_index(tmp_path / "ix", containers=tmp_path / "in")
     assert sorted(urls(corpus)) == ["http://a.org/", "http://b.org/"]
     (entry,) = corpus.where("hostname == 'a.org'").enrich("html.title")

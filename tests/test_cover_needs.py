@@ -126,6 +126,15 @@ def test_a_chain_of_revisits_needs_all_of_them(tmp_path: Path) -> None:
     assert by == {"p1": "p2", "p2": "p3", "p3": "p4", "p4": "p5", "p5": None, "p6": None}
 
 
+def test_nothing_is_needed_for_itself(tmp_path: Path) -> None:
+    """Though a revisit has the digest of what it repeats."""
+    digest = "FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN"
+    repeat = {"digest": digest, "ofDigest": digest}
+    pages = [later(1, digest=digest), later(2, **repeat), later(3, "else", **repeat), later(4)]
+    by = {row["id"]: row.get("needed_by") for row in made(pages, JOURNALIST, tmp_path).rows}
+    assert (by["p1"], by["p2"]) == ("p2", "p3")
+
+
 def test_a_file_that_has_another_name_now(tmp_path: Path) -> None:
     source = archive(tmp_path, FIRST, NEWER, AGAIN)
     lines = []
