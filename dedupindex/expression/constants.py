@@ -37,6 +37,17 @@ def number(text: str, unit: str) -> Literal | None:
     return Literal(kind, int(value) if value.is_integer() else value)
 
 
+def advice(kinds: set[Kind], *, arithmetic: bool = False) -> str:
+    """How a constant is written that makes two kinds go together."""
+    if Kind.NUMBER in kinds and (Kind.SPAN in kinds or arithmetic):
+        return ": lengths of time have units, as 7d, 12h, 30m, 45s"
+    if Kind.TIME in kinds:
+        return ": a time is compared with a time or with a date in quotes, as '2020-05'"
+    if kinds == {Kind.NUMBER, Kind.TEXT}:
+        return ": a number has no quotes, as 200 or 5KB"
+    return ""
+
+
 def moments(text: str) -> tuple[int, int]:
     """The first and the last second of a year, month, day, …, in 4 to 14 digits or as ISO 8601.
 

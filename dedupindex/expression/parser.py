@@ -10,7 +10,7 @@ single      "-" single | number | text | name | name "(" … ")" | "(" condition
 from __future__ import annotations
 
 from dedupindex.errors import BadDate
-from dedupindex.expression.constants import SIZES, SPANS, moments, number
+from dedupindex.expression.constants import SIZES, SPANS, advice, moments, number
 from dedupindex.expression.regular import Wrong, translate
 from dedupindex.expression.tokens import Token, complain
 from dedupindex.expression.tree import (
@@ -71,7 +71,10 @@ class _Parser(Words):
         begin = self.here
         node = self._condition()
         if self.here.kind != "end":
-            self.fail(self.here, f"'and', 'or' or the end is expected, not {shown(self.here)}")
+            point = ": of a number the point is a ." if self.here.text == "," else ""
+            self.fail(
+                self.here, f"'and', 'or' or the end is expected, not {shown(self.here)}{point}"
+            )
         return self._of_kind(node, kind, begin)
 
     def _of_kind(self, node: Node, kind: Kind, at: Token) -> Node:
@@ -142,7 +145,7 @@ class _Parser(Words):
             return self._at_time(left, sign, right, token)
         if left.kind is not right.kind or left.kind is Kind.CONDITION:
             self.fail(token, f"{left.kind.value} and {right.kind.value} cannot be compared"
-                       + _advice(left, right))  # fmt: skip
+                       + advice({left.kind, right.kind}))  # fmt: skip
         return Comparison(sign, left, right)
 
     def _at_time(self, left: Node, sign: str, right: Literal, token: Token) -> Node:
@@ -203,7 +206,7 @@ class _Parser(Words):
         kind = _OF.get((left.kind, sign, right.kind))
         if kind is None:
             self.fail(self.last, f"{left.kind.value} {sign} {right.kind.value} has no meaning"
-                       + _advice(left, right, arithmetic=True))  # fmt: skip
+                       + advice({left.kind, right.kind}, arithmetic=True))  # fmt: skip
         return Arithmetic(sign, left, right, kind)
 
     def _single(self) -> Node:
@@ -289,12 +292,3 @@ class _Parser(Words):
         if not found or not self.met(")"):
             self.fail(self.here, f"{name.text} is written {form}")
         return Measure(name.text, tuple(values[setting] for setting in settings), name.at)
-
-
-def _advice(left: Node, right: Node, *, arithmetic: bool = False) -> str:
-    kinds = {left.kind, right.kind}
-    if Kind.NUMBER in kinds and (Kind.SPAN in kinds or arithmetic):
-        return ": lengths of time have units, as 7d, 12h, 30m, 45s"
-    if Kind.TIME in kinds:
-        return ": a time is compared with a time or with a date in quotes, as '2020-05'"
-    return ""
