@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from dedupindex.cli import main
 from dedupindex.cover import result, store
-from dedupindex.cover.reading import gather, lines_of
+from dedupindex.cover.reading import Archives, gather, lines_of
 from dedupindex.cover.relation import parse
 from dedupindex.cover.run import Options, Report, run, told
 from dedupindex.database import Database
@@ -130,7 +130,7 @@ def test_an_archive_and_what_a_revisit_needs(
 def test_pairs_of_real_pages_are_those_of_brute_force(tmp_path: Path) -> None:
     """Samples of several crawlers: real HTML, and files of the same captures."""
     source = str(ROOT / "tests" / "data" / "warc")
-    files, _, report, _ = gather([source], (), (), tmp_path, 1, "1GB", lambda seen: None)
+    files, _, report, _ = gather([source], Archives(), tmp_path, lambda seen: None)
     documents = [
         {**json.loads(line), "id": str(number)} for number, (_, line) in enumerate(lines_of(files))
     ]

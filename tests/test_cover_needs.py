@@ -74,6 +74,30 @@ def test_what_an_update_adds_may_repeat_what_was_there(tmp_path: Path, known_by:
     assert needed(tmp_path) == {at(FIRST): at(AGAIN)}
 
 
+def test_originals_of_an_earlier_run_are_in_an_index(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A revisit that is added has the text of what it repeats, which is not read as a SOURCE."""
+    archive(tmp_path / "a", FIRST)
+    source = archive(tmp_path / "b", AGAIN)
+    out, index = tmp_path / "out", tmp_path / "index"
+    warc = str(tmp_path / "a" / FIRST.file)
+    assert main(["index", "--whitelist", "--mime", ".*", warc, str(index)]) == 0
+    assert listed(tmp_path, tmp_path / "a" / FIRST.file, "--updatable") == []
+    words = [source, "--update", out, "--originals", index]
+    assert listed(tmp_path, *words) == []
+    rows = list(map(json.loads, out.read_text().splitlines()))
+    assert [(row["id"], row["kept"]) for row in rows] == [(at(FIRST), False), (at(AGAIN), True)]
+    assert needed(tmp_path) == {at(FIRST): at(AGAIN)}
+    capsys.readouterr()
+    fixed = ["--relation", JOURNALIST, "-o", str(tmp_path / "o")]
+    assert main(["cover", str(source), *fixed, "--originals", str(tmp_path / "none")]) == 6
+    assert "none" in capsys.readouterr().err
+    (tmp_path / "x.jsonl").write_text("")
+    assert main(["cover", str(tmp_path / "x.jsonl"), *fixed, "--originals", str(index)]) == 4
+    assert "--originals are of archives" in capsys.readouterr().err
+
+
 def later(day: int, text: str = BASE, **more: Any) -> dict[str, Any]:
     return page(f"p{day}", f"202001{day:02}000000", text, url=URL, **more)
 

@@ -16,11 +16,12 @@ import click
 
 from dedupindex.cli.common import SPARK, Command, print_json, say, warn
 from dedupindex.cli.progress import shown
+from dedupindex.cli.where import any_index
 from dedupindex.corpus.apart import keep_apart
 from dedupindex.corpus.report import Report as Extracted
 from dedupindex.cover import page, result, store
 from dedupindex.cover.covering import Covered
-from dedupindex.cover.reading import gather, lines_of, size_of
+from dedupindex.cover.reading import Archives, gather, lines_of, size_of
 from dedupindex.cover.relation import Relation, parse
 from dedupindex.cover.run import EXACT_SECONDS, Options, Report, run, told
 from dedupindex.database import Database
@@ -73,6 +74,10 @@ def _seconds(ctx: click.Context, option: click.Parameter, seconds: float) -> flo
     help="Where WARC files are, if not beside a CDX: directory, file, address with a slash.",
 )  # fmt: skip
 @click.option(
+    "--originals", type=any_index, metavar="INDEX",
+    help="Look originals of revisits up there that the archives do not have.",
+)  # fmt: skip
+@click.option(
     "--what-if", default="", metavar="T,T…", callback=_thresholds,
     help="Say what other thresholds of the first content constraint would come to.",
 )  # fmt: skip
@@ -117,6 +122,7 @@ def command(
     out: Path,
     where: tuple[str, ...],
     containers: tuple[str, ...],
+    originals: Path | None,
     updatable: bool,
     update: Path | None,
     shown_on: Path | None,
@@ -146,21 +152,19 @@ def command(
         shown(verbose=verbose) as progress,
     ):
         home = Path(name)
-        files, left_out, gathered, sure = gather(
-            sources, where, containers, home, chosen.jobs, chosen.memory, progress,
-            listing=listed is not None,
-        )  # fmt: skip
+        how = Archives(where, containers, originals, chosen.jobs, chosen.memory)
+        gathered = gather(sources, how, home, progress, listing=listed is not None)
         report = run(
-            lines_of(files), wanted, chosen, home, partial(made.write, wanted, chosen),
-            before=update and _state(update), left_out=lines_of(left_out), of=size_of(files),
-            on_progress=progress,
+            lines_of(gathered.files), wanted, chosen, home, partial(made.write, wanted, chosen),
+            before=update and _state(update), left_out=lines_of(gathered.left_out),
+            of=size_of(gathered.files), on_progress=progress,
         )  # fmt: skip
-    _warn(gathered, doubt=listed is not None and not sure)
+    _warn(gathered.report, doubt=listed is not None and not gathered.all_revisits)
     if as_json:
         print_json(report.as_json())
     else:
         _tell(report, wanted, out)
-    return Damaged.exit_status if gathered.errors or gathered.problems else 0
+    return Damaged.exit_status if gathered.report.errors or gathered.report.problems else 0
 
 
 def _warn(gathered: Extracted, *, doubt: bool) -> None:

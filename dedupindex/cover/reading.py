@@ -26,6 +26,16 @@ _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _TEXT, _TITLE = "payload.string.text", "payload.string.html.title"
 
 
+class Archives(NamedTuple):
+    """How archives are read."""
+
+    where: tuple[str, ...] = ()  # conditions on the metadata of captures
+    containers: tuple[str, ...] = ()  # where these are
+    originals: Path | None = None  # an index in which those of revisits are looked up, too
+    jobs: int = 1
+    memory: str = "1GB"
+
+
 class Gathered(NamedTuple):
     """What sources come to."""
 
@@ -37,41 +47,39 @@ class Gathered(NamedTuple):
 
 def gather(
     sources: Sequence[str],
-    where: Sequence[str],
-    containers: tuple[str, ...],
+    how: Archives,
     home: Path,
-    jobs: int,
-    memory: str,
     on_progress: OnProgress,
     *,
     listing: bool = False,
 ) -> Gathered:
     """Files of lines of JSON: those among the sources, and one of what archives hold.
 
-    `where` are conditions on the metadata of captures in archives; `listing` needs revisits, which
-    an index does not know. Raises `BadInput`, `BadSource`.
+    `listing` needs revisits, which an index does not know. Raises `BadInput`, `BadSource`.
     """
     lines = [Path(source) for source in sources if is_lines(source)]
     archives = [source for source in sources if not is_lines(source)]
     report = Report()
     if not archives:
-        if where or containers:
-            raise BadInput("--where and --containers are of archives, and lines of JSON are none")
+        if how.where or how.containers or how.originals:
+            raise BadInput("--where, --containers and --originals are of archives, and lines of "
+                           "JSON are none")  # fmt: skip
         return Gathered(lines, [], report)
     spared = home / "spared"
     spared.mkdir()
-    corpus = Corpus.of(*archives, containers=containers).having(
-        jobs=jobs,
-        memory=memory,
+    corpus = Corpus.of(*archives, containers=how.containers).having(
+        originals=how.originals,
+        jobs=how.jobs,
+        memory=how.memory,
         work=home,
-        spared=spared if where else None,
+        spared=spared if how.where else None,
         on_progress=on_progress,
     )
     known = corpus.told.revisits
     if listing and known is Revisits.NONE:
         raise BadInput("--list: an index knows no revisits, and what they repeat would be on the "
                        "list: name the WARC files that it was made of")  # fmt: skip
-    for condition in where:
+    for condition in how.where:
         corpus = corpus.where(condition)
     found = home / "captures.jsonl"
     with open(found, "wb") as stream:
@@ -79,7 +87,7 @@ def gather(
             stream.write(kept.made + b"\n")
     left_out = home / "left_out.jsonl"
     with open(left_out, "wb") as stream:
-        for chunk in Spooled(spared) if where else ():
+        for chunk in Spooled(spared) if how.where else ():
             for (capture,) in chunk.groups:
                 stream.write(orjson.dumps(_told(capture)) + b"\n")
     return Gathered([*lines, found], [left_out], report, known is Revisits.ALL)
