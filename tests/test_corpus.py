@@ -287,7 +287,7 @@ def test_who_has_no_report_is_warned(tmp_path: Path) -> None:
     report = corpus.save_as_json(tmp_path / "o.jsonl")
     assert report.entries == 3 and said in report.problems[0].message
     (tmp_path / "o.cdx").write_text(" CDX N b a m s k r M S V g\nno capture\n")
-    with pytest.warns(UserWarning, match="1 lines of the metadata are no captures"):
+    with pytest.warns(UserWarning, match="that are no captures: 1"):
         assert Corpus.from_cdx(tmp_path / "o.cdx").count() == 0
 
 

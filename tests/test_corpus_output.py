@@ -264,6 +264,11 @@ def test_the_command(tmp_path: Path) -> None:
     assert out.startswith("5 captures of 5 that their metadata left; 5 records read, ")
     out, talk = dedupindex("corpus", cdx, "--where", "status == 1")
     assert (out, talk.strip()) == ("", "there is no such capture")
+    with cdx.open("a") as stream:
+        stream.write("this is no capture\n")
+    out, talk = dedupindex("corpus", cdx, "--where", "status == 404", status=7)
+    assert len(out.splitlines()) == 1
+    assert talk == "lines of the metadata that are no captures: 1\n"
     (tmp_path / "c.warc").unlink()
     out, talk = dedupindex("corpus", cdx, "--enrich", "mime", status=7)
     assert len(out.splitlines()) == 5

@@ -209,3 +209,9 @@ def warn(problems: Iterable[Problem]) -> None:
     for container, offset, message in problems:
         place = f"{container} at {offset}" if offset >= 0 else container
         say(f"warning: {place}: {message}")
+
+
+def warn_of_lines(refused: int) -> None:
+    """Say how many lines of a CDX were not read as captures."""
+    if refused:
+        say(f"lines of the metadata that are no captures: {refused:,}")

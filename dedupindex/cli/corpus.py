@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from dedupindex.cli.common import SPARK, Command, print_json, say, warn
+from dedupindex.cli.common import SPARK, Command, print_json, say, warn, warn_of_lines
 from dedupindex.cli.progress import shown
 from dedupindex.cli.where import any_index
 from dedupindex.cluster import connected
@@ -93,7 +93,8 @@ def command(sources: tuple[str, ...], **options: Any) -> int:
 
     Captures are filtered by their metadata, and only of those that are left are records read, each
     by its range. What is derived of a record stands in the output below what it was made of. What
-    fails is an error of its capture and stops nothing; the exit status is then 7.
+    fails is an error of its capture and stops nothing, and lines of a CDX that are no captures are
+    counted; the exit status is then 7.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave no file that is not whole
     if options["as_json"] and options["out"] is None:
@@ -192,8 +193,7 @@ def _tell(report: Report, out: Path | None, *, as_json: bool) -> int:
         )  # fmt: skip
     if not report.chosen:
         say("there is no such capture")
-    if report.refused:
-        say(singular(f"{report.refused:,} lines of the metadata are no captures"))
+    warn_of_lines(report.refused)
     for name, count in sorted(report.errors.items()):
         say(f"{name} failed for {count:,}, which have an error in its place")
-    return Damaged.exit_status if report.errors or report.problems else 0
+    return 0 if report.whole else Damaged.exit_status

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from dedupindex.cli.common import SPARK, Command, print_json, say, warn
+from dedupindex.cli.common import SPARK, Command, print_json, say, warn, warn_of_lines
 from dedupindex.cli.progress import shown
 from dedupindex.cli.where import any_index
 from dedupindex.corpus.apart import keep_apart
@@ -164,11 +164,12 @@ def command(
         print_json(report.as_json())
     else:
         _tell(report, wanted, out)
-    return Damaged.exit_status if gathered.report.errors or gathered.report.problems else 0
+    return 0 if gathered.report.whole else Damaged.exit_status
 
 
 def _warn(gathered: Extracted, *, doubt: bool) -> None:
     warn(gathered.problems)
+    warn_of_lines(gathered.refused)
     if doubt:
         say("--list: a CDX may leave revisits out, as wget's does, and then what they repeat is on "
             "the list: name the WARC files themselves, unless it has all of them")  # fmt: skip

@@ -35,9 +35,14 @@ class Report:
             "seconds": round(self.seconds, 3),
         }
 
+    @property
+    def whole(self) -> bool:
+        """Whether all that was asked for could be read."""
+        return not (self.errors or self.problems or self.refused)
+
     def told(self) -> str:
         """What is wrong with the sources, in a sentence."""
-        refused = f"{self.refused:,} lines of the metadata are no captures" if self.refused else ""
+        refused = f"lines of the metadata that are no captures: {self.refused:,}"
         first = f"{self.problems[0].container}: {self.problems[0].message}" if self.problems else ""
         more = f" (and {len(self.problems) - 1:,} problems more)" if len(self.problems) > 1 else ""
-        return "; ".join(filter(None, (refused, first + more)))
+        return "; ".join(filter(None, (refused * bool(self.refused), first + more)))
