@@ -114,13 +114,19 @@ def _row(values: tuple[int | str, ...]) -> str:
 
 @contextmanager
 def placed(target: Path) -> Iterator[Path]:
-    """A path beside `target` that DuckDB writes to; it goes to disk, then gets that name."""
+    """A path beside `target` that DuckDB writes to; it goes to disk, then gets that name.
+
+    Raises `DedupError` if what is written, or read for that, fails.
+    """
     beside = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         yield beside
         with open(beside, "rb") as stream:
             os.fsync(stream.fileno())
         os.replace(beside, target)
+    except duckdb.IOException as error:
+        beside.unlink(missing_ok=True)
+        raise DedupError(f"{target} cannot be written: {_first_line(error)}") from error
     except BaseException:
         beside.unlink(missing_ok=True)
         raise

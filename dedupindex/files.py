@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 from dedupindex.errors import BadInput, IndexBusy
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -23,11 +26,11 @@ def whole(path: Path, *, new: bool = False) -> Iterator[BinaryIO]:
     """As `write_whole`, for what comes piece by piece: `path` appears when the block ends well.
 
     What is `new` takes the place of nothing, not even of what somebody else has just written;
-    raises `BadInput`.
+    raises `BadInput`. `OSError` of a full disk has the name of the file.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with open(beside, "wb") as stream:
+        with writing(path), open(beside, "wb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
@@ -39,6 +42,17 @@ def whole(path: Path, *, new: bool = False) -> Iterator[BinaryIO]:
         beside.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Let an `OSError` of a full disk say what was written; of itself it names no file."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL and error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def taken(path: Path) -> BadInput:

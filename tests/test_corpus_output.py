@@ -7,7 +7,9 @@ import gzip
 import json
 import os
 import re
+import resource
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -20,6 +22,7 @@ import zstandard
 
 from dedupindex.cli import main
 from dedupindex.corpus import Corpus, Enrichment
+from dedupindex.database import working, write_parquet
 from dedupindex.errors import BadInput, BadSource, DedupError
 from dedupindex.processes import in_turn
 from dedupindex.tally import Seen
@@ -182,6 +185,7 @@ def test_one_line_for_what_is_wrong_with_many_records(tmp_path: Path) -> None:
     told = {problem.message.partition(":")[0]: problem.message for problem in report.problems}
     assert report.entries == 4 and len(told) == len(report.problems)
     assert told["no-refers-to-uri"].endswith(" (and 2 more)")
+    assert not any(".part" in message for message in told.values())
 
 
 def test_one_line_for_each_container_that_is_nowhere(tmp_path: Path) -> None:
@@ -220,6 +224,37 @@ def test_what_goes_into_no_warc(tmp_path: Path) -> None:
     assert "bin/convert" in report.problems[0].message
     assert (report.chosen, report.entries) == (2, 1)
     assert len(lines_of(tmp_path / "o.cdxj")) == 1
+
+
+def small_files() -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+
+
+@pytest.mark.parametrize("name", ["o.jsonl", "o.jsonl.gz", "o.parquet", "o.warc.gz"])
+def test_a_full_disk_is_told_with_the_file(tmp_path: Path, name: str) -> None:
+    pages = (Page(f"http://a.org/{n}", body=html("t", os.urandom(3000).hex())) for n in range(60))
+    words = ["corpus", archive(tmp_path / "a", *pages), "-o", tmp_path / name]
+    words += [] if name.endswith("warc.gz") else ["--enrich", "text"]
+    line = [sys.executable, "-m", "dedupindex", *map(str, words), "--jobs", "1"]
+    done = subprocess.run(line, preexec_fn=small_files, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (
+        3, f"dedupindex: {tmp_path / name}: File too large\n"
+    )  # fmt: skip
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_what_duckdb_cannot_write_is_told_with_the_file(tmp_path: Path) -> None:
+    with working(tmp_path, "100MB", 1) as (database, _):
+        rows = "SELECT hash(range) FROM range(200000)"
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, before[1]))
+        try:
+            with pytest.raises(DedupError, match=f"^{tmp_path}/o.parquet cannot be written: "):
+                write_parquet(database, rows, tmp_path / "o.parquet")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", ["o.jsonl.gz", "o.parquet", "o.cdxj", "o.warc.gz"])

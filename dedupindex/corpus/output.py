@@ -18,7 +18,7 @@ from dedupindex.corpus.report import Report
 from dedupindex.corpus.running import Kept, nested, nothing
 from dedupindex.database import from_json, working, write_parquet
 from dedupindex.errors import BadInput
-from dedupindex.files import whole
+from dedupindex.files import whole, writing
 from dedupindex.rewrite.cdxj import in_order
 
 WARC = ".warc.gz"
@@ -90,7 +90,7 @@ def as_parquet(corpus: Kepts, path: Path, report: Report) -> None:
     with working(beside, corpus.settings.memory, 0) as (database, home):
         rows = home / "rows"
         types, longest = dict(_KNOWN), _LEAST
-        with open(rows, "wb") as stream:
+        with writing(path), open(rows, "wb") as stream:
             for kept in corpus.kept(report, render=_row):
                 for name, value in orjson.loads(kept.made).items():
                     if name not in _KNOWN and value is not None:

@@ -67,7 +67,7 @@ def _found(written: Path, path: Path) -> Iterator[Problem]:
     found = _Firsts()
     for finding in Collection([written]).findings():
         if finding.level != REMARK:
-            told = f"{finding.reason}: {finding.message}"
+            told = f"{finding.reason}: {finding.message.replace(written.name, path.name)}"
             found.add(finding.reason, Problem(str(path), finding.offset, told))
     return found.problems()
 
