@@ -181,11 +181,13 @@ def test_one_line_for_what_is_wrong_with_many_records(tmp_path: Path) -> None:
     one = Page("http://a.org/", 1, html("original"))
     unnamed = {"Refers_To_Target_URI": None, "Refers_To_Date": None}  # as wget leaves them out
     more = [Page("http://a.org/", day, of=one, fields=unnamed) for day in (2, 3, 4)]
+    chained = {"Refers_To_Target_URI": b"http://a.org/", "Refers_To_Date": more[0].date}
+    more.append(Page("http://a.org/", 5, of=one, fields=chained))
     report = Corpus.from_cdx(archive(tmp_path, one, *more)).save_as_warc(tmp_path / "o.warc.gz")
     told = {problem.message.partition(":")[0]: problem.message for problem in report.problems}
-    assert report.entries == 4 and len(told) == len(report.problems)
+    assert report.entries == 5 and len(told) == len(report.problems)
     assert told["no-refers-to-uri"].endswith(" (and 2 more)")
-    assert not any(".part" in message for message in told.values())
+    assert f"it refers to a revisit: {tmp_path}/o.warc.gz at " in told["chained"]
 
 
 def test_one_line_for_each_container_that_is_nowhere(tmp_path: Path) -> None:
