@@ -27,6 +27,7 @@ from dedupindex.corpus.indexed import OfIndex
 from dedupindex.corpus.listed import OfLines
 from dedupindex.corpus.places import Places
 from dedupindex.corpus.planning import Step, parted
+from dedupindex.corpus.recognising import recognised
 from dedupindex.corpus.records import MOST
 from dedupindex.corpus.report import Report
 from dedupindex.corpus.running import (
@@ -41,7 +42,6 @@ from dedupindex.corpus.running import (
 )
 from dedupindex.corpus.standard import check_packages, makers_of, named
 from dedupindex.corpus.telling import Told, Work
-from dedupindex.corpus.told import told_by
 from dedupindex.database import followed, working
 from dedupindex.errors import BadInput
 from dedupindex.files import check_name
@@ -120,7 +120,7 @@ class Corpus:
         """Whichever of these it is that is named; a CDX server by the address of a whole query."""
         if len(sources) == 1 and is_server(str(sources[0])):
             return cls(OfServer(str(sources[0]), (), _texts(containers)))
-        return cls(told_by(_texts(sources), _texts(containers)))
+        return cls(recognised(_texts(sources), _texts(containers)))
 
     def having(self, **settings: Any) -> Corpus:
         """The same with other `Settings`."""

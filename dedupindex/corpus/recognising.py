@@ -16,7 +16,7 @@ from dedupindex.manifest.finding import find
 from dedupindex.remote import is_many, is_remote, local
 
 
-def told_by(sources: Sequence[str], places: Sequence[str]) -> Told:
+def recognised(sources: Sequence[str], places: Sequence[str]) -> Told:
     """What these are: an index, WACZ files, CDX and CDXJ files, or else WARC and ARC files.
 
     Where directories hold both, the WARC files tell, because nobody knows whether a CDX there is of
