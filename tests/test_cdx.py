@@ -240,9 +240,9 @@ def test_no_expression_takes_long(make_index: MakeIndex) -> None:
     web = served(
         make_index([capture(1, url.encode()), capture(2, b"http://a/" + b"a" * 3000)], BY_URL)
     )
-    start = time.monotonic()
+    start = time.process_time()
     assert lines(web, f"url={url}&filter=~url:.*a*b") == []
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
     assert lines(web, f"url={url}&filter=~url:(?:.*a|b)".replace("?:", "%3F:"))
     long = "http://a/" + "a" * 3000
     assert error(web.get(f"/cdx?url={long}&filter=~url:.*b")) == (400, "bad_query")

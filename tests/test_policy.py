@@ -128,9 +128,9 @@ def test_a_url_is_matched_whole_and_in_bounded_time() -> None:
     assert policy.applied(b"http://a/x", b"").never()
     assert not policy.applied(b"http://a/xy", b"").never()
     assert not policy.applied(b"http://a/" + b"x" * 3000, b"").never()
-    start = time.monotonic()
+    start = time.process_time()
     assert not policy.applied(b"http://" + b"a" * 1990, b"").never()
-    assert time.monotonic() - start < 1
+    assert time.process_time() - start < 1
 
 
 def test_the_rules_of_the_docs_are_rules() -> None:
