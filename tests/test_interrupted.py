@@ -13,9 +13,11 @@ import pytest
 from dedupindex.database import working
 
 _BUSY = """
-import hashlib, os, sys
+import hashlib, os, signal, sys
 from dedupindex import cli
 from dedupindex.processes import workers
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's "&" turns off
 
 def busy():
     os.write(1, b".")
@@ -33,6 +35,8 @@ import signal, sys
 from threading import Thread
 from dedupindex import cli
 from dedupindex.processes import workers
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's "&" turns off
 
 start = Thread.start
 
