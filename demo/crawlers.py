@@ -20,7 +20,7 @@ from demo.harvest import digest_of, fetch, now, write
 
 PATIENCE = 15.0  # seconds for an answer, on a machine that may be busy
 QUIET = 1.0  # seconds of rest after failures in a row
-WAIT, TRIES = 0.05, 200  # seconds, and how often, to wait for whom a payload was left to
+WAIT, TRIES = 0.05, 1200  # seconds, and how often, to wait for whom a payload was left to
 
 
 def connected(server: str, crawl: str = "") -> Client:

@@ -57,7 +57,7 @@ def fetch(url: str, port: int) -> tuple[bytes, bytes, bytes]:
     """Header block and body as they came, and the body without chunk framing."""
     parts = urlsplit(url)
     request = f"GET {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: close\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         connection.sendall(request.encode())
         reply = connection.makefile("rb").read()
     head, separator, body = reply.partition(b"\r\n\r\n")
@@ -76,7 +76,7 @@ def _without_chunks(body: bytes) -> bytes:
 def _ask(server: str, digest: str, url: str, outcome: Counter[str]) -> dict[str, str] | None:
     query = f"{server}/lookup?digest={quote(digest)}&url={quote(url, safe='')}"
     try:
-        with urlopen(Request(query), timeout=2) as reply:
+        with urlopen(Request(query), timeout=20) as reply:
             answer = json.load(reply)
     except (OSError, ValueError):
         outcome["not-looked-up"] += 1

@@ -17,10 +17,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 from dedupindex.index.address import Address
-from dedupindex.index.cql import Statement, connect
+from dedupindex.index.cql import Statement, connect, patiently
 
 VERSION = "5.0.9"
 PEERS = Path(__file__).resolve().parents[1] / ".peers"
@@ -230,8 +231,13 @@ class Ring:
         """Return when every node knows of all others: one that has just come is not counted yet."""
         others, count = Statement("SELECT count(*) FROM system.peers"), len(self.nodes) - 1
         end = time.monotonic() + DEADLINE
-        with closing(connect(Address.parse(self.address()))) as session:
-            while {session.execute(others)[0][0] for _ in range(4 * len(self.nodes))} != {count}:
+        address = Address.parse(self.address())
+        with closing(patiently(partial(connect, address))) as session:
+
+            def known() -> set[int]:
+                return {session.execute(others)[0][0] for _ in range(4 * len(self.nodes))}
+
+            while patiently(known) != {count}:
                 if time.monotonic() > end:
                     raise Failed("the nodes do not find each other")
                 time.sleep(0.2)
@@ -273,11 +279,12 @@ def ring(
 def _free_port(addresses: list[str]) -> int:
     """A port that is free on all addresses."""
     while True:
+        # Of those that the system gives to nobody who asks for any: it is some time until it is
+        # used, and longer until it is on the last address.
+        port = 20_000 + secrets.randbelow(12_000)
         with ExitStack() as stack:
-            first = stack.enter_context(socket.create_server((addresses[0], 0)))
-            port = int(first.getsockname()[1])
             try:
-                for address in addresses[1:]:
+                for address in addresses:
                     stack.enter_context(socket.create_server((address, port)))
             except OSError:
                 continue

@@ -59,9 +59,9 @@ def room() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def cassandra() -> Iterator[Ring]:
     """A cluster of one node, for all tests of this process."""
-    from tests.peers.cassandra import ring
+    from tests.peers.cassandra import PATIENCE, ring
 
-    with ring(1) as found:
+    with ring(1, timeout=PATIENCE) as found:
         yield found
 
 

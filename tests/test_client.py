@@ -36,7 +36,7 @@ from server.config import Config
 from server.live import LiveIndex
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
-from tests.test_server_live import serving
+from tests.test_server_live import DEADLINE, serving
 
 PAGE = "http://example.com/a"
 OLD, NEW = str(sha1(90)), str(sha1(1))
@@ -475,7 +475,7 @@ def test_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_async_over_the_wire(index: Path) -> None:
     async def crawl(url: str) -> AsyncClient:
-        async with AsyncClient(url, crawl="c") as client:
+        async with AsyncClient(url, crawl="c", timeout=DEADLINE, patience=DEADLINE) as client:
             await client.begin("c")
             assert isinstance(await client.lookup(OLD, PAGE), Hit)
             claim = await client.claim(NEW, PAGE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from contextlib import closing
 from dataclasses import replace
@@ -130,6 +131,7 @@ def test_what_stands_at_a_place_is_what_metadata_say(tmp_path: Path) -> None:
 def test_few_containers_are_open_at_a_time(tmp_path: Path) -> None:
     pages = [Page(f"http://a.org/{n}", 1, html("x"), file=f"{n}.warc.gz") for n in range(60)]
     archive(tmp_path, *pages)
+    gc.collect()  # or files that tests before have left open are closed meanwhile
     before = len(os.listdir("/proc/self/fd"))
     with closing(Containers()) as containers:
         for page in pages:

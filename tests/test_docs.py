@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import subprocess
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 from dedupindex import errors
 from dedupindex.cli import COMMANDS
 from dedupindex.errors import DedupError
+from tests.ports import free_port
 
 ROOT = Path(__file__).parent.parent
 DOCS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
@@ -21,7 +21,7 @@ DOCS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 _MINUTES = "The first ten minutes"
 _FEW = {"What researchers want of it": 2, "Any other files": 4}  # commands
 _NOT_HERE = ("wget ", "bin/export --redis")  # need the web, a Redis
-_AWAIT = 'for _ in {1..300}; do curl -s "$server/healthz" && break; sleep 0.1; done\n'
+_AWAIT = 'for _ in {1..900}; do curl -s "$server/healthz" && break; sleep 0.1; done\n'
 
 ELSEWHERE = {  # of every command, of curl, of the crawlers that the docs set up
     "--help",
@@ -150,9 +150,7 @@ def test_what_the_readme_shows_works_as_typed(section: str, tmp_path: Path) -> N
     shutil.copy(tmp_path / "my-warcs" / "example.warc.gz", tmp_path / "my-warcs" / "again.warc.gz")
     for folder in ("bin", "conf"):
         (tmp_path / folder).symlink_to(ROOT / folder)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     script = "\n".join(typed).replace("curl ", "curl -sS --fail ").replace("8484", port)
     begun = f" 2>log &\nserver=http://127.0.0.1:{port}\n{_AWAIT}"
     script = re.sub(r" &$", begun, script, flags=re.MULTILINE)

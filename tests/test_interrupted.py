@@ -74,13 +74,13 @@ def test_processes_at_work_end_with_their_parent_and_say_nothing() -> None:
         assert process.stdout is not None
         assert process.stdout.read(1) == b"."
         os.killpg(process.pid, signal.SIGINT)
-        _, talk = process.communicate(timeout=30)  # until nobody has these pipes any more
+        _, talk = process.communicate(timeout=120)  # until nobody has these pipes any more
     assert (process.returncode, talk) == (130, b"dedupindex: interrupted\n")
 
 
 def test_processes_that_are_interrupted_while_they_begin() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", _BEGINNING], capture_output=True, timeout=30, check=False
+        [sys.executable, "-c", _BEGINNING], capture_output=True, timeout=120, check=False
     )
     assert (done.returncode, done.stderr) == (130, b"dedupindex: interrupted\n")
 
@@ -91,6 +91,6 @@ def test_who_calls_a_command_from_python_goes_on() -> None:
     done = subprocess.run(
         [sys.executable, "-c", script.replace(").result()", "); raise KeyboardInterrupt")
          .replace("sys.exit(", "print(")],
-        capture_output=True, timeout=30, check=False,
+        capture_output=True, timeout=120, check=False,
     )  # fmt: skip
     assert b"130" in done.stdout, done.stderr

@@ -276,12 +276,18 @@ def test_a_killed_run_goes_on(sources: Path, tmp_path: Path) -> None:
     )
     top = tmp_path / "m"
     command = [sys.executable, "-m", "dedupindex", "manifest", str(sources), "-o", str(top)]
-    process = subprocess.Popen([*command, "--jobs", "2"], cwd=ROOT, start_new_session=True)
+    process = subprocess.Popen(
+        [*command, "--jobs", "2"], cwd=ROOT, start_new_session=True, stdout=subprocess.PIPE
+    )
     journal = top / "containers.jsonl"
-    while process.poll() is None and not (journal.exists() and journal.stat().st_size):
-        time.sleep(0.001)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    with process:
+        while process.poll() is None and not (journal.exists() and journal.stat().st_size):
+            time.sleep(0.001)
+        assert process.poll() is None, "it was killed too late to be of any meaning"
+        os.killpg(process.pid, signal.SIGKILL)
+        # Until nobody has the pipe: a process of the group that is not quite dead has the
+        # manifest's lock, too.
+        process.communicate()
     done = subprocess.run([*command, "--json"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)

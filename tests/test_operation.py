@@ -36,7 +36,7 @@ from tests.captures import capture, sha1
 from tests.conftest import MakeIndex, need
 from tests.test_cli import dedupindex
 from tests.test_crawls_live import report, send
-from tests.test_server_live import DEADLINE, PAGE, question, serving, until
+from tests.test_server_live import DEADLINE, PAGE, await_line, question, serving, until
 
 WORD = "word of the key"
 
@@ -198,12 +198,11 @@ def test_who_asks_too_often_is_told_to_wait_and_stores(make_index: MakeIndex) ->
     index = make_index([capture(1, PAGE)])
     token = dedupindex("token", index, "--add", "a")[0].strip()
     with serving(index, "--rate-limit", "1", "--workers", "1") as server:
-        statuses = [server.get(question(1))[0] for _ in range(7)]
-        assert statuses[:5] == [200] * 5 and 429 in statuses[5:]
+        assert [server.get(question(1))[0] for _ in range(5)] == [200] * 5
+        assert until(lambda: server.get(question(1))[0] == 429)
         address = f"http://127.0.0.1:{server.port}"
-        refused = until(lambda: httpx.get(address + question(1)).status_code == 429)
-        assert refused
-        answer = httpx.get(address + question(1))
+        answers = (httpx.get(address + question(1)) for _ in range(100))
+        answer = next(one for one in answers if one.status_code == 429)  # of a slow machine one is
         assert answer.json()["error"]["code"] == "rate_limited"
         assert int(answer.headers["Retry-After"]) >= 1
         # Another client is another matter, and who watches is not counted.
@@ -211,7 +210,7 @@ def test_who_asks_too_often_is_told_to_wait_and_stores(make_index: MakeIndex) ->
         assert all(server.get("/healthz")[0] == 200 for _ in range(20))
         assert 'dedupindex_errors_total{code="rate_limited"}' in server.get("/metrics")[1].decode()
         with Client(address) as client:
-            assert isinstance(client.lookup(str(sha1(2))), NotAsked)
+            assert until(lambda: isinstance(client.lookup(str(sha1(2))), NotAsked))
 
 
 def test_a_report_that_came_too_often_is_kept_for_later() -> None:
@@ -242,7 +241,7 @@ SLOW = (
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 def test_senders_that_stall_are_cut_off(tls: bool, make_index: MakeIndex, tmp_path: Path) -> None:
-    options = ["--workers", "1", "--body-timeout", "2"]
+    options = ["--workers", "1", "--body-timeout", "5"]  # in which all of them can be begun
     wrap = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     wrap.check_hostname, wrap.verify_mode = False, ssl.CERT_NONE
     if tls:
@@ -275,7 +274,7 @@ def test_a_stalled_body_costs_others_nothing(make_index: MakeIndex) -> None:
     head = HEAD + b"Content-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
     pause = threading.Event()
     with (
-        serving(make_index([]), "--workers", "1", "--body-timeout", "1") as server,
+        serving(make_index([]), "--workers", "1", "--body-timeout", "4") as server,
         socket.create_connection(("127.0.0.1", server.port), DEADLINE) as stalled,
         socket.create_connection(("127.0.0.1", server.port), DEADLINE) as moving,
         stalled.makefile("rb") as error,
@@ -286,7 +285,7 @@ def test_a_stalled_body_costs_others_nothing(make_index: MakeIndex) -> None:
         stalled.sendall(SLOW[-1])
         for _ in range(12):
             moving.sendall(b"%x\r\n%b\r\n" % (len(piece), piece))
-            pause.wait(0.25)
+            pause.wait(0.5)
         moving.sendall(b"0\r\n\r\n")
         assert answer.readline().split()[1] == b"200"
         assert error.readline().split()[1] == b"408"
@@ -340,7 +339,7 @@ def test_who_waits_for_an_answer_is_not_cut_off_for_another() -> None:
 def test_a_body_may_take_long_if_it_moves(make_index: MakeIndex) -> None:
     piece = (json.dumps({"digest": str(sha1(1))}).encode() + b"\n") * 2000
     with (
-        serving(make_index([capture(1)]), "--workers", "1", "--body-timeout", "1") as server,
+        serving(make_index([capture(1)]), "--workers", "1", "--body-timeout", "3") as server,
         socket.create_connection(("127.0.0.1", server.port), DEADLINE) as stream,
         stream.makefile("rb") as answer,
     ):
@@ -348,14 +347,14 @@ def test_a_body_may_take_long_if_it_moves(make_index: MakeIndex) -> None:
             b"POST /lookup HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
             b"Content-Type: application/x-ndjson\r\n\r\n"
         )
-        ended = time.monotonic() + 3
-        while time.monotonic() < ended:
+        for number in range(14):
             stream.sendall(b"%x\r\n%b\r\n" % (len(piece), piece))
-            for _ in range(1000):
-                while b"duplicate" not in answer.readline():
-                    pass
+            # Nearly as many as are sent, or in the end both would wait for the other to read.
+            for _ in range(1900 if number else 500):
+                await_line(answer, b"duplicate")
+            time.sleep(0.5)
         stream.sendall(b"0\r\n\r\n")
-        assert until(lambda: answer.readline() == b"0\r\n")
+        assert any(line == b"0\r\n" for line in answer)
 
 
 def test_lines_that_break_off_end_with_an_error(make_index: MakeIndex) -> None:

@@ -14,6 +14,8 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -140,33 +142,33 @@ def sweep(work: Callable[[], Told], number: int, *, once: bool, step: int) -> It
 )
 def test_a_disk_that_is_full_or_fails(made: Made, number: int, once: bool) -> None:
     """99: the sources are as they were or done, it is said, and the next run goes on."""
-    count = 0
+    turns = 0
     for told in sweep(lambda: made.rewrite("--jobs", "1"), number, once=once, step=5):
-        count += 1
+        turns += 1
         if told.status:
             assert told.status in (3, 7) and os.strerror(number) in told.err, told.err
         made.check_safe()
-        if count % 2:
+        if turns % 2:
             assert made.rewrite().status == 0
             made.check_done()
         assert made.undo().status == 0
         made.check_undone()
-    assert count > 10
+    assert turns > 10
     assert made.undo().status == 0
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 def test_undoing_on_a_disk_that_is_full_or_fails(made: Made, number: int) -> None:
     assert made.rewrite().status == 0
-    count = 0
+    turns = 0
     for _ in sweep(lambda: made.undo("--jobs", "1"), number, once=False, step=3):
-        count += 1
+        turns += 1
         made.check_safe()
         assert made.undo().status == 0
         made.check_undone()
         assert made.rewrite().status == 0
     made.check_undone()
-    assert count > 3
+    assert turns > 3
 
 
 def test_writes_that_write_only_a_part(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +227,8 @@ def killed(work: Callable[[], Told], seconds: float, *, worker: bool = False) ->
     if worker:
         text = Path(f"/proc/{child}/task/{child}/children").read_text().split()
         victim = int(text[0]) if text else child
-    os.kill(victim, signal.SIGKILL)
+    with suppress(ProcessLookupError):  # a worker may have come to its end just now
+        os.kill(victim, signal.SIGKILL)
     status = os.waitpid(child, 0)[1]
     if worker and victim != child:
         assert os.waitstatus_to_exitcode(status) in (0, 3), "it says that one was killed"
@@ -234,7 +237,7 @@ def killed(work: Callable[[], Told], seconds: float, *, worker: bool = False) ->
 
 def patiently(work: Callable[[], Told]) -> Told:
     """Run a command as soon as the processes of the last are gone."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while (told := work()).status == 75 or "another process" in told.err:
         assert time.monotonic() < deadline, told.err
     return told
@@ -247,7 +250,10 @@ def test_kill_9_at_random_moments(large: Made) -> None:
     assert large.rewrite().status == 0
     duration = time.monotonic() - begin
     large.undo()
-    for turn in range(KILLS):
+    for turn in count():
+        if turn >= KILLS and hits > KILLS / 3:
+            break
+        assert turn < 5 * KILLS, hits  # what is measured beside others may take far less alone
         moment = random.random() * duration
         hits += killed(large.rewrite, moment, worker=turn % 5 == 4)
         large.check_safe()
@@ -264,7 +270,6 @@ def test_kill_9_at_random_moments(large: Made) -> None:
             large.check_safe()
         assert patiently(large.undo).status == 0
         large.check_undone()
-    assert hits > KILLS / 3
 
 
 def test_bin_dedup_is_killed_at_random_moments(large: Made) -> None:

@@ -41,7 +41,7 @@ class Browser:
         wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
         made = self._ask("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
         self._path = f"/session/{made['sessionId']}"
-        self._ask("POST", "/timeouts", {"implicit": 10_000})  # that it looks for an element
+        self._ask("POST", "/timeouts", {"implicit": 30_000})  # that it looks for an element
 
     def _ask(self, method: str, path: str, content: Any = None) -> Any:
         with closing(HTTPConnection("127.0.0.1", self._port, timeout=_DEADLINE)) as connection:

@@ -13,7 +13,9 @@ from demo import nodes
 from demo.nodes import DEADLINE, Ring
 from tests.conftest import need
 
-__all__ = ["DEADLINE", "Keyspaces", "Ring", "ring"]
+__all__ = ["DEADLINE", "PATIENCE", "Keyspaces", "Ring", "ring"]
+
+PATIENCE = 20  # seconds that a node has for an answer: others may keep the machine busy
 
 
 @contextmanager
@@ -57,7 +59,7 @@ class Keyspaces:
         self.spoiled: set[str] = set()  # addresses that are not used again
 
     def __enter__(self) -> Keyspaces:
-        self._session = connect(Address.parse(self._ring.address()))
+        self._session = patiently(partial(connect, Address.parse(self._ring.address())))
         return self
 
     def __exit__(self, *_: object) -> None:

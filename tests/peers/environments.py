@@ -25,7 +25,7 @@ from tests.conftest import need
 ROOT = Path(__file__).resolve().parents[2]
 PEERS = ROOT / ".peers"
 COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy"
-DEADLINE = 60.0  # seconds after which a peer that does nothing has failed the test
+DEADLINE = 180.0  # seconds after which a peer that does nothing has failed the test
 
 # setuptools: both still import pkg_resources, which is gone since 82.
 WARCPROX = ("warcprox==2.13.1", "httpx>=0.28", "setuptools<81")

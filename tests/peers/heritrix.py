@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import random
 import re
 import shutil
-import socket
 import ssl
 import subprocess
 import sys
@@ -24,28 +24,35 @@ from urllib.parse import unquote
 from warcio.archiveiterator import ArchiveIterator
 
 from tests.conftest import need
+from tests.ports import free_port
 
 VERSION = "3.13.0"
 PEERS = Path(__file__).resolve().parents[2] / ".peers"
 UNPACK = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:unpack"
-DEADLINE = 120.0  # seconds after which a crawl has failed
+DEADLINE = 300.0  # seconds after which a crawl has failed
 
 
 def heritrix_home() -> Path:
     """Where Heritrix is unpacked, fetched from Maven Central the first time."""
     home = PEERS / f"heritrix-{VERSION}"
     need("java", found=shutil.which("java") is not None)
-    if not home.exists():
-        need("mvn", found=shutil.which("mvn") is not None)
-        PEERS.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=PEERS) as folder:
-            words = ["mvn", "-q", "-B", UNPACK, f"-DoutputDirectory={folder}"]
-            artifact = f"-Dartifact=org.archive.heritrix:heritrix:{VERSION}:tar.gz:dist"
-            # It leaves an empty directory where it runs.
-            done = subprocess.run([*words, artifact], cwd=folder, stdout=subprocess.DEVNULL)
-            need(f"Heritrix {VERSION} (from Maven Central)", found=done.returncode == 0)
-            (Path(folder) / home.name).rename(home)
+    PEERS.mkdir(exist_ok=True)
+    with open(PEERS / ".heritrix.lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # tests run side by side
+        if not home.exists():
+            _fetch(home)
     return home
+
+
+def _fetch(home: Path) -> None:
+    need("mvn", found=shutil.which("mvn") is not None)
+    with tempfile.TemporaryDirectory(dir=PEERS) as folder:
+        words = ["mvn", "-q", "-B", UNPACK, f"-DoutputDirectory={folder}"]
+        artifact = f"-Dartifact=org.archive.heritrix:heritrix:{VERSION}:tar.gz:dist"
+        # It leaves an empty directory where it runs.
+        done = subprocess.run([*words, artifact], cwd=folder, stdout=subprocess.DEVNULL)
+        need(f"Heritrix {VERSION} (from Maven Central)", found=done.returncode == 0)
+        (Path(folder) / home.name).rename(home)
 
 
 class Page(NamedTuple):
@@ -211,8 +218,7 @@ class Heritrix:
     @contextmanager
     def running(self, job: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
         """The process that runs a job, and the port of Heritrix's own interface."""
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         words = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", f"-Dheritrix.home={self._folder}"]
         words += ["-cp", self._jars, "org.archive.crawler.Heritrix", "-a", "admin:admin"]
         words += ["-b", "127.0.0.1", "-p", str(port), "-j", str(job.parent), "-r", job.name]

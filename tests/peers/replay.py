@@ -21,6 +21,7 @@ from typing import NamedTuple
 from warcio.archiveiterator import ArchiveIterator
 
 from tests.peers.environments import DEADLINE, PYWB, environment, running
+from tests.ports import free_port
 
 
 class Record(NamedTuple):
@@ -121,13 +122,6 @@ def check_references(found: list[Record], *, by_id_only: bool = False) -> int:
             named = (revisit.refers_to_url, revisit.refers_to_date)
             assert named == (original.url, original.date)
     return len(revisits)
-
-
-def free_port() -> int:
-    """A port that nobody listens at now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 def listening(port: int) -> bool:

@@ -15,6 +15,7 @@ from tests.peers.environments import PEERS, ROOT
 SPARK = "pyspark==4.3.0"
 MASTER = "local-cluster[2,1,1024]"  # two executors, each a process of its own with a core
 DEADLINE = 600.0  # seconds
+_BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # half the time of what lives for a minute
 
 
 def spark() -> dict[str, str]:
@@ -36,7 +37,11 @@ def spark() -> dict[str, str]:
             need(f"Spark (from PyPI: {done.stderr.strip()[-200:]})", found=not done.returncode)
             stamp.write_text(SPARK)
     paths = [str(home), str(ROOT), os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "JAVA_TOOL_OPTIONS": _BRIEF,
+    }
 
 
 def on_spark(code: str, *arguments: str | Path) -> subprocess.Popen[str]:

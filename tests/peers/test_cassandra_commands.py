@@ -21,8 +21,9 @@ from dedupindex.crawls import life
 from dedupindex.crawls.captures import add
 from dedupindex.crawls.store import Writing, make_store
 from dedupindex.errors import BadInput, IndexExists, IndexUnavailable, SettingsConflict
-from dedupindex.index import open_index
-from dedupindex.index.cql import Row, Statement
+from dedupindex.index import adopt, open_index
+from dedupindex.index.address import Address
+from dedupindex.index.cql import Row, Statement, patiently
 from dedupindex.index.cql_driver import DriverSession
 from dedupindex.index.identity import Settings, read_identity
 from server.app import create_app
@@ -31,7 +32,7 @@ from server.live import LiveIndex
 from tests.captures import capture
 from tests.captures import sha1 as sha1_of
 from tests.conftest import MakeIndex
-from tests.peers.cassandra import Keyspaces, Ring
+from tests.peers.cassandra import PATIENCE, Keyspaces, Ring
 from tests.test_benchmarks import bench
 from tests.test_server_live import serving, until
 
@@ -114,7 +115,7 @@ def test_an_index_is_built_added_to_and_asked_by_its_address(
     assert (stats["engine"], stats["bytes"]) == (address, None)
     assert "captures                            30\n" in run("index", "--stats", address)[1]
     assert json.loads(run("index", "--check", "--json", "--engine", address)[1])["ok"]
-    for words in ([address], ["--engine", address], [address + "&timeout=3"]):
+    for words in ([address], ["--engine", address], [address + "&driver=acsylla"]):
         out = run("lookup", *words, "--digest", f"sha1:{label(25)}", "--json")[1]
         assert json.loads(out)["duplicate"] is True, words
     (tmp_path / "state.txt").write_text("".join(json.dumps(asked(n)) + "\n" for n in range(40)))
@@ -276,12 +277,21 @@ def test_a_batch_waits_for_the_cluster_a_few_times_only(
         assert 0 < len(waits) < 50, kind
 
 
+def impatient(address: str, folder: Path) -> tuple[Path, str]:
+    """A directory that stands for an index that is there, and its address, with three seconds."""
+    home = folder / "impatient"
+    home.mkdir()
+    soon = address.replace(f"timeout={PATIENCE}", "timeout=3")
+    assert soon != address
+    patiently(partial(adopt, home, Address.parse(soon)))
+    return home, soon
+
+
 def test_no_outage_is_answered_as_new(
     address: str, run: Run, tmp_path: Path, cassandra: Ring
 ) -> None:
-    address += "&timeout=3"
     assert run("index", cdx(tmp_path, 0, 300), address)[0] == 0
-    [index] = (tmp_path / "state" / "dedupindex").iterdir()
+    index, address = impatient(address, tmp_path)
     live = LiveIndex(index)
     live.refresh()
     web = create_app(Config(index), live).test_client()
@@ -289,14 +299,20 @@ def test_no_outage_is_answered_as_new(
     lookups = {"lookups": [asked(n) for n in range(310)]}
     lines = "".join(json.dumps(asked(n)) + "\n" for n in range(290, 310))
 
-    def answers() -> None:
-        assert web.get(query).get_json()["match"] == "exact_url"
-        found = web.post("/lookup", data=json.dumps(lookups), headers=JSON).get_json()["answers"]
-        assert [one["duplicate"] for one in found] == [True] * 300 + [False] * 10
+    def answers() -> bool:
+        """Whether all is answered; a busy node may be too slow, but nothing is ever wrong."""
+        one = web.get(query)
+        many = web.post("/lookup", data=json.dumps(lookups), headers=JSON)
         body = web.post("/lookup", data=lines, headers=LINES).get_data(as_text=True)
+        if 503 in (one.status_code, many.status_code) or "index_unavailable" in body:
+            return False
+        assert one.get_json()["match"] == "exact_url"
+        found = many.get_json()["answers"]
+        assert [one["duplicate"] for one in found] == [True] * 300 + [False] * 10
         assert body.count('"duplicate":true') == body.count('"duplicate":false') == 10
+        return True
 
-    answers()
+    assert until(answers)
     with cassandra.nodes[0].hanging():
         for path in (query, "/readyz", "/lookup?digest=sha1:" + label(999)):
             response = web.get(path)
@@ -309,21 +325,27 @@ def test_no_outage_is_answered_as_new(
         words = ["--digest", f"sha1:{label(999)}"]
         assert run("lookup", address, *words)[0] == IndexUnavailable.exit_status
         live.refresh()
-    assert until(lambda: web.get(query).status_code == 200)  # the driver has given the node up
-    answers()
+    assert until(answers)  # the driver has given the node up
 
 
 def test_a_server_on_a_cluster(address: str, run: Run, tmp_path: Path, cassandra: Ring) -> None:
     """As a process with workers of its own, which take crawls' reports, too."""
-    address += "&timeout=3"
     assert run("index", cdx(tmp_path, 0, 50), address)[0] == 0
-    [home] = (tmp_path / "state" / "dedupindex").iterdir()
-    with serving(home, "--workers", "2", "--engine", address) as server:
+    home, soon = impatient(address, tmp_path)
+    with serving(home, "--workers", "2", "--engine", soon) as server:
         assert server.ready["captures"] == 50
 
-        def get(number: int) -> tuple[int, Any]:
+        def once(number: int) -> tuple[int, Any]:
             status, body = server.get("/lookup?" + urlencode(asked(number)))
             return status, json.loads(body)
+
+        def get(number: int) -> tuple[int, Any]:
+            """The first answer that is one: a busy node may be too slow."""
+            found = [once(number)]
+            assert found[0][0] != 503 or until(
+                lambda: found.append(once(number)) or found[-1][0] != 503  # type: ignore[func-returns-value]
+            )
+            return found[-1]
 
         assert get(7)[1]["match"] == "exact_url"
         assert get(60)[1] == {"duplicate": False}
@@ -331,9 +353,9 @@ def test_a_server_on_a_cluster(address: str, run: Run, tmp_path: Path, cassandra
         assert get(60)[1]["match"] == "exact_url"  # at once, in every worker
         assert json.loads(server.get("/stats")[1])["captures"] == 70
         with cassandra.nodes[0].hanging():
-            assert [get(number)[0] for number in (7, 99)] == [503, 503]
+            assert [once(number)[0] for number in (7, 99)] == [503, 503]
             assert server.get("/healthz")[0] == 200
-        assert until(lambda: all(get(7)[0] == 200 for _ in range(20)))  # of both workers
+        assert until(lambda: all(once(7)[0] == 200 for _ in range(20)))  # of both workers
         assert get(99)[1] == {"duplicate": False}
 
 

@@ -6,6 +6,7 @@ What a crawl is by itself, `tests/test_crawls.py` and its neighbours try on ever
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from functools import partial
@@ -184,13 +185,13 @@ def test_a_claim_that_ends_by_itself_is_free(server: Servers) -> None:
     begin(other, "b")
 
     def short(writing: Writing) -> tuple[Claim, bool]:
-        return claims.claim(writing, writing.crawl("a"), sha1(1), 1000, 1)
+        return claims.claim(writing, writing.crawl("a"), sha1(1), 1000, 8)
 
     assert one.write(short)[1]
     assert not claim(other, 1, "b")[1]
     with other.reading() as reading:
-        while list(reading.claims(b"\x02" + sha1(1).raw)):  # its time to live is a second
-            pass
+        while list(reading.claims(b"\x02" + sha1(1).raw)):  # its time to live is eight seconds
+            time.sleep(0.1)
     assert claim(other, 1, "b")[1]
 
 

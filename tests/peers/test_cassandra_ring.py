@@ -42,7 +42,7 @@ OWN = "http://example.com/a"
 
 @pytest.fixture(scope="module")
 def three() -> Iterator[Ring]:
-    with ring(3) as found:
+    with ring(3, timeout=12) as found:
         yield found
 
 
@@ -187,7 +187,7 @@ def test_a_node_is_killed_while_others_look_up_and_write(nodes: Ring, tmp_path: 
         answer = web.post("/lookup", data=lookups, headers=JSON)
     found = [one["duplicate"] for one in answer.get_json()["answers"]]
     assert found == [True, True, False]
-    done(command("index", "--add", cdx(tmp_path, 0, 10, "more"), index))
+    patient("index", "--add", cdx(tmp_path, 0, 10, "more"), index)
     found = json.loads(patient("index", "--check", "--json", index))
     assert found["ok"] and found["captures"] == FIRST + MORE
 

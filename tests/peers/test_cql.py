@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from dedupindex.index.cql import (
     Use,
     conditionally,
     connect,
+    patiently,
 )
 from dedupindex.index.identity import Identity, Settings
 from tests.peers.cassandra import DEADLINE, Ring
@@ -157,15 +159,15 @@ def test_a_node_that_hangs_is_an_outage_and_recovers(
     driver: str, cassandra: Ring, keyspace: str
 ) -> None:
     address = Address.parse(cassandra.address(keyspace, driver=driver, timeout=2))
-    with closing(connect(address)) as cql:
+    with closing(patiently(partial(connect, address))) as cql:
         hang_and_recover(cql, driver.encode(), f"{keyspace}.t", cassandra)
 
 
 def hang_and_recover(cql: Session, key: bytes, table: str, cassandra: Ring) -> None:
     get = Statement(f"SELECT v FROM {table} WHERE k = ? AND n = ?")
     insert = put(table, "IF NOT EXISTS")
-    cql.execute(get, key, 1)  # both are prepared now
-    cql.execute(insert, key, 1, b"v")
+    patiently(partial(cql.execute, get, key, 1))  # both are prepared now
+    patiently(partial(cql.execute, insert, key, 1, b"v"))
     with cassandra.nodes[0].hanging():
         began = time.monotonic()
         with pytest.raises(IndexUnavailable):
@@ -198,7 +200,7 @@ def test_a_node_of_an_unknown_name_is_an_outage(driver: str) -> None:
 
 
 def test_a_session_is_shared_and_ends_with_the_last(cassandra: Ring, keyspace: str) -> None:
-    address = Address.parse(cassandra.address(keyspace, timeout=3))
+    address = Address.parse(cassandra.address(keyspace, timeout=19))  # as no other
     get = Statement("SELECT release_version FROM system.local")
     one, other = connect(address), connect(address)
     one.close()

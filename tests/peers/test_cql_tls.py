@@ -15,7 +15,7 @@ from dedupindex.errors import BadInput, IndexUnavailable
 from dedupindex.index.address import AUTHORITY, CERTIFICATE, KEY, Address
 from dedupindex.index.cql import Statement, connect
 from dedupindex.index.cql_tls import context, trust
-from tests.peers.cassandra import Ring, ring
+from tests.peers.cassandra import PATIENCE, Ring, ring
 from tests.test_operation import certificate
 
 pytestmark = pytest.mark.peer
@@ -54,7 +54,7 @@ def encrypted(files: dict[str, str]) -> Iterator[Ring]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in files.items():
             patch.setenv(name, value)
-        with ring(1, settings, tls="node") as found:
+        with ring(1, settings, tls="node", timeout=PATIENCE) as found:
             yield found
 
 
@@ -85,7 +85,7 @@ def test_a_certificate_of_another_node_is_not_believed(
         threading.Thread(target=_shake_hands, args=(listener, cert, key), daemon=True).start()
         port = listener.getsockname()[1]
         with pytest.raises(IndexUnavailable, match="IP address mismatch"):
-            connect(Address.parse(f"cassandra://127.0.0.1:{port}/k?tls=node&timeout=2"))
+            connect(Address.parse(f"cassandra://127.0.0.1:{port}/k?tls=node&timeout=20"))
     asked = trust(Address.parse("cassandra://a/k?tls=node"), {AUTHORITY: str(cert)})
     assert asked is not None and context(asked).check_hostname
     assert context(asked).verify_mode is ssl.CERT_REQUIRED

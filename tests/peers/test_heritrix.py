@@ -26,7 +26,16 @@ from dedupindex.index import open_index
 from dedupindex.lookup import Query, find
 from tests.peers import replay
 from tests.peers.environments import JWARC, jar
-from tests.peers.heritrix import Crawl, Heritrix, Page, Record, Site, heritrix_home, tell
+from tests.peers.heritrix import (
+    DEADLINE,
+    Crawl,
+    Heritrix,
+    Page,
+    Record,
+    Site,
+    heritrix_home,
+    tell,
+)
 from tests.peers.proof import proved, remarks
 from tests.test_cli import dedupindex
 from tests.test_server_live import Running, serving, until
@@ -375,10 +384,10 @@ class _Stub(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.asked.append(self.path)
         if self.path.endswith("/commit") and self.asked.count(self.path) == 1:
-            self.released.wait(60)
+            self.released.wait(2 * DEADLINE)
         lookups = sum(path.startswith("/lookup") for path in self.asked)
         if lookups > 4 and self.command == "GET":
-            self.released.wait(60)
+            self.released.wait(2 * DEADLINE)
         status = [204, 429, 409, 204][lookups] if lookups <= 3 else 503
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
         self.send_response(200 if self.command == "POST" else status)
@@ -419,7 +428,7 @@ def test_a_server_that_says_503_and_then_hangs(heritrix: Heritrix, site: Site) -
         server.shutdown()
         server.server_close()
     taken = time.monotonic() - started
-    assert taken < 60  # what hangs would hang for a minute
+    assert taken < DEADLINE  # what hangs would hang for twice as long
     assert of_kind(all_stored(site, crawl), "revisit") == []
     asked = [path for path in stub.asked if path.startswith("/lookup")]
     # Two refused, one answered, one 503, and at most one for each second in which it is quiet.
@@ -439,10 +448,10 @@ def test_a_crawl_that_is_terminated_is_taken_back(
     def hold(path: str) -> None:
         if path == "/story.html":
             reached.set()
-            go_on.wait(60)
+            go_on.wait(DEADLINE)
 
     def terminate(port: int) -> None:
-        assert reached.wait(60)
+        assert reached.wait(DEADLINE)
         tell(port, "ended", "terminate")
         go_on.set()
 

@@ -20,16 +20,14 @@ pytestmark = pytest.mark.peer
 ALL = [*PAGES, *COPIES]
 # What it never asks of: bodies whose length it does not know, or under 256 bytes.
 UNASKED = {path for path, page in PAGES.items() if page.chunked or len(page.body) < 256}
-TIMEOUTS = (
-    "-Dsun.net.client.defaultConnectTimeout=2000",
-    "-Dsun.net.client.defaultReadTimeout=2000",
-)
+TIMEOUTS = ("-Dsun.net.client.defaultConnectTimeout={}", "-Dsun.net.client.defaultReadTimeout={}")
 
 
-def jwarc(*words: object, folder: Path, status: int = 0) -> str:
-    """Runs jwarc; gives what it says."""
+def jwarc(*words: object, folder: Path, status: int = 0, patience: int = 60_000) -> str:
+    """Runs jwarc, which waits so many milliseconds for a server; gives what it says."""
+    timeouts = [one.format(patience) for one in TIMEOUTS]
     done = subprocess.run(
-        ["java", "-XX:TieredStopAtLevel=1", *TIMEOUTS, "-jar", jar(JWARC), *map(str, words)],
+        ["java", "-XX:TieredStopAtLevel=1", *timeouts, "-jar", jar(JWARC), *map(str, words)],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -96,7 +94,9 @@ def test_in_an_outage_it_leaves_a_file_as_it_is(
     url, front.sickness, front.well_for = front.url, sickness, 2
     if sickness == "down":
         url = f"http://127.0.0.1:{free_port()}"
-    said = jwarc("dedupe", "--cdx-server", f"{url}/cdx", "two.warc.gz", folder=tmp_path, status=1)
+    patience = 5000 if sickness == "silent" else 60_000
+    words = ("dedupe", "--cdx-server", f"{url}/cdx", "two.warc.gz")
+    said = jwarc(*words, folder=tmp_path, status=1, patience=patience)
     assert "Failed to dedupe two.warc.gz" in said
     assert [path.name for path in tmp_path.iterdir()] == ["two.warc.gz"]
     assert (tmp_path / "two.warc.gz").read_bytes() == content

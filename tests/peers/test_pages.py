@@ -30,7 +30,7 @@ pytestmark = pytest.mark.peer
 
 AXE = ("--no-deps", "axe-playwright-python==0.1.8")  # which carries axe-core 4.x
 NAME = "a<script>window.sentinel=1<!--\"'>"  # what a crawl may be called
-DEADLINE = 30.0  # seconds
+DEADLINE = 60.0  # seconds
 
 
 @pytest.fixture
@@ -106,6 +106,7 @@ def until(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + DEADLINE
     while not condition():
         assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def is_quiet(window: Browser) -> None:
