@@ -98,6 +98,33 @@ def test_originals_of_an_earlier_run_are_in_an_index(
     assert "--originals are of archives" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("lines", [False, True])
+def test_what_a_revisit_names_is_needed_though_another_is_read_for_it(
+    tmp_path: Path, lines: bool
+) -> None:
+    """An index finds the payload by its digest, at the capture that had it first."""
+    first, named = (
+        Page(f"{URL}{name}", day, FIRST.body, file="first.warc.gz")
+        for name, day in (("x", 1), ("y", 2))
+    )
+    again = Page(f"{URL}y", 5, of=named, file="again.warc.gz")
+    archive(tmp_path / "a", first, named)
+    archive(tmp_path / "b", again)
+    warc, out, index = tmp_path / "a" / first.file, tmp_path / "out", tmp_path / "index"
+    assert main(["index", "--whitelist", "--mime", ".*", str(warc), str(index)]) == 0
+    listed(tmp_path, warc, "--updatable")
+    more, where = tmp_path / "b" / again.file, ["--originals", index]
+    if lines:
+        words = [more, *where, "--enrich", "text", "-o", tmp_path / "more.jsonl"]
+        assert main(["corpus", *map(str, words)]) == 0
+        more, where = tmp_path / "more.jsonl", []
+    found = listed(tmp_path, more, "--update", out, *where)
+    assert named.timestamp not in found
+    assert needed(tmp_path)[at(named)] == at(again)
+    if not lines:
+        assert found == [] and needed(tmp_path)[at(first)] == at(again)  # whose bytes were read
+
+
 def later(day: int, text: str = BASE, **more: Any) -> dict[str, Any]:
     return page(f"p{day}", f"202001{day:02}000000", text, url=URL, **more)
 

@@ -64,6 +64,8 @@ class Capture(NamedTuple):
     container: str | None  # as the metadata name it
     record: Place
     payload: Place | None  # of a revisit's original, None if there is none
+    named_url: str | None = None  # what the record of a revisit names, whatever is read for it
+    named_timestamp: str | None = None
 
     @property
     def key(self) -> str:
@@ -72,10 +74,16 @@ class Capture(NamedTuple):
 
     @property
     def revisit_of(self) -> dict[str, str] | None:
-        """Which capture a revisit repeats, if that is known."""
-        if not (self.revisit and self.to_url and self.to_timestamp):
+        """Which capture a revisit repeats: what it names itself, else what is read for it.
+
+        Who replays it looks for what it names, and an index may have the payload elsewhere.
+        """
+        url, timestamp = self.named_url, self.named_timestamp
+        if not (url and timestamp):
+            url, timestamp = self.to_url, self.to_timestamp
+        if not (self.revisit and url and timestamp):
             return None
-        return {"originalUrl": self.to_url, "timestamp": iso(self.to_timestamp)}
+        return {"originalUrl": url, "timestamp": iso(timestamp)}
 
     def as_json(self) -> dict[str, Any]:
         """The object ``record``, with the names that ArchiveSpark gives it."""

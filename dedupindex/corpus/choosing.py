@@ -105,7 +105,10 @@ def choose(
     elif late:
         wanted.append(f"(revisit OR ({_all(step.sql for step in late)}))")
     where = f"good AND {_all(wanted)}" if wanted else "good"
-    database.execute(f"CREATE TABLE chosen AS SELECT * FROM source WHERE ({where}) OR NOT good")
+    database.execute(
+        "CREATE TABLE chosen AS SELECT *, to_url AS named_url, to_timestamp AS named_timestamp "
+        f"FROM source WHERE ({where}) OR NOT good"
+    )
     report.refused += _refused(database)
     if revisits != SKIP:
         report.revisits += number(database, "SELECT count(*) FROM chosen WHERE revisit")

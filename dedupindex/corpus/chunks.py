@@ -15,6 +15,7 @@ from dedupindex.corpus.captures import Capture, Place
 from dedupindex.corpus.choosing import KEYS, Best
 from dedupindex.corpus.places import Places
 from dedupindex.database import Database
+from dedupindex.files import writing
 
 MOST = 200  # captures of a chunk
 _AT_ONCE = 1000  # rows from DuckDB
@@ -65,7 +66,11 @@ class Spooled:
     ) -> None:  # fmt: skip
         """Write what is chosen, `count` captures."""
         size = max(min(count // (jobs * _CHUNKS), MOST), 1)
-        with open(self._first, "wb") as first, open(self._further, "wb") as further:
+        with (
+            writing(self._first.parent),
+            open(self._first, "wb") as first,
+            open(self._further, "wb") as further,
+        ):
             held: list[Group] = []
             pieces = 0  # of the group that is being read
             last: object = None
@@ -111,7 +116,7 @@ def _captures(
         f'SELECT surt, "timestamp", url, mime, status, digest, redirect, meta, length, revisit, '
         "to_url, to_timestamp, coalesce(unmodified, false), container, container, beside, "
         '"offset", at_container, at_beside, at_offset, '
-        f"at_length, {key} AS k FROM {table} ORDER BY {order}"
+        f"at_length, named_url, named_timestamp, {key} AS k FROM {table} ORDER BY {order}"
     )
     while found := rows.fetchmany(_AT_ONCE):
         for row in found:
@@ -119,14 +124,14 @@ def _captures(
 
 
 def _capture(row: tuple[Any, ...], places: Places) -> Capture:
-    told, (container, beside, offset), there = row[:14], row[14:17], row[17:21]
+    told, (container, beside, offset), there, named = row[:14], row[14:17], row[17:21], row[21:23]
     at_container, at_beside, at_offset, at_length = there
     length, revisit = told[8], told[9]
     record = _place(places, container, beside, offset, length)
     payload = None
     if revisit and at_container is not None and at_offset is not None:
         payload = _place(places, at_container, at_beside or beside, at_offset, at_length)
-    return Capture._make((*told, record, payload))
+    return Capture._make((*told, record, payload, *named))
 
 
 def _place(

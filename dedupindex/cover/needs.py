@@ -55,8 +55,13 @@ def find(database: Database) -> None:
         'ON d.container = r.of_container AND d."offset" = r.of_offset'
     )
     unknown = "r.which NOT IN (SELECT which FROM repeats)"
+    # what is read for a revisit may be another capture than it names: both are needed then
+    unmet = (
+        "r.which NOT IN (SELECT x.which FROM repeats x JOIN documents o ON x.n = o.n "
+        "WHERE o.url = x.of_url AND o.digits = x.of_digits)"
+    )
     for on, when in (
-        ("d.url = r.of_url AND d.digits = r.of_digits", f"(d.container IS NULL OR {unknown})"),
+        ("d.url = r.of_url AND d.digits = r.of_digits", f"(d.container IS NULL OR {unmet})"),
         ("d.digest = r.of_digest", unknown),
     ):
         database.execute(
