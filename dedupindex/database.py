@@ -14,12 +14,13 @@ from pathlib import Path
 
 import duckdb
 
-from dedupindex.errors import BadInput, DedupError
+from dedupindex.errors import BadInput, BadSource, DedupError
 from dedupindex.files import check_name, sync_directory
 from dedupindex.tally import OnProgress, Seen
 
 Database = duckdb.DuckDBPyConnection
 _INTERRUPTED = "Query interrupted"  # all that DuckDB tells of a KeyboardInterrupt
+_REFUSED = "refused: "  # how an error begins that is ours
 _EVERY = 0.5  # seconds between two looks at how far a query is
 
 
@@ -47,6 +48,11 @@ def working(beside: Path, memory: str, threads: int) -> Iterator[tuple[Database,
         try:
             with database:
                 yield database, home
+        except duckdb.InvalidInputException as error:
+            _, mark, what = _first_line(error).partition(_REFUSED)
+            if mark:
+                raise BadSource(what) from error
+            raise DedupError(f"DuckDB gave up in {home}: {_first_line(error)}") from error
         except duckdb.OutOfMemoryException as error:
             raise DedupError(
                 f"{memory} of memory were too little, give more with --memory: {_first_line(error)}"
@@ -126,7 +132,7 @@ def placed(target: Path) -> Iterator[Path]:
         os.replace(beside, target)
     except duckdb.IOException as error:
         beside.unlink(missing_ok=True)
-        raise DedupError(f"{target} cannot be written: {_first_line(error)}") from error
+        raise DedupError(f"{target} was not made: {_first_line(error)}") from error
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
@@ -148,6 +154,11 @@ def from_json(files: Sequence[Path], columns: Mapping[str, str], longest: int) -
         f"read_json([{paths}], format = 'newline_delimited', maximum_object_size = {longest}, "
         f"columns = {{{types}}})"
     )
+
+
+def refusal(what: str) -> str:
+    """SQL that ends its query with `BadSource`."""
+    return f"error({quoted(_REFUSED + what)})"
 
 
 def quoted(text: str) -> str:

@@ -291,7 +291,8 @@ def test_lines_that_are_no_captures_are_counted(tmp_path: Path) -> None:
            good.replace(" http://a.org/ ", " - "), good.rpartition(" ")[0]]  # fmt: skip
     cdx.write_text(HEADER + "".join(f"{line}\n" for line in [*bad, good]))
     report = Corpus.from_cdx(cdx).save_as_json(tmp_path / "o.jsonl")
-    assert (report.refused, report.entries) == (len(bad) - 1, 1)  # an empty line is none
+    # an empty line is none, and one without a URL tells of no capture
+    assert (report.refused, report.entries) == (len(bad) - 2, 1)
     cdxj = tmp_path / "x.cdxj"
     json_line = 'org,a)/ 20261101091417 {"url": "http://a.org/"}'
     bad = [
@@ -303,6 +304,44 @@ def test_lines_that_are_no_captures_are_counted(tmp_path: Path) -> None:
     cdxj.write_text("".join(f"{line}\n" for line in [json_line, *bad]))
     report = Corpus.from_cdx(cdxj).save_as_json(tmp_path / "o.jsonl")
     assert (report.refused, report.entries) == (len(bad), 1)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_files_that_were_put_together(tmp_path: Path, end: str) -> None:
+    """Headers come again, lines are blank or of warcinfo records; none of it was a capture."""
+    pages = [Page(f"http://a.org/{n}", n + 1, html(f"{n}")) for n in range(3)]
+    cdx = archive(tmp_path, *pages)
+    lines = cdx.read_text().splitlines()[1:]
+    info = "- 20261101091417 - warc-info - - - - 100 0 a.warc.gz"
+    head = HEADER.rstrip()
+    for between in ([head], ["", "  "], [info], [head.strip(), head + " ", "", info]):
+        cdx.write_text("".join(line + end for line in [head, lines[0], *between, *lines[1:]]))
+        report = Corpus.from_cdx(cdx).having(jobs=1).save_as_json(tmp_path / "o.jsonl")
+        assert (report.entries, report.refused) == (3, 0), between
+    other = " CDX a b m s k r M V g"
+    cdx.write_text("".join(line + end for line in [head, *lines, other]))
+    with pytest.raises(BadSource, match="divide the file there"):
+        Corpus.from_cdx(cdx).count()
+    cdx.write_text("".join(line + end for line in [head, *lines]).replace(" ", "\t"))
+    with cdx.open("a") as stream:
+        stream.write(f"{head}{end}".replace(" ", "\t"))
+    assert Corpus.from_cdx(cdx).count() == 3
+
+
+def test_a_key_of_cdxj_may_have_braces(tmp_path: Path) -> None:
+    """As those that pywb and cdxj-indexer write, which decode %7B."""
+    cdxj = tmp_path / "x.cdxj"
+    cdxj.write_text(
+        'org,a)/{"x":1} 20261101091417 {"url": "http://a.org/%7B%22x%22:1%7D"}\n'
+        'org,a)/y 20261101091417 {"url": "http://a.org/y"}\n  \n'
+    )
+    report = Corpus.from_cdx(cdxj).save_as_json(tmp_path / "o.jsonl")
+    assert (report.entries, report.refused) == (2, 0)
+    keys = [
+        json.loads(line)["record"]["surtUrl"]
+        for line in (tmp_path / "o.jsonl").read_text().splitlines()
+    ]
+    assert sorted(keys) == ["org,a)/y", 'org,a)/{"x":1}']
 
 
 def test_where_containers_are(tmp_path: Path) -> None:

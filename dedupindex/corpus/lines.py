@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dedupindex.corpus.captures import COLUMNS
-from dedupindex.database import literal, quoted
+from dedupindex.database import literal, quoted, refusal
 from dedupindex.errors import BadSource
 from dedupindex.sources.cdxlayout import NO_HEADER, Layout, guess, header, layout_of
 from dedupindex.sources.text import GZIP, gunzip, inflated
@@ -113,9 +113,27 @@ def _of_cdx(source: str, layout: Layout) -> str:
     if width == _WITH_ORIGINAL and layout.letters[-3:] == ("-",) * 3:
         found.update(zip(("at_length", "at_offset", "at_container"), names[-3:], strict=True))
     found = {column: f"nullif({name}, '-')" for column, name in found.items()}
-    parted = f"string_split(line, {quoted(layout.delimiter.decode('latin-1'))}) AS c"
-    rows = f"FROM (SELECT {parted}, beside FROM {source})"
+    delimiter = quoted(layout.delimiter.decode("latin-1"))
+    parted = f"string_split(line, {delimiter}) AS c"
+    rows = f"FROM (SELECT {parted}, beside FROM {source} WHERE {_is_capture(layout, delimiter)})"
+    if "a" in layout.letters:
+        rows += f" WHERE c[{layout.letters.index('a') + 1}] IS DISTINCT FROM '-'"  # as of warcinfo
     return _select(found, f"len(c) = {width}", rows)
+
+
+def _is_capture(layout: Layout, delimiter: str) -> str:
+    """SQL for lines that are neither blank nor one more header, as of files put together.
+
+    One that says other columns ends the query: what is below it would be read as what it is not.
+    """
+    again = quoted(" ".join(("CDX", *layout.letters)))
+    other = refusal("a header in the middle of a CDX file says other columns than the first: "
+                    "divide the file there")  # fmt: skip
+    header = f"replace(trim(line, ' ' || {delimiter}), {delimiter}, ' ')"
+    return (
+        f"CASE WHEN NOT starts_with(ltrim(line, ' ' || {delimiter}), 'CDX' || {delimiter}) "
+        f"THEN trim(line) <> '' WHEN {header} = {again} THEN false ELSE {other} END"
+    )
 
 
 def _of_cdxj(source: str) -> str:
@@ -127,10 +145,10 @@ def _of_cdxj(source: str) -> str:
     found["timestamp"] = "split_part(line, ' ', 2)"
     # what is no JSON says nothing, and so has no URL
     said = "CASE WHEN json_valid(rest) THEN rest END AS said"
-    rest = "substr(line, strpos(line, '{')) AS rest"
+    rest = "substr(line, strpos(line, ' {') + 1) AS rest"  # keys have no spaces, but may have {
     lines = f"SELECT line, beside, {rest} FROM {source}"
     others = (f"NOT starts_with(line, {quoted(mark.decode())})" for mark in _NO_CAPTURE)
-    wanted = f"WHERE line <> '' AND {' AND '.join(others)}"
+    wanted = f"WHERE trim(line) <> '' AND {' AND '.join(others)}"
     rows = f"FROM (SELECT line, beside, {said} FROM ({lines} {wanted}))"
     return _select(found, "said IS NOT NULL", rows)
 
