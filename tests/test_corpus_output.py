@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,6 +23,7 @@ import zstandard
 
 from dedupindex.cli import main
 from dedupindex.corpus import Corpus, Enrichment
+from dedupindex.corpus.spool import Spool
 from dedupindex.database import working, write_parquet
 from dedupindex.errors import BadInput, BadSource, DedupError
 from dedupindex.processes import in_turn
@@ -240,22 +242,48 @@ def test_a_full_disk_is_told_with_the_file(tmp_path: Path, name: str) -> None:
     words += [] if name.endswith("warc.gz") else ["--enrich", "text"]
     line = [sys.executable, "-m", "dedupindex", *map(str, words), "--jobs", "1"]
     done = subprocess.run(line, preexec_fn=small_files, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (
-        3, f"dedupindex: {tmp_path / name}: File too large\n"
-    )  # fmt: skip
+    told = re.fullmatch("dedupindex: (.*): File too large\n", done.stderr)
+    assert done.returncode == 3 and told, done.stderr
+    # a table is put aside before it is made
+    assert told[1] == str(tmp_path / name) or (name == "o.parquet" and told[1].endswith("/rows"))
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_full_disk_for_what_is_put_aside_is_told_as_that(tmp_path: Path) -> None:
+    """The output may be on a disk that has room."""
+    pages = (Page(f"http://a.org/{n}", body=html("t", os.urandom(3000).hex())) for n in range(60))
+    source = archive(tmp_path / "a", *pages)
+    with pytest.raises(OSError, match="File too large") as failed, small():
+        Corpus.from_cdx(source).enrich("text").having(jobs=1, work=tmp_path).save_as_parquet(
+            tmp_path / "o.parquet"
+        )
+    assert "/.working-" in failed.value.filename and failed.value.filename.endswith("/rows")
+    with (
+        pytest.raises(OSError, match="File too large") as failed,
+        small(),
+        Spool(tmp_path / "spool") as spool,
+    ):
+        for number in range(3000):
+            spool.add(url=f"http://a.org/{number}", container="x" * 50)
+    assert failed.value.filename == f"{tmp_path}/spool"
+
+
+@contextmanager
+def small() -> Iterator[None]:
+    """Files of this process are small, too."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_what_duckdb_cannot_write_is_told_with_the_file(tmp_path: Path) -> None:
     with working(tmp_path, "100MB", 1) as (database, _):
         rows = "SELECT hash(range) FROM range(200000)"
-        before = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, before[1]))
-        try:
-            with pytest.raises(DedupError, match=f"^{tmp_path}/o.parquet cannot be written: "):
-                write_parquet(database, rows, tmp_path / "o.parquet")
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        with pytest.raises(DedupError, match=f"^{tmp_path}/o.parquet was not made: "), small():
+            write_parquet(database, rows, tmp_path / "o.parquet")
     assert not list(tmp_path.iterdir())
 
 

@@ -25,6 +25,7 @@ from dedupindex.cover.reading import Archives, gather, lines_of
 from dedupindex.cover.relation import parse
 from dedupindex.cover.run import Options, Report, run, told
 from dedupindex.database import Database
+from tests.corpora import Page, archive, html
 from tests.covering import (
     DOCUMENTS,
     JOURNALIST,
@@ -196,6 +197,39 @@ def test_wrong_usage(
     assert cover(source, "-o", tmp_path / "out", *words) == status
     assert said in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_lines_of_a_cdx_that_are_no_captures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cdx = archive(tmp_path, Page("http://a.org/", 1, html("a", "some words of a page")))
+    words = ["cover", str(cdx), "--relation", JOURNALIST, "-o", str(tmp_path / "o.jsonl")]
+    assert main(words) == 0
+    with cdx.open("a") as stream:
+        stream.write("this is no capture\n")
+    capsys.readouterr()
+    assert main(words) == 7
+    assert capsys.readouterr().err == "lines of the metadata that are no captures: 1\n"
+
+
+def test_nothing_is_written_into_an_index(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive(tmp_path / "a", Page("http://a.org/", 1, html("a"), file="a.warc.gz"))
+    warc, index = str(tmp_path / "a" / "a.warc.gz"), tmp_path / "index"
+    assert main(["index", "--whitelist", "--mime", ".*", warc, str(index)]) == 0
+    before = {path: path.read_bytes() for path in index.iterdir() if path.is_file()}
+    capsys.readouterr()
+    for name in ("index.json", "new.jsonl"):
+        out = ["-o", str(index / name)]
+        for words in (
+            ["cover", warc, "--relation", JOURNALIST, *out, "--originals", str(index)],
+            ["cover", str(index), "--relation", JOURNALIST, *out],
+            ["corpus", str(index), *out],
+        ):
+            assert main(words) == 4, words
+            assert "is in the directory of an index" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in index.iterdir() if path.is_file()} == before
 
 
 def test_a_source_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dedupindex.errors import BadInput
 from dedupindex.files import check_name, taken
+from dedupindex.index.identity import FILE
 from dedupindex.remote import is_remote, local
 
 _ARCHIVE = re.compile(r"\.(w?arc|wacz|cdxj?)(\.gz|\.zst)?$", re.IGNORECASE)
@@ -18,7 +19,7 @@ _OURS = re.compile(r"\.(jsonl?|ndjson|parquet|csv|html?)(\.gz|\.zst)?$", re.IGNO
 def keep_apart(outputs: Sequence[Path], sources: Iterable[str]) -> None:
     """Refuse outputs that are one file, are a source, or would take the place of an archive.
 
-    Or that have no directory to be in.
+    Or that have no directory to be in, or that of an index.
 
     Files that are there are written anew if they are as this project writes them; archives and
     their lists never are, whoever wrote them. Raises `BadInput`.
@@ -30,6 +31,8 @@ def keep_apart(outputs: Sequence[Path], sources: Iterable[str]) -> None:
             raise BadInput(f"{output} is named for two things to write: name another")
         if not place.parent.is_dir():
             raise BadInput(f"{output} cannot be written: there is no directory {output.parent}")
+        if (place.parent / FILE).exists():
+            raise BadInput(f"{output} is in the directory of an index: name another place")
         if not place.exists():
             continue
         if _ARCHIVE.search(place.name) or _ARCHIVE.search(output.name):

@@ -90,7 +90,7 @@ def as_parquet(corpus: Kepts, path: Path, report: Report) -> None:
     with working(beside, corpus.settings.memory, 0) as (database, home):
         rows = home / "rows"
         types, longest = dict(_KNOWN), _LEAST
-        with writing(path), open(rows, "wb") as stream:
+        with writing(rows), open(rows, "wb") as stream:
             for kept in corpus.kept(report, render=_row):
                 for name, value in orjson.loads(kept.made).items():
                     if name not in _KNOWN and value is not None:

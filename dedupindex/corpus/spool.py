@@ -11,7 +11,7 @@ import orjson
 
 from dedupindex.corpus.captures import COLUMNS
 from dedupindex.database import from_json
-from dedupindex.files import check_name
+from dedupindex.files import check_name, writing
 
 _LONGEST = 1 << 23  # bytes of a line
 _BATCH = 1000
@@ -21,6 +21,7 @@ class Spool:
     """Takes captures; what is not known of one is left out."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._stream: BinaryIO = open(path, "wb")  # noqa: SIM115 (the block closes it)
         self._lines: list[bytes] = []
 
@@ -33,8 +34,11 @@ class Spool:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        self._flush()
-        self._stream.close()
+        try:
+            self._flush()
+        finally:
+            with writing(self._path):
+                self._stream.close()
 
     def add(self, **values: str | int | bool | None) -> None:
         """Take one; raises `BadInput` for a container that cannot be spelled."""
@@ -48,7 +52,8 @@ class Spool:
             self._flush()
 
     def _flush(self) -> None:
-        self._stream.write(b"".join(self._lines))
+        with writing(self._path):
+            self._stream.write(b"".join(self._lines))
         self._lines.clear()
 
 

@@ -20,6 +20,7 @@ from dedupindex.corpus.report import Report
 from dedupindex.corpus.telling import Revisits
 from dedupindex.cover.preparing import Line
 from dedupindex.errors import BadInput, BadSource
+from dedupindex.files import writing
 from dedupindex.tally import OnProgress
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -82,7 +83,7 @@ def gather(
     for condition in how.where:
         corpus = corpus.where(condition)
     found = home / "captures.jsonl"
-    with open(found, "wb") as stream:
+    with writing(found), open(found, "wb") as stream:
         for kept in corpus.enrich("text", "html.title").kept(report, _as_line):
             stream.write(kept.made + b"\n")
     left_out = home / "left_out.jsonl"

@@ -39,12 +39,12 @@ def number(text: str, unit: str) -> Literal | None:
 
 def advice(kinds: set[Kind], *, arithmetic: bool = False) -> str:
     """How a constant is written that makes two kinds go together."""
-    if Kind.NUMBER in kinds and (Kind.SPAN in kinds or arithmetic):
+    if Kind.TEXT in kinds and kinds & {Kind.NUMBER, Kind.SPAN} and not arithmetic:
+        return ": text has quotes and a number has none, as 'text/html', 200, 5KB, 7d"
+    if Kind.NUMBER in kinds and (Kind.SPAN in kinds or arithmetic and Kind.TEXT not in kinds):
         return ": lengths of time have units, as 7d, 12h, 30m, 45s"
     if Kind.TIME in kinds:
         return ": a time is compared with a time or with a date in quotes, as '2020-05'"
-    if kinds == {Kind.NUMBER, Kind.TEXT}:
-        return ": a number has no quotes, as 200 or 5KB"
     return ""
 
 

@@ -9,6 +9,8 @@ single      "-" single | number | text | name | name "(" … ")" | "(" condition
 
 from __future__ import annotations
 
+import re
+
 from dedupindex.errors import BadDate
 from dedupindex.expression.constants import SIZES, SPANS, advice, moments, number
 from dedupindex.expression.regular import Wrong, translate
@@ -71,7 +73,8 @@ class _Parser(Words):
         begin = self.here
         node = self._condition()
         if self.here.kind != "end":
-            point = ": of a number the point is a ." if self.here.text == "," else ""
+            comma = self.last.kind == "number" and re.match(",[0-9]", self.text[self.here.at :])
+            point = ": of a number the point is a ." if comma else ""
             self.fail(
                 self.here, f"'and', 'or' or the end is expected, not {shown(self.here)}{point}"
             )
