@@ -91,6 +91,8 @@ def test_originals_of_an_earlier_run_are_in_an_index(
     assert needed(tmp_path) == {at(FIRST): at(AGAIN)}
     capsys.readouterr()
     fixed = ["--relation", JOURNALIST, "-o", str(tmp_path / "o")]
+    assert main(["cover", str(source), *fixed]) == 7
+    assert "response failed for 1 capture: here without text" in capsys.readouterr().err
     assert main(["cover", str(source), *fixed, "--originals", str(tmp_path / "none")]) == 6
     assert "none" in capsys.readouterr().err
     (tmp_path / "x.jsonl").write_text("")

@@ -174,7 +174,8 @@ def _warn(gathered: Extracted, *, doubt: bool) -> None:
         say("--list: a CDX may leave revisits out, as wget's does, and then what they repeat is on "
             "the list: name the WARC files themselves, unless it has all of them")  # fmt: skip
     for failed, count in sorted(gathered.errors.items()):
-        say(f"{failed} failed for {count:,} captures, which count as those without text")
+        say(singular(f"{failed} failed for {count:,} captures: here without text, and "
+                     "bin/corpus --enrich text says why"))  # fmt: skip
 
 
 @dataclass(frozen=True)
