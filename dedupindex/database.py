@@ -48,17 +48,8 @@ def working(beside: Path, memory: str, threads: int) -> Iterator[tuple[Database,
         try:
             with database:
                 yield database, home
-        except duckdb.InvalidInputException as error:
-            _, mark, what = _first_line(error).partition(_REFUSED)
-            if mark:
-                raise BadSource(what) from error
-            raise DedupError(f"DuckDB gave up in {home}: {_first_line(error)}") from error
-        except duckdb.OutOfMemoryException as error:
-            raise DedupError(
-                f"{memory} of memory were too little, give more with --memory: {_first_line(error)}"
-            ) from error
         except duckdb.Error as error:
-            raise DedupError(f"DuckDB gave up in {home}: {_first_line(error)}") from error
+            raise _failure(error, memory, home) from error
         except RuntimeError as error:
             if str(error) == _INTERRUPTED:  # Ctrl-C, while a query was at work
                 raise KeyboardInterrupt from error
@@ -118,6 +109,15 @@ def _row(values: tuple[int | str, ...]) -> str:
     return f"({', '.join(texts)})"
 
 
+def _failure(error: duckdb.Error, memory: str, home: Path) -> DedupError:
+    said = _first_line(error)
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return DedupError(f"{memory} of memory were too little, give more with --memory: {said}")
+    if isinstance(error, duckdb.InvalidInputException) and _REFUSED in said:
+        return BadSource(said.partition(_REFUSED)[2])
+    return DedupError(f"DuckDB gave up in {home}: {said}")
+
+
 @contextmanager
 def placed(target: Path) -> Iterator[Path]:
     """A path beside `target` that DuckDB writes to; it goes to disk, then gets that name.
@@ -156,9 +156,9 @@ def from_json(files: Sequence[Path], columns: Mapping[str, str], longest: int) -
     )
 
 
-def refusal(what: str) -> str:
-    """SQL that ends its query with `BadSource`."""
-    return f"error({quoted(_REFUSED + what)})"
+def refusal(place: str, what: str) -> str:
+    """SQL that ends its query with `BadSource`; `place` is SQL, too."""
+    return f"error({quoted(_REFUSED)} || {place} || {quoted(what)})"
 
 
 def quoted(text: str) -> str:

@@ -88,7 +88,7 @@ def _form_of(file: File) -> _Form:
 def _captures(form: _Form, files: Sequence[File]) -> str:
     rows = ", ".join(f"({quoted(str(file.path))}, {quoted(file.beside)})" for file in files)
     source = (
-        f"(SELECT line, beside FROM {_read(form, [file.path for file in files])} "
+        f"(SELECT line, beside, filename FROM {_read(form, [file.path for file in files])} "
         f"JOIN (VALUES {rows}) told(filename, beside) USING (filename))"
     )
     return _of_cdxj(source) if form.layout is None else _of_cdx(source, form.layout)
@@ -127,8 +127,8 @@ def _is_capture(layout: Layout, delimiter: str) -> str:
     One that says other columns ends the query: what is below it would be read as what it is not.
     """
     again = quoted(" ".join(("CDX", *layout.letters)))
-    other = refusal("a header in the middle of a CDX file says other columns than the first: "
-                    "divide the file there")  # fmt: skip
+    other = refusal("filename", " has a header in its middle that says other columns than the "
+                    "first: divide the file there")  # fmt: skip
     header = f"replace(trim(line, ' ' || {delimiter}), {delimiter}, ' ')"
     return (
         f"CASE WHEN NOT starts_with(ltrim(line, ' ' || {delimiter}), 'CDX' || {delimiter}) "
