@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from tests.benchmarks.captures import (
 )
 from tests.benchmarks.measure import ROOT
 from tests.benchmarks.suite import Line, Target
+from tests.peers.spark import BRIEF
 
 Form = Callable[[Captures, int, int], Iterator[bytes]]
 
@@ -36,7 +38,8 @@ LINES = {"weight": ["start", "server-memory"]}
 
 def bench(*words: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "tests.benchmarks", *words]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    env = {**os.environ, "JAVA_TOOL_OPTIONS": BRIEF}
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=env)
 
 
 def test_every_job_gives_its_lines(tmp_path: Path) -> None:

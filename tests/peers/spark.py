@@ -15,7 +15,7 @@ from tests.peers.environments import PEERS, ROOT
 SPARK = "pyspark==4.3.0"
 MASTER = "local-cluster[2,1,1024]"  # two executors, each a process of its own with a core
 DEADLINE = 600.0  # seconds
-_BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # half the time of what lives for a minute
+BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # half the time of what lives for a minute
 
 
 def spark() -> dict[str, str]:
@@ -40,7 +40,7 @@ def spark() -> dict[str, str]:
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        "JAVA_TOOL_OPTIONS": _BRIEF,
+        "JAVA_TOOL_OPTIONS": BRIEF,
     }
 
 
