@@ -130,11 +130,10 @@ def placed(target: Path) -> Iterator[Path]:
         with open(beside, "rb") as stream:
             os.fsync(stream.fileno())
         os.replace(beside, target)
-    except duckdb.IOException as error:
+    except BaseException as error:
         beside.unlink(missing_ok=True)
-        raise DedupError(f"{target} was not made: {_first_line(error)}") from error
-    except BaseException:
-        beside.unlink(missing_ok=True)
+        if isinstance(error, duckdb.IOException):
+            raise DedupError(f"{target} was not made: {_first_line(error)}") from error
         raise
     sync_directory(target.absolute().parent)
 

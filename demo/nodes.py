@@ -22,6 +22,7 @@ from pathlib import Path
 
 from dedupindex.index.address import Address
 from dedupindex.index.cql import Statement, connect, patiently
+from demo.ports import free_port
 
 VERSION = "5.0.9"
 PEERS = Path(__file__).resolve().parents[1] / ".peers"
@@ -263,7 +264,7 @@ def ring(
     """
     addresses = [f"127.0.0.{number}" for number in range(1, count + 1)]
     with tempfile.TemporaryDirectory(prefix="cassandra-") as folder, ExitStack() as stack:
-        port, storage = _free_port(addresses), _free_port(addresses)
+        port, storage = free_port(*addresses), free_port(*addresses)
         nodes = []
         for number, address in enumerate(addresses):
             node = Node(Path(folder) / str(number), jars, address, port, storage, also)
@@ -274,18 +275,3 @@ def ring(
         found = Ring(nodes, **options)
         found.await_all()
         yield found
-
-
-def _free_port(addresses: list[str]) -> int:
-    """A port that is free on all addresses."""
-    while True:
-        # Of those that the system gives to nobody who asks for any: it is some time until it is
-        # used, and longer until it is on the last address.
-        port = 20_000 + secrets.randbelow(12_000)
-        with ExitStack() as stack:
-            try:
-                for address in addresses:
-                    stack.enter_context(socket.create_server((address, port)))
-            except OSError:
-                continue
-            return port

@@ -13,7 +13,7 @@ import pytest
 from dedupindex import errors
 from dedupindex.cli import COMMANDS
 from dedupindex.errors import DedupError
-from tests.ports import free_port
+from demo.ports import free_port
 
 ROOT = Path(__file__).parent.parent
 DOCS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])

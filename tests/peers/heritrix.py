@@ -23,8 +23,8 @@ from urllib.parse import unquote
 
 from warcio.archiveiterator import ArchiveIterator
 
+from demo.ports import free_port
 from tests.conftest import need
-from tests.ports import free_port
 
 VERSION = "3.13.0"
 PEERS = Path(__file__).resolve().parents[2] / ".peers"

@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 from warcio.archiveiterator import ArchiveIterator
 
+from demo.ports import free_port
 from tests.peers.environments import DEADLINE, PYWB, environment, running
-from tests.ports import free_port
 
 
 class Record(NamedTuple):
