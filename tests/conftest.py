@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from itertools import count
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -40,6 +41,24 @@ def need(command: str, *, found: bool) -> None:
     if os.environ.get("CI") == "true":
         pytest.fail(sentence)
     pytest.skip(sentence)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("attacks")
+    group.addoption("--effort", type=int, default=1, help="rounds of attack tests, times this")
+    group.addoption("--seed", type=int, default=0, help="seed of attack tests")
+
+
+@pytest.fixture(scope="session")
+def effort(request: pytest.FixtureRequest) -> int:
+    """How many times as many rounds as usual an attack test runs."""
+    return int(request.config.getoption("--effort"))
+
+
+@pytest.fixture
+def chance(request: pytest.FixtureRequest) -> Random:
+    """The random numbers of an attack test: the same in every run with one ``--seed``."""
+    return Random(f"{request.config.getoption('--seed')} {request.node.nodeid}")
 
 
 def pytest_collection_finish() -> None:
