@@ -225,23 +225,25 @@ class Run:
 
     def prepare(self, *resolving: object) -> None:
         """What is there, and what is to be done."""
-        self.do("before", "verify", self.source)
+        self.do("before", "verify", "--remarks", self.source)
         self.do("manifest", "manifest", self.source, "-o", self.manifest)
         self.do("resolve", "resolve", self.manifest, "-o", self.plan, *resolving)
 
     def to_directory(self) -> None:
         """The results in ``out``."""
         self._rewrite("out", "--out", self.out)
-        self.do("out verify", "verify", self.out)
-        self.do("out against", "verify", "--against", self.source, self.out)
+        self.do("out verify", "verify", "--remarks", self.out)
+        self.do("out against", "verify", "--remarks", "--against", self.source, self.out)
 
     def in_place(self) -> None:
         """The results in ``placed``, after that is undone in the source."""
         shutil.copytree(self.source, self.top / "before")
         self._rewrite("placed", "--in-place")
         shutil.copytree(self.source, self.placed)
-        self.do("placed verify", "verify", self.placed)
-        self.do("placed against", "verify", "--against", self.top / "before", self.placed)
+        self.do("placed verify", "verify", "--remarks", self.placed)
+        self.do(
+            "placed against", "verify", "--remarks", "--against", self.top / "before", self.placed
+        )
         self.do("undo", "rewrite", self.plan, "--undo")
 
     def _rewrite(self, name: str, *where: object) -> None:

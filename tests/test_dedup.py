@@ -19,9 +19,11 @@ import pytest
 
 from dedupindex.cli import main
 from dedupindex.dedup import run as stages
+from dedupindex.dedup.proof import Proof
 from dedupindex.rewrite import leaning, writing
 from dedupindex.rewrite.container import Left
 from dedupindex.verify.bytes import Joined, Unreadable, opened
+from dedupindex.verify.finding import Finding
 from tests.rewriting import content, members, records_of, small_set
 from tests.test_resolve_index import cdxj_of, index_of, write
 from tests.test_rewrite_in_place import Failing
@@ -555,3 +557,11 @@ def test_a_file_in_ranges_reads_as_one(tmp_path: Path) -> None:
         pass
     with opened(Joined(tmp_path, [(tmp_path / "0", 90, 20)])) as read, pytest.raises(Unreadable):
         read.read(0, 20)
+
+
+def test_remarks_take_no_place_of_findings_that_are_named() -> None:
+    remarks = [Finding("larger", "a", number, "", "") for number in range(200)]
+    proof = Proof()
+    proof.take(iter([*remarks, Finding("not-rebuilt", "a", 200, "", "")]))
+    assert [finding.reason for finding in proof.named] == ["not-rebuilt"]
+    assert proof.findings == {"larger": 200, "not-rebuilt": 1}

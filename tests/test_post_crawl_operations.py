@@ -233,7 +233,7 @@ def test_case_102_links(run: Run) -> None:
     told = run.said["placed"]
     assert tree(folder)["a.warc.gz"] == before["a.warc.gz"]
     assert (folder / "soft.warc.gz").is_symlink() and told.status in (0, 7)
-    run.do("verify", "verify", run.source)
+    run.do("verify", "verify", "--remarks", run.source)
     assert not {reason for counts in findings(run.said["verify"], run.source).values()
                 for reason, _ in counts} - {"duplicate-record-id", "no-refers-to"}  # fmt: skip
 

@@ -569,9 +569,10 @@ def test_a_record_larger_than_memory_and_a_bomb_take_little(tmp_path: Path) -> N
 
 def test_the_command_says_levels_and_statuses(tmp_path: Path) -> None:
     sound = write(tmp_path / "sound.warc.gz", [page(1), copy_of(2, 1, Truncated=None)])
-    page_, talk = dedupindex("verify", sound)
+    page_, talk = dedupindex("verify", "--remarks", sound)
     assert page_.split("\t")[:2] == ["remark", "not-truncated"]
-    assert "1 of remark" in talk and "\n  not-truncated  " in talk and "--originals" not in talk
+    assert "1 of remark" in talk and "\n  remark  not-truncated  " in talk
+    assert "--originals" not in talk
     lost = write(tmp_path / "lost.warc.gz", [copy_of(2, 1)])
     lines, _ = dedupindex("verify", lost, "--json", status=8)
     finding, totals = map(json.loads, lines.splitlines())
@@ -582,6 +583,25 @@ def test_the_command_says_levels_and_statuses(tmp_path: Path) -> None:
     (tmp_path / "cut.warc.gz").write_bytes(gz(page(1))[:-3])
     dedupindex("verify", tmp_path, status=7)
     assert "does not exist" in dedupindex("verify", tmp_path / "none", status=4)[1]
+
+
+def test_remarks_are_counted_and_bury_no_finding(tmp_path: Path) -> None:
+    """Warcprox leaves WARC-Truncated out of each revisit: 1,284 lines around one that matters."""
+    untruncated = [copy_of(number, 1, Truncated=None) for number in range(2, 20)]
+    path = write(tmp_path / "a.warc.gz", [page(1), *untruncated, copy_of(25, 24, BODY[::-1])])
+    lines, talk = dedupindex("verify", path, status=8)
+    assert [line.split("\t")[:2] for line in lines.splitlines()] == [["loss", "dangling"]]
+    assert "1 of loss, 18 of remark" in talk and "listed with --remarks" in talk
+    assert re.search(r"\n  loss    dangling +1\n  remark  not-truncated +18\n", talk)
+    *findings, totals = map(
+        json.loads, dedupindex("verify", path, "--json", status=8)[0].splitlines()
+    )
+    assert [finding["reason"] for finding in findings] == ["dangling"]
+    assert totals["findings"] == {"dangling": 1, "not-truncated": 18}
+    lines, talk = dedupindex("verify", path, "--remarks", status=8)
+    assert len(lines.splitlines()) == 19 and "--remarks" not in talk
+    lines, _ = dedupindex("verify", path, "--remarks", "--json", status=8)
+    assert len(lines.splitlines()) == 20
 
 
 def test_nothing_to_read_is_no_success(tmp_path: Path) -> None:

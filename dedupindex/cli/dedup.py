@@ -22,7 +22,6 @@ from dedupindex.resolve.alike import Alike
 from dedupindex.resolve.compare import Compare
 from dedupindex.rewrite.journal import DIRECTORY
 from dedupindex.tables import amount, printable, singular
-from dedupindex.verify.finding import REMARK
 
 EXAMPLES = """
 bin/dedup ~/warcs --out /data/smaller --dry-run    the numbers, and no archive written
@@ -92,8 +91,7 @@ def command(
         report = dedup(list(sources), chosen, say, progress)
     warn(report.left)
     for finding in report.proof.named:
-        if finding.level != REMARK:
-            say(f"warning: {finding.file} at {finding.offset}: {finding.reason}: {finding.message}")
+        say(f"warning: {finding.file} at {finding.offset}: {finding.reason}: {finding.message}")
     if as_json:
         sys.stdout.flush()
         sys.stdout.buffer.writelines(report.as_json())

@@ -16,13 +16,14 @@ from dedupindex.remote import check_here
 from dedupindex.tables import printable, singular
 from dedupindex.verify.against import Against
 from dedupindex.verify.collection import Collection
-from dedupindex.verify.finding import BROKEN, DAMAGE, LEVELS, LOSS, Finding
+from dedupindex.verify.finding import BROKEN, DAMAGE, LEVELS, LOSS, REASONS, REMARK, Finding
 
 EXAMPLES = """
 bin/verify my-warcs                                what is damaged, lost or will not replay?
 bin/verify new-crawl --originals my-warcs          revisits of captures that are elsewhere
 bin/verify --against my-warcs rewritten            is every record there, or rebuilt bit for bit?
 bin/verify --against my-warcs again --records      after bin/undedup: the same records?
+bin/verify --remarks my-warcs                      list what is unusual but replays, too
 """
 RECOMPRESSED = "recompressed"
 _ABSENT = {"dangling", "original-missing"}
@@ -50,18 +51,25 @@ PLACE = _Here(path_type=Path)
     help="With --against: records must be the same, their gzip members need not be, as after "
     "bin/undedup --out.",
 )  # fmt: skip
+@click.option(
+    "--remarks",
+    "list_remarks",
+    is_flag=True,
+    help="List remarks, too: what is unusual but replays. Without this they are only counted.",
+)
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout, a line for each finding.")
 def command(
     places: tuple[Path, ...],
     against: Path | None,
     originals: tuple[Path, ...],
     records: bool,
+    list_remarks: bool,
     as_json: bool,
 ) -> int:
     """Read WARC and ARC files afresh and say what is wrong with them.
 
-    Each finding is a line: level, reason, file, offset, record id, explanation. docs/post-crawl.md
-    explains the reasons. Changes nothing.
+    Each finding is a line: level, reason, file, offset, record id, explanation. Remarks are counted
+    by reason. docs/post-crawl.md explains the reasons. Changes nothing.
     """
     if records and against is None:
         raise click.UsageError("--records goes with --against")
@@ -71,34 +79,44 @@ def command(
         if against
         else Collection(places, originals, told)
     )
-    levels: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
     again = 0
     for finding in collection.findings():
         if records and finding.reason == RECOMPRESSED:
             again += 1
             continue
-        levels[finding.level] += 1
         reasons[finding.reason] += 1
-        _show(finding, as_json)
+        if list_remarks or finding.level != REMARK:
+            _show(finding, as_json)
     if not collection.files and not reasons.keys() - {"file-extra"}:
         raise BadInput(NOTHING)
     if as_json:
         said = {**collection.totals(), **({RECOMPRESSED: again} if records else {})}
         print_json({**said, "findings": dict(sorted(reasons.items()))})
     else:
-        found = ", ".join(f"{levels[level]:,} of {level}" for level in LEVELS if levels[level])
         totals = ", ".join(f"{count:,} {what}" for what, count in collection.totals().items())
         if again:
             totals += f", {again:,} records the same in other gzip members"
-        say(f"{singular(totals)}: {f'findings: {found}' if found else 'nothing found'}")
-        for reason, count in sorted(reasons.items()):
-            say(f"  {reason:<24}{count:>12,}")
+        _say_counts(totals, reasons, list_remarks=list_remarks)
     if reasons.keys() & _ABSENT:
         say("originals that are elsewhere are found with --originals")
-    if levels[DAMAGE]:
+    levels = {REASONS[reason] for reason in reasons}
+    if DAMAGE in levels:
         return Damaged.exit_status
-    return UNSOUND if levels[LOSS] or levels[BROKEN] else 0
+    return UNSOUND if levels & {LOSS, BROKEN} else 0
+
+
+def _say_counts(totals: str, reasons: Counter[str], *, list_remarks: bool) -> None:
+    """Print what was read, then how many findings there are by level and by reason."""
+    levels: Counter[str] = Counter()
+    for reason, count in reasons.items():
+        levels[REASONS[reason]] += count
+    found = ", ".join(f"{levels[level]:,} of {level}" for level in LEVELS if levels[level])
+    say(f"{singular(totals)}: {f'findings: {found}' if found else 'nothing found'}")
+    for reason in sorted(reasons, key=lambda reason: (LEVELS.index(REASONS[reason]), reason)):
+        say(f"  {REASONS[reason]:<8}{reason:<24}{reasons[reason]:>12,}")
+    if levels[REMARK] and not list_remarks:
+        say("remarks are listed with --remarks")
 
 
 def _show(finding: Finding, as_json: bool) -> None:

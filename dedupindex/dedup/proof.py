@@ -21,7 +21,7 @@ from dedupindex.verify.finding import REMARK, Finding
 from dedupindex.verify.originals import Place, Wanted
 from dedupindex.verify.pair import verify_pair
 
-_NAMED = 100  # findings of a file; more are only counted
+_NAMED = 100  # findings of a file that are no remarks; more are only counted
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Proof:
     size: int = 0  # of the files before, in bytes
     findings: Counter[str] = field(default_factory=Counter)  # by reason
     levels: Counter[str] = field(default_factory=Counter)
-    named: list[Finding] = field(default_factory=list)  # the first of them
+    named: list[Finding] = field(default_factory=list)  # the first that are no remarks
 
     @property
     def sound(self) -> bool:
@@ -41,10 +41,10 @@ class Proof:
 
     def take(self, findings: Iterator[Finding]) -> None:
         """Count what was found in a file."""
-        for number, finding in enumerate(findings):
+        for finding in findings:
             self.findings[finding.reason] += 1
             self.levels[finding.level] += 1
-            if number < _NAMED:
+            if finding.level != REMARK and len(self.named) < _NAMED:
                 self.named.append(finding)
 
     def add(self, other: Proof) -> None:
