@@ -26,7 +26,7 @@ class FakePlan:
     """Every response that has the body of an earlier one becomes its revisit."""
 
     def __init__(self, root: Path, names: list[str] | None = None) -> None:
-        self.totals, self.alike = Totals(), Alike()
+        self.totals, self.alike, self.made_of = Totals(), Alike(), "fake"
         names = names or sorted(
             str(path.relative_to(root))
             for path in root.rglob("*.warc*")

@@ -365,10 +365,9 @@ def test_what_a_replaced_container_had_beaten_comes_back(tmp_path: Path) -> None
     assert kept[b"http://h1.example/p1"] == b"2026-11-05"
 
 
-def test_resume_does_not_believe_what_has_changed(crawls: Path, tmp_path: Path) -> None:
+def interrupted(index: Path, *sources: Path, **fields: object) -> None:
+    """A build that has read everything and loaded nothing."""
     from dedupindex.build import builder
-
-    index = tmp_path / "index"
 
     def failing(*rest: object) -> None:
         raise KeyboardInterrupt
@@ -376,7 +375,40 @@ def test_resume_does_not_believe_what_has_changed(crawls: Path, tmp_path: Path) 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(builder, "_load", failing)
         with pytest.raises(KeyboardInterrupt):
-            run(index, crawls)
+            run(index, *sources, **fields)
+
+
+def test_a_resumed_build_replaces_what_it_was_to_replace(tmp_path: Path) -> None:
+    source, index = tmp_path / "a.cdx", tmp_path / "index"
+    source.write_text(HEADER + cdx_line(1, 1, 1).replace("d1.warc.gz", str(source)))
+    run(index, source)
+    source.write_text(HEADER + cdx_line(2, 2, 1).replace("d1.warc.gz", str(source)))
+    interrupted(index, source, replace=True)
+    with pytest.raises(ContainerChanged, match="--replace"):
+        run(index, source, add=True, resume=True)
+    run(index, source, replace=True, resume=True)
+    assert [capture.url for _, capture in content(index)] == [b"http://h2.example/p2"]
+
+
+def test_resume_is_of_the_same_build(crawls: Path, tmp_path: Path) -> None:
+    index = tmp_path / "index"
+    interrupted(index, crawls)
+    for fields in ({"crawl": "x"}, {"settings": Settings()}, {"engine": "whoosh"}):
+        with pytest.raises(SettingsConflict, match="without --resume"):
+            run(index, crawls, resume=True, **fields)
+    with pytest.raises(SettingsConflict, match="other sources"):
+        run(index, crawls / "a.cdx", resume=True)
+    (crawls / "b.cdx").unlink()
+    with pytest.raises(ContainerChanged, match=r"b\.cdx is not among the sources"):
+        run(index, crawls, resume=True)
+    run(index, crawls)
+    run(tmp_path / "whole", crawls)
+    assert content(index) == content(tmp_path / "whole")
+
+
+def test_resume_does_not_believe_what_has_changed(crawls: Path, tmp_path: Path) -> None:
+    index = tmp_path / "index"
+    interrupted(index, crawls)
     (crawls / "a.cdx").write_text(HEADER + cdx_line(1, 1, 1))
     with pytest.raises(ContainerChanged, match="without --resume"):
         run(index, crawls, resume=True)

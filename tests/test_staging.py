@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dedupindex.errors import Damaged
+from dedupindex.errors import Damaged, SettingsConflict
 from dedupindex.index.staging import Numbers, Staging
 
 WHAT = {"sources": ["x"]}
@@ -52,10 +52,15 @@ def test_a_damaged_journal_is_not_believed(tmp_path: Path) -> None:
         Staging(tmp_path, WHAT, resume=True)
 
 
-@pytest.mark.parametrize(("what", "resume"), [({"sources": ["y"]}, True), (WHAT, False)])
-def test_another_build_starts_anew(tmp_path: Path, what: dict[str, Any], resume: bool) -> None:
+def test_another_build_starts_anew_unless_it_is_to_resume_one(tmp_path: Path) -> None:
+    other = {"sources": ["y"]}
+    Staging(tmp_path, WHAT, resume=False)
+    assert Staging(tmp_path, other, resume=True).done == []  # nothing was read yet
     Staging(tmp_path, WHAT, resume=False).finish(task("000000-0.run"))
-    assert Staging(tmp_path, what, resume=resume).done == []
+    with pytest.raises(SettingsConflict, match="other sources; .* without --resume"):
+        Staging(tmp_path, other, resume=True)
+    assert Staging(tmp_path, WHAT, resume=True).done == [task("000000-0.run")]
+    assert Staging(tmp_path, other, resume=False).done == []
 
 
 def test_container_numbers_are_shared_and_kept(tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ def make_plan(
     """
     plan = Plan()
     inputs, known = [], list[Input]()
+    staged = dict(done)
     for path in expanded.paths:
         if passing(path):
             inputs.append(Input(path, 0))
@@ -64,16 +65,23 @@ def make_plan(
         found = _input(path, expanded)
         name = found.name
         if name in done:
-            if done[name] != (found.size, found.modified):
+            if staged.pop(name, done[name]) != (found.size, found.modified):
                 raise ContainerChanged(
                     f"{name} has changed since the build that is resumed read it; "
                     "run the command without --resume"
                 )
+            if view is not None:  # of one that takes the place of another, the old captures go
+                _known(found, view, plan, replace=replace)
             continue
         if view is not None and _known(found, view, plan, replace=replace):
             known.append(found)
         else:
             inputs.append(found)
+    if gone := [name for name in staged if not passing(name)]:
+        raise ContainerChanged(
+            f"{min(gone)} is not among the sources any more, and the build that is resumed has "
+            "read it; run the command without --resume"
+        )
     if plan.dropped:  # what had lost to captures that go must be offered again
         inputs += [found for found in known if not _purged(found, view)]
     else:

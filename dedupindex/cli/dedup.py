@@ -40,6 +40,10 @@ _FILE = click.Path(path_type=Path)
 @click.option("--in-place", is_flag=True, help="Replace the files, with a journal to undo it.")
 @click.option("--dry-run", is_flag=True, help="Do all but write archives.")
 @click.option(
+    "--restart", is_flag=True, allow_from_autoenv=False,
+    help="Give up a run in place that was interrupted, and plan anew; what it did can be undone.",
+)  # fmt: skip
+@click.option(
     "--work", type=_FILE, metavar="DIR",
     help="Where to keep manifest and plan.  [default: beside DIR or SOURCE, named after it]",
 )  # fmt: skip
@@ -82,6 +86,8 @@ def command(
     """
     if (out is None) != in_place:
         raise click.UsageError("give one of --out and --in-place")
+    if options["restart"] and (dry_run or not in_place):
+        raise click.UsageError("--restart goes with --in-place, and not with --dry-run")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave no file that is not whole
     chosen = Options(
         out=out, compare=Compare.parse(compare), alike=Alike(any_status, same_type), dry=dry_run,

@@ -53,10 +53,10 @@ def command(
     if out is None:
         find = partial(_in_place, directories)
         return undone(list(directories), find, processes, as_json=as_json)
-    out.mkdir(parents=True, exist_ok=True)
     tasks = [Undo(one, name, out) for one in directories for name in _files(one)]
     _check_names(tasks)
     check_room_of(tasks, processes)
+    out.mkdir(parents=True, exist_ok=True)
     results = side_by_side(_checked, None, tasks, processes)
     status = tell(chain(_without_file(directories), results), as_json=as_json)
     if not as_json:

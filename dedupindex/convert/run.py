@@ -57,10 +57,10 @@ def back_tasks_of(sources: Sequence[str], out: Path) -> tuple[list[Task], Source
 
 def run(tasks: list[Task], out: Path, processes: int, *, back: bool = False) -> Iterator[Outcome]:
     """Convert files side by side; raises `IndexBusy`, and `DedupError` where writing fails."""
+    needed = sum(os.path.getsize(task.path) for task in tasks if not task.target.is_file())
+    check_room(out, needed)
     out.mkdir(parents=True, exist_ok=True)
     with _locked(out):
-        needed = sum(os.path.getsize(task.path) for task in tasks if not task.target.is_file())
-        check_room(out, needed)
         yield from side_by_side(_guarded, bring_back if back else convert, tasks, processes)
 
 

@@ -1,13 +1,15 @@
 """The stages one after the other: manifest, plan, rewriting, verification.
 
-A run with `Options.out` can be killed at any time: the same again goes on, with files that are
-whole. One in place notes in its working files that it has begun; until it has come to its end, the
-same plan counts, because the files that it was made of are changing.
+A run with `Options.out` can be killed at any time: the same again resumes it, with files that are
+whole. A run in place notes in its working files when it begins to write, with which options and
+files. Until it has ended the same plan counts, because the files that it was made of are changing,
+and a run with other options or files is refused.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from collections import Counter
@@ -15,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from dedupindex.dedup.others import awaited, copy
 from dedupindex.dedup.proof import Proving, prove
@@ -57,6 +60,19 @@ class Options:
     jobs: int = 1
     memory: str = "1GB"  # for DuckDB
     every_host: bool = False  # write `Report.every_host`
+    restart: bool = False  # give up a run in place that was interrupted
+
+    def decisive(self) -> dict[str, Any]:
+        """What decides which records become revisits, by how the options are typed."""
+        compare = {-1: "always", 0: "strong-digest"}
+        return {
+            "--index": os.path.abspath(self.index) if self.index is not None else "",
+            "--compare": compare.get(self.compare.sample, f"sample {self.compare.sample}"),
+            "--any-status": self.alike.any_status,
+            "--same-type": self.alike.same_type,
+            "--min-size": self.min_size,
+            "--min-gain": self.min_gain,
+        }
 
 
 def dedup(
@@ -109,7 +125,8 @@ class _Run:
             plan, options.out, options.min_size, options.min_gain, options.dry,
             besides=sum(file.size for file in self._found.others if awaited(file, options.out)),
         )  # fmt: skip
-        job = self._begun(job)
+        if self._work.begun is None:
+            (self._work.top / _OUTCOMES).unlink(missing_ok=True)
         with self._stage("rewriting"):
             done = self._rewritten(job)
             self._beside_them(job, done)
@@ -125,7 +142,7 @@ class _Run:
             first, rest = by_host(lines, spool, _SHOWN, options.memory, report.every_host)
             report.hosts = [*first, rest] if any(rest[1:]) else first
         if options.out is None and not options.dry:
-            self._work.begin(None)
+            self._work.end()
         return report
 
     @contextmanager
@@ -138,6 +155,9 @@ class _Run:
         """Read what has changed and plan anew, unless a run in place has begun."""
         work, options = self._work, self._options
         old = is_of_before(work.manifest)
+        if work.begun is not None and options.restart:
+            self._say("gave up the run in place that was interrupted; planning anew")
+            work.end()
         if work.begun is not None:
             if old:
                 raise SettingsConflict(
@@ -147,10 +167,11 @@ class _Run:
                 )
             if options.out is not None or options.dry:
                 raise SettingsConflict(
-                    f"a run in place has begun and has not come to its end ({work.top}): run it "
-                    "again, or bin/rewrite --undo with its plan, and then remove its working files"
+                    f"a run in place was interrupted ({work.top}): finish it with the options and "
+                    "files that it began with, or give it up with --in-place --restart"
                 )
-            self._say("going on with the run in place that has begun")
+            work.check_same(options.decisive(), (file.path for file in self._found.files))
+            self._say("resuming the run in place that was interrupted, with its plan")
             return open_plan(work.plan)
         if old:
             self._say(f"{work.manifest} is of an earlier version: all is read anew")
@@ -173,15 +194,11 @@ class _Run:
             resolving.resolve([work.manifest], work.plan, chosen, warn=self._say)
         return open_plan(work.plan)
 
-    def _begun(self, job: Job) -> Job:
-        """Note that a run in place begins, or take the options of the one that has begun."""
-        work = self._work
-        if work.begun is None:
-            (work.top / _OUTCOMES).unlink(missing_ok=True)
-            if job.out is None and not job.dry:
-                work.begin({"size": job.size, "gain": job.gain})
-            return job
-        return job._replace(**work.begun)
+    def _begin(self) -> None:
+        """Note that a run in place begins to write; nothing refuses it from here on."""
+        if self._work.begun is None and self._options.out is None:
+            files = (file.path for file in self._found.files)
+            self._work.begin(self._options.decisive(), files)
 
     def _rewritten(self, job: Job) -> set[str]:
         """Rewrite all; returns the paths of those that were written."""
@@ -192,7 +209,7 @@ class _Run:
             open(self._work.top / _HOSTS, "w", encoding="utf-8", newline="") as hosts,
             open(self._work.top / _OUTCOMES, "a", encoding="utf-8") as told,
         ):
-            for outcome in rewrite(job, self._options.jobs):
+            for outcome in rewrite(job, self._options.jobs, self._begin):
                 if outcome.state == "there" and outcome.path in before:
                     outcome = before[outcome.path]  # which knows what was refused
                 elif job.out is None and not job.dry:

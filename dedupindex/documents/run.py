@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import socket
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -85,9 +86,8 @@ def hash_documents(
         warn(problem)
 
     found = find(pattern, tell, top)
-    top.mkdir(parents=True, exist_ok=True)
     key = _key(pattern, options)
-    with exclusive(top / f".{key}.lock", f"the shards of {pattern} in {top}"):
+    with _made(top), exclusive(top / f".{key}.lock", f"the shards of {pattern} in {top}"):
         try:
             with closing(State(top / f".{key}.state", pattern, _run_id(key, options))) as state:
                 _Run(top, options, state, report).go(found, tell, on_progress)
@@ -99,6 +99,19 @@ def hash_documents(
     report.total_processed_gb = report.bytes / 1e9
     report.rate_mb_per_sec = report.bytes / 1e6 / report.elapsed_time_secs
     return report
+
+
+@contextmanager
+def _made(top: Path) -> Iterator[None]:
+    """Make the directory; if it is new and the glob names nothing, it goes again."""
+    new = not top.exists()
+    top.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BadSource:
+        if new:
+            shutil.rmtree(top)
+        raise
 
 
 class _Run:

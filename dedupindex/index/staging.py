@@ -21,7 +21,7 @@ from typing import Any
 
 import lmdb
 
-from dedupindex.errors import Damaged, IndexUnavailable
+from dedupindex.errors import Damaged, IndexUnavailable, SettingsConflict
 from dedupindex.index.ledger import DEPENDENT
 from dedupindex.index.marks import REVISIT
 
@@ -53,8 +53,14 @@ class Staging:
                 entries.append(json.loads(line))
             except ValueError as error:
                 raise Damaged(f"{self._journal} is damaged; build without --resume") from error
-        if not entries or entries[0] != what:
+        if len(entries) < 2:  # no task was done
             return False
+        if others := [name for name in what if entries[0].get(name) != what[name]]:
+            raise SettingsConflict(
+                f"the build of {self.directory.parent} that was interrupted had other "
+                f"{', '.join(others)}; run it as it was to resume it, or build without --resume, "
+                "which gives up what it has read"
+            )
         self.done = entries[1:]
         kept = {name for task in self.done for name in [*task["runs"], *task.get("ledger", ())]}
         for path in self.directory.iterdir():

@@ -68,8 +68,8 @@ def consult(
     numbers = {_real(path): number for path, number in inputs.numbers.items()}
     database.execute('CREATE TABLE seen (container INTEGER, "offset" BIGINT)')
     named: list[tuple[int | str, ...]] = []
-    spool = Spool(home / "outside.parquet")
     with closing(open_index(index)) as engine, engine.view() as view:
+        spool = Spool(home / "outside.parquet")
         outside = _Outside(view, len(inputs.containers), rule.partition)
         looking, telling = _Looking(view, _fields(rule.alike)), Telling(say)
         for asked, (text, forms) in enumerate(_wanted(database.cursor(), _fields(rule.alike))):

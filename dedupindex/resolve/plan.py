@@ -105,6 +105,7 @@ class Plan:
         self.path = path
         self._parts = parts
         self.alike = Alike(**about[0]["alike"])  # the same in all parts
+        self.made_of: str = about[0]["made_of"]  # a hash of the files and of the options
         self.totals = Totals()
         self._held: tuple[dict[int, list[Planned]], dict[int, list[int]]] | None = None
         for said in about:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -65,8 +65,8 @@ def resolve(
     check_is_plan(plan)
     inputs = Inputs([open_manifest(path) for path in manifests])
     clock = _Clock(say)
-    plan.mkdir(parents=True, exist_ok=True)
     with (
+        _made(plan),
         closing(Members(options.base_urls)) as members,
         working(plan, options.memory, options.threads) as (database, home),
     ):
@@ -91,6 +91,17 @@ def resolve(
             with clock("text"):
                 write_text(database, inputs, rule, part, text)
     return Resolved(totals, clock.seconds)
+
+
+@contextmanager
+def _made(plan: Path) -> Iterator[None]:
+    """Make the directory of a plan; it goes again if nothing comes to stand in it."""
+    plan.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # it is not empty
+            plan.rmdir()
 
 
 def _about(inputs: Inputs, options: Options) -> dict[str, Any]:

@@ -42,6 +42,11 @@ class Job(NamedTuple):
     twice: Set[int] = frozenset()  # containers that are in the plan by several names; in place only
     besides: int = 0  # bytes that will be written to `out` after this, by others
 
+    @property
+    def options(self) -> str:
+        """What decides, beside the plan, which records become revisits; as it is typed."""
+        return f"--min-size {self.size} --min-gain {self.gain}"
+
 
 @dataclass
 class Outcome:

@@ -205,7 +205,9 @@ def identity(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def room(path: Path) -> int:
-    """Bytes that may still be written to the file system of a directory."""
+    """Bytes that may still be written to the file system of a directory, there or still to be."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
     status = os.statvfs(path)
     return status.f_bavail * status.f_frsize
 

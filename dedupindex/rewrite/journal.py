@@ -30,7 +30,7 @@ from dedupindex.rewrite.moved import Offsets
 from dedupindex.rewrite.pins import Holder, Pins, unpin
 
 DIRECTORY = ".rewrite"
-_FORMAT = 1
+_FORMAT = 2  # 1 did not say with which options and plan
 
 
 class Was(NamedTuple):
@@ -40,6 +40,8 @@ class Was(NamedTuple):
     size: int
     mtime_ns: int
     content_hash: str
+    options: str = ""  # of the run, as they are typed; empty if that is not known
+    plan: str = ""  # `Plan.made_of` of its plan
 
 
 class Entry(NamedTuple):
@@ -237,7 +239,7 @@ def summary(path: Path) -> tuple[Was, Ended]:
             at = max(path.stat().st_size - 200, 0)
             lines.seek(at)
             last = json.loads(lines.read().splitlines()[-1])
-        if first.pop("format") == _FORMAT:
+        if first.pop("format") in range(1, _FORMAT + 1):
             return Was(**first), Ended(**last)
     except (ValueError, TypeError, LookupError, AttributeError, StopIteration) as error:
         raise Damaged(f"{path} is no whole journal: {error}") from error

@@ -30,6 +30,7 @@ class Plan(Protocol):
 
     totals: Totals
     alike: Alike
+    made_of: str
 
     def hold(self) -> None: ...
     def containers(self) -> dict[int, Container]: ...

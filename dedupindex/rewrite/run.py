@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from dedupindex.errors import BadInput, DedupError
+from dedupindex.errors import BadInput, Damaged, DedupError, SettingsConflict
 from dedupindex.files import exclusive, shared
 from dedupindex.manifest.line import Container
 from dedupindex.processes import side_by_side
 from dedupindex.remote import check_here
 from dedupindex.rewrite.container import Job, Outcome
 from dedupindex.rewrite.disk import being_written, check_room, open_for_reading
-from dedupindex.rewrite.journal import DIRECTORY
+from dedupindex.rewrite.journal import DIRECTORY, Journal
 from dedupindex.rewrite.leaning import settled
 from dedupindex.rewrite.parts import sweep
 from dedupindex.rewrite.writing import rewrite_container
@@ -23,12 +24,16 @@ _A = TypeVar("_A")
 _B = TypeVar("_B")
 
 
-def rewrite(job: Job, processes: int = 1) -> Iterator[Outcome]:
+def rewrite(
+    job: Job, processes: int = 1, begin: Callable[[], None] = lambda: None
+) -> Iterator[Outcome]:
     """Rewrite every container of the plan; outcomes come as they are ready.
 
-    Raises `BadInput` or `DedupError` before anything is written, `IndexBusy` if another run is at
-    work, `DedupError` where writing fails: the containers that are done are done, the others as
-    they were, and the same run again goes on.
+    Calls `begin` once, before the first write and after all that may refuse the run; not in a dry
+    run. Raises `BadInput` or `DedupError` before anything is written, `SettingsConflict` if an
+    earlier run in place had other options or another plan, `IndexBusy` if another run is at work,
+    `DedupError` where writing fails: the containers that are done are done, the others as they
+    were, and the same run again resumes it.
     """
     job.plan.hold()
     containers = sorted(job.plan.containers().values(), key=lambda one: -one.size)
@@ -37,19 +42,48 @@ def rewrite(job: Job, processes: int = 1) -> Iterator[Outcome]:
     if job.out is not None:
         check_names(containers, job.out)
     else:
+        _check_resumed(job, containers)
         job = job._replace(twice=_twice(containers))
     if job.dry:
         yield from _settled(job, side_by_side(_rewrite, job, containers, processes))
         return
     places = [job.out] if job.out else sorted({Path(one.root) for one in containers})
+    _check_room(job, containers, processes)
     for place in places:
         (place / DIRECTORY).mkdir(parents=True, exist_ok=True)
     with locked(places), _apart([] if job.out else containers, places):
-        _check_room(job, containers, processes)
+        begin()
         sweep(job.out / one.name if job.out else Path(one.path) for one in containers)
         if job.out is None:
             job = job._replace(busy=_busy(containers))
         yield from _settled(job, side_by_side(_rewrite, job, containers, processes))
+
+
+def _check_resumed(job: Job, containers: list[Container]) -> None:
+    """Raise `SettingsConflict` if files of the plan were rewritten in place in another way.
+
+    The plan describes such a file as it was before, so its records cannot be looked at again, and
+    the set would end up rewritten partly in one way and partly in the other.
+    """
+    others: list[tuple[str, str]] = []
+    for one in containers:
+        journal = Journal(Path(one.root), one.name)
+        with suppress(OSError, Damaged):  # which is told when its turn comes
+            was, ended = journal.summary()
+            done = journal.dropped.exists() and os.stat(one.path).st_size == ended.size
+            if not done or was.content_hash != one.content_hash or not was.options:
+                continue
+            if was.plan != job.plan.made_of:
+                others.append((one.path, "by another plan"))
+            elif was.options != job.options:
+                others.append((one.path, f"with {was.options}, not {job.options}"))
+    if others:
+        path, how = others[0]
+        more = f" (and {len(others) - 1:,} more files)" if len(others) > 1 else ""
+        raise SettingsConflict(
+            f"{path} was rewritten in place {how}{more}; nothing was changed: finish that run "
+            "with its own plan and options, or bring the files back with bin/undedup DIR --in-place"
+        )
 
 
 def _twice(containers: list[Container]) -> set[int]:

@@ -141,7 +141,7 @@ def _to_directory(
     journal = Journal(job.out, container.name)
     part = part_of(target)
     with closing(Writer(journal)) as writer, removed(part):
-        writer.begin(_was(container, before), keep_dropped=False)
+        writer.begin(_was(job, container, before), keep_dropped=False)
         with new_part(part) as file:
             outcome = build(job, container, source, FileSink(file), writer, originals)
             keep_metadata(source, file)
@@ -204,7 +204,7 @@ def _in_place(
     journal = Journal(Path(container.root), container.name)
     part = part_of(path)
     with closing(Writer(journal)) as writer, removed(part):
-        writer.begin(_was(container, before), keep_dropped=True)
+        writer.begin(_was(job, container, before), keep_dropped=True)
         with new_part(part) as file:
             outcome = build(job, container, source, FileSink(file), writer, originals)
             if not outcome.revisits:
@@ -275,5 +275,8 @@ def _check_other_roots(container: Container) -> None:
                 )
 
 
-def _was(container: Container, before: os.stat_result) -> Was:
-    return Was(container.name, container.size, before.st_mtime_ns, container.content_hash)
+def _was(job: Job, container: Container, before: os.stat_result) -> Was:
+    return Was(
+        container.name, container.size, before.st_mtime_ns, container.content_hash,
+        job.options, job.plan.made_of,
+    )  # fmt: skip

@@ -140,8 +140,9 @@ def _write(
     for target in targets:
         if os.path.lexists(target):
             raise BadInput(f"{target} is there already")
-        target.parent.mkdir(parents=True, exist_ok=True)
     check_room(next(iter(targets)).parent, needed.total())
+    for target in targets:
+        target.parent.mkdir(parents=True, exist_ok=True)
     sweep(targets)  # what a killed run left
     with ExitStack() as parts:
         for target in targets:
