@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -224,18 +226,163 @@ def test_the_breaker_goes_quiet_and_tries_again(switch: Switch) -> None:
     why = [client.lookup(OLD, PAGE) for _ in range(5)]
     assert [getattr(answer, "why", "") for answer in why] == ["unreachable"] * 3 + ["quiet"] * 2
     assert switch.asked == 3
-    now[0] = 31
+    now[0] = 1
     assert [getattr(client.lookup(OLD, PAGE), "why", "") for _ in range(2)] == [
         "unreachable",
         "quiet",
     ]
-    now[0], switch.on = 62, True
+    now[0], switch.on = 2, True
     assert all(isinstance(client.lookup(OLD, PAGE), Hit) for _ in range(3))
     assert client.counts.as_json() == {
         "lookups": 10, "hits": 3, "misses": 0, "taken": 0, "spelled_otherwise": 0,
         "added": 0, "unchanged": 0, "refused": 0, "bad": 0, "not_reported": 0,
         "not_looked_up": 7, "not_looked_up_why": {"quiet": 3, "unreachable": 4},
     }  # fmt: skip
+
+
+def back_after(outage: float, *, takes: float = 0.0, status: int = 0) -> tuple[float, list[float]]:
+    """How long after an outage a lookup is answered, and when the server was probed during it.
+
+    A crawler asks every 0.05 s of a clock that only this test moves. A lookup that fails `takes`
+    as long and ends with a status; with none the connection is refused.
+    """
+    now, probes = [100.0], list[float]()
+    begun = now[0]
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        if now[0] >= begun + outage:
+            return httpx.Response(200, json={"duplicate": False})
+        probes.append(now[0] - begun)
+        now[0] += takes
+        if not status:
+            raise httpx.ReadTimeout("slow") if takes else httpx.ConnectError("nobody listens")
+        return httpx.Response(status)
+
+    transport = httpx.MockTransport(handle)
+    with Client(transport=transport, breaker=Breaker(clock=lambda: now[0])) as client:
+        while isinstance(client.lookup(NEW, PAGE), NotAsked):
+            now[0] += 0.05
+    return now[0] - begun - outage, probes
+
+
+@pytest.mark.parametrize("outage", [0.5, 3, 10, 60, 1200])
+def test_a_server_that_was_restarted_is_found_within_two_seconds(outage: float) -> None:
+    """However long nobody listened: such probes cost nothing, so they go on every second."""
+    away, probes = back_after(outage)
+    assert away <= 1.1
+    assert len(probes) <= 5 + outage
+
+
+@pytest.mark.parametrize("failing", [{"status": 503}, {"takes": 2.0}])
+def test_a_server_that_is_there_and_fails_is_probed_more_and_more_rarely(
+    failing: dict[str, Any],
+) -> None:
+    """Each probe may hold up a thread of the crawler, or load a server that has too much to do."""
+    slow = failing.get("takes", 0)
+    for outage in (3.0, 10, 15, 60, 900):
+        away, probes = back_after(outage, **failing)
+        assert away <= min(max(1, outage / 10), 30) + slow + 0.1
+        if outage <= 15:
+            assert away <= 2 + slow
+    pauses = [round(later - one - slow, 3) for one, later in pairwise(probes[4:])]
+    assert 1 <= pauses[0] <= 2 and pauses[-1] == pytest.approx(30, abs=0.1)
+    assert pauses == sorted(pauses)
+
+
+def test_one_caller_probes_at_a_time() -> None:
+    now = [0.0]
+    breaker = Breaker(2, clock=lambda: now[0])
+    for _ in range(2):
+        assert breaker.lets_through()
+        breaker.failed(refused=True)
+    now[0] = 1
+    assert [breaker.lets_through() for _ in range(3)] == [True, False, False]
+    now[0] = 9  # it hangs
+    assert not breaker.lets_through()
+    breaker.abandoned()  # its task was cancelled: the next caller probes
+    assert [breaker.lets_through() for _ in range(2)] == [True, False]
+    now[0] = 100  # a probe that never ended does not end all probing
+    assert [breaker.lets_through() for _ in range(2)] == [True, False]
+    breaker.succeeded()
+    assert [breaker.lets_through() for _ in range(2)] == [True, True]
+
+
+def test_a_task_that_is_cancelled_leaves_the_probe_to_the_next() -> None:
+    now = [0.0]
+    breaker = Breaker(1, clock=lambda: now[0])
+    breaker.failed()
+    now[0] = 1
+
+    async def hang(request: httpx.Request) -> httpx.Response:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def run() -> None:
+        async with AsyncClient(transport=httpx.MockTransport(hang), breaker=breaker) as client:
+            with anyio.move_on_after(0.01):
+                await client.lookup(NEW, PAGE)
+
+    anyio.run(run)
+    assert breaker.lets_through()
+
+
+def test_lookups_leave_no_lines_in_the_log_of_the_crawler(
+    client: Client, index: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whose own use of httpx is logged as ever."""
+    with caplog.at_level(logging.INFO):
+        client.lookup(OLD, PAGE)
+
+        async def run() -> None:
+            with serving(index) as server:
+                async with AsyncClient(f"http://127.0.0.1:{server.port}") as other:
+                    assert isinstance(await other.lookup(OLD, PAGE), Hit)
+
+        anyio.run(run)
+        assert caplog.records == []
+        transport = httpx.MockTransport(lambda request: httpx.Response(204))
+        httpx.Client(transport=transport).get("http://a.example/")
+    assert [one.name for one in caplog.records] == ["httpx"]
+
+
+def test_every_request_says_how_long_its_body_is(switch: Switch) -> None:
+    """None is chunked: a server cannot tell for sure whether such a body has ended."""
+    seen = list[httpx.Request]()
+    handle = switch.handle
+
+    def note(request: httpx.Request) -> httpx.Response:
+        seen.append(request)
+        return handle(request)
+
+    with Client(transport=httpx.MockTransport(note), crawl="c") as client:
+        client.begin("c")
+        client.lookup(OLD, PAGE)
+        client.lookup(OLD, "http://a.example/" + "x" * 9000)
+        client.lookups([(OLD, PAGE)])
+        claim = client.claim(NEW, PAGE)
+        assert isinstance(claim, Claimed) and client.release(NEW, claim.token)
+        client.report([stored(2)])
+        client.tell("c")
+        client.commit("c")
+    assert {request.method for request in seen} == {"GET", "POST", "DELETE"}
+    for request in seen:
+        assert "transfer-encoding" not in request.headers
+        assert request.method == "GET" or int(request.headers["content-length"]) > 0
+
+
+def test_a_name_and_password_in_the_address_are_sent() -> None:
+    """As a proxy before the server may want them."""
+    seen = list[str]()
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        seen.append(request.headers.get("authorization", ""))
+        return httpx.Response(200, json={"duplicate": False})
+
+    transport = httpx.MockTransport(handle)
+    for url, token in (("http://me:p%40ss@a.example", ""), ("http://a.example", "t")):
+        with Client(url, token=token, transport=transport) as client:
+            assert client.lookup(NEW, PAGE) == Miss()
+    assert seen == ["Basic bWU6cEBzcw==", "Bearer t"]
 
 
 def test_reports_of_an_outage_are_sent_later(switch: Switch) -> None:

@@ -14,7 +14,8 @@
 
 It **fails open**: a lookup raises nothing. Whatever keeps it from an answer (server down, slow,
 overloaded, nonsense) is `NotAsked`, which means "store it" and is counted as not looked up, never
-as new. Lookups are not retried; after five failures in a row the client is quiet for half a minute.
+as new. Lookups are not retried; after five failures in a row the client only probes the server,
+once a second at first, until it answers again.
 Reports are retried once, then kept and sent with the next; what had to be dropped is counted.
 
 `AsyncClient` has the same methods as coroutines. Both may be used from many threads or tasks.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import aclosing
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -13,7 +14,7 @@ from dedupindex.client.answers import Answer, Claim, Question, Reported
 from dedupindex.client.breaker import Breaker
 from dedupindex.client.core import Core, Steps
 from dedupindex.client.counts import Counts
-from dedupindex.client.requests import MOST, Ask, Failure, Pause, Reply, with_token
+from dedupindex.client.requests import MOST, Ask, Failure, Pause, Reply, authorized
 from dedupindex.client.sync import FAILURES, KEPT, LIMITS
 
 _T = TypeVar("_T")
@@ -40,11 +41,11 @@ class AsyncClient:
     ) -> None:
         breaker = breaker or Breaker(failures, quiet)
         self._core = Core(crawl, (timeout, patience), breaker, keep, any_spelling)
-        self._http = httpx.AsyncClient(
+        self._transport = transport or httpx.AsyncHTTPTransport(limits=LIMITS, trust_env=False)
+        self._http = httpx.AsyncClient(  # makes requests; see `_exchange` for who sends them
             base_url=url,
-            headers=with_token(token, headers),
-            transport=transport,
-            limits=LIMITS,
+            headers=authorized(url, token, headers),
+            transport=self._transport,
             trust_env=False,
         )
 
@@ -144,16 +145,21 @@ class AsyncClient:
         except (httpx.TimeoutException, TimeoutError) as error:
             return Failure("timeout", f"no answer within {ask.patience:g} s ({error!r})")
         except FAILURES as error:
-            return Failure("unreachable", repr(error))
+            refused = isinstance(error, httpx.ConnectError)
+            return Failure("unreachable", repr(error), refused)
 
     async def _exchange(self, ask: Ask) -> Reply | Failure:
-        async with self._http.stream(
+        """Send a request past `httpx.AsyncClient.send`, which logs a line for each at INFO."""
+        if self._http.is_closed:
+            return Failure("unreachable", "the client was closed")
+        request = self._http.build_request(
             ask.method,
             ask.path,
             content=ask.content or None,
             headers={"Content-Type": ask.type} if ask.content else None,
             timeout=ask.patience,
-        ) as response:
+        )
+        async with aclosing(await self._transport.handle_async_request(request)) as response:
             body = bytearray()
             async for piece in response.aiter_bytes():
                 body += piece

@@ -264,11 +264,15 @@ class Core:
             return NotAsked("unaskable", str(error))
         if not self._breaker.lets_through():
             return NotAsked("quiet", "the server has failed too often; it is asked again soon")
-        reply = yield ask
+        try:
+            reply = yield ask
+        except BaseException:  # a task that is cancelled, or an interrupted thread
+            self._breaker.abandoned()
+            raise
         assert reply is not None, "a driver answers every request"
         answer = _read(reply, read)
         if isinstance(answer, NotAsked) and answer.why in _PASSING:
-            self._breaker.failed()
+            self._breaker.failed(refused=isinstance(reply, Failure) and reply.refused)
         else:
             self._breaker.succeeded()
         return answer

@@ -6,7 +6,7 @@ import json
 from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote, urlsplit
 
 LONGEST_QUERY = 8000  # bytes; longer lookups are POSTed (some proxies allow no more)
 MOST = 64 << 20  # bytes of an answer that are read
@@ -40,6 +40,7 @@ class Failure(NamedTuple):
 
     why: str
     message: str
+    refused: bool = False  # no connection could be made, which was known at once
 
 
 def question(digest: str, url: str | bytes, more: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,6 +105,13 @@ def loaded(body: bytes) -> Any:
     return json.loads(body)
 
 
-def with_token(token: str, headers: Mapping[str, str] | None) -> dict[str, str]:
-    """The headers of every request."""
-    return {**({"Authorization": f"Bearer {token}"} if token else {}), **(headers or {})}
+def authorized(url: str, token: str, headers: Mapping[str, str] | None) -> dict[str, str]:
+    """The headers of every request: the token, or what the URL has before its ``@``."""
+    given = urlsplit(url)
+    said = {}
+    if token:
+        said["Authorization"] = f"Bearer {token}"
+    elif given.username or given.password:
+        pair = f"{unquote(given.username or '')}:{unquote(given.password or '')}"
+        said["Authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
+    return {**said, **(headers or {})}

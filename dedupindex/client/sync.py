@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -13,7 +14,7 @@ from dedupindex.client.answers import Answer, Claim, Question, Reported
 from dedupindex.client.breaker import Breaker
 from dedupindex.client.core import Core, Steps
 from dedupindex.client.counts import Counts
-from dedupindex.client.requests import MOST, Ask, Failure, Pause, Reply, with_token
+from dedupindex.client.requests import MOST, Ask, Failure, Pause, Reply, authorized
 
 _T = TypeVar("_T")
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=20)
@@ -28,12 +29,12 @@ class Client:
 
     `timeout` is how long a lookup or claim may take, `patience` anything else, in seconds;
     `crawl` is the crawl that asks and reports where a call does not name another. After `failures`
-    failures in a row nothing is sent for `quiet` seconds. At most `keep` captures that could not be
-    reported are kept in memory. A hit whose original spells its digest otherwise than the question
-    is a `Miss`, because replay tools compare that text; with `any_spelling` it is a hit, for those
-    who write a revisit with the digest of `answer.original`, to the letter. `token` (``bin/token``)
-    and `headers` go with every request; proxies and other settings of the environment are not used.
-    `transport` is httpx's.
+    failures in a row only probes are sent, with pauses of at most `quiet` seconds; see `Breaker`.
+    At most `keep` captures that could not be reported are kept in memory. A hit whose original
+    spells its digest otherwise than the question is a `Miss`, because replay tools compare that
+    text; with `any_spelling` it is a hit, for those who write a revisit with the digest of
+    `answer.original`, to the letter. `token` (``bin/token``) and `headers` go with every request;
+    proxies and other settings of the environment are not used. `transport` is httpx's.
     """
 
     def __init__(
@@ -54,11 +55,11 @@ class Client:
     ) -> None:
         breaker = breaker or Breaker(failures, quiet)
         self._core = Core(crawl, (timeout, patience), breaker, keep, any_spelling)
-        self._http = httpx.Client(
+        self._transport = transport or httpx.HTTPTransport(limits=LIMITS, trust_env=False)
+        self._http = httpx.Client(  # makes requests; see `_send` for who sends them
             base_url=url,
-            headers=with_token(token, headers),
-            transport=transport,
-            limits=LIMITS,
+            headers=authorized(url, token, headers),
+            transport=self._transport,
             trust_env=False,
         )
 
@@ -161,15 +162,19 @@ class Client:
                 came = self._send(step)
 
     def _send(self, ask: Ask) -> Reply | Failure:
+        """Send a request past `httpx.Client.send`, which logs a line for each at level INFO."""
         end = time.monotonic() + ask.patience
         try:
-            with self._http.stream(
+            if self._http.is_closed:
+                return Failure("unreachable", "the client was closed")
+            request = self._http.build_request(
                 ask.method,
                 ask.path,
                 content=ask.content or None,
                 headers={"Content-Type": ask.type} if ask.content else None,
                 timeout=ask.patience,
-            ) as response:
+            )
+            with closing(self._transport.handle_request(request)) as response:
                 body = bytearray()
                 for piece in response.iter_bytes():
                     body += piece
@@ -181,4 +186,5 @@ class Client:
         except httpx.TimeoutException as error:
             return Failure("timeout", f"no answer within {ask.patience:g} s ({error!r})")
         except FAILURES as error:
-            return Failure("unreachable", repr(error))
+            refused = isinstance(error, httpx.ConnectError)
+            return Failure("unreachable", repr(error), refused)
