@@ -17,6 +17,7 @@
   + IndexUnavailable    exit 6, HTTP 503   the answer is unknown, which is not the same as "new"
     - IndexBusy                            another process is writing to this index
     - FormatFromFuture                     the index was written by a newer version
+    - FormatFromPast                       the index was written by an older version
   + Damaged             exit 7, HTTP 503   bytes on disk are not what they must be
 
 Exit statuses 1 and 2 stay what Python and the command line parser make them: crash, usage.
@@ -137,6 +138,12 @@ class FormatFromFuture(IndexUnavailable):
     """The index was written in a format this version does not know."""
 
     code = "format_from_future"
+
+
+class FormatFromPast(IndexUnavailable):
+    """The index was written in a format that this version does not read any more."""
+
+    code = "format_from_past"
 
 
 class Damaged(DedupError):

@@ -71,7 +71,7 @@ class Crawls:
     def __init__(self, index: Path, policy: Policy = NO_POLICY) -> None:
         self._index, self.policy = index, policy
         self._opened: _Opened | None = None
-        self._error: IndexUnavailable | None = None  # what keeps a file from being open
+        self._error: DedupError | None = None  # what keeps a file from being open
         self._away_since: float | None = None  # when what is open was first missed
         self._busy = threading.Lock()
         self.counting = Counting()
@@ -120,14 +120,14 @@ class Crawls:
         try:
             self._opened, self._error = _Opened(self._index, create=create), None
             self.answering = True
-        except IndexUnavailable as error:
+        except DedupError as error:
             self._error = error
 
     def _there(self) -> _Opened | None:
         """The open file, None if there is none; raises what keeps it from being open."""
         opened = self._opened
         if opened is None and self._error is not None:
-            raise IndexUnavailable(str(self._error))
+            raise type(self._error)(str(self._error))
         return opened
 
     def write(self, change: Callable[[Writing], _T], *, make: bool = False) -> _T:

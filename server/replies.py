@@ -61,6 +61,7 @@ ERRORS: dict[str, tuple[int, str]] = {
     "internal": (500, "a defect of the server; its log says more"),
     "index_unavailable": (503, "there is no index, or it cannot be read now"),
     "format_from_future": (503, "the index was written by a newer version"),
+    "format_from_past": (503, "the index was written by an older version, and must be built again"),
     "damaged": (503, "what is stored for this question is damaged"),
     "overloaded": (503, "too much of this is asked for at this moment, or by one batch"),
 }

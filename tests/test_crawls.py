@@ -384,19 +384,6 @@ def test_claims_hold_within_a_namespace(store: Store) -> None:
 
 
 @of_files
-def test_a_crawl_of_an_older_version_is_read(store: Store) -> None:
-    begin(store)
-    with store.writing() as writing:
-        before = writing.crawl("a")
-        kept = before.stored()
-        for name in ("strategy", "policy", "namespace"):
-            del kept[name]
-        key = before.number.to_bytes(4, "big")
-        writing.txn.put(key, json.dumps(kept).encode(), db=writing.trees.crawls)
-        assert writing.crawl("a") == before
-
-
-@of_files
 def test_claims_that_are_over_are_swept(store: Store) -> None:
     begin(store)
     with store.writing() as writing:

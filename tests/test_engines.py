@@ -405,19 +405,6 @@ def test_captures_keep_their_crawl(bench: Bench) -> None:
     assert sorted(item for _, item in bench.held()) == sorted(items[3:])
 
 
-@of_files
-def test_the_crawl_of_what_an_older_version_loaded(bench: Bench) -> None:
-    """It numbered names only, and knew a crawl by the registration of the file."""
-    bench.load([capture(1), capture(2, container="row.warc.gz")])
-    bench.load([], [Container("/warcs/1.warc.gz", 1, "", 1, "weekly")])
-    assert sorted((item.container, item.crawl) for _, item in bench.held()) == [
-        ("/warcs/1.warc.gz", "weekly"),
-        ("row.warc.gz", ""),
-    ]
-    with bench.open() as engine:
-        assert engine.check() == []
-
-
 def test_containers_come_by_name(bench: Bench) -> None:
     names = ["b", "a/2", "c", "a/10"]
     bench.load([], [Container(name, 1, "", 0) for name in names])

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields, replace
+from contextlib import suppress
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import pytest
 
-from dedupindex.errors import Damaged, FormatFromFuture, IndexUnavailable, SettingsConflict
+from dedupindex.errors import (
+    Damaged,
+    FormatFromFuture,
+    FormatFromPast,
+    IndexUnavailable,
+    SettingsConflict,
+)
 from dedupindex.index.identity import FILE, OPTIONS, Identity, Settings, read_identity
 from dedupindex.urlkey import CANONICALISER
 
@@ -46,9 +53,31 @@ def test_no_index_is_an_outage_and_not_an_empty_index(tmp_path: Path) -> None:
 def test_a_future_format_is_refused_by_name(tmp_path: Path) -> None:
     Identity("lmdb", Settings()).write(tmp_path)
     content = json.loads((tmp_path / FILE).read_text())
-    (tmp_path / FILE).write_text(json.dumps({**content, "format": 2, "settings": {"new": 1}}))
-    with pytest.raises(FormatFromFuture, match=r"format 2, this version reads format 1"):
+    (tmp_path / FILE).write_text(json.dumps({**content, "format": 3, "settings": {"new": 1}}))
+    with pytest.raises(FormatFromFuture, match=r"format 3, this version reads format 2"):
         read_identity(tmp_path)
+
+
+def test_an_older_format_is_refused_with_the_command_that_makes_it_anew(tmp_path: Path) -> None:
+    """Format 1 had no checksums: what it holds cannot be believed, nor copied."""
+    chosen = {**asdict(Settings(canonical=False, mime="^text/html")), "gone": 1}
+    del chosen["by_url"]  # which came later
+    content = {"format": 1, "engine": "lmdb", "settings": chosen, "canonicaliser": CANONICALISER}
+    (tmp_path / FILE).write_text(json.dumps({**content, "generation": 3}))
+    anew = r"bin/index --no-canonicalized --mime '\^text/html' SOURCE\.\.\. NEW-INDEX"
+    with pytest.raises(FormatFromPast, match=f"format 1, .* reads format 2 .* copy it; .*{anew}"):
+        read_identity(tmp_path)
+
+
+def test_a_bit_of_an_identity_that_flips_is_never_read_as_something_else(tmp_path: Path) -> None:
+    Identity("whoosh", OTHER, generation=3).write(tmp_path)
+    sound, before = (tmp_path / FILE).read_bytes(), read_identity(tmp_path)
+    for bit in range(8 * len(sound)):
+        data = bytearray(sound)
+        data[bit // 8] ^= 1 << bit % 8
+        (tmp_path / FILE).write_bytes(data)
+        with suppress(Damaged, IndexUnavailable):
+            assert read_identity(tmp_path) == before  # white space
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Settings)])
@@ -85,9 +114,9 @@ def test_without_urls_there_are_no_canonical_ones() -> None:
         "7",
         '"format"',
         "{}",
-        '{"format": 1}',
-        '{"format": 1, "settings": []}',
-        '{"format": 1, "engine": "lmdb", "settings": {"url_index": true}}',
+        '{"format": 2}',
+        '{"format": 2, "settings": []}',
+        '{"format": 2, "engine": "lmdb", "settings": {"url_index": true}}',
     ],
 )
 def test_damage_is_told_from_absence(content: str, tmp_path: Path) -> None:

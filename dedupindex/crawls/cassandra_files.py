@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from functools import lru_cache
 
-from dedupindex.index.cassandra_places import bytes_of, key_of, text_of
+from dedupindex.index.cassandra_places import key_of, number_in, place_in, put_number, put_place
 from dedupindex.index.cassandra_schema import Statements
 from dedupindex.index.cassandra_state import About
 from dedupindex.index.cells import Place
@@ -34,18 +34,21 @@ class Files:
         with self._busy:
             found = self._session.execute(self._on.number, key_of(place))
             if found:
-                return int(found[0][0])
+                return number_in(key_of(place), found[0][0])
             if not self._free:
                 first = About(self._session, self._on).take_numbers(BLOCK)
                 self._free = range(first, first + BLOCK)
             number, self._free = self._free[0], self._free[1:]
-            self._session.execute(self._on.put_place, number, bytes_of(name), b"")
             # Who finds a number finds its place.
-            self._session.execute(self._on.put_number, key_of(place), number)
+            for statement, values in (
+                put_place(self._on, number, place),
+                put_number(self._on, number, place),
+            ):
+                self._session.execute(statement, *values)
             return number
 
     def _name_of(self, number: int) -> str:
         found = self._session.execute(self._on.place, number)
         if not found:
             raise KeyError(f"container number {number} has no name")
-        return text_of(found[0][0])
+        return place_in(number, found[0]).container

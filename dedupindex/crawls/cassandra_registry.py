@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from dedupindex.crawls.cassandra_tables import Said, crawls_back, put_crawls
 from dedupindex.crawls.crawl import Crawl
 from dedupindex.errors import IndexBusy, IndexUnavailable
+from dedupindex.index.cells import sealed_text, unsealed_text
 from dedupindex.index.cql import Row, Session, clock, conditionally
 
 AGE = 0.25  # seconds
@@ -91,7 +92,10 @@ class Registry:
         ]
         if any(_said(row) != _said(rows[0]) for row in rows):
             return False
-        crawls = [Crawl.restored(json.loads(about)) for *_, about in rows]
+        crawls = [
+            Crawl.restored(json.loads(unsealed_text(_key(number), about)))
+            for *_, number, about in rows
+        ]
         self._known = Known(*(_said(rows[0]) if rows else said), crawls)
         return True
 
@@ -100,7 +104,8 @@ class Registry:
         token = secrets.token_bytes(16)
         values: list[object] = [before.version + 1, token, before.version or None]
         for crawl in crawls:
-            values += [json.dumps(crawl.stored()), crawl.number]
+            text = sealed_text(_key(crawl.number), json.dumps(crawl.stored()))
+            values += [text, crawl.number]
         statement = put_crawls(self._keyspace, len(crawls))
         done = conditionally(
             self._session, statement, values, crawls_back(self._keyspace), (),
@@ -109,6 +114,10 @@ class Registry:
         if not done.won:
             raise Overtaken("crawls are begun or ended at this moment; send it again")
         time.sleep(AGE)
+
+
+def _key(number: int) -> bytes:
+    return number.to_bytes(4, "big")
 
 
 def _said(row: Row) -> tuple[int, bytes]:

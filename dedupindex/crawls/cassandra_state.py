@@ -25,7 +25,7 @@ from dedupindex.errors import StrategyUnavailable, UnknownCrawl
 from dedupindex.index.byurl import MISSING
 from dedupindex.index.cassandra_schema import Statements
 from dedupindex.index.cassandra_view import CassandraView
-from dedupindex.index.cells import DIGEST_KEY, cell_of
+from dedupindex.index.cells import DIGEST_KEY, cell_of, sealed, unsealed
 from dedupindex.index.cql import Row, Session, Statement
 from dedupindex.index.protocol import Finder
 
@@ -54,6 +54,18 @@ def split(key: bytes) -> tuple[bytes, bytes]:
 def rest_of(key: bytes, entry: bytes) -> bytes:
     """Where an entry of a crawl is in the partition of its key."""
     return split(key)[1] + xxh3_64_digest(entry)
+
+
+def sealed_row(key: bytes, rest: bytes, number: int, entry: bytes) -> bytes:
+    """What the row of an entry holds: `rest` is where it is in the partition of its key."""
+    return sealed(split(key)[0] + rest + number.to_bytes(4, "big"), entry)
+
+
+def unsealed_row(dk: bytes, row: Row) -> Held:
+    """What a row of a partition says; raises `Damaged`."""
+    rest, number, stored = bytes(row[0]), int(row[1]), bytes(row[2])
+    entry = unsealed(dk + rest + number.to_bytes(4, "big"), stored)
+    return dk + rest[:-SUFFIX], number, entry
 
 
 def part_of_key(key: bytes) -> int:
@@ -127,13 +139,13 @@ class CassandraReading(Reading):
         dk, rest = split(prefix)
         reported = self._view.partition(dk).reported if self._view else None
         if reported is not None:
-            for found, number, cell in reported:
-                if found.startswith(rest):
-                    yield dk + bytes(found[:-SUFFIX]), number, bytes(cell)
+            for row in reported:
+                if row[0].startswith(rest):
+                    yield unsealed_row(dk, row)
             return
         for page in self.ground.session.scan(self.ground.said.cells, dk, rest, rest + _BEYOND):
-            for found, number, cell in page:
-                yield dk + bytes(found[:-SUFFIX]), number, bytes(cell)
+            for row in page:
+                yield unsealed_row(dk, row)
 
     def cells_of(self, crawl: Crawl) -> Iterator[Held]:
         for keys in self.keys_of(crawl):
@@ -150,8 +162,8 @@ class CassandraReading(Reading):
     def cells_at(self, crawl: Crawl, keys: Sequence[bytes]) -> Iterator[bytes | None]:
         """What a crawl has under each key."""
         asked = (at(self.ground.said.row, key) for key in keys)
-        for rows in self.ground.session.execute_many(asked):
-            yield held_in(rows, crawl)
+        for key, rows in zip(keys, self.ground.session.execute_many(asked), strict=True):
+            yield held_in(key, rows, crawl)
 
     def cell(self, key: bytes, crawl: Crawl) -> bytes | None:
         return next(self.cells_at(crawl, [key]))
@@ -167,7 +179,7 @@ class CassandraReading(Reading):
 
     def claims(self, prefix: bytes) -> Iterator[tuple[str, Claim]]:
         for namespace, *claim in self.ground.session.execute(self.ground.said.claims, prefix):
-            yield namespace, claim_of(claim)
+            yield namespace, claim_of(prefix, namespace, claim)
 
     def statistic(self, key: bytes) -> Amounts | None:
         number, kind, heading = (
@@ -181,7 +193,7 @@ class CassandraReading(Reading):
             found = self.ground.session.execute(self.ground.said.statistic, *place)
         else:
             found = [row[1:] for row in counted if row[0] == heading]
-        return _joined(kind, (row[0] for row in found)) if found else None
+        return _joined(kind, [unsealed(key, bytes(row[0])) for row in found]) if found else None
 
     def statistics(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, Amounts]]:
         kind, number = prefix[KIND], int.from_bytes(prefix[: KIND.start], "big")
@@ -199,13 +211,25 @@ class CassandraReading(Reading):
         for page in pages:
             for heading, packed in page:
                 if heading >= start:
-                    yield bytes(heading), bytes(packed)
+                    key = number.to_bytes(4, "big") + kind + bytes(heading)
+                    yield bytes(heading), unsealed(key, bytes(packed))
 
 
-def claim_of(row: Sequence[Any]) -> Claim:
-    """The claim of a row of the table."""
-    crawl, until, token = row
-    return Claim(crawl, until, bytes(token).hex())
+def claim_of(prefix: bytes, namespace: str, row: Sequence[Any]) -> Claim:
+    """The claim of a row of the table; raises `Damaged`."""
+    crawl, until, secret = row
+    token = unsealed(_claim_key(prefix, namespace, crawl, until), bytes(secret))
+    return Claim(crawl, until, token.hex())
+
+
+def secret_of(prefix: bytes, namespace: str, claim: Claim) -> bytes:
+    """The token of a claim as its row holds it."""
+    key = _claim_key(prefix, namespace, claim.crawl, claim.until)
+    return sealed(key, bytes.fromhex(claim.token))
+
+
+def _claim_key(prefix: bytes, namespace: str, crawl: int, until: int) -> bytes:
+    return prefix + f"{namespace} {crawl} {until} ".encode()
 
 
 def _heading(row: tuple[bytes, bytes]) -> bytes:
@@ -224,7 +248,8 @@ def at(statement: Statement, key: bytes) -> tuple[Statement, Sequence[Any]]:
     return statement, (dk, rest, rest + b"\xff" * SUFFIX)
 
 
-def held_in(rows: Iterable[Row], crawl: Crawl) -> bytes | None:
-    """What a crawl has, of the rows of a key."""
-    entries = [bytes(cell) for _, number, cell in rows if number == crawl.number]
+def held_in(key: bytes, rows: Iterable[Row], crawl: Crawl) -> bytes | None:
+    """What a crawl has, of the rows of a key; raises `Damaged`."""
+    dk = split(key)[0]
+    entries = [unsealed_row(dk, row)[2] for row in rows if row[1] == crawl.number]
     return cell_of(entries) if entries else None

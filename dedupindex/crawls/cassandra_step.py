@@ -22,6 +22,8 @@ from dedupindex.crawls.cassandra_state import (
     held_in,
     part_of_key,
     rest_of,
+    sealed_row,
+    secret_of,
     split,
 )
 from dedupindex.crawls.cassandra_tallies import COUNTS, parts_of
@@ -36,7 +38,7 @@ from dedupindex.index.cql import Statement, Unclear
 _SIDE_BY_SIDE = 32  # threads of one step that wait
 _TRIES = 10  # of a claim, while others make and end theirs
 _Place = tuple[bytes, int]  # a key, and the number of a crawl
-_Free = tuple[bytes, str, bytes]  # a digest, a namespace, the token of the claim that ends
+_Free = tuple[bytes, str, bytes]  # a digest, a namespace, the secret of the claim that ends
 _G = TypeVar("_G")
 _T = TypeVar("_T")
 _Asked = tuple[Statement, Sequence[Any]]
@@ -68,9 +70,11 @@ class CassandraWriting(CassandraReading, Writing):
             [*asked, *((said.claims, (prefix,)) for prefix in prefixes)]
         )
         for key, found in zip(sought, rows, strict=False):
-            self._held[key, crawl.number] = held_in(found, crawl)
+            self._held[key, crawl.number] = held_in(key, found, crawl)
         for prefix, found in zip(prefixes, rows, strict=True):
-            self._claims[prefix] = [(where, claim_of(claim)) for where, *claim in found]
+            self._claims[prefix] = [
+                (where, claim_of(prefix, where, claim)) for where, *claim in found
+            ]
 
     def each(self, work: Callable[[_G], _T], given: Sequence[_G]) -> list[_T]:
         if len(given) < 2:
@@ -130,7 +134,7 @@ class CassandraWriting(CassandraReading, Writing):
     ) -> Claim:
         """As `Writing.claim`. If nobody can tell, the asker has it: to store twice is safe."""
         session, said, place = self.ground.session, self.ground.said, (prefix, namespace)
-        new = claim.crawl, claim.until, bytes.fromhex(claim.token)
+        new = claim.crawl, claim.until, secret_of(*place, claim)
         first: _Asked = said.make_claim, (lease, *new, *place)
         statement, values = first
         with suppress(IndexUnavailable):
@@ -142,17 +146,17 @@ class CassandraWriting(CassandraReading, Writing):
                 if not found:
                     statement, values = first
                     continue
-                held = claim_of(found[0])
+                held = claim_of(*place, found[0])
                 if not over(held):
                     return held
                 statement = said.take_claim
-                values = (lease, *new, *place, bytes.fromhex(held.token))
+                values = (lease, *new, *place, secret_of(*place, held))
         return claim
 
     def free(self, prefix: bytes, namespace: str, wanted: Callable[[Claim], bool]) -> bool:
         for where, claim in self.claims(prefix):
             if where == namespace and wanted(claim):
-                self._freed.append((prefix, namespace, bytes.fromhex(claim.token)))
+                self._freed.append((prefix, namespace, secret_of(prefix, namespace, claim)))
                 if prefix not in self._claims:  # nothing else is to be written before
                     self._free()
                 return True
@@ -201,7 +205,9 @@ class CassandraWriting(CassandraReading, Writing):
             if not after:
                 unlisted.append((said.unlist, (number, part_of_key(key), key)))
             for entry in after - before:
-                put.append((said.put_row, (dk, rest_of(key, entry), number, entry)))
+                rest = rest_of(key, entry)
+                row = sealed_row(key, rest, number, entry)
+                put.append((said.put_row, (dk, rest, number, row)))
             for entry in before - after:
                 dropped.append((said.drop_row, (dk, rest_of(key, entry), number)))
         for asked in (listed, self._urls, put, dropped, unlisted):

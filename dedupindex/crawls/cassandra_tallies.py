@@ -18,6 +18,7 @@ from xxhash import xxh3_64_intdigest
 
 from dedupindex.crawls.cassandra_tables import HOST_PARTS, Said
 from dedupindex.crawls.rows import FORMS, KIND, Amounts, Form, Kind
+from dedupindex.index.cells import sealed
 from dedupindex.index.cql import Session
 
 COUNTS = b"k"  # the kind of captures and bytes of a crawl, which may shrink
@@ -92,7 +93,7 @@ class Tallies:
 
     def _row(self, key: bytes, amounts: Amounts) -> Sequence[Any]:
         kind, heading = key[KIND], key[KIND.stop :]
-        packed = form_of(kind).packed(amounts)
+        packed = sealed(key, form_of(kind).packed(amounts))
         number, part = int.from_bytes(key[: KIND.start], "big"), part_of(kind, heading)
         return number, kind, part, heading, self._writer, self._since, packed, self._moment
 

@@ -9,6 +9,9 @@
     urls      captures by URL, see `index.byurl`
     statistics  number, kind, heading         -> see `rows`
     meta      "version"                     -> raised whenever a crawl changes its state
+              "format"                      -> that of the file: `index.identity.FORMAT`
+
+Values, but for those of `urls`, which only find, are stored with a checksum (`cells.sealed`).
 
 A capture's key ends with the number of its crawl, so one seek on a digest finds what all crawls
 have of it.
@@ -27,8 +30,10 @@ import lmdb
 from dedupindex.crawls.crawl import LONGEST_NAME, Claim, Crawl
 from dedupindex.crawls.rows import FORMS, KIND, MOST
 from dedupindex.crawls.store import Held, Reading, Writing
-from dedupindex.errors import UnknownCrawl
+from dedupindex.errors import Damaged, UnknownCrawl
 from dedupindex.index import byurl
+from dedupindex.index.cells import is_sound, sealed, unsealed
+from dedupindex.index.identity import FORMAT
 
 NUMBER = 4  # bytes of a crawl's number, at the end of a key
 _COUNTS = struct.Struct(">QQ")
@@ -58,51 +63,68 @@ class LmdbReading(Reading):
         self.txn, self.trees = txn, trees
         self.origin = trees
 
+    def _get(self, key: bytes, tree: Any) -> bytes | None:
+        """What is kept under a key; raises `Damaged`."""
+        stored = self.txn.get(key, db=tree)
+        return None if stored is None else unsealed(key, cast(bytes, stored))
+
     def version(self) -> int:
-        return int.from_bytes(self.txn.get(b"version", db=self.trees.meta) or b"", "big")
+        return int.from_bytes(self._get(b"version", self.trees.meta) or b"", "big")
+
+    def format(self) -> int:
+        """The format of the file; 0 if it has none, 1 if it is of a version that knew one only."""
+        number = self._get(b"format", self.trees.meta)
+        if number is None:
+            return int(self.txn.get(b"version", db=self.trees.meta) is not None)
+        return int.from_bytes(number, "big")
 
     def crawl(self, name: str) -> Crawl:
         key = name.encode("utf-8", "surrogateescape")
-        number = self.txn.get(key, db=self.trees.numbers) if 0 < len(key) <= LONGEST_NAME else None
+        number = self._get(key, self.trees.numbers) if 0 < len(key) <= LONGEST_NAME else None
         if number is None:
             raise UnknownCrawl(f"there is no crawl {name[:200]!r}; begin it with POST /crawls")
-        return _restored(self.txn.get(number, db=self.trees.crawls))
+        value = self._get(number, self.trees.crawls)
+        if value is None:
+            raise Damaged(f"the number of crawl {name} is that of none; restore the file of crawls")
+        return _restored(value)
 
     def numbered(self, number: int) -> Crawl | None:
-        value = self.txn.get(number.to_bytes(4, "big"), db=self.trees.crawls)
+        value = self._get(number.to_bytes(4, "big"), self.trees.crawls)
         return None if value is None else _restored(value)
 
     def crawls(self) -> Iterator[Crawl]:
-        for _, value in self.txn.cursor(db=self.trees.crawls):
-            yield _restored(value)
+        cursor = self.txn.cursor(db=self.trees.crawls)
+        for key, stored in cast(Iterable[tuple[bytes, bytes]], cursor):
+            yield _restored(unsealed(key, stored))
 
     def newest(self, before: Crawl | None = None) -> Iterator[Crawl]:
         with self.txn.cursor(db=self.trees.crawls) as cursor:
             if cursor.last() if before is None else cursor.set_key(_number(before)):
-                for key, value in cursor.iterprev():
+                for key, stored in cast(Iterable[tuple[bytes, bytes]], cursor.iterprev()):
                     if before is None or key != _number(before):
-                        yield _restored(value)
+                        yield _restored(unsealed(key, stored))
 
     def counts(self, crawl: Crawl) -> tuple[int, int]:
-        value = self.txn.get(_number(crawl), db=self.trees.counts)
+        value = self._get(_number(crawl), self.trees.counts)
         captures, size = _COUNTS.unpack(value) if value else (0, 0)
         return captures, size
 
     def file_of(self, number: int) -> str:
         if not number:
             return ""
-        name = self.txn.get(b"#" + number.to_bytes(4, "big"), db=self.trees.files)
+        name = self._get(b"#" + number.to_bytes(4, "big"), self.trees.files)
         if name is None:
-            raise KeyError(f"container number {number} has no name")
-        return bytes(name).decode("utf-8", "surrogateescape")
+            raise Damaged(f"container number {number} has no name; restore the file of crawls")
+        return name.decode("utf-8", "surrogateescape")
 
     def cells(self, prefix: bytes = b"") -> Iterator[Held]:
         with self.txn.cursor(db=self.trees.captures) as cursor:
             if not cursor.set_range(prefix):
                 return
-            for place, cell in cast(Iterable[tuple[bytes, bytes]], cursor):
+            for place, stored in cast(Iterable[tuple[bytes, bytes]], cursor):
                 if not place.startswith(prefix):
                     return
+                cell = unsealed(place, stored)
                 yield place[:-NUMBER], int.from_bytes(place[-NUMBER:], "big"), cell
 
     def stretch(
@@ -123,12 +145,13 @@ class LmdbReading(Reading):
                     return found, bytes(place)
                 if place.endswith(tail):
                     number = int.from_bytes(place[-NUMBER:], "big")
-                    found.append((place[:-NUMBER], number, cast(bytes, cursor.value())))
+                    cell = unsealed(place, cast(bytes, cursor.value()))
+                    found.append((place[:-NUMBER], number, cell))
         return found, None
 
     def cell(self, key: bytes, crawl: Crawl) -> bytes | None:
         place = key + crawl.number.to_bytes(NUMBER, "big")
-        return self.txn.get(place, db=self.trees.captures)  # type: ignore[return-value]
+        return self._get(place, self.trees.captures)
 
     def silent(self, prefix: bytes) -> bool:
         with self.txn.cursor(db=self.trees.captures) as cursor:
@@ -143,10 +166,10 @@ class LmdbReading(Reading):
                 for key, value in cast(Iterable[tuple[bytes, bytes]], cursor):
                     if not key.startswith(prefix):
                         return
-                    yield key[len(prefix) :].decode(), _claim(value)
+                    yield key[len(prefix) :].decode(), _claim(unsealed(key, value))
 
     def statistic(self, key: bytes) -> Sequence[int] | None:
-        value = self.txn.get(key, db=self.trees.statistics)
+        value = self._get(key, self.trees.statistics)
         return None if value is None else FORMS[key[KIND]].unpacked(value)
 
     def statistics(
@@ -159,11 +182,18 @@ class LmdbReading(Reading):
             for key, value in cast(Iterable[tuple[bytes, bytes]], cursor):
                 if not key.startswith(prefix):
                     return
-                yield bytes(key[len(prefix) :]), unpacked(value)
+                yield bytes(key[len(prefix) :]), unpacked(unsealed(key, value))
 
 
 class LmdbWriting(LmdbReading, Writing):
     """What can be changed in a transaction."""
+
+    def _put(self, key: bytes, value: bytes, tree: Any) -> None:
+        self.txn.put(key, sealed(key, value), db=tree)
+
+    def put_format(self) -> None:
+        """Say which format the file has."""
+        self._put(b"format", FORMAT.to_bytes(4, "big"), self.trees.meta)
 
     def new_number(self) -> int:
         with self.txn.cursor(db=self.trees.crawls) as cursor:
@@ -171,15 +201,18 @@ class LmdbWriting(LmdbReading, Writing):
 
     def put_crawl(self, crawl: Crawl) -> None:
         key = _number(crawl)
-        self.txn.put(key, json.dumps(crawl.stored()).encode(), db=self.trees.crawls)
-        self.txn.put(crawl.name.encode(), key, db=self.trees.numbers)
+        self._put(key, json.dumps(crawl.stored()).encode(), self.trees.crawls)
+        self._put(crawl.name.encode(), key, self.trees.numbers)
         version = (self.version() + 1).to_bytes(8, "big")
-        self.txn.put(b"version", version, db=self.trees.meta)
+        self._put(b"version", version, self.trees.meta)
 
     def count(self, crawl: Crawl, captures: int, size: int) -> None:
-        before = self.counts(crawl)
+        try:
+            before = self.counts(crawl)
+        except Damaged:
+            return  # it stays damaged, and whoever reads it is told; the captures are taken
         value = _COUNTS.pack(max(before[0] + captures, 0), min(max(before[1] + size, 0), MOST))
-        self.txn.put(_number(crawl), value, db=self.trees.counts)
+        self._put(_number(crawl), value, self.trees.counts)
 
     def number_of(self, name: str) -> int:
         if not name:
@@ -188,16 +221,16 @@ class LmdbWriting(LmdbReading, Writing):
         key = b"=" + text[:_LONGEST_KEY]
         if len(text) > _LONGEST_KEY:
             key += sha256(text).digest()
-        value = self.txn.get(key, db=self.trees.files)
+        value = self._get(key, self.trees.files)
         if value is None:
             value = (self.txn.stat(self.trees.files)["entries"] // 2 + 1).to_bytes(4, "big")
-            self.txn.put(key, value, db=self.trees.files)
-            self.txn.put(b"#" + value, text, db=self.trees.files)
+            self._put(key, value, self.trees.files)
+            self._put(b"#" + value, text, self.trees.files)
         return int.from_bytes(value, "big")
 
     def put_cell(self, key: bytes, crawl: Crawl, cell: bytes) -> None:
         place = key + crawl.number.to_bytes(NUMBER, "big")
-        self.txn.put(place, cell, db=self.trees.captures)
+        self._put(place, cell, self.trees.captures)
 
     def drop_cell(self, key: bytes, crawl: Crawl) -> None:
         self.txn.delete(key + _number(crawl), db=self.trees.captures)
@@ -216,16 +249,16 @@ class LmdbWriting(LmdbReading, Writing):
         over: Callable[[Claim], bool],
     ) -> Claim:
         key = prefix + namespace.encode()
-        value = self.txn.get(key, db=self.trees.claims)
+        value = self._get(key, self.trees.claims)
         if value is not None and not over(held := _claim(value)):
             return held
         value = _CLAIM.pack(claim.crawl, claim.until, bytes.fromhex(claim.token))
-        self.txn.put(key, value, db=self.trees.claims)
+        self._put(key, value, self.trees.claims)
         return claim
 
     def free(self, prefix: bytes, namespace: str, wanted: Callable[[Claim], bool]) -> bool:
         key = prefix + namespace.encode()
-        value = self.txn.get(key, db=self.trees.claims)
+        value = self._get(key, self.trees.claims)
         if value is None or not wanted(_claim(value)):
             return False
         return self.txn.delete(key, db=self.trees.claims)
@@ -233,8 +266,9 @@ class LmdbWriting(LmdbReading, Writing):
     def sweep_claims(self, now: int) -> int:
         over = []
         with self.txn.cursor(db=self.trees.claims) as cursor:
-            for key, value in cursor:
-                if _CLAIM.unpack(value)[1] <= now:
+            for key, value in cast(Iterable[tuple[bytes, bytes]], cursor):
+                # One that is damaged ends: to store a payload twice is safe.
+                if not is_sound(key, value) or _claim(unsealed(key, value)).until <= now:
                     over.append(bytes(key))
                     if len(over) >= _SWEPT:
                         break
@@ -244,9 +278,12 @@ class LmdbWriting(LmdbReading, Writing):
 
     def add(self, key: bytes, amounts: Sequence[int]) -> None:
         form, tree = FORMS[key[KIND]], self.trees.statistics
-        value = self.txn.get(key, db=tree)
+        try:
+            value = self._get(key, tree)
+        except Damaged:
+            return  # it stays damaged, and whoever reads it is told; other rows go on
         after = form.joined(form.unpacked(value), amounts) if value else amounts
-        self.txn.put(key, form.packed(after), db=tree)
+        self._put(key, form.packed(after), tree)
 
     def drop_statistics(self, crawl: Crawl, most: int) -> int:
         prefix, count = _number(crawl), 0
@@ -258,11 +295,11 @@ class LmdbWriting(LmdbReading, Writing):
         return count
 
 
-def _restored(value: bytes | memoryview[int] | None) -> Crawl:
-    return Crawl.restored(json.loads(bytes(value or b"")))
+def _restored(value: bytes) -> Crawl:
+    return Crawl.restored(json.loads(value))
 
 
-def _claim(value: bytes | memoryview[int]) -> Claim:
+def _claim(value: bytes) -> Claim:
     crawl, until, token = _CLAIM.unpack(value)
     return Claim(crawl, until, token.hex())
 

@@ -18,9 +18,10 @@ from dedupindex.crawls.crawl import Crawl
 from dedupindex.crawls.lmdb_state import LmdbReading, LmdbWriting, Trees
 from dedupindex.crawls.store import FILE, Held, Store
 from dedupindex.crawls.writer import GroupWriter
-from dedupindex.errors import IndexUnavailable
+from dedupindex.errors import DedupError, FormatFromFuture, FormatFromPast, IndexUnavailable
 from dedupindex.files import pinned, sync_directory
 from dedupindex.index import byurl
+from dedupindex.index.identity import FORMAT
 from dedupindex.index.lmdb_file import open_in
 
 LOOKED_AT_ONCE = 100_000  # cells, in one read transaction
@@ -47,6 +48,9 @@ class LmdbStore(Store):
                     sync_directory(home)
         except (lmdb.Error, OSError) as error:
             raise IndexUnavailable(f"{self.path} cannot be opened: {error}") from error
+        except DedupError:
+            self._env.close()
+            raise
 
     def _open(self, home: Path, *, write: bool) -> None:
         self._env = open_in(
@@ -65,6 +69,25 @@ class LmdbStore(Store):
         trees: list[Any] = [self._env.open_db(name.encode(), create=write) for name in names]
         trees.append(byurl.open_tree(self._env, create=write))
         self.trees = Trees(*trees)
+        self._agree(write=write)
+
+    def _agree(self, *, write: bool) -> None:
+        """Raise `FormatFromPast` or `FormatFromFuture` for a file that another version wrote."""
+        with self._env.begin() as txn:
+            number = LmdbReading(txn, self.trees).format()
+        if number == 0 and write:  # it was just made
+            with self._env.begin(write=True) as txn:
+                LmdbWriting(txn, self.trees).put_format()
+        elif number == 1:
+            raise FormatFromPast(
+                f"{self.path} was written by an older version, whose format this one does not "
+                "read: index the WARCs that its crawls wrote with bin/index, then remove the file"
+            )
+        elif number not in (0, FORMAT):
+            raise FormatFromFuture(
+                f"{self.path} has format {number}, this version reads format {FORMAT}; "
+                "use the dedupindex that wrote it, or a newer one"
+            )
 
     def in_place(self) -> bool:
         try:

@@ -15,13 +15,16 @@ from typing import Any, NamedTuple, Protocol
 
 import lmdb
 import orjson
+from isal.isal_zlib import crc32
 
 from dedupindex.digest import EMPTY, FROM_BASE32, Digest, Spelling
-from dedupindex.errors import IndexUnavailable
+from dedupindex.errors import Damaged, IndexUnavailable
 from dedupindex.index.cells import (
     ALGORITHMS,
     ALSO,
+    SEAL,
     SIZE_IN_EXTRAS,
+    SOUND,
     UNKNOWN_OFFSET,
     UNKNOWN_SIZE,
     Keys,
@@ -51,6 +54,7 @@ class _Shape(NamedTuple):
 
 
 _HEAD = struct.Struct(">HHIIBIIB")  # an entry's, its flags and spelling as one number
+_SHORTEST = _HEAD.size + SEAL  # of what is stored of an original
 _SHA1 = bytes([ALGORITHMS.index("sha1")])
 _EMPTY = _SHA1 + next(digest.raw for digest in EMPTY if digest.algorithm == "sha1")
 _HEX_DIGITS = frozenset("0123456789abcdef")
@@ -127,18 +131,18 @@ class PlainAnswers:
         key, cell = cursor.item()
         if not key.startswith(prefix):
             return NONE
-        answer = self._told(cell, prefix, spelled, url, covers)
-        if answer is None and cursor.set_key(
-            self._keys.of(Digest("sha1", prefix[1:]), url.encode())
-        ):
-            answer = self._told(cursor.value(), prefix, spelled, url, covers)
+        answer = self._told(key, cell, prefix, spelled, url, covers)
+        if answer is None:
+            key = self._keys.of(Digest("sha1", prefix[1:]), url.encode())
+            if cursor.set_key(key):
+                answer = self._told(key, cursor.value(), prefix, spelled, url, covers)
         return answer
 
     def _told(
-        self, cell: bytes, prefix: bytes, spelled: str, url: str, covers: int
+        self, key: bytes, cell: bytes, prefix: bytes, spelled: str, url: str, covers: int
     ) -> bytes | None:
-        """The answer that `cell` holds if it is plain and of `url`."""
-        if len(cell) < _HEAD.size:
+        """The answer that a stored cell holds if it is sound, plain and of `url`."""
+        if len(cell) < _SHORTEST:
             return None  # a mark
         kind, high, low, size, far, near, container, mime = _HEAD.unpack_from(cell)
         shape = self._shapes.get(kind << 8 | mime)
@@ -148,9 +152,11 @@ class PlainAnswers:
         own = kind >> 10 & 3
         if covers and own and not covers & own:
             return None
-        packed = cell[url_at:]
+        packed = cell[url_at:-SEAL]
         if not plain or size == SIZE_IN_EXTRAS or unpack(packed) != url.encode():
             return None
+        if crc32(cell, crc32(key)) != SOUND:
+            return None  # asked the other way, it is said to be damaged
         shown = url if packed[0] & SIXES else orjson.dumps(url)[1:-1].decode()
         hour, moment = divmod(high << 32 | low, _MINUTE)
         date = self._hours.get(hour) or self._hour(hour)
@@ -185,7 +191,10 @@ class PlainAnswers:
         if len(self._containers) >= _KEPT:
             self._containers.clear()
             self._containers[0] = "null"
-        name = self._name_of(number).encode("utf-8", "surrogateescape")
+        try:
+            name = self._name_of(number).encode("utf-8", "surrogateescape")
+        except Damaged as error:
+            raise KeyError(number) from error  # asked the other way, it is said
         shown = orjson.dumps(name.decode("utf-8", "backslashreplace") or None)
         text = self._containers[number] = shown.decode()
         return text

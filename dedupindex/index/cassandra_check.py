@@ -11,7 +11,7 @@ from dedupindex.index.byurl import listed
 from dedupindex.index.cassandra_state import State
 from dedupindex.index.cassandra_urls import AT_ONCE
 from dedupindex.index.cassandra_view import CassandraView
-from dedupindex.index.cells import answers, digest_of_key, digest_prefix, entries_of
+from dedupindex.index.cells import answers, digest_of_key, digest_prefix, entries_of, unsealed
 from dedupindex.index.settle import checksum
 
 
@@ -27,7 +27,7 @@ class Counted(NamedTuple):
 def counted(view: CassandraView) -> Counted:
     """Count what is there."""
     captures, digests, total, last = 0, 0, 0, b""
-    for key, cell in view.stored():
+    for key, cell in view.unordered():
         total += checksum([(key, cell)])
         found = sum(map(answers, entries_of(cell)))
         captures += found
@@ -42,12 +42,12 @@ def problems(view: CassandraView, state: State) -> list[str]:
     """What is wrong, in sentences: keys, entries, names and counts are all read back."""
     wrong: list[str] = []
     try:
-        _entries(view, wrong)
-        if view.by_url:
-            _listed(view, wrong)
         for number, place in view.places():
             if view.number_of(place) == 0:
                 wrong.append(f"container number {number} is not found by its name")
+        _entries(view, wrong)
+        if view.by_url:
+            _listed(view, wrong)
         found = counted(view)
     except (Damaged, *BROKEN) as error:
         return [*wrong, f"the index cannot be read to its end: {error!r}"]
@@ -63,9 +63,9 @@ def problems(view: CassandraView, state: State) -> list[str]:
 
 
 def _entries(view: CassandraView, wrong: list[str]) -> None:
-    for key, cell in view.stored():
+    for key, stored in view.stored():
         try:
-            for capture in view.decoded(key, cell):
+            for capture in view.decoded(key, unsealed(key, stored)):
                 if view.keys.of(digest_of_key(key), capture.url) != key:
                     wrong.append(f"the entry under {key.hex()} belongs under another key")
         except (Damaged, *BROKEN) as error:
@@ -73,6 +73,6 @@ def _entries(view: CassandraView, wrong: list[str]) -> None:
 
 
 def _listed(view: CassandraView, wrong: list[str]) -> None:
-    keys = (key for key, cell in view.stored() if listed(cell))
+    keys = (key for key, cell in view.unordered() if listed(cell))
     while some := list(islice(keys, AT_ONCE)):
         wrong += [f"{key.hex()} is not listed by its URL" for key in view.unlisted(some)]

@@ -23,7 +23,7 @@ from dedupindex.index.cassandra_places import bytes_of, register
 from dedupindex.index.cassandra_schema import Statements, empty, made, make
 from dedupindex.index.cassandra_state import About, Lease, State, agree, is_marked, mark_of
 from dedupindex.index.cassandra_view import CassandraView
-from dedupindex.index.cells import Place
+from dedupindex.index.cells import Place, sealed_text
 from dedupindex.index.cql import Session, Use, connect, write_all
 from dedupindex.index.identity import Identity, read_identity, unfinished
 from dedupindex.index.protocol import Load, numbers_of
@@ -167,7 +167,10 @@ class CassandraEngine:
         found = session.execute_many((on.container, (name,)) for name in names)
         there = {name for name, rows in zip(names, found, strict=True) if rows}
         write_all(session, [(on.remove_container, (state.written, name)) for name in gone])
-        told = [(name, json.dumps(one._asdict()), state.written) for name, one in fresh.items()]
+        told = [
+            (name, sealed_text(name, json.dumps(one._asdict())), state.written)
+            for name, one in fresh.items()
+        ]
         write_all(session, [(on.put_container, values) for values in told])
         state.containers += len(fresh.keys() - there) - len(there.intersection(gone))
         for name in ("captures", "digests", "checksum"):

@@ -19,7 +19,15 @@ from dedupindex.index.cassandra_schema import Statements
 from dedupindex.index.cassandra_state import Lease
 from dedupindex.index.cassandra_urls import listing
 from dedupindex.index.cassandra_view import CassandraView
-from dedupindex.index.cells import DIGEST_KEY, Keys, answers, entries_of, renumbered
+from dedupindex.index.cells import (
+    DIGEST_KEY,
+    Keys,
+    answers,
+    entries_of,
+    renumbered,
+    sealed,
+    unsealed,
+)
 from dedupindex.index.cql import Session, Statement, patiently, write_all
 from dedupindex.index.marks import REVISIT, lives_in
 from dedupindex.index.settle import Outcome, Rule, checksum, mark_before, mark_each
@@ -69,7 +77,7 @@ class Loader:
         """Take the captures of containers out; reads everything."""
         if not gone:
             return
-        for _, cells in groupby(self._view.stored(), lambda cell: _start(cell[0])):
+        for _, cells in groupby(self._view.unordered(), lambda cell: _start(cell[0])):
             self._drop_of(cells, gone)
         self._written += 1  # a cell that is written again comes after its removal
 
@@ -100,10 +108,13 @@ class Loader:
     def _read(self, starts: list[bytes]) -> dict[bytes, tuple[dict[bytes, bytes], bool]]:
         """Of digests the cells by key, and whether these are all."""
         asked = ((self._on.partition, (start, AT_ONCE + 1)) for start in starts)
-        found = map(Partition.of, self._session.execute_many(asked))
+        found = map(Partition.of, starts, self._session.execute_many(asked))
         return {
-            start: ({start + rest: cell for rest, cell in one.cells}, one.whole)
-            for start, one in zip(starts, found, strict=True)
+            one.start: (
+                {one.start + rest: unsealed(one.start + rest, cell) for rest, cell in one.cells},
+                one.whole,
+            )
+            for one in found
         }
 
     def _digest(
@@ -147,7 +158,7 @@ class Loader:
     def _cells(self, start: bytes, keys: list[bytes]) -> dict[bytes, bytes]:
         asked = ((self._on.cell, (start, key[len(start) :])) for key in keys)
         found = zip(keys, self._session.execute_many(asked), strict=True)
-        return {key: rows[0][0] for key, rows in found if rows}
+        return {key: unsealed(key, bytes(rows[0][0])) for key, rows in found if rows}
 
     def _change(self, key: bytes, cell: bytes | None, left: bytes | None) -> Iterator[_Asked]:
         """What to write for what is left under a key, and the checksum kept right."""
@@ -166,7 +177,7 @@ class Loader:
         if self._view.by_url and listed(cell):  # before it is there: what is there is listed
             yield listing(self._on, key)
         end = DIGEST_KEY[key[0]]
-        yield self._on.put, (key[:end], key[end:], cell, self._written)
+        yield self._on.put, (key[:end], key[end:], sealed(key, cell), self._written)
 
     def _write(self, writes: list[_Asked]) -> None:
         self._lease.check()

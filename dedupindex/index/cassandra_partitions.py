@@ -20,17 +20,19 @@ Cell = tuple[bytes, bytes]
 class Partition(NamedTuple):
     """The first rows of a digest."""
 
+    start: bytes  # of its keys
     cells: list[Cell]  # of what bin/index took in: what of a key follows the digest, and the cell
+    # as it is stored: `cells.unsealed` checks it
     whole: bool  # whether that is all that it took in
     reported: list[Row] | None  # what crawls report: rest, crawl, cell; None: there may be more
 
     @classmethod
-    def of(cls, rows: list[Row]) -> Partition:
+    def of(cls, start: bytes, rows: list[Row]) -> Partition:
         """The first `AT_ONCE` rows and, if there is one, another."""
         own = [(rest, cell) for live, rest, _, cell in rows if not live]
         there = len(rows) <= AT_ONCE
         reported = [row[1:] for row in rows[len(own) :]]
-        return cls(own, there or bool(reported), reported if there else None)
+        return cls(start, own, there or bool(reported), reported if there else None)
 
 
 class Partitions:
@@ -90,5 +92,5 @@ class Partitions:
     def _keep(self, key: bytes, rows: list[Row]) -> Partition:
         if len(self._known) >= 2 * _KEPT:
             self._known.clear()
-        found = self._known[key] = Partition.of(rows)
+        found = self._known[key] = Partition.of(key, rows)
         return found

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from dedupindex.index.cassandra_schema import Statements
 from dedupindex.index.cassandra_state import About
-from dedupindex.index.cells import Place
-from dedupindex.index.cql import Session, patiently, write_all
+from dedupindex.index.cells import LOW, Place, damaged, sealed, unsealed
+from dedupindex.index.cql import Row, Session, Statement, patiently, write_all
+
+Asked = tuple[Statement, Sequence[Any]]
 
 
 def key_of(place: Place) -> bytes:
@@ -19,7 +22,45 @@ def bytes_of(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def text_of(value: bytes) -> str:
+def place_in(number: int, row: Row) -> Place:
+    """The place that a row of the table has for a number; raises `Damaged`."""
+    crawl = bytes(row[1])
+    name = unsealed(_place_key(number, crawl), bytes(row[0]))
+    return Place(_text(name), _text(crawl))
+
+
+def number_in(key: bytes, stored: int) -> int:
+    """The container number that is stored under the key of a place; raises `Damaged`."""
+    number = stored & LOW
+    if stored != sealed_number(key, number):
+        raise damaged(key)
+    return number
+
+
+def put_place(on: Statements, number: int, place: Place) -> Asked:
+    """What makes known what a number stands for."""
+    crawl = bytes_of(place.crawl)
+    name = sealed(_place_key(number, crawl), bytes_of(place.container))
+    return on.put_place, (number, name, crawl)
+
+
+def put_number(on: Statements, number: int, place: Place) -> Asked:
+    """What makes known which number a place has."""
+    key = key_of(place)
+    return on.put_number, (key, sealed_number(key, number))
+
+
+def sealed_number(key: bytes, number: int) -> int:
+    """A number with a checksum of it and its key in the upper half of 64 bits."""
+    stored = sealed(key, number.to_bytes(4, "big"))
+    return int.from_bytes(stored[4:] + stored[:4], "big", signed=True)
+
+
+def _place_key(number: int, crawl: bytes) -> bytes:
+    return number.to_bytes(4, "big") + crawl
+
+
+def _text(value: bytes) -> str:
     return value.decode("utf-8", "surrogateescape")
 
 
@@ -38,24 +79,16 @@ def register(
     fresh: list[tuple[int, Place]] = []
     for (number, place), rows in zip(places, known, strict=True):
         if rows:
-            now[number] = int(rows[0][0])
+            now[number] = number_in(key_of(place), rows[0][0])
         else:
             fresh.append((number, place))
     if fresh:
         given = _numbers(about, [number for number, _ in fresh])
         now |= given
         own = [(given[number], place) for number, place in fresh]
-        write_all(
-            session,
-            [
-                (statements.put_place, (number, bytes_of(place.container), bytes_of(place.crawl)))
-                for number, place in own
-            ],
-        )
+        write_all(session, [put_place(statements, number, place) for number, place in own])
         # Who finds a number finds its place.
-        write_all(
-            session, [(statements.put_number, (key_of(place), number)) for number, place in own]
-        )
+        write_all(session, [put_number(statements, number, place) for number, place in own])
     return now
 
 

@@ -4,7 +4,7 @@
                what crawls report; rest: what else a key has; crawl: the number of the crawl that
                reported it, else 0; cell: as `cells` draws it
     place      container number -> name of the container, crawl
-    number     crawl, 0, name of the container -> container number
+    number     crawl, 0, name of the container -> container number, its checksum in the upper half
     container  name -> registration, JSON
     crawl      all crawls that write, with one version; see `crawls.cassandra_registry`
     reported   the keys that a crawl has captures under
@@ -12,6 +12,9 @@
     url        captures by URL, where the index lists them; see `cassandra_urls`
     statistic  amounts of `crawls.rows`, by who wrote them and since when
     about      identity (as in index.json), state (`cassandra_state`), next_number, loading, lease
+
+Cells, names, numbers, amounts and text have a checksum behind them, of their key, too
+(`cells.sealed`, `cells.sealed_text`); but for the lease.
 
 One keyspace is one index. How it is replicated and compacted may be altered at any time; it is
 chosen here only when the tables are made.
@@ -133,7 +136,7 @@ _TEXTS = {
     "number": ("SELECT number FROM {number} WHERE place = ?", Use.READ),
     "put_number": ("INSERT INTO {number} (place, number) VALUES (?, ?)", Use.WRITE),
     "container": ("SELECT about FROM {container} WHERE name = ?", Use.READ),
-    "containers": ("SELECT about FROM {container}", Use.READ),
+    "containers": ("SELECT name, about FROM {container}", Use.READ),
     "put_container": (
         "INSERT INTO {container} (name, about) VALUES (?, ?) USING TIMESTAMP ?",
         Use.WRITE,

@@ -21,10 +21,11 @@ from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any
 
-from dedupindex.errors import FormatFromFuture, IndexBusy, IndexUnavailable, SettingsConflict
+from dedupindex.errors import IndexBusy, IndexUnavailable, SettingsConflict
 from dedupindex.index import identity as directory
 from dedupindex.index.address import Address
 from dedupindex.index.cassandra_schema import Statements, made
+from dedupindex.index.cells import is_sealed_text, sealed_text, unsealed_text
 from dedupindex.index.cql import (
     Session,
     Settled,
@@ -65,10 +66,24 @@ class About:
     def get(self, name: str) -> Any:
         """A value, None if it is not there."""
         rows = self._session.execute(self._on.about, name)
-        return json.loads(rows[0][0]) if rows else None
+        if not rows:
+            return None
+        if not is_sealed_text(rows[0][0]):
+            raise self._from_past()
+        return json.loads(unsealed_text(name.encode(), rows[0][0]))
+
+    def _from_past(self) -> IndexUnavailable:
+        """What is said where text has no checksum, as in format 1."""
+        rows = self._session.execute(self._on.about, "identity")
+        options = ""
+        with suppress(ValueError, LookupError, TypeError):
+            options = Settings.options_of(json.loads(rows[0][0])["settings"])
+        what = "the index in this keyspace of the cluster"
+        return directory.other_format(what, 1, options, "cassandra://HOST,.../OTHER_KEYSPACE")
 
     def put(self, name: str, value: Any, written: int) -> None:
-        write_all(self._session, [(self._on.put_about, (name, json.dumps(value), written))])
+        text = _sealed(name, value)
+        write_all(self._session, [(self._on.put_about, (name, text, written))])
 
     def remove(self, name: str, written: int) -> None:
         write_all(self._session, [(self._on.remove_about, (written, name))])
@@ -91,29 +106,27 @@ class About:
             with suppress(Unclear):
                 found = session.execute(on.about_now, "next_number")
                 if not found:
-                    session.execute(on.begin_about, "next_number", "1")
+                    session.execute(on.begin_about, "next_number", _sealed("next_number", 1))
                     continue
-                text = found[0][0]
-                after = json.dumps(int(text) + count)
-                rows = session.execute(on.change_about, after, "next_number", text)
+                stored = found[0][0]
+                free = int(unsealed_text(b"next_number", stored))
+                after = _sealed("next_number", free + count)
+                rows = session.execute(on.change_about, after, "next_number", stored)
                 if rows and rows[0][0]:
-                    return int(text)
+                    return free
         raise IndexUnavailable("the cluster gives no container numbers; run the same command again")
 
     def identity(self, engine: str) -> Identity | None:
         """What the index in the cluster is, None before its first load was finished.
 
-        Raises `FormatFromFuture`.
+        Raises `FormatFromFuture` or `FormatFromPast`.
         """
         state = self.state()
         said = self.get("identity") if state.generation else None
         if said is None:
             return None
         if said["format"] != directory.FORMAT:
-            raise FormatFromFuture(
-                f"the index at {engine} has format {said['format']}, this version reads format "
-                f"{directory.FORMAT}; use the dedupindex that wrote it, or a newer one"
-            )
+            raise directory.other_format(f"the index at {engine}", said["format"], "", engine)
         settings = Settings(**said["settings"])
         return Identity(engine, settings, said["canonicaliser"], state.generation)
 
@@ -131,6 +144,10 @@ class About:
         """What no index has that takes the place of this one; "" where there is none."""
         said = self.get("identity")
         return "" if said is None else str(said.get("mark", ""))
+
+
+def _sealed(name: str, value: Any) -> str:
+    return sealed_text(name.encode(), json.dumps(value))
 
 
 def mark_of(session: Session, keyspace: str) -> str:

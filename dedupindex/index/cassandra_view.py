@@ -17,7 +17,7 @@ from dedupindex.digest import Digest
 from dedupindex.errors import IndexUnavailable, StrategyUnavailable
 from dedupindex.index import byurl, cassandra_urls
 from dedupindex.index.cassandra_partitions import Cell, Partition, Partitions
-from dedupindex.index.cassandra_places import bytes_of, key_of, text_of
+from dedupindex.index.cassandra_places import bytes_of, key_of, number_in, place_in
 from dedupindex.index.cassandra_schema import Statements
 from dedupindex.index.cassandra_state import About
 from dedupindex.index.cells import (
@@ -30,6 +30,9 @@ from dedupindex.index.cells import (
     digest_of_key,
     digest_prefix,
     entries_of,
+    is_sound,
+    unsealed,
+    unsealed_text,
 )
 from dedupindex.index.cql import Row, Session
 from dedupindex.index.decoding import Decoding
@@ -86,8 +89,9 @@ class CassandraView(Decoding):
         numbers = {
             container_of(entry)
             for one in found
-            for _, cell in one.cells
-            for entry in entries_of(cell)
+            for rest, stored in one.cells
+            if is_sound(one.start + rest, stored)  # else it is told who asks for it
+            for entry in entries_of(unsealed(one.start + rest, stored))
             if answers(entry)
         }
         unknown = sorted(numbers - self._places.keys() - {0})
@@ -99,16 +103,16 @@ class CassandraView(Decoding):
                 self._remember(number, rows[0])
 
     def cell(self, key: bytes) -> bytes | None:
-        """What is under a key."""
+        """What is under a key; raises `Damaged`."""
         start, rest = _parted(key)
         known = self.partition(start)
-        for one, cell in known.cells:
+        for one, stored in known.cells:
             if one == rest:
-                return cell
+                return unsealed(key, stored)
         if known.whole:
             return None
         rows = self._session.execute(self._on.cell, start, rest)
-        return bytes(rows[0][0]) if rows else None
+        return unsealed(key, bytes(rows[0][0])) if rows else None
 
     def exact(self, digest: Digest, url: bytes) -> list[Capture]:
         key = self.keys.of(digest, url)
@@ -166,7 +170,7 @@ class CassandraView(Decoding):
         return cassandra_urls.missing(self._session, self._on, keys)
 
     def _decoded(self, start: bytes, cells: list[Cell]) -> list[Capture]:
-        return [one for rest, cell in cells for one in self.decoded(start + rest, cell)]
+        return [one for key, cell in _opened(start, cells) for one in self.decoded(key, cell)]
 
     # --- names -----------------------------------------------------------------------------------
 
@@ -183,24 +187,25 @@ class CassandraView(Decoding):
     def _remember(self, number: int, row: Row) -> Place:
         if len(self._places) >= _PLACES_KEPT:
             self._places.clear()
-        place = self._places[number] = Place(text_of(row[0]), text_of(row[1]))
+        place = self._places[number] = place_in(number, row)
         return place
 
     def number_of(self, place: Place) -> int:
         """The container number of a place, 0 if it has none."""
-        rows = self._session.execute(self._on.number, key_of(place))
-        return int(rows[0][0]) if rows else 0
+        key = key_of(place)
+        rows = self._session.execute(self._on.number, key)
+        return number_in(key, rows[0][0]) if rows else 0
 
     def places(self) -> Iterator[tuple[int, Place]]:
         for page in self._session.scan(self._on.places):
-            for number, container, crawl in page:
-                yield number, Place(text_of(container), text_of(crawl))
+            for row in page:
+                yield row[0], place_in(row[0], row[1:])
 
     def registrations(self) -> Iterator[Container]:
         """Every registered container, in no order."""
         for page in self._session.scan(self._on.containers):
-            for (about,) in page:
-                yield Container(**json.loads(about))
+            for name, about in page:
+                yield Container(**json.loads(unsealed_text(bytes(name), about)))
 
     def containers(self) -> Iterator[Container]:
         found = self.registrations()
@@ -209,8 +214,9 @@ class CassandraView(Decoding):
             yield Container(*json.loads(item.partition(b"\0")[2]))
 
     def container(self, name: str) -> Container | None:
-        rows = self._session.execute(self._on.container, bytes_of(name))
-        return Container(**json.loads(rows[0][0])) if rows else None
+        key = bytes_of(name)
+        rows = self._session.execute(self._on.container, key)
+        return Container(**json.loads(unsealed_text(key, rows[0][0]))) if rows else None
 
     # --- all of it -------------------------------------------------------------------------------
 
@@ -229,8 +235,13 @@ class CassandraView(Decoding):
         """A cluster keeps none."""
         return []
 
+    def unordered(self) -> Iterator[Cell]:
+        """All keys and cells; those of a digest come together, and in order. Raises `Damaged`."""
+        for key, stored in self.stored():
+            yield key, unsealed(key, stored)
+
     def stored(self) -> Iterator[Cell]:
-        """All keys and cells; those of a digest come together, and in order."""
+        """As `unordered`, but as they are stored, unchecked."""
         for page in self._session.scan(self._on.all_cells):
             for start, live, rest, cell in page:
                 if not live:
@@ -242,10 +253,10 @@ class CassandraView(Decoding):
             start, begin = _parted(prefix)
             statement, values = self._on.between, (start, begin, _next(begin), 2**31 - 1)
             for page in self._session.scan(statement, *values):
-                yield from ((start + rest, cell) for rest, cell in page)
+                yield from _opened(start, page)
             return
         lengths = self.keys.lengths()
-        found = (key + cell for key, cell in self.stored() if key.startswith(prefix))
+        found = (key + cell for key, cell in self.unordered() if key.startswith(prefix))
         for item in in_order(found, self._scratch):
             end = lengths[item[0]]
             yield item[:end], item[end:]
@@ -260,6 +271,12 @@ def _parted(key: bytes) -> tuple[bytes, bytes]:
     """The digest's part of a key, and the rest."""
     end = DIGEST_KEY[key[0]]
     return key[:end], key[end:]
+
+
+def _opened(start: bytes, rows: Iterable[Row | Cell]) -> Iterator[Cell]:
+    """Keys and cells of rows of a digest; raises `Damaged`."""
+    for rest, stored in rows:
+        yield start + rest, unsealed(start + rest, stored)
 
 
 def _next(begin: bytes) -> bytes:

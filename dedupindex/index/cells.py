@@ -9,6 +9,7 @@ One ordered keyspace answers every strategy: all of a digest is one range, all o
 with one urlkey a range in that, an exact URL one key. Hashes only find: the URL in the entry
 decides, and a cell (the value under a key) holds every entry whose key is the same.
 
+    stored cell, then u32 CRC-32 of key and cell, little-endian (`sealed`)
     cell   entry, or 0x80 followed by (u32 length, entry) for each of several
     entry  0      flags: bits 0-1 evidence, 2-3 covers, 4 UUID follows, 5 size is of the record,
                   6 extras follow, 7 in reserve behind others, and no answer (SPARE)
@@ -28,7 +29,7 @@ decides, and a cell (the value under a key) holds every entry whose key is the s
     purged; 4 bytes follow, the number of its container (0: wherever it is), and the hash of its
     URL (8).
 
-Numbers are big-endian. The format has a version (`identity.FORMAT`).
+Numbers are big-endian, but for the checksum. The format has a version (`identity.FORMAT`).
 """
 
 from __future__ import annotations
@@ -39,10 +40,12 @@ from binascii import a2b_hex
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from isal.isal_zlib import crc32
 from xxhash import xxh3_64_digest
 
 from dedupindex.capture import Capture, Covers, Evidence
 from dedupindex.digest import SIZES, Digest, Spelling
+from dedupindex.errors import Damaged
 from dedupindex.index.mimes import MIME_CODES, MIMES
 from dedupindex.index.urlpack import pack, unpack
 from dedupindex.timestamps import date_of_digits, digits_of_date
@@ -53,6 +56,8 @@ ALSO, BEFORE, SEVERAL, SPARE, READ, GONE = 0x80, 0x08, 0x80, 0x80, 0x04, 0x08
 UNKNOWN_SIZE, SIZE_IN_EXTRAS = 0xFFFFFFFF, 0xFFFFFFFE
 UNKNOWN_OFFSET = 0xFFFFFFFFFF
 LOW = 0xFFFFFFFF
+SEAL = 4  # bytes of the checksum behind what is stored
+SOUND = 0x2144DF1C  # CRC-32 of anything that ends with its own CRC-32
 
 CODES = {name: bytes([code]) for code, name in enumerate(ALGORITHMS)}
 HEAD = struct.Struct(">BBHIIBIIB")  # date and offset are split: struct has no 48 or 40 bits
@@ -60,6 +65,7 @@ _MARK = struct.Struct(">BBHI")
 _ITEM = struct.Struct(">BH")
 _SHORT = struct.Struct(">H")
 _LONG = struct.Struct(">I")
+_CHECKSUM = struct.Struct("<I")  # little-endian: only so has the whole always the same CRC-32
 _UUID = re.compile(rb"urn:uuid:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _STATUS, _FRACTION, _RECORD_ID, _MIME, _SIZE, _ETAG, _MODIFIED, _OWN = range(1, 9)  # extras
 
@@ -69,6 +75,49 @@ _LONGEST = 4096  # bytes of one extra
 _NOTHING = Digest("sha1", b"")
 
 DIGEST_KEY = [0] + [1 + SIZES[name] for name in ALGORITHMS[1:]]  # algorithm code -> bytes
+
+
+def sealed(key: bytes, value: bytes) -> bytes:
+    """What an engine stores under `key` for `value`: with a checksum of both behind it."""
+    return value + _CHECKSUM.pack(crc32(value, crc32(key)))
+
+
+def is_sound(key: bytes, stored: bytes) -> bool:
+    """Whether `stored` is what `sealed` made under `key`, to the bit."""
+    return bool(crc32(stored, crc32(key)) == SOUND)
+
+
+def unsealed(key: bytes, stored: bytes) -> bytes:
+    """The value in what is stored under `key`; raises `Damaged`."""
+    if crc32(stored, crc32(key)) != SOUND:
+        raise damaged(key)
+    return stored[:-SEAL]
+
+
+def sealed_text(key: bytes, text: str) -> str:
+    """As `sealed`, for text: with the checksum as hexadecimal digits behind "#"."""
+    return f"{text}#{crc32(text.encode(), crc32(key)):08x}"
+
+
+def unsealed_text(key: bytes, stored: str) -> str:
+    """The text in what is stored under `key`; raises `Damaged`."""
+    text = stored[:-9]
+    if sealed_text(key, text) != stored:
+        raise damaged(key)
+    return text
+
+
+def is_sealed_text(stored: str) -> bool:
+    """Whether text has a checksum, right or not."""
+    return stored[-9:-8] == "#"
+
+
+def damaged(key: bytes) -> Damaged:
+    """What is said of stored bytes that have another checksum."""
+    return Damaged(
+        f"what is stored under {key.hex()} is damaged (it does not have its checksum); "
+        "bin/index --check finds all such: restore the index from a copy, or build it again"
+    )
 
 
 class Place(NamedTuple):

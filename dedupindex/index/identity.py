@@ -12,14 +12,21 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from dedupindex.errors import Damaged, FormatFromFuture, IndexUnavailable, SettingsConflict
+from dedupindex.errors import (
+    Damaged,
+    FormatFromFuture,
+    FormatFromPast,
+    IndexUnavailable,
+    SettingsConflict,
+)
 from dedupindex.files import write_whole
 from dedupindex.index.address import Address, is_cluster, shown
-from dedupindex.index.cells import Keys
+from dedupindex.index.cells import Keys, sealed
 from dedupindex.urlkey import CANONICALISER
 
-FORMAT = 1  # of cells, runs and this file; raised when an older reader would misread
+FORMAT = 2  # of all that is stored; raised when an older reader would misread
 FILE = "index.json"
+_CHECKSUM = "checksum"  # in the file: of all else that it says
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,17 @@ class Settings:
                 continue
             words.append(option if isinstance(value, bool) else f"{option} {quote(str(value))}")
         return " ".join(words)
+
+    @classmethod
+    def options_of(cls, stored: Any) -> str:
+        """The options of settings that another format keeps, as far as they are known here."""
+        given = stored if isinstance(stored, dict) else {}
+        known = {
+            field.name: given[field.name]
+            for field in fields(cls)
+            if type(given.get(field.name)) is type(field.default)
+        }
+        return cls(**known).as_options()
 
     def keys(self) -> Keys:
         return Keys(self.url_index, self.url_index and self.canonical)
@@ -80,6 +98,7 @@ class Identity:
     def write(self, index: Path) -> None:
         """Make `index` an index with this identity, at once and durably."""
         content = {"format": FORMAT, **asdict(self)}
+        content[_CHECKSUM] = checksum_of(content)
         write_whole(index / FILE, json.dumps(content, indent=2).encode() + b"\n")
 
     def next_generation(self) -> Identity:
@@ -130,25 +149,28 @@ def unfinished(index: Path) -> str:
 def read_identity(index: Path) -> Identity:
     """What the index in a directory says of itself.
 
-    Raises `IndexUnavailable` if there is none, `FormatFromFuture`, or `Damaged`.
+    Raises `IndexUnavailable` if there is none, `FormatFromFuture`, `FormatFromPast`, or `Damaged`.
     """
     try:
         content: dict[str, Any] = json.loads((index / FILE).read_bytes())
-        version = content.pop("format")
+        checksum = content.pop(_CHECKSUM, None)
+        version = content["format"]
+        ours = not isinstance(version, int) or version <= FORMAT  # a later one may have another
+        if ours and checksum is not None and checksum != checksum_of(content):
+            raise ValueError("another checksum")
+        del content["format"]
     except FileNotFoundError as error:
         raise IndexUnavailable(f"there is no index at {index}; make one with bin/index") from error
     except OSError as error:
         raise IndexUnavailable(f"the index at {index} cannot be read: {error}") from error
     except (ValueError, LookupError, AttributeError, TypeError) as error:
         raise Damaged(f"{index / FILE} is damaged; restore it from a copy") from error
-    if version != FORMAT:
-        raise FormatFromFuture(
-            f"the index at {index} has format {version}, this version reads format {FORMAT}; "
-            "use the dedupindex that wrote it, or a newer one"
-        )
     settings = content.pop("settings", None)
-    if isinstance(settings, dict):
-        settings.setdefault("by_url", False)  # which came later
+    if version != FORMAT:
+        options = Settings.options_of(settings)
+        raise other_format(f"the index at {index}", version, options, "NEW-INDEX")
+    if checksum is None:
+        raise Damaged(f"{index / FILE} is damaged: its checksum is missing; restore it from a copy")
     known = {field.name: type(field.default) for field in fields(Settings)}
     if not isinstance(settings, dict) or _types(settings) != known:
         raise Damaged(f"{index / FILE} is damaged: its settings are not those of format {FORMAT}")
@@ -157,6 +179,26 @@ def read_identity(index: Path) -> Identity:
     if content["generation"] < 0:
         raise Damaged(f"{index / FILE} is damaged: there is no generation below 0")
     return Identity(settings=Settings(**settings), **content)
+
+
+def checksum_of(content: dict[str, Any]) -> str:
+    """A checksum of what JSON says, however it is laid out."""
+    text = json.dumps(content, sort_keys=True).encode()
+    return sealed(b"", text)[len(text) :].hex()
+
+
+def other_format(what: str, version: Any, options: str, target: str) -> IndexUnavailable:
+    """The refusal of an index in a format that is not `FORMAT`."""
+    if isinstance(version, int) and version < FORMAT:
+        words = " ".join(filter(None, ("bin/index", options, "SOURCE...", target)))
+        return FormatFromPast(
+            f"{what} has format {version}, this version reads format {FORMAT} and cannot convert "
+            f"or copy it; build it again from its sources: {words}"
+        )
+    return FormatFromFuture(
+        f"{what} has format {version}, this version reads format {FORMAT}; "
+        "use the dedupindex that wrote it, or a newer one"
+    )
 
 
 def _types(values: dict[str, Any]) -> dict[str, type]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import lmdb
 
 from dedupindex.errors import Damaged
 from dedupindex.index import byurl
 from dedupindex.index.answer_bytes import BROKEN
-from dedupindex.index.cells import Place, digest_of_key, digest_prefix
+from dedupindex.index.cells import digest_of_key, digest_prefix, unsealed
 from dedupindex.index.lmdb_trees import key_of
 from dedupindex.index.lmdb_view import LmdbView
 from dedupindex.index.settle import checksum
@@ -18,26 +21,46 @@ def problems(view: LmdbView) -> list[str]:
     wrong: list[str] = []
     try:
         _check_captures(view, wrong)
-        list(view.containers())
-        for key, number in view.txn.cursor(db=view.trees.names):
-            if key[:1] in b"=@":
-                place = view.place_of(int.from_bytes(number))
-                if key not in (key_of(place), key_of(Place(place.container))):
-                    wrong.append(f"container number {int.from_bytes(number)} has another name")
+        for tree in (view.trees.containers, view.trees.meta):
+            for _ in _sound(view, tree, wrong):
+                pass
+        _check_names(view, wrong)
     except (lmdb.Error, *BROKEN, TypeError) as error:
         wrong.append(f"the index cannot be read to its end: {error!r}")
     return wrong
 
 
+def _sound(view: LmdbView, tree: Any, wrong: list[str]) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values of a tree that have their checksums; the others are named."""
+    for key, stored in view.txn.cursor(db=tree):
+        try:
+            yield key, unsealed(key, stored)
+        except Damaged as error:
+            wrong.append(str(error))
+
+
+def _check_names(view: LmdbView, wrong: list[str]) -> None:
+    for key, value in _sound(view, view.trees.names, wrong):
+        number = int.from_bytes(value if key[:1] in b"=@" else key[1:], "big")
+        try:
+            place = view.place_of(number)
+            if key not in (key_of(place), b"#" + number.to_bytes(4, "big")):
+                wrong.append(f"container number {number} has another name")
+            elif view.number_of(place) != number:
+                wrong.append(f"container number {number} is not found by its name")
+        except (Damaged, KeyError) as error:
+            wrong.append(str(error))
+
+
 def _check_captures(view: LmdbView, wrong: list[str]) -> None:
     last, captures, digests, prefix, total = b"", 0, 0, b"", 0
     urls = view.trees.urls
-    for key, cell in view.cells():
-        total += checksum([(key, cell)])
+    for key, stored in view.stored():
         if key <= last:
             wrong.append(f"keys are out of order at {key.hex()}")
         last = key
         try:
+            cell = unsealed(key, stored)
             found = view.decoded(key, cell)
             digest = digest_prefix(digest_of_key(key))
             for capture in found:
@@ -46,6 +69,7 @@ def _check_captures(view: LmdbView, wrong: list[str]) -> None:
         except (Damaged, *BROKEN) as error:
             wrong.append(f"the entry under {key.hex()} is damaged: {error}")
             continue
+        total += checksum([(key, cell)])
         captures += len(found)
         if urls is not None and byurl.listed(cell) and not byurl.holds(view.txn, urls, key):
             wrong.append(f"the capture under {key.hex()} is not listed by its URL")

@@ -18,7 +18,7 @@ import lmdb
 from dedupindex.errors import Damaged, IndexUnavailable
 from dedupindex.files import sync_directory
 from dedupindex.index import byurl, ledger
-from dedupindex.index.cells import Keys, Place
+from dedupindex.index.cells import Keys, Place, sealed
 from dedupindex.index.identity import read_identity, unfinished
 from dedupindex.index.ledger import Keeper, drops_of
 from dedupindex.index.lmdb_check import problems
@@ -92,13 +92,13 @@ class LmdbEngine:
         if self._env is None or self._trees is None:
             return 1
         with self._env.begin() as txn:
-            return int(self._trees.get(txn, "next_number") or 1)
+            return int(self._trees.get(txn, "next_number"))
 
     def note(self) -> dict[str, Any]:
         if self._env is None or self._trees is None:
             return {}
         with self._env.begin() as txn:
-            return dict(self._trees.get(txn, "note") or {})
+            return dict(self._trees.get(txn, "note"))
 
     def load(self, load: Load) -> Outcome:
         """Take in a load; see `protocol.Engine.load`."""
@@ -183,7 +183,7 @@ class LmdbEngine:
         env, trees = self._fill(path, settled(merge(sources), rule, outcome), outcome, keeper)
         try:
             with env.begin(write=True) as txn:
-                trees.put(txn, "own_digests", True)
+                trees.begin(txn)
                 if self._env is not None and self._trees is not None:
                     with self._env.begin() as old:
                         trees.inherit(txn, self._trees, old, load.dropped)
@@ -218,8 +218,9 @@ class LmdbEngine:
             trees = Trees.open(env, create=True, by_url=by_url)
             mapped = 0
             for cells in settled_cells:
+                stored = [(key, sealed(key, cell)) for key, cell in cells]
                 with env.begin(db=trees.captures, write=True) as txn, txn.cursor() as cursor:
-                    cursor.putmulti(cells, append=True)
+                    cursor.putmulti(stored, append=True)
                 keeper.take(outcome.lost)
                 if lister is not None:
                     lister.take(cells)

@@ -7,7 +7,7 @@ from typing import cast
 
 import lmdb
 
-from dedupindex.index.cells import DIGEST_KEY, answers, entries_of
+from dedupindex.index.cells import DIGEST_KEY, answers, entries_of, sealed, unsealed
 from dedupindex.index.settle import Outcome, Rule, checksum, mark_before
 
 
@@ -18,7 +18,8 @@ def put_one(
 
     Returns the cell that is there now.
     """
-    cell = cast(bytes | None, txn.get(key))
+    stored = cast(bytes | None, txn.get(key))
+    cell = None if stored is None else unsealed(key, stored)
     entries = mark_before(cell) if cell else []
     held = sum(map(answers, entries_of(cell))) if cell else 0
     outcome.captures -= held
@@ -30,7 +31,7 @@ def put_one(
         if cell:
             txn.delete(key)
     elif settled_cell != cell:
-        txn.put(key, settled_cell)
+        txn.put(key, sealed(key, settled_cell))
     if cell:
         outcome.checksum -= checksum([(key, cell)])
     if settled_cell:
@@ -47,9 +48,9 @@ def _holds(txn: lmdb.Transaction, key: bytes) -> bool:
     digest = key[: DIGEST_KEY[key[0]]]
     with txn.cursor() as cursor:
         if cursor.set_range(digest):
-            for other, cell in cast(Iterable[tuple[bytes, bytes]], cursor):
+            for other, stored in cast(Iterable[tuple[bytes, bytes]], cursor):
                 if not other.startswith(digest):
                     return False
-                if any(map(answers, entries_of(cell))):
+                if any(map(answers, entries_of(unsealed(other, stored)))):
                     return True
     return False

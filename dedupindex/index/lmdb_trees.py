@@ -3,23 +3,30 @@
 captures    key -> cell
 containers  name of a container -> its registration, JSON
 names       "=" and a name, or "@" and a hash of crawl and name, -> container number;
-            "#" and a number -> name; "!" and a number -> crawl, if it is known
-meta        counts, checksum, note, the next number
+            "#" and a number -> crawl, NUL, name
+meta        counts, checksum, note, the next number, files of the ledger, the last transaction: JSON
 urls        see `byurl`
+
+All values but those of `urls`, which only find, are stored with a checksum (`cells.sealed`).
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import lmdb
 
+from dedupindex.errors import Damaged
 from dedupindex.index import byurl
-from dedupindex.index.cells import Place
+from dedupindex.index.cells import Place, sealed, unsealed
 from dedupindex.index.protocol import Load
 from dedupindex.index.settle import Outcome
+
+_BEGIN = {"next_number": 1, "note": {}, "own_digests": True, "ledger": []}
+_BEGIN |= {"captures": 0, "digests": 0, "checksum": 0, "transaction": 0}
 
 
 class Trees(NamedTuple):
@@ -38,38 +45,49 @@ class Trees(NamedTuple):
         return cls(*trees)
 
     def get(self, txn: lmdb.Transaction, name: str) -> Any:
-        """A value of meta, None if it is not set."""
-        value = txn.get(name.encode(), db=self.meta)
-        return None if value is None else json.loads(bytes(value))
+        """A value of meta; raises `Damaged`, also if it is not there: `begin` has set each."""
+        key = name.encode()
+        value = txn.get(key, db=self.meta)
+        if value is None:
+            raise Damaged(f"the index has lost its {name!r}; restore it from a copy")
+        return json.loads(unsealed(key, bytes(value)))
 
     def put(self, txn: lmdb.Transaction, name: str, value: Any) -> None:
-        txn.put(name.encode(), json.dumps(value).encode(), db=self.meta)
+        key = name.encode()
+        txn.put(key, sealed(key, json.dumps(value).encode()), db=self.meta)
+
+    def begin(self, txn: lmdb.Transaction) -> None:
+        """Set what `register` goes on from, in a file that is made."""
+        for name, value in _BEGIN.items():
+            self.put(txn, name, value)
 
     def register(
         self, txn: lmdb.Transaction, load: Load, outcome: Outcome, *, absolute: bool = False
     ) -> None:
         """Write what a load says beside its captures; counts are changes unless `absolute`."""
-        next_number = self.get(txn, "next_number") or 1
+        next_number = self.get(txn, "next_number")
         for number, place in load.places:
             next_number = max(next_number, number + 1)
             self._place(txn, number.to_bytes(4, "big"), place)
         self.put(txn, "next_number", next_number)
         for container in load.containers:
-            text = json.dumps(container._asdict()).encode()
-            txn.put(short(container.name), text, db=self.containers)
+            key, text = short(container.name), json.dumps(container._asdict()).encode()
+            txn.put(key, sealed(key, text), db=self.containers)
         for name in ("captures", "digests", "checksum"):
-            before = 0 if absolute else self.get(txn, name) or 0
+            before = 0 if absolute else self.get(txn, name)
             self.put(txn, name, (before + getattr(outcome, name)) % (1 << 64))
         if load.note:
             self.put(txn, "note", load.note)
         if load.runs and not load.own_digests:
             self.put(txn, "own_digests", False)
+        self.put(txn, "transaction", txn.id())
 
     def _place(self, txn: lmdb.Transaction, number: bytes, place: Place) -> None:
-        txn.put(key_of(place), number, db=self.names)
-        txn.put(b"#" + number, _bytes(place.container), db=self.names)
-        if place.crawl:
-            txn.put(b"!" + number, _bytes(place.crawl), db=self.names)
+        for key, value in (
+            (key_of(place), number),
+            (b"#" + number, _bytes(f"{place.crawl}\0{place.container}")),
+        ):
+            txn.put(key, sealed(key, value), db=self.names)
 
     def inherit(
         self, txn: lmdb.Transaction, old: Trees, old_txn: lmdb.Transaction, dropped: frozenset[str]
@@ -77,7 +95,9 @@ class Trees(NamedTuple):
         """Copy everything but captures from the data file of the generation before."""
         gone = {short(name) for name in dropped}
         for source, target in ((old.containers, self.containers), (old.names, self.names)):
-            for key, value in old_txn.cursor(db=source):
+            pairs = cast(Iterable[tuple[bytes, bytes]], old_txn.cursor(db=source))
+            for key, value in pairs:
+                unsealed(key, value)  # what is damaged does not come along
                 if source is not old.containers or key not in gone:
                     txn.put(key, value, db=target)
         for name in ("next_number", "note", "own_digests"):
@@ -95,8 +115,10 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def text_of(value: bytes) -> str:
-    return value.decode("utf-8", "surrogateescape")
+def place_in(value: bytes) -> Place:
+    """The place that a number stands for, of what `_place` keeps."""
+    crawl, _, name = value.decode("utf-8", "surrogateescape").partition("\0")
+    return Place(name, crawl)
 
 
 def short(name: str) -> bytes:

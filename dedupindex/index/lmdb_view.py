@@ -21,9 +21,10 @@ from dedupindex.index.cells import (
     canonical_prefix,
     digest_of_key,
     digest_prefix,
+    unsealed,
 )
 from dedupindex.index.decoding import Decoding
-from dedupindex.index.lmdb_trees import Trees, key_of, short, text_of
+from dedupindex.index.lmdb_trees import Trees, key_of, place_in, short
 from dedupindex.index.protocol import Container, Counts
 from dedupindex.urlkey import urlkey
 
@@ -60,7 +61,7 @@ class LmdbView(Decoding):
     def exact(self, digest: Digest, url: bytes) -> list[Capture]:
         key = self.keys.of(digest, url)
         try:
-            cell = self.txn.get(key)
+            cell = self._cell(key)
         except lmdb.Error as error:
             raise IndexUnavailable(f"the index cannot be read: {error}") from error
         if cell is None:
@@ -77,7 +78,7 @@ class LmdbView(Decoding):
     def denies(self, digest: Digest, capture: Capture) -> bool:
         key = self.keys.of(digest, capture.url)
         try:
-            return self.denied_in(key, self.txn.get(key), capture)
+            return self.denied_in(key, self._cell(key), capture)
         except lmdb.Error as error:
             raise IndexUnavailable(f"the index cannot be read: {error}") from error
 
@@ -117,37 +118,39 @@ class LmdbView(Decoding):
             raise IndexUnavailable(f"the index cannot be read: {error}") from error
         return found
 
+    def _cell(self, key: bytes) -> bytes | None:
+        """What is under a key; raises `Damaged`."""
+        stored = self.txn.get(key)
+        return None if stored is None else unsealed(key, stored)
+
     def _under(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Keys that begin so, and their cells."""
+        """Keys that begin so, and their cells; raises `Damaged`."""
         with self.txn.cursor() as cursor:
             if not cursor.set_range(prefix):
                 return
-            for key, cell in cast(Iterator[tuple[bytes, bytes]], cursor):
+            for key, stored in cast(Iterator[tuple[bytes, bytes]], cursor):
                 if not key.startswith(prefix):
                     return
-                yield key, cell
+                yield key, unsealed(key, stored)
 
     def place_of(self, number: int) -> Place:
         """What a container number stands for."""
         place = self._places.get(number)
         if place is None:
-            key, names = number.to_bytes(4, "big"), self.trees.names
-            value = self.txn.get(b"#" + key, db=names)
+            key = b"#" + number.to_bytes(4, "big")
+            value = self.txn.get(key, db=self.trees.names)
             if value is None:
                 raise KeyError(f"container number {number} has no name")
-            name, crawl = text_of(value), text_of(self.txn.get(b"!" + key, db=names) or b"")
-            if not crawl:  # of a version that numbered names only
-                container = self.container(name)
-                crawl = container.crawl if container else ""
             if len(self._places) >= _PLACES_KEPT:
                 self._places.clear()
-            place = self._places[number] = Place(name, crawl)
+            place = self._places[number] = place_in(unsealed(key, value))
         return place
 
     def number_of(self, place: Place) -> int:
         """The container number of a place, 0 if it has none."""
-        number = self.txn.get(key_of(place), db=self.trees.names)
-        return int.from_bytes(number or b"", "big")
+        key = key_of(place)
+        number = self.txn.get(key, db=self.trees.names)
+        return 0 if number is None else int.from_bytes(unsealed(key, number), "big")
 
     def places(self) -> Iterator[tuple[int, Place]]:
         """Every container number, and what it stands for."""
@@ -161,31 +164,40 @@ class LmdbView(Decoding):
 
     def cells(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """The keys that begin so, in order, and their cells."""
-        return self._under(prefix) if prefix else iter(self.txn.cursor())
+        if prefix:
+            yield from self._under(prefix)
+            return
+        for key, stored in self.stored():
+            yield key, unsealed(key, stored)
+
+    def stored(self) -> Iterator[tuple[bytes, bytes]]:
+        """All keys, in order, and what is stored under them, unchecked."""
+        return iter(self.txn.cursor())
 
     def ledger(self) -> list[str]:
         """The files of the ledger."""
-        return list(self.trees.get(self.txn, "ledger") or [])
+        return list(self.trees.get(self.txn, "ledger"))
 
     def captures(self) -> Iterator[tuple[Digest, Capture]]:
-        for key, cell in self.txn.cursor():
+        for key, cell in self.cells():
             for capture in self.decoded(key, cell):
                 yield digest_of_key(key), capture
 
     def containers(self) -> Iterator[Container]:
-        for _, value in self.txn.cursor(db=self.trees.containers):
-            yield Container(**json.loads(value))
+        for key, value in self.txn.cursor(db=self.trees.containers):
+            yield Container(**json.loads(unsealed(key, value)))
 
     def container(self, name: str) -> Container | None:
-        value = self.txn.get(short(name), db=self.trees.containers)
-        return None if value is None else Container(**json.loads(value))
+        key = short(name)
+        value = self.txn.get(key, db=self.trees.containers)
+        return None if value is None else Container(**json.loads(unsealed(key, value)))
 
     def own_digests(self) -> bool:
         return bool(self.trees.get(self.txn, "own_digests"))
 
     def counts(self) -> Counts:
         return Counts(
-            self.trees.get(self.txn, "captures") or 0,
-            self.trees.get(self.txn, "digests") or 0,
+            self.trees.get(self.txn, "captures"),
+            self.trees.get(self.txn, "digests"),
             self.txn.stat(self.trees.containers)["entries"],
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dedupindex.index.cells import answers, digest_of_key, digest_prefix
+from dedupindex.errors import Damaged
+from dedupindex.index.cells import answers, digest_of_key, digest_prefix, is_sound, unsealed
 from dedupindex.index.settle import checksum
 from dedupindex.index.whoosh_view import WhooshView
 
@@ -12,15 +13,26 @@ def problems(view: WhooshView) -> list[str]:
     wrong: list[str] = []
     keys, captures, total, digests, last = view.snapshot.keys, 0, 0, 0, b""
     for key in view.snapshot.keys_from(b""):
-        digest = digest_prefix(digest_of_key(key))
-        for _, content in view.snapshot.documents("key", key):
+        for _, stored in view.snapshot.stored("key", key):
+            if not is_sound(b"", stored):
+                wrong.append(f"the entry under {key.hex()} is damaged")
+                continue
+            content = unsealed(b"", stored)
             total += checksum([(content, b"")])
+            if not content.startswith(key):
+                wrong.append(f"the document under {key.hex()} belongs under another key")
+                continue
             if not answers(view.snapshot.entry(content)):
                 continue
-            capture = view.decoded(content)
+            try:
+                capture = view.decoded(content)
+            except (Damaged, KeyError) as error:
+                wrong.append(str(error))
+                continue
             if keys.of(digest_of_key(key), capture.url) != key:
                 wrong.append(f"the entry under {key.hex()} belongs under another key")
             captures += 1
+            digest = digest_prefix(digest_of_key(key))
             digests += digest != last
             last = digest
     meta, containers = view.snapshot.meta(), sum(1 for _ in view.containers())

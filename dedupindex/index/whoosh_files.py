@@ -13,7 +13,9 @@ from whoosh.codec.whoosh3 import W3Codec
 from whoosh.filedb.filestore import FileStorage
 from whoosh.writing import MERGE_SMALL, OPTIMIZE
 
+from dedupindex.errors import Damaged
 from dedupindex.files import sync_directory, write_whole
+from dedupindex.index.cells import is_sound, sealed
 
 MEMORY = 64  # MB of postings before a sorted run of them goes to disk
 SEGMENT = 500_000  # documents; writing one takes half a kilobyte of memory for each of them
@@ -39,6 +41,14 @@ class Storage(FileStorage):  # type: ignore[misc]  # Whoosh has no types
         storage._written = self._written
         return storage
 
+    def open_file(self, name: str, *args: Any, **options: Any) -> Any:
+        """A table of contents tells what is deleted, so all of it is checked first."""
+        if name.endswith(".toc"):
+            path = Path(self.folder) / name
+            if not is_sound(b"", path.read_bytes()):
+                raise Damaged(f"{path} is damaged; restore the index from a copy")
+        return super().open_file(name, *args, **options)
+
     def close_written(self) -> None:
         for stream in list(self._written):
             if not stream.is_closed:
@@ -52,6 +62,7 @@ class Storage(FileStorage):  # type: ignore[misc]  # Whoosh has no types
                 if not segment.with_suffix(".crc").exists():
                     sync(segment)
                     write_whole(segment.with_suffix(".crc"), b"%d" % crc_of(segment))
+            seal_file(directory / oldname)
             sync(directory / oldname)
         super().rename_file(oldname, newname, safe)
         sync_directory(directory)
@@ -98,6 +109,12 @@ class Writer:
         with suppress(Exception):  # it fails as its files did; what it leaves is removed later
             self._writer.cancel()
         self._index.storage.close_written()
+
+
+def seal_file(path: Path) -> None:
+    """Put a checksum of all of it at the end of a file, where Whoosh does not look."""
+    data = path.read_bytes()
+    path.write_bytes(sealed(b"", data))
 
 
 def crc_of(path: Path) -> int:

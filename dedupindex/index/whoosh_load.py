@@ -79,8 +79,7 @@ class Loader:
         """Settle the entries under one key."""
         old: dict[bytes, int] = {}
         if self._before is not None:
-            documents = self._before.documents("key", key)
-            old = {content[len(key) :]: number for number, content in documents}
+            old = {entry: number for number, entry in self._before.entries(key)}
         held = sum(map(answers, old))
         stay = [entry for entry in old if not (self._gone and self._goes(entry))]
         outcome = self.outcome
@@ -118,8 +117,8 @@ class Loader:
         if self._before is None:
             return False
         for key in self._before.keys_from(self._digest):
-            for number, content in self._before.documents("key", key):
-                if number not in self._touched and answers(content[len(key) :]):
+            for number, entry in self._before.entries(key):
+                if number not in self._touched and answers(entry):
                     return True
         return False
 

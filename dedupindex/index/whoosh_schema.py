@@ -2,7 +2,8 @@
 
     key      the whole key of `cells`: lookups and digests find by it, or by its beginning
     about    of documents that are no captures: what they are about (`META`, a container, a name)
-    content  a value column: key and entry; of a document that is no capture, 0x00 and JSON
+    content  a value column: key and entry, or 0x00 and JSON (what it is about, and the value) of a
+             document that is no capture; then a checksum (`cells.sealed`)
     url word host mime status date size container    what people search by, see `search`
 
 Only originals that may be answered carry what people search by: no marks of revisits, none in
@@ -21,7 +22,7 @@ from urllib.parse import unquote_to_bytes
 from whoosh import fields, formats
 
 from dedupindex.capture import Capture
-from dedupindex.index.cells import Place, answers
+from dedupindex.index.cells import Place, answers, sealed
 from dedupindex.timestamps import digits_of_date
 from dedupindex.urlkey import urlkey
 
@@ -65,7 +66,7 @@ SCHEMA = fields.Schema(
 
 def document(key: bytes, entry: bytes, capture: Capture | None) -> dict[str, Any]:
     """The fields of an entry; `capture` is what it says, None if it may not be answered."""
-    found: dict[str, Any] = {"key": (key,), "content": key + entry}
+    found: dict[str, Any] = {"key": (key,), "content": sealed(b"", key + entry)}
     if capture is None or not answers(entry):
         return found
     url = capture.url
@@ -122,7 +123,9 @@ def container_terms(name: str) -> set[bytes]:
 
 def note_document(about: Iterable[bytes], value: Any) -> dict[str, Any]:
     """The fields of a document that is no capture."""
-    return {"about": tuple(about), "content": NO_CAPTURE + json.dumps(value).encode()}
+    terms = tuple(about)
+    text = json.dumps([[term.hex() for term in terms], value]).encode()
+    return {"about": terms, "content": sealed(b"", NO_CAPTURE + text)}
 
 
 def container_key(name: str) -> bytes:

@@ -23,9 +23,12 @@ from dedupindex.index.cells import (
     answers,
     canonical_prefix,
     cell_of,
+    damaged,
     decode,
     digest_of_key,
     digest_prefix,
+    is_sound,
+    unsealed,
 )
 from dedupindex.index.marks import denied
 from dedupindex.index.protocol import Container, Counts
@@ -79,7 +82,24 @@ class Snapshot:
                 self.leaves.append(_Leaf(leaf, base, column))
 
     def documents(self, field: str, term: bytes) -> Iterator[tuple[int, bytes]]:
-        """Numbers and contents of the documents with a term, those deleted left out."""
+        """Numbers and contents of the documents with a term, those deleted left out.
+
+        Raises `Damaged`.
+        """
+        for number, stored in self.stored(field, term):
+            if not is_sound(b"", stored):
+                raise damaged(term)
+            yield number, unsealed(b"", stored)
+
+    def entries(self, key: bytes) -> Iterator[tuple[int, bytes]]:
+        """Numbers and entries of the documents under a key; raises `Damaged`."""
+        for number, content in self.documents("key", key):
+            if not content.startswith(key):
+                raise Damaged(f"the document under {key.hex()} belongs under another key")
+            yield number, content[len(key) :]
+
+    def stored(self, field: str, term: bytes) -> Iterator[tuple[int, bytes]]:
+        """As `documents`, but as stored, unchecked."""
         for leaf, base, content in self.leaves:
             try:
                 matcher = leaf.postings(field, term)
@@ -105,7 +125,7 @@ class Snapshot:
     def content(self, number: int) -> bytes:
         """The content of the document with a number."""
         leaf = self.leaves[bisect_right(self.leaves, number, key=lambda leaf: leaf.base) - 1]
-        return bytes(leaf.content[number - leaf.base])
+        return unsealed(b"", bytes(leaf.content[number - leaf.base]))
 
     def contents(self) -> Iterator[tuple[int, bytes]]:
         """Every document that is not deleted, in no order that means anything."""
@@ -113,7 +133,7 @@ class Snapshot:
             deleted = leaf.deleted_docs_set
             for number in range(leaf.doc_count_all()):
                 if number not in deleted:
-                    yield base + number, content[number]
+                    yield base + number, unsealed(b"", content[number])
 
     def entry(self, content: bytes) -> bytes:
         """The entry in the content of a capture's document."""
@@ -122,7 +142,10 @@ class Snapshot:
     def about(self, term: bytes) -> tuple[int, Any] | None:
         """The document that is about something, and what it says."""
         for number, content in self.documents("about", term):
-            return number, json.loads(content[1:])
+            terms, value = json.loads(content[1:])
+            if term.hex() not in terms:
+                raise Damaged(f"the document about {term.hex()} is about something else")
+            return number, value
         return None
 
     def meta(self) -> dict[str, Any]:
@@ -175,8 +198,7 @@ class WhooshView:
     def denies(self, digest: Digest, capture: Capture) -> bool:
         key = self.snapshot.keys.of(digest, capture.url)
         with reading(f"the entry under {key.hex()}"):
-            contents = self.snapshot.documents("key", key)
-            return denied([content[len(key) :] for _, content in contents], capture)
+            return denied([entry for _, entry in self.snapshot.entries(key)], capture)
 
     def at_url(self, url: bytes) -> Iterator[Capture]:
         raise StrategyUnavailable("engine whoosh cannot list the captures of a URL; lmdb can")
@@ -196,13 +218,11 @@ class WhooshView:
 
     def _under(self, key: bytes) -> list[Capture]:
         with reading(f"the entry under {key.hex()}"):
-            found = []
-            for _, content in self.snapshot.documents("key", key):
-                if content[: len(key)] != key:
-                    raise Damaged(f"the document under {key.hex()} belongs under another key")
-                if answers(content[len(key) :]):
-                    found.append(self.decoded(content))
-            return found
+            return [
+                decode(key, entry, self.place_of)
+                for _, entry in self.snapshot.entries(key)
+                if answers(entry)
+            ]
 
     def decoded(self, content: bytes) -> Capture:
         """The capture in a document's content."""
@@ -217,8 +237,6 @@ class WhooshView:
             if found is None:
                 raise KeyError(f"container number {number} has no name")
             place = Place(*found[1][1:])
-            if not place.crawl and (file := self.container(place.container)):
-                place = place._replace(crawl=file.crawl)  # numbered by an older version
             if len(self._places) >= _PLACES_KEPT:
                 self._places.clear()
             self._places[number] = place
@@ -255,9 +273,9 @@ class WhooshView:
         """The keys that begin so, in order, and what is under each as one cell."""
         with reading("the index"):
             for key in self.snapshot.keys_from(prefix):
-                contents = [content for _, content in self.snapshot.documents("key", key)]
-                if contents:
-                    yield key, cell_of([content[len(key) :] for content in contents])
+                entries = [entry for _, entry in self.snapshot.entries(key)]
+                if entries:
+                    yield key, cell_of(entries)
 
     def ledger(self) -> list[str]:
         """The files of the ledger."""
@@ -272,10 +290,15 @@ class WhooshView:
 
     def containers(self) -> Iterator[Container]:
         with reading("the index"):
-            yield from sorted(
-                Container(**json.loads(content[1:])["container"])
+            values = (
+                json.loads(content[1:])[1]
                 for _, content in self.snapshot.contents()
-                if content.startswith(NO_CAPTURE + b'{"container"')
+                if content.startswith(NO_CAPTURE)
+            )
+            yield from sorted(
+                Container(**value["container"])
+                for value in values
+                if isinstance(value, dict) and "container" in value
             )
 
     def container(self, name: str) -> Container | None:

@@ -20,7 +20,7 @@ from dedupindex.index.cassandra_partitions import AT_ONCE
 from dedupindex.index.cassandra_schema import Statements
 from dedupindex.index.cassandra_state import About, Lease
 from dedupindex.index.cassandra_view import CassandraView
-from dedupindex.index.cells import DIGEST_KEY, Place, digest_prefix
+from dedupindex.index.cells import DIGEST_KEY, Place, digest_of_key, digest_prefix
 from dedupindex.index.cql import Row, Session, Statement, Use, connect
 from dedupindex.index.identity import Identity, Settings
 from dedupindex.index.protocol import Container
@@ -219,7 +219,7 @@ def test_check_finds_every_flipped_byte(bench: Bench) -> None:
     bench.load([capture(7, A, mime=b"x-odd/type", status=404), capture(8, B)])
     session, on, _ = opened(bench)
     with bench.view() as view:
-        key, cell = next(iter(view.cells()))
+        key, cell = next(iter(view.stored()))
     end = DIGEST_KEY[key[0]]
     written = time.time_ns() // 1000
     with bench.open() as engine:
@@ -228,6 +228,8 @@ def test_check_finds_every_flipped_byte(bench: Bench) -> None:
             changed[number] ^= 1 << number % 8
             session.execute(on.put, key[:end], key[end:], bytes(changed), written + number)
             assert engine.check(), f"byte {number} of {cell.hex()}"
+            with engine.view() as changed_view, pytest.raises(Damaged):
+                changed_view.any(digest_of_key(key), 10)
         session.execute(on.put, key[:end], key[end:], cell, written + len(cell))
         assert engine.check() == []
         session.execute(on.remove, written + len(cell) + 1, key[:end], key[end:])
@@ -419,7 +421,7 @@ def test_an_older_clock_does_not_lose_a_load(bench: Bench, keyspaces: Keyspaces)
     killed = ahead.written + 1_000_000
     about.put("loading", killed, killed)
     with bench.view() as view:
-        [(key, cell)] = view.cells()
+        [(key, cell)] = view.stored()
     end = DIGEST_KEY[key[0]]
     session.execute(on.put, key[:end], key[end:], cell, killed)
     bench.load([capture(1, A, 4)])
