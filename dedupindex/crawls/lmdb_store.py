@@ -22,7 +22,7 @@ from dedupindex.errors import DedupError, FormatFromFuture, FormatFromPast, Inde
 from dedupindex.files import pinned, sync_directory
 from dedupindex.index import byurl
 from dedupindex.index.identity import FORMAT
-from dedupindex.index.lmdb_file import open_in
+from dedupindex.index.lmdb_file import check_pages, open_in
 
 LOOKED_AT_ONCE = 100_000  # cells, in one read transaction
 _MAP_SIZE = 1 << 40  # address space, not disk
@@ -37,11 +37,14 @@ class LmdbStore(Store):
         Where nothing can be written, as in a copy on a read-only disk, it can be read.
         """
         self.path = index / FILE
+        self._env: Any = None
         try:
             with pinned(index) as home:  # another index may take its place at any moment
                 made = not (home / FILE).exists()
                 if made and not create:
                     raise FileNotFoundError(f"{self.path} is gone")
+                if not made:
+                    check_pages(home / FILE)
                 self._open(home, write=os.access(home, os.W_OK))
                 self._inode = os.stat(home / FILE).st_ino
                 if made:
@@ -49,7 +52,7 @@ class LmdbStore(Store):
         except (lmdb.Error, OSError) as error:
             raise IndexUnavailable(f"{self.path} cannot be opened: {error}") from error
         except DedupError:
-            self._env.close()
+            self.close()
             raise
 
     def _open(self, home: Path, *, write: bool) -> None:
@@ -140,4 +143,5 @@ class LmdbStore(Store):
             os.fsync(stream.fileno())
 
     def close(self) -> None:
-        self._env.close()
+        if self._env is not None:
+            self._env.close()

@@ -22,7 +22,7 @@ from dedupindex.index.cells import Keys, Place, sealed
 from dedupindex.index.identity import read_identity, unfinished
 from dedupindex.index.ledger import Keeper, drops_of
 from dedupindex.index.lmdb_check import problems
-from dedupindex.index.lmdb_file import environment, length_of, remove
+from dedupindex.index.lmdb_file import check_pages, environment, length_of, remove
 from dedupindex.index.lmdb_put import put_one
 from dedupindex.index.lmdb_trees import Trees
 from dedupindex.index.lmdb_view import LmdbView
@@ -53,18 +53,25 @@ class LmdbEngine:
         for attempt in range(3):
             path = self.path
             try:
+                check_pages(path)
                 self._env = environment(path, write=self._write)
                 if path.stat().st_size < length_of(self._env):
                     self.close()
                     raise Damaged(f"{path} is cut; restore it from a copy, or build it again")
                 by_url = self.identity.settings.by_url
                 self._trees = Trees.open(self._env, create=False, by_url=by_url)
+                with self._env.begin() as txn:
+                    if self._trees.get(txn, "transaction") != txn.id():
+                        raise Damaged(f"{path} is damaged: it has an old state; build it again")
                 return
             except (lmdb.Error, OSError) as error:
                 self.close()
                 self.identity = read_identity(self.index)
                 if self.path == path or attempt == 2:
                     raise IndexUnavailable(f"{path} cannot be opened: {error}") from error
+            except Damaged:
+                self.close()
+                raise
 
     @property
     def keys(self) -> Keys:
