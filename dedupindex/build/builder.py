@@ -20,7 +20,7 @@ from dedupindex.files import exclusive
 from dedupindex.index import adopt, open_index
 from dedupindex.index.address import Address, is_cluster
 from dedupindex.index.cells import Place
-from dedupindex.index.identity import FILE, Identity, Settings, read_identity
+from dedupindex.index.identity import FILE, Identity, Settings, read_identity, unfinished
 from dedupindex.index.protocol import Load
 from dedupindex.index.settle import CHAINED, CONTRADICTED, PURGED, Outcome
 from dedupindex.index.staging import Staging
@@ -79,6 +79,7 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
     start = time.monotonic()
     found = _find(job)
     _check_target(job.index)
+    _check_added(job)
     job.index.mkdir(parents=True, exist_ok=True)
     with (
         exclusive(job.index / "lock", f"the index at {job.index}"),
@@ -150,6 +151,26 @@ def _check_target(index: Path) -> None:
             f"{index} is not empty and not an index (it holds {min(others)}); "
             "name a new or empty directory; the index comes last"
         )
+
+
+def _check_added(job: Build) -> None:
+    """Adding needs an index whose first build has finished; raises `IndexUnavailable`."""
+    if not (job.add or job.replace):
+        return
+    where = str(job.index)
+    there = read_identity(job.index) if (job.index / FILE).exists() else None
+    if is_cluster(job.engine) and (there is None or not there.generation):
+        from dedupindex.index.cassandra_engine import identity_at
+
+        address = Address.parse(job.engine)
+        where, there = str(address), identity_at(address) or there
+    if there is None:
+        raise IndexUnavailable(
+            f"there is no index at {where} to add to: bin/index SOURCE... {where} makes one, "
+            f"bin/index --empty {where} one with nothing in it"
+        )
+    if not there.generation:
+        raise IndexUnavailable(f"{unfinished(job.index)}; then add to it")
 
 
 @contextmanager

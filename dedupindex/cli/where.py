@@ -8,6 +8,7 @@ line takes directories.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from glob import has_magic
 from pathlib import Path
 from typing import Any
@@ -104,8 +105,14 @@ def placed(
             sources = sources if index is None else (*sources, typed)
             index = home_of(options["engine"], click.get_current_context())
         elif index.is_dir() or options["add"] or options["replace"]:
+            new = not index.exists()
             index.mkdir(parents=True, exist_ok=True)
-            adopt(index, Address.parse(options["engine"]))
+            try:
+                adopt(index, Address.parse(options["engine"]))
+            finally:
+                if new:
+                    with suppress(OSError):  # it is not empty: the cluster has an index
+                        index.rmdir()
     if index is None:
         raise click.UsageError("Missing argument 'INDEX'.")
     check_no_address(index)

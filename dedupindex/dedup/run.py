@@ -24,6 +24,7 @@ from dedupindex.dedup.proof import Proving, prove
 from dedupindex.dedup.report import Report
 from dedupindex.dedup.work import Work, working
 from dedupindex.errors import BadInput, SettingsConflict
+from dedupindex.index import open_index
 from dedupindex.manifest import judge, making
 from dedupindex.manifest.finding import NOTHING, UNFINISHED, Found, Sources, find
 from dedupindex.manifest.store import is_of_before, open_manifest
@@ -86,6 +87,8 @@ def dedup(
     roots = sorted({Path(file.root) for file in (*found.files, *found.others)})
     if not roots:
         raise BadInput(NOTHING)
+    if options.index is not None:  # asked when all sources have been read
+        open_index(options.index).close()
     if options.out is not None:
         check_names([*found.files, *found.others], options.out)
     with working(options.work or _beside(roots, options.out), sources) as work:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from dedupindex.capture import Problem
 from dedupindex.documents import dedup, run
 from dedupindex.documents.reading import Shard, shards_of
 from dedupindex.documents.whole import whole_directory
-from dedupindex.errors import BadInput
+from dedupindex.errors import BadInput, BadSource
 from dedupindex.processes import side_by_side
 
 HASHES, UNIQUE = "hashes", "unique"  # directories below the one for the output
@@ -74,9 +75,15 @@ def run_pipeline(
     at_once = 1 if one_by_one else len(globs)
     each = replace(options, jobs=max(1, options.jobs // at_once))
     report = Report([], [])
-    for done in side_by_side(_hash, (hashes, each), globs, at_once):
-        report.hashing.append(done)
-        say(f"hashed {done.name}: {json.dumps(done.report.as_json())}")
+    try:
+        for done in side_by_side(_hash, (hashes, each), globs, at_once):
+            report.hashing.append(done)
+            say(f"hashed {done.name}: {json.dumps(done.report.as_json())}")
+    except BadSource:  # nothing that was hashed goes with it
+        with suppress(OSError):
+            hashes.rmdir()
+            top.rmdir()
+        raise
     report.hashing.sort(key=lambda done: done.name)
     runs = {done.report.run for done in report.hashing if isinstance(done.report, run.Report)}
     shards = shards_of(str(hashes), runs)

@@ -104,6 +104,9 @@ def asked(number: int) -> dict[str, str]:
 def test_an_index_is_built_added_to_and_asked_by_its_address(
     address: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for words in (["--add", address], ["--replace", address], ["--add", "--engine", address]):
+        status, _, talk = run("index", cdx(tmp_path, 0, 20), *words)
+        assert status == 6 and f"there is no index at {address} to add to" in talk
     status, out, _ = run("index", cdx(tmp_path, 0, 20), address)
     assert status == 0 and f"bin/serve {address}" in out
     assert run("index", cdx(tmp_path, 20, 30), address)[0] == IndexExists.exit_status
