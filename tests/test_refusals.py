@@ -58,7 +58,7 @@ def test_who_adds_needs_a_first_build_that_has_finished(
         "export --wget TYPO --out o.cdx", "export --redis redis://127.0.0.1:1/0 TYPO",
         "lookup TYPO --digest sha1:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAB",
         "report TYPO --crawl x", "report TYPO --against x.cdx", "search TYPO x",
-        "dedup warcs --out out --index TYPO", "resolve manifest -o plan --index TYPO",
+        "resolve manifest -o plan --index TYPO",
         "export --self-contained TYPO -o out", "corpus TYPO -o out", "dedup TYPO --out out",
         "dedup TYPO --in-place", "rewrite TYPO --in-place", "rewrite TYPO --undo",
         "undedup TYPO --out out", "convert TYPO --out out", "manifest TYPO -o out",

@@ -87,8 +87,6 @@ def dedup(
     roots = sorted({Path(file.root) for file in (*found.files, *found.others)})
     if not roots:
         raise BadInput(NOTHING)
-    if options.index is not None:  # asked when all sources have been read
-        open_index(options.index).close()
     if options.out is not None:
         check_names([*found.files, *found.others], options.out)
     with working(options.work or _beside(roots, options.out), sources) as work:
@@ -179,6 +177,8 @@ class _Run:
         if old:
             self._say(f"{work.manifest} is of an earlier version: all is read anew")
             shutil.rmtree(work.manifest)
+        if options.index is not None:  # which is asked when all sources have been read
+            open_index(options.index).close()
         with self._stage("reading"):
             made = making.make(
                 self._found, work.manifest, judge.Options("sha1", False, False),
