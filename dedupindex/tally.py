@@ -45,6 +45,7 @@ class BuildTally:
     replaced: int = 0  # took the place of the capture that was there
     unchanged: int = 0  # the capture that was there stays
     refused: Counter[str] = field(default_factory=Counter)  # by reason
+    remarks: Counter[str] = field(default_factory=Counter)  # on records that were read all the same
     seconds: float = 0.0
 
     def add(self, other: BuildTally) -> None:
@@ -57,6 +58,7 @@ class BuildTally:
         self.replaced += other.replaced
         self.unchanged += other.unchanged
         self.refused.update(other.refused)
+        self.remarks.update(other.remarks)
 
     def check(self) -> None:
         """Raise `Damaged` if a record is unaccounted for."""
@@ -77,5 +79,6 @@ class BuildTally:
             "replaced": self.replaced,
             "unchanged": self.unchanged,
             "refused": dict(sorted(self.refused.items())),
+            "remarks": dict(sorted(self.remarks.items())),
             "seconds": round(self.seconds, 3),
         }

@@ -126,7 +126,7 @@ ODD: dict[str, Odd] = {
     "19 WARC 0.17": stays("unknown-version", options(version=b"WARC/0.17")),
     "19 WARC 0.18": stays("unknown-version", options(version=b"WARC/0.18")),
     "19 WARC 1.2": stays("unknown-version", options(version=b"WARC/1.2")),
-    "19 lower case": stays("unknown-version", options(version=b"warc/1.0")),
+    "19 lower case": stays("not-exact", options(version=b"warc/1.0")),
     "20 line feeds": stays("not-exact", options(eol=b"\n")),
     "20 line feeds at the end too": stays("not-exact", options(eol=b"\n", end=b"\n\n")),
     "23 three line ends": stays("not-exact", options(end=b"\r\n" * 3)),

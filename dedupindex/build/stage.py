@@ -74,6 +74,7 @@ class Staged:
         counts = data["tally"]
         tally = BuildTally(containers=counts["containers"], records=counts["records"])
         tally.refused.update(counts["refused"])
+        tally.remarks.update(counts.get("remarks", {}))
         return cls(
             tally,
             data["admitted"],
@@ -190,6 +191,8 @@ class _Stager:
                 yield staged
                 staged = []
         progress(source.position - position, self.tally.records - records)
+        if isinstance(source, WarcSource | WaczSource):
+            self.tally.remarks.update(source.remarks)
         yield staged
 
     def _take(self, batch: list[Item], staged: list[bytes]) -> None:

@@ -22,6 +22,7 @@ from dedupindex.index.identity import FILE, OPTIONS, Settings, read_identity, sa
 from dedupindex.sources import KINDS, SourceOptions
 from dedupindex.tables import printable, singular
 from dedupindex.tally import BuildTally
+from dedupindex.warc.record import REMARKS
 
 _OUTCOMES = {
     "added": "URL and digest new to the index",
@@ -256,6 +257,8 @@ def _tell(built: Built, sources: tuple[str, ...], index: Path, as_json: bool) ->
         for reason, count in sorted(tally.refused.items()):
             hint = f"left out by --mime; {_ALL}" if reason == "mime" else ""
             click.echo(f"  refused: {reason:<19}{count:>12,}  {hint}".rstrip())
+        for remark, count in sorted(tally.remarks.items()):
+            click.echo(f"  remark: {remark:<20}{count:>12,}  read; {REMARKS[remark]}")
         if built.skipped:
             click.echo(f"  files passed over, of no known kind: {built.skipped:,}")
         click.echo(_next(tally, shown_as))

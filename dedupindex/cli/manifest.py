@@ -20,6 +20,7 @@ from dedupindex.manifest.making import Made, make
 from dedupindex.manifest.store import Manifest, open_manifest
 from dedupindex.manifest.text import text_line
 from dedupindex.tables import amount, printable, singular
+from dedupindex.warc.record import REMARKS
 
 if TYPE_CHECKING:
     from dedupindex.resolve.checking import Checking
@@ -148,6 +149,8 @@ def _tell(made: Made, output: Path, checked: Checking | None, *, as_json: bool, 
         )
         for kind, count in sorted(made.records.items()):
             click.echo(f"  {kind:<28}{count:>12,}")
+        for remark, count in sorted(made.remarks.items()):
+            click.echo(f"  remark: {remark:<20}{count:>12,}  read; {REMARKS[remark]}")
         if made.skipped:
             click.echo(f"  files passed over, neither WARC nor ARC: {made.skipped:,}")
         for verdict, count in sorted(checked.counted.items()) if checked is not None else ():

@@ -65,9 +65,12 @@ def _take(record: Record, spool: BinaryIO, path: Path) -> None:
     spool.seek(0)
     spool.truncate()
     running = hashlib.sha1()
-    for piece in record.pieces():
-        spool.write(piece)
-        running.update(piece)
+    try:
+        for piece in record.pieces():
+            spool.write(piece)
+            running.update(piece)
+    except Broken as error:
+        raise NotBack(f"{path} at {record.offset}: its layout breaks off: {error}") from error
     stated = read(record.head.get(b"warc-block-digest"))
     if stated is None or stated.raw != running.digest():
         raise NotBack(f"{path} at {record.offset}: the layout has another digest than is stated")
@@ -92,6 +95,8 @@ def rebuild(path: Path, spool: BinaryIO, write: Write) -> End:
                 raise NotBack(f"{path}: more comes of its layout than there was")
     except (ValueError, TypeError, IndexError, KeyError, OverflowError) as error:
         raise NotBack(f"{path}: its layout cannot be read: {error}") from error
+    except Broken as error:
+        raise NotBack(f"{path}: a record breaks off: {error}") from error
     raise NotBack(f"{path}: its layout has no end")
 
 

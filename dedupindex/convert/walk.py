@@ -117,7 +117,7 @@ def _records(cursor: _Cursor, framing: ArcFraming, offset: int) -> Iterator[Step
             raise Odd(f"at {begin if offset < 0 else offset}: {error}") from error
         if record.type == DOCUMENT:
             closing = record.end - begin - record.start - record.length
-            cursor.passed = b"\n" * closing + cursor.passed
+            cursor.passed = (b"", b"\n", b"\r\n")[closing] + cursor.passed
 
 
 def _plain(window: Window) -> Callable[[], bytes]:

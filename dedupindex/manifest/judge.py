@@ -28,7 +28,7 @@ from dedupindex.warc.arc import DOCUMENT
 from dedupindex.warc.record import Record
 
 LINE_VERSIONS = (b"WARC/1.0\r\n", b"WARC/1.1\r\n")
-_VERSION = re.compile(rb"WARC/1\.[01]\s")
+_VERSION = re.compile(rb"WARC/1\.[01]\s", re.IGNORECASE)
 _CODING = re.compile(rb"\n(transfer|content)-encoding[ \t]*:((?:[^\n]*\n[ \t])*[^\n]*)")
 _NO_CODING = b"\n"
 _LONGEST = 1 << 18  # bytes of all values of a line

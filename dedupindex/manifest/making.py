@@ -57,6 +57,7 @@ class Made:
     bytes: int = 0  # of all files
     lines: int = 0
     records: Counter[str] = field(default_factory=Counter)  # of all files, by kind
+    remarks: Counter[str] = field(default_factory=Counter)  # of all files, see `record.REMARKS`
     skipped: int = 0  # files met that are neither WARC nor ARC
     seconds: float = 0.0
     problems: list[Problem] = field(default_factory=list)
@@ -64,7 +65,8 @@ class Made:
     def as_json(self) -> dict[str, Any]:
         said = asdict(self)
         said.update(problems=len(self.problems), seconds=round(self.seconds, 3))
-        return {**said, "records": dict(sorted(self.records.items()))}
+        counts = {"records": self.records, "remarks": self.remarks}
+        return {**said, **{name: dict(sorted(count.items())) for name, count in counts.items()}}
 
 
 def make(
@@ -142,6 +144,8 @@ class _Run:
             entry = read.entry
             self._entries[entry.container.number] = entry
             rest = {"lines": entry.lines, "records": entry.records, "problems": entry.problems}
+            if entry.remarks:
+                rest["remarks"] = entry.remarks
             self._note({**entry.container._asdict(), **rest})
 
     def finish(self) -> None:
@@ -157,6 +161,7 @@ class _Run:
             made.bytes += entry.container.size
             made.lines += entry.lines
             made.records.update(entry.records)
+            made.remarks.update(entry.remarks)
 
     def _drop(self, entry: Entry) -> None:
         number = entry.container.number

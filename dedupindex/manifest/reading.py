@@ -74,7 +74,8 @@ def _written(task: Task, scan: Scan, references: Spool, count: Count) -> Read:
     container = Container(
         task.number, file.root, file.name, scan.size, *scan.mark, scan.content_hash
     )
-    return Read(Entry(container, spool.lines, dict(scan.records), scan.problems), problems)
+    entry = Entry(container, spool.lines, dict(scan.records), scan.problems, dict(scan.remarks))
+    return Read(entry, problems)
 
 
 _databases: list[Database] = []  # of this process, made when it is needed

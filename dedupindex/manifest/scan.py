@@ -43,6 +43,7 @@ class Scan:
     ) -> None:
         """Open the file; raises `BadSource`. `refer` gets the lines of `reference`."""
         self.records: Counter[str] = Counter()
+        self.remarks: Counter[str] = Counter()  # on records that were read, see `record.REMARKS`
         self.problems: list[tuple[int, str]] = []
         self.content_hash = ""
         self.changed = path.endswith(".open")
@@ -105,6 +106,8 @@ class Scan:
                 self._record(event)
             except BrokenRecord:
                 return  # the reader accounts for it next, as damage
+            if event.remark:
+                self.remarks[event.remark] += 1
             known = event.type in _KINDS
             self.records[event.type.decode() if known else "unknown"] += 1
 
@@ -131,7 +134,7 @@ class Scan:
         stay, unfit = line.stay, line.unfit
         if shared:
             stay, unfit = stay or "shared-member", unfit or "shared-member"
-        elif not record.exact or self._led(record):
+        elif record.remark or self._led(record):
             stay, unfit = stay or "not-exact", unfit or "not-exact"
         line = line._replace(stored=record.stored, stay=stay, unfit=unfit)
         self._vicinity.add(line, record.values[_CONCURRENT])

@@ -43,6 +43,7 @@ class Entry:
     lines: int = 0
     records: dict[str, int] = field(default_factory=dict)  # of all kinds, responses among them
     problems: list[tuple[int, str]] = field(default_factory=list)  # offset and message
+    remarks: dict[str, int] = field(default_factory=dict)  # on records that were read
 
     def told(self) -> list[Problem]:
         return [Problem(self.container.path, *problem) for problem in self.problems]
@@ -122,7 +123,8 @@ def read_entries(top: Path) -> dict[int, Entry]:
             continue
         problems = [(offset, message) for offset, message in said.pop("problems")]
         lines, records = said.pop("lines"), said.pop("records")
-        entries[said["number"]] = Entry(Container(**said), lines, records, problems)
+        remarks = said.pop("remarks", {})
+        entries[said["number"]] = Entry(Container(**said), lines, records, problems, remarks)
     return entries
 
 

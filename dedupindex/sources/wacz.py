@@ -6,6 +6,7 @@ WARC in it is a container of its own, ``<wacz>/archive/<name>``, with offsets in
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Self
 from zipfile import ZipFile, ZipInfo
@@ -34,6 +35,7 @@ class WaczSource:
         self.changed = False
         self.content_hash = ""
         self.filler = 0  # bytes in the inner files that hold no record and do no harm
+        self.remarks: Counter[str] = Counter()  # see `WarcSource.remarks`
         self._window = open_window(name, source)
         self.size = self._window.size
         self._begin = 0  # of the inner file being read
@@ -93,6 +95,7 @@ class WaczSource:
                 yield from inner.items()
             self._reading = None
             self.filler += inner.filler
+            self.remarks += inner.remarks
 
     def _open(self, container: ZipFile, info: ZipInfo, name: str) -> WarcSource:
         """A source for one inner file: in place if it is stored, spooled if it is deflated."""

@@ -7,6 +7,7 @@ lost with them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Self
 
@@ -63,6 +64,7 @@ class WarcSource:
         self.changed = False
         self.content_hash = ""
         self.filler = 0  # bytes that hold no record and do no harm
+        self.remarks: Counter[str] = Counter()  # on records that were read, see `record.REMARKS`
         self._window = open_window(name, source)
         self.size = self._window.size
         self._responses = Responses(name, also=also, etag=etag, verify_block=verify_block)
@@ -127,6 +129,8 @@ class WarcSource:
                 record.finish()
         except BrokenRecord:
             return  # the reader accounts for it next, as damage
+        if record.remark:
+            self.remarks[record.remark] += 1
         self._vicinity.add(item, record.values[_CONCURRENT])
 
     def _judged(self, record: Record) -> Item:

@@ -1,7 +1,8 @@
-"""WARC records, strictly: version line, fields, as many bytes as stated, two line ends.
+"""WARC records: version line, fields, as many bytes as stated, two line ends.
 
 A record is read once, in pieces: `Record.pieces` gives its block, `Record.close` looks at what
-follows. Nothing is repaired; what cannot be framed raises `Broken`.
+follows. Nothing is repaired: a block that is whole is read though its line ends are not to the
+letter, and that is said; what cannot be framed raises `Broken`.
 """
 
 from __future__ import annotations
@@ -13,9 +14,15 @@ from typing import NamedTuple
 from dedupindex.verify.finding import Broken
 
 LONGEST_HEAD = 1 << 20  # bytes
-_VERSION = re.compile(rb"WARC/[0-9]+\.[0-9]+")
+_VERSION = re.compile(rb"WARC/[0-9]+\.[0-9]+", re.IGNORECASE)
+_VERSION_LINE = re.compile(rb"WARC/[0-9]{1,4}\.[0-9]{1,4}[ \t]*\r?\n", re.IGNORECASE)
+_LONGEST_VERSION = 32  # bytes
 _NUMBER = re.compile(rb"[0-9]{1,18}")
+_two = re.compile(rb"(?:\r?\n){2}").match
 _LINE_ENDS = re.compile(rb"[\r\n]+")
+_FEW = 1 << 10  # line ends that are looked at
+_SPACE = b" \t\r"
+_NOT_A_RECORD = b"\0\x1f"  # zeros and gzip members: not read as records, but no damage to this one
 
 
 class Reader:
@@ -54,15 +61,17 @@ class Reader:
             size -= len(piece)
             yield piece
 
-    def line_ends(self) -> int:
-        """Pass over line ends; returns how many bytes they were."""
-        count = 0
+    def line_ends(self) -> bytes:
+        """Pass over line ends; returns the first few of them."""
+        first = b""
         while self.hold(1):
             match = _LINE_ENDS.match(self.buffer, self.at)
             if match is None:
                 break
-            count += len(self.pass_over(match.end() - self.at))
-        return count
+            passed = self.pass_over(match.end() - self.at)
+            if len(first) <= _FEW:
+                first += passed[:_FEW]
+        return first
 
 
 class Head(NamedTuple):
@@ -88,13 +97,15 @@ class Record:
     def __init__(self, reader: Reader, offset: int) -> None:
         self._reader = reader
         self.offset = offset
+        self._begin = reader.taken
+        reader.line_ends()
         text = _read_head(reader)
         self.head = parse_head(text)
         self.head_size = len(text)
+        self.bare = text.count(b"\n") != text.count(b"\r\n")  # line feeds in its header
         self.kind = self.head.get(b"warc-type").lower()
         self.length = _length(self.head)
         self._left = self.length
-        self._begin = reader.taken - len(text)
         self.more = False  # another record follows in the same member, once closed
         self.end = -1  # in a plain file, once closed
 
@@ -117,29 +128,42 @@ class Record:
             yield piece
 
     def close(self) -> str:
-        """Read on to the next record or the end; returns what is not to the letter there."""
+        """Read on to the next record or the end; returns what is not to the letter there.
+
+        A block is whole if its line ends are missing, too, as long as nothing but the end or a
+        version line stands where Content-Length says that it stops.
+        """
         for _ in self.pieces():
             pass
         reader = self._reader
-        odd = ""
-        if reader.hold(4) and reader.buffer.startswith(b"\r\n\r\n", reader.at):
-            reader.pass_over(4)
-        elif reader.hold(2) and reader.buffer.startswith(b"\n\n", reader.at):
-            reader.pass_over(2)
-            odd = "it ends with bare line feeds"
-        else:
+        ends = reader.line_ends()
+        self.more = reader.hold(1)
+        if self.more and not self._followed(short=_two(ends) is None):
             raise Broken(
-                "misframed", "no two line ends stand where its Content-Length says it stops"
+                "misframed", "no record follows where its Content-Length says that it stops"
             )
-        if extra := reader.line_ends():
-            odd = f"{extra} bytes of line ends too many follow it"
-        if reader.hold(1):
-            reader.hold(5)
-            if not reader.buffer[reader.at : reader.at + 5].upper() == b"WARC/":
-                raise Broken("misframed", "it is followed by something that is no record")
-            self.more = True
         self.end = self.offset + reader.taken - self._begin
-        return odd
+        return _odd_ends(ends)
+
+    def _followed(self, *, short: bool) -> bool:
+        """Whether a record follows, or, behind all line ends, what harms none."""
+        reader = self._reader
+        reader.hold(_LONGEST_VERSION)
+        if short:
+            return _VERSION_LINE.match(reader.buffer, reader.at) is not None
+        start = reader.buffer[reader.at : reader.at + 5]
+        return start.upper() == b"WARC/" or start[0] in _NOT_A_RECORD
+
+
+def _odd_ends(ends: bytes) -> str:
+    """What is not to the letter about the line ends behind a record; "" for two CRLF."""
+    if ends == b"\r\n\r\n":
+        return ""
+    if _two(ends) is None:
+        return f"only {len(ends)} bytes of line ends follow its block, which is whole"
+    if ends == b"\n\n":
+        return "it ends with bare line feeds"
+    return "line ends other than two CRLF follow it"
 
 
 def _read_head(reader: Reader) -> bytes:
@@ -170,25 +194,29 @@ def _blank_line(data: bytes, start: int) -> int:
 def parse_head(text: bytes) -> Head:
     """Take a header apart, its blank line included; raises `Broken`."""
     first, *rest = text.split(b"\n")
-    version = first.removesuffix(b"\r")
+    version = first.rstrip(_SPACE)
     if _VERSION.fullmatch(version) is None:
         raise Broken("bad-header", "its first line is no WARC version")
     odd = "" if text.count(b"\n") == text.count(b"\r\n") else "its header has bare line feeds"
+    if not version.startswith(b"WARC"):
+        odd = "its version line is not in upper case"
     lines: list[bytes] = []
     fields: list[tuple[bytes, bytes]] = []
     for line in rest[:-2]:
         if line[:1] in (b" ", b"\t") and fields:
             name, value = fields[-1]
-            fields[-1] = name, (value + b" " + line.strip()).strip()
+            fields[-1] = name, (value + b" " + line.strip(_SPACE)).strip(_SPACE)
             lines[-1] += line + b"\n"
             continue
         name, colon, value = line.partition(b":")
-        if not colon or not name.strip():
+        if line[:1] in (b" ", b"\t"):
+            colon = b""  # a folded line of nothing
+        if not colon or not name.strip(_SPACE):
             odd = "a line of its header is no field"
             name, value = b"", line
-        fields.append((name.strip().lower(), value.strip()))
+        fields.append((name.strip(_SPACE).lower(), value.strip(_SPACE)))
         lines.append(line + b"\n")
-    return Head(version, tuple(lines), tuple(fields), odd, dict(reversed(fields)))
+    return Head(version.upper(), tuple(lines), tuple(fields), odd, dict(reversed(fields)))
 
 
 def _length(head: Head) -> int:

@@ -19,7 +19,7 @@ from dedupindex.warc.cursor import Cursor
 from dedupindex.warc.framing import ASTRAY
 from dedupindex.warc.heads import BadHead, Form, NoRecord, Values
 from dedupindex.warc.members import SHORT
-from dedupindex.warc.record import CUT, BrokenRecord, Record
+from dedupindex.warc.record import CUT, EXTRA, MISSING, BrokenRecord, Record
 from dedupindex.warc.window import Window
 
 HEADER, DOCUMENT = b"arc-header", b"arc-document"  # values of `Record.type`
@@ -30,13 +30,19 @@ _VERSION_2 = (
     b"Checksum Location Offset Filename Archive-length"
 )
 _FIELDS_AT_END = {_VERSION_1: 0, _VERSION_2: 5}  # between content type and length
-UNCLOSED_DOCUMENT = "a document is not followed by one line end where its length says it stops"
+UNCLOSED_DOCUMENT = "a document is followed by neither a line end nor a document"
 _LONGEST_LINE = 1 << 16  # bytes
 _LONGEST_HEADER = 1 << 20
 
-_MIDDLE = rb" (?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}|[0-9a-fA-F]*:[0-9a-fA-F:.]+|-) ([0-9]{4,20}) "
+_CLOSING = re.compile(rb"(?:\r?\n)?")
+_MIDDLE = rb" (?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}|[0-9a-fA-F]*:[0-9a-fA-F:.]+|-|0) ([0-9]{4,20}) "
 _ANCHOR = re.compile(rb"(?=" + _MIDDLE + rb")")
-_LINE = re.compile(rb"([a-zA-Z][a-zA-Z0-9+.-]*:[^\n]*?)" + _MIDDLE + rb"([^\n]*?) ?([0-9]{1,18})")
+_LINE = re.compile(
+    rb"([a-zA-Z][a-zA-Z0-9+.-]*:[^\n]*?)" + _MIDDLE + rb"(?:([^\n]*) )?([0-9]{1,18})"
+)
+_SCHEMES = rb"(?:https?|ftp|dns|filedesc|whois|gopher|nntp|mms|rtsp):"
+_SCHEME = re.compile(_SCHEMES, re.IGNORECASE)
+_LONGEST_SCHEME = 16  # bytes
 _FILEDESC = re.compile(rb"filedesc:[^\n]* (-?[0-9]+)\r?\n")
 
 
@@ -61,9 +67,7 @@ class Fields(NamedTuple):
 class ArcFraming:
     """ARC 1 and 2, their lines with LF or CRLF; see `framing.Framing`."""
 
-    candidates: ClassVar[re.Pattern[bytes]] = re.compile(
-        rb"\n(?=(?:https?|ftp|dns|filedesc|whois|gopher|nntp|mms|rtsp):)"
-    )
+    candidates: ClassVar[re.Pattern[bytes]] = re.compile(rb"\n(?=" + _SCHEMES + rb")")
 
     def __init__(self) -> None:
         self.at_end = 0  # fields between content type and length, as the version block says
@@ -148,8 +152,8 @@ class ArcFraming:
         cursor.at += size
         cursor.skip_line_ends()
         record.end = cursor.position
-        if wrong := _astray(cursor):
-            raise BrokenRecord(wrong)
+        if not cursor.hold(1) and not cursor.sound():
+            raise BrokenRecord(CUT)
         return record
 
     def _line(self, cursor: Cursor) -> _Line:
@@ -157,9 +161,11 @@ class ArcFraming:
         text = _peek_line(cursor, 0)
         line = text.rstrip(b"\r\n")
         match = _LINE.fullmatch(line)
+        if match is None and _ANCHOR.search(line):
+            raise BadHead("a URL record has no whole number as its length")
         if match is None:
             raise NoRecord("no URL record of an ARC file begins where one should")
-        if self.at_end < 0 or match[3].count(b" ") < self.at_end:
+        if self.at_end < 0 or (match[3] or b"").count(b" ") < self.at_end:
             raise BadHead("a URL record has not the fields that its ARC file announces")
         url, digits, _, length = match.groups()
         try:
@@ -216,14 +222,26 @@ def _peek_line(cursor: Cursor, ahead: int) -> bytes:
 
 
 def _close(cursor: Cursor, record: Record, led: bool) -> str:
-    """Pass over the line end behind a document; returns what is wrong with it."""
-    if cursor.hold(1):
-        if cursor.buffer[cursor.at] != 10:
-            return UNCLOSED_DOCUMENT
-        cursor.at += 1
-    elif not led:
-        return UNCLOSED_DOCUMENT
+    """Pass over the line ends behind a document; returns what is wrong there, or "".
+
+    A document without its line end is whole all the same: its length says where it ends. If
+    another one follows, its URL record proves that the length is right; of a scheme that is known,
+    because what is left of "http:" behind a length that is too large would pass for one.
+    """
+    cursor.hold(2)
+    closing = _CLOSING.match(cursor.buffer, cursor.at)
+    assert closing is not None
+    cursor.at = closing.end()
     record.end = cursor.position
+    extra = cursor.skip_line_ends()
+    if extra:
+        record.remark = EXTRA
+    elif not closing[0] and (not led or cursor.hold(1)):
+        record.remark = MISSING
+    if record.remark == MISSING and cursor.hold(1):
+        cursor.hold(_LONGEST_SCHEME)
+        if _SCHEME.match(cursor.buffer, cursor.at) is None:
+            return UNCLOSED_DOCUMENT
     return _astray(cursor)
 
 

@@ -22,14 +22,25 @@ from dedupindex.warc.heads import (
     parse,
 )
 from dedupindex.warc.members import SHORT
-from dedupindex.warc.record import CUT, BrokenRecord, Record
+from dedupindex.warc.record import (
+    BARE,
+    CUT,
+    EXTRA,
+    LOWER_CASE,
+    MISSING,
+    BrokenRecord,
+    Record,
+)
 from dedupindex.warc.recovery import zeros_end
 from dedupindex.warc.window import Window
 
 _LINE_ENDS = re.compile(rb"[\r\n]*")
+_CLOSING = re.compile(rb"(?:\r?\n){0,2}")
+_VERSION_LINE = re.compile(rb"WARC/[0-9]{1,4}\.[0-9]{1,4}[ \t]*\r?\n", re.IGNORECASE)
+_LONGEST_VERSION = 32  # bytes
 _FORMS_TRIED = 8
 _OVERLAP = 16  # bytes; no match of `Framing.candidates` is longer
-UNCLOSED = "a record is not followed by two line ends where its Content-Length says it stops"
+UNCLOSED = "a record is followed by neither line ends nor a record where its Content-Length ends"
 ASTRAY = "a record is followed by something that is no record"
 
 
@@ -70,14 +81,18 @@ class WarcFraming:
             form, match = found
             values = match.group(*form.groups)
             record = _new_record(offset, form, values, match.end() - cursor.at)
-            return _complete(cursor, record, b"\r\n")
+            return _complete(cursor, record)
         head, size = _read_head(cursor)
         form_or_none = form_of(head, cursor.buffer[cursor.at : cursor.at + size])
         if form_or_none is not None and form_or_none not in self._forms:
             self._forms.insert(0, form_or_none)
             del self._forms[_FORMS_TRIED:]
         record = _new_record(offset, head, head.values, size)
-        return _complete(cursor, record, b"\r\n" if head.crlf else b"\n")
+        if not cursor.buffer.startswith(b"WARC", cursor.at):
+            record.remark = LOWER_CASE
+        elif not head.crlf:
+            record.remark = BARE
+        return _complete(cursor, record)
 
     def form(self, data: bytes, at: int = 0) -> tuple[Form, re.Match[bytes]] | None:
         """See `Framing.form`."""
@@ -129,19 +144,19 @@ def _new_record(offset: int, head: Form | Head, values: Values, size: int) -> Re
     return Record(offset, 0, head.type, values, head.special, None, size, int(values[-1]))
 
 
-def _complete(cursor: Cursor, record: Record, line_end: bytes) -> Record:
+def _complete(cursor: Cursor, record: Record) -> Record:
     """Hold a short record in full, leave a long one to be streamed."""
     whole = record.start + record.length
     if whole > SHORT:
         text = cursor.buffer[cursor.at : cursor.at + record.start]
         cursor.at += record.start
-        record.stream(text, cursor, lambda record: close(cursor, record, line_end))
+        record.stream(text, cursor, lambda record: close(cursor, record))
         return record
     if not cursor.hold(whole):
         raise BrokenRecord(CUT)
     record.data = cursor.buffer[cursor.at : cursor.at + whole]
     cursor.at += whole
-    if wrong := close(cursor, record, line_end):
+    if wrong := close(cursor, record):
         raise BrokenRecord(wrong)
     return record
 
@@ -160,25 +175,42 @@ def _read_head(cursor: Cursor) -> tuple[Head, int]:
     return parse(cursor.buffer[cursor.at : blank.start()]), blank.end() - cursor.at
 
 
-def close(cursor: Cursor, record: Record, line_end: bytes) -> str:
-    """Pass over what closes a record, and line ends that are too many; returns what is wrong."""
+def close(cursor: Cursor, record: Record) -> str:
+    """Pass over the line ends behind a block; returns what is wrong there, or "".
+
+    Two CRLF must stand there. A record with other line ends, too few or too many, is whole all the
+    same, because Content-Length says where its block ends: it gets a remark. Where line ends are
+    missing, only the end of the stream or a version line proves that the length is right.
+    """
     if cursor.buffer.startswith(b"\r\n\r\nWARC/", cursor.at):  # as nearly always
         cursor.at += 4
         record.end = cursor.position
         return ""
-    closing = b"\r\n\r\n"
-    if not (cursor.hold(4) and cursor.buffer.startswith(closing, cursor.at)):
-        closing = line_end * 2
-        if not (cursor.hold(len(closing)) and cursor.buffer.startswith(closing, cursor.at)):
-            return UNCLOSED
-    cursor.at += len(closing)
+    cursor.hold(4)
+    closing = _CLOSING.match(cursor.buffer, cursor.at)
+    assert closing is not None
+    lines = closing[0].count(b"\n")
+    cursor.at = closing.end()
     record.end = cursor.position
-    record.exact = len(closing) == 4 and not cursor.skip_line_ends()
+    extra = cursor.skip_line_ends()
+    if lines < 2:
+        record.remark = MISSING
+    elif extra:
+        record.remark = record.remark or EXTRA
+    elif len(closing[0]) < 4:
+        record.remark = record.remark or BARE
     if not cursor.hold(1):
         return "" if cursor.sound() else CUT
+    if lines < 2:
+        return "" if _version_follows(cursor) else UNCLOSED
     cursor.hold(5)
     start = cursor.buffer[cursor.at : cursor.at + 5].upper()
     return "" if start == b"WARC/" or start[:1] in b"\0\x1f" else ASTRAY
+
+
+def _version_follows(cursor: Cursor) -> bool:
+    cursor.hold(_LONGEST_VERSION)
+    return _VERSION_LINE.match(cursor.buffer, cursor.at) is not None
 
 
 def skip_line_ends(window: Window, offset: int) -> int:

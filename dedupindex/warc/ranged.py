@@ -6,6 +6,7 @@ stated length that is wrong or missing is made up for, and what follows a record
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,6 +25,7 @@ FIRST = 1 << 15  # bytes that are read of a record whose length nobody says
 _LEAST = 64  # bytes: no record takes fewer
 _HEADER = 1 << 16  # bytes in which the version block of an ARC file ends, and any of its lines
 _CLOSING = 4  # bytes of line ends behind a record
+_LINE_ENDS = re.compile(rb"[\r\n]*")
 
 Read = Callable[[int, int], bytes]
 """``read(offset, count)``: bytes of a container, fewer only at its end."""
@@ -59,7 +61,7 @@ def record_at(read: Read, offset: int, stored: int, most: int) -> Ranged:
         data = read(offset, count)
         if not data:
             raise Unreadable("its container ends before it")
-        found = _found(read, offset, data, most)
+        found = _found(read, offset, data, most, ended=len(data) < count)
         if found is not None:
             return found
         if len(data) < count:
@@ -69,8 +71,8 @@ def record_at(read: Read, offset: int, stored: int, most: int) -> Ranged:
         count = min(4 * count, most)
 
 
-def _found(read: Read, offset: int, data: bytes, most: int) -> Ranged | None:
-    """The record that begins `data`; None if its end is not there."""
+def _found(read: Read, offset: int, data: bytes, most: int, *, ended: bool) -> Ranged | None:
+    """The record that begins `data`; None if its end is not there. `ended`: its container is."""
     gzipped = data.startswith(MAGIC)
     if gzipped:
         inflated = _inflated(data, most)
@@ -84,18 +86,21 @@ def _found(read: Read, offset: int, data: bytes, most: int) -> Ranged | None:
         framing = _arc(read)
     elif not gzipped:
         end = _end(text)
-        if end > most:
+        if end + _CLOSING > most:
             raise _too_long(most)
-        if end < 0 or end > len(text):
+        if end < 0 or end + (0 if ended else _CLOSING) > len(text):
             return None
-        text, stored = text[:end], end
+        closing = _LINE_ENDS.match(text, end, end + _CLOSING)
+        assert closing is not None
+        stored = closing.end()
+        text = text[:stored]
     cursor = Cursor(bytes, text)
     cursor.skip_line_ends()
     try:
         record = framing.record(cursor, offset)
     except BrokenRecord as error:
-        if str(error) == CUT and not gzipped:
-            return None
+        if not gzipped and (str(error) == CUT or not ended and cursor.held < _HEADER):
+            return None  # or perhaps a line behind it that is cut
         raise Unreadable(str(error)) from error
     except BadHead as error:
         if not gzipped and len(text) < _HEADER:
@@ -125,7 +130,7 @@ def _inflated(data: bytes, most: int) -> tuple[bytes, int] | None:
 
 
 def _end(text: bytes) -> int:
-    """Where a plain record ends, its closing included; -1 if its header does not end here."""
+    """Where the block of a plain record ends; -1 if its header does not end here."""
     blank = BLANK_LINE.search(text)
     if blank is None:
         if len(text) > LONGEST:
@@ -135,7 +140,7 @@ def _end(text: bytes) -> int:
         head = parse(text[: blank.start()].lstrip(b"\r\n"))
     except BadHead as error:
         raise Unreadable(str(error)) from error
-    return blank.end() + head.length + _CLOSING
+    return blank.end() + head.length
 
 
 def _arc(read: Read) -> ArcFraming:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Generator, Iterator
 
-from dedupindex.warc.arc import ArcFraming
+from dedupindex.warc.arc import DOCUMENT, HEADER, ArcFraming
 from dedupindex.warc.cursor import Cursor
 from dedupindex.warc.framing import Framing, WarcFraming, next_framed, skip_line_ends
 from dedupindex.warc.heads import BadHead, NoRecord
 from dedupindex.warc.members import Damage, Filler, LongMember, Member, members
-from dedupindex.warc.record import BrokenRecord, Record
+from dedupindex.warc.record import LEADING, BrokenRecord, Record
 from dedupindex.warc.recovery import MAGIC, zeros_end
 from dedupindex.warc.window import Window
 
@@ -80,12 +80,13 @@ def in_member(member: Member | LongMember, framing: Framing) -> Iterator[Event]:
         cursor = Cursor(member.piece, member.start, sound=lambda: not member.broken)
     first: Record | None = None
     wrong: Exception | None = None
-    cursor.skip_line_ends()
+    led = cursor.skip_line_ends()
     try:
         while cursor.hold(1):
             record = framing.record(cursor, member.offset)
             record.shared = first is not None
-            record.exact &= first is None and not cursor.held
+            if led and first is None and record.type not in (HEADER, DOCUMENT):
+                record.remark = record.remark or LEADING
             if first is None and isinstance(member, Member):
                 record.stored = member.stored
             yield record

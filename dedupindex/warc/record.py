@@ -9,6 +9,19 @@ from dedupindex.warc.heads import Head, Values, parse
 
 PIECE = 1 << 18  # bytes of a block handed out at a time
 CUT = "a record ends before its Content-Length says so"
+LEADING = "leading-line-ends"
+MISSING = "missing-line-ends"
+EXTRA = "extra-line-ends"
+BARE = "bare-line-feeds"
+LOWER_CASE = "lower-case-version"
+REMARKS = {
+    LEADING: "line ends stand before the record in its gzip member",
+    MISSING: "fewer line ends than two (in an ARC file, none) stand behind its block",
+    EXTRA: "more line ends than two (in an ARC file, one) stand behind its block",
+    BARE: "bare line feeds stand in its header or behind its block in place of CRLF",
+    LOWER_CASE: "its version line is not in upper case, as warc/1.0",
+}
+"""What can be odd about a record that is whole and was read."""
 
 
 class BrokenRecord(Exception):
@@ -24,8 +37,8 @@ class Record:
     """
 
     __slots__ = (
-        "_broken", "_close", "_cursor", "_left", "_text", "data", "end", "exact", "length",
-        "offset", "shared", "special", "start", "stored", "type", "values",
+        "_broken", "_close", "_cursor", "_left", "_text", "data", "end", "length",
+        "offset", "remark", "shared", "special", "start", "stored", "type", "values",
     )  # fmt: skip
 
     def __init__(
@@ -48,7 +61,7 @@ class Record:
         self.start = start
         self.length = length  # bytes of the block
         self.end = -1  # of the record in its plain file or inflated member, once it was read
-        self.exact = True  # framed to the letter, alone in its member
+        self.remark = ""  # a key of `REMARKS`, once it has ended
         self.shared = False  # not the first of its member: no offset leads to it
         self._text = b""
 

@@ -1,0 +1,105 @@
+"""One file as three parts of the product read it: the index, the manifest, and verify."""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from dedupindex.capture import Capture, Problem, Refusal
+from dedupindex.manifest.judge import Options
+from dedupindex.manifest.line import Line
+from dedupindex.manifest.scan import Scan
+from dedupindex.sources.warc import WarcSource
+from dedupindex.verify.bytes import opened
+from dedupindex.verify.container import AnyRecord, Container
+from dedupindex.verify.finding import DAMAGE, REMARK, Broken, Finding
+from dedupindex.verify.records import Record
+
+_SHARED = "share one gzip member"
+_ODD = ("its version line", "its header has bare")  # not to the letter, but for what is no field
+_ZEROS = ("zero bytes", "no gzip member")  # padding: told by verify, passed over by the index
+Payload = tuple[int, int, str]  # offset of the record, length, SHA-1 in hex
+
+
+class Reading(NamedTuple):
+    """What one of them says of a file."""
+
+    records: int  # that are whole, of all types
+    payloads: set[Payload]  # of responses and ARC documents
+    damaged: set[int]  # offsets
+    remarks: int  # on records that are whole
+
+
+def by_index(path: Path) -> tuple[Reading, set[Payload]]:
+    """As `bin/index` reads it, and the payloads that it admits."""
+    with WarcSource(path.name, path) as source:
+        items = list(source.items())
+    captures = {
+        (item.offset, item.size, item.digest.raw.hex())
+        for item in items
+        if isinstance(item, Capture)
+    }
+    lost = sum(isinstance(item, Refusal) and item.reason == "damaged" for item in items)
+    problems = [item for item in items if isinstance(item, Problem)]
+    damaged = {item.offset for item in problems if _SHARED not in item.message}
+    records = len(items) - len(problems) - lost
+    if any(_SHARED in item.message for item in problems):
+        captures = set()  # replay reaches the first of each member only
+    return Reading(records, set(), damaged, source.remarks.total()), captures
+
+
+def by_manifest(path: Path) -> tuple[Reading, list[Line]]:
+    """As `bin/manifest` reads it."""
+    with closing(Scan(str(path), 0, Options())) as scan:
+        lines = [line for some in scan.lines() for line in some]
+    payloads = {(line.offset, line.length, line.payload.hex()) for line in lines}
+    damaged = {offset for offset, text in scan.problems if not text.startswith("zero bytes")}
+    records = scan.records.total() - scan.records["damaged"]
+    return Reading(records, payloads, damaged, scan.remarks.total()), lines
+
+
+def by_verify(path: Path) -> Reading:
+    """As `bin/verify` reads it, which shares no code with the others."""
+    seen: list[tuple[AnyRecord, bytes]] = []
+    damaged, remarks, odd = set(), 0, False
+    with opened(path) as file:
+        for item in Container(file).each():
+            if not isinstance(item, Finding):
+                odd = isinstance(item, Record) and item.head.odd.startswith(_ODD)
+                with suppress(Broken):  # which whoever closes it comes upon again
+                    seen.append((item, b"".join(item.pieces())))
+            elif item.level == DAMAGE and not any(text in item.message for text in _ZEROS):
+                damaged.add(item.offset)
+            elif item.level == REMARK and not odd and "first record" not in item.message:
+                remarks += "without a record" not in item.message
+    whole = [(record, block) for record, block in seen if record.end >= 0]  # they were closed
+    remarks += sum(isinstance(one, Record) and one.head.odd.startswith(_ODD) for one, _ in whole)
+    payloads = {
+        _payload(record.offset, block)
+        for record, block in whole
+        if record.kind in (b"response", b"arc")
+    }
+    return Reading(len(whole), payloads, damaged, remarks)
+
+
+def _payload(offset: int, block: bytes) -> Payload:
+    head, end, body = block.partition(b"\r\n\r\n")
+    body = body if end else head
+    return offset, len(body), hashlib.sha1(body).hexdigest()
+
+
+def agreed(path: Path, data: bytes) -> Reading:
+    """What all three say of some bytes, after checking that they say the same."""
+    path.write_bytes(data)
+    index, captures = by_index(path)
+    manifest, lines = by_manifest(path)
+    verify = by_verify(path)
+    assert captures <= manifest.payloads, (captures, manifest.payloads)
+    refused = {line.offset for line in lines if line.unfit not in ("", "not-exact", "no-digest")}
+    left = {found for found in manifest.payloads - captures if found[0] not in refused and captures}
+    assert not left, left
+    index = index._replace(payloads=manifest.payloads)
+    assert index == manifest == verify, (index, manifest, verify, data[:9000])
+    return verify
