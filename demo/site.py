@@ -26,6 +26,7 @@ class Page:
     mime: str = "text/html; charset=utf-8"
     chunked: bool = False
     encoding: str = ""
+    status: int = 200
 
 
 def text(seed: str, words: int) -> bytes:

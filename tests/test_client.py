@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
@@ -32,6 +33,7 @@ from dedupindex.client import (
 from dedupindex.client.breaker import Breaker
 from dedupindex.digest import Spelling
 from dedupindex.errors import CrawlEnded, DedupError, IndexUnavailable, UnknownCrawl
+from dedupindex.index.identity import Settings
 from dedupindex.tokens import Role
 from server.app import create_app
 from server.config import Config
@@ -106,6 +108,16 @@ def test_a_hit_that_replay_would_not_find_is_a_miss(make_index: MakeIndex) -> No
         assert isinstance(hit, Hit) and hit.original.digest == text
         assert isinstance(client.lookups([(OLD, PAGE)])[0], Hit)
         assert client.counts.as_json()["spelled_otherwise"] == 0
+
+
+def test_the_settings_of_the_index(make_index: MakeIndex, switch: Switch) -> None:
+    chosen = Settings(status="2xx", min_size=5)
+    transport = httpx.WSGITransport(app_of(make_index([], chosen)).wsgi_app)
+    with Client(transport=transport) as client:
+        assert client.settings() == asdict(chosen)
+    switch.on = False
+    with switched(switch) as away, pytest.raises(IndexUnavailable, match="settings of the index"):
+        away.settings()
 
 
 def test_urls_arrive_byte_for_byte(client: Client) -> None:

@@ -2,9 +2,16 @@
 
     DEDUPINDEX_URL=http://127.0.0.1:8484 DEDUPINDEX_CRAWL=weekly conf/warcprox/plugin.sh -p 8000
 
-`Lookup` stands first in warcprox's chain and sets what its WARC writer makes a revisit of; `Store`
-is told after the record is written. Any failure means "store it": warcprox loses a capture whose
-processor raises, so nothing here does.
+`Lookup` stands first in warcprox's chain of processors, and sets what its WARC writer makes a
+revisit of. `Store` reports what was written. warcprox calls it up to a minute after that, because
+StatsProcessor before it gathers captures for so long; so `Lookup` keeps what it passes on, and it
+is reported as soon as the writer has noted its records. When a payload comes again in between,
+`Lookup` first lets its capture be written and reported, and then asks: the server alone decides
+what is an original, and names only records that exist.
+
+Only responses to GET are looked up and reported, and of these only what the index takes (its rules
+on status, media type and size are read from the server). Any failure means "store it": warcprox
+loses a capture whose processor raises, so nothing here does.
 
 Settings, all in the environment:
 
@@ -27,7 +34,7 @@ from __future__ import annotations
 
 import logging
 import os
-import queue
+import re
 import threading
 import time
 from collections import Counter
@@ -36,13 +43,139 @@ import warcprox
 from warcprox.dedup import DedupableMixin
 
 from dedupindex.client import SPELLED_OTHERWISE, Client, Hit
-from dedupindex.errors import DedupError
+from dedupindex.errors import DedupError, IndexUnavailable
 
 _log = logging.getLogger("dedupindex")
-_AT_ONCE = 500  # captures of one report
 _GATHERED = 0.1  # seconds for which captures are gathered into one report
-_ASK_AGAIN = 30  # seconds between two attempts to begin a crawl
+_WRITTEN = 5.0  # seconds that a lookup waits for an equal payload before it to be written
+_HELD = 10_000  # captures between lookup and report; warcprox's own queues take some 2,000
+_AGAIN = 1.0  # seconds after which captures are sent again that could not be reported
+_COMMIT = 30.0  # seconds for which warcprox's end waits for the server, to commit
+_ASK_AGAIN = 1  # seconds between two attempts to begin a crawl
+_RULES_HOLD = 300  # seconds after which the index's rules are read again
 _COVERS = {"covers": "entity"}  # a crawl says so when it begins; without one each lookup must
+
+
+class Rules:
+    """What the index takes, from the settings that ``GET /stats`` shows."""
+
+    def __init__(self, settings):
+        self._statuses = set()
+        for part in settings["status"].lower().split(","):
+            first, last = part.strip().replace("x", "0"), part.strip().replace("x", "9")
+            self._statuses |= set(range(int(first), int(last) + 1))
+        self._statuses -= {204, 205, 206, 304}  # empty or partial, so never an original
+        self._mime = re.compile(settings["mime"] or "(?!)", re.IGNORECASE)
+        self._whitelist, self._least = settings["whitelist"], settings["min_size"]
+
+    def take(self, status, mime, size):
+        """Whether a response may become an original."""
+        matches = self._mime.match(mime or "") is not None
+        return status in self._statuses and matches is self._whitelist and size >= self._least
+
+
+class Held:
+    """Captures that were looked up and not found, until the server has them.
+
+    `Store` takes them when they are written. Safe to use from any thread.
+    """
+
+    def __init__(self, client):
+        self._client = client
+        self._lock = threading.Lock()
+        self._sending = threading.Lock()  # held until the server has acknowledged
+        self._waiting = {}  # id → (recorded_url, digest, crawls), in the order of the chain
+        self._given_up = set()  # ids of those that no lookup waits for any more
+        self._digests = Counter()  # of what waits or is being sent
+        self.some = threading.Event()  # set when there is something to send, or soon will be
+
+    def add(self, recorded_url, digest, crawls):
+        """Hold a capture that the writer has yet to write, to be reported to `crawls`."""
+        with self._lock:
+            if len(self._waiting) >= _HELD:  # was not written, and never came to `Store`
+                self._forget(next(iter(self._waiting)))
+            self._waiting[id(recorded_url)] = recorded_url, digest, crawls
+            self._digests[digest] += 1
+        self.some.set()
+
+    def drop(self, recorded_url):
+        """Forget a capture that has passed the writer, unless it was written."""
+        with self._lock:
+            if recorded_url.warc_records is None and id(recorded_url) in self._waiting:
+                self._forget(id(recorded_url))
+
+    def _forget(self, key):
+        self._given_up.discard(key)
+        self._release([self._waiting.pop(key)[1]])
+
+    def _release(self, digests):
+        self._digests.subtract(digests)
+        for digest in digests:
+            if not self._digests[digest]:
+                del self._digests[digest]
+
+    def settle(self, digest):
+        """Let captures of a payload be written and reported before it is looked up."""
+        end = time.monotonic() + _WRITTEN
+        while self._digests.get(digest):
+            with self._lock:
+                unwritten = [
+                    key
+                    for key, (recorded_url, text, _) in self._waiting.items()
+                    if text == digest and recorded_url.warc_records is None
+                ]
+                if time.monotonic() > end:  # the writer has failed, or stands still
+                    self._given_up.update(unwritten)
+                done = self._given_up.issuperset(unwritten)
+            if done:
+                self.send()
+                return
+            time.sleep(0.001)
+
+    def send(self):
+        """Report all that is written by now; what the server cannot take the client keeps."""
+        with self._sending:
+            with self._lock:
+                done = [
+                    key for key, one in self._waiting.items() if one[0].warc_records is not None
+                ]
+                taken = [self._waiting.pop(key) for key in done]
+                self._given_up.difference_update(done)
+            try:
+                captures = {}
+                for recorded_url, digest, crawls in taken:
+                    for crawl in crawls:
+                        captures.setdefault(crawl, []).extend(_captures(recorded_url, digest))
+                for crawl, some in captures.items():
+                    self._client.report(some, crawl=crawl)
+                if self._client.kept:
+                    self._client.flush()
+            finally:
+                with self._lock:
+                    self._release([digest for _, digest, _ in taken])
+
+    def __len__(self):
+        return len(self._waiting)
+
+
+def _captures(recorded_url, digest):
+    """What to report of a capture that has passed the writer: nothing unless it is a response."""
+    records = recorded_url.warc_records
+    if not records or records[0].type != b"response":
+        return []
+    record = records[0]
+    capture = {
+        "digest": digest,
+        "url": recorded_url.url,
+        "date": record.date.decode("ascii"),
+        "status": recorded_url.status,
+        "mime": recorded_url.mimetype or "",
+        "size": recorded_url.response_recorder.payload_size(),
+        "record_id": record.id.decode("latin-1"),
+        "container": record.warc_filename,
+        "offset": record.offset,
+    }
+    return [capture]
 
 
 class Session:
@@ -60,6 +193,9 @@ class Session:
         self._lock = threading.Lock()
         self._open = {}  # crawl: True once begun, or when to try again; False: it has ended
         self._told = set()
+        self._rules, self._rules_until = None, 0.0
+        self.held = Held(self.client)
+        self.looks_up = self.reports = False  # which plugins there are
         if not self.default:
             self.tell("DEDUPINDEX_CRAWL is not set: without buckets nothing is reported")
 
@@ -93,6 +229,42 @@ class Session:
             else:
                 found.append(({"namespace": name, **_COVERS}, None))
         return found
+
+    def takes(self, recorded_url):
+        """Whether the index may know or take a response: one to GET, whole, and within its rules.
+
+        As long as the server has not told its rules all are looked up.
+        """
+        if (
+            not getattr(recorded_url, "response_recorder", None)
+            or not recorded_url.payload_digest
+            or recorded_url.truncated
+            or (recorded_url.method or "").upper() != "GET"
+        ):
+            return False
+        size = recorded_url.response_recorder.payload_size()
+        rules = self._known_rules()
+        return rules is None or rules.take(recorded_url.status, recorded_url.mimetype, size)
+
+    def _known_rules(self):
+        with self._lock:
+            now = time.monotonic()
+            if now < self._rules_until:
+                return self._rules
+            self._rules_until = now + (_RULES_HOLD if self._rules else _AGAIN)
+        try:
+            self._rules = Rules(self.client.settings())
+            self._rules_until = now + _RULES_HOLD
+        except (DedupError, KeyError, TypeError, ValueError, re.error) as error:
+            if not isinstance(error, IndexUnavailable):
+                self.tell(f"the rules of the index are not known, all is looked up: {error!r}")
+        return self._rules
+
+    def hold(self, recorded_url, digest, places):
+        """Keep a capture that was not found, to be reported where it is written to a crawl."""
+        crawls = [crawl for _, crawl in places if crawl]
+        if crawls and self.reports:
+            self.held.add(recorded_url, digest, crawls)
 
     def _may_write(self, name, settings):
         """Whether a crawl takes captures; begins it at first."""
@@ -149,24 +321,21 @@ class Lookup(warcprox.BaseStandardPostfetchProcessor, DedupableMixin):
         DedupableMixin.__init__(self, options)
         self.name = "dedupindex-lookup"
         self._session = session()
+        self._session.looks_up = True
 
     def _process_url(self, recorded_url):
         try:
-            self._look_up(recorded_url)
+            if self._session.takes(recorded_url) and self.should_dedup(recorded_url):
+                self._look_up(recorded_url)
         except Exception:  # whatever it is, the response is stored
             _log.exception("a capture was not looked up")
 
     def _look_up(self, recorded_url):
-        if (
-            not getattr(recorded_url, "response_recorder", None)
-            or not recorded_url.payload_digest
-            or recorded_url.truncated
-            or not self.should_dedup(recorded_url)
-        ):
-            return
         mine = spelled(recorded_url, self.options)
+        places = self._session.places(recorded_url)
+        self._session.held.settle(mine)
         mime = {"mime": recorded_url.mimetype} if recorded_url.mimetype else {}
-        for place, _ in self._session.places(recorded_url):
+        for place, _ in places:
             answer = self._session.client.lookup(mine, recorded_url.url, **place, **mime)
             if answer == SPELLED_OTHERWISE:
                 self._session.tell(
@@ -179,6 +348,7 @@ class Lookup(warcprox.BaseStandardPostfetchProcessor, DedupableMixin):
                     recorded_url.do_not_archive = True
                     self._session.counts["skipped"] += 1
                 return
+        self._session.hold(recorded_url, mine, places)
 
 
 def _dedup_info(original):
@@ -188,13 +358,15 @@ def _dedup_info(original):
     return info
 
 
-class Store:
+class Store(DedupableMixin):
     """Reports responses that were written, many at once when many come."""
 
     def __init__(self, options=warcprox.Options(), controller=None):  # noqa: B008  (theirs)
+        DedupableMixin.__init__(self, options)
         self.options = options
         self._session = session()
-        self._queue = queue.Queue()
+        self._session.reports = True
+        self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="dedupindex-store", daemon=True)
 
     def start(self):
@@ -202,63 +374,57 @@ class Store:
         self._thread.start()
 
     def notify(self, recorded_url, records):
-        """Called by warcprox when records were written."""
+        """Called by warcprox for each capture that has passed the chain, written or not."""
         try:
-            if records and records[0].type == b"response" and not recorded_url.truncated:
-                for _, crawl in self._session.places(recorded_url):
-                    if crawl:
-                        self._queue.put((crawl, self._capture(recorded_url, records[0])))
+            session = self._session
+            alone = not session.looks_up  # of the two plugins
+            if alone and session.takes(recorded_url) and self.should_dedup(recorded_url):
+                mine = spelled(recorded_url, self.options)
+                session.hold(recorded_url, mine, session.places(recorded_url))
+            session.held.drop(recorded_url)
         except Exception:  # it is in the WARC all the same, and can be indexed from there
             _log.exception("a capture was not reported")
 
-    def _capture(self, recorded_url, record):
-        return {
-            "digest": spelled(recorded_url, self.options),
-            "url": recorded_url.url,
-            "date": record.date.decode("ascii"),
-            "status": recorded_url.status,
-            "mime": recorded_url.mimetype or "",
-            "size": recorded_url.response_recorder.payload_size(),
-            "record_id": record.id.decode("latin-1"),
-            "container": record.warc_filename,
-            "offset": record.offset,
-        }
-
     def _run(self):
-        ended = False
-        while not ended:
-            waiting = self._gathered()
-            ended = None in waiting
-            captures = {}
-            for crawl, capture in filter(None, waiting):
-                captures.setdefault(crawl, []).append(capture)
-            for crawl, some in captures.items():
-                try:
-                    self._session.client.report(some, crawl=crawl)
-                except Exception:  # nothing may end this thread before warcprox ends
-                    _log.exception("%d captures were not reported", len(some))
-
-    def _gathered(self):
-        """Some captures; None among them is the end. A request for each would slow warcprox."""
-        waiting = [self._queue.get()]
-        end = time.monotonic() + _GATHERED
-        while len(waiting) < _AT_ONCE and waiting[-1] is not None:
+        held = self._session.held
+        while not self._ended.is_set():
+            held.some.wait(_AGAIN)  # or so long, if the client has kept some in an outage
+            self._ended.wait(_GATHERED)  # a request for each capture would slow warcprox
+            held.some.clear()
             try:
-                waiting.append(self._queue.get(timeout=max(0, end - time.monotonic())))
-            except queue.Empty:
-                break
-        return waiting
+                held.send()
+            except Exception:  # nothing may end this thread before warcprox ends
+                _log.exception("captures were not reported")
+            if len(held):
+                held.some.set()
 
     def stop(self):
         """Called by warcprox when it ends and all records are written."""
-        self._queue.put(None)
+        self._ended.set()
+        self._session.held.some.set()
         self._thread.join()
         client = self._session.client
+        try:
+            self._session.held.send()
+        except Exception:
+            _log.exception("captures were not reported")
         if self._session.commit:
+            end = time.monotonic() + _COMMIT
             for name in self._session.begun():
-                try:
-                    client.commit(name, "warcprox has ended")
-                except DedupError as error:
-                    _log.warning("crawl %s is not committed: %s", name, error)
+                self._commit(name, end)
         client.close()
         _log.warning("%s %s", client.counts.as_json(), dict(self._session.counts))
+
+    def _commit(self, name, end):
+        """Commit a crawl; wait for a server that is away, as long as captures wait for it, too."""
+        while True:
+            try:
+                self._session.client.commit(name, "warcprox has ended")
+                return
+            except DedupError as error:
+                left = end - time.monotonic()
+                if not isinstance(error, IndexUnavailable) or left <= 0:
+                    _log.warning("crawl %s is not committed: %s", name, error)
+                    return
+                self._session.tell(f"crawl {name} is committed when the server answers: {error}")
+                time.sleep(min(_AGAIN, left))

@@ -96,6 +96,10 @@ class AsyncClient:
         """
         return await self._run(self._core.tell(name))
 
+    async def settings(self) -> dict[str, Any]:
+        """Read the settings of the index, as ``GET /stats`` shows them; raises `DedupError`."""
+        return await self._run(self._core.settings())
+
     @property
     def counts(self) -> Counts:
         """What was asked and reported until now."""

@@ -189,11 +189,23 @@ class Core:
     def _missed(self, name: str) -> dict[str, Any]:
         return {**self.counts.missed(name), "who": self._who}
 
+    def settings(self) -> Steps[dict[str, Any]]:
+        """Read the settings that the index was built with."""
+        stats = yield from self._answered(
+            lambda: Ask("GET", "/stats", b"", self._long), "the settings of the index are not known"
+        )
+        settings = stats.get("settings")
+        if not isinstance(settings, dict):
+            raise errors.IndexUnavailable("the server did not tell the settings of the index")
+        return settings
+
     def _done(self, path: str, value: Any, failed: str) -> Steps[dict[str, Any]]:
         """What must be done or raise: nobody's response is lost by it."""
-        done = yield from self._ask(
-            lambda: requests.post(path, value, self._long), lambda value: dict(value)
-        )
+        return (yield from self._answered(lambda: requests.post(path, value, self._long), failed))
+
+    def _answered(self, make: Callable[[], Ask], failed: str) -> Steps[dict[str, Any]]:
+        """The answer of the server, an object; raises `DedupError`, which begins with `failed`."""
+        done = yield from self._ask(make, lambda value: dict(value))
         if isinstance(done, NotAsked):
             other = errors.IndexUnavailable if done.why in _PASSING else errors.DedupError
             kind = _ERRORS.get(done.why, other)

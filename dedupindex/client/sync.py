@@ -119,6 +119,10 @@ class Client:
         """
         return self._run(self._core.tell(name))
 
+    def settings(self) -> dict[str, Any]:
+        """Read the settings of the index, as ``GET /stats`` shows them; raises `DedupError`."""
+        return self._run(self._core.settings())
+
     @property
     def counts(self) -> Counts:
         """What was asked and reported until now."""

@@ -33,7 +33,7 @@ class _Handler(BaseHTTPRequestHandler):
         if page is None:
             self.send_error(404)
             return
-        self.send_response(200)
+        self.send_response(page.status)
         self.send_header("Content-Type", page.mime)
         if page.encoding:
             self.send_header("Content-Encoding", page.encoding)
@@ -48,6 +48,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(len(page.body)))
             self.end_headers()
             self.wfile.write(page.body)
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.do_GET()
 
     def log_message(self, format: str, *args: object) -> None:
         """Crawlers have logs of their own."""
