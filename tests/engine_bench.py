@@ -30,15 +30,7 @@ from pathlib import Path
 from dedupindex.index import open_index
 from dedupindex.index.cells import Place
 from dedupindex.index.protocol import Container, Load
-index, runs, places, dropped, delay, looks = json.loads(sys.argv[1])
-if looks:
-    from dedupindex.index.cassandra_state import Lease
-    def check(lease):
-        global looks
-        looks -= 1
-        if not looks:
-            signal.raise_signal(signal.SIGKILL)
-    Lease.check = check
+index, runs, places, dropped, delay = json.loads(sys.argv[1])
 engine = open_index(Path(index), write=True)
 load = Load([Path(run) for run in runs], [(n, Place(*place)) for n, place in places],
             [Container("loaded", 1, "00", 1)], frozenset(dropped))
@@ -103,19 +95,18 @@ class Bench:
         captures: Iterable[Capture],
         dropped: Iterable[str] = (),
         delay: float = 0,
-        looks: int = 0,
     ) -> bool:
         """Load in another process; whether it ended.
 
-        It dies after `delay` seconds if not 0; or when it looks at its lease so many times.
+        It dies after `delay` seconds if not 0.
         """
         runs = [str(run) for run in self.stage(captures)]
         places = [(number, place) for place, number in self.numbers.items()]
-        arguments = json.dumps([str(self.index), runs, places, list(dropped), delay, looks])
+        arguments = json.dumps([str(self.index), runs, places, list(dropped), delay])
         ended = subprocess.run(
             [sys.executable, "-c", LOADER, arguments], cwd=ROOT, capture_output=True, text=True
         )
-        assert ended.returncode == 0 or ((delay or looks) and ended.returncode < 0), ended.stderr
+        assert ended.returncode == 0 or (delay and ended.returncode < 0), ended.stderr
         return ended.returncode == 0
 
     @contextmanager

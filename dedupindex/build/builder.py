@@ -46,6 +46,7 @@ class Build:
     add: bool = False
     replace: bool = False
     resume: bool = False
+    reread: bool = False  # containers that are known are read again
     jobs: int = 1
     crawl: str = ""
     spark: str = ""  # the master of a cluster that reads the containers
@@ -214,7 +215,7 @@ def _prepare(job: Build) -> None:
         return
     with closing(open_index(job.index)) as engine:
         again = engine.note() == job.signature() and not any(map(passing, job.sources))
-        if not (job.add or job.replace or again):
+        if not (job.add or job.replace or job.reread or again):
             raise IndexExists(
                 f"there is an index at {job.index}; give --add to add to it, "
                 "or name another directory"
@@ -228,7 +229,12 @@ def _plan(job: Build, found: Expanded, done: list[Staged]) -> Plan:
         for staged in done
         for container in staged.containers
     }
-    chosen: Any = {"replace": job.replace, "jobs": job.jobs, "done": names}
+    chosen: Any = {
+        "replace": job.replace,
+        "reread": job.reread,
+        "jobs": job.jobs,
+        "done": names,
+    }
     with closing(open_index(job.index)) as engine:
         if not engine.identity.generation:
             return make_plan(found, None, **chosen)

@@ -47,6 +47,7 @@ def make_plan(
     view: View | None,
     *,
     replace: bool,
+    reread: bool,
     jobs: int,
     done: dict[str, tuple[int, int]],
 ) -> Plan:
@@ -73,7 +74,11 @@ def make_plan(
             if view is not None:  # of one that takes the place of another, the old captures go
                 _known(found, view, plan, replace=replace)
             continue
-        if view is not None and _known(found, view, plan, replace=replace):
+        if (
+            view is not None
+            and _known(found, view, plan, replace=replace)
+            and not (reread and not _purged(found, view))
+        ):
             known.append(found)
         else:
             inputs.append(found)

@@ -96,6 +96,7 @@ _action = partial(click.option, allow_from_autoenv=False)  # no setting: it is d
 )
 @click.option("--spark", default="", metavar="MASTER", help=SPARK)
 @click.option("--replace", is_flag=True, help="As --add; changed files take their place.")
+@click.option("--reread", is_flag=True, help="As --add; known files are read again, as a repair.")
 @click.option("--resume", is_flag=True, help="Go on where a killed build of the same stopped.")
 @click.option(
     "--revisit-annotation",
@@ -168,7 +169,7 @@ def _job(sources: tuple[str, ...], index: Path, options: dict[str, Any]) -> Buil
     if options["by_url"] and (options["no_url_index"] or options["engine"] == "whoosh"):
         raise BadInput("--by-url needs the URLs, and engine lmdb or a cluster")
     settings, engine = _settings(options), options["engine"]
-    if options["add"] or options["replace"]:
+    if options["add"] or options["replace"] or options["reread"]:
         settings, engine = _as_the_index_has(index, settings, engine)
     return Build(
         sources=list(sources),
@@ -184,6 +185,7 @@ def _job(sources: tuple[str, ...], index: Path, options: dict[str, Any]) -> Buil
         add=options["add"],
         replace=options["replace"],
         resume=options["resume"],
+        reread=options["reread"],
         jobs=options["jobs"] or len(os.sched_getaffinity(0)),
         crawl=options["crawl"],
         spark=options["spark"],

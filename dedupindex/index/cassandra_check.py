@@ -12,6 +12,8 @@ from dedupindex.index.cassandra_state import State
 from dedupindex.index.cassandra_urls import AT_ONCE
 from dedupindex.index.cassandra_view import CassandraView
 from dedupindex.index.cells import answers, digest_of_key, digest_prefix, entries_of, unsealed
+from dedupindex.index.marks import container_in
+from dedupindex.index.repair import reread_all
 from dedupindex.index.settle import checksum
 
 
@@ -38,19 +40,33 @@ def counted(view: CassandraView) -> Counted:
     return Counted(captures, digests, containers, total % (1 << 64))
 
 
-def problems(view: CassandraView, state: State) -> list[str]:
-    """What is wrong, in sentences: keys, entries, names and counts are all read back."""
+def problems(view: CassandraView, state: State, address: str, *, loading: bool) -> list[str]:
+    """What is wrong, in sentences: keys, entries, names and counts are all read back.
+
+    `loading`: whether a load has begun and not finished, so that counts are not made yet.
+    """
     wrong: list[str] = []
     try:
-        for number, place in view.places():
-            if view.number_of(place) == 0:
-                wrong.append(f"container number {number} is not found by its name")
-        _entries(view, wrong)
+        if astray := sum(view.number_of(place) == 0 for _, place in view.places()):
+            wrong.append(
+                f"{astray:,} containers are not found by their names; read their files again: "
+                f"{'; '.join(reread_all(view, address))}"
+            )
+        if lost := _entries(view, wrong):
+            wrong.append(
+                f"{lost:,} captures are of containers whose names are lost, and lookups of them "
+                f"fail; read their files again: {'; '.join(reread_all(view, address))}"
+            )
         if view.by_url:
             _listed(view, wrong)
         found = counted(view)
     except (Damaged, *BROKEN) as error:
         return [*wrong, f"the index cannot be read to its end: {error!r}"]
+    if loading:
+        return [
+            *wrong,
+            "a load is going on, or was interrupted: if none is going on, run its command again",
+        ]
     if found[:3] != (state.captures, state.digests, state.containers):
         wrong.append(
             f"{found.captures} captures of {found.digests} digests in {found.containers} "
@@ -62,14 +78,30 @@ def problems(view: CassandraView, state: State) -> list[str]:
     return wrong
 
 
-def _entries(view: CassandraView, wrong: list[str]) -> None:
+def _entries(view: CassandraView, wrong: list[str]) -> int:
+    """Check all entries; how many are of containers that have no name."""
+    unnamed, lost = set[int](), 0
     for key, stored in view.stored():
         try:
-            for capture in view.decoded(key, unsealed(key, stored)):
+            cell = unsealed(key, stored)
+            numbers = {container_in(entry) for entry in entries_of(cell)} - {0}
+            unnamed.update(number for number in numbers if not _named(view, number, unnamed))
+            if not unnamed.isdisjoint(numbers):
+                lost += 1
+                continue
+            for capture in view.decoded(key, cell):
                 if view.keys.of(digest_of_key(key), capture.url) != key:
                     wrong.append(f"the entry under {key.hex()} belongs under another key")
         except (Damaged, *BROKEN) as error:
             wrong.append(f"the entry under {key.hex()} is damaged: {error}")
+    return lost
+
+
+def _named(view: CassandraView, number: int, unnamed: set[int]) -> bool:
+    try:
+        return number not in unnamed and view.place_of(number) is not None
+    except KeyError:
+        return False
 
 
 def _listed(view: CassandraView, wrong: list[str]) -> None:

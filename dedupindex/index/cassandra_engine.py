@@ -18,12 +18,12 @@ from typing import Any
 from dedupindex.errors import BadInput, IndexUnavailable
 from dedupindex.index.address import Address
 from dedupindex.index.cassandra_check import counted, problems
-from dedupindex.index.cassandra_load import Loader, numbered_anew
-from dedupindex.index.cassandra_places import bytes_of, register
+from dedupindex.index.cassandra_load import Loader, container_number, numbered_anew
+from dedupindex.index.cassandra_places import bytes_of, register, unnamed
 from dedupindex.index.cassandra_schema import Statements, empty, made, make
 from dedupindex.index.cassandra_state import About, Lease, State, agree, is_marked, mark_of
 from dedupindex.index.cassandra_view import CassandraView
-from dedupindex.index.cells import Place, sealed_text
+from dedupindex.index.cells import NOWHERE, Place, sealed_text
 from dedupindex.index.cql import Session, Use, connect, write_all
 from dedupindex.index.identity import Identity, read_identity, unfinished
 from dedupindex.index.protocol import Load, numbers_of
@@ -96,7 +96,8 @@ class CassandraEngine:
         return is_marked(self._open(), self.address.keyspace, self._mark)
 
     def number_of(self, place: Place) -> int:
-        return self._view().number_of(place) if self._made else 0
+        # Before the first load has finished no number counts: the next one removes them all.
+        return self._view().number_of(place) if self.identity.generation else 0
 
     def next_number(self) -> int:
         return self._about().next_number() if self._made else 1
@@ -106,8 +107,7 @@ class CassandraEngine:
 
     def load(self, load: Load) -> Outcome:
         """Take in a load; see `protocol.Engine.load`. What was written when it fails stays."""
-        for path in load.runs:  # damage is found before anything is written
-            _read_through(path)
+        used = self._numbers_in(load.runs)  # damage is found before anything is written
         session = self._open()
         self._on = Statements.of(self.address.keyspace, Use.WRITE)
         make(session, self.address)
@@ -119,6 +119,7 @@ class CassandraEngine:
             places = list(load.places)
             now = register(session, self._on, places)
             fresh = {now[number]: place for number, place in places}
+            self._check_named(used - now.keys())
             loader = Loader(
                 session, self._on, self._view(), self._rule(fresh), state.written, lease
             )
@@ -131,6 +132,32 @@ class CassandraEngine:
             self._finish(load, state, loader.outcome, lease, recount=killed)
         return loader.outcome
 
+    def _numbers_in(self, runs: list[Path]) -> set[int]:
+        """The container numbers in runs, which can all be read to their ends.
+
+        Raises `Damaged` or `IndexUnavailable` if one cannot.
+        """
+        lengths = self.identity.settings.keys().lengths()
+        used: set[int] = set()
+        for path in runs:
+            try:
+                for chunk in read_run(path):
+                    used.update(container_number(staged, lengths) for staged in chunk)
+            except OSError as error:
+                raise IndexUnavailable(f"{path}: {error}; nothing was changed") from error
+        return used - {0}
+
+    def _check_named(self, numbers: set[int]) -> None:
+        """Raise `IndexUnavailable` if a load uses numbers of containers that nobody has named.
+
+        They had names when the sources were read; since then the index was removed.
+        """
+        if numbers and (lost := unnamed(self._open(), self._on, numbers)):
+            raise IndexUnavailable(
+                f"the index at {self.address} has lost the names of {len(lost)} containers since "
+                "the sources were read (was it removed meanwhile?); run the same command again"
+            )
+
     def _begin(self, state: State) -> bool:
         """Note that a load begins; whether counts are to be made anew, as one did not finish."""
         about = self._about()
@@ -139,16 +166,28 @@ class CassandraEngine:
         state.written = max(time.time_ns() // 1000, state.written + 2, (loading or 0) + 2)
         if not state.generation:
             if killed:
-                empty(self._open(), self.address.keyspace)
+                self._remove_unfinished()
             about.identify(self.identity, state.written)
         about.put("loading", state.written, state.written)
         return killed and state.generation > 0
+
+    def _remove_unfinished(self) -> None:
+        try:
+            empty(self._open(), self.address.keyspace)
+        except IndexUnavailable as error:
+            raise IndexUnavailable(
+                f"what an unfinished first load wrote to {self.address} cannot be removed: {error}; "
+                "run the same command again when all nodes are there"
+            ) from error
 
     def _rule(self, fresh: dict[int, Place]) -> Rule:
         settings, view = self.identity.settings, self._view()
 
         def place_of(number: int) -> Place:
-            return fresh.get(number) or view.place_of(number)
+            try:
+                return fresh.get(number) or view.place_of(number)
+            except KeyError:  # its name is lost: the same capture with a name takes its place
+                return NOWHERE
 
         return Rule(settings.keys(), settings.keep == "latest", place_of)
 
@@ -191,7 +230,9 @@ class CassandraEngine:
     def check(self) -> list[str]:
         """Read everything back; see `protocol.Engine.check`."""
         with self.view() as view:
-            return problems(view, self._about().state())
+            about = self._about()
+            loading = about.get("loading") is not None
+            return problems(view, about.state(), str(self.address), loading=loading)
 
     def copy(self, target: Path) -> None:
         """A cluster is copied capture by capture, see `copying`; its own tools do it better."""
@@ -211,12 +252,3 @@ class CassandraEngine:
 
     def clear_leftovers(self) -> None:
         """Nothing is left behind: the next load sees to what a killed one wrote."""
-
-
-def _read_through(path: Path) -> None:
-    """Raise `Damaged` or `IndexUnavailable` if a run cannot be read to its end."""
-    try:
-        for _ in read_run(path):
-            pass
-    except OSError as error:
-        raise IndexUnavailable(f"{path}: {error}; nothing was changed") from error

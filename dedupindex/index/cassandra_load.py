@@ -24,12 +24,11 @@ from dedupindex.index.cells import (
     Keys,
     answers,
     entries_of,
-    renumbered,
     sealed,
     unsealed,
 )
 from dedupindex.index.cql import Session, Statement, patiently, write_all
-from dedupindex.index.marks import REVISIT, lives_in
+from dedupindex.index.marks import container_in, lives_in, with_container
 from dedupindex.index.settle import Outcome, Rule, checksum, mark_before, mark_each
 from dedupindex.index.sweep import grouped, settled
 
@@ -194,12 +193,16 @@ def numbered_anew(
         for staged in batch:
             end = lengths[staged[0]]
             entry = staged[end:]
-            if entry[0] & 3 != REVISIT:
-                number = int.from_bytes(entry[17:21], "big")
-                if now.get(number, number) != number:
-                    entry = renumbered(entry, now[number])
+            number = container_in(entry)
+            if now.get(number, number) != number:
+                entry = with_container(entry, now[number])
             found.append(staged[:end] + entry)
         yield found
+
+
+def container_number(staged: bytes, lengths: list[int]) -> int:
+    """The container number in a staged entry, 0 if it has none."""
+    return container_in(staged[lengths[staged[0]] :])
 
 
 def _start(key: bytes) -> bytes:

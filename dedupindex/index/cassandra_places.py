@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dedupindex.index.cassandra_schema import Statements
@@ -83,13 +83,21 @@ def register(
         else:
             fresh.append((number, place))
     if fresh:
-        given = _numbers(about, [number for number, _ in fresh])
-        now |= given
-        own = [(given[number], place) for number, place in fresh]
-        write_all(session, [put_place(statements, number, place) for number, place in own])
-        # Who finds a number finds its place.
-        write_all(session, [put_number(statements, number, place) for number, place in own])
+        now |= _numbers(about, [number for number, _ in fresh])
+    # Also of numbers that are there: what has lost its name gets it back.
+    write_all(session, [put_place(statements, now[number], place) for number, place in places])
+    # Who finds a number finds its place.
+    write_all(session, [put_number(statements, now[number], place) for number, place in fresh])
     return now
+
+
+def unnamed(session: Session, statements: Statements, numbers: Iterable[int]) -> list[int]:
+    """The container numbers that stand for nothing, in order."""
+    asked = sorted(numbers)
+    found = patiently(
+        lambda: list(session.execute_many((statements.place, (number,)) for number in asked))
+    )
+    return [number for number, rows in zip(asked, found, strict=True) if not rows]
 
 
 def _numbers(about: About, wanted: list[int]) -> dict[int, int]:

@@ -194,7 +194,12 @@ class CassandraView(Decoding):
         """The container number of a place, 0 if it has none."""
         key = key_of(place)
         rows = self._session.execute(self._on.number, key)
-        return number_in(key, rows[0][0]) if rows else 0
+        number = number_in(key, rows[0][0]) if rows else 0
+        if number and number not in self._places:
+            if not (named := self._session.execute(self._on.place, number)):
+                return 0  # it has lost its name: who uses it brings the name again
+            self._remember(number, named[0])
+        return number
 
     def places(self) -> Iterator[tuple[int, Place]]:
         for page in self._session.scan(self._on.places):

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
 from typing import NamedTuple
+
+from xxhash import xxh3_128_digest
 
 from dedupindex.errors import Damaged, IndexExists
 from dedupindex.index import open_index
 from dedupindex.index.cells import entries_of
 from dedupindex.index.identity import Identity
-from dedupindex.index.marks import bare
+from dedupindex.index.marks import bare, container_in, with_container
 from dedupindex.index.protocol import Counts, Engine, Load, View
 from dedupindex.index.runs import CHUNK, RunWriter
 from dedupindex.index.settle import checksum
+
+SCRATCH = "copying"  # in the target
+_NAMES_KEPT = 100_000
 
 
 class Copied(NamedTuple):
     """What a copy holds, and the source held while it was read."""
 
     counts: Counts
-    content: str  # the hash of all keys and cells, which does not depend on their order
+    content: str  # the hash of all entries under their keys, with the names of containers
 
 
 def copy_to_engine(source: Engine, target: Path, engine: str) -> Copied:
@@ -36,8 +42,11 @@ def copy_to_engine(source: Engine, target: Path, engine: str) -> Copied:
     try:
         if other.identity.generation:
             raise IndexExists(f"there is an index at {engine}; name another")
-        with source.view() as view, TemporaryDirectory(dir=target, prefix="copying-") as folder:
-            writer = RunWriter(Path(folder), "copied")
+        scratch = target / SCRATCH
+        rmtree(scratch, ignore_errors=True)  # of a copy that was killed
+        scratch.mkdir()
+        with source.view() as view:
+            writer = RunWriter(scratch, "copied")
             content = 0
             for staged, part in _staged(view):
                 writer.extend(staged)
@@ -52,6 +61,7 @@ def copy_to_engine(source: Engine, target: Path, engine: str) -> Copied:
                 own_digests=view.own_digests(),
             )
             other.load(load)
+            rmtree(scratch)
             counts = view.counts()
         with other.view() as copied:
             found, written = copied.counts(), sum(part for _, part in _staged(copied))
@@ -66,12 +76,34 @@ def copy_to_engine(source: Engine, target: Path, engine: str) -> Copied:
 
 
 def _staged(view: View) -> Iterator[tuple[list[bytes], int]]:
-    """All entries of an index as a build stages them, and the checksum of the cells they are of."""
+    """All entries of an index as a build stages them, and the sum of their hashes.
+
+    Numbers of containers differ between a source and its copy: what is hashed are the names.
+    Raises `Damaged` if a container has none.
+    """
     staged: list[bytes] = []
     content = 0
+
+    @lru_cache(_NAMES_KEPT)
+    def named(number: int) -> bytes:
+        try:
+            place = view.place_of(number)
+        except KeyError as error:
+            raise Damaged(
+                f"container number {number} has no name, so its captures cannot be copied; "
+                "bin/index --check says what repairs the index"
+            ) from error
+        return xxh3_128_digest(f"{place.crawl}\0{place.container}".encode(errors="surrogateescape"))
+
     for key, cell in view.cells():
-        content += checksum([(key, cell)])
-        staged += [key + bare(entry) for entry in entries_of(cell)]
+        entries = list(entries_of(cell))
+        for entry in entries:
+            number = container_in(entry)
+            name = named(number) if number else b""
+            if number:
+                entry = entry[:1] + with_container(entry, 0) + name
+            content += checksum([(key, entry)])
+        staged += [key + bare(entry) for entry in entries]
         if len(staged) >= CHUNK:
             yield staged, content
             staged, content = [], 0

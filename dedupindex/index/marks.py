@@ -18,6 +18,7 @@ from dedupindex.index.cells import (
     container_of,
     encode,
     packed_url,
+    renumbered,
 )
 from dedupindex.index.filenames import tells_of
 
@@ -130,9 +131,21 @@ def url_hash(entry: bytes) -> bytes:
 
 def lives_in(entry: bytes, containers: Container[int]) -> bool:
     """Whether an entry is of one of these containers, or a mark of what was purged from them."""
+    return container_in(entry) in containers
+
+
+def container_in(entry: bytes) -> int:
+    """The container number in an entry or mark, 0 if it has none."""
     if entry[0] & 3 != REVISIT:
-        return container_of(entry) in containers
-    return bool(entry[0] & GONE) and int.from_bytes(entry[8:12], "big") in containers
+        return container_of(entry)
+    return int.from_bytes(entry[8:12], "big") if entry[0] & GONE else 0
+
+
+def with_container(entry: bytes, number: int) -> bytes:
+    """An entry or mark that has a container number, with another."""
+    if entry[0] & 3 != REVISIT:
+        return renumbered(entry, number)
+    return b"%b%b%b" % (entry[:8], number.to_bytes(4, "big"), entry[12:])
 
 
 def bare(entry: bytes) -> bytes:

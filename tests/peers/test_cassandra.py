@@ -352,23 +352,6 @@ def test_many_threads_take_in_what_was_read_ahead(tmp_path: Path) -> None:
 # --- loads that are killed -----------------------------------------------------------------------
 
 
-def test_a_first_load_that_is_killed_answers_nothing_and_is_made_anew(make: Make) -> None:
-    bench, undisturbed = make(), make()
-    wrong = [capture(n, B, container="wrong.warc") for n in range(2000)]
-    right = [capture(n, A) for n in range(300)]
-    undisturbed.load(right)
-    for looks in (1, 2, 3):  # before the first capture, after the last, before it is said
-        assert not bench.load_elsewhere(wrong, looks=looks)
-        with bench.open() as engine, pytest.raises(IndexUnavailable, match="not finished"):
-            engine.view()
-    bench.numbers = {}
-    bench.load(right)
-    assert bench.held() == undisturbed.held()
-    assert bench.counts() == undisturbed.counts()
-    with bench.open() as engine:
-        assert engine.check() == []
-
-
 def test_killed_at_any_moment_and_loaded_again(make: Make) -> None:
     first = [capture(n, A) for n in range(500)]
     second = [*[capture(n, A, 2) for n in range(300)], *many(400), capture(3, B)]

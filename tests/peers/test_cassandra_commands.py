@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import signal
+import subprocess
+import sys
 from base64 import b32encode
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -17,15 +22,17 @@ import pytest
 from dedupindex.build.stage import judge_of
 from dedupindex.capture import Capture
 from dedupindex.cli import main
+from dedupindex.cli.where import home_of
 from dedupindex.crawls import life
 from dedupindex.crawls.captures import add
 from dedupindex.crawls.store import Writing, make_store
-from dedupindex.errors import BadInput, IndexExists, IndexUnavailable, SettingsConflict
+from dedupindex.errors import BadInput, Damaged, IndexExists, IndexUnavailable, SettingsConflict
 from dedupindex.index import adopt, open_index
 from dedupindex.index.address import Address
-from dedupindex.index.cql import Row, Statement, patiently
+from dedupindex.index.cql import Row, Statement, connect, patiently
 from dedupindex.index.cql_driver import DriverSession
 from dedupindex.index.identity import Settings, read_identity
+from dedupindex.lookup import Query, find
 from server.app import create_app
 from server.config import Config
 from server.live import LiveIndex
@@ -278,6 +285,116 @@ def test_a_batch_waits_for_the_cluster_a_few_times_only(
             found = [json.loads(line)["duplicate"] for line in body.get_data().splitlines()]
         assert found == [n < 2500 for n in numbers]
         assert 0 < len(waits) < 50, kind
+
+
+KILLED = """
+import os, signal, sys
+from dedupindex.cli import main
+from dedupindex.index.cassandra_state import Lease
+looks = int(sys.argv[1])
+def check(lease):
+    global looks
+    looks -= 1
+    if not looks:
+        os.kill(os.getpid(), signal.SIGKILL)
+Lease.check = check
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+def killed(look: int, *words: object) -> None:
+    """A command that dies when its load looks at its lease for the `look`-th time."""
+    line = [sys.executable, "-c", KILLED, str(look), *map(str, words)]
+    done = subprocess.run(line, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def all_answered(address: str, run: Run, numbers: range) -> None:
+    """Every capture is found by a lookup, and the index is sound."""
+    with closing(open_index(home_of(address))) as engine, engine.view() as view:
+        for number in numbers:
+            query = Query(sha1_of(0)._replace(raw=sha1(b"%d" % number).digest()))
+            answer = find(view, engine.identity.settings, query)
+            assert answer is not None and answer.original.url.endswith(b"/%d" % number)
+    found = json.loads(run("index", "--check", "--json", address)[1])
+    assert found["problems"] == []
+    assert found["captures"] == found["digests"] == len(numbers)
+
+
+@pytest.mark.parametrize("look", [1, 2, 3])  # before the first capture, after the last, at the end
+def test_a_first_load_that_was_killed_is_run_again_as_typed(
+    look: int, address: str, run: Run, tmp_path: Path
+) -> None:
+    source = cdx(tmp_path, 0, 1500)
+    killed(look, "index", cdx(tmp_path, 5000, 5600, "wrong"), address)  # of which nothing stays
+    killed(look, "index", source, address)
+    status = run("lookup", address, "--digest", f"sha1:{label(1)}")[0]
+    assert status == IndexUnavailable.exit_status
+    status, out, _ = run("index", source, address)
+    assert status == 0 and "1,500  URL and digest new to the index" in out
+    all_answered(address, run, range(1500))
+
+
+def test_a_load_that_was_killed_is_run_again_as_typed(
+    address: str, run: Run, tmp_path: Path
+) -> None:
+    assert run("index", cdx(tmp_path, 0, 200), address)[0] == 0
+    more = cdx(tmp_path, 200, 900, "more")
+    killed(2, "index", "--add", more, address)
+    status, out, _ = run("index", "--check", address)
+    assert status == Damaged.exit_status and "run its command again" in out
+    assert run("index", "--add", more, address)[0] == 0
+    all_answered(address, run, range(900))
+
+
+@pytest.mark.parametrize("look", [1, 2, 3])
+def test_a_copy_that_was_killed_is_run_again_as_typed(
+    look: int, address: str, run: Run, tmp_path: Path
+) -> None:
+    index = tmp_path / "index"
+    for first in (0, 50, 200):
+        words = ["--add"] * (first > 0)
+        assert run("index", *words, warc(tmp_path, f"{first}.warc", first, 300), index)[0] == 0
+    assert run("purge", index, "--container", tmp_path / "0.warc", "--force")[0] == 0
+    killed(look, "index", "--copy", address, index)
+    status, _, err = run("index", "--copy", address, index)
+    assert status == 0, err  # also of the marks of what was purged
+    all_answered(address, run, range(50, 300))
+    assert not list(home_of(address).glob("copying*"))
+
+
+def lose_names(address: str, *tables: str) -> None:
+    """Empty tables of names, as a load did that was killed and run again."""
+    keyspace = Address.parse(address).keyspace
+    with closing(connect(Address.parse(address))) as session:
+        for table in tables:
+            session.define(f"TRUNCATE {keyspace}.{table}")
+
+
+@pytest.mark.parametrize("tables", [["place", "number"], ["place"], ["number"]])
+def test_names_that_were_lost_are_told_and_repaired(
+    tables: list[str], address: str, run: Run, tmp_path: Path
+) -> None:
+    folder = tmp_path / "two words"
+    folder.mkdir()
+    for first in (0, 50):
+        words = ["--add", "--crawl", "a week"] if first else []
+        assert run("index", *words, cdx(folder, first, first + 50), address)[0] == 0
+    lose_names(address, *tables)
+    status, out, _ = run("index", "--check", address)
+    if tables != ["number"]:
+        assert status == Damaged.exit_status
+        assert "100 captures are of containers whose names are lost" in out
+        copied = run("index", "--copy", tmp_path / "copied", address)
+        assert copied[0] == Damaged.exit_status and "has no name" in copied[2]
+    commands = re.findall(r"bin/(index --reread .*?)(?:; |\n)", out)
+    assert len(commands) == 2
+    for command in commands:
+        assert run(*shlex.split(command))[0] == 0
+    all_answered(address, run, range(100))
+    with closing(open_index(home_of(address))) as engine, engine.view() as view:
+        crawls = {capture.crawl for _, capture in view.captures()}
+    assert crawls == {"", "a week"}
 
 
 def impatient(address: str, folder: Path) -> tuple[Path, str]:

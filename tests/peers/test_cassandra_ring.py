@@ -22,6 +22,7 @@ from dedupindex.digest import Digest
 from dedupindex.errors import IndexUnavailable
 from dedupindex.index import adopt, open_index
 from dedupindex.index.address import Address
+from dedupindex.index.cql import Statement, connect
 from dedupindex.index.identity import Identity, Settings
 from dedupindex.lookup import Query, find
 from demo.cluster import show
@@ -190,6 +191,53 @@ def test_a_node_is_killed_while_others_look_up_and_write(nodes: Ring, tmp_path: 
     patient("index", "--add", cdx(tmp_path, 0, 10, "more"), index)
     found = json.loads(patient("index", "--check", "--json", index))
     assert found["ok"] and found["captures"] == FIRST + MORE
+
+
+def test_a_first_load_that_fails_for_lack_of_nodes_is_run_again(
+    nodes: Ring, tmp_path: Path
+) -> None:
+    address = nodes.address("lacking", timeout=12)
+    index = tmp_path / "index"
+    words = ["index", cdx(tmp_path, 0, FIRST + MORE), index, "--engine", address]
+    loading = command(*words)
+    try:
+        where = Address.parse(address)
+        names = Statement(f"SELECT number FROM {where.keyspace}.number")
+        written = Statement(f"SELECT dk FROM {where.keyspace}.capture LIMIT 1")
+        with closing(connect(where)) as session:
+
+            def begun() -> bool:
+                """Whether the first captures are there, and with them all names."""
+                with suppress(IndexUnavailable):  # the tables are not there yet
+                    return bool(session.execute(written) and session.execute(names))
+                return False
+
+            assert until(begun)
+        for node in nodes.nodes[1:]:
+            node.kill()
+        assert loading.poll() is None, "they were killed too late to be of any meaning"
+        _, err = loading.communicate(timeout=DEADLINE)
+        assert loading.returncode == IndexUnavailable.exit_status, err
+    finally:
+        loading.kill()
+        loading.communicate()
+    nodes.nodes[1].start(alone=False)
+    lookup = command("lookup", index, "--digest", f"sha1:{label(1)}")
+    assert lookup.wait(DEADLINE) == IndexUnavailable.exit_status
+    lookup.communicate()
+    again = command(*words)  # what was written cannot be removed as long as a node is missing
+    _, err = again.communicate(timeout=DEADLINE)
+    assert again.returncode == IndexUnavailable.exit_status
+    assert "when all nodes are there" in err
+    nodes.mend()
+    nodes.await_all()
+    patient(*words)
+    found = json.loads(patient("index", "--check", "--json", index))
+    assert found["ok"] and found["captures"] == FIRST + MORE
+    with closing(open_index(index)) as engine, engine.view() as view:
+        for number in range(0, FIRST + MORE, 100):
+            query = Query(Digest.parse(f"sha1:{label(number)}"))
+            assert find(view, engine.identity.settings, query) is not None
 
 
 def status(server: Running, method: str, path: str, content: object = None) -> tuple[int, Any]:
