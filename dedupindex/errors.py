@@ -19,6 +19,7 @@
     - FormatFromFuture                     the index was written by a newer version
     - FormatFromPast                       the index was written by an older version
   + Damaged             exit 7, HTTP 503   bytes on disk are not what they must be
+  + NotAnswered         exit 9, HTTP 500   what was just written is not found by lookups
 
 Exit statuses 1 and 2 stay what Python and the command line parser make them: crash, usage.
 A command that did its work but had to leave damaged input out also ends with 7.
@@ -152,3 +153,10 @@ class Damaged(DedupError):
     exit_status = 7
     http_status = 503  # of a lookup that meets them: it cannot tell, and so must not say "new"
     code = "damaged"
+
+
+class NotAnswered(DedupError):
+    """What a load, copy, merge or purge has written is not answered by lookups as it must be."""
+
+    exit_status = 9
+    code = "not_answered"

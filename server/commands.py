@@ -16,7 +16,7 @@ from tempfile import TemporaryFile
 from threading import BoundedSemaphore
 from typing import IO, NamedTuple
 
-from dedupindex.errors import BadInput, Damaged, HasDependents, IndexUnavailable
+from dedupindex.errors import BadInput, Damaged, HasDependents, IndexUnavailable, NotAnswered
 from server.replies import RequestError
 
 LONGEST = 60  # seconds of one
@@ -123,5 +123,7 @@ def _check(name: str, status: int, said: list[str]) -> None:
         raise HasDependents(text)
     if status == Damaged.exit_status and name != "report":  # which leaves it out, and tells
         raise Damaged(text)
+    if status == NotAnswered.exit_status:
+        raise NotAnswered(text)
     if status not in (0, Damaged.exit_status):
         raise RuntimeError(f"bin/{name} ended with {status}: {said}")

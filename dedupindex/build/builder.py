@@ -11,6 +11,7 @@ from pathlib import Path
 from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
+from dedupindex import sample
 from dedupindex.browsertrix import is_address, shown
 from dedupindex.build.plan import Plan, make_plan
 from dedupindex.build.stage import Staged, Task, judge_of, run_task
@@ -22,6 +23,7 @@ from dedupindex.index.address import Address, is_cluster
 from dedupindex.index.cells import Place
 from dedupindex.index.identity import FILE, Identity, Settings, read_identity, unfinished
 from dedupindex.index.protocol import Load
+from dedupindex.index.repair import reread
 from dedupindex.index.settle import CHAINED, CONTRADICTED, PURGED, Outcome
 from dedupindex.index.staging import Staging
 from dedupindex.processes import read_all
@@ -97,8 +99,9 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
             staging.finish(staged.as_json())
             done.append(staged)
         on_progress(Seen("loading", 0, 0, sum(staged.tally.records for staged in done)))
-        outcome = _load(job, plan, staging, done)
+        outcome, drawn = _load(job, plan, staging, done)
         staging.clear()
+        sample.confirm(job.index, drawn, _repair(job))
     tally = _account(done, outcome)
     tally.known, tally.purged = plan.known, plan.purged
     tally.seconds = time.monotonic() - start
@@ -274,12 +277,23 @@ def _stage_all(
         yield staged
 
 
-def _load(job: Build, plan: Plan, staging: Staging, done: list[Staged]) -> Outcome:
+def _repair(job: Build) -> str:
+    shown_as = job.engine if is_cluster(job.engine) else str(job.index)
+    command = reread(shown_as, job.sources, job.crawl)
+    return (
+        f"This repairs it: {command} (if it does not, build the index anew from its sources, under "
+        "another name)"
+    )
+
+
+def _load(
+    job: Build, plan: Plan, staging: Staging, done: list[Staged]
+) -> tuple[Outcome, list[sample.Drawn]]:
     containers = [container for staged in done for container in staged.containers]
     with closing(open_index(job.index, write=True)) as engine:
         engine.clear_leftovers()  # also of a load that was killed after its commit
         if engine.identity.generation and not containers:
-            return Outcome()
+            return Outcome(), []
         load = Load(
             staging.runs(),
             [(number, Place(name, job.crawl)) for number, name in staging.names()],
@@ -289,7 +303,8 @@ def _load(job: Build, plan: Plan, staging: Staging, done: list[Staged]) -> Outco
             ledger=staging.ledger(),
             own_digests=not job.settings.also_digest,
         )
-        return engine.load(load)
+        drawn = sample.of_load(load, job.settings.keys())
+        return engine.load(load), drawn
 
 
 def _account(done: list[Staged], outcome: Outcome) -> BuildTally:

@@ -23,7 +23,8 @@ SPARK = "Work on a cluster of Apache Spark: spark://HOST:7077, yarn, local[4], �
 STATUSES = """\
 0 done · 1 crash · 2 wrong usage · 3 other failure · 4 input that cannot be read ·
 5 settings conflict · 6 index unavailable or busy · 7 damaged data left out ·
-8 something is lost or will not replay (verify, export) · 130 interrupted · 141 reader went away"""
+8 something is lost or will not replay (verify, export) ·
+9 what was written is not found (index, purge) · 130 interrupted · 141 reader went away"""
 
 
 class _Context(click.Context):

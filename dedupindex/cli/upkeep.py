@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from contextlib import closing, nullcontext
+import shlex
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import click
 
-from dedupindex import tokens
+from dedupindex import sample, tokens
 from dedupindex.cli.common import check_no_address, print_json, say
 from dedupindex.cli.where import home_of, shown_index
 from dedupindex.crawls import upkeep as crawls
@@ -19,7 +22,7 @@ from dedupindex.errors import Damaged, IndexExists
 from dedupindex.files import exclusive
 from dedupindex.index import open_index
 from dedupindex.index.address import Address, is_cluster
-from dedupindex.index.copying import copy_to_engine
+from dedupindex.index.copying import Copied, copy_to_engine
 from dedupindex.index.identity import FILE, read_identity
 from dedupindex.index.protocol import Engine, View
 from dedupindex.spill import Sums
@@ -27,6 +30,7 @@ from dedupindex.tables import amount, printable, singular
 from dedupindex.urls import host_of
 
 _HOSTS_SHOWN = 20
+BEGUN = ".unfinished-copy"  # in the directory of a copy, until it is whole
 
 
 def check(index: Path, as_json: bool) -> int:
@@ -174,7 +178,20 @@ def copy(index: Path, to: str, engine: str, *, as_json: bool) -> int:
     if is_cluster(to) or is_cluster(mine) or engine not in ("", mine):
         return _copy_to_engine(index, to, engine, as_json)
     target = Path(to)
-    _check_copy(index, target)
+    with _new_copy(index, target):
+        _copy_files(index, target)
+    if as_json:
+        print_json({"copy": printable(str(target)), "bytes": _size(target)})
+    else:
+        say(f"copied {index} to {target} ({amount(_size(target))})")
+    return 0
+
+
+def _copy_files(index: Path, target: Path) -> None:
+    """Copy one consistent state, as the files that it has."""
+    with closing(open_index(index)) as source, source.view() as view:
+        asked = sample.of_index(view)
+    before = sample.check_source(index, asked)
     store = open_store(index)
     if store is not None:  # first: what is merged meanwhile is then in both, and not in neither
         with closing(store):
@@ -185,20 +202,35 @@ def copy(index: Path, to: str, engine: str, *, as_json: bool) -> int:
     if (copied := open_store(target)) is not None:
         with closing(copied):
             crawls.note_merging(copied)
-    if as_json:
-        print_json({"copy": printable(str(target)), "bytes": _size(target)})
-    else:
-        say(f"copied {index} to {target} ({amount(_size(target))})")
-    return 0
+    sample.confirm_copy(index, target, asked, before, _copy_again(index, str(target)))
 
 
-def _check_copy(index: Path, target: Path) -> None:
-    """Make sure that the directory of a copy is new, or empty."""
+def _copy_again(index: Path, to: str, engine: str = "") -> str:
+    """What repairs a copy."""
+    chosen = ["--engine", engine] if engine and not is_cluster(to) else []
+    again = shlex.join(["bin/index", "--copy", to, *chosen, str(shown_index(index))])
+    if is_cluster(to):
+        return f"Copy it into another keyspace: {again}"
+    return f"Remove it and copy again: rm -r {shlex.quote(to)} && {again}"
+
+
+@contextmanager
+def _new_copy(index: Path, target: Path) -> Iterator[None]:
+    """Make a directory for a copy, which is new or empty, or has what a killed copy left."""
     if target.resolve().is_relative_to(index.resolve()):
         raise IndexExists(f"the copy cannot be inside the index; name a directory beside {index}")
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+    begun = target / BEGUN
+    if target.exists() and (not target.is_dir() or (any(target.iterdir()) and not begun.exists())):
         raise IndexExists(f"{target} is not an empty directory; name a new one")
     target.mkdir(parents=True, exist_ok=True)
+    with exclusive(begun, f"the copy at {target}"):
+        for path in target.iterdir():
+            if path.is_dir():
+                rmtree(path)
+            elif path != begun:
+                path.unlink()
+        yield
+        begun.unlink()
 
 
 def _copy_to_engine(index: Path, to: str, engine: str, as_json: bool) -> int:
@@ -207,19 +239,12 @@ def _copy_to_engine(index: Path, to: str, engine: str, as_json: bool) -> int:
         target, engine = home_of(to), str(Address.parse(to))
         if (target / FILE).exists() and read_identity(target).generation:
             raise IndexExists(f"there is an index at {engine}; name another keyspace")
+        new: AbstractContextManager[None] = exclusive(target / "copy.lock", f"the copy at {engine}")
     else:
         target, engine = Path(to), engine or "lmdb"
-        _check_copy(index, target)
-    writable = os.access(index, os.W_OK)  # else nothing is merged into it anyway
-    # What crawls commit is in the index or with them: nothing may go from here to there meanwhile.
-    with exclusive(index / "lock", f"the index at {index}") if writable else nullcontext():
-        with closing(open_index(index)) as source:
-            with source.view() as view:
-                if view.ledger():
-                    say("what bin/purge and bin/impact need stays behind")
-            copied = copy_to_engine(source, target, engine)
-        taken = _crawls_too(index, target)
-    tokens.copy(index, target)
+        new = _new_copy(index, target)
+    with new:
+        copied, taken = _copied_to_engine(index, target, engine, _copy_again(index, to, engine))
     if as_json:
         name = engine if is_cluster(to) else str(target)
         counts = copied.counts._asdict()
@@ -236,7 +261,27 @@ def _copy_to_engine(index: Path, to: str, engine: str, as_json: bool) -> int:
     return 0
 
 
-def _crawls_too(index: Path, target: Path) -> int:
+def _copied_to_engine(index: Path, target: Path, engine: str, repair: str) -> tuple[Copied, int]:
+    """What was copied, and how many captures of crawls were taken in."""
+    drawn: list[sample.Drawn] = []
+    writable = os.access(index, os.W_OK)  # else nothing is merged into it anyway
+    # What crawls commit is in the index or with them: nothing may go from here to there meanwhile.
+    with exclusive(index / "lock", f"the index at {index}") if writable else nullcontext():
+        with closing(open_index(index)) as source:
+            with source.view() as view:
+                if view.ledger():
+                    say("what bin/purge and bin/impact need stays behind")
+            keys = source.identity.settings.keys()
+            copied = copy_to_engine(
+                source, target, engine, lambda load: drawn.extend(sample.of_load(load, keys))
+            )
+        sample.confirm(target, drawn, repair)
+        taken = _crawls_too(index, target, repair)
+    tokens.copy(index, target)
+    return copied, taken
+
+
+def _crawls_too(index: Path, target: Path, repair: str) -> int:
     """Take what committed crawls have into a copy; how many captures it had not."""
     store = open_store(index)
     if store is None:
@@ -245,7 +290,7 @@ def _crawls_too(index: Path, target: Path) -> int:
         with store.reading() as reading:
             if any(not crawl.swept and not crawl.merged for crawl in reading.crawls()):
                 say("its crawls stay behind; what the committed ones reported is taken in")
-        outcome = crawls.take_over(store, target)
+        outcome = crawls.take_over(store, target, repair)
     return 0 if outcome is None else outcome.added
 
 

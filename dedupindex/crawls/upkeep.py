@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from dedupindex import sample
 from dedupindex.crawls import claims
 from dedupindex.crawls.captures import of_crawl
 from dedupindex.crawls.crawl import Crawl, State
@@ -47,41 +49,46 @@ def merge(index: Path, store: Store) -> Outcome | None:
     """
     if not committed(store):
         return None
-    with (
-        exclusive(index / "lock", f"the index at {index}"),
-        closing(open_index(index, write=True)) as engine,
-    ):
-        ready = committed(store)  # as it is now: one may have been dropped before we had the lock
-        if not ready:
-            return None
-        _note(store, ready, merging=True)
-        outcome = _loaded(engine, store, ready, index / "merging")
+    with exclusive(index / "lock", f"the index at {index}"):
+        with closing(open_index(index, write=True)) as engine:
+            ready = committed(store)  # as it is now: one may have been dropped meanwhile
+            if not ready:
+                return None
+            _note(store, ready, merging=True)
+            outcome, drawn = _loaded(engine, store, ready, index / "merging")
+        command = shlex.join(["bin/index", "--merge", str(index)])
+        sample.confirm(index, drawn, f"Its crawls still answer; this repairs it: {command}")
         _note(store, ready, merging=False, merged=True)
     return outcome
 
 
-def _loaded(engine: Engine, store: Store, crawls: list[Crawl], directory: Path) -> Outcome:
+def _loaded(
+    engine: Engine, store: Store, crawls: list[Crawl], directory: Path
+) -> tuple[Outcome, list[sample.Drawn]]:
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()
-    outcome = engine.load(staged(engine, store, crawls, directory))
+    load = staged(engine, store, crawls, directory)
+    drawn = sample.of_load(load, engine.identity.settings.keys())
+    outcome = engine.load(load)
     shutil.rmtree(directory)
-    return outcome
+    return outcome, drawn
 
 
-def take_over(store: Store, target: Path) -> Outcome | None:
+def take_over(store: Store, target: Path, repair: str) -> Outcome | None:
     """Take the captures of committed crawls into a copy of their index, on whatever engine.
 
-    None if there is nothing to take. The crawls themselves stay as they are.
+    None if there is nothing to take. The crawls themselves stay as they are. `repair` is what to do
+    if the copy does not answer with what was taken.
     """
     with store.reading() as reading:
         ready = [one for one in reading.crawls() if _ends_in_the_index(one)]
     if not ready:
         return None
-    with (
-        exclusive(target / "lock", f"the index at {target}"),
-        closing(open_index(target, write=True)) as engine,
-    ):
-        return _loaded(engine, store, ready, target / "merging")
+    with exclusive(target / "lock", f"the index at {target}"):
+        with closing(open_index(target, write=True)) as engine:
+            outcome, drawn = _loaded(engine, store, ready, target / "merging")
+        sample.confirm(target, drawn, repair)
+    return outcome
 
 
 def note_merging(store: Store) -> None:

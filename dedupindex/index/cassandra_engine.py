@@ -176,8 +176,8 @@ class CassandraEngine:
             empty(self._open(), self.address.keyspace)
         except IndexUnavailable as error:
             raise IndexUnavailable(
-                f"what an unfinished first load wrote to {self.address} cannot be removed: {error}; "
-                "run the same command again when all nodes are there"
+                f"what an unfinished first load wrote to {self.address} cannot be removed: "
+                f"{error}; run the same command again when all nodes are there"
             ) from error
 
     def _rule(self, fresh: dict[int, Place]) -> Rule:

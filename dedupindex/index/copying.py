@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from shutil import rmtree
@@ -30,9 +30,12 @@ class Copied(NamedTuple):
     content: str  # the hash of all entries under their keys, with the names of containers
 
 
-def copy_to_engine(source: Engine, target: Path, engine: str) -> Copied:
+def copy_to_engine(
+    source: Engine, target: Path, engine: str, before: Callable[[Load], None] = lambda load: None
+) -> Copied:
     """Copy an index into a new one in a directory, on whatever engine; read back and compared.
 
+    `before` is told of the load that makes the copy, as long as its runs are there.
     What only serves purging stays behind (`ledger`). Takes as much room in `target` as all captures
     do. Raises `IndexExists`, or `Damaged` if what was written is not what was read.
     """
@@ -60,6 +63,7 @@ def copy_to_engine(source: Engine, target: Path, engine: str) -> Copied:
                 note={**note, "engine": engine} if "engine" in note else note,
                 own_digests=view.own_digests(),
             )
+            before(load)
             other.load(load)
             rmtree(scratch)
             counts = view.counts()

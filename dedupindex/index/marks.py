@@ -134,6 +134,11 @@ def lives_in(entry: bytes, containers: Container[int]) -> bool:
     return container_in(entry) in containers
 
 
+def is_gone(entry: bytes) -> bool:
+    """Whether an entry is the mark of a capture that was purged."""
+    return entry[0] & 3 == REVISIT and bool(entry[0] & GONE)
+
+
 def container_in(entry: bytes) -> int:
     """The container number in an entry or mark, 0 if it has none."""
     if entry[0] & 3 != REVISIT:

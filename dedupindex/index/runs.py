@@ -17,17 +17,20 @@ from __future__ import annotations
 import marshal
 import os
 import struct
+import sys
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeVar
 
 from dedupindex.errors import Damaged
 from dedupindex.files import sync_directory
 
+_T = TypeVar("_T")
 CHUNK = 2048  # entries
 RUN_BYTES = 160 << 20  # of staged entries before a run is written; about twice that in memory
 _SORTED_BYTES = 32 << 20  # the same where items are sorted beside other work
@@ -100,8 +103,18 @@ def write_run(path: Path, chunks: Iterable[list[bytes]]) -> None:
     sync_directory(path.parent)
 
 
-def read_run(path: Path) -> Iterator[list[bytes]]:
-    """The chunks of a run; `Damaged` if a bit has changed since it was written."""
+def evenly(items: Sequence[_T], most: int) -> Sequence[_T]:
+    """At most so many items, spread over all; the first and the last are among them."""
+    if len(items) <= most:
+        return items
+    return [items[at * (len(items) - 1) // max(most - 1, 1)] for at in range(most)]
+
+
+def read_run(path: Path, most: int = sys.maxsize) -> Iterator[list[bytes]]:
+    """The chunks of a run, or `most` of them, spread over it.
+
+    Raises `Damaged` if a bit of these has changed since it was written.
+    """
     with open(path, "rb", buffering=0) as stream:
         size = os.fstat(stream.fileno()).st_size
         if size < _TRAILER.size:
@@ -111,7 +124,7 @@ def read_run(path: Path) -> Iterator[list[bytes]]:
         directory = read(max(size - _TRAILER.size - at, 0), min(at, size))
         if magic != _MAGIC or zlib.crc32(directory) != checksum:
             raise Damaged(f"{path} is damaged; run the same command again without --resume")
-        for start, length, expected in marshal.loads(directory):
+        for start, length, expected in evenly(marshal.loads(directory), most):
             data = read(length, start)
             if zlib.crc32(data) != expected:
                 raise Damaged(f"{path} is damaged; run the same command again without --resume")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from dedupindex import sample
 from dedupindex.crawls import life, statistics
 from dedupindex.crawls.store import Store, Writing, open_store
 from dedupindex.errors import HasDependents, SettingsConflict, UnknownCrawl
@@ -23,6 +24,7 @@ from dedupindex.index import open_index
 from dedupindex.index.address import is_cluster
 from dedupindex.index.identity import read_identity
 from dedupindex.index.protocol import Container, Engine, Load, View
+from dedupindex.index.repair import reread
 from dedupindex.index.runs import RunWriter
 from dedupindex.purge import live
 from dedupindex.purge.going import Settling
@@ -108,22 +110,27 @@ def purge(index: Path, target: Target, *, force: bool, seen: Seen | None = None)
     """
     _check_ledger(index)  # where there is no index, no lock file is to be made
     scratch = index / SCRATCH
-    with (
-        exclusive(index / "lock", f"the index at {index}"),
-        closing(open_index(index, write=True)) as engine,
-    ):
-        shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir()
-        try:
-            return _purged(index, engine, target, force, scratch, seen)
-        finally:
-            with suppress(OSError):
-                shutil.rmtree(scratch)
+    with exclusive(index / "lock", f"the index at {index}"):
+        with closing(open_index(index, write=True)) as engine:
+            shutil.rmtree(scratch, ignore_errors=True)
+            scratch.mkdir()
+            try:
+                found, drawn = _purged(index, engine, target, force, scratch, seen)
+            finally:
+                with suppress(OSError):
+                    shutil.rmtree(scratch)
+        sample.confirm_purge(
+            index,
+            drawn,
+            "Run the same bin/purge again; what should have stayed comes back with "
+            f"{reread(str(index), ['SOURCE...'])}",
+        )
+    return found
 
 
 def _purged(
     index: Path, engine: Engine, target: Target, force: bool, scratch: Path, seen: Seen | None
-) -> Found:
+) -> tuple[Found, sample.Purge]:
     writer = RunWriter(scratch, "purged", run_bytes=_STAGED)
     with engine.view() as view:
         what = chosen(target, view, engine.identity.settings.keys())
@@ -138,9 +145,10 @@ def _purged(
     store = open_store(index)
     with closing(store) if store is not None else nullcontext():
         held = _held(store, what, writer)
+        writer.flush()
         with engine.view() as view:
             unknown = _unread(store, view, what)
-        writer.flush()
+            drawn = sample.of_purge(view, engine.identity.settings, writer.paths)
         drops = what.drops if whole.rewrites else None
         if writer.paths or marked or drops:
             engine.load(Load(writer.paths, (), marked, drops=drops, own_digests=True))
@@ -148,7 +156,7 @@ def _purged(
             live.remove(store, what, engine.identity.settings)
             if target.kind is Kind.CRAWL:
                 _forget(store, target.texts)
-    return Found(impact, held, what.found, unknown)
+    return Found(impact, held, what.found, unknown), drawn
 
 
 def _unread(store: Store | None, view: View, what: Chosen) -> dict[str, int]:
