@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-from dedupindex.errors import BadInput, DedupError
+from dedupindex.errors import BadInput, DedupError, to_install
 
 DUPES, CRAWLS, OPEN = "alldupes", "allcrawls", "uncommittedcrawls"
 COUNTS, FILES = "allcounts", "src:d"
@@ -103,7 +103,7 @@ def connected(address: str, failure: type[DedupError]) -> Iterator[Any]:
         from redis.backoff import NoBackoff
         from redis.retry import Retry
     except ImportError as error:
-        raise DedupError("Redis needs a package: pip install 'dedupindex[redis]'") from error
+        raise DedupError(f"Redis needs a package: {to_install('redis')}") from error
     try:
         client = redis.Redis.from_url(
             address, protocol=2, socket_timeout=_WAIT, socket_connect_timeout=10.0,

@@ -18,7 +18,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from dedupindex.errors import BadInput, DedupError
+from dedupindex.errors import BadInput, DedupError, to_install
 from dedupindex.files import sync_directory
 
 PIECE = 1 << 18  # bytes of a file in a row: Spark holds a thousand rows of whatever size
@@ -52,7 +52,7 @@ def connected(master: str) -> Iterator[Cluster]:
     try:
         from pyspark import SparkConf, SparkContext
     except ImportError as error:
-        raise BadInput("--spark needs a package: pip install 'dedupindex[spark]'") from error
+        raise BadInput(f"--spark needs a package: {to_install('spark')}") from error
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # of all packages, not the system's
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     chosen = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}

@@ -27,6 +27,8 @@ A command that did its work but had to leave damaged input out also ends with 7.
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import ClassVar
 
 
@@ -36,6 +38,18 @@ class DedupError(Exception):
     exit_status: ClassVar[int] = 3
     http_status: ClassVar[int] = 500
     code: ClassVar[str] = "error"
+
+
+def to_install(extra: str) -> str:
+    """The command that installs the packages of an extra: here, or where pip has installed us.
+
+    In a checkout that is no pip: ``pip install '.[spark]'`` would put a copy of the checkout in
+    place of the checkout, and commands would run that copy for ever.
+    """
+    checkout = Path(__file__).resolve().parents[1]
+    if (checkout / "bin" / "setup").is_file() and Path(sys.prefix).resolve() == checkout / ".venv":
+        return f"bin/setup {extra}"
+    return f"pip install 'dedupindex[{extra}]'"
 
 
 class BadInput(DedupError):

@@ -531,4 +531,4 @@ def test_packages_for_addresses_are_missed_before_anything_is_read(
     assert main(["corpus", cdx, "--containers", there, "--enrich", "text"]) == 4
     told = capsys.readouterr()
     assert told.err.count("\n") == 1 and not told.out
-    assert "'dedupindex[remote]', or in a checkout .venv/bin/pip install '.[remote]'" in told.err
+    assert "bin/setup remote" in told.err

@@ -244,7 +244,7 @@ def test_without_the_solver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
     source = written(tmp_path / "pages.jsonl", VERSIONS)
     words = [source, "--relation", JOURNALIST, "-o", tmp_path / "out"]
     assert cover(*words) == 4
-    assert "pip install 'dedupindex[cover]'" in capsys.readouterr().err
+    assert "bin/setup cover" in capsys.readouterr().err
     assert cover(*words, "--exact-seconds", "0") == 0
 
 

@@ -15,7 +15,10 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("dedupindex", "server", "demo")
 MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 COMMANDS = sorted(path for path in (ROOT / "bin").iterdir() if path.is_file())
-LOCKS = ("requirements.lock", "requirements-dev.lock")
+LOCKS = (
+    "requirements.lock", "requirements-dev.lock",
+    *(f"requirements-{extra}.lock" for extra in ("client", "remote", "spark", "cassandra")),
+)  # fmt: skip
 MODULE_CEILING, FUNCTION_CEILING = 600, 50
 
 
@@ -77,6 +80,10 @@ def test_locks_name_every_dependency() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     groups = project["dependency-groups"]
     extras = project["project"]["optional-dependencies"]
+    for extra, requirements in extras.items():  # bin/setup EXTRA installs what is not there
+        file = f"requirements-{extra}.lock"
+        there = locked(file if (ROOT / file).exists() else "requirements.lock").keys()
+        assert {normal(text) for text in requirements} <= there
     del extras["spark"]  # half a gigabyte, which tests/peers/spark.py puts beside the environment
     needed = {normal(text) for text in project["project"]["dependencies"] + groups["build"]}
     assert needed <= locked("requirements.lock").keys()
@@ -85,8 +92,10 @@ def test_locks_name_every_dependency() -> None:
 
 
 def test_locks_agree_with_each_other() -> None:
-    runtime, dev = ({n: b.split()[0] for n, b in locked(lock).items()} for lock in LOCKS)
+    runtime, dev, *extras = ({n: b.split()[0] for n, b in locked(lock).items()} for lock in LOCKS)
     assert runtime.items() <= dev.items()
+    for extra in extras:
+        assert all(dev.get(name, version) == version for name, version in extra.items())
 
 
 @pytest.mark.parametrize("lock", LOCKS)

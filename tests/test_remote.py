@@ -379,7 +379,7 @@ def test_what_names_an_object_is_kept_and_what_signs_is_not(address: str, kept: 
 
 def test_without_the_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
-    with pytest.raises(BadSource, match=r"pip install 'dedupindex\[remote\]'"):
+    with pytest.raises(BadSource, match="bin/setup remote"):
         built(tmp_path / "index", "s3://bucket/a.warc.gz")
 
 

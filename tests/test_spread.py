@@ -340,7 +340,7 @@ def test_without_the_package(
 ) -> None:
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    with pytest.raises(BadInput, match=r"pip install 'dedupindex\[spark\]'"):
+    with pytest.raises(BadInput, match="bin/setup spark"):
         built(tmp_path / "index", collection, spark="local[1]")
     assert not (tmp_path / "index" / "index.json").exists()
 

@@ -19,8 +19,8 @@ once a second at first, until it answers again.
 Reports are retried once, then kept and sent with the next; what had to be dropped is counted.
 
 `AsyncClient` has the same methods as coroutines. Both may be used from many threads or tasks.
-Needs httpx (``pip install 'dedupindex[client]'``) and nothing else that dedupindex needs, so that
-it fits into a crawler's own environment.
+Needs httpx (``pip install 'dedupindex[client]'``, in a checkout ``bin/setup client``) and nothing
+else that dedupindex needs, so that it fits into a crawler's own environment.
 """
 
 from dedupindex.client.aio import AsyncClient

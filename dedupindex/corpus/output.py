@@ -17,7 +17,7 @@ from dedupindex.corpus.enriching import Entry, flat
 from dedupindex.corpus.report import Report
 from dedupindex.corpus.running import Kept, nested, nothing
 from dedupindex.database import from_json, working, write_parquet
-from dedupindex.errors import BadInput
+from dedupindex.errors import BadInput, to_install
 from dedupindex.files import whole, writing
 from dedupindex.rewrite.cdxj import in_order
 
@@ -55,7 +55,7 @@ def compressed(stream: BinaryIO, name: str) -> Iterator[Callable[[bytes], None]]
         try:
             import zstandard
         except ImportError as error:
-            raise BadInput(f"{name} needs a package: pip install 'dedupindex[corpus]'") from error
+            raise BadInput(f"{name} needs a package: {to_install('corpus')}") from error
         with zstandard.ZstdCompressor().stream_writer(stream, closefd=False) as writer:
             yield lambda data: _ignored(writer.write(data))
     elif name.endswith(".gz"):

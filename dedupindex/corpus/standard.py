@@ -10,7 +10,7 @@ from typing import Any
 
 from dedupindex.corpus.enriching import ITSELF, KNOWN, Enrichment, Entry
 from dedupindex.corpus.records import MOST
-from dedupindex.errors import BadInput
+from dedupindex.errors import BadInput, to_install
 
 PLUGINS = "dedupindex.enrichments"
 """The group of entry points that name `Enrichment` objects of other packages."""
@@ -18,7 +18,7 @@ PLUGINS = "dedupindex.enrichments"
 _GZIP = 31  # what zlib calls it
 _GZIP_SIGN = b"\x1f\x8b"
 
-NEEDS = "needs packages: pip install 'dedupindex[corpus]'"
+NEEDS = f"needs packages: {to_install('corpus')}"
 
 
 def _response(entry: Entry, _: Entry) -> tuple[Any, ...]:

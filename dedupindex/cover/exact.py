@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from dedupindex.errors import BadInput
+from dedupindex.errors import BadInput, to_install
 
 SPAN = 1e7  # how much larger than the least a cost may be
 _TOLERANCE = 1e-10  # of what is 1 in the program: the least cost, a document that is kept
@@ -28,8 +28,8 @@ def available() -> None:
         import highspy  # noqa: F401
     except ImportError as error:
         raise BadInput(
-            "exact covers need a package: pip install 'dedupindex[cover]', or take greedy ones "
-            "with --exact-seconds 0"
+            f"exact covers need a package: {to_install('cover')}, or take greedy ones with "
+            "--exact-seconds 0"
         ) from error
 
 

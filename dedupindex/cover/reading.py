@@ -19,7 +19,7 @@ from dedupindex.corpus.enriching import Entry, Failed
 from dedupindex.corpus.report import Report
 from dedupindex.corpus.telling import Revisits
 from dedupindex.cover.preparing import Line
-from dedupindex.errors import BadInput, BadSource
+from dedupindex.errors import BadInput, BadSource, to_install
 from dedupindex.files import writing
 from dedupindex.tally import OnProgress
 
@@ -182,7 +182,7 @@ def _unzstded(stream: BinaryIO, path: Path) -> BinaryIO:
     try:
         import zstandard
     except ImportError as error:
-        raise BadInput(f"{path} needs a package: pip install 'dedupindex[corpus]'") from error
+        raise BadInput(f"{path} needs a package: {to_install('corpus')}") from error
     return io.BufferedReader(_Frames(stream, zstandard.ZstdDecompressor()), 1 << 20)
 
 

@@ -19,7 +19,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from dedupindex.errors import IndexUnavailable
+from dedupindex.errors import IndexUnavailable, to_install
 from dedupindex.index.address import PASSWORD, USER, Address
 from dedupindex.index.cql_tls import trust
 
@@ -199,5 +199,5 @@ def _open(address: Address) -> Session:
     except ImportError as error:
         raise IndexUnavailable(
             f"an index on a cluster needs {address.driver}, which is not installed: "
-            "pip install 'dedupindex[cassandra]'"
+            f"{to_install('cassandra')}"
         ) from error

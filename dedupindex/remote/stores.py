@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from dedupindex.errors import BadInput, BadSource
+from dedupindex.errors import BadInput, BadSource, to_install
 from dedupindex.remote.address import WEB, check, kept, scheme_of
 
 TRIES, TIMEOUT = "DEDUPINDEX_REMOTE_TRIES", "DEDUPINDEX_REMOTE_TIMEOUT"
@@ -108,8 +108,8 @@ def check_reader(address: str) -> None:
 
 def _needs(address: str, error: ImportError) -> BadSource:
     return BadSource(
-        f"{kept(address)} needs packages for s3://, https:// and http://: pip install "
-        f"'dedupindex[remote]', or in a checkout .venv/bin/pip install '.[remote]' ({error})"
+        f"{kept(address)} needs packages for s3://, https:// and http://: "
+        f"{to_install('remote')} ({error})"
     )
 
 

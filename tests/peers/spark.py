@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.conftest import need
 from tests.peers.environments import PEERS, ROOT
 
-SPARK = "pyspark==4.3.0"
+LOCK = ROOT / "requirements-spark.lock"
 MASTER = "local-cluster[2,1,1024]"  # two executors, each a process of its own with a core
 DEADLINE = 600.0  # seconds
 BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # half the time of what lives for a minute
@@ -29,13 +29,14 @@ def spark() -> dict[str, str]:
     stamp = home / "packages.txt"
     with open(PEERS / ".spark.lock", "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # tests run side by side
-        if not stamp.exists() or stamp.read_text() != SPARK:
+        if not stamp.exists() or stamp.read_text() != LOCK.read_text():
             shutil.rmtree(home, ignore_errors=True)
-            words = [sys.executable, "-m", "pip", "install", "--quiet", "--target", home, SPARK]
+            words = [sys.executable, "-m", "pip", "install", "--quiet", "--target", home]
+            words += ["--require-hashes", "--no-build-isolation", "-r", LOCK]
             env = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
             done = subprocess.run(words, capture_output=True, text=True, env=env)
             need(f"Spark (from PyPI: {done.stderr.strip()[-200:]})", found=not done.returncode)
-            stamp.write_text(SPARK)
+            stamp.write_text(LOCK.read_text())
     paths = [str(home), str(ROOT), os.environ.get("PYTHONPATH", "")]
     return {
         **os.environ,
