@@ -87,6 +87,6 @@ def test_extras_come_from_their_locks_and_stay(checkout: Path) -> None:
 def test_errors_name_the_way_that_fits(checkout: Path) -> None:
     python = checkout / ".venv" / "bin" / "python"
     ask = "from dedupindex.errors import to_install; print(to_install('spark'))"
-    assert run(python, "-c", ask).stdout == "bin/setup spark\n"
+    assert run(python, "-I", "-c", ask).stdout == "bin/setup spark\n"
     done = run(python, "-I", "-c", f"import sys; sys.prefix = '/usr'; {ask}")
     assert done.stdout == "pip install 'dedupindex[spark]'\n"
