@@ -129,6 +129,10 @@ ODD: dict[str, Odd] = {
     "19 lower case": stays("not-exact", options(version=b"warc/1.0")),
     "20 line feeds": stays("not-exact", options(eol=b"\n")),
     "20 line feeds at the end too": stays("not-exact", options(eol=b"\n", end=b"\n\n")),
+    "23 no line ends": stays("not-exact", options(end=b"")),
+    "23 one line end": stays("not-exact", options(end=b"\r\n")),
+    "23 bare line feeds": stays("not-exact", options(end=b"\n\n")),
+    "23 many bare line feeds": stays("not-exact", options(eol=b"\n", end=b"\n" * 5)),
     "23 three line ends": stays("not-exact", options(end=b"\r\n" * 3)),
     "24 digest twice": stays(
         "repeated-field",

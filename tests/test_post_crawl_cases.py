@@ -202,14 +202,6 @@ def _(one: Case) -> None:
     one.file("y.warc" + ".gz" * one.packed, one.copy(4))
 
 
-@case("23 one line end", "23 no line end", plain=True)
-def _(one: Case) -> None:
-    bad = one.pack(one.record(2, end=b"\r\n" if "one" in one.name else b""))
-    behind = one.stays("damaged", one.record(3))
-    one.file("x.warc" + ".gz" * one.packed, one.original(), bad, behind, damaged=True)
-    one.file("y.warc" + ".gz" * one.packed, one.copy(4))
-
-
 @case("27 one record id on several records", plain=True)
 def _(one: Case) -> None:
     one.remarks.add("no-refers-to")

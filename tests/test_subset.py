@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from warcio.archiveiterator import ArchiveIterator
 
 from dedupindex.subset.export import Exported, export
 from dedupindex.subset.scan import Filter
@@ -201,3 +202,21 @@ def test_damage_is_named(tmp_path: Path) -> None:
     )
     assert json.loads(out)["records"] == 1 and "cut short" in talk
     assert (tmp_path / "o" / "a.warc.gz").read_bytes() == gz(page(1))
+
+
+@pytest.mark.parametrize("end", [b"", b"\r\n"])
+def test_records_without_their_line_ends_stay_apart(tmp_path: Path, end: bytes) -> None:
+    """Two of them side by side in a plain file can be told apart by every reader."""
+    (tmp_path / "in").mkdir()
+    path = tmp_path / "in" / "a.warc"
+    path.write_bytes(page(1, end=end) + page(2) + page(3, end=end) + page(4, end=end))
+    urls = tuple(b"http://example.com/%d" % number for number in (1, 3, 4))
+    done = exported(tmp_path, Filter(urls=urls), path)
+    assert (done.records, done.problems) == (3, [])
+    with open(tmp_path / "o" / "a.warc", "rb") as stream:
+        assert [record.rec_type for record in ArchiveIterator(stream)] == ["response"] * 3
+    arc = tmp_path / "in" / "b.arc"
+    arc.write_bytes(header() + document(b"first", end=b"") + document(b"second", end=b""))
+    done = exported(tmp_path, Filter(urls=(b"http://example.com/",)), arc, out="arc")
+    with open(tmp_path / "arc" / "b.arc", "rb") as stream:
+        assert len(list(ArchiveIterator(stream))) == 3

@@ -18,7 +18,7 @@ _TABLE = """
 CREATE TABLE records (
   file INTEGER, offset INTEGER, stored INTEGER, full INTEGER, info INTEGER, chosen INTEGER,
   moment BLOB, id BLOB, digest BLOB, url BLOB,
-  to_moment BLOB, to_id BLOB, to_url BLOB, modified INTEGER)
+  to_moment BLOB, to_id BLOB, to_url BLOB, modified INTEGER, open INTEGER)
 """
 _MOST = 64  # records of one URL and second, or of one digest, that are looked at
 
@@ -29,6 +29,7 @@ class Piece(NamedTuple):
     file: int
     offset: int
     stored: int
+    open: bool  # the last line ends of the record are missing
 
 
 class Choice:
@@ -49,7 +50,7 @@ class Choice:
         kept = (
             row for row in rows if row.wanted or row.kind in FULL | INFO or row.kind == b"revisit"
         )
-        insert = f"INSERT INTO records VALUES ({', '.join('?' * 14)})"
+        insert = f"INSERT INTO records VALUES ({', '.join('?' * 15)})"
         self._database.executemany(insert, (_stored(file, row) for row in kept))
 
     def resolve(self) -> None:
@@ -81,7 +82,7 @@ class Choice:
     def pieces(self) -> Iterator[Piece]:
         """What is to be copied, in the order of files."""
         query = (
-            "SELECT file, offset, max(stored) FROM records WHERE chosen "
+            "SELECT file, offset, max(stored), max(open) FROM records WHERE chosen "
             "GROUP BY file, offset ORDER BY file, offset"
         )
         for row in self._database.execute(query):
@@ -130,6 +131,7 @@ def _stored(file: int, row: Row) -> tuple[object, ...]:
         *(file, row.offset, row.stored, row.kind in FULL, row.kind in INFO, int(row.wanted)),
         *(_key(row.moment, row.url), row.record_id or None, row.digest or None, row.url),
         *((to, row.to_id, row.to_url, row.modified) if revisit else (None, None, None, None)),
+        row.open,
     )
 
 

@@ -71,6 +71,11 @@ class _Places:
             return self.single
         return self._out / file.name
 
+    def line_ends(self, number: int) -> bytes:
+        """What is to stand behind each record of a plain file."""
+        scanned = self._scanned[number]
+        return b"" if scanned.zipped else b"\n" if scanned.arc else b"\r\n\r\n"
+
     def packed(self, number: int) -> bool:
         """Whether its records have to be compressed."""
         return self.single is not None and not self._scanned[number].zipped
@@ -174,6 +179,8 @@ def _copy(choice: Choice, files: list[Found], places: _Places) -> None:
                         _pack(source, piece, sink)
                     else:
                         sink.copy(source, piece.offset, piece.stored)
+                        if piece.open:  # so that every reader finds what comes behind it
+                            sink.write(places.line_ends(number))
 
 
 def _sink(opened: ExitStack, part: Path) -> FileSink:

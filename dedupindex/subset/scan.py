@@ -16,7 +16,7 @@ from dedupindex.urls import host_of
 from dedupindex.warc.arc import DOCUMENT, HEADER
 from dedupindex.warc.members import Damage
 from dedupindex.warc.reader import read
-from dedupindex.warc.record import BrokenRecord, Record
+from dedupindex.warc.record import MISSING, BrokenRecord, Record
 from dedupindex.warc.window import open_window
 
 FULL = frozenset((b"response", b"resource", b"conversion", DOCUMENT))  # what may be an original
@@ -59,6 +59,7 @@ class Row(NamedTuple):
     to_moment: bytes = b""
     to_id: bytes = b""
     modified: bool = True  # False: a revisit that says that nothing was modified
+    open: bool = False  # its last line ends are missing
 
 
 class Scanned(NamedTuple):
@@ -124,7 +125,8 @@ def _keep(
             record.finish()
         except BrokenRecord:
             return
-        batch.append(tuple(row._replace(stored=record.stored)))
+        row = row._replace(stored=record.stored, open=record.remark == MISSING)
+        batch.append(tuple(row))
     if batch and len(batch) >= at_least:
         marshal.dump(batch, spool)
         batch.clear()

@@ -203,12 +203,12 @@ def _equal(one: Iterator[bytes], other: Iterator[bytes]) -> bool:
 
 
 def closed(container: Container, record: AnyRecord, member: Member | None) -> int:
-    """Where the next record begins; raises `Broken` if this one is not to the letter."""
-    odd = record.close()
+    """Where the next record begins; raises `Broken` if this one is not whole, or not alone."""
+    record.close()
     if member is None:
         return record.end
-    if odd or record.more:
-        raise Broken("misframed", odd or "another record follows in its gzip member")
+    if record.more:
+        raise Broken("misframed", "another record follows in its gzip member")
     while member.piece():
         pass
     container.beginnings.add(member.end)

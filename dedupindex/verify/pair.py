@@ -205,12 +205,14 @@ def _member_end(container: Container, offset: int) -> int:
 
 
 def _plain_end(container: Container, offset: int) -> int:
-    """Where the record at `offset` ends by what it says, if it is to the letter; else -1."""
+    """Where the record at `offset` ends by what it says; -1 if that is not certain."""
     try:
         record = container.at(offset)[0]
+        if not isinstance(record, Record):
+            return -1
+        end = offset + record.head_size + record.length
+        if container.file.read(end, 4) == b"\r\n\r\n":
+            return end + 4
+        return closed(container, record, None)
     except Broken:
         return -1
-    if not isinstance(record, Record):
-        return -1
-    end = offset + record.head_size + record.length
-    return end + 4 if container.file.read(end, 4) == b"\r\n\r\n" else -1
