@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, ClassVar
 
-from dedupindex.corpus.lines import File, has_lines, select
+from dedupindex.corpus.lines import File, file_of, has_lines, select
 from dedupindex.corpus.scanning import Task, scan
 from dedupindex.corpus.spool import relation
 from dedupindex.corpus.telling import KINDS, Revisits, Work, looked_at
@@ -63,7 +63,10 @@ class OfWacz:
             home = work.home / f"{number}"
             home.mkdir()
             told = _indexes(path, home)
-            lines += [File(here, kind, head, path) for here, kind, head in told]
+            lines += [
+                file_of(here, kind, head, path, home / f"{count}.text")
+                for count, (here, kind, head) in enumerate(told)
+            ]
             if not told:
                 scanned.append(path)
         parts = [select(lines)] if lines else []

@@ -18,7 +18,7 @@ from dedupindex.corpus.captures import COLUMNS
 from dedupindex.database import literal, quoted, refusal
 from dedupindex.errors import BadSource
 from dedupindex.sources.cdxlayout import NO_HEADER, Layout, guess, header, layout_of
-from dedupindex.sources.text import GZIP, gunzip, inflated
+from dedupindex.sources.text import GZIP, gunzip, inflated, parted
 
 LONGEST = 1 << 21  # bytes of a line
 _LOOK = 1 << 16  # bytes of a file in which mostly a line ends
@@ -45,6 +45,46 @@ class File(NamedTuple):
     kind: str  # cdx or cdxj
     head: bytes  # how it begins
     beside: str  # see `captures.COLUMNS`
+    has_longer: bool | None = None  # lines than `LONGEST`, of a gzip file
+
+
+def file_of(path: Path, kind: str, head: bytes, beside: str, spare: Path) -> File:
+    """A file as DuckDB can read it.
+
+    DuckDB joins rows that stand in two gzip members without a line end between them (ZipNum): then
+    the text goes to `spare`, and is read there.
+    """
+    if not _is_gzip(path):
+        return File(path, kind, head, beside)
+    try:
+        seams, longer = _looked_through(path)
+        if seams:
+            with open(path, "rb") as stream, open(spare, "wb") as text:
+                for data in parted(gunzip(iter(partial(stream.read, _LOOK), b""))):
+                    text.write(data)
+            return File(spare, kind, head, beside)
+    except zlib.error:  # DuckDB will say
+        spare.unlink(missing_ok=True)
+        longer = False
+    return File(path, kind, head, beside, longer)
+
+
+def _looked_through(path: Path) -> tuple[bool, bool]:
+    """Of a gzip file: whether a member that is followed by another does not end with a line end,
+    and whether a line is longer than `LONGEST`. Raises `zlib.error`.
+    """
+    since = 0  # bytes since the last line end
+    seams = longer = seam = False
+    with open(path, "rb") as stream:
+        for data in gunzip(iter(partial(stream.read, _LOOK), b"")):
+            if data is None:
+                seam = since > 0
+            elif data:
+                seams, seam = seams or seam, False
+                first = data.find(b"\n")
+                longer = longer or since + (len(data) if first < 0 else first) > LONGEST
+                since = since + len(data) if first < 0 else len(data) - data.rfind(b"\n") - 1
+    return seams, longer
 
 
 class _Form(NamedTuple):
@@ -81,7 +121,7 @@ def _form_of(file: File) -> _Form:
         if layout is None:
             raise BadSource(f"{path} is {NO_HEADER}")
     is_gzip = _is_gzip(path)
-    longer = _inflates_to_longer(path, LONGEST) if is_gzip else _has_longer(path, LONGEST)
+    longer = _has_longer(path, LONGEST) if file.has_longer is None else file.has_longer
     return _Form(layout, skipped, is_gzip, longer)
 
 
@@ -216,18 +256,4 @@ def _has_longer(path: Path, length: int) -> bool:
         for at in range(0, os.fstat(stream.fileno()).st_size - step, step):
             if not any(b"\n" in os.pread(stream.fileno(), some, at) for some in (_LOOK, step)):
                 return True
-    return False
-
-
-def _inflates_to_longer(path: Path, length: int) -> bool:
-    since = 0  # bytes since the last line end
-    try:
-        with open(path, "rb") as stream:
-            for data in gunzip(iter(partial(stream.read, _LOOK), b"")):
-                first = data.find(b"\n")
-                if since + (len(data) if first < 0 else first) > length:
-                    return True
-                since = since + len(data) if first < 0 else len(data) - data.rfind(b"\n") - 1
-    except zlib.error:  # DuckDB will say
-        pass
     return False

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from dedupindex.capture import Problem
-from dedupindex.corpus.lines import File, select
+from dedupindex.corpus.lines import file_of, select
 from dedupindex.corpus.telling import KINDS, Revisits, Work, looked_at
 from dedupindex.errors import BadSource
 from dedupindex.remote import RemoteFile, is_remote
@@ -39,7 +39,8 @@ class OfLines:
         lines = []
         for number, (path, (kind, head)) in enumerate(files.items()):
             here = _fetched(path, work.home / f"{number}.lines") if is_remote(path) else Path(path)
-            lines.append(File(here, kind, head, path.rpartition("/")[0]))
+            spare = work.home / f"{number}.text"
+            lines.append(file_of(here, kind, head, path.rpartition("/")[0], spare))
         return select(lines)
 
 

@@ -13,15 +13,18 @@ from itertools import chain
 from typing import BinaryIO, Self
 
 import blake3
+import orjson
 
 from dedupindex.capture import Item, Problem, Refusal
 from dedupindex.errors import BadSource
 from dedupindex.remote import RemoteFile
+from dedupindex.sources.cdxlayout import guess, header
 from dedupindex.sources.protocol import GROWING, SourceOptions
 
 BLOCK = 1 << 18
 GZIP = b"\x1f\x8b"
 _LONGEST_LINE = 16 << 20  # bytes; no URL is that long, but a file without line ends may be
+_LONGEST_ROW = 2 << 20  # bytes of a row that may stand at the seam of two gzip members
 _OVERLONG = b"\0"  # what is handed on in place of such a line: no format can read it
 _PROBLEMS_SHOWN = 100  # of lines, per container; the rest is one number
 _INFLATE_STEP = 1 << 16  # bytes in: what follows a member is copied, so not too many
@@ -136,11 +139,11 @@ def _inflated(raw: Iterator[bytes]) -> Iterator[bytes]:
         if len(start) >= len(GZIP):
             break
     blocks = chain([start] if start else [], raw)
-    return gunzip(blocks) if start.startswith(GZIP) else blocks
+    return parted(gunzip(blocks)) if start.startswith(GZIP) else iter(blocks)
 
 
-def gunzip(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Inflate any number of gzip members; `zlib.error` when they are cut or damaged.
+def gunzip(blocks: Iterable[bytes]) -> Iterator[bytes | None]:
+    """Inflate any number of gzip members, None behind each; `zlib.error` for cut or damaged ones.
 
     What was good before the damage has been yielded by then. Zeros after a member are padding.
     """
@@ -158,17 +161,78 @@ def gunzip(blocks: Iterable[bytes]) -> Iterator[bytes]:
                 data = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
                 if inflater.eof:
                     inflater = None
+                    yield None
     if inflater is not None:
         yield inflater.flush()
         if not inflater.eof:
             raise zlib.error("the last member is cut short")
 
 
+def parted(pieces: Iterable[bytes | None]) -> Iterator[bytes]:
+    """The text of gzip members, with a line end between two rows that stand in two of them.
+
+    The blocks of some ZipNum files do not end with one. Other files are cut into members anywhere
+    in a line: there nothing is put in. `pieces` are those of `gunzip`.
+    """
+    line = b""  # the last one so far, as long as it has no end
+    held: bytes | None = None  # of a member that begins behind such a line, up to a line end
+    try:
+        for piece in pieces:
+            if piece is None:
+                if held:
+                    text = _joined(line, held)
+                    line = _last_line(line, text)
+                    yield text
+                held = b"" if line else None
+            elif held is None:
+                line = _last_line(line, piece)
+                yield piece
+            else:
+                held += piece
+                if b"\n" in piece or len(held) > _LONGEST_ROW:
+                    text = _joined(line, held)
+                    line, held = _last_line(line, text), None
+                    yield text
+    except zlib.error:  # what was good before the damage
+        if held:
+            yield _joined(line, held)
+        raise
+    if held:
+        yield _joined(line, held)
+
+
+def _joined(line: bytes, following: bytes) -> bytes:
+    apart = rows_apart(line, following.partition(b"\n")[0])
+    return b"\n" + following if apart else following
+
+
+def _last_line(line: bytes, text: bytes) -> bytes:
+    end = text.rfind(b"\n") + 1
+    return text[end : end + _LONGEST_ROW] if end else (line + text)[:_LONGEST_ROW]
+
+
+def rows_apart(line: bytes, following: bytes) -> bool:
+    """Whether two pieces of text are a row each, and not one that was cut in two.
+
+    Rows of CDX have the columns that their number says; a row of CDXJ ends with its JSON.
+    """
+    if guess(following.removesuffix(b"\r")):
+        return bool(guess(line) or header(line))
+    parts = line.split(b" ", 2)
+    if len(parts) < 3 or not line.endswith(b"}"):
+        return False
+    try:
+        orjson.loads(parts[2])
+    except orjson.JSONDecodeError:
+        return False
+    return True
+
+
 def inflated(head: bytes, most: int) -> bytes:
     """What can be inflated of the beginning of a gzip file, `most` bytes or a little more."""
     text = b""
     try:
-        for data in gunzip([head]):
+        for data in parted(gunzip([head])):
             text += data
             if len(text) >= most:
                 break
