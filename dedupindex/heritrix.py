@@ -18,7 +18,8 @@ from dedupindex.errors import BadInput, BadSource
 _HERE = Path(__file__).resolve().parent
 # An installed package has it inside, a checkout beside itself.
 CONF = (_HERE if (_HERE / "conf").is_dir() else _HERE.parent) / "conf" / "heritrix"
-BEANS, SCRIPTS = "dedup-beans.xml", ("dedup-lookup.groovy", "dedup-store.groovy")
+BEANS = "dedup-beans.xml"
+SCRIPTS = ("dedup-session.groovy", "dedup-lookup.groovy", "dedup-store.groovy")
 PROFILE = "org/archive/crawler/restlet/profile-crawler-beans.cxml"
 _CONTACT = "ENTER_AN_URL_WITH_YOUR_CONTACT_INFO_HERE_FOR_WEBMASTERS_AFFECTED_BY_YOUR_CRAWL"
 _ADDRESS = re.compile(r"https?://[^\s/?#:@]+", re.IGNORECASE)
