@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from time import perf_counter_ns
 from typing import Any, BinaryIO, cast
 from urllib.parse import unquote_to_bytes
@@ -172,7 +173,12 @@ class Lookups:
         if lines:
             answers = self._batch.lines(stream, defaults, allowed)
             self._bodies.enter()
-            released = self._released(answers, environ)
+            try:  # where the body breaks off before, nothing is answered, and nothing is counted
+                first = next(answers, b"")
+            except BaseException:
+                self._bodies.leave()
+                raise
+            released = self._released(chain((first,), answers), environ)
             next(released)
             return (OK, LINES, released)
         with self._bodies.one():

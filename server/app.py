@@ -35,6 +35,7 @@ from server.records import Records
 from server.replies import ERRORS, Headers, error_reply
 from server.report_views import ReportViews
 from server.reporting import Reporting
+from server.request_head import RequestHead
 from server.responses import json_of, response_of
 from server.routes import COUNTED, ROUTES
 from server.writers import Writers
@@ -77,8 +78,8 @@ def create_app(
     if hot:
         patience = Patience(config.body_timeout)
         limits = Limits(config.rate_limit, access, metrics) if config.rate_limit else None
-        inner = app.wsgi_app
-        app.wsgi_app = HotRoutes(inner, lookups, cdx, captures, patience, limits)  # type: ignore[assignment,method-assign]
+        inner, head = app.wsgi_app, RequestHead((config.host.lower(), *config.host_names), metrics)
+        app.wsgi_app = HotRoutes(inner, lookups, cdx, captures, patience, head, limits)  # type: ignore[assignment,method-assign]
     return app
 
 

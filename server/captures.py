@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter_ns
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import orjson
 
@@ -52,8 +52,8 @@ class Captures:
         crawl = queries.read(query_string(environ), queries.CAPTURES).get("crawl", "")
         if kind_of(environ) in _LINES:
             who = self._writers.allowed(environ, crawl)
-            lines = stretches(cast(BinaryIO, environ["wsgi.input"]), self._line)
             with self._bodies.one(), self._audited(environ, who, crawl, total):
+                lines = stretches(self._writers.received(environ), self._line)
                 self._reporting.lines(crawl, lines, total)
             return total
         given = self._writers.given(environ)

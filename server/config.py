@@ -22,6 +22,9 @@ class Config:
     index: Path
     host: str = "127.0.0.1"
     port: int = 8484  # 0: any free one
+    host_names: tuple[
+        str, ...
+    ] = ()  # of this server beside localhost; `request_head.host_name` made them
     workers: int = field(default_factory=default_workers)
     private: bool = False  # whether lookups need a token
     guarded: bool = False  # whether nobody may write while there are no tokens

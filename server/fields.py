@@ -23,7 +23,9 @@ _E = TypeVar("_E", Seen, Covers)
 def only(given: Mapping[str, Any], *names: str) -> None:
     for name in given:
         if name not in names:
-            raise BadQuery(f"there is no field {name[:64]!r}; there are {', '.join(names)}")
+            raise BadQuery(
+                f"there is no field {name[:64]!r}; there are {', '.join(names) or 'none'}"
+            )
 
 
 def text_of(given: Mapping[str, Any], name: str) -> str:

@@ -17,6 +17,7 @@ from server.captures import Captures
 from server.cdx import PATHS, Cdx
 from server.limits import Limits
 from server.patience import Patience
+from server.request_head import RequestHead
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication
@@ -34,10 +35,11 @@ class HotRoutes:
         cdx: Cdx,
         captures: Captures,
         patience: Patience,
+        head: RequestHead,
         limits: Limits | None = None,
     ) -> None:
         self._inner = inner
-        self.patience, self._limits = patience, limits
+        self.patience, self.head, self._limits = patience, head, limits
         self.gets = {"/lookup": lookups.get, **dict.fromkeys(PATHS, cdx.get)}
         self._posts = {"/lookup": lookups.respond, "/captures": captures.respond}
         self.stopping = False
@@ -53,11 +55,12 @@ class HotRoutes:
     def __call__(self, environ: dict[str, Any], start: StartResponse) -> Iterable[bytes]:
         if self.stopping:
             start = _last(start)
-        if self._limits is not None:
+        refusal = self.head.refusal(environ)
+        if refusal is None and self._limits is not None:
             refusal = self._limits.refusal(environ)
-            if refusal is not None:
-                start(refusal[0], refusal[1])
-                return [cast(bytes, refusal[2])]
+        if refusal is not None:
+            start(refusal[0], refusal[1])
+            return [cast(bytes, refusal[2])]
         if environ["REQUEST_METHOD"] == "GET" and environ["PATH_INFO"] in self.gets:
             return self._answer(environ, start)  # which takes no body and does not last
         return self.patience.watched(environ, lambda: self._answer(environ, start))

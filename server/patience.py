@@ -109,7 +109,7 @@ class _Body:
             raise RequestError("body_timeout", said)
         if self._left >= 0:
             self._left -= len(piece)
-            if self._left > 0 and (size < 0 or not piece):
+            if self._left > 0 and (size < 0 or len(piece) < size):  # Granian fills up a read
                 raise RequestError("bad_request", f"the body ended {self._left} bytes early")
         return piece
 

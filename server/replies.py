@@ -36,7 +36,7 @@ class RequestError(DedupError):
 ERRORS: dict[str, tuple[int, str]] = {
     "bad_query": (400, "a parameter is unknown, given twice, missing or cannot be read"),
     "bad_digest": (400, "the digest is no digest at all"),
-    "bad_request": (400, "the body is not what its content type says"),
+    "bad_request": (400, "the body or the head of the request is not what HTTP or its type says"),
     "unauthorized": (401, "a token is needed, and none or an unknown one came"),
     "forbidden": (403, "the token may not do this, or not to this crawl"),
     "unknown_crawl": (404, "no crawl of this name was begun here"),
@@ -47,6 +47,7 @@ ERRORS: dict[str, tuple[int, str]] = {
     "crawl_exists": (409, "a crawl of this name was begun with other settings"),
     "bad_capture": (400, "a reported capture lacks a field or has one that cannot be read"),
     "strategy_unavailable": (409, "the index does not hold what the strategy needs"),
+    "length_required": (411, "the body came in chunks; send it with its Content-Length"),
     "too_large": (
         413,
         "the body, a line of it, or the number of lookups or captures is over the limit",
@@ -54,6 +55,7 @@ ERRORS: dict[str, tuple[int, str]] = {
     "uri_too_long": (414, "the query string is too long; POST the lookup"),
     "unsupported_media_type": (415, "the body is neither JSON nor JSON lines"),
     "body_timeout": (408, "the body came too slowly; the connection is closed"),
+    "wrong_host": (421, "`Host` names no name of this server; `--host-name` gives it one"),
     "rate_limited": (
         429,
         "this client sends too many requests; `Retry-After` says how long to wait",

@@ -32,11 +32,11 @@ def install(hot: HotRoutes) -> None:
 
 
 def _shortcut(usual: _Handler, hot: HotRoutes) -> _Handler:
-    gets = hot.gets
+    gets, plain = hot.gets, hot.head.plain
 
     def handle(proto: Any, scope: dict[str, Any]) -> int:
         get = gets.get(scope["PATH_INFO"])
-        if get is None or scope["REQUEST_METHOD"] != "GET" or hot.stopping:
+        if get is None or scope["REQUEST_METHOD"] != "GET" or hot.stopping or not plain(scope):
             return usual(proto, scope)
         line, headers, body = get(scope)
         status = 200 if line is OK else int(line[:3])

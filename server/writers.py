@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import Any, BinaryIO, cast
 from urllib.parse import parse_qsl
 
@@ -64,6 +65,16 @@ class Writers:
         if not isinstance(content, dict):
             raise RequestError("bad_request", "the body must be a JSON object")
         return content
+
+    def received(self, environ: dict[str, Any]) -> BinaryIO:
+        """The lines of a body, of which nothing is written if it breaks off.
+
+        One that is larger than a JSON body may be is not held; its lines are written as they come.
+        """
+        stream, length = cast(BinaryIO, environ["wsgi.input"]), environ.get("CONTENT_LENGTH", "")
+        if length.isdigit() and int(length) > self._limit:
+            return stream
+        return BytesIO(read_body(stream, length, self._limit))
 
 
 def kind_of(environ: dict[str, Any]) -> str:

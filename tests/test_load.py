@@ -50,7 +50,9 @@ class Wire:
         self, method: str, path: str, body: bytes = b"", kind: str = "", more: str = ""
     ) -> tuple[int, bytes]:
         """Status and body; raises `Broken`."""
-        head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n{more}"
+        head = (
+            f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n{more}"
+        )
         head += f"Content-Type: {kind}\r\n" if kind else ""
         self._writer.write(head.encode() + b"\r\n" + body)
         try:

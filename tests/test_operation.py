@@ -229,12 +229,12 @@ def test_a_report_that_came_too_often_is_kept_for_later() -> None:
 
 # --- slow bodies --------------------------------------------------------------------------------
 
-HEAD = b"POST /captures?crawl=a HTTP/1.1\r\nHost: x\r\n"
+HEAD = b"POST /captures?crawl=a HTTP/1.1\r\nHost: localhost\r\n"
 SLOW = (
     HEAD + b"Content-Type: application/json\r\nContent-Length: 50\r\n\r\n{",
-    HEAD + b"Content-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n",
+    HEAD + b"Content-Type: application/x-ndjson\r\nContent-Length: 50\r\n\r\n{",
     HEAD + b"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 50\r\n\r\nurl=",
-    b"POST /lookup HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    b"POST /lookup HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     b"Content-Length: 50\r\n\r\n{",
 )
 
@@ -271,7 +271,7 @@ def test_a_stalled_body_costs_others_nothing(make_index: MakeIndex) -> None:
     """An upload that takes long but moves, beside one that does not, from the same address."""
     line = json.dumps(report(1)).encode() + b"\n"
     piece = line * (70_000 // len(line))
-    head = HEAD + b"Content-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
+    head = HEAD + b"Content-Type: application/x-ndjson\r\nContent-Length: %d\r\n\r\n"
     pause = threading.Event()
     with (
         serving(make_index([]), "--workers", "1", "--body-timeout", "4") as server,
@@ -281,12 +281,11 @@ def test_a_stalled_body_costs_others_nothing(make_index: MakeIndex) -> None:
         moving.makefile("rb") as answer,
     ):
         send(server.port, "POST", "/crawls", {"name": "a"})
-        moving.sendall(head)
+        moving.sendall(head % (len(piece) * 12))
         stalled.sendall(SLOW[-1])
         for _ in range(12):
-            moving.sendall(b"%x\r\n%b\r\n" % (len(piece), piece))
+            moving.sendall(piece)
             pause.wait(0.5)
-        moving.sendall(b"0\r\n\r\n")
         assert answer.readline().split()[1] == b"200"
         assert error.readline().split()[1] == b"408"
 
@@ -344,22 +343,21 @@ def test_a_body_may_take_long_if_it_moves(make_index: MakeIndex) -> None:
         stream.makefile("rb") as answer,
     ):
         stream.sendall(
-            b"POST /lookup HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
-            b"Content-Type: application/x-ndjson\r\n\r\n"
+            b"POST /lookup HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n"
+            b"Content-Type: application/x-ndjson\r\n\r\n" % (len(piece) * 14)
         )
         for number in range(14):
-            stream.sendall(b"%x\r\n%b\r\n" % (len(piece), piece))
+            stream.sendall(piece)
             # Nearly as many as are sent, or in the end both would wait for the other to read.
             for _ in range(1900 if number else 500):
                 await_line(answer, b"duplicate")
             time.sleep(0.5)
-        stream.sendall(b"0\r\n\r\n")
         assert any(line == b"0\r\n" for line in answer)
 
 
 def test_lines_that_break_off_end_with_an_error(make_index: MakeIndex) -> None:
     line = json.dumps({"digest": str(sha1(1))}).encode() + b"\n"
-    head = b"POST /lookup HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n"
+    head = b"POST /lookup HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\n"
     options = ("--workers", "1", "--body-timeout", "1")
     with (
         serving(make_index([capture(1)]), *options) as server,
@@ -394,7 +392,7 @@ def test_half_a_body_is_no_body(make_index: MakeIndex) -> None:
         chunked = plain + b"Transfer-Encoding: chunked\r\n\r\n"
         server.raw(chunked + b"%x\r\n%b\r\n" % (len(form), form))
         whole = chunked + b"%x\r\n%b\r\n0\r\n\r\n" % (len(form), form)
-        assert status(server.port, whole) == 400
+        assert status(server.port, whole) == 411
         assert send(server.port, "GET", "/crawls/a")["captures"] == 0
         assert status(server.port, plain + b"Content-Length: %d\r\n\r\n" % len(form) + form) == 200
         assert send(server.port, "GET", "/crawls/a")["captures"] == 1

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection
 from pathlib import Path
@@ -37,6 +37,8 @@ from tests.conftest import MakeIndex
 PAGE = b"http://example.com/page"
 JSON_BODY = {"Content-Type": "application/json"}
 DEADLINE = 60.0  # seconds after which a test has failed
+COMMAND = (sys.executable, "-m", "dedupindex", "serve")
+SHIPPED = (Path(__file__).parent.parent / "bin" / "serve",)
 
 
 class Running(NamedTuple):
@@ -69,10 +71,12 @@ def question(number: int) -> str:
 
 
 @contextmanager
-def serving(index: Path, *options: str) -> Iterator[Running]:
+def serving(
+    index: Path, *options: str, command: Sequence[str | Path] = COMMAND
+) -> Iterator[Running]:
     """A server of `index` on a free port, ready; it is stopped in the end."""
     log = index.with_name(index.name + ".log")
-    words = [sys.executable, "-m", "dedupindex", "serve", str(index), "--port", "0", "--json"]
+    words = [*map(str, command), str(index), "--port", "0", "--json"]
     with (
         open(log, "w") as stream,
         subprocess.Popen(
@@ -201,7 +205,7 @@ def test_stopping_under_load_drops_no_request(make_index: MakeIndex) -> None:
     with serving(make_index([capture(1, PAGE)]), "--workers", "2") as server:
         slow = socket.create_connection(("127.0.0.1", server.port), DEADLINE)
         body = json.dumps({"lookups": [{"digest": str(sha1(1))}]}).encode()
-        head = b"POST /lookup HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        head = b"POST /lookup HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         slow.sendall(head + b"Content-Length: %d\r\n\r\n" % len(body) + body[:10])
         clients = Clients(server.port)
         assert until(lambda: clients.answers > 500)
@@ -273,17 +277,17 @@ def test_a_damaged_entry_is_not_a_miss(make_index: MakeIndex) -> None:
 
 
 HOSTILE = [
-    b"GET /lookup?digest=%00 HTTP/1.1\r\nHost: x\r\n\r\n",
-    b"GET /lookup?url=%0d%0aX:1&digest=%0d%0a HTTP/1.1\r\nHost: x\r\n\r\n",
-    b"GET /lookup?digest=\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
-    b"GET /lookup?url=" + b"u" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET /lookup?digest=%00 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"GET /lookup?url=%0d%0aX:1&digest=%0d%0a HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"GET /lookup?digest=\xff\xfe HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"GET /lookup?url=" + b"u" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
     b"GET /\r\nX HTTP/9\r\n\r\n",
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + os.urandom(64),
-    b"POST /lookup HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n"
+    b"POST /lookup HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n"
     b"Content-Type: application/json\r\n\r\n{",
-    b"POST /lookup HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
+    b"POST /lookup HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
     b"Content-Type: application/json\r\n\r\nzz\r\n",
-    b"POST /lookup HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n"
+    b"POST /lookup HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\n"
     b"Content-Length: 20\r\n\r\n\xff\xfe\x00\n{}\n",
 ]
 
@@ -301,7 +305,7 @@ def test_hostile_bytes_harm_nobody(make_index: MakeIndex) -> None:
 
 
 def test_slow_bodies_and_idle_connections_hold_nobody_up(make_index: MakeIndex) -> None:
-    head = b"POST /lookup HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = b"POST /lookup HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     with serving(make_index([capture(1, PAGE)]), "--workers", "1") as server:
         where = ("127.0.0.1", server.port)
         slow = [socket.create_connection(where, DEADLINE) for _ in range(300)]
@@ -321,15 +325,14 @@ def test_json_lines_are_answered_while_they_come(make_index: MakeIndex) -> None:
         socket.create_connection(("127.0.0.1", server.port), DEADLINE) as stream,
     ):
         stream.sendall(
-            b"POST /lookup HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
-            b"Content-Type: application/x-ndjson\r\n\r\n"
+            b"POST /lookup HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n"
+            b"Content-Type: application/x-ndjson\r\n\r\n" % (len(lines) * 3)
         )
         with stream.makefile("rb") as answer:
             for _ in range(3):
-                stream.sendall(b"%x\r\n%b\r\n" % (len(lines), lines))
+                stream.sendall(lines)
                 for _ in range(100):  # though the body has not ended
                     await_line(answer, b'"duplicate":true')
-            stream.sendall(b"0\r\n\r\n")
 
 
 # What a request may be about when it is about something that there is.

@@ -32,6 +32,13 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 @click.option("--engine", type=any_engine, default="", metavar="ADDRESS", help=ENGINE_HELP)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
+    "--host-name",
+    "host_names",
+    multiple=True,
+    metavar="NAME",
+    help="A name under which clients ask this server (Host); repeatable. Addresses need none.",
+)
+@click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=8484,
@@ -143,6 +150,7 @@ def command(index: Path | None, engine: str, as_json: bool, **chosen: Any) -> in
 
     for_all = chosen.pop("for_all")
     chosen["guarded"] = chosen["host"] not in _LOOPBACK and not for_all
+    chosen["host_names"] = _host_names(chosen["host_names"])
     chosen["tls"] = _tls(chosen)
     configure(chosen["log_format"])
     _check_door(where, chosen["host"], for_all, tell, chosen)
@@ -151,6 +159,16 @@ def command(index: Path | None, engine: str, as_json: bool, **chosen: Any) -> in
     serve(Config(where, **chosen), ready)
     tell("stopped")
     return 0
+
+
+def _host_names(given: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of this server; raises `BadInput` for what is none."""
+    from server.request_head import host_name
+
+    try:
+        return tuple(map(host_name, given))
+    except ValueError as error:
+        raise BadInput(f"--host-name: {error}") from error
 
 
 def _tls(chosen: dict[str, Any]) -> Tls | None:

@@ -17,6 +17,7 @@ from dedupindex.policy import NO_POLICY, Policy, rules_of
 
 LONGEST_NAME = 200  # characters
 _NAME = re.compile(r"[!-.0-~]+")  # what fits into a path, a header and a log line
+_STEPS = (".", "..")  # which clients resolve before they send a path
 
 
 class State(Enum):
@@ -93,6 +94,8 @@ class Claim(NamedTuple):
 
 def check_name(name: str, what: str = "crawl") -> str:
     """`name` if crawls may be called so; raises `BadInput`."""
+    if name in _STEPS:
+        raise BadInput(f"a {what} cannot be called {name!r}: in a path that is no name but a step")
     if not _NAME.fullmatch(name) or len(name) > LONGEST_NAME:
         raise BadInput(
             f"a {what}'s name has 1 to {LONGEST_NAME} printable ASCII characters, no space and no "

@@ -1,0 +1,122 @@
+"""What the head of a request must say before anything is done for it.
+
+Which server it means: a web page can make its own name point to this machine (DNS rebinding) and
+then read what a server without tokens answers. It cannot change the Host that the browser sends, so
+names that this server was not given are refused. No DNS answer changes an IP address, so every
+address is taken.
+
+Where its body ends: Granian hands a body in chunks that breaks off to us as if it had ended well.
+Only a Content-Length tells the two apart, so a body must have one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from ipaddress import IPv6Address, ip_address
+from typing import Any
+
+from dedupindex.tables import printable
+from server.logs import LOGGER
+from server.metrics import Metrics
+from server.replies import Reply, RequestError, failure
+
+LOOPBACK = "localhost"
+ANY_NAME = "*"
+_KEPT = 100  # spellings of accepted hosts that are remembered
+_LOGGED = 20  # refused hosts that are logged, each once
+_SHOWN = 100  # characters of a host in a message
+_WITHOUT_BODY = ("GET", "HEAD")
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._~-]+))(?::[0-9]*)?")
+_NAME = re.compile(r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
+
+
+def host_name(text: str) -> str:
+    """A name in the form in which `RequestHead` compares it; raises `ValueError`."""
+    name = text.strip().lower().removesuffix(".")
+    if name != ANY_NAME and not _NAME.fullmatch(name):
+        raise ValueError(f"{text!r} is no name of a host: give it without scheme, port and path")
+    return name
+
+
+class RequestHead:
+    """Checks heads of requests, in any number of threads."""
+
+    def __init__(self, names: Iterable[str], metrics: Metrics) -> None:
+        """`names`: what this server is called beside its addresses; `*` takes every name."""
+        self._names = frozenset((LOOPBACK, *names))
+        self._metrics = metrics
+        self._logged: set[str] = set()
+        self.accepted: set[str] = set()
+        """Values of Host that were accepted before: the quick way looks only here."""
+
+    def plain(self, environ: dict[str, Any]) -> bool:
+        """Whether a request without a body can be answered without looking closer."""
+        return (
+            environ.get("HTTP_HOST") in self.accepted
+            and "CONTENT_LENGTH" not in environ
+            and "HTTP_TRANSFER_ENCODING" not in environ
+        )
+
+    def refusal(self, environ: dict[str, Any]) -> Reply | None:
+        """The answer to a request that must not be answered otherwise, else None."""
+        try:
+            self._check_host(environ)
+            _check_body(environ)
+        except RequestError as error:
+            self._metrics.error(error.reason)
+            return failure(error)
+        return None
+
+    def _check_host(self, environ: dict[str, Any]) -> None:
+        host: str = environ.get("HTTP_HOST", "")
+        if host in self.accepted:
+            return
+        if not host and environ.get("SERVER_PROTOCOL") != "HTTP/1.1":
+            return  # HTTP/1.0 has no Host, and no browser speaks it
+        if not host or "," in host:  # Granian joins several headers with commas
+            raise RequestError("bad_request", "a request of HTTP/1.1 has one Host, and no more")
+        if not self._accepts(host):
+            shown = printable(host[:_SHOWN])
+            message = (
+                f"{shown!r} is no name of this server: ask it by its IP address, or start it with "
+                "--host-name and the name"
+            )
+            self._log(shown, message)
+            raise RequestError("wrong_host", message)
+        if len(self.accepted) < _KEPT and len(host) <= _SHOWN:
+            self.accepted.add(host)
+
+    def _accepts(self, host: str) -> bool:
+        match = _HOST.fullmatch(host)
+        if match is None:
+            return False
+        literal, name = match[1], match[2] or ""
+        if literal:
+            return _is_address(literal, IPv6Address)
+        name = name.lower().removesuffix(".")
+        return ANY_NAME in self._names or name in self._names or _is_address(name)
+
+    def _log(self, shown: str, message: str) -> None:
+        if shown not in self._logged and len(self._logged) < _LOGGED:
+            self._logged.add(shown)
+            LOGGER.warning("refused: %s", message)
+
+
+def _is_address(text: str, kind: type = object) -> bool:
+    try:
+        return isinstance(ip_address(text), kind)
+    except ValueError:
+        return False
+
+
+def _check_body(environ: dict[str, Any]) -> None:
+    if "HTTP_TRANSFER_ENCODING" in environ:
+        raise RequestError(
+            "length_required",
+            "send the body with its Content-Length and without Transfer-Encoding: of chunks this "
+            "server cannot tell whether they broke off; send long JSON lines in several requests",
+        )
+    length = environ.get("CONTENT_LENGTH", "0")
+    if environ["REQUEST_METHOD"] in _WITHOUT_BODY and length != "0":
+        raise RequestError("bad_request", f"{environ['REQUEST_METHOD']} takes no body")

@@ -1,0 +1,281 @@
+"""Requests that break off at any byte, and bodies that do not end as HTTP says, change nothing."""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import lmdb
+import pytest
+
+from tests.captures import capture, sha1
+from tests.conftest import MakeIndex
+from tests.test_crawls_live import report, send
+from tests.test_server_live import DEADLINE, SHIPPED, Running, serving, until
+
+TOKEN = "0123456789abcdef0123456789abcdef"
+FORM = "application/x-www-form-urlencoded"
+JSON = "application/json"
+LINES = "application/x-ndjson"
+OURS = "Sec-Fetch-Site: same-origin\r\n"  # what a browser says of a form of our own pages
+LOOKUPS = 2  # of crawl a before an attack
+CUTS = 12  # of each request, beside those that are always tried
+
+
+class Sent(NamedTuple):
+    """A request with a body, and what a whole one is answered."""
+
+    method: str
+    path: str
+    type: str
+    body: bytes
+    status: int = 200
+    more: str = ""
+
+    def head(self, framing: str, protocol: str = "HTTP/1.1") -> bytes:
+        """The head of the request; `framing` is its last line."""
+        return (
+            f"{self.method} {self.path} {protocol}\r\nHost: localhost\r\n{self.more}"
+            f"Content-Type: {self.type}\r\nConnection: close\r\n{framing}\r\n\r\n"
+        ).encode()
+
+    def whole(self) -> bytes:
+        return self.head(f"Content-Length: {len(self.body)}") + self.body
+
+    def chunked(self) -> bytes:
+        """The same in two chunks."""
+        half = len(self.body) // 2
+        chunks = b"".join(
+            b"%x\r\n%b\r\n" % (len(part), part)
+            for part in (self.body[:half], self.body[half:])
+            if part
+        )
+        return self.head("Transfer-Encoding: chunked") + chunks + b"0\r\n\r\n"
+
+
+def of_json(method: str, path: str, content: object, status: int = 200) -> Sent:
+    return Sent(method, path, JSON, json.dumps(content).encode(), status)
+
+
+def lines(path: str, *contents: object) -> Sent:
+    return Sent("POST", path, LINES, b"".join(json.dumps(c).encode() + b"\n" for c in contents))
+
+
+RECORD = {"id": str(sha1(8)), "uri": "http://example.com/8", "date": "20261120091417"}
+BOUNDARY = "multipart/form-data; boundary=b"
+SPELLED = str(sha1(5)).removeprefix("sha1:")
+CDX_LINE = f"com,example)/ 20261120091417 http://example.com/ image/png 200 {SPELLED} 9"
+UPLOAD = (
+    '--b\r\nContent-Disposition: form-data; name="crawl"; filename="a.cdx"\r\n\r\n'
+    f" CDX N b a m s k S\n{CDX_LINE}\n\r\n--b--\r\n"
+)
+KNOWN = {"digest": str(sha1(90)), "url": "http://example.com/90"}
+
+# In this order whole requests do what they say; before, none of them has done anything.
+REQUESTS = {
+    "begin": of_json("POST", "/crawls", {"name": "new"}),
+    "begin by form": Sent("POST", "/crawls", FORM, b"name=form&seen_by=all"),
+    "capture": of_json("POST", "/captures?crawl=a", report(1)),
+    "captures": of_json("POST", "/captures?crawl=a", {"captures": [report(2), report(3)]}),
+    "capture by form": Sent(
+        "POST", "/captures?crawl=a", FORM,
+        b"digest=%b&url=http://example.com/4&date=2026-11-20T09:14:17Z&status=200&mime=image/png"
+        % str(sha1(4)).encode(),
+    ),
+    "capture lines": lines("/captures?crawl=a", report(5), report(6), report(7)),
+    "claim": of_json("POST", "/claims", {"crawl": "a", "digest": str(sha1(10)), "lease": 600}),
+    "claims": of_json(
+        "POST", "/claims", {"crawl": "a", "claims": [{"digest": str(sha1(n))} for n in (11, 12)]}
+    ),
+    "claim back": of_json("DELETE", "/claims", {"digest": str(sha1(20)), "token": TOKEN}),
+    "counts": of_json("POST", "/crawls/a/counts", {"not_looked_up": 3, "who": "me"}),
+    "counts by form": Sent("POST", "/crawls/a/counts", FORM, b"not_reported=12345"),
+    "lookups": of_json("POST", "/lookup?crawl=a", {"lookups": [KNOWN, KNOWN]}),
+    "lookup lines": lines("/lookup?crawl=a", KNOWN, KNOWN, KNOWN),
+    "records": of_json("POST", "/api/records", [RECORD], 201),
+    "records too": of_json("POST", "/api/records/", [{**RECORD, "uri": "http://a.example/"}], 201),
+    "sign in": Sent("POST", "/pages/sign-in", FORM, b"token=x&next=/pages/crawls", 303, OURS),
+    "sign out": Sent("POST", "/pages/sign-out", FORM, b"all=of+it", 303, OURS),
+    "what if": Sent("POST", "/pages/what-if", BOUNDARY, UPLOAD.encode(), 200, OURS),
+    "commit": of_json("POST", "/crawls/a/commit", {"exit": "finished"}),
+    "commit by form": Sent("POST", "/crawls/b/commit", FORM, b"exit=all+of+it"),
+    "cancel": of_json("POST", "/crawls/c/cancel", {"exit": "not wanted"}),
+    "drop": Sent("DELETE", "/crawls/d", JSON, b"{        }"),
+    "delete": of_json("DELETE", "/captures", {**KNOWN, "force": True}),
+}  # fmt: skip
+
+BAD_CHUNKS = (  # what stands in the place of all chunks
+    b"", b"zz\r\n", b"-1\r\n{}\r\n0\r\n\r\n", b"2\r\n{}\r\n", b"2\r\n{}\r\n0\r\n",
+    b"2\r\n{}\r\n0\r\nx\r\n",
+    b"2\r\n{}\r\nx\r\n\r\n", b"5\r\n{}\r\n0\r\n\r\n", b"1\r\n{}\r\n0\r\n\r\n", b"2\n{}\n0\n\n",
+    b"\r\n",
+    b"ffffffffffffffff\r\n{}\r\n", b"10000000000000002\r\n{}\r\n0\r\n\r\n",
+    b"0x2\r\n{}\r\n0\r\n\r\n",
+    b"2;a\r\n{}\r\n0\r\n", b"0\r\n", b"0\r\nTrailer: x\r\n",
+)  # fmt: skip
+BAD_FRAMING = (
+    "Content-Length: -1", "Content-Length: +2", "Content-Length: 2, 3", "Content-Length: 0x2",
+    "Content-Length: 99999999999999999999999", "Content-Length: two", "Content-Length: 3",
+    "Content-Length: 2\r\nContent-Length: 3", "Content-Length: 2\r\nTransfer-Encoding: chunked",
+    "Transfer-Encoding: gzip", "Transfer-Encoding: identity", "Transfer-Encoding: chunked, gzip",
+    "Transfer-Encoding: gzip, chunked", "Transfer-Encoding: xchunked",
+    "Transfer-Encoding:\tchunked",
+    "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked", "Transfer-Encoding: CHUNKED",
+    "Transfer_Encoding: chunked", "Transfer-Encoding: \xff",
+)  # fmt: skip
+
+
+def held(index: Path) -> dict[bytes, dict[bytes, list[bytes]]]:
+    """All that the crawls' file holds, by its databases."""
+    with (
+        closing(
+            lmdb.open(str(index / "crawls.mdb"), subdir=False, readonly=True, max_dbs=30)
+        ) as file,
+        file.begin() as reading,
+    ):
+        found: dict[bytes, dict[bytes, list[bytes]]] = {}
+        for name in list(reading.cursor().iternext(values=False)):
+            rows = found.setdefault(bytes(name), {})
+            with suppress(lmdb.Error):
+                base = file.open_db(bytes(name), txn=reading, create=False)
+                for key, value in reading.cursor(base).iternext():
+                    rows.setdefault(bytes(key), []).append(bytes(value))
+        return found
+
+
+def answer(port: int, data: bytes, *, cut: bool = False, reset: bool = False) -> int:
+    """The status that comes back to bytes, 0 for none.
+
+    With `cut` it is said that nothing follows; with `reset` the connection is gone at once.
+    """
+    with socket.create_connection(("127.0.0.1", port), DEADLINE) as stream, suppress(OSError):
+        stream.sendall(data)
+        if reset:
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            return 0
+        if cut:
+            stream.shutdown(socket.SHUT_WR)
+        with stream.makefile("rb") as told:
+            line = told.readline()
+            told.read()
+            return int(line.split()[1]) if line else 0
+    return 0
+
+
+def counted(running: Running, name: str) -> bool:
+    """Whether statistics say what a crawl stored and looked up before an attack."""
+    report = send(running.port, "GET", f"/crawls/{name}/report")
+    return bool(report["stored"] == 1 and report["lookups"] == (LOOKUPS if name == "a" else 0))
+
+
+@pytest.fixture
+def server(make_index: MakeIndex) -> Iterator[tuple[Running, Path]]:
+    """A server with crawls that are open, have captures and hold a claim."""
+    index = make_index([capture(90, b"http://example.com/90")])
+    with serving(index, "--workers", "2", command=SHIPPED) as running:
+        for number, name in enumerate("abcd", 30):
+            send(running.port, "POST", "/crawls", {"name": name})
+            send(running.port, "POST", f"/captures?crawl={name}", report(number))
+        claim = {"crawl": "a", "digest": str(sha1(20)), "lease": 600, "token": TOKEN}
+        assert send(running.port, "POST", "/claims", claim)["claimed"]
+        send(running.port, "POST", "/lookup?crawl=a", {"lookups": [KNOWN]})
+        for name in "abcd":  # statistics are written a little later
+            assert until(partial(counted, running, name))
+        yield running, index
+
+
+def cuts(data: bytes, chance: Random, effort: int) -> list[int]:
+    """Where a request breaks off: everywhere, if there is the time."""
+    if effort >= 100:
+        return list(range(1, len(data)))
+    end = data.index(b"\r\n\r\n") + 4
+    always = {end - 1, end, end + 1, len(data) - 2, len(data) - 1}
+    return sorted(always | set(chance.sample(range(1, len(data)), CUTS * effort)))
+
+
+def test_what_breaks_off_changes_nothing(
+    server: tuple[Running, Path], chance: Random, effort: int
+) -> None:
+    running, index = server
+    before = held(index)
+    port = running.port
+    for name, request in REQUESTS.items():
+        for data in (request.whole(), request.chunked()):
+            for at in cuts(data, chance, effort):
+                status = answer(port, data[:at], cut=True)
+                assert status == 0 or status >= 400, (name, data[:at])
+                if chance.random() < 0.2:
+                    answer(port, data[:at], reset=True)
+        assert answer(port, request.chunked()) == 411, name
+        assert held(index) == before, name
+    running.process.terminate()
+    assert running.process.wait(DEADLINE) == 0  # what was still going on has ended
+    assert held(index) == before
+    assert "Traceback" not in running.log.read_text()
+
+
+def test_a_body_ends_as_http_says_or_is_refused(server: tuple[Running, Path]) -> None:
+    running, index = server
+    before = held(index)
+    bodies = [request._replace(body=b"{}") for request in REQUESTS.values()]
+    for request in bodies:
+        head = request.head("Transfer-Encoding: chunked")
+        for chunks in BAD_CHUNKS:
+            status = answer(running.port, head + chunks, cut=True)
+            assert status == 0 or status >= 400, head + chunks
+        for framing in BAD_FRAMING:
+            for protocol in ("HTTP/1.1", "HTTP/1.0"):
+                status = answer(running.port, request.head(framing, protocol) + b"{}", cut=True)
+                assert status == 0 or status >= 400, (framing, protocol, request)
+    assert held(index) == before
+    for path in ("/lookup?crawl=a&digest=" + str(sha1(90)), "/crawls", "/", "/healthz", "/cdx"):
+        request = Sent("GET", path, JSON, b"{}")
+        for data in (request.whole(), request.chunked()):
+            assert answer(running.port, data) in (400, 411), data
+        assert answer(running.port, request.whole()[:-1], cut=True) in (0, 400)
+    assert send(running.port, "GET", "/crawls/a")["lookups"] == LOOKUPS
+
+
+def test_whole_requests_do_what_they_say(server: tuple[Running, Path]) -> None:
+    """Otherwise that cut ones do nothing would say nothing."""
+    running, index = server
+    for name, request in REQUESTS.items():
+        before = held(index)
+        assert answer(running.port, request.whole()) == request.status, name
+        if request.path.startswith(("/pages", "/lookup")):
+            continue
+        if name == "delete":
+            assert not send(running.port, "GET", f"/lookup?digest={KNOWN['digest']}")["duplicate"]
+        else:
+            assert held(index) != before, name
+
+
+@pytest.mark.parametrize("path", ["/captures?crawl=a", "/lookup?crawl=a"])
+def test_lines_that_break_off_after_many(server: tuple[Running, Path], path: str) -> None:
+    """All of a body of JSON lines that is no larger than a JSON body may be, or nothing."""
+    running, index = server
+    before = held(index)
+    items = [
+        report(number)
+        if "captures" in path
+        else {"digest": str(sha1(number)), "url": "http://b" * 20}
+        for number in range(100, 1600)
+    ]
+    whole = lines(path, *items).whole()
+    status = answer(running.port, whole[:-1], cut=True)
+    if "captures" in path:
+        assert len(whole) > 1 << 17 and status in (0, 400)
+        assert held(index) == before
+    else:  # what was answered is counted; that the rest did not come is said in the last line
+        text = running.raw(whole[:-1])
+        assert b"bytes early" in text.rpartition(b'{"error"')[2]
+    assert answer(running.port, whole) == 200
+    if "captures" in path:
+        assert send(running.port, "GET", "/crawls/a")["captures"] == 1501
