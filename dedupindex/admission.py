@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from dedupindex.cache import Cache
 from dedupindex.capture import Capture, Evidence, Revisit, Rows
 from dedupindex.digest import CANONICAL, EMPTY, Digest
 from dedupindex.errors import BadInput
 
-_VERDICTS_KEPT = 10_000
 _EMPTY = frozenset(digest.raw for digest in EMPTY)
 _PLAIN = bytes(range(0x20, 0x7F))  # what any URL may hold
 _NOT_WHOLE = {204: "empty", 205: "empty", 206: "partial", 304: "empty"}  # whatever is allowed
@@ -35,7 +35,7 @@ def make_judge(*, mime: str, whitelist: bool, status: str, min_size: int) -> Jud
     """
     matches = _compile(mime or "(?!)").match  # no expression matches nothing
     allowed = statuses(status)
-    verdicts: dict[tuple[int, bytes], str] = {}
+    verdicts = Cache[tuple[int, bytes], str]()
 
     def verdict(capture: Capture) -> str:
         """The verdict on status and media type, which few captures differ in."""
@@ -48,9 +48,7 @@ def make_judge(*, mime: str, whitelist: bool, status: str, min_size: int) -> Jud
         if found is not whitelist and not (named and not capture.mime):
             return "mime"
         if not named:
-            if len(verdicts) >= _VERDICTS_KEPT:
-                verdicts.clear()
-            verdicts[capture.status, capture.mime] = ""
+            verdicts.keep((capture.status, capture.mime), "")
         return ""
 
     def judge(capture: Capture) -> str:

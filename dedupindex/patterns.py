@@ -16,6 +16,11 @@ LONGEST_SEARCHED = 500  # the same of an expression with two repeats, whose time
 _REPEATS = 2  # *, +, ? and {}, which each may multiply its time
 
 
+def footprint(text: str) -> int:
+    """Bytes of memory that an expression takes when it is compiled, at most about."""
+    return 1000 + 40 * len(text)
+
+
 class Bounded:
     """An expression for a whole text of at most `longest` characters."""
 

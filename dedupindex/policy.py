@@ -14,18 +14,19 @@ without conditions matches everything, and one that says nothing lets everything
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from fnmatch import fnmatchcase
-from functools import lru_cache
+from fnmatch import translate
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from dedupindex.cache import MEGABYTE, Cache
 from dedupindex.capture import Capture
 from dedupindex.conditions import parse_age
 from dedupindex.errors import BadInput
-from dedupindex.patterns import Bounded
+from dedupindex.patterns import Bounded, footprint
 from dedupindex.timestamps import seconds
 from dedupindex.urls import host_of
 
@@ -60,7 +61,7 @@ class Rule:
 
     def is_of(self, mime: str) -> bool:
         """Whether a media type meets the condition; one that is not known meets none."""
-        return not self.mime or (bool(mime) and fnmatchcase(mime, self.mime))
+        return not self.mime or (bool(mime) and _fits(mime, self.mime))
 
     def refusing(self) -> str:
         """The first word of the rule for which it may refuse a capture, "" if it never does."""
@@ -78,9 +79,20 @@ class Rule:
         return {name: value for name, value in asdict(self).items() if value != default[name]}
 
 
-@lru_cache(1000)
+_expressions = Cache[str, Bounded](4 * MEGABYTE)
+_patterns = Cache[str, Callable[[str], Any]](2 * MEGABYTE)
+
+
 def _expression(text: str) -> Bounded:
-    return Bounded(text)
+    return _expressions.get(text) or _expressions.keep(text, Bounded(text), footprint(text))
+
+
+def _fits(text: str, pattern: str) -> bool:
+    """As `fnmatch.fnmatchcase`, which remembers 32,768 patterns, however long."""
+    match = _patterns.get(pattern)
+    if match is None:
+        match = _patterns.keep(pattern, re.compile(translate(pattern)).match, footprint(pattern))
+    return match(text) is not None
 
 
 class Objection(NamedTuple):
@@ -151,7 +163,7 @@ class Applied:
         if rule.max_age is not None and now - seconds(capture.date) > rule.max_age:
             return Objection("max_age", f"a policy's max_age is {rule.max_age} s")
         if rule.originals_from and not any(
-            fnmatchcase(capture.crawl, name) for name in rule.originals_from
+            _fits(capture.crawl, name) for name in rule.originals_from
         ):
             names = ", ".join(rule.originals_from)
             return Objection("originals_from", f"a policy wants originals from {names}")

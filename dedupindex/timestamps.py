@@ -18,7 +18,8 @@ _DATE = re.compile(
     rb"(\d{4})-(\d\d)-(\d\d)T(?:[01]\d|2[0-3]):[0-5]\d:(?:[0-5]\d|60)(?:\.\d{1,9})?Z", re.ASCII
 )
 _DIGITS = re.compile(rb"\d{8}(?:[01]\d|2[0-3])[0-5]\d(?:[0-5]\d|60)")
-_KNOWN_DAYS: set[bytes] = set()  # days already found to be in the calendar; at most 3.6 million
+_KNOWN_DAYS: set[bytes] = set()  # days already found to be in the calendar
+_DAYS_KEPT = 20_000  # some fifty years
 
 
 def check_date(text: bytes) -> bytes:
@@ -86,6 +87,8 @@ def _check_day(day: bytes, text: bytes) -> None:
     except ValueError as error:
         raise BadDate(f"{error} in date {_show(text)}") from error
     if b"0001" < day[:4] < b"9999":  # the two placeholders that broken clocks write
+        if len(_KNOWN_DAYS) >= _DAYS_KEPT:
+            _KNOWN_DAYS.clear()
         _KNOWN_DAYS.add(day)
         return
     raise BadDate(f"no crawl was made in year {day[:4].decode()}: {_show(text)}")

@@ -14,6 +14,8 @@ from __future__ import annotations
 import re
 import socket
 
+from dedupindex.cache import MEGABYTE, Cache
+
 CANONICALISER = "surt-0.3.1"
 """Name and version of the rules; an index remembers it and refuses to be mixed."""
 
@@ -33,8 +35,7 @@ _SITE = re.compile(rb"https?://(?:www\d*\.)?+((?:[a-z0-9-]+\.)+[a-z][a-z0-9-]*)"
 _SESSION = re.compile(rb"sid=|sessionid|cfid=")  # what surt strips from queries contains one
 _DIGITS_ONLY = re.compile(rb"[0-9.]+")
 _AUTHORITY = re.compile(rb"[^:]*://([^/?#]*)")
-_SITES_KEPT = 65536
-_sites: dict[bytes, bytes] = {}  # scheme and host -> the host's part of the key
+_sites = Cache[bytes, bytes](8 * MEGABYTE)  # scheme and host -> the host's part of the key
 
 
 def urlkey(url: bytes) -> bytes:
@@ -78,12 +79,9 @@ def _surt_site(site: bytes) -> bytes | None:
     match = _SITE.fullmatch(site)
     if match is None:
         return None
-    if len(_sites) >= _SITES_KEPT:
-        _sites.clear()
     parts = match[1].split(b".")
     parts.reverse()
-    key = _sites[site] = b",".join(parts) + b")"
-    return key
+    return _sites.keep(site, b",".join(parts) + b")")
 
 
 def _ordered(query: bytes) -> bytes:

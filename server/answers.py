@@ -27,7 +27,9 @@ from dedupindex.asking import (
     of_query_string,
     query_of,
 )
+from dedupindex.cache import Cache
 from dedupindex.capture import Uncommitted, spelled_alike
+from dedupindex.crawls.counting import SHORT
 from dedupindex.digest import parse_spelled
 from dedupindex.errors import BadQuery
 from dedupindex.index.answer_bytes import NONE, sought
@@ -58,7 +60,6 @@ _BASES = {
     for name in NAMES + NEWER_NAMES
 }
 _STRATEGIES = {base: name.removeprefix("strategy=") for name, base in reversed(_BASES.items())}
-_ACCEPTS_KEPT = 1000
 
 Environ = dict[str, Any]
 
@@ -73,7 +74,8 @@ class Lookups:
         self._access, self._private = access, access.private
         self._bodies, self._batch = bodies, Batch(live, metrics, config)
         self._counting = live.crawls.counting
-        self._accepts: dict[str, bool] = {"*/*": False, "application/json": False}
+        self._note_short = self._counting.note_short
+        self._accepts = Cache[str, bool]()
 
     def respond(self, environ: Environ) -> Reply:
         """The answer to GET or POST /lookup; never raises."""
@@ -107,7 +109,11 @@ class Lookups:
                     if body is not None:
                         if asker:
                             strategy, taken = _STRATEGIES[base], perf_counter_ns() - started
-                            self._counting.note((asker, strategy, url, body, -1, taken))
+                            noted = asker, strategy, url, body, -1, taken
+                            if len(url) + len(body) < SHORT:
+                                self._note_short(noted)
+                            else:
+                                self._counting.note(noted)
                         self._metrics.lookup(base + (MISS if body is NONE else HIT), started)
                         return OK, JSON, body
             return self._one(opened, environ, as_text, started)
@@ -156,8 +162,7 @@ class Lookups:
         if wanted is None:
             types = parse_accept_header(accept, MIMEAccept)
             wanted = types.quality("text/plain") > types.quality("application/json")
-            if len(self._accepts) < _ACCEPTS_KEPT:
-                self._accepts[accept] = wanted
+            self._accepts.keep(accept, wanted)
         return wanted
 
     def _post(self, environ: Environ, text: str) -> Reply:

@@ -17,7 +17,7 @@ from werkzeug.http import parse_cookie
 
 from dedupindex import lookup
 from dedupindex.capture import Capture, Covers
-from dedupindex.crawls.counting import Other, Outcome
+from dedupindex.crawls.counting import Hit, Other, Outcome
 from dedupindex.digest import EMPTY
 from dedupindex.index.identity import Settings
 from dedupindex.index.protocol import Finder
@@ -89,7 +89,8 @@ class Cdx:
         strategy = _STRATEGIES[query.match].value
         outcome: Outcome = Other.LISTED if captures else None
         if captures and query.digest() is not None:
-            outcome = lookup.match_of(query.url, captures[0].url).value, captures[0]
+            match = lookup.match_of(query.url, captures[0].url)
+            outcome = Hit.of(match.value, captures[0])
         self._live.crawls.counting.note((query.crawl, strategy, query.url, outcome, -1, taken))
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import lru_cache
 from typing import NamedTuple
 
+from dedupindex.cache import MEGABYTE, Cache
 from dedupindex.digest import Digest
 from dedupindex.errors import BadDigest, BadQuery
-from dedupindex.patterns import LONGEST_MATCHED, Bounded
+from dedupindex.patterns import LONGEST_MATCHED, Bounded, footprint
 
 FIELDS = (
     "urlkey", "timestamp", "original", "mimetype", "statuscode", "digest",
@@ -39,9 +39,16 @@ class Filter(NamedTuple):
     steps: Callable[[int], int] | None = None  # that `matches` may take for so many characters
 
 
-@lru_cache(1000)
+_filters = Cache[str, Filter](2 * MEGABYTE)
+
+
 def filter_of(text: str) -> Filter:
     """One that a query has; raises `BadQuery`."""
+    found = _filters.get(text)
+    return found or _filters.keep(text, _filter_of(text), footprint(text))
+
+
+def _filter_of(text: str) -> Filter:
     if len(text) > _LONGEST:
         raise BadQuery(f"a filter has at most {_LONGEST} characters")
     negated = text.startswith("!")

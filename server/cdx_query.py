@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
@@ -14,6 +13,7 @@ from dedupindex.timestamps import check_digits, date_of_digits, seconds
 from server.cdx_filters import ALIASES, FIELDS, FILTERS, Filter, filter_of
 
 MOST = 10_000  # lines of an answer
+MOST_FIELDS = 50  # of a line
 OUTPUTS = ("text", "json", "jsondict", "cdxj")
 SORTS = ("default", "reverse", "closest")
 MATCHES = ("exact", "canonical")
@@ -207,9 +207,10 @@ def _match(given: dict[str, bytes]) -> str:
     return _one_of(given, "matchType", MATCHES, "exact")
 
 
-@lru_cache(1000)
 def _fields(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(",")) if text else ()
+    names = tuple(name.strip() for name in text.split(",", MOST_FIELDS)) if text else ()
+    if len(names) > MOST_FIELDS:
+        raise BadQuery(f"a query names at most {MOST_FIELDS} fields")
     for name in names:
         if ALIASES.get(name, name) not in FIELDS:
             raise BadQuery(f"there is no field {name[:64]!r}; there are {', '.join(FIELDS)}")

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from urllib.parse import parse_qs
 
 from dedupindex.crawls import counting
-from dedupindex.crawls.counting import Missed, Noted, Other, Outcome
+from dedupindex.crawls.counting import Hit, Missed, Noted, Other, Outcome
+from dedupindex.crawls.crawl import LONGEST_NAME
+from dedupindex.crawls.rows import LONGEST
 from dedupindex.lookup import Answer, Query, Strategy
 from server.replies import RequestError
 
@@ -25,7 +27,7 @@ class Counting(counting.Counting):
         name = given.get("crawl", b"").decode("utf-8", "replace")
         if name:
             strategy = Strategy.DIGEST_ANY.value
-            self.note((name, strategy, given.get("url", b""), None, -1, taken))
+            self.note((name[:LONGEST_NAME], strategy, given.get("url", b""), None, -1, taken))
 
     def note_failure(self, error: Exception, query_string: str) -> None:
         """A lookup that ended with an error, if it says which crawl made it."""
@@ -40,12 +42,12 @@ class Counting(counting.Counting):
 
 def noted(query: Query, answer: Answer | None) -> tuple[str, str, bytes, Outcome, int]:
     """What is counted of an answer, but for the time that it took."""
-    outcome: Outcome = Missed(query.mime) if query.mime else None
+    outcome: Outcome = Missed(query.mime[:LONGEST]) if query.mime else None
     if answer is not None:
-        outcome = answer.match.value, answer.original
+        outcome = Hit.of(answer.match.value, answer.original)
     return query.crawl, query.strategy.value, query.url, outcome, query.size
 
 
 def failed(crawl: str, url: str | bytes = "") -> Noted:
     """A lookup that was answered by an error."""
-    return crawl[:200], "", url, Other.FAILED, -1, 0
+    return crawl[:LONGEST_NAME], "", url, Other.FAILED, -1, 0

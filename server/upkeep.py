@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from contextlib import suppress
 
 from dedupindex.crawls import upkeep
 from dedupindex.crawls.store import Store
@@ -47,23 +49,36 @@ class Upkeep:
 
     def once(self) -> None:
         """Merge what is committed, take away what is not needed any more."""
+        with suppress(DedupError):
+            self._live.opened().engine.forget_dead_readers()
         store = self._live.crawls.store()
         if store is None:
             return
+        store.forget_dead_readers()
         if store is not self._store:
             self._store, self._seen_merged = store, {}
         try:
             if upkeep.committed(store):
-                self._merge()
+                self._merge(store)
         finally:
-            store.forget_dead_readers()
             upkeep.sweep(store, time.time(), self._seen_merged)
 
-    def _merge(self) -> None:
+    def _merge(self, store: Store) -> None:
         command = [sys.executable, "-m", "dedupindex", "index", "--merge", str(self._live.index)]
         path = os.pathsep.join(filter(None, sys.path))
-        done = subprocess.run(
-            command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, check=False
-        )
-        if done.returncode not in (0, IndexBusy.exit_status):  # busy: there is time
-            raise DedupError(done.stderr.decode("utf-8", "replace").strip()[-500:])
+        environment = {**os.environ, "PYTHONPATH": path}
+        with (
+            tempfile.TemporaryFile() as said,
+            subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=said, stderr=said
+            ) as merging,
+        ):
+            while True:  # a merge may take hours, in which crawls go on writing
+                with suppress(subprocess.TimeoutExpired):
+                    status = merging.wait(EVERY)
+                    break
+                store.forget_dead_readers()
+            said.seek(0)
+            text = said.read().decode("utf-8", "replace").strip()
+        if status not in (0, IndexBusy.exit_status):  # busy: there is time
+            raise DedupError(text[-500:])

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedupindex.crawls import life, statistics, upkeep
-from dedupindex.crawls.counting import Counting, add_counted
+from dedupindex.crawls.counting import Counting, Hit, add_counted
 from dedupindex.crawls.lmdb_store import LmdbStore
 from dedupindex.crawls.rows import Row
 from dedupindex.index.identity import Settings
@@ -202,7 +202,7 @@ def many_hosts(web: Web) -> list[bytes]:
     counting = web.live.crawls.counting
     for number, host in enumerate(hosts):
         url = b"http://" + host + b"/" if host else b""
-        hit = ("exact_url", capture(1)._replace(size=number))
+        hit = Hit.of("exact_url", capture(1)._replace(size=number))
         counting.note_all([("a", "DIGEST_ANY", url, hit, -1, 1000)] * (number + 1))
     return hosts
 
@@ -285,7 +285,7 @@ def test_formats_say_the_same(web: Web, index: Path) -> None:
 
 def test_text_of_the_web_does_no_harm(web: Web) -> None:
     answers = [
-        ("exact_url", capture(1)._replace(mime=mime))
+        Hit.of("exact_url", capture(1)._replace(mime=mime))
         for mime in (HOSTILE.encode(), b"=cmd|' /C calc'!A0", b"+1", b"@x", b"\x1b[2J\n")
     ]
     for hit in answers:

@@ -18,7 +18,16 @@ from hypothesis import strategies as st
 from dedupindex.admission import make_judge
 from dedupindex.crawls import life, statistics
 from dedupindex.crawls.captures import add
-from dedupindex.crawls.counting import KEPT, Counting, Missed, Other, Outcome, add_counted, bound_of
+from dedupindex.crawls.counting import (
+    KEPT,
+    Counting,
+    Hit,
+    Missed,
+    Other,
+    Outcome,
+    add_counted,
+    bound_of,
+)
 from dedupindex.crawls.lmdb_store import LmdbStore
 from dedupindex.crawls.rows import MOST, Row
 from dedupindex.crawls.store import Store, make_store
@@ -62,7 +71,7 @@ class Looked(NamedTuple):
         outcome: Outcome = None
         if self.match in CLASSES and self.size % 2:
             held = capture(1)._replace(size=self.size, mime=self.mime)
-            outcome = (self.match, held)
+            outcome = Hit.of(self.match, held)
         elif self.match in CLASSES:
             size = None if self.size < 0 else self.size
             held = {"size": size, "mime": self.mime.decode() or None, "status": 200}
@@ -181,7 +190,7 @@ def check(store: Store, model: dict[tuple[str, str, bytes], Row]) -> None:
 
 
 def note(counting: Counting, host: bytes, crawl: str = "one", size: int = 10) -> None:
-    hit = ("exact_url", capture(1)._replace(size=size))
+    hit = Hit.of("exact_url", capture(1)._replace(size=size))
     counting.note((crawl, "DIGEST_ANY", b"http://" + host + b"/", hit, -1, 1000))
 
 

@@ -11,6 +11,7 @@ from hypothesis import settings as limits
 from hypothesis import strategies as st
 
 from dedupindex import urlkey as module
+from dedupindex.cache import Cache
 from dedupindex.urlkey import urlkey
 
 with warnings.catch_warnings():
@@ -158,8 +159,10 @@ def test_case_79_and_80_different_urls_share_a_key() -> None:
 
 
 def test_the_host_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_sites", {})  # other tests may have asked for the same hosts
-    monkeypatch.setattr(module, "_SITES_KEPT", 10)
+    monkeypatch.setattr(module, "_sites", Cache[bytes, bytes](3000))  # others may have asked, too
     for number in range(100):
         assert urlkey(b"http://h%d.example/" % number) == b"example,h%d)/" % number
-    assert len(module._sites) <= 10
+        long = b"h%d." % number + b"a." * 4000
+        reverse = b",".join(reversed(long.split(b".")[:-1]))
+        assert urlkey(b"http://%bexample/" % long) == b"example,%b)/" % reverse
+    assert 0 < module._sites.held <= 3000 and max(map(len, module._sites)) < 30

@@ -7,8 +7,8 @@ its own, and name it.
 from __future__ import annotations
 
 import threading
-from functools import lru_cache
 
+from dedupindex.cache import MEGABYTE, Cache
 from dedupindex.index.cassandra_places import key_of, number_in, place_in, put_number, put_place
 from dedupindex.index.cassandra_schema import Statements
 from dedupindex.index.cassandra_state import About
@@ -16,7 +16,7 @@ from dedupindex.index.cells import Place
 from dedupindex.index.cql import Session
 
 BLOCK = 64  # numbers; crawlers write to a few containers at once
-_KEPT = 50_000  # names
+_KEPT = 4 * MEGABYTE  # of memory, for names and for numbers
 
 
 class Files:
@@ -26,8 +26,17 @@ class Files:
         self._session, self._on = session, on
         self._free = range(0)
         self._busy = threading.Lock()
-        self.number_of = lru_cache(_KEPT)(self._number_of)
-        self.name_of = lru_cache(_KEPT)(self._name_of)
+        self._numbers = Cache[str, int](_KEPT)
+        self._names = Cache[int, str](_KEPT)
+
+    def number_of(self, name: str) -> int:
+        """The number of a container, given now if it has none."""
+        return self._numbers.get(name) or self._numbers.keep(name, self._number_of(name))
+
+    def name_of(self, number: int) -> str:
+        """The name of a container; raises `KeyError`."""
+        name = self._names.get(number)
+        return self._names.keep(number, self._name_of(number)) if name is None else name
 
     def _number_of(self, name: str) -> int:
         place = Place(name)

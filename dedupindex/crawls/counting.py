@@ -12,18 +12,20 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import repeat
 from typing import NamedTuple
 
 import orjson
 
 from dedupindex.capture import Capture
-from dedupindex.crawls.rows import BUCKETS, COLUMN, WIDTH, Kind, joined_times, key_of
+from dedupindex.crawls.crawl import LONGEST_NAME
+from dedupindex.crawls.rows import BUCKETS, COLUMN, LONGEST, WIDTH, Kind, joined_times, key_of
 from dedupindex.crawls.store import Writing
 from dedupindex.errors import UnknownCrawl
 from dedupindex.urls import host_of
 
-KEPT = 50_000  # sums of different headings, when they cannot be written; then hosts are left out
+KEPT = 20_000  # sums of different headings, when they cannot be written; then hosts are left out
+TIMES_KEPT = 2000  # crawls whose times are kept until they are written
+SHORT = 2000  # characters of a URL or an answer: a longer one is added up at once, not noted
 _AT_ONCE = 2000  # sums that are written in one transaction
 
 _LOOKUPS, _LISTED, _UNSIZED = COLUMN["lookups"], COLUMN["listed"], COLUMN["unsized"]
@@ -44,8 +46,23 @@ class Missed(NamedTuple):
     mime: bytes  # that the asker states
 
 
-Outcome = bytes | tuple[str, Capture] | Missed | Other | None
-"""A JSON answer; or a match class and the original; or neither; None: there is no original."""
+class Hit(NamedTuple):
+    """What is counted of an original."""
+
+    match: str  # class
+    size: int  # of its payload, -1 if it is not known
+    mime: bytes
+    status: int
+
+    @classmethod
+    def of(cls, match: str, original: Capture) -> Hit:
+        """Of an original, found with a match class."""
+        size = -1 if original.size_of_record else original.size
+        return cls(match, size, original.mime[:LONGEST], original.status)
+
+
+Outcome = bytes | Hit | Missed | Other | None
+"""A JSON answer; or an original; or neither; None: there is no original."""
 
 Noted = tuple[str, str, str | bytes, Outcome, int, int]
 """Crawl, strategy, URL, outcome, bytes that the asker states (-1: none), nanoseconds taken."""
@@ -68,16 +85,33 @@ class Counting:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._noted: deque[Noted] = deque()
-        self.note = self._noted.append  # atomic, unlike adding to a number
-        self.note_all = self._noted.extend
-        self._stored: deque[tuple[str, Capture]] = deque()
+        self.note_short = self._noted.append  # atomic, unlike adding to a number
+        self._stored: deque[tuple[str, bytes, bytes, int, int]] = deque()
         self._clock = clock
         self._sums = Counted()
         self._busy = threading.Lock()
 
+    def note(self, noted: Noted) -> None:
+        """Note a lookup. `note_short` does the same where URL and answer are known to be short."""
+        answer = noted[3]
+        if len(noted[2]) + (len(answer) if isinstance(answer, bytes) else 0) <= SHORT:
+            self.note_short(noted)
+            return
+        with self._busy:
+            now = int(self._clock())
+            self._add(noted, hour_of(now), now)
+
+    def note_all(self, several: Iterable[Noted]) -> None:
+        """Note lookups."""
+        for noted in several:
+            self.note(noted)
+
     def note_stored(self, crawl: str, captures: Iterable[Capture]) -> None:
         """Note captures that a crawl has reported, and that are new to it."""
-        self._stored.extend(zip(repeat(crawl), captures))
+        self._stored.extend(
+            (crawl, host_of(one.url)[:LONGEST], one.mime[:LONGEST], one.status, one.size)
+            for one in captures
+        )
 
     def gather(self) -> None:
         """Add up what was noted; often, so that it does not pile up."""
@@ -87,11 +121,10 @@ class Counting:
             for _ in range(len(self._noted)):
                 self._add(self._noted.popleft(), hour, now)
             for _ in range(len(self._stored)):
-                crawl, capture = self._stored.popleft()
-                host = host_of(capture.url)
-                row = self._row((crawl, hour, "", host, capture.mime, capture.status))
+                crawl, host, mime, status, size = self._stored.popleft()
+                row = self._row((crawl, hour, "", host, mime, status))
                 row[_STORED] += 1
-                row[_STORED + 1] += max(capture.size, 0)
+                row[_STORED + 1] += max(size, 0)
 
     def take(self) -> list[Counted]:
         """What was counted since this was called last, in parts for a transaction each."""
@@ -118,7 +151,8 @@ class Counting:
         crawl, strategy, url, outcome, stated, taken = noted
         column, size, mime, status = _meaning(outcome)
         host = host_of(url.encode("utf-8", "surrogateescape") if isinstance(url, str) else url)
-        row = self._row((crawl, hour, strategy, host, mime, status))
+        crawl = crawl[:LONGEST_NAME]
+        row = self._row((crawl, hour, strategy, host[:LONGEST], mime[:LONGEST], status))
         if column == _ERRORS:
             row[_ERRORS] += 1
             return
@@ -154,7 +188,9 @@ class Counting:
     def _times(self, crawl: str, now: int) -> list[int]:
         times = self._sums.times.get(crawl)
         if times is None:
-            times = self._sums.times[crawl] = [now, now, 0, *[0] * BUCKETS]
+            times = [now, now, 0, *[0] * BUCKETS]
+            if len(self._sums.times) < TIMES_KEPT:
+                self._sums.times[crawl] = times
         return times
 
 
@@ -207,9 +243,8 @@ def _meaning(outcome: Outcome) -> tuple[int, int, bytes, int]:
         return 0, -1, outcome.mime, 0
     if isinstance(outcome, Other):
         return _LISTED if outcome is Other.LISTED else _ERRORS, -1, b"", 0
-    match, capture = outcome
-    size = -1 if capture.size_of_record else capture.size
-    return COLUMN[match], size, capture.mime, capture.status
+    match, size, mime, status = outcome
+    return COLUMN[match], size, mime, status
 
 
 def _number(writing: Writing, name: str, numbers: dict[str, int]) -> int:

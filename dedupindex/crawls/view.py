@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from sys import getsizeof
 
+from dedupindex.cache import MEGABYTE, Cache
 from dedupindex.capture import Capture, Uncommitted
 from dedupindex.crawls.captures import Found, at_url, under
 from dedupindex.crawls.crawl import Crawl, Seen, State
@@ -15,7 +17,7 @@ from dedupindex.index.cells import Keys, canonical_prefix, digest_of_key, digest
 from dedupindex.index.protocol import Finder
 from dedupindex.urlkey import urlkey
 
-_ASKERS_KEPT = 1000
+_ASKERS_KEPT = 4 * MEGABYTE  # of memory, for what each asker sees
 PASSED = 10_000  # captures that the asker does not see, under one digest; beyond, no more is sought
 
 
@@ -38,6 +40,10 @@ class Visible:
                 or (crawl.state is State.OPEN and (crawl.seen is Seen.ALL or crawl.name == asker))
             )
         }
+
+    def size(self) -> int:
+        """Bytes of memory that it takes, beside the crawls."""
+        return getsizeof(self._crawls) + 200
 
     def get(self, number: int) -> Crawl | None:
         """The crawl of a number, None if the asker does not see it."""
@@ -138,7 +144,8 @@ class Known:
         self.by_name = {crawl.name: crawl for crawl in crawls}
         # Whether everybody sees captures of crawls: the index may not hold them yet.
         self.answering = bool(Visible(crawls))
-        self._visible: dict[tuple[str, tuple[str, ...]], Visible] = {}
+        self._visible = Cache[tuple[str, tuple[str, ...]], Visible](_ASKERS_KEPT)
+        self._namespaces = {crawl.namespace for crawl in crawls}
 
     def at(self, reading: Reading | None) -> Known:
         """What is known in a state of the crawls, read anew only if it has changed."""
@@ -158,10 +165,9 @@ class Known:
         if visible is None:
             if asker and asker not in self.by_name:
                 raise UnknownCrawl(f"there is no crawl {asker[:200]!r}; begin it with POST /crawls")
-            if len(self._visible) >= _ASKERS_KEPT:
-                self._visible.clear()
             visible = Visible(self._all, asker, namespaces)
-            self._visible[asker, namespaces] = visible
+            if self._namespaces.issuperset(namespaces):
+                self._visible.keep((asker, namespaces), visible, visible.size())
         return visible
 
 

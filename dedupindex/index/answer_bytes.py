@@ -17,6 +17,7 @@ import lmdb
 import orjson
 from isal.isal_zlib import crc32
 
+from dedupindex.cache import MEGABYTE, Cache
 from dedupindex.digest import EMPTY, FROM_BASE32, Digest, Spelling
 from dedupindex.errors import Damaged, IndexUnavailable
 from dedupindex.index.cells import (
@@ -65,7 +66,7 @@ _NOT_PLAIN = 0x40 | 0x80  # flags: extras follow; several entries
 _EVIDENCE = ("record", "row", "revisit")
 _MINUTE = 10_000  # minutes and seconds as digits: above them, a date has its day and hour
 _LAST_HOUR = 9999_12_31_23
-_KEPT = 100_000  # of each kind of text that is made once: hours, containers
+_SHAPES_KEPT = 4096  # of entries, by their flags, spelling and media type
 
 
 def sought(spelled: str) -> bytes | None:
@@ -100,8 +101,8 @@ class PlainAnswers:
         self._begin, self._captures, self._name_of = env.begin, captures, name_of
         self._keys = keys
         self._shapes: dict[int, _Shape] = {}
-        self._containers: dict[int, str] = {0: "null"}
-        self._hours: dict[int, str] = {}
+        self._containers = Cache[int, str](20 * MEGABYTE)
+        self._hours = Cache[int, str](4 * MEGABYTE)
         self._moments: dict[int, str] = {}  # there are 3,660
 
     def one(self, prefix: bytes, spelled: str, url: str, covers: int = 0) -> bytes | None:
@@ -147,6 +148,8 @@ class PlainAnswers:
         kind, high, low, size, far, near, container, mime = _HEAD.unpack_from(cell)
         shape = self._shapes.get(kind << 8 | mime)
         if shape is None:
+            if len(self._shapes) >= _SHAPES_KEPT:
+                self._shapes.clear()
             shape = self._shapes[kind << 8 | mime] = _shape(kind >> 8, kind & 255, mime)
         plain, url_at, uuid, letters, spelling, label, sizes, rest, end = shape
         own = kind >> 10 & 3
@@ -181,23 +184,16 @@ class PlainAnswers:
     def _hour(self, number: int) -> str:
         if number > _LAST_HOUR:
             raise ValueError("no date has more than 14 digits")
-        if len(self._hours) >= _KEPT:
-            self._hours.clear()
         text = f"{number:010}"
-        text = self._hours[number] = f"{text[:4]}-{text[4:6]}-{text[6:8]}T{text[8:]}"
-        return text
+        return self._hours.keep(number, f"{text[:4]}-{text[4:6]}-{text[6:8]}T{text[8:]}")
 
     def _container(self, number: int) -> str:
-        if len(self._containers) >= _KEPT:
-            self._containers.clear()
-            self._containers[0] = "null"
         try:
-            name = self._name_of(number).encode("utf-8", "surrogateescape")
+            name = self._name_of(number).encode("utf-8", "surrogateescape") if number else b""
         except Damaged as error:
             raise KeyError(number) from error  # asked the other way, it is said
         shown = orjson.dumps(name.decode("utf-8", "backslashreplace") or None)
-        text = self._containers[number] = shown.decode()
-        return text
+        return self._containers.keep(number, shown.decode())
 
 
 def _shape(flags: int, spelled: int, mime: int) -> _Shape:

@@ -15,6 +15,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from dedupindex.cache import Cache
 from dedupindex.errors import BadInput, IndexUnavailable
 from dedupindex.index.address import Address
 from dedupindex.index.cassandra_check import counted, problems
@@ -26,7 +27,7 @@ from dedupindex.index.cassandra_view import CassandraView
 from dedupindex.index.cells import NOWHERE, Place, sealed_text
 from dedupindex.index.cql import Session, Use, connect, write_all
 from dedupindex.index.identity import Identity, read_identity, unfinished
-from dedupindex.index.protocol import Load, numbers_of
+from dedupindex.index.protocol import PLACES_KEPT, Load, numbers_of
 from dedupindex.index.runs import merge_files, read_run
 from dedupindex.index.settle import Outcome, Rule
 
@@ -49,7 +50,7 @@ class CassandraEngine:
         self.identity = read_identity(index)
         self.address = Address.parse(self.identity.engine)
         self._on = Statements.of(self.address.keyspace)
-        self._places: dict[int, Place] = {}
+        self._places = Cache[int, Place](PLACES_KEPT)
         self._mark = ""
         self._session: Session | None = connect(self.address)
         try:
@@ -226,6 +227,9 @@ class CassandraEngine:
         about.remove("loading", state.written + 1)
         self.identity = replace(self.identity, generation=state.generation)
         self.identity.write(self.index)
+
+    def forget_dead_readers(self) -> None:
+        """See `protocol.Engine`; nothing is kept for readers here."""
 
     def check(self) -> list[str]:
         """Read everything back; see `protocol.Engine.check`."""

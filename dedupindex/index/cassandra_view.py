@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from types import TracebackType
 
+from dedupindex.cache import Cache
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
 from dedupindex.errors import IndexUnavailable, StrategyUnavailable
@@ -40,8 +41,6 @@ from dedupindex.index.protocol import Container, Counts
 from dedupindex.index.runs import in_order
 from dedupindex.urlkey import urlkey
 
-_PLACES_KEPT = 100_000
-
 
 class CassandraView(Decoding):
     """What a cluster answers; see `protocol.View`."""
@@ -51,7 +50,7 @@ class CassandraView(Decoding):
         session: Session,
         statements: Statements,
         keys: Keys,
-        places: dict[int, Place],
+        places: Cache[int, Place],
         scratch: Path,
         *,
         by_url: bool = False,
@@ -185,10 +184,7 @@ class CassandraView(Decoding):
         return place
 
     def _remember(self, number: int, row: Row) -> Place:
-        if len(self._places) >= _PLACES_KEPT:
-            self._places.clear()
-        place = self._places[number] = place_in(number, row)
-        return place
+        return self._places.keep(number, place_in(number, row))
 
     def number_of(self, place: Place) -> int:
         """The container number of a place, 0 if it has none."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import lmdb
 
+from dedupindex.cache import Cache
 from dedupindex.errors import Damaged, IndexUnavailable
 from dedupindex.files import sync_directory
 from dedupindex.index import byurl, ledger
@@ -26,7 +27,7 @@ from dedupindex.index.lmdb_file import check_pages, environment, length_of, remo
 from dedupindex.index.lmdb_put import put_one
 from dedupindex.index.lmdb_trees import Trees
 from dedupindex.index.lmdb_view import LmdbView
-from dedupindex.index.protocol import Load, numbers_of
+from dedupindex.index.protocol import PLACES_KEPT, Load, numbers_of
 from dedupindex.index.runs import merge, merge_files
 from dedupindex.index.settle import Outcome, Rule
 from dedupindex.index.sweep import Cells, grouped, settled, staged_again
@@ -45,7 +46,7 @@ class LmdbEngine:
         self.identity = read_identity(index)
         self._env: lmdb.Environment | None = None
         self._trees: Trees | None = None
-        self._places: dict[int, Place] = {}
+        self._places = Cache[int, Place](PLACES_KEPT)
         if self.identity.generation:
             self._open()
 
@@ -248,6 +249,14 @@ class LmdbEngine:
         with self.view() as view:
             yield from staged_again(view.cells(), gone)
 
+    def forget_dead_readers(self) -> None:
+        """See `protocol.Engine`."""
+        try:
+            if self._env is not None:
+                self._env.reader_check()
+        except lmdb.Error as error:
+            raise IndexUnavailable(f"{self.path}: {error}") from error
+
     def check(self) -> list[str]:
         """Read everything back; see `protocol.Engine.check`."""
         with self.view() as view:
@@ -278,7 +287,7 @@ class LmdbEngine:
         env = environment(path, write=False)
         try:
             trees = Trees.open(env, create=False, by_url=self.identity.settings.by_url)
-            with LmdbView(env, trees, self.keys, {}) as view:
+            with LmdbView(env, trees, self.keys, Cache()) as view:
                 return view.ledger()
         finally:
             env.close()

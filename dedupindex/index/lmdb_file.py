@@ -33,9 +33,15 @@ def open_in(home: Path, path: Path, **options: Any) -> lmdb.Environment:
     """As `lmdb.open`, of the file at `path`, whose directory is pinned as `home`.
 
     LMDB opens a file and its lock one after the other: by path they might be of two directories.
+
+    A process that was killed while it read has left an entry in the table of readers. As long as
+    the entry is there, no page that it could read is used again, and every load makes the file
+    larger; so such entries are cleared.
     """
     try:
-        return lmdb.open(os.fsencode(home / path.name), subdir=False, **options)
+        env = lmdb.open(os.fsencode(home / path.name), subdir=False, **options)
+        env.reader_check()
+        return env
     except lmdb.Error as error:
         raise type(error)(str(error).replace(str(home), str(path.parent))) from None
 

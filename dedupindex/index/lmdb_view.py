@@ -10,6 +10,7 @@ from typing import cast
 
 import lmdb
 
+from dedupindex.cache import Cache
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
 from dedupindex.errors import IndexUnavailable, StrategyUnavailable
@@ -28,8 +29,6 @@ from dedupindex.index.lmdb_trees import Trees, key_of, place_in, short
 from dedupindex.index.protocol import Container, Counts
 from dedupindex.urlkey import urlkey
 
-_PLACES_KEPT = 100_000
-
 
 class LmdbView(Decoding):
     """A read transaction; see `protocol.View`. Enter it with ``with``."""
@@ -37,7 +36,7 @@ class LmdbView(Decoding):
     __slots__ = ("_env", "_places", "keys", "trees", "txn")
 
     def __init__(
-        self, env: lmdb.Environment, trees: Trees, keys: Keys, places: dict[int, Place]
+        self, env: lmdb.Environment, trees: Trees, keys: Keys, places: Cache[int, Place]
     ) -> None:
         self._env, self.trees, self.keys, self._places = env, trees, keys, places
 
@@ -141,9 +140,7 @@ class LmdbView(Decoding):
             value = self.txn.get(key, db=self.trees.names)
             if value is None:
                 raise KeyError(f"container number {number} has no name")
-            if len(self._places) >= _PLACES_KEPT:
-                self._places.clear()
-            place = self._places[number] = place_in(unsealed(key, value))
+            place = self._places.keep(number, place_in(unsealed(key, value)))
         return place
 
     def number_of(self, place: Place) -> int:

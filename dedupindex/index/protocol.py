@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from dedupindex.cache import MEGABYTE
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
 from dedupindex.index.cells import Place
@@ -31,6 +32,9 @@ class Container(NamedTuple):
     damaged: bool = False
     modified: int = 0  # nanoseconds since 1970; as long as it and the size stay, so does the hash
     purged: bool = False  # its captures were taken out, and it is not read again by itself
+
+
+PLACES_KEPT = 4 * MEGABYTE  # of memory, for names of containers that an open index remembers
 
 
 class Counts(NamedTuple):
@@ -166,6 +170,9 @@ class Engine(Protocol):
 
     def note(self) -> dict[str, Any]:
         """The note of the last load."""
+
+    def forget_dead_readers(self) -> None:
+        """Free what processes that were killed while they read still hold, if anything is held."""
 
     def check(self) -> list[str]:
         """What is wrong with the stored data, in sentences; empty if nothing is."""

@@ -21,11 +21,10 @@ from typing import Any
 
 import lmdb
 
+from dedupindex.cache import MEGABYTE, Cache
 from dedupindex.errors import Damaged, IndexUnavailable, SettingsConflict
 from dedupindex.index.ledger import DEPENDENT
 from dedupindex.index.marks import REVISIT
-
-_NUMBERS_KEPT = 100_000
 
 
 class Staging:
@@ -130,17 +129,13 @@ class Numbers:
             self._numbers = self._env.open_db(b"numbers")  # hash of a name -> number
             self._names = self._env.open_db(b"names")
         self._known, self._first = known, first
-        self._kept: dict[str, int] = {"": 0}
+        self._kept = Cache[str, int](16 * MEGABYTE)
 
     def __call__(self, name: str) -> int:
+        if not name:
+            return 0
         number = self._kept.get(name)
-        if number is None:
-            number = self._known(name) or self._give(name)
-            if len(self._kept) >= _NUMBERS_KEPT:
-                self._kept.clear()
-                self._kept[""] = 0
-            self._kept[name] = number
-        return number
+        return number or self._kept.keep(name, self._known(name) or self._give(name))
 
     def _give(self, name: str) -> int:
         text = name.encode("utf-8", "surrogateescape")

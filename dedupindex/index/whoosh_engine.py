@@ -17,13 +17,14 @@ from typing import Any
 
 from whoosh.index import TOC, FileIndex
 
+from dedupindex.cache import Cache
 from dedupindex.errors import DedupError, IndexUnavailable
 from dedupindex.files import sync_directory
 from dedupindex.index import ledger
 from dedupindex.index.cells import Place
 from dedupindex.index.identity import read_identity, unfinished
 from dedupindex.index.ledger import Keeper, drops_of
-from dedupindex.index.protocol import Load, numbers_of
+from dedupindex.index.protocol import PLACES_KEPT, Load, numbers_of
 from dedupindex.index.runs import merge_files
 from dedupindex.index.settle import Outcome, Rule
 from dedupindex.index.whoosh_check import problems
@@ -43,7 +44,7 @@ class WhooshEngine:
     def __init__(self, index: Path, *, write: bool = False) -> None:
         self.index, self.directory = index, index / "whoosh"
         self.identity = read_identity(index)
-        self._places: dict[int, Place] = {}
+        self._places = Cache[int, Place](PLACES_KEPT)
         self._idle: deque[Snapshot] = deque()
         self._index: Any = None
         if self.identity.generation:
@@ -171,6 +172,9 @@ class WhooshEngine:
             return
         with self._writing() as writer:
             writer.commit(optimize=True)
+
+    def forget_dead_readers(self) -> None:
+        """See `protocol.Engine`; nothing is kept for readers here."""
 
     def check(self) -> list[str]:
         """Read everything back; see `protocol.Engine.check`."""

@@ -13,6 +13,7 @@ from whoosh.index import EmptyIndexError
 from whoosh.reading import TermNotFound
 from whoosh.searching import Searcher
 
+from dedupindex.cache import Cache
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
 from dedupindex.errors import Damaged, DedupError, IndexUnavailable, StrategyUnavailable
@@ -40,8 +41,6 @@ from dedupindex.index.whoosh_schema import (
     place_key,
 )
 from dedupindex.urlkey import urlkey
-
-_PLACES_KEPT = 100_000
 
 
 @contextmanager
@@ -168,7 +167,7 @@ class WhooshView:
         self,
         borrow: Callable[[], Snapshot],
         give_back: Callable[[Snapshot], None],
-        places: dict[int, Place],
+        places: Cache[int, Place],
     ) -> None:
         self._borrow, self._give_back, self._places = borrow, give_back, places
 
@@ -237,9 +236,7 @@ class WhooshView:
             if found is None:
                 raise KeyError(f"container number {number} has no name")
             place = Place(*found[1][1:])
-            if len(self._places) >= _PLACES_KEPT:
-                self._places.clear()
-            self._places[number] = place
+            self._places.keep(number, place)
         return place
 
     def number_of(self, place: Place) -> int:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import lru_cache
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -67,7 +67,7 @@ class Layout(NamedTuple):
         return _finder(self)
 
 
-@cache
+@lru_cache(16)  # a file can have any number of headers
 def _finder(layout: Layout) -> Callable[[bytes], list[Row]]:
     not_delimiter = b"[^%b]" % re.escape(layout.delimiter)
     not_end = b"[^%b\\n]" % re.escape(layout.delimiter)

@@ -222,7 +222,7 @@ class Responses:
     def _check_type(self, content_type: bytes) -> None:
         if HTTP_TYPE.fullmatch(content_type) is None:
             raise Refused("not-http")
-        if len(self._types) < 1000:
+        if len(self._types) < 1000 and len(content_type) <= 300:
             self._types.add(content_type)
 
 

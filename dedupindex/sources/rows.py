@@ -27,6 +27,7 @@ _MIME = re.compile(rb"[^\s;,\"]+")
 _STATUS = re.compile(rb"-?\d{1,5}")
 _HEX = re.compile(rb"[0-9a-fA-F]+")
 _KEPT = 65536  # distinct values remembered of each column
+_LONGEST_KEPT = 300  # bytes of such a value
 _T = TypeVar("_T")
 
 
@@ -123,6 +124,8 @@ def _seconds() -> dict[bytes, bytes]:
 
 def _keep(values: dict[bytes, _T], text: bytes, value: _T) -> None:
     """Remember a value; what is learnt is forgotten when it is too much, what is preset never."""
+    if len(text) > _LONGEST_KEPT:
+        return
     if len(values) >= _KEPT:
         preset = [(known, values[known]) for known in (b"-", b"") if known in values]
         values.clear()

@@ -18,6 +18,9 @@ _DIGITS = bytes(
 _SIZES = {"md5": 16, "sha1": 20, "sha256": 32, "sha384": 48, "sha512": 64}
 
 
+_LONGEST_KEPT = 300  # bytes of a field that is remembered
+
+
 class Stated(NamedTuple):
     """A digest that can be recomputed."""
 
@@ -25,9 +28,13 @@ class Stated(NamedTuple):
     raw: bytes
 
 
-@lru_cache(4096)
 def read(text: bytes) -> Stated | None:
     """What a digest field says; None for an algorithm or spelling that is not known here."""
+    return _read(text) if len(text) <= _LONGEST_KEPT else _read.__wrapped__(text)
+
+
+@lru_cache(4096)
+def _read(text: bytes) -> Stated | None:
     if len(text) == 37 and text.startswith(b"sha1:"):  # as nearly all are written
         with suppress(ValueError):
             return Stated("sha1", int(text[5:].translate(_DIGITS), 32).to_bytes(20, "big"))

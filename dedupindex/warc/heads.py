@@ -50,6 +50,7 @@ _VERSION = re.compile(rb"WARC/[0-9]+\.[0-9]+", re.IGNORECASE)
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _WORTH_A_FORM = 4  # headers alike: compiling a form costs as much as parsing 200 headers
 _MOST_FORMS = 1024  # remembered
+_LONGEST_FORM = 4096  # bytes of a header that may have one
 
 Values = tuple[bytes, ...]
 Match = Callable[..., re.Match[bytes] | None]
@@ -186,6 +187,8 @@ _forms: dict[tuple[bytes, ...], Form | int | None] = {}
 
 def form_of(head: Head, text: bytes) -> Form | None:
     """The form of a header whose text, with its blank line, is `text`; None if it has none yet."""
+    if len(text) > _LONGEST_FORM:
+        return None
     key = (head.version, head.type, *[name for name, _ in head.pairs])
     form = _forms.get(key, 0)
     if isinstance(form, int):

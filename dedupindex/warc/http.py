@@ -84,6 +84,9 @@ def _status(head: bytes) -> int:
     return int(match[1])
 
 
+_LONGEST_KEPT = 300  # bytes of a Content-Type that is remembered
+
+
 class MediaTypes(dict[bytes | None, bytes]):
     """What stands behind ``Content-Type:`` to the media type in it; nothing for no such field."""
 
@@ -91,7 +94,9 @@ class MediaTypes(dict[bytes | None, bytes]):
         if len(self) >= 4096:
             self.clear()
         match = _MEDIA_TYPE.match(line.lower()) if line is not None else None
-        mime = self[line] = match[1] if match else b""
+        mime = match[1] if match else b""
+        if line is None or len(line) <= _LONGEST_KEPT:
+            self[line] = mime
         return mime
 
 

@@ -18,6 +18,7 @@ from server.replies import RequestError
 FIELDS = 1 << 14  # bytes of a form beside its file
 _PARTS = 20
 # What Werkzeug may hold in memory: it counts what it has just read of a file, 64 KiB, as well.
+_LONGEST_ORIGIN = 300  # characters; urlsplit remembers what it is given
 _HELD = FIELDS + (1 << 17)
 
 
@@ -27,9 +28,11 @@ def from_here(environ: dict[str, Any]) -> bool:
     if site is not None:
         return bool(site == "same-origin")
     # Behind a proxy the scheme may be another one here than there, the host is the same.
-    host = environ.get("HTTP_HOST", "")
+    host, origin = environ.get("HTTP_HOST", ""), environ.get("HTTP_ORIGIN", "")
+    if len(origin) > _LONGEST_ORIGIN:
+        return False
     try:
-        return bool(host) and urlsplit(environ.get("HTTP_ORIGIN", "")).netloc == host
+        return bool(host) and urlsplit(origin).netloc == host
     except ValueError:
         return False
 

@@ -22,7 +22,7 @@ from dedupindex.capture import Capture
 from dedupindex.crawls import claims, life, statistics
 from dedupindex.crawls.captures import Added, add, of_crawl
 from dedupindex.crawls.cassandra_store import CassandraStore
-from dedupindex.crawls.counting import Counting, add_counted
+from dedupindex.crawls.counting import Counting, Hit, add_counted
 from dedupindex.crawls.crawl import Claim, Crawl, State
 from dedupindex.crawls.store import FILE, Store, Writing, make_store
 from dedupindex.crawls.view import Snapshot
@@ -288,7 +288,7 @@ def test_what_is_counted_while_the_cluster_is_away_is_counted_once(server: Serve
     for server_counts in (store, other):
         counting = Counting()
         for turn in range(6):
-            hit = ("exact_url", capture(1))
+            hit = Hit.of("exact_url", capture(1))
             counting.note(("a", "DIGEST_ANY", b"http://a.example/", hit, -1, 1000))
             session.down = server_counts is store and turn % 2 == 0
             for part in counting.take():
