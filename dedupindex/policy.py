@@ -16,8 +16,8 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
 from fnmatch import translate
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +31,7 @@ from dedupindex.timestamps import seconds
 from dedupindex.urls import host_of
 
 MOST = 100  # rules of a policy
+MOST_TEXT = 50_000  # characters of a policy: a server holds those of all crawls in memory
 MOST_STEPS = 100_000_000  # of all its expressions, for one URL; see `patterns`
 _LONGEST = 300  # characters of a host, a pattern or a name
 _SIZES = range(10**18)
@@ -75,10 +76,15 @@ class Rule:
 
     def as_json(self) -> dict[str, Any]:
         """What the rule says; `rules_of` reads it."""
-        default = asdict(Rule())
-        return {name: value for name, value in asdict(self).items() if value != default[name]}
+        said = ((name, getattr(self, name)) for name in _DEFAULTS)
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in said
+            if value != _DEFAULTS[name]
+        }
 
 
+_DEFAULTS = {one.name: one.default for one in fields(Rule)}
 _expressions = Cache[str, Bounded](4 * MEGABYTE)
 _patterns = Cache[str, Callable[[str], Any]](2 * MEGABYTE)
 
@@ -180,6 +186,8 @@ def rules_of(given: Any) -> Policy:
     if not isinstance(given, list) or len(given) > MOST:
         raise BadInput(f"a policy is a list of at most {MOST} rules")
     rules = tuple(_rule_of(number, rule) for number, rule in enumerate(given, 1))
+    if sum(map(_length, rules)) > MOST_TEXT:
+        raise BadInput(f"the texts of a policy have at most {MOST_TEXT:,} characters together")
     expressions = [_expression(rule.url) for rule in rules if rule.url]
     if sum(one.steps(one.longest) for one in expressions) > MOST_STEPS:
         raise BadInput(
@@ -187,6 +195,21 @@ def rules_of(given: Any) -> Policy:
             "or shorter ones"
         )
     return Policy(rules)
+
+
+def restored(given: Iterable[Mapping[str, Any]]) -> Policy:
+    """The policy that `Rule.as_json` wrote of its rules; they are not checked again."""
+    rules = []
+    for rule in given:
+        said: dict[str, Any] = dict(rule)
+        if "originals_from" in said:
+            said["originals_from"] = tuple(said["originals_from"])
+        rules.append(Rule(**said))
+    return Policy(tuple(rules))
+
+
+def _length(rule: Rule) -> int:
+    return len(rule.host) + len(rule.mime) + len(rule.url) + sum(map(len, rule.originals_from))
 
 
 def _rule_of(number: int, given: Any) -> Rule:

@@ -201,6 +201,19 @@ class Crawls:
         with opened.store.reading() as reading:
             yield opened.snapshot(reading).seen(base, keys, asker, namespaces)
 
+    @contextmanager
+    def known(self) -> Iterator[tuple[list[Crawl], Reading | None]]:
+        """All crawls, in the order in which they began, and the state that they are of.
+
+        They are read again only if one has changed; nobody changes the list.
+        """
+        with self.reading() as reading:
+            opened = self._opened
+            if reading is None or opened is None:
+                yield [], reading
+                return
+            yield opened.snapshot(reading).known.crawls, reading
+
     def crawl(self, name: str) -> Crawl | None:
         """What is known of a crawl, None if there is none of this name."""
         self._look()

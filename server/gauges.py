@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -15,19 +16,24 @@ from dedupindex.errors import DedupError
 from server.config import RECORDS_CRAWL
 from server.live import LiveIndex
 
+READ = 200  # open crawls
+
 
 def crawl_gauges(live: LiveIndex) -> Iterator[Metric]:
-    """Crawls by state, and those that somebody should look at; none if they cannot be read."""
+    """Crawls by state, and those that somebody should look at; none if they cannot be read.
+
+    However many crawls there are, it reads the figures of no more than `READ` of them.
+    """
     crawls: Counter[State] = Counter()
     captures = silent = unmerged = 0
     try:
-        with live.crawls.reading() as reading:
+        with live.crawls.known() as (known, reading):
             if reading is None:
                 return
-            for crawl in reading.crawls():
-                crawls[crawl.state] += 1
-                unmerged += waits(reading, crawl)
-            opened = [crawl for crawl in reading.crawls() if crawl.state is State.OPEN]
+            crawls.update(crawl.state for crawl in known)
+            unmerged = sum(waits(reading, crawl) for crawl in known)
+            newest = (crawl for crawl in reversed(known) if crawl.state is State.OPEN)
+            opened = list(islice(newest, READ))
             ready = reading.ready(opened)
             for crawl in opened:
                 captures += ready.counts(crawl)[0]
@@ -40,8 +46,8 @@ def crawl_gauges(live: LiveIndex) -> Iterator[Metric]:
         states.add_metric([state.value], crawls[state])
     yield states
     for name, about, value in (
-        ("open_captures", "Captures of crawls that are open.", captures),
-        ("without_lookup", "Open crawls that have never asked.", silent),
+        ("open_captures", f"Captures of crawls that are open, of the newest {READ}.", captures),
+        ("without_lookup", f"Open crawls that never asked, of the newest {READ}.", silent),
         ("unmerged", "Committed crawls whose captures are not in the index yet.", unmerged),
     ):
         yield GaugeMetricFamily(f"dedupindex_crawls_{name}", about, value)

@@ -11,14 +11,16 @@ from dedupindex.crawls.statistics import BY, ORDERS
 from dedupindex.errors import BadQuery
 
 PAGE = 1000  # rows, unless the request says otherwise
+CRAWLS_PAGE = 100  # a crawl is a row with its policy and figures
 LARGEST_PAGE = 10_000
+LARGEST_CRAWLS_PAGE = 1000
 MOST_TOP = 1000
 
 _LIMIT = {"type": "integer", "minimum": 1, "maximum": LARGEST_PAGE, "default": PAGE}
 _TEXT = {"type": "string"}
 
 CRAWLS: dict[str, dict[str, Any]] = {
-    "limit": _LIMIT,
+    "limit": {**_LIMIT, "maximum": LARGEST_CRAWLS_PAGE, "default": CRAWLS_PAGE},
     "after": {**_TEXT, "description": "A crawl's name: those that began before it."},
 }
 REPORT: dict[str, dict[str, Any]] = {

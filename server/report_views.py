@@ -19,7 +19,7 @@ from dedupindex.tables import STYLE
 from server.access import Access, Sight
 from server.answers import query_string
 from server.live import LiveIndex
-from server.queries import CRAWLS, PAGE, REPORT, read
+from server.queries import CRAWLS, CRAWLS_PAGE, PAGE, REPORT, read
 from server.reporting import Reporting
 
 _TYPES = {
@@ -41,7 +41,7 @@ class ReportViews:
     def list_crawls(self) -> Response:
         self._access.may_read(request.environ)
         given = read(query_string(request.environ), CRAWLS)
-        most = given.get("limit", PAGE)
+        most = given.get("limit", CRAWLS_PAGE)
         sight = Sight(self._access, request.environ)
         found = self._reporting.crawls(most + 1, given.get("after", ""), sees=sight.sees)
         content: dict[str, Any] = {"crawls": found[:most], "next": None}

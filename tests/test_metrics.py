@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,17 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from dedupindex import policy
+from dedupindex.crawls import life
+from dedupindex.crawls.crawl import Crawl
+from dedupindex.crawls.lmdb_state import LmdbReading
+from dedupindex.crawls.store import Writing
+from dedupindex.policy import rules_of
 from server.app import create_app
 from server.config import Config
+from server.gauges import READ
 from server.live import LiveIndex
+from server.queries import CRAWLS_PAGE
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.test_crawls_live import report
@@ -159,3 +168,54 @@ def test_every_metric_is_documented(web: Any) -> None:
         for sample in family.samples:
             for label in sample.labels.keys() - {"le"}:
                 assert f"`{label}`" in text, label
+
+
+def test_many_crawls_cost_no_more_than_some(
+    web: Any, make_index: MakeIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lists come in pages, and a scrape has the same samples and reads the same rows."""
+    live = LiveIndex(make_index([capture(1)]))
+    live.refresh()
+    web = create_app(Config(live.index), live).test_client()
+    read = Counter[str]()
+
+    def counted(name: str, of: Any) -> None:
+        before = getattr(of, name)
+
+        def count(*given: Any, **more: Any) -> Any:
+            read[name] += 1
+            return before(*given, **more)
+
+        monkeypatch.setattr(of, name, count)
+
+    def begun(first: int, count: int) -> None:
+        rules = [{"url": f"http://{n}[.]example/.*", "min_size": n} for n in range(1, 20)]
+
+        def begin(writing: Writing) -> None:
+            for number in range(first, first + count):
+                life.begin(writing, f"crawl-{number}", policy=rules_of(rules))
+
+        live.crawls.write(begin, make=True)
+
+    def cost(path: str) -> Counter[str]:
+        web.get(path)  # what has changed is read once
+        read.clear()
+        assert web.get(path).status_code == 200
+        return read.copy()
+
+    for name in ("counts", "statistic", "statistics"):
+        counted(name, LmdbReading)
+    counted("restored", Crawl)
+    counted("Bounded", policy)  # the expressions of policies are not made anew for a list
+    paths = ("/metrics", "/crawls", "/", "/pages/crawls")
+    begun(0, 250)
+    before, names = {path: cost(path) for path in paths}, samples(web).keys()
+    begun(250, 750)
+    assert {path: cost(path) for path in paths} == before and samples(web).keys() == names
+    assert all(sum(before[path].values()) <= 3 * READ for path in paths), before
+    assert not any(found["Bounded"] for found in before.values())
+    assert samples(web)["dedupindex_crawls", frozenset(["open"])] == 1000
+    page = web.get("/crawls").json
+    assert len(page["crawls"]) == CRAWLS_PAGE and page["crawls"][0]["name"] == "crawl-999"
+    assert web.get(page["next"]).json["crawls"][0]["name"] == "crawl-899"
+    assert web.get("/crawls?limit=1001").status_code == 400

@@ -24,7 +24,7 @@ from dedupindex.errors import BadInput
 from dedupindex.explanation import explained
 from dedupindex.index.identity import Settings
 from dedupindex.lookup import Match, Query, as_json, decide
-from dedupindex.policy import MOST, NO_POLICY, Policy, Rule, read_policy, rules_of
+from dedupindex.policy import MOST, NO_POLICY, Policy, Rule, read_policy, restored, rules_of
 from dedupindex.timestamps import seconds
 from dedupindex.urlkey import urlkey
 from server.app import create_app
@@ -89,6 +89,7 @@ def test_a_policy_is_read_from_toml_and_json(tmp_path: Path) -> None:
     assert policy == read_policy(tmp_path / "p.json") == rules_of(rules)
     assert policy.rules[1] == Rule(max_age=30 * 86400)
     assert rules_of([rule.as_json() for rule in policy.rules]) == policy
+    assert restored([rule.as_json() for rule in policy.rules]) == policy
     for text in ("rules = 1", "[[rule]]", "rules = [", "\0"):
         (tmp_path / "p.toml").write_text(text)
         with pytest.raises(BadInput):
@@ -503,3 +504,10 @@ def test_the_command_line_asks_as_its_crawl_does(make_index: MakeIndex) -> None:
     assert (
         "policy never" in dedupindex("lookup", index, "--digest", str(sha1(1)), "--crawl", "a")[0]
     )
+
+
+def test_a_policy_has_so_much_text() -> None:
+    rules = [{"host": "h" * 200, "originals_from": ["n" * 290]}] * 100
+    assert len(rules_of(rules).rules) == 100
+    with pytest.raises(BadInput, match="50,000 characters"):
+        rules_of([*rules[1:], {"originals_from": ["n" * 300] * 9}])

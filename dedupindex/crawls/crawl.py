@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from dedupindex.capture import Covers
 from dedupindex.errors import BadInput
-from dedupindex.policy import NO_POLICY, Policy, rules_of
+from dedupindex.policy import NO_POLICY, Policy, restored
 
 LONGEST_NAME = 200  # characters
 _NAME = re.compile(r"[!-.0-~]+")  # what fits into a path, a header and a log line
@@ -64,7 +64,7 @@ class Crawl:
     @classmethod
     def restored(cls, values: dict[str, Any]) -> Crawl:
         read = {**values, "state": State(values["state"]), "seen": Seen(values["seen"])}
-        policy = rules_of(values.get("policy", []))
+        policy = restored(values.get("policy", []))
         return cls(**{**read, "covers": Covers[values["covers"]], "policy": policy})
 
     def as_json(self) -> dict[str, Any]:

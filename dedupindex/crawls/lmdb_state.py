@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, cast
 
 import lmdb
 
+from dedupindex.cache import MEGABYTE, Cache
 from dedupindex.crawls.crawl import LONGEST_NAME, Claim, Crawl
 from dedupindex.crawls.rows import FORMS, KIND, MOST
 from dedupindex.crawls.store import Held, Reading, Writing
@@ -295,8 +296,14 @@ class LmdbWriting(LmdbReading, Writing):
         return count
 
 
+_crawls = Cache[bytes, Crawl](4 * MEGABYTE)  # as they are kept
+
+
 def _restored(value: bytes) -> Crawl:
-    return Crawl.restored(json.loads(value))
+    crawl = _crawls.get(value)
+    if crawl is None:
+        crawl = _crawls.keep(value, Crawl.restored(json.loads(value)), 1000 + 5 * len(value))
+    return crawl
 
 
 def _claim(value: bytes) -> Claim:

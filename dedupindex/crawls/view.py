@@ -140,7 +140,7 @@ class Known:
     """
 
     def __init__(self, origin: object, version: int, crawls: list[Crawl]) -> None:
-        self._origin, self._version, self._all = origin, version, crawls
+        self._origin, self._version, self.crawls = origin, version, crawls
         self.by_name = {crawl.name: crawl for crawl in crawls}
         # Whether everybody sees captures of crawls: the index may not hold them yet.
         self.answering = bool(Visible(crawls))
@@ -165,7 +165,7 @@ class Known:
         if visible is None:
             if asker and asker not in self.by_name:
                 raise UnknownCrawl(f"there is no crawl {asker[:200]!r}; begin it with POST /crawls")
-            visible = Visible(self._all, asker, namespaces)
+            visible = Visible(self.crawls, asker, namespaces)
             if self._namespaces.issuperset(namespaces):
                 self._visible.keep((asker, namespaces), visible, visible.size())
         return visible

@@ -66,8 +66,7 @@ class Overview:
 
     def _states(self, sight: Sight) -> Counter[State]:
         """How many crawls stand where."""
-        with self._live.crawls.reading() as reading:
-            crawls = reading.crawls() if reading else ()
+        with self._live.crawls.known() as (crawls, _):
             return Counter(crawl.state for crawl in crawls if sight.sees(crawl))
 
     def _lookups(self) -> dict[str, Any]:
