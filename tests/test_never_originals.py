@@ -13,7 +13,7 @@ from dedupindex.build.builder import Build, Built, build
 from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
 from dedupindex.timestamps import digits_of_date
-from tests.warc_cases import DATE, HTTP, URL, gz, request, response, revisit, sha1
+from tests.warc_cases import DATE, HTTP, URL, gz, record_id, request, response, revisit, sha1
 
 PAYLOAD = b"payload"
 LATER = b"2026-11-21T09:14:17Z"
@@ -115,3 +115,33 @@ def test_in_any_order_with_add(reason: str, tmp_path: Path) -> None:
         for step, path in enumerate(paths):
             run(index, path, add=step > 0)
         assert originals(index) == []
+
+
+def test_what_is_named_by_its_id_and_was_read_is_no_revisit(tmp_path: Path) -> None:
+    """Crawlers overlap: one stored a revisit of the URL before another stored the response."""
+    early, late = b"2026-11-20T09:14:15Z", b"2026-11-23T09:14:17Z"
+    other = gz(revisit(HTTP, number=4, Target_URI=URL, Date=early))  # of another URL's capture
+    stored = gz(response(PAYLOAD))
+    named = {"Refers_To_Target_URI": URL, "Refers_To_Date": DATE, "Date": late, "number": 9}
+    beside = b"http://example.net/copy"
+    by_id = gz(revisit(Target_URI=beside, Refers_To=record_id(1), **named))
+    by_other = gz(revisit(Target_URI=beside, Refers_To=record_id(4), **named))
+    without = gz(revisit(Target_URI=beside, **named))
+    for at, (claims, chained) in enumerate(
+        [([by_id], 0), ([without], 1), ([by_other], 1), ([by_id, by_other, by_id], 1)]
+    ):
+        own, others = tmp_path / f"own{at}.warc.gz", tmp_path / f"other{at}.warc.gz"
+        own.write_bytes(stored + b"".join(claims))
+        others.write_bytes(other)
+        built = run(tmp_path / f"index{at}", own, others)
+        assert built.tally.refused.get("refers-to-revisit", 0) == chained
+        assert originals(tmp_path / f"index{at}") == [DATE]
+        for step, path in enumerate((others, own)):  # and where the record comes later
+            built = run(tmp_path / f"later{at}", path, add=step > 0)
+        assert built.tally.refused.get("refers-to-revisit", 0) == chained
+        assert originals(tmp_path / f"later{at}") == [DATE]
+    # Of a record that nobody has read only its id is known, and it may be a revisit itself.
+    alone = tmp_path / "alone.warc.gz"
+    alone.write_bytes(other + by_id)
+    assert run(tmp_path / "alone", alone).tally.refused["refers-to-revisit"] == 1
+    assert DATE not in originals(tmp_path / "alone")

@@ -39,6 +39,12 @@ DATES = [
     b"2026-11-20T09:14:19Z",
     *[b"2026-11-20T09:14:%dZ" % second for second in range(20, 31)],
 ]
+IDS = [
+    b"",
+    b"urn:uuid:00000000-0000-4000-8000-000000000001",
+    b"urn:uuid:00000000-0000-4000-8000-000000000002",
+    b"urn:x:3",
+]
 KEYS = [Keys(), Keys(canonical=False), Keys(url=False, canonical=False)]
 
 conflicting = st.builds(
@@ -51,7 +57,7 @@ conflicting = st.builds(
     status=st.just(200),
     mime=st.just(b""),
     size=st.sampled_from([-1, 5]),
-    record_id=st.just(b""),
+    record_id=st.sampled_from(IDS),
     offset=st.sampled_from([-1, 0, 7]),
     etag=st.just(b""),
     last_modified=st.just(b""),

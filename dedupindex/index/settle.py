@@ -8,7 +8,8 @@ beats every claim, and of claims the earliest is the one that counts.
 
 A digest of a URL that was once seen as a revisit, or as a record that was refused, is remembered:
 
-- what a revisit names from that second on is no original either (a chain);
+- what a revisit names from that second on is no original either (a chain), unless it names by its
+  id a record that was read as an original;
 - a row of exactly that second is refuted if the record was read: its word is better than a row's.
 
 Of such seconds the `marks.MARKS` earliest are kept. When there are so many, rows from the last of
@@ -97,7 +98,7 @@ class Rule:
         row = self._best(key, rows)
         refuted = bool(row) and marks.refute(row[0])
         sound = [] if refuted else [entry for entry in rows if not marks.refute(entry)]
-        unchained = [entry for entry in claims if not marks.chain(entry)]
+        unchained = self._unchained(key, claims, records, marks)
         outcome.contradicted += _fresh(rows) - _fresh(sound)
         outcome.chained += _fresh(claims) - _fresh(unchained)
         record, claim = self._best(key, records), self._best(key, unchained)
@@ -121,6 +122,28 @@ class Rule:
             b"%c%b" % (body[0] | (SPARE if number or not order else 0), body[1:])
             for number, body in enumerate(map(unmarked, kept))
         ]
+
+    def _unchained(
+        self, key: bytes, claims: list[bytes], records: list[bytes], marks: Marks
+    ) -> list[bytes]:
+        """The claims that name no revisit.
+
+        A claim that names a record which was read, by its id and second, is none of a chain,
+        whatever revisits of that URL others stored before. The record itself beats the claim, so
+        what stays is the same with it or without.
+        """
+        sound = [entry for entry in claims if not marks.chain(entry)]
+        if len(sound) == len(claims) or not records:
+            return sound
+        read = {self._name(key, entry) for entry in records} - {None}
+        return [
+            entry for entry in claims if not marks.chain(entry) or self._name(key, entry) in read
+        ]
+
+    def _name(self, key: bytes, entry: bytes) -> tuple[bytes, bytes] | None:
+        """The second and the record id of an entry, None if it has no id."""
+        record_id = decode(key, unmarked(entry), self.place_of).record_id
+        return (entry[2:8], record_id) if record_id else None
 
     def _best(self, key: bytes, entries: list[bytes]) -> list[bytes]:
         """The best of `entries`, alone; none of none."""
