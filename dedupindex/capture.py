@@ -67,7 +67,13 @@ def spelled_alike(capture: Capture, encoding: int) -> bool:
     return capture.spelling.encoding == encoding
 
 
-class Uncommitted(Capture):
+class OfCrawl(Capture):
+    """A capture that a crawl has reported, and that is not of the index itself."""
+
+    __slots__ = ()
+
+
+class Uncommitted(OfCrawl):
     """A capture of a crawl that goes on, and may yet be cancelled."""
 
     __slots__ = ()

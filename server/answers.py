@@ -152,7 +152,7 @@ class Lookups:
                 if explain:
                     content |= explanation.explained(view, settings, query)
                 reply = (OK, JSON, orjson.dumps(content))
-        if query.crawl:
+        if query.crawl or decision.answer is not None:
             self._counting.note_answer(query, decision.answer, perf_counter_ns() - started)
         self._metrics.lookup(cell, started)
         return reply

@@ -249,6 +249,8 @@ class _Answers:
             if self._firsts is not None and new and not lookup.wary(query):
                 first = self._firsts.before(query, place)
                 content |= {} if first is None else {"in_batch": first}
+            if answer is not None:
+                self._counting.note_original(query.crawl, answer.original)
             if query.crawl:
                 self._noted.append(noted(query, answer))
             match = answer.match.value if answer else "none"

@@ -68,6 +68,8 @@ class Cdx:
         except Exception as error:
             self._live.crawls.counting.note_failure(error, environ["QUERY_STRING"])
             return reply_to(error, environ, self._metrics)
+        for capture in captures:
+            self._live.crawls.counting.note_original(query.crawl, capture)
         if query.crawl:
             self._note(query, captures, perf_counter_ns() - started)
         self._metrics.lookup(_CELLS[query.match] + (HIT if captures else MISS), started)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import parse_qs
 
+from dedupindex.capture import Capture, OfCrawl
 from dedupindex.crawls import counting
 from dedupindex.crawls.counting import Hit, Missed, Noted, Other, Outcome
 from dedupindex.crawls.crawl import LONGEST_NAME
@@ -20,7 +21,15 @@ class Counting(counting.Counting):
 
     def note_answer(self, query: Query, answer: Answer | None, taken: int) -> None:
         """A lookup that was answered in `taken` nanoseconds."""
-        self.note((*noted(query, answer), taken))
+        if answer is not None:
+            self.note_original(query.crawl, answer.original)
+        if query.crawl:
+            self.note((*noted(query, answer), taken))
+
+    def note_original(self, asker: str, original: Capture) -> None:
+        """An original that another crawl reported than that which it answered, "" for none."""
+        if isinstance(original, OfCrawl) and original.crawl != asker:
+            self.note_others(original.crawl)
 
     def note_unknown(self, given: Mapping[str, bytes], taken: int) -> None:
         """A lookup of a digest whose algorithm no index holds."""

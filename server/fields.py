@@ -36,6 +36,14 @@ def text_of(given: Mapping[str, Any], name: str) -> str:
     return value
 
 
+def flag(given: Mapping[str, Any], name: str) -> bool:
+    """Whether a field says true; as text, too, for a form has no other."""
+    value = given.get(name, False)
+    if value not in (True, False, "true", "false"):
+        raise BadQuery(f"{name} is true or false")
+    return value in (True, "true")
+
+
 def numbers(given: Mapping[str, Any]) -> dict[str, int]:
     """What a crawler tells of itself; numbers may come as text. Raises `BadQuery`."""
     found = {}

@@ -21,7 +21,7 @@ from dedupindex.tokens import Role
 from server import logs, queries
 from server.access import Access
 from server.commands import Commands, TooLong
-from server.fields import only, text_of
+from server.fields import flag, only, text_of
 from server.live import LiveIndex
 from server.replies import RequestError
 from server.reporting import Reporting
@@ -68,12 +68,14 @@ class PurgeViews:
 
     def drop_crawl(self, name: str) -> Response:
         """Take back what a crawl reported, also if it is committed, unless the index has it."""
-        who = self._admin()
-        only(self._given(request.environ))  # a request that breaks off drops nothing
+        # The body is read first: a request that breaks off drops nothing.
+        who, given = self._admin(), self._given(request.environ)
+        only(given, "force")
+        drop = partial(life.drop, name=name, force=flag(given, "force"))
         self._live.crawls.write_counts()
         # So no merge is going on: it would take in what is dropped.
         with exclusive(self._live.index / "lock", "the index"):
-            crawl = self._live.crawls.write(partial(life.drop, name=name))
+            crawl = self._live.crawls.write(drop)
         with _audited(who):
             while self._live.crawls.write(partial(statistics.drop, crawl=crawl)):
                 pass
@@ -84,9 +86,8 @@ class PurgeViews:
     def delete_captures(self) -> Response:
         """Take single captures out of the index and the crawls."""
         who, given = self._admin(), self._given(request.environ)
-        force = given.pop("force", False)
-        if force not in (True, False, "true", "false"):
-            raise BadQuery("force is true or false")
+        force = flag(given, "force")
+        given.pop("force", None)
         items = given.pop("captures", None)
         if items is None:
             items = [given]
@@ -98,7 +99,7 @@ class PurgeViews:
             for item in items:
                 lines.write(orjson.dumps(_one(item)) + b"\n")
             lines.seek(0)
-            options = ["--captures=-", "--json", *(["--force"] if force in (True, "true") else [])]
+            options = ["--captures=-", "--json", *(["--force"] if force else [])]
             with _audited(who):
                 content = orjson.loads(self._commands.run("purge", options, lines).last)
         self._live.refresh()

@@ -28,6 +28,7 @@ from dedupindex.lookup import Answer, Query
 from dedupindex.timestamps import check_digits, date_of_digits, digits_of_date
 from server.cdx import may_be_named
 from server.config import RECORDS_CRAWL
+from server.counting import noted
 from server.judges import Judges
 from server.live import LiveIndex
 from server.replies import RequestError
@@ -68,6 +69,7 @@ class Records:
         self._note(Query(digest, url), answer, perf_counter_ns() - started)
         if answer is None:
             return None
+        self._live.crawls.counting.note_original("", answer.original)
         original = answer.original
         date = int(digits_of_date(original.date))
         return {"id": text, "uri": original.url.decode(), "date": date}
@@ -78,7 +80,7 @@ class Records:
             crawl = None if reading is None else self._current(reading).crawl
         if crawl is not None:
             query = replace(query, crawl=crawl.name)
-            self._live.crawls.counting.note_answer(query, answer, taken)
+            self._live.crawls.counting.note((*noted(query, answer), taken))
 
     def crawl(self) -> str:
         """The name of the crawl that the next record goes into."""

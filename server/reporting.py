@@ -24,7 +24,7 @@ from dedupindex.crawls.store import Reading, Writing
 from dedupindex.crawls.told import tell, told_of
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput, BadQuery, DedupError, UnknownCrawl
-from server.fields import TOLD, numbers, one_of, only, stated, teller, text_of
+from server.fields import TOLD, flag, numbers, one_of, only, stated, teller, text_of
 from server.incoming import Stretch
 from server.judges import Judges
 from server.live import LiveIndex
@@ -95,9 +95,13 @@ class Reporting:
             yield namespace
 
     def end(self, name: str, given: Mapping[str, Any], *, keep: bool) -> dict[str, Any]:
-        """Commit or cancel; ``{"exit"?, …}`` and what `told` takes, to the crawl as it stands."""
-        only(given, "exit", *TOLD)
-        step, exit = life.commit if keep else life.cancel, text_of(given, "exit")
+        """Commit or cancel; ``{"exit"?, …}`` and what `told` takes, to the crawl as it stands.
+
+        With ``force`` it is cancelled also if others may need what it has reported.
+        """
+        only(given, "exit", *TOLD, *([] if keep else ["force"]))
+        cancel = partial(life.cancel, force=not keep and flag(given, "force"))
+        step, exit = life.commit if keep else cancel, text_of(given, "exit")
         said, who = numbers(given), teller(given)
         self._live.crawls.write_counts()  # a crawl that was short is shown as it was
 
@@ -224,6 +228,7 @@ def _shown(reading: Reading, crawl: Crawl) -> dict[str, Any]:
         "duplicates": total.duplicates,
         "duplicate_bytes": total.duplicate_bytes,
         "errors": total.errors,
+        "answered_others": statistics.others(reading, crawl),
         **told_of(reading, crawl)._asdict(),
         "first_lookup": date(times.first),
         "last_lookup": date(times.last),

@@ -70,7 +70,7 @@ ROUTES = (
         "Take back what a crawl reported",
         {"200": "Crawl"},
         (400, 401, 403, 404, 409, 413, 415, 503),
-        "End",
+        "Cancel",
     ),
     Route(
         "POST",
@@ -113,7 +113,8 @@ ROUTES = (
         "drop_crawl",
         "Take back a crawl that the index has not taken in",
         {"200": "Crawl"},
-        (401, 403, 404, 409, 503),
+        (400, 401, 403, 404, 409, 413, 415, 503),
+        "Drop",
     ),
     Route(
         "GET",

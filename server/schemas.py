@@ -171,6 +171,7 @@ def _crawl(seen: dict[str, Any], covers: dict[str, Any]) -> dict[str, Any]:
         "duplicates": {"type": "integer"},
         "duplicate_bytes": {"type": "integer"},
         "errors": {"type": "integer"},
+        "answered_others": {"type": "integer"},
         "not_looked_up": _NUMBER,
         "not_reported": _NUMBER,
         "first_lookup": _NULLABLE,
@@ -220,6 +221,7 @@ def _of_crawls() -> dict[str, Any]:
     seen = {"type": "string", "enum": [one.value for one in Seen]}
     covers = {"type": "string", "enum": [one.name.lower() for one in Covers]}
     crawl = _crawl(seen, covers)
+    flag = {"enum": [True, False, "true", "false"]}
     told = {name: {"type": ["integer", "string"]} for name in NAMES} | {"who": _TEXT}
     record = {"id": _TEXT, "uri": _TEXT, "date": {"type": "integer", "description": "14 digits"}}
     return {
@@ -236,6 +238,8 @@ def _of_crawls() -> dict[str, Any]:
         ),
         "Rule": _rule(),
         "End": _object({"exit": _TEXT, **told}),
+        "Cancel": _object({"exit": _TEXT, "force": flag, **told}),
+        "Drop": _object({"force": flag}),
         "Told": _object(told),
         "CrawlReport": _report(),
         "Crawl": _object(crawl, required=list(crawl)),

@@ -114,7 +114,7 @@ def test_what_a_cancelled_crawl_reported_is_gone(web: FlaskClient) -> None:
     begin(web, seen_by="all")
     web.post("/captures", json={"crawl": "a", "captures": [report(1), report(2)]})
     assert ask(web)["original"]["committed"] is False
-    assert web.post("/crawls/a/cancel").get_json()["state"] == "cancelled"
+    assert web.post("/crawls/a/cancel", json={"force": True}).get_json()["state"] == "cancelled"
     assert ask(web) == ask(web, 2) == {"duplicate": False}
     assert error(web.post("/captures?crawl=a", json=report())) == (409, "crawl_ended")
     assert error(web.post("/crawls/a/commit")) == (409, "crawl_ended")
@@ -416,3 +416,61 @@ def test_header_lines_say_that_an_original_is_not_committed(web: FlaskClient) ->
     web.post("/crawls/a/commit")
     told = web.get(path, headers=plain)
     assert told.status_code == 200 and "Dedup-Uncommitted" not in told.headers
+
+
+def asked_by_others(web: FlaskClient, way: str) -> None:
+    """One lookup of somebody else, which what crawl `a` has reported of payload 1 answers."""
+    query = f"/lookup?digest={sha1(1)}&url={PAGE}"
+    asked = {"digest": str(sha1(1)), "url": PAGE}
+    if way == "text":
+        answer = web.get(query, headers={"Accept": "text/plain"})
+        assert "Dedup-Uncommitted" in answer.headers
+    elif way == "batch":
+        answer = web.post("/lookup", json={"lookups": [asked]})
+    elif way == "lines":
+        answer = web.post("/lookup", data=json.dumps(asked), content_type="application/x-ndjson")
+    elif way == "claim":
+        answer = web.post("/claims", json={"crawl": "b", **asked})
+    elif way == "record":
+        answer = web.get(f"/api/records/{sha1(1).spelled(capture(1).spelling)[5:]}?uri={PAGE}")
+    else:
+        answer = web.get(query + ("&crawl=b" if way == "crawl" else ""))
+    assert answer.status_code == 200 and answer.data, answer.text
+
+
+@pytest.mark.parametrize("way", ["crawl", "nobody", "text", "batch", "lines", "claim", "record"])
+def test_a_crawl_that_has_answered_others_is_not_cancelled_silently(
+    web: FlaskClient, way: str
+) -> None:
+    begin(web, "a", seen_by="all")
+    begin(web, "b")
+    web.post("/captures?crawl=a", json=report())
+    ask(web, 1, "a")  # what it has itself is its own affair
+    assert web.get("/crawls/a").json["answered_others"] == 0
+    asked_by_others(web, way)
+    asked_by_others(web, way)
+    refused = web.post("/crawls/a/cancel", json={"exit": "broken"})
+    assert (refused.status_code, refused.json["error"]["code"]) == (409, "has_dependents")
+    assert "answered 2 lookups of others" in refused.json["error"]["message"]
+    crawl = web.get("/crawls/a").json
+    assert (crawl["state"], crawl["answered_others"]) == ("open", 2)
+    assert b"others that it answered" in web.get("/pages/crawl?name=a").data
+    assert web.post("/crawls/a/cancel", json={"force": "perhaps"}).status_code == 400
+    assert web.post("/crawls/a/commit", json={"force": True}).status_code == 400
+    gone = web.post("/crawls/a/cancel", json={"force": True})
+    assert (gone.status_code, gone.json["state"]) == (200, "cancelled")
+    assert web.post("/crawls/a/cancel", data={}).status_code == 200  # again, it changes nothing
+
+
+def test_a_crawl_that_has_answered_others_is_not_dropped_silently(web: FlaskClient) -> None:
+    for name in ("a", "c"):
+        begin(web, name)
+        web.post(f"/captures?crawl={name}", json=report(1 if name == "a" else 2))
+        web.post(f"/crawls/{name}/commit")
+    asked_by_others(web, "batch")
+    assert web.delete("/crawls/c").status_code == 200  # nobody was answered with what it has
+    refused = web.delete("/crawls/a")
+    assert (refused.status_code, refused.json["error"]["code"]) == (409, "has_dependents")
+    assert ask(web)["duplicate"] is True
+    assert web.delete("/crawls/a", json={"force": True}).status_code == 200
+    assert ask(web)["duplicate"] is False

@@ -98,7 +98,7 @@ def test_when_the_shared_crawl_has_ended_another_begins(web: FlaskClient) -> Non
     assert web.get("/crawls/doppelganger-2").get_json()["captures"] == 1
     for record in (RECORD, other):
         assert web.get(f"/api/records/{record['id']}").get_json() == record
-    web.post("/crawls/doppelganger-2/cancel")
+    web.post("/crawls/doppelganger-2/cancel", json={"force": True})
     assert web.get(f"/api/records/{other['id']}").status_code == 404
 
 

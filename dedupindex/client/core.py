@@ -152,15 +152,18 @@ class Core:
         self._wanted[name] = wanted
         return (yield from self._done("/crawls", wanted, f"crawl {name} is not begun"))
 
-    def end(self, name: str, action: str, exit: str) -> Steps[dict[str, Any]]:
+    def end(
+        self, name: str, action: str, exit: str, *, force: bool = False
+    ) -> Steps[dict[str, Any]]:
         """Commit or cancel a crawl; what was kept is sent before it is committed."""
         if action == "commit":
             done = yield from self.report("", [])
             if done.kept:  # committed without them, the crawl could not take them any more
                 raise errors.IndexUnavailable(f"{done.kept} captures wait to be reported first")
         value = self._missed(name) | ({"exit": exit} if exit else {})
+        sent = value | ({"force": True} if force else {})
         crawl = yield from self._done(
-            requests.of_crawl(name, action), value, f"no {action} of {name}"
+            requests.of_crawl(name, action), sent, f"no {action} of {name}"
         )
         self._told[name] = value
         self._wanted.pop(name, None)

@@ -108,9 +108,12 @@ class Client:
         """Let the captures of a crawl answer everybody; raises `DedupError`."""
         return self._run(self._core.end(name, "commit", exit))
 
-    def cancel(self, name: str, exit: str = "") -> dict[str, Any]:
-        """Take back all that a crawl reported; raises `DedupError`."""
-        return self._run(self._core.end(name, "cancel", exit))
+    def cancel(self, name: str, exit: str = "", *, force: bool = False) -> dict[str, Any]:
+        """Take back all that a crawl reported; raises `DedupError`.
+
+        `HasDependents` if it has answered others, unless it is forced.
+        """
+        return self._run(self._core.end(name, "cancel", exit, force=force))
 
     def tell(self, name: str) -> dict[str, Any]:
         """Tell what this client did not look up and not report for a crawl; raises `DedupError`.

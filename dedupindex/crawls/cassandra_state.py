@@ -30,7 +30,7 @@ from dedupindex.index.cql import Row, Session, Statement
 from dedupindex.index.protocol import Finder
 
 _BEYOND = b"\xff" * 32  # greater than what follows in any key
-_LISTED = (COUNTS, *(kind.value for kind in (Kind.TOTAL, Kind.TIMES, Kind.TOLD)))
+_LISTED = (COUNTS, *(kind.value for kind in (Kind.TOTAL, Kind.TIMES, Kind.TOLD, Kind.OTHERS)))
 _PAGE = 1000  # keys, whose cells are read side by side
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -78,6 +78,7 @@ class Counted:
 
     rows: dict[_Heading, list[int]] = field(default_factory=dict)
     times: dict[str, list[int]] = field(default_factory=dict)  # by crawl: see `rows`
+    others: Counter[str] = field(default_factory=Counter)  # by crawl: see `rows`
 
 
 class Counting:
@@ -87,6 +88,9 @@ class Counting:
         self._noted: deque[Noted] = deque()
         self.note_short = self._noted.append  # atomic, unlike adding to a number
         self._stored: deque[tuple[str, bytes, bytes, int, int]] = deque()
+        self._others: deque[str] = deque()
+        self.note_others = self._others.append
+        """Note the name of a crawl, for each lookup of others that its captures answered."""
         self._clock = clock
         self._sums = Counted()
         self._busy = threading.Lock()
@@ -120,6 +124,8 @@ class Counting:
             hour = hour_of(now)
             for _ in range(len(self._noted)):
                 self._add(self._noted.popleft(), hour, now)
+            for _ in range(len(self._others)):
+                self._sums.others[self._others.popleft()] += 1
             for _ in range(len(self._stored)):
                 crawl, host, mime, status, size = self._stored.popleft()
                 row = self._row((crawl, hour, "", host, mime, status))
@@ -133,8 +139,10 @@ class Counting:
             taken, self._sums = self._sums, Counted()
         rows = list(taken.rows.items())
         parts = [Counted(dict(rows[at : at + _AT_ONCE])) for at in range(0, len(rows), _AT_ONCE)]
+        if taken.others and not parts:
+            parts.append(Counted())
         if parts:
-            parts[0].times = taken.times
+            parts[0].times, parts[0].others = taken.times, taken.others
         return parts
 
     def give_back(self, part: Counted) -> None:
@@ -143,6 +151,7 @@ class Counting:
             for heading, amounts in part.rows.items():
                 row = self._row(heading)
                 row[:] = map(int.__add__, row, amounts)
+            self._sums.others.update(part.others)
             for crawl, times in part.times.items():
                 mine = self._times(crawl, times[0])
                 mine[:] = joined_times(mine, times)
@@ -209,6 +218,10 @@ def add_counted(writing: Writing, counted: Counted) -> None:
         number = _number(writing, name, numbers)
         if number:
             writing.add(key_of(number, Kind.TIMES), times)
+    for name, count in counted.others.items():
+        number = _number(writing, name, numbers)
+        if number:
+            writing.add(key_of(number, Kind.OTHERS), [count])
 
 
 def hour_of(now: float) -> bytes:

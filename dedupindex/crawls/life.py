@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dedupindex.capture import Covers
+from dedupindex.crawls import statistics
 from dedupindex.crawls.crawl import Crawl, Seen, State, check_name
 from dedupindex.crawls.store import Writing
-from dedupindex.errors import CrawlEnded, CrawlExists, IndexBusy, UnknownCrawl
+from dedupindex.errors import CrawlEnded, CrawlExists, HasDependents, IndexBusy, UnknownCrawl
 
 
 def begin(
@@ -50,19 +51,32 @@ def commit(writing: Writing, name: str, exit: str = "") -> Crawl:
     return _end(writing, name, State.COMMITTED, exit)
 
 
-def cancel(writing: Writing, name: str, exit: str = "") -> Crawl:
+def cancel(writing: Writing, name: str, exit: str = "", *, force: bool = False) -> Crawl:
     """Take back all that a crawl reported; raises `CrawlEnded` if it was committed.
 
-    From then on nobody sees its captures; `upkeep.sweep` takes away those that are left.
+    From then on nobody sees its captures; `upkeep.sweep` takes away those that are left. Raises
+    `HasDependents` if they have answered lookups of others, unless it is forced.
     """
+    _require_unused(writing, writing.crawl(name), force)
     return _end(writing, name, State.CANCELLED, exit)
 
 
-def drop(writing: Writing, name: str) -> Crawl:
+def _require_unused(writing: Writing, crawl: Crawl, force: bool) -> None:  # noqa: FBT001
+    count = 0 if force or crawl.state is State.CANCELLED else statistics.others(writing, crawl)
+    if count:
+        raise HasDependents(
+            f"captures of crawl {crawl.name} have answered {count} lookups of others, who have "
+            "probably stored revisits of them: without it these cannot be replayed. Commit it, or "
+            "send force to take it back all the same"
+        )
+
+
+def drop(writing: Writing, name: str, *, force: bool = True) -> Crawl:
     """Take back all that a crawl reported, also if it was committed; nobody sees it from then on.
 
     Raises `CrawlEnded` if the index has taken it in, `IndexBusy` if it may have: a merge was cut
-    off. None must be going on: the caller holds the index's write lock.
+    off. None must be going on: the caller holds the index's write lock. Unless it is forced it
+    raises `HasDependents` as `cancel` does.
     """
     crawl = writing.crawl(name)
     if crawl.merged:
@@ -75,6 +89,7 @@ def drop(writing: Writing, name: str) -> Crawl:
             f"crawl {name} is being merged, the index may hold its captures already: try again, or "
             f"bin/purge --crawl {name}"
         )
+    _require_unused(writing, crawl, force)
     if crawl.state is not State.CANCELLED:
         writing.put_crawl(replace(crawl, state=State.CANCELLED, ended=_now(), exit="dropped"))
     return forget(writing, name)

@@ -6,6 +6,7 @@ A store has under ``number (4), kind (1), heading`` amounts, as u64:
     times                                       -> first and last lookup (seconds since 1970),
                                                    nanoseconds of all, and how many took how long
     told                                        -> `told.Told`, the heading being who said it
+    others                                      -> lookups of others that its captures answered
 
 Of two amounts under one key that are joined, those of a row and the nanoseconds are added up, the
 earlier first and the later last lookup count, and the greater of what was told.
@@ -39,6 +40,7 @@ class Kind(Enum):
     HOUR = b"f"
     TIMES = b"t"
     TOLD = b"u"
+    OTHERS = b"v"
 
 
 class Row(NamedTuple):
@@ -94,6 +96,7 @@ COLUMN = {name: place for place, name in enumerate(Row._fields)}
 _ROW = struct.Struct(f">{WIDTH}Q")
 _TIMES = struct.Struct(f">{3 + BUCKETS}Q")
 _TOLD = struct.Struct(">QQ")
+_OTHERS = struct.Struct(">Q")
 
 Amounts = Sequence[int]
 
@@ -127,6 +130,9 @@ def _greater(one: Amounts, other: Amounts) -> Amounts:
 FORMS = {
     **dict.fromkeys((kind.value for kind in Kind), Form(_ROW.unpack, _packed, _added)),
     Kind.TIMES.value: Form(_TIMES.unpack, lambda times: _TIMES.pack(*times), joined_times),
+    Kind.OTHERS.value: Form(
+        _OTHERS.unpack, lambda counts: _OTHERS.pack(min(counts[0], MOST)), _added
+    ),
     Kind.TOLD.value: Form(_TOLD.unpack, lambda told: _TOLD.pack(*told), _greater),
 }
 

@@ -67,6 +67,15 @@ def times(reading: Reading, crawl: Crawl) -> Times:
     return Times(first, last, count, taken / count / 1e9, bound_of(at) / 1e9)
 
 
+def others(reading: Reading, crawl: Crawl) -> int:
+    """How many lookups of others were answered with what a crawl reported.
+
+    Each of them has probably stored a revisit that needs it.
+    """
+    amounts = reading.statistic(key_of(crawl.number, Kind.OTHERS))
+    return amounts[0] if amounts else 0
+
+
 def rows(reading: Reading, crawl: Crawl, by: str, after: bytes | None = None) -> Iterator[Headed]:
     """Every row of a crawl by one of `BY`, in the order of headings, beyond `after`."""
     kind = _kind(by)

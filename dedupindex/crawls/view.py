@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from sys import getsizeof
 
 from dedupindex.cache import MEGABYTE, Cache
-from dedupindex.capture import Capture, Uncommitted
+from dedupindex.capture import Capture, OfCrawl, Uncommitted
 from dedupindex.crawls.captures import Found, at_url, under
 from dedupindex.crawls.crawl import Crawl, Seen, State
 from dedupindex.crawls.store import Reading
@@ -130,7 +130,7 @@ class Both:
         capture = found.capture(self._reading, crawl.name)
         if self._base.denies(digest_of_key(found.key), capture):
             return None
-        return capture if crawl.state is State.COMMITTED else Uncommitted(*capture)
+        return (OfCrawl if crawl.state is State.COMMITTED else Uncommitted)(*capture)
 
 
 class Known:

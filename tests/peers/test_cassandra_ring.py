@@ -328,7 +328,7 @@ def test_a_crawl_through_two_servers_outlives_a_node(
         send(one.port, "POST", "/crawls", {"name": "b", "seen_by": "all"})
         send(one.port, "POST", "/captures?crawl=b", report(7001))
         assert known(two, 7001)
-        send(one.port, "POST", "/crawls/b/cancel")
+        send(one.port, "POST", "/crawls/b/cancel", {"force": True})
         assert not known(two, 7001)
         nodes.nodes[2].kill()  # one is left of three: nothing can be known for sure
         for server in servers:
