@@ -217,8 +217,11 @@ def _prepare(job: Build) -> None:
         Identity(job.engine, job.settings).write(job.index)
         return
     with closing(open_index(job.index)) as engine:
+        if not engine.identity.generation:  # the cluster has lost it, and its directory here not
+            Identity(job.engine, job.settings).write(job.index)
+            return
         again = engine.note() == job.signature() and not any(map(passing, job.sources))
-        if not (job.add or job.replace or job.reread or again):
+        if not (job.add or job.replace or again):
             raise IndexExists(
                 f"there is an index at {job.index}; give --add to add to it, "
                 "or name another directory"

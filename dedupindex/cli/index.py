@@ -182,7 +182,7 @@ def _job(sources: tuple[str, ...], index: Path, options: dict[str, Any]) -> Buil
             etag=settings.etag,
             revisit_annotation=annotation(settings.revisit_annotation),
         ),
-        add=options["add"],
+        add=options["add"] or options["reread"],
         replace=options["replace"],
         resume=options["resume"],
         reread=options["reread"],

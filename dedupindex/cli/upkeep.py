@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from shutil import rmtree
@@ -24,7 +25,7 @@ from dedupindex.index import open_index
 from dedupindex.index.address import Address, is_cluster
 from dedupindex.index.copying import Copied, copy_to_engine
 from dedupindex.index.identity import FILE, read_identity
-from dedupindex.index.protocol import Engine, View
+from dedupindex.index.protocol import Counts, Engine, Load, View
 from dedupindex.spill import Sums
 from dedupindex.tables import amount, printable, singular
 from dedupindex.urls import host_of
@@ -215,8 +216,11 @@ def _copy_again(index: Path, to: str, engine: str = "") -> str:
 
 
 @contextmanager
-def _new_copy(index: Path, target: Path) -> Iterator[None]:
-    """Make a directory for a copy, which is new or empty, or has what a killed copy left."""
+def _new_copy(index: Path, target: Path) -> Iterator[bool]:
+    """Make a directory for a copy, which is new or empty, or has what a killed copy left.
+
+    What it left is removed, so the copy always begins anew: yields False.
+    """
     if target.resolve().is_relative_to(index.resolve()):
         raise IndexExists(f"the copy cannot be inside the index; name a directory beside {index}")
     begun = target / BEGUN
@@ -229,7 +233,7 @@ def _new_copy(index: Path, target: Path) -> Iterator[None]:
                 rmtree(path)
             elif path != begun:
                 path.unlink()
-        yield
+        yield False
         begun.unlink()
 
 
@@ -237,14 +241,13 @@ def _copy_to_engine(index: Path, to: str, engine: str, as_json: bool) -> int:
     """Copy to an index on another engine; says what shows that the two are equal."""
     if is_cluster(to):
         target, engine = home_of(to), str(Address.parse(to))
-        if (target / FILE).exists() and read_identity(target).generation:
-            raise IndexExists(f"there is an index at {engine}; name another keyspace")
-        new: AbstractContextManager[None] = exclusive(target / "copy.lock", f"the copy at {engine}")
+        new = _new_on_cluster(target, engine)
     else:
         target, engine = Path(to), engine or "lmdb"
         new = _new_copy(index, target)
-    with new:
-        copied, taken = _copied_to_engine(index, target, engine, _copy_again(index, to, engine))
+    with new as again:
+        repair = _copy_again(index, to, engine)
+        copied, taken = _copied_to_engine(index, target, engine, repair, again=again)
     if as_json:
         name = engine if is_cluster(to) else str(target)
         counts = copied.counts._asdict()
@@ -261,7 +264,21 @@ def _copy_to_engine(index: Path, to: str, engine: str, as_json: bool) -> int:
     return 0
 
 
-def _copied_to_engine(index: Path, target: Path, engine: str, repair: str) -> tuple[Copied, int]:
+@contextmanager
+def _new_on_cluster(home: Path, engine: str) -> Iterator[bool]:
+    """Make sure that a copy to a cluster has begun here, or may; whether it has."""
+    begun = home / BEGUN
+    again = begun.exists()
+    if not again and (home / FILE).exists() and read_identity(home).generation:
+        raise IndexExists(f"there is an index at {engine}; name another keyspace")
+    with exclusive(begun, f"the copy at {engine}"):
+        yield again
+        begun.unlink()
+
+
+def _copied_to_engine(
+    index: Path, target: Path, engine: str, repair: str, *, again: bool
+) -> tuple[Copied, int]:
     """What was copied, and how many captures of crawls were taken in."""
     drawn: list[sample.Drawn] = []
     writable = os.access(index, os.W_OK)  # else nothing is merged into it anyway
@@ -272,10 +289,18 @@ def _copied_to_engine(index: Path, target: Path, engine: str, repair: str) -> tu
                 if view.ledger():
                     say("what bin/purge and bin/impact need stays behind")
             keys = source.identity.settings.keys()
-            copied = copy_to_engine(
-                source, target, engine, lambda load: drawn.extend(sample.of_load(load, keys))
-            )
+
+            def draw(load: Load) -> None:
+                drawn.extend(sample.of_load(load, keys))
+
+            compared = (target / BEGUN).read_bytes() if again else b""
+            if compared:  # the copy was killed while it took in what crawls have
+                counts, content = json.loads(compared)
+                copied = Copied(Counts(*counts), content)
+            else:
+                copied = copy_to_engine(source, target, engine, draw, again=again)
         sample.confirm(target, drawn, repair)
+        (target / BEGUN).write_text(json.dumps(copied))
         taken = _crawls_too(index, target, repair)
     tokens.copy(index, target)
     return copied, taken

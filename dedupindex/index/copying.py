@@ -31,11 +31,17 @@ class Copied(NamedTuple):
 
 
 def copy_to_engine(
-    source: Engine, target: Path, engine: str, before: Callable[[Load], None] = lambda load: None
+    source: Engine,
+    target: Path,
+    engine: str,
+    before: Callable[[Load], None] = lambda load: None,
+    *,
+    again: bool = False,
 ) -> Copied:
     """Copy an index into a new one in a directory, on whatever engine; read back and compared.
 
-    `before` is told of the load that makes the copy, as long as its runs are there.
+    `before` is told of the load that makes the copy, as long as its runs are there. `again`: a copy
+    to there has begun before and was not compared; if it was loaded, it is compared now.
     What only serves purging stays behind (`ledger`). Takes as much room in `target` as all captures
     do. Raises `IndexExists`, or `Damaged` if what was written is not what was read.
     """
@@ -43,7 +49,8 @@ def copy_to_engine(
     Identity(engine, settings, source.identity.canonicaliser).write(target)
     other = open_index(target, write=True)
     try:
-        if other.identity.generation:
+        loaded = other.identity.generation > 0
+        if loaded and not again:
             raise IndexExists(f"there is an index at {engine}; name another")
         scratch = target / SCRATCH
         rmtree(scratch, ignore_errors=True)  # of a copy that was killed
@@ -64,7 +71,8 @@ def copy_to_engine(
                 own_digests=view.own_digests(),
             )
             before(load)
-            other.load(load)
+            if not loaded:
+                other.load(load)
             rmtree(scratch)
             counts = view.counts()
         with other.view() as copied:

@@ -397,6 +397,19 @@ def test_names_that_were_lost_are_told_and_repaired(
     assert crawls == {"", "a week"}
 
 
+def test_an_index_whose_keyspace_was_dropped_is_built_anew_as_typed(
+    address: str, run: Run, tmp_path: Path, keyspaces: Keyspaces
+) -> None:
+    keyspaces.spoiled.add(address)
+    source = cdx(tmp_path, 0, 50)
+    assert run("index", source, address)[0] == 0
+    where = Address.parse(address)
+    with closing(connect(where)) as session:
+        session.define(f"DROP KEYSPACE {where.keyspace}")
+    assert run("index", source, address)[0] == 0
+    all_answered(address, run, range(50))
+
+
 def impatient(address: str, folder: Path) -> tuple[Path, str]:
     """A directory that stands for an index that is there, and its address, with three seconds."""
     home = folder / "impatient"
