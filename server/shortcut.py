@@ -15,7 +15,7 @@ from granian.server import mp
 from server.hot import HotRoutes
 from server.replies import OK
 
-_NAME = "_wsgi_call_wrap"  # what makes a handler of a WSGI application, in Granian 2.5 to 2.8
+_NAME = "_wsgi_call_wrap"  # what makes a handler of a WSGI application, in Granian 2.6 to 2.8
 _Handler = Callable[[Any, dict[str, Any]], int]
 
 
