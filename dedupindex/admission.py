@@ -2,7 +2,7 @@
 
 Sources refuse what is no usable capture (no HTTP, truncated, digest that its payload
 contradicts); this module applies what the user and the manual decide: status, media type, size,
-and the one rule that has no option: the empty payload is never an original.
+and the rules that have no option: only the web has originals, and the empty payload is none.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dedupindex.cache import Cache
 from dedupindex.capture import Capture, Evidence, Revisit, Rows
 from dedupindex.digest import CANONICAL, EMPTY, Digest
 from dedupindex.errors import BadInput
+from dedupindex.urls import is_http
 
 _EMPTY = frozenset(digest.raw for digest in EMPTY)
 _PLAIN = bytes(range(0x20, 0x7F))  # what any URL may hold
@@ -57,6 +58,8 @@ def make_judge(*, mime: str, whitelist: bool, status: str, min_size: int) -> Jud
             reason = verdict(capture)
         if reason:
             return reason
+        if not is_http(capture.url):  # a page or tool might run what stands in it
+            return "not-http"
         if capture.url.translate(None, _PLAIN) and _unspeakable(capture.url):
             return "bad-url"
         size = capture.size

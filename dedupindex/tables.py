@@ -39,12 +39,33 @@ _PLURAL = re.compile(
     r"|payload|document|pair|component|host)s|(cop)ies)\b"
 )
 _UNITS = re.compile("_(bytes|percent|ms)$")
+# Printable to Python, and drawn as nothing: what of Default_Ignorable_Code_Point is a letter or
+# mark (joiners, fillers, variation selectors), then a blank pattern, note head and letter, and the
+# place of an object that is not there.
+_UNSEEN = frozenset(
+    map(
+        chr,
+        (
+            *(0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x1810), 0x3164, 0xFFA0),
+            *(*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)),
+            *(0x2800, 0x1D159, 0x16FE4, 0xFFFC),
+        ),
+    )
+)
 
 
 def printable(text: str) -> str:
-    """Text from the web as a terminal may show it: no control characters, no lone surrogates."""
+    """Text from the web on one line, with everything that would not be seen made visible.
+
+    That is control and format characters, spaces but the plain one, line ends, lone surrogates,
+    what Unicode has not assigned, and what browsers and terminals draw as nothing.
+    """
+    if text.isascii() and text.isprintable():
+        return text
     return "".join(
-        char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode()
+        char
+        if char.isprintable() and char not in _UNSEEN
+        else char.encode("unicode_escape", "surrogatepass").decode()
         for char in text
     )
 

@@ -1,4 +1,4 @@
-"""What reports need of a URL: its host."""
+"""What is needed of a URL: whether it is of the web, and its host."""
 
 from __future__ import annotations
 
@@ -15,3 +15,8 @@ def host_of(url: bytes) -> bytes:
     """
     match = _HOST.match(url)
     return match[1].lower().removesuffix(b".") if match else url.partition(b":")[0].lower()[:255]
+
+
+def is_http(url: bytes) -> bool:
+    """Whether a URL is of the web; the scheme in any case of letters."""
+    return url[:8].lower().startswith((b"http://", b"https://"))

@@ -13,6 +13,8 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
+from dedupindex.tables import printable
+
 LOGGER = logging.getLogger("dedupindex.server")
 _TRACE = 4000  # characters of a stack trace, its last
 
@@ -25,7 +27,7 @@ class _OneLine(logging.Formatter):
         self.converter = time.gmtime
 
     def format(self, record: logging.LogRecord) -> str:
-        return escaped(super().format(record))
+        return printable(super().format(record))
 
 
 class _Json(logging.Formatter):
@@ -44,16 +46,6 @@ class _Json(logging.Formatter):
 
 
 _FORMATTERS = {"text": _OneLine, "json": _Json}
-
-
-def escaped(text: str) -> str:
-    """Text on one line: control characters, line ends and lone surrogates made visible."""
-    if text.isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode()
-        for char in text
-    )
 
 
 def configure(form: str = "text") -> None:

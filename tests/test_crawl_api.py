@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -474,3 +475,36 @@ def test_a_crawl_that_has_answered_others_is_not_dropped_silently(web: FlaskClie
     assert ask(web)["duplicate"] is True
     assert web.delete("/crawls/a", json={"force": True}).status_code == 200
     assert ask(web)["duplicate"] is False
+
+
+NOT_OF_THE_WEB = (
+    "javascript:alert(1)", "JavaScript:alert(1)", " javascript:alert(1)", "java\tscript:alert(1)",
+    "<javascript:alert(1)>", "javascript://example.com/%0Aalert(1)", "data:text/html,<script>",
+    "vbscript:x", "blob:http://a.example/1", "view-source:http://a.example/", "file:///etc/passwd",
+    "dns:a.example", "ftp://a.example/", "urn:uuid:1", "//a.example/", "http:/a.example", "a",
+    "\x01http://a.example/",
+)  # fmt: skip
+
+
+def test_only_urls_of_the_web_become_originals(web: FlaskClient) -> None:
+    """Who gets an original shows its URL, perhaps as a link."""
+    begin(web)
+    for number, url in enumerate(NOT_OF_THE_WEB, 1):
+        encoded = {"url": "", "url_base64": b64encode(url.encode()).decode()}
+        for given in (report(number, url), {**report(number, url), **encoded}):
+            answer = web.post("/captures?crawl=a", json=given).get_json()
+            assert answer["refused"] == {"not-http": 1} and not answer["added"], url
+        record = {"id": str(sha1(number)), "uri": url, "date": "20261120091417"}
+        assert web.post("/api/records", json=[record]).status_code == 201
+        assert not ask(web, number, "a", "http://a.example/")["duplicate"]
+        assert web.get(f"/api/records/{sha1(number)}?uri={url.strip()}").status_code == 404
+    good = report(50, "HTTPS://a.example/")
+    assert web.post("/captures?crawl=a", json=good).get_json()["added"] == 1
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+def test_no_crawl_is_called_like_a_step_of_a_path(web: FlaskClient, name: str) -> None:
+    for content in ({"name": name}, {"name": "b", "namespace": name}):
+        response = web.post("/crawls", json=content)
+        assert response.status_code == 400 and "step" in response.text
+    assert begin(web, "...")["name"] == "..." and begin(web, ".a")["name"] == ".a"

@@ -171,7 +171,7 @@ def test_every_step_may_be_asked_for_again(store: Store) -> None:
         commit(store, "b")
     with pytest.raises(UnknownCrawl):
         commit(store, "c")
-    for name in ("", "a b", "a/b", "ä", "x" * 201, "a\n"):
+    for name in ("", "a b", "a/b", "ä", "x" * 201, "a\n", ".", ".."):
         with pytest.raises(BadInput):
             begin(store, name)
 

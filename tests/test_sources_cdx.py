@@ -269,7 +269,10 @@ def test_random_fields_round_trip(rows: list[tuple], block: int) -> None:  # typ
     assert items("cdx", text.encode(), block=block) == expected
 
 
-@given(st.binary(max_size=300).filter(lambda data: b"CDX" not in data), st.integers(1, 50))
+@given(
+    st.binary(max_size=300).filter(lambda data: b"CDX" not in data and data[:1] not in b"\x1f"),
+    st.integers(1, 50),
+)
 @example(b"\n\r\n\r\r\n", 3)
 def test_any_bytes_are_one_refusal_for_every_line(data: bytes, block: int) -> None:
     data = data.removeprefix(b"\xef\xbb\xbf")

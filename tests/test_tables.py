@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from pathlib import Path
 
 import pytest
 
 from dedupindex.cli import main
-from dedupindex.tables import singular
+from dedupindex.tables import printable, singular
 from tests.verifying import page, write
 
 _WRONG = re.compile(r"(?<![\w.,-])1 (?:[a-z]+ies|[a-rt-z]+[a-rt-z]s)\b")
@@ -53,3 +54,27 @@ def test_one_line_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert ": 1 line of " in capsys.readouterr().out
     assert main(["resolve", str(tmp_path / "m"), "-o", str(tmp_path / "plan")]) == 0
     assert "1 line: 1 unique, 0 originals" in capsys.readouterr().out
+
+
+# Default_Ignorable_Code_Point of Unicode 16, which browsers draw as nothing, ...
+IGNORED = (
+    *((0xAD, 0xAD), (0x34F, 0x34F), (0x61C, 0x61C), (0x115F, 0x1160), (0x17B4, 0x17B5)),
+    *((0x180B, 0x180F), (0x200B, 0x200F), (0x202A, 0x202E), (0x2060, 0x206F), (0x3164, 0x3164)),
+    *((0xFE00, 0xFE0F), (0xFEFF, 0xFEFF), (0xFFA0, 0xFFA0), (0xFFF0, 0xFFF8), (0x1BCA0, 0x1BCA3)),
+    *((0x1D173, 0x1D17A), (0xE0000, 0xE0FFF)),
+)
+BLANK = (0x2800, 0xFFFC, 0x16FE4, 0x1D159)  # ... and what is blank for other reasons
+HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs")
+
+
+def test_every_character_that_is_not_seen_is_escaped() -> None:
+    hidden = {code for first, last in IGNORED for code in range(first, last + 1)} | {*BLANK}
+    seen = []
+    for code in range(0x110000):
+        kind = unicodedata.category(char := chr(code))
+        if code not in hidden and (kind not in HIDDEN or char == " "):
+            seen.append(char)
+        elif kind not in ("Co", "Cn") or code in hidden or code % 100 == 0:
+            shown = printable(char)
+            assert shown.isascii() and shown.startswith("\\"), f"{code:x}"
+    assert printable("".join(seen)) == "".join(seen)

@@ -21,7 +21,8 @@ from dedupindex.browsertrix import Entry
 from dedupindex.capture import Capture, Evidence, Item, Problem, Refusal
 from dedupindex.digest import Spelling
 from dedupindex.errors import BadDate, BadDigest, BadSource
-from dedupindex.sources.rows import Memory, is_http, read_digest
+from dedupindex.sources.rows import Memory, read_digest
+from dedupindex.urls import is_http
 
 _LITERAL = re.compile(rb"https?://[^/?#%]+/[^?#%]*(?:\?[\w.*-]+=[\w.*-]+)?")
 _PROBLEMS_SHOWN = 100

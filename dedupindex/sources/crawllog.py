@@ -21,9 +21,10 @@ import orjson
 
 from dedupindex.capture import Capture, Covers, Evidence, Item, RefersTo, Refusal, Revisit
 from dedupindex.errors import BadDate, BadDigest
-from dedupindex.sources.rows import Memory, is_http, read_digest, strip
+from dedupindex.sources.rows import Memory, read_digest, strip
 from dedupindex.sources.text import TextSource
 from dedupindex.timestamps import check_date
+from dedupindex.urls import is_http
 
 _LEAST = 10  # fields; the digest is the tenth
 _NOT_HTTP = (1, 1001, 2001)  # what Heritrix calls a successful DNS or whois lookup

@@ -16,6 +16,7 @@ from dedupindex.capture import Capture, Covers, Evidence, Refusal, Revisit
 from dedupindex.digest import CANONICAL, Digest, Spelling, parse_spelled, sha1_of_base32
 from dedupindex.errors import BadDate, BadDigest
 from dedupindex.timestamps import check_digits, date_of_digits
+from dedupindex.urls import is_http
 
 REVISIT_MIME = b"warc/revisit"
 METHOD_MARK = b"__wb_method="  # pywb and cdxj-indexer append it to urlkeys of other than GET
@@ -181,11 +182,6 @@ class RowReader:
 def strip(text: bytes) -> bytes:
     """Without the angle brackets that wget puts around URLs and everybody around record ids."""
     return text[1:-1] if text.startswith(b"<") and text.endswith(b">") else text
-
-
-def is_http(url: bytes) -> bool:
-    """Whether a URL is of the web; the scheme in any case of letters."""
-    return url[:8].lower().startswith((b"http://", b"https://"))
 
 
 def other_method(urlkey: bytes) -> bool:

@@ -1,4 +1,4 @@
-"""How values become text of a page: escaped, nothing invisible, numbers and dates for people."""
+"""How values become text of a page: printable, nothing invisible, numbers and dates for people."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from flask.sansio.app import App
 from jinja2 import StrictUndefined
 from markupsafe import Markup, escape
 
-from server.logs import escaped
+from dedupindex.tables import printable
 
 _SHOWN = 400  # characters of one value
 
@@ -30,18 +30,17 @@ def dress(app: App) -> None:
         percent=percent,
         field=field,
         long=long,
-        visible=escaped,
+        visible=printable,
         unit=unit,
     )
 
 
 def _finalized(value: Any) -> Any:
-    """What every expression of a template goes through before it is escaped.
+    """What every expression of a template goes through before it is printable.
 
-    Control characters, marks that turn the direction of writing, and halves of characters are
-    made visible: a URL must not look like another one.
+    Characters that would not be seen are made visible: a URL must not look like another one.
     """
-    return escaped(value) if type(value) is str else value
+    return printable(value) if type(value) is str else value
 
 
 def sendable(value: str) -> bool:
@@ -96,4 +95,4 @@ def date(value: str | None) -> Markup:
     if not value:
         return Markup("never")
     shown = value.replace("T", " ").removesuffix("Z")
-    return Markup('<time datetime="{}">{} UTC</time>').format(escaped(value), escaped(shown))
+    return Markup('<time datetime="{}">{} UTC</time>').format(printable(value), printable(shown))

@@ -15,6 +15,7 @@ from urllib.parse import quote
 import pytest
 
 from dedupindex import tokens
+from dedupindex.tables import printable
 from dedupindex.tokens import Role
 from server.pages.blueprint import PAGES
 from tests.captures import capture, sha1
@@ -256,3 +257,48 @@ def test_a_file_that_is_too_large_is_a_page(
         window.type("#crawl", str(file))
         window.follow("form.form button")
         assert window.text("h1") == "Too large"
+
+
+LOOK = """
+    const canvas = document.createElement("canvas"), [codes] = arguments;
+    [canvas.width, canvas.height] = [120, 60];
+    const pen = canvas.getContext("2d", {willReadFrequently: true});
+    [pen.font, pen.textBaseline] = ["24px sans-serif", "middle"];
+    const drawn = text => {
+      pen.clearRect(0, 0, 120, 60);
+      pen.fillText(text, 20, 30);
+      const dots = pen.getImageData(0, 0, 120, 60).data;
+      let sum = 0;
+      for (let at = 3; at < dots.length; at += 4) {
+        if (dots[at]) sum = (sum * 31 + at * dots[at]) | 0;
+      }
+      return sum;
+    };
+    const [nothing, without] = [drawn(""), drawn("AB")];
+    return codes.filter(code => {
+      const char = String.fromCodePoint(code);
+      return drawn(char) === nothing || drawn("A" + char + "B") === without;
+    });
+"""
+LARGE = (  # scripts with a glyph for every letter: one in a hundred of these is tried
+    *(
+        (0x3400, 0x9FFF),
+        (0xAC00, 0xD7A3),
+        (0x12000, 0x1467F),
+        (0x17000, 0x18CFF),
+        (0x20000, 0x3FFFF),
+    ),
+)
+
+
+def test_a_browser_shows_every_character_that_is_not_escaped(window: Browser) -> None:
+    window.open("data:text/html,<p>x")
+    seen = [code for code in range(0x21, 0x110000) if printable(chr(code)) == chr(code)]
+    tried = [
+        code
+        for code in seen
+        if code % 100 == 0 or not any(first <= code <= last for first, last in LARGE)
+    ]
+    for at in range(0, len(tried), 2000):
+        invisible = window.run(LOOK, tried[at : at + 2000])
+        assert not invisible, [f"{code:x}" for code in invisible]
