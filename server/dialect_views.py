@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 from typing import Any, cast
+from urllib.parse import quote
 
 import orjson
 from flask import Response, request
 
+from dedupindex.errors import UnknownCrawl
 from dedupindex.tokens import Role
 from server import logs
 from server.access import Access
@@ -35,9 +37,25 @@ class DialectViews:
 
     cdx_hex = cdx_search = cdx_timemap = cdx
 
+    def crawl_cdx(self, name: str) -> Response:
+        """As `cdx` for clients that cannot add the parameter `crawl` to the address."""
+        text = request.environ["QUERY_STRING"]
+        asked = f"{text}&" if text else ""
+        named = {"QUERY_STRING": f"{asked}crawl={quote(name, safe='')}"}
+        return response_of(self._cdx.get({**request.environ, **named}))
+
+    crawl_cdx_timemap = crawl_cdx
+
     def record(self, id: str) -> Response:
-        self._access.may_read(request.environ)
-        found = self._records.find(id, query_string(request.environ))
+        return self.crawl_record("", id)
+
+    def crawl_record(self, name: str, id: str) -> Response:
+        allowed = partial(self._access.may_read, request.environ)
+        allowed()
+        try:
+            found = self._records.find(id, query_string(request.environ), name, allowed)
+        except UnknownCrawl as error:
+            return Response(f"{error}\n", status=404, content_type="text/plain")
         if found is None:
             return Response("record not found\n", status=404, content_type="text/plain")
         return json_of(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from dedupindex import __version__
@@ -86,14 +87,15 @@ _RAW = "The URL, not escaped: everything after uri= is it."
 
 def _parameters_of(route: Route) -> list[dict[str, Any]]:
     found = []
-    if "{" in route.path:
-        name = route.path.partition("{")[2].partition("}")[0]
+    for name in re.findall(r"\{(.*?)\}", route.path):
         found.append({"name": name, "in": "path", "required": True, "schema": {"type": "string"}})
     if route.name == "lookup":
         found += _parameters()
     if route.name.startswith("cdx"):
         found += _cdx_parameters()
-    if route.name == "record":
+    if route.name.startswith("crawl_cdx"):  # whose path names the crawl
+        found += [parameter for parameter in _cdx_parameters() if parameter["name"] != "crawl"]
+    if route.name in ("record", "crawl_record"):
         text = {"type": "string"}
         found.append({"name": "uri", "in": "query", "description": _RAW, "schema": text})
     for name, content in queries.OF_ROUTES.get(route.name, {}).items():

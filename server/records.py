@@ -28,7 +28,6 @@ from dedupindex.lookup import Answer, Query
 from dedupindex.timestamps import check_digits, date_of_digits, digits_of_date
 from server.cdx import may_be_named
 from server.config import RECORDS_CRAWL
-from server.counting import noted
 from server.judges import Judges
 from server.live import LiveIndex
 from server.replies import RequestError
@@ -52,35 +51,43 @@ class Records:
         self._live, self._judges, self._most = live, judges, most
         self._held: tuple[object, int, _Current] | None = None
 
-    def find(self, text: str, query: str) -> dict[str, Any] | None:
-        """The record of a digest; `query` is ``uri=`` and then the URL, not escaped."""
+    def find(
+        self, text: str, query: str, crawl: str, allowed: Callable[[tuple[str, ...]], object]
+    ) -> dict[str, Any] | None:
+        """The record of a digest; `query` is ``uri=`` and then the URL, not escaped.
+
+        `crawl` is who asks, "" if that is not known; raises `UnknownCrawl`. `allowed` raises if
+        the asker may not read namespaces.
+        """
         started = perf_counter_ns()
         digest, spelling = parse_spelled(text, unlabelled="sha1")
         url = query.removeprefix("uri=").encode("latin-1") if query.startswith("uri=") else b""
         opened = self._live.opened()
         settings = opened.engine.identity.settings
+        fits = partial(_nameable, spelling=spelling)
+        asked = self._live.crawls.completed(Query(digest, url, crawl=crawl, fits=fits), {})
+        if asked.namespaces:
+            allowed(asked.namespaces)
         with (
             opened.engine.view() as base,
-            self._live.crawls.seen(base, settings.keys(), "") as view,
+            self._live.crawls.seen(base, settings.keys(), crawl, asked.namespaces) as view,
         ):
-            fits = partial(_nameable, spelling=spelling)
-            asked = self._live.crawls.completed(Query(digest, url, fits=fits), {})
             answer = lookup.find(view, settings, asked)
-        self._note(Query(digest, url), answer, perf_counter_ns() - started)
+        self._note(Query(digest, url, crawl=crawl), answer, perf_counter_ns() - started)
         if answer is None:
             return None
-        self._live.crawls.counting.note_original("", answer.original)
         original = answer.original
         date = int(digits_of_date(original.date))
         return {"id": text, "uri": original.url.decode(), "date": date}
 
     def _note(self, query: Query, answer: Answer | None, taken: int) -> None:
-        """Count a lookup for the crawl of records, since these askers can name none."""
-        with self._live.crawls.reading() as reading:
-            crawl = None if reading is None else self._current(reading).crawl
-        if crawl is not None:
-            query = replace(query, crawl=crawl.name)
-            self._live.crawls.counting.note((*noted(query, answer), taken))
+        """Count a lookup for its crawl; for the crawl of records where it names none."""
+        if not query.crawl:
+            with self._live.crawls.reading() as reading:
+                crawl = None if reading is None else self._current(reading).crawl
+            if crawl is not None:
+                query = replace(query, crawl=crawl.name)
+        self._live.crawls.counting.note_answer(query, answer, taken)
 
     def crawl(self) -> str:
         """The name of the crawl that the next record goes into."""

@@ -167,7 +167,9 @@ def test_a_crawl_is_dropped_unless_the_index_has_it(index: Path) -> None:
     live.crawls.write(lambda writing: writing.put_crawl(committed))
     assert date(web, 5)
     for name in ("open", "committed", "open"):
-        assert web.delete(f"/crawls/{name}", json={"force": True}).get_json()["state"] == "cancelled"
+        assert (
+            web.delete(f"/crawls/{name}", json={"force": True}).get_json()["state"] == "cancelled"
+        )
     assert not date(web, 5)
     assert web.delete("/crawls/none").status_code == 404
 

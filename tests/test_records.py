@@ -55,6 +55,52 @@ def test_the_uri_is_everything_after_its_name(web: FlaskClient) -> None:
     assert web.get(f"/api/records/{id}").status_code == 200
 
 
+def test_a_crawl_that_is_named_by_the_path(make_index: MakeIndex) -> None:
+    """Its lookups are in its report, it sees what it reported, and its rules hold."""
+    known = capture(1, URL, 3)
+    index = make_index([known], Settings(by_url=True))
+    live = LiveIndex(index)
+    live.refresh()
+    web = create_app(Config(index), live).test_client()
+    own = {"digest": str(sha1(7)), "url": "http://own.org/", "date": "2026-11-20T00:00:00Z"}
+    for name, more in (("c", {}), ("strict", {"policy": [{"never": True}]})):
+        assert web.post("/crawls", json={"name": name, **more}).status_code == 200
+        stored = {**own, "status": 200, "size": 5}
+        assert web.post(f"/captures?crawl={name}", json={"captures": [stored]}).status_code == 200
+    for path, status in (("", 404), ("/crawls/c", 200), ("/crawls/strict", 404)):
+        response = web.get(f"{path}/api/records/{text_of(sha1(7))}?uri=http://own.org/")
+        assert response.status_code == status, path
+    for address in ("/cdx", "/web/timemap/cdx"):
+        assert web.get(f"{address}?url=http://own.org/").text == ""
+        assert "http://own.org/" in web.get(f"/crawls/c{address}?url=http://own.org/&limit=-1").text
+        assert "http://own.org/" in web.get(f"/crawls/c{address}?url=http://own.org/").text
+        assert web.get(f"/crawls/strict{address}?url=http://own.org/").text == ""
+        assert error(web.get(f"/crawls/none{address}?url=http://own.org/"))[0] == 404
+        assert web.get(f"/crawls/c{address}?url=http://own.org/&crawl=d").status_code == 400
+    live.crawls.write_counts()  # as the server does every second
+    report = web.get("/crawls/c/report").get_json()
+    assert (report["lookups"], report["duplicates"]) == (5, 1)
+    unknown = web.get(f"/crawls/none/api/records/{text_of(sha1(1))}?uri={URL.decode()}")
+    assert unknown.status_code == 404 and "none" in unknown.text
+
+
+def test_a_crawl_of_a_namespace_is_answered_to_its_token_only(make_index: MakeIndex) -> None:
+    index = make_index([])
+    news = bearer(tokens.add(index, "news", Role.WRITE, namespaces="news"))
+    other = bearer(tokens.add(index, "other", Role.READ, namespaces="other"))
+    live = LiveIndex(index)
+    live.refresh()
+    web = create_app(Config(index, private=True), live).test_client()
+    own = {"digest": str(sha1(7)), "url": "http://own.org/", "date": "2026-11-20T00:00:00Z"}
+    named = {"name": "c", "namespace": "news"}
+    assert web.post("/crawls", json=named, headers=news).status_code == 200
+    captures = {"captures": [{**own, "status": 200, "size": 5}]}
+    assert web.post("/captures?crawl=c", json=captures, headers=news).status_code == 200
+    path = f"/crawls/c/api/records/{text_of(sha1(7))}?uri=http://own.org/"
+    assert (web.get(path).status_code, web.get(path, headers=other).status_code) == (401, 403)
+    assert web.get(path, headers=news).get_json()["uri"] == "http://own.org/"
+
+
 def test_an_original_that_replay_would_not_find_is_none(make_index: MakeIndex) -> None:
     """The client writes the digest as it asked for it, and replay compares the text."""
     web = served(make_index([capture(1, URL)._replace(spelling=Spelling(1, 2))]))

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from dedupindex.client import Client
 from dedupindex.timestamps import digits_of_date
 from tests.conftest import need
 from tests.peers.environments import DEADLINE, PEERS, ROOT, environment
@@ -27,7 +28,7 @@ from tests.peers.front import in_front_of
 from tests.peers.replay import Record, check_revisits, free_port, records, replay
 from tests.peers.site import COPIES, PAGES, bodies, site
 from tests.test_cli import dedupindex
-from tests.test_server_live import serving
+from tests.test_server_live import serving, until
 
 pytestmark = pytest.mark.peer
 SOURCE = Path(__file__).parent / "gowarc"
@@ -85,7 +86,8 @@ def crawl_with_zeno(folder: Path, urls: Sequence[str], *options: str) -> list[Pa
     words: list[str | Path] = [zeno, "get", "url", *options]
     environ = dict(os.environ)
     if options[:-1] == (*SHA1, DOPPELGANGER):  # as our script has it
-        words, environ["DEDUPINDEX_URL"] = [SCRIPT], options[-1]
+        server, _, environ["DEDUPINDEX_CRAWL"] = options[-1].partition("/crawls/")
+        words, environ["DEDUPINDEX_URL"] = [SCRIPT], server
     words += [*urls, "--job", "t", "--disable-assets-capture", "--disable-local-dedupe"]
     words += ["--no-stdout-log", "--no-log-file"]
     done = subprocess.run(
@@ -152,6 +154,33 @@ def test_the_second_crawl_is_all_revisits_and_replays(
         assert check_refers_to(found) == count
         with replay([*first, *second], tmp_path) as archive:
             assert check_revisits(found, archive, served) == count
+
+
+@pytest.mark.parametrize("way", [DOPPELGANGER, CDX])
+def test_its_lookups_are_in_the_report_of_a_crawl(
+    crawl: Crawler, way: str, index: Path, tmp_path: Path
+) -> None:
+    """Whose name is part of the address: neither protocol has another place for it."""
+    paths = ["/logo.png", "/catalogue.pdf", *COPIES]
+    with site(SERVED, host=HOST) as base:
+        add(index, crawl(tmp_path / "first", [base + "/logo.png"], *SHA1))
+        with serving(index, "--workers", "1") as server:
+            url = f"http://127.0.0.1:{server.port}"
+            with Client(url) as client:
+                client.begin("weekly")
+            urls = [base + path for path in paths]
+            found = types(
+                crawl(tmp_path / "second", urls, *SHA1, way, f"{url}/crawls/weekly"), base
+            )
+            revisits = list(found.values()).count("revisit")
+            assert revisits == (1 if way == CDX else 2)
+
+            def report() -> dict[str, object]:
+                return dict(json.loads(server.get("/crawls/weekly/report")[1]))
+
+            assert until(lambda: report()["lookups"] == len(paths)), report()
+            if way == DOPPELGANGER:  # by URL alone nobody knows what was a duplicate
+                assert report()["duplicates"] == revisits
 
 
 def test_what_an_ingester_posts_is_found_at_once(
@@ -229,6 +258,32 @@ def test_the_script_runs_zeno_so_that_it_asks(tmp_path: Path) -> None:
     done = subprocess.run([SCRIPT, "http://b/"], env=environ, capture_output=True, text=True)
     expected = ["get", "url", "http://b/", *SHA1, DOPPELGANGER, "http://a:1"]
     assert done.stdout.split() == expected
+
+
+def test_the_script_begins_a_crawl(index: Path, tmp_path: Path) -> None:
+    """With the token that this needs; where it cannot, Zeno asks all the same."""
+    zeno = tmp_path / "zeno"
+    zeno.write_text('#!/bin/sh\necho "$@"\n')
+    zeno.chmod(0o755)
+    token = dedupindex("token", index, "--add", "zeno")[0].strip()
+    with serving(index) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "DEDUPINDEX_URL": url}
+        for given, expected in (("", url), (token, f"{url}/crawls/weekly")):
+            more = {"DEDUPINDEX_CRAWL": "weekly", "DEDUPINDEX_TOKEN": given}
+            done = subprocess.run(
+                [SCRIPT, "http://b/"], env=environ | more, capture_output=True, text=True
+            )
+            assert done.stdout.split()[-1] == expected, done.stderr
+            assert ("could not be begun" in done.stderr) is (given == "")
+        assert json.loads(server.get("/crawls/weekly")[1])["state"] == "open"
+        done = subprocess.run(
+            [SCRIPT, "http://b/"],
+            env=environ | {"DEDUPINDEX_CRAWL": "a?b"},
+            capture_output=True,
+            text=True,
+        )
+        assert (done.returncode, done.stdout) == (2, "") and "a part of an address" in done.stderr
 
 
 def _post(port: int, items: list[dict[str, object]]) -> int:
