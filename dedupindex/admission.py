@@ -2,7 +2,8 @@
 
 Sources refuse what is no usable capture (no HTTP, truncated, digest that its payload
 contradicts); this module applies what the user and the manual decide: status, media type, size,
-and the rules that have no option: only the web has originals, and the empty payload is none.
+and the rules that have no option: only the web has originals, the empty payload is none, and a
+digest that was cut at a zero byte (`digest.CUT`) says of no payload which it is.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable
 
 from dedupindex.cache import Cache
 from dedupindex.capture import Capture, Evidence, Revisit, Rows
-from dedupindex.digest import CANONICAL, EMPTY, Digest
+from dedupindex.digest import CANONICAL, CUT, CUT_DIGEST, EMPTY, Digest, is_cut
 from dedupindex.errors import BadInput
 from dedupindex.urls import is_http
 
@@ -20,7 +21,7 @@ _EMPTY = frozenset(digest.raw for digest in EMPTY)
 _PLAIN = bytes(range(0x20, 0x7F))  # what any URL may hold
 _NOT_WHOLE = {204: "empty", 205: "empty", 206: "partial", 304: "empty"}  # whatever is allowed
 _ODD = re.compile(rb"[\x00-\x1f\x7f-\xff]")
-_ANY = Capture(Digest("sha1", bytes(20)), CANONICAL, b"http://a/", b"", Evidence.ROW)
+_ANY = Capture(Digest("sha1", b"\1" * 20), CANONICAL, b"http://a/", b"", Evidence.ROW)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 Judge = Callable[[Capture], str]
@@ -62,9 +63,11 @@ def make_judge(*, mime: str, whitelist: bool, status: str, min_size: int) -> Jud
             return "not-http"
         if capture.url.translate(None, _PLAIN) and _unspeakable(capture.url):
             return "bad-url"
-        size = capture.size
-        if capture.digest.raw in _EMPTY or (not size and not capture.size_of_record):
+        raw, size = capture.digest.raw, capture.size
+        if raw in _EMPTY or (not size and not capture.size_of_record):
             return "empty"
+        if is_cut(raw) or (capture.also and any(is_cut(other.raw) for other in capture.also)):
+            return CUT_DIGEST
         if 0 <= size < min_size and not capture.size_of_record:
             return "too-small"
         return ""
@@ -75,17 +78,24 @@ def make_judge(*, mime: str, whitelist: bool, status: str, min_size: int) -> Jud
 def reasons(judge: Judge, rows: Rows) -> list[str]:
     """What `judge` says of each row; it is asked once for each status and media type.
 
-    Nothing else can tell plain rows apart but that a payload is empty: see `Rows`.
+    Nothing else can tell plain rows apart but their digests: see `Rows`.
     """
     verdicts = {
         (status, mime): judge(_ANY._replace(status=status, mime=mime))
         for status, mime in set(rows.kinds)
     }
     found = list(map(verdicts.__getitem__, rows.kinds))
-    if not _EMPTY.isdisjoint(rows.digests):
+    if CUT in b"".join(rows.digests) or not _EMPTY.isdisjoint(rows.digests):
         pairs = zip(found, rows.digests, strict=True)
-        return [reason or ("empty" if digest in _EMPTY else "") for reason, digest in pairs]
+        return [reason or _without_payload(digest) for reason, digest in pairs]
     return found
+
+
+def _without_payload(raw: bytes) -> str:
+    """Return why a digest can be of no original, "" if it can."""
+    if raw in _EMPTY:
+        return "empty"
+    return CUT_DIGEST if is_cut(raw) else ""
 
 
 def _unspeakable(url: bytes) -> bool:

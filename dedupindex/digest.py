@@ -162,6 +162,28 @@ def sha1_of_base32(value: bytes) -> bytes:
     return int(value.translate(FROM_BASE32), 32).to_bytes(20, "big")
 
 
+CUT = bytes(4)
+"""What no digest of ours ends with.
+
+Some writers copy digests as C strings: cut at the first zero byte and filled with zeros. wget-AT of
+2023 writes one payload in 256 as ``sha1:AAAA…``. A digest that ends with four zero bytes is taken
+for such a one and for no digest at all: equal ones do not mean equal payloads. A true digest ends
+so once in four billion; its payload is then stored again.
+"""
+CUT_DIGEST = "cut-digest"
+"""The reason that refusals and answers give for such a digest."""
+
+
+def is_cut(raw: bytes) -> bool:
+    """Return whether the raw bytes of a digest may have been cut at a zero byte."""
+    return raw.endswith(CUT)
+
+
+def cut_at_zero(raw: bytes) -> bytes:
+    """Return what a writer that copies digests as C strings makes of `raw`, itself if nothing."""
+    return raw.partition(b"\0")[0].ljust(len(raw), b"\0")
+
+
 def new_hash(algorithm: str) -> Hash:
     """A running hash with ``update`` and ``digest``; `BadDigest` for an unknown algorithm."""
     if algorithm == "blake3":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from dedupindex.capture import Capture
-from dedupindex.digest import EMPTY
+from dedupindex.digest import EMPTY, is_cut
 from dedupindex.index.identity import Settings
 from dedupindex.index.protocol import Finder
 from dedupindex.lookup import (
@@ -57,7 +57,7 @@ def explain(view: Finder, settings: Settings, query: Query) -> tuple[list[Consid
     `MOST` the first ones, and the one that was chosen.
     """
     require(settings, query)
-    if query.digest in EMPTY:
+    if query.digest in EMPTY or is_cut(query.digest.raw):
         return [], False
     answer = find(view, settings, query)
     considered = _Some()

@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from dedupindex.capture import Capture, Covers, Evidence, Uncommitted
-from dedupindex.digest import EMPTY, Digest
+from dedupindex.digest import CUT_DIGEST, EMPTY, Digest, is_cut
 from dedupindex.errors import BadQuery, StrategyUnavailable
 from dedupindex.index.identity import Settings
 from dedupindex.index.protocol import Finder
@@ -118,6 +118,7 @@ class Decision(NamedTuple):
 
     answer: Answer | None
     policy: str = ""  # the word of the policy without which there may have been an answer
+    reason: str = ""  # why no original can have such a digest: `CUT_DIGEST`
 
 
 def require(settings: Settings, query: Query) -> None:
@@ -154,6 +155,8 @@ def decide(view: Finder, settings: Settings, query: Query) -> Decision:
     require(settings, query)
     if query.digest in EMPTY:
         return Decision(None)
+    if is_cut(query.digest.raw):
+        return Decision(None, reason=CUT_DIGEST)
     applied = query.policy.applied(query.url, query.mime) if query.policy.rules else None
     if applied is not None and applied.never():
         return Decision(None, "never")
@@ -250,7 +253,8 @@ def as_json(decision: Decision) -> dict[str, Any]:
     """The object of ``GET /lookup``, of ``bin/lookup --json`` and of every line of a batch."""
     answer = decision.answer
     if answer is None:
-        return {"duplicate": False, **({"policy": decision.policy} if decision.policy else {})}
+        more = {"reason": decision.reason, "policy": decision.policy}
+        return {"duplicate": False, **{name: word for name, word in more.items() if word}}
     return {
         "duplicate": True,
         "match": answer.match.value,

@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Any
 
 from dedupindex.capture import Capture, Item, Problem, Refusal, Revisit
-from dedupindex.digest import EMPTY
+from dedupindex.digest import CUT_DIGEST, EMPTY, is_cut
 from dedupindex.errors import BadInput
 from dedupindex.index.identity import Settings
 from dedupindex.index.protocol import AHEAD, View, look_ahead
@@ -106,6 +106,9 @@ class Report:
             return
         if capture.digest in EMPTY or not capture.size:
             self.refused["empty"] += 1
+            return
+        if is_cut(capture.digest.raw):
+            self.refused[CUT_DIGEST] += 1
             return
         answer = self._ask(capture, view, settings)
         if not revisit:

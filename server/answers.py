@@ -213,9 +213,10 @@ class Lookups:
 
 def _text_of(decision: Decision) -> Reply:
     """Header lines of a revisit; what is no line of one is said in the answer's own headers."""
-    answer, policy = decision
+    answer = decision.answer
     if answer is None:
-        return "204 No Content", [("Dedup-Policy", policy)] if policy else [], b""
+        said = [("Dedup-Policy", decision.policy), ("Dedup-Reason", decision.reason)]
+        return "204 No Content", [header for header in said if header[1]], b""
     headers = [*TEXT]
     if answer.skip:
         headers.append(("Dedup-Skip", "1"))

@@ -18,7 +18,7 @@ from werkzeug.http import parse_cookie
 from dedupindex import lookup
 from dedupindex.capture import Capture, Covers
 from dedupindex.crawls.counting import Hit, Other, Outcome
-from dedupindex.digest import EMPTY
+from dedupindex.digest import EMPTY, is_cut
 from dedupindex.index.identity import Settings
 from dedupindex.index.protocol import Finder
 from dedupindex.lookup import Strategy, require_strategy
@@ -133,6 +133,8 @@ def listed(
 
 def _candidates(view: Finder, query: CdxQuery) -> Iterator[Capture]:
     digest, url = query.digest(), query.url
+    if digest is not None and is_cut(digest.raw):
+        return iter(())
     if query.match == "exact":
         return view.at_url(url) if digest is None else iter(view.exact(digest, url))
     if digest is None:
@@ -172,6 +174,7 @@ def may_be_named(capture: Capture) -> bool:
     return (
         capture.status in _GOOD
         and capture.digest not in EMPTY
+        and not is_cut(capture.digest.raw)
         and (capture.size != 0 or capture.size_of_record)
     )
 

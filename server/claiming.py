@@ -16,7 +16,7 @@ from dedupindex.asking import UnknownAlgorithm, of_json, query_of
 from dedupindex.crawls import claims
 from dedupindex.crawls.crawl import Crawl
 from dedupindex.crawls.store import Writing
-from dedupindex.digest import Digest
+from dedupindex.digest import EMPTY, Digest
 from dedupindex.errors import BadDigest, BadQuery, DedupError
 from dedupindex.index.protocol import look_ahead
 from dedupindex.lookup import Decision, Query
@@ -78,7 +78,7 @@ class Claiming:
         for place, one in enumerate(found):
             answers.append(next(told) if isinstance(one, _Asked) else one)
             answer = answers[-1]
-            if isinstance(one, _Asked) and "claimed" in answer and "policy" not in answer:
+            if isinstance(one, _Asked) and "claimed" in answer and _is_for_one(one.query, answer):
                 first = firsts.setdefault(one.query.digest, place)
                 if first != place:
                     answer["in_batch"] = first
@@ -126,7 +126,8 @@ class Claiming:
                     except RequestError as error:  # too much was looked at before
                         return None, error_object(code_of(error), str(error))
                     answer = _told(writing, crawl, ask, decision)
-                    if writing.serial or "policy" in answer or not answer.get("claimed"):
+                    held = answer.get("claimed") and _is_for_one(query, answer)
+                    if writing.serial or not held:
                         return decision, answer
                     return self._again(writing, ask, decision, answer)
 
@@ -175,15 +176,21 @@ class Claiming:
         return {"released": self._live.crawls.write(change)}
 
 
+def _is_for_one(query: Query, answer: dict[str, Any]) -> bool:
+    """Return whether a claim is one that others wait for."""
+    return not answer.keys() & {"policy", "reason"} and query.digest not in EMPTY
+
+
 def _told(writing: Writing, crawl: Crawl, ask: _Asked, decision: Decision) -> dict[str, Any]:
     """The answer to a claim, which is made if nothing else answers it."""
     if decision.answer is not None:
         return lookup.as_json(decision)
     policy = decision.policy or lookup.wary(ask.query)
-    if policy:  # each stores it: nobody is to wait for another
+    if policy or decision.reason or ask.query.digest in EMPTY:
+        # each stores it: nobody is to wait for another
         until = time.time() + min(ask.lease, claims.LONGEST)
         free = {"claimed": True, "until": until, "token": (ask.token or token_bytes(16)).hex()}
-        return {**lookup.as_json(Decision(None, policy)), **free}
+        return {**lookup.as_json(decision._replace(policy=policy)), **free}
     now = int(time.time() * 1000)
     claim, mine = claims.claim(writing, crawl, ask.query.digest, now, ask.lease, ask.token)
     shown = {"duplicate": False, "claimed": mine, "until": claim.until / 1000}

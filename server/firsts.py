@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dedupindex.digest import EMPTY
+from dedupindex.digest import EMPTY, is_cut
 from dedupindex.lookup import Query, Strategy
 from dedupindex.urlkey import urlkey
 
@@ -22,7 +22,7 @@ class Firsts:
 
         If what the first of two stores would answer the second, they are the same.
         """
-        if query.digest in EMPTY:
+        if query.digest in EMPTY or is_cut(query.digest.raw):
             return None
         url = b""
         if query.strategy is Strategy.EXACT_URL:

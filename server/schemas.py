@@ -12,6 +12,7 @@ from dedupindex.crawls.reported import COVERS, NUMBERS, TEXTS
 from dedupindex.crawls.rows import Row
 from dedupindex.crawls.statistics import BY
 from dedupindex.crawls.told import NAMES
+from dedupindex.digest import CUT_DIGEST
 from dedupindex.policy import MOST
 from server.replies import ERRORS
 from server.routes import schema
@@ -66,7 +67,7 @@ def schemas() -> dict[str, Any]:
                 "duplicate": {"type": "boolean"},
                 "match": {"type": "string", "enum": ["exact_url", "canonical_url", "digest"]},
                 "original": schema("Original"),
-                "reason": {"type": "string", "enum": ["unknown_algorithm"]},
+                "reason": {"type": "string", "enum": ["unknown_algorithm", CUT_DIGEST]},
                 "policy": {"type": "string", "description": "whose word refused all originals"},
                 "in_batch": {"type": "integer", "description": "the lookup with it first"},
                 "skip": {"const": True, "description": "a policy wants nothing written at all"},

@@ -100,6 +100,7 @@ ODD = {  # what is unusual -> its columns
     "size of ten digits": {"S": b"4294967296"},
     "offset of 13 digits": {"V": b"1099511627776"},
     "no offset": {"V": b"-"},
+    "cut digest": {"k": b"A" * 32},
     "empty payload": {"k": b"3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ"},
     "bad digest": {"k": b"FKXGYNOJJ7H3IFO35FPUBC445EPOQRX1"},
     "digest in hex": {"k": b"2aae6c35c94fcfb415dbe95f408b9ce91ee846ed"},
@@ -141,10 +142,10 @@ def line(
     number: int, odd: dict[str, bytes], layout: str = LAYOUTS[0], blank: bytes = b" "
 ) -> bytes:
     """A line whose digest, URL, offset and record id depend on its number."""
-    bits = [b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"[number >> 5 * at & 31 :][:1] for at in range(32)]
+    bits = [b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"[number >> 5 * at & 31 :][:1] for at in range(31)]
     columns = {
         **USUAL,
-        "k": b"".join(bits),
+        "k": b"".join(bits) + b"B",
         "a": b"http://a.com/%d" % (number % 7),
         "V": b"%d" % number,
         "u": b"<urn:uuid:00000000-0000-4000-8000-%012d>" % number,
@@ -295,7 +296,7 @@ def test_rows_of_revisits_leave_marks_and_refused_rows_leave_nothing() -> None:
 
     length = Keys().lengths()[2]
     plain = staged({})
-    for refused in ({"s": b"404"}, ODD["empty payload"], ODD["POST"]):
+    for refused in ({"s": b"404"}, ODD["empty payload"], ODD["cut digest"], ODD["POST"]):
         assert staged(refused) == plain[:9]
     *before, mark = staged(ODD["revisit"])
     assert before == plain[:9]

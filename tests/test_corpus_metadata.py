@@ -22,7 +22,7 @@ from dedupindex.corpus.choosing import digest_key
 from dedupindex.corpus.listed import OfLines
 from dedupindex.corpus.running import nothing
 from dedupindex.corpus.telling import Work
-from dedupindex.digest import Digest, Spelling
+from dedupindex.digest import Digest, Spelling, is_cut
 from dedupindex.errors import BadSource
 from tests.corpora import HEADER, Page, archive, html
 from tests.test_corpus import urls
@@ -53,7 +53,7 @@ class Row(NamedTuple):
         )
 
 
-DIGESTS = [letter * 32 for letter in "ABC"]
+DIGESTS = [letter * 32 for letter in "BCD"]
 rows = st.builds(
     Row,
     st.sampled_from(["http://a/", "http://a/x", "http://b/"]),
@@ -156,7 +156,8 @@ def test_a_digest_is_one_key_however_it_is_spelled(raw: bytes, label: int, encod
         return  # small letters without a label are nobody's SHA-1
     with duckdb.connect() as database:
         query = f"SELECT {digest_key('d')} FROM (SELECT ? AS d)"
-        assert database.execute(query, [text]).fetchall() == [(bare,)]
+        expected = None if is_cut(raw) else bare
+        assert database.execute(query, [text]).fetchall() == [(expected,)]
 
 
 def test_layouts(tmp_path: Path) -> None:

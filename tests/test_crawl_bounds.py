@@ -31,7 +31,7 @@ from tests.test_crawl_api import PAGE, begin, error, report
 from tests.test_tokens import bearer
 
 LINES = "application/x-ndjson"
-RECORD = {"id": "A" * 32, "uri": PAGE, "date": 20200102030405}
+RECORD = {"id": "B" * 32, "uri": PAGE, "date": 20200102030405}
 WRITES: list[tuple[str, str, Any]] = [
     ("POST", "/crawls", {"name": "a"}),
     ("POST", "/crawls/a/commit", {"exit": "x"}),

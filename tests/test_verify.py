@@ -271,6 +271,7 @@ ALONE: dict[str, list[Case]] = {
     ],
     "no-payload-digest": [pair(Payload_Digest=None)],
     "empty-digest": [pair(Payload_Digest=sha1(b""))],
+    "cut-digest": [pair(Payload_Digest=b"sha1:" + b"A" * 32)],
     "no-refers-to-uri": [pair(Refers_To_Target_URI=None), pair(Refers_To_Target_URI=b"")],
     "no-refers-to-date": [pair(Refers_To_Date=None), pair(Refers_To_Date=b"20261101091417")],
     "no-refers-to": [pair(Refers_To=None)],

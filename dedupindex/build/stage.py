@@ -11,6 +11,7 @@ from typing import Any
 from dedupindex.admission import Judge, make_judge, named_original, reasons
 from dedupindex.build.plan import Input
 from dedupindex.capture import Capture, Evidence, Item, Problem, Refusal, Revisit, Rows
+from dedupindex.digest import CUT_DIGEST, is_cut
 from dedupindex.index import open_index
 from dedupindex.index.bulk import stage_rows
 from dedupindex.index.cells import Place, encode, encode_revisit
@@ -260,9 +261,13 @@ class _Stager:
     def _revisit(self, revisit: Revisit, staged: list[bytes]) -> None:
         """A revisit is remembered as such, and what it names becomes an original."""
         itself = revisit.capture
+        cut = is_cut(itself.digest.raw)  # no original can have it: there is nothing to mark
         if itself.evidence == Evidence.REVISIT:
-            staged += self._marks(itself)
+            staged += [] if cut else self._marks(itself)
             self.dependents.append(dependent(revisit, self._keys, self._numbers(itself.container)))
+        if cut:  # the payload that was left out may have been another than that of the original
+            self.tally.refused[CUT_DIGEST] += 1
+            return
         original = named_original(revisit)
         if original is None:
             self.tally.refused["unresolved-revisit"] += 1

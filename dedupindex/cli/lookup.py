@@ -177,6 +177,12 @@ def _line(see: See, settings: Settings, given: Given, line: bytes) -> dict[str, 
         raise
 
 
+def _said_of_none(decision: lookup.Decision) -> str:
+    if decision.reason:
+        return f"no duplicate: {decision.reason}, so it says of no payload which it is"
+    return f"no duplicate: policy {decision.policy}" if decision.policy else "no duplicate"
+
+
 def _one(see: See, settings: Settings, given: Given, as_json: bool) -> None:
     try:
         query, explained = query_of(given)
@@ -194,14 +200,14 @@ def _one(see: See, settings: Settings, given: Given, as_json: bool) -> None:
         print_json(answer)
         return
     if found is None:
-        click.echo(f"no duplicate: policy {decision.policy}" if decision.policy else "no duplicate")
+        click.echo(_said_of_none(decision))
     else:
         skipped = "; a policy says: write nothing" if found.skip else ""
         click.echo(f"duplicate, match {found.match.value}{skipped}")
         for name, value in answer["original"].items():
             if value is not None:
                 click.echo(f"  {name:<12}{printable(str(value))}")
-    if explained and not answer["considered"]:
+    if explained and not answer["considered"] and not decision.reason:
         click.echo(f"considered: nothing has the digest {query.digest}")
     for entry in answer.get("considered", ()):
         original = entry["original"]

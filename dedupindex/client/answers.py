@@ -41,7 +41,9 @@ class Miss:
     Or the original spells its digest otherwise than the question: replay would not find it.
     """
 
-    why: str = ""  # unknown_algorithm, spelled_otherwise, or what the policy says: never …
+    why: str = (
+        ""  # unknown_algorithm, cut-digest, spelled_otherwise, or what a policy says: never …
+    )
     original: None = None
 
 

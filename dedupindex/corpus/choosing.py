@@ -22,6 +22,8 @@ RESOLVE, SKIP, ONCE = REVISITS = ("resolve", "skip", "once")
 
 _BASE32 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 _NOTHING = "3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ"  # SHA-1 of no bytes
+# SHA-1 in base32 or anything in hex that ends with four zero bytes
+_CUT = "(?i)(^|:)([a-z2-7]{25}[aeimquy4]a{6}|[0-9a-f]{24,}0{8})$"
 # a CDX says of a revisit only its status; a 304 has none but the digest of nothing, or none
 _UNMODIFIED = "(revisit AND coalesce(unmodified, coalesce(status, 0) = 304))"
 _UNCERTAIN = f"(unmodified IS NULL AND k = '{_NOTHING}')"
@@ -46,7 +48,10 @@ class Best(NamedTuple):
 
 
 def digest_key(column: str) -> str:
-    """SQL for a digest however it is spelled: SHA-1 as bare base32, others as they are."""
+    """SQL for a digest however it is spelled: SHA-1 as bare base32, others as they are.
+
+    NULL for one that was cut at a zero byte (`digest.CUT`): equal ones are not of equal payloads.
+    """
     bits = f"CAST(unhex(right({column}, 40)) AS BIT)::VARCHAR"
     value = " + ".join(
         f"{1 << (4 - at)} * CAST(substr(bits, 5 * i + {at + 1}, 1) AS INTEGER)" for at in range(5)
@@ -56,7 +61,8 @@ def digest_key(column: str) -> str:
         f"lambda i: substr('{_BASE32}', 1 + {value}, 1)), ''))[1]"
     )
     return (
-        f"CASE WHEN regexp_full_match({column}, '(?:(?i:sha-?1):)?[A-Z2-7]{{32}}') "
+        f"CASE WHEN regexp_matches({column}, '{_CUT}') THEN NULL "
+        f"WHEN regexp_full_match({column}, '(?:(?i:sha-?1):)?[A-Z2-7]{{32}}') "
         f"THEN right({column}, 32) "
         f"WHEN regexp_full_match({column}, '(?:(?i:sha-?1):)?[0-9a-fA-F]{{40}}') THEN {of_hex} "
         f"WHEN regexp_full_match({column}, '(?i:sha-?1):[a-z2-7]{{32}}') "

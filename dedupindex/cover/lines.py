@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from dedupindex.cover.document import Document
-from dedupindex.digest import Digest
+from dedupindex.digest import Digest, is_cut
 from dedupindex.errors import BadDate, BadDigest, BadSource
 from dedupindex.timestamps import check_date, check_digits, digits_of_date
 
@@ -143,11 +143,12 @@ def _named(value: Any) -> tuple[str, str] | None:
 
 
 def _digest(value: Any) -> str | None:
-    """A digest in one spelling; what is none is as good as not there."""
+    """A digest in one spelling; what is none, or was cut, is as good as not there."""
     try:
-        return str(Digest.parse(value, unlabelled="sha1")) if isinstance(value, str) else None
+        digest = Digest.parse(value, unlabelled="sha1") if isinstance(value, str) else None
     except BadDigest:
         return None
+    return None if digest is None or is_cut(digest.raw) else str(digest)
 
 
 def _digits(value: Any) -> str | None:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from dedupindex.browsertrix import Entry
 from dedupindex.capture import Capture, Covers, Evidence
-from dedupindex.digest import Digest
+from dedupindex.digest import CUT_DIGEST, Digest, is_cut
 from dedupindex.index.filenames import files_of
 from dedupindex.index.protocol import Container
 from dedupindex.timestamps import digits_of_date
@@ -139,6 +139,8 @@ def _unfit(digest: Digest, capture: Capture, crawl: str, choice: Choice) -> str:
         return "other-crawl"
     if _UNNAMEABLE.search(crawl):
         return "crawl-name"
+    if is_cut(digest.raw):
+        return CUT_DIGEST
     if not (choice.bridge or _own(digest, capture)):
         return "spelled-otherwise"
     if capture.status and capture.status // 100 != 2:

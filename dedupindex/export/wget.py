@@ -15,7 +15,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from dedupindex.capture import Capture
-from dedupindex.digest import CANONICAL, Digest
+from dedupindex.digest import CANONICAL, CUT_DIGEST, Digest, is_cut
 from dedupindex.urls import host_of
 
 HEADER = b" CDX a k u\n"
@@ -97,6 +97,8 @@ def _unfit(digest: Digest, capture: Capture, bridge: bool) -> str:
     """Why wget cannot use a capture, "" if it can."""
     if digest.algorithm != "sha1":
         return "not-sha1"
+    if is_cut(digest.raw):
+        return CUT_DIGEST
     own = capture.digest == digest and capture.spelling.encoding == CANONICAL.encoding
     if not (own or bridge):
         return "spelled-otherwise"

@@ -18,7 +18,7 @@ import orjson
 from isal.isal_zlib import crc32
 
 from dedupindex.cache import MEGABYTE, Cache
-from dedupindex.digest import EMPTY, FROM_BASE32, Digest, Spelling
+from dedupindex.digest import CUT, EMPTY, FROM_BASE32, Digest, Spelling
 from dedupindex.errors import Damaged, IndexUnavailable
 from dedupindex.index.cells import (
     ALGORITHMS,
@@ -57,7 +57,10 @@ class _Shape(NamedTuple):
 _HEAD = struct.Struct(">HHIIBIIB")  # an entry's, its flags and spelling as one number
 _SHORTEST = _HEAD.size + SEAL  # of what is stored of an original
 _SHA1 = bytes([ALGORITHMS.index("sha1")])
-_EMPTY = _SHA1 + next(digest.raw for digest in EMPTY if digest.algorithm == "sha1")
+# How digests end that `lookup` has to say more of, and one other in two billion.
+_LAST_BITS = (1 << 8 * len(CUT)) - 1
+_NEVER = (CUT, next(digest.raw[-len(CUT) :] for digest in EMPTY if digest.algorithm == "sha1"))
+_NEVER_BITS = tuple(int.from_bytes(last) for last in _NEVER)
 _HEX_DIGITS = frozenset("0123456789abcdef")
 _BASE32, _HEX = 0, 2  # encodings of a `Spelling`
 _LETTERS = {_BASE32: 32, _HEX: 40}  # of a digest without its label
@@ -73,14 +76,16 @@ def sought(spelled: str) -> bytes | None:
     """What the keys begin with for a SHA-1 as crawlers spell it; None leaves it to `Digest`."""
     if len(spelled) == 32:
         try:  # as `digest.sha1_of_base32` does
-            prefix = _SHA1 + int(spelled.encode().translate(FROM_BASE32), 32).to_bytes(20, "big")
+            number = int(spelled.encode().translate(FROM_BASE32), 32)
         except ValueError:
             return None
-    elif len(spelled) == 40 and _HEX_DIGITS.issuperset(spelled):
-        prefix = _SHA1 + bytes.fromhex(spelled)
-    else:
-        return None
-    return prefix if prefix != _EMPTY else None
+        if number & _LAST_BITS in _NEVER_BITS:
+            return None
+        return _SHA1 + number.to_bytes(20, "big")
+    if len(spelled) == 40 and _HEX_DIGITS.issuperset(spelled):
+        raw = bytes.fromhex(spelled)
+        return None if raw.endswith(_NEVER) else _SHA1 + raw
+    return None
 
 
 class PlainView(Protocol):

@@ -88,11 +88,11 @@ class Judge:
                 reasons.append("chunked-without-digest" if answer.coding else "no-digest")
         except Refused as refused:
             reasons.append(refused.reason)
-        covers, payload, strong, length, empty = self._hashed(answer, stated)
+        covers, payload, strong, length, empty, cut = self._hashed(answer, stated)
         if empty and not answer.reason:
             reasons.insert(0, "empty")
         if covers is Covers.UNKNOWN:
-            reasons.append("digest-mismatch")
+            reasons.append("cut-digest" if cut else "digest-mismatch")
         stay = unfit = reasons[0] if reasons else ""
         if record.type == DOCUMENT:
             stay, unfit = (
@@ -108,8 +108,11 @@ class Judge:
 
     def _hashed(
         self, answer: _Answer, stated: Digest | None
-    ) -> tuple[Covers, bytes, bytes, int, bool]:
-        """What the stated digest covers, our digests, and the length of the body, read once."""
+    ) -> tuple[Covers, bytes, bytes, int, bool, bool]:
+        """What the stated digest covers, our digests and the length of the body, read once.
+
+        Then whether the body is empty, and whether the stated digest was cut at a zero byte.
+        """
         algorithm = self._algorithm
         first = algorithm if stated is None else stated.algorithm
         payload, strong = Payload(first, (algorithm,), answer.coding), blake3()
@@ -120,7 +123,9 @@ class Judge:
         covers, digests = verdict or (Covers.UNKNOWN, [])
         if self._force or not digests:
             digests = payload.stored.digests()
-        return covers, digests[-1].raw, strong.digest(), payload.stored.length, payload.empty
+        cut = verdict is None and payload.was_cut(stated)
+        length = payload.stored.length
+        return covers, digests[-1].raw, strong.digest(), length, payload.empty, cut
 
 
 def moment_of(url: bytes, date: bytes) -> int:

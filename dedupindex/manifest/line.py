@@ -79,6 +79,7 @@ REASONS = {
     "bad-date": "no WARC-Date, or none that names a second",
     "bad-digest": "a WARC-Payload-Digest that is no digest",
     "chunked-without-digest": "a chunked body and no digest: nobody knows of what one would be",
+    "cut-digest": "a stated digest that its writer cut at its first zero byte",
     "damaged": "the file has damage or padding somewhere, and is left as it is",
     "digest-mismatch": "the payload has not the digest that the record states",
     "empty": "nothing in the body",

@@ -126,6 +126,8 @@ class Response:
         if payload.empty:
             raise Stays("empty")
         judged = payload.judge(self._stated)
+        if judged is None and payload.was_cut(self._stated):
+            raise Stays("cut-digest")
         if judged is None or judged[0] is Covers.UNKNOWN:
             raise Stays("digest-mismatch")
         if self._block_digest and block and block.digest() != self._block_digest.raw:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from dedupindex.capture import Covers
-from dedupindex.digest import EMPTY, Digest, Hash, new_hash
+from dedupindex.digest import EMPTY, Digest, Hash, cut_at_zero, new_hash
 from dedupindex.warc.http import Dechunker
 
 
@@ -69,3 +69,15 @@ class Payload:
             if digests[0] == stated and stated not in EMPTY:
                 return Covers.ENTITY, digests
         return None
+
+    def was_cut(self, stated: Digest | None) -> bool:
+        """Return whether `stated` is a digest of this body that its writer cut at a zero byte."""
+        if stated is None:
+            return False
+        hashes = [self.stored]
+        if self._entity is not None and self._dechunker.complete:
+            hashes.append(self._entity)
+        true = [one.digests()[0] for one in hashes]
+        return stated not in true and any(
+            stated == digest._replace(raw=cut_at_zero(digest.raw)) for digest in true
+        )

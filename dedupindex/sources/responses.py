@@ -12,6 +12,7 @@ from itertools import chain
 
 from dedupindex.capture import Capture, Covers, Evidence, RefersTo, Revisit
 from dedupindex.digest import (
+    CUT_DIGEST,
     EMPTY,
     Digest,
     Hash,
@@ -147,7 +148,10 @@ class Responses:
         if payload.empty:
             raise Refused("empty")
         verdict = payload.judge(stated)
-        if verdict is None or (block is not None and block[0].raw != block[1].digest()):
+        other_block = block is not None and block[0].raw != block[1].digest()
+        if verdict is None and not other_block and payload.was_cut(stated):
+            raise Refused(CUT_DIGEST)  # the payload is whole: there is no damage to tell of
+        if verdict is None or other_block:
             what = "WARC-Payload-Digest" if verdict is None else "WARC-Block-Digest"
             raise Refused("digest-mismatch", f"{what} is not that of the bytes it stands for")
         covers, digests = verdict

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from dedupindex.capture import Capture, Evidence, Refusal
-from dedupindex.digest import CANONICAL, Digest, Spelling, parse_spelled
+from dedupindex.digest import CANONICAL, Digest, Spelling, is_cut, parse_spelled
 from dedupindex.errors import BadDate, BadDigest
 from dedupindex.timestamps import check_date
 from dedupindex.warc.record import Record
@@ -39,6 +39,8 @@ def refusal(record: Record, reason: str) -> Refusal:
     except Refused:
         return Refusal(reason)
     assert digest is not None
+    if is_cut(digest.raw):  # no original can have it
+        return Refusal(reason)
     return Refusal(reason, Capture(digest, spelling, url, date, Evidence.REVISIT))
 
 

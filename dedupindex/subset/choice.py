@@ -12,6 +12,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
+from dedupindex.digest import is_cut
+from dedupindex.sources.stated import Refused, stated_digest
 from dedupindex.subset.scan import FULL, INFO, Row
 
 _TABLE = """
@@ -99,7 +101,7 @@ class Choice:
         digest = digest if modified else None
         found = self._at("moment", to_moment or own, digest, number)
         found = found or (self._at("id", to_id, digest, number) if to_id else 0)
-        if not found and digest:
+        if not found and digest and _says_which(digest):
             found = self._at("digest", digest, digest, number, to_url or url)
             found = found or self._at("digest", digest, digest, number)
         if not found:
@@ -122,6 +124,15 @@ class Choice:
             if same and (url is None or of == url):
                 return int(number)
         return 0
+
+
+def _says_which(digest: bytes) -> bool:
+    """Return whether records with a digest, as it is written, have one payload: it was not cut."""
+    try:
+        stated = stated_digest(digest)[0]
+    except Refused:
+        return True
+    return stated is not None and not is_cut(stated.raw)
 
 
 def _stored(file: int, row: Row) -> tuple[object, ...]:

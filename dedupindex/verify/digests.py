@@ -84,6 +84,20 @@ class Sum:
         return self._hash.digest()
 
 
+def is_cut(stated: Stated) -> bool:
+    """Whether a digest ends as one that was copied as a C string: cut at its first zero byte.
+
+    Some writers fill what they cut with zeros. With three zeros at most, 17 bytes are left of a
+    SHA-1: enough to tell payloads apart.
+    """
+    return stated.raw.endswith(bytes(4))
+
+
+def cut_of(raw: bytes) -> bytes:
+    """What such a writer makes of a digest."""
+    return raw.split(b"\0", 1)[0].ljust(len(raw), b"\0")
+
+
 def is_empty(stated: Stated) -> bool:
     """Whether this is the digest of nothing at all."""
     return stated.raw == Sum(stated.algorithm).raw

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from dedupindex.verify import http
 from dedupindex.verify.arc import Document
-from dedupindex.verify.digests import Stated, Sum, is_empty, read
+from dedupindex.verify.digests import Stated, Sum, cut_of, is_empty, read
 from dedupindex.verify.finding import Broken
 from dedupindex.verify.records import Head, Record
 
@@ -168,7 +168,10 @@ def _read(
         else:
             notes.append(("block-digest", "its block has another digest than WARC-Block-Digest"))
     if payload and body and payload.raw not in body.sums:
-        notes.append(("payload-digest", "its payload has another digest than is stated"))
+        if payload.raw in map(cut_of, body.sums):
+            notes.append(("payload-digest", "its payload digest was cut at its first zero byte"))
+        else:
+            notes.append(("payload-digest", "its payload has another digest than is stated"))
     notes.extend(_block_notes(record, length, payload))
     sums = body.sums if body and not payload else ()
     held = payload is not None and body is not None and payload.raw in body.sums

@@ -59,6 +59,7 @@ REASONS = {
     "profile-version": REMARK,
     "no-payload-digest": BROKEN,
     "empty-digest": BROKEN,
+    "cut-digest": LOSS,
     "no-refers-to-uri": BROKEN,
     "no-refers-to-date": BROKEN,
     "no-refers-to": REMARK,

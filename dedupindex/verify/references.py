@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dedupindex.verify import revisits
-from dedupindex.verify.digests import read
+from dedupindex.verify.digests import is_cut, read
 from dedupindex.verify.facts import FULL, Facts, bare, moment
 from dedupindex.verify.finding import Finding
 
@@ -87,7 +87,7 @@ class References:
         there = self._at("moment", _moment_key(url, facts.to_date)) if facts.to_date else []
         full = [row for row in there if row.facts.kind in FULL]
         if not full and not facts.to_date:  # said by other findings; is the payload there?
-            alike = self._at("digest", _digest_key(facts.digest)) if facts.digest else []
+            alike = self._alike(facts)
             meant = [*self._named(facts), *(row for row in alike if row.facts.url == url)]
             full = [row for row in meant if row.facts.kind in FULL]
         if full:
@@ -124,7 +124,7 @@ class References:
         for row in [*there, *named]:
             if row.facts.kind == b"revisit" and (row.file, row.offset) != (file, offset):
                 return "chained", f"it refers to a revisit: {files[row.file]} at {row.offset}"
-        alike = self._at("digest", _digest_key(facts.digest)) if facts.digest else []
+        alike = self._alike(facts)
         for row in [*(row for row in alike if row.facts.url == url), *named, *alike]:
             if row.facts.kind in FULL:
                 place = f"{files[row.file]} at {row.offset}"
@@ -134,6 +134,13 @@ class References:
                 return "misdirected", f"no such URL and date, but the payload is in {place}"
         meant = b" of ".join(filter(None, (url, facts.to_date))).decode("utf-8", "replace")
         return "dangling", f"what it refers to is nowhere in the places given: {meant}"
+
+    def _alike(self, facts: Facts) -> list[Row]:
+        """Records with the digest of a revisit, unless it says of no payload which it is."""
+        stated = read(facts.digest)
+        if not facts.digest or (stated is not None and is_cut(stated)):
+            return []
+        return self._at("digest", _digest_key(facts.digest))
 
     def _named(self, facts: Facts) -> list[Row]:
         return self._at("id", facts.to_id) if facts.to_id else []

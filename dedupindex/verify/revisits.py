@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dedupindex.verify.digests import is_empty, read
+from dedupindex.verify.digests import is_cut, is_empty, read
 from dedupindex.verify.facts import Facts, Note, bare, is_date, moment
 from dedupindex.verify.http import Http
 from dedupindex.verify.records import Record
@@ -38,6 +38,10 @@ def alone(record: Record, facts: Facts) -> Iterator[Note]:
         yield "no-payload-digest", "it has no WARC-Payload-Digest"
     elif stated is not None and is_empty(stated):
         yield "empty-digest", "its payload digest is that of nothing"
+    elif stated is not None and is_cut(stated):
+        left = len(stated.raw.rstrip(b"\0"))
+        message = f"its payload digest was cut: {left} of {len(stated.raw)} bytes are left of it"
+        yield "cut-digest", f"{message}, so that its payload may have been another"
     if not bare(facts.to_url):
         yield "no-refers-to-uri", "it has no WARC-Refers-To-Target-URI"
     if not facts.to_date:
@@ -116,6 +120,8 @@ def beside(revisit: Facts, original: Facts) -> Iterator[Note]:
 
 def _digests(revisit: Facts, original: Facts) -> Iterator[Note]:
     stated = read(revisit.digest)
+    if stated is not None and is_cut(stated):
+        return  # says nothing of a payload, which was found in the revisit alone
     if not original.digest:
         if stated is None or stated.algorithm != "sha1":
             yield "unfit-original", "its original has no digest that replay could find it by"
