@@ -25,9 +25,12 @@ from dedupindex.rewrite.container import Left
 from dedupindex.verify.bytes import Joined, Unreadable, opened
 from dedupindex.verify.finding import Finding
 from tests.rewriting import content, members, records_of, small_set
+from tests.test_cli import dedupindex
 from tests.test_resolve_index import cdxj_of, index_of, write
 from tests.test_rewrite_in_place import Failing
-from tests.warc_cases import response
+from tests.verifying import BODY, DAY, HOST, page
+from tests.verifying import write as write_warc
+from tests.warc_cases import record_id, response, sha1
 
 Dedup = Callable[..., dict[str, Any]]
 NUMBERS = (
@@ -549,3 +552,35 @@ def test_remarks_take_no_place_of_findings_that_are_named() -> None:
     proof.take(iter([*remarks, Finding("not-rebuilt", "a", 200, "", "")]))
     assert [finding.reason for finding in proof.named] == ["not-rebuilt"]
     assert proof.findings == {"larger": 200, "not-rebuilt": 1}
+
+
+def test_equal_captures_of_one_second_come_back(tmp_path: Path) -> None:
+    """Their revisits name their own URL and second, where their original is."""
+    old, new, at = tmp_path / "old", tmp_path / "new", {"Target_URI": HOST + b"1", "Date": DAY % 1}
+    for name, records in (
+        ("a", [page(1)]),
+        ("b", [page(2, **at)]),
+        ("c", [page(3, **at), page(4)]),
+    ):
+        write_warc(old / f"{name}.warc.gz", records)
+    told = json.loads(dedupindex("dedup", old, "--out", new, "--json")[0])
+    assert (told["revisits"], told["refused"], told["verified"]["findings"]) == (3, {}, {})
+    assert json.loads(dedupindex("verify", new, "--json")[0])["findings"] == {}
+    again = json.loads(dedupindex("dedup", new, "--out", tmp_path / "again", "--json")[0])
+    assert (again["revisits"], again["captures"]) == (0, 1)
+    dedupindex("undedup", new, "--out", tmp_path / "back")
+    dedupindex("verify", "--against", old, tmp_path / "back", "--records")
+    told = json.loads(dedupindex("index", "-w", "-m", ".*", new, tmp_path / "ix", "--json")[0])
+    assert told["added"] == 1
+    words = ("lookup", tmp_path / "ix", "--digest", sha1(BODY).decode(), "--json")
+    assert json.loads(dedupindex(*words)[0])["original"]["record_id"] == record_id(1)[1:-1].decode()
+    one = tmp_path / "one.warc.gz"
+    dedupindex("export", new, "--self-contained", "--url", HOST.decode() + "1", "-o", one)
+    dedupindex("dedup", old, "--in-place")
+    assert (old / "b.warc.gz").read_bytes() == (new / "b.warc.gz").read_bytes()
+    lines = [
+        json.loads(line) for line in dedupindex("corpus", new, "--enrich", "string")[0].splitlines()
+    ]
+    assert (
+        len({json.dumps(line["payload"], sort_keys=True) for line in lines}) == 1 < len(lines) == 4
+    )

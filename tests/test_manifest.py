@@ -88,7 +88,8 @@ def test_a_line_says_all_there_is_to_know() -> None:
     assert line.payload == hashlib.sha1(b"payload").digest()
     assert line.strong == blake3(b"payload").digest()
     assert line[8:9] + line[10:13] == (Covers.BOTH, 7, 200, b"\n")
-    assert line[13:] == (b"text/html;charset=utf-8", line.moment, "", "") and line.moment
+    assert line[13:-1] == (b"text/html;charset=utf-8", line.moment, "", "") and line.moment
+    assert line.header == blake3(HTTP).digest(16)
 
 
 def test_plain_records_are_measured_with_what_closes_them() -> None:

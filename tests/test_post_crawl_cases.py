@@ -317,9 +317,14 @@ def _(one: Case) -> None:
 @case("61 same URL and second, same digest", plain=True)
 def _(one: Case) -> None:
     same = {"Target_URI": b"http://c%d.test/" % one.number, "Date": DAY % 1}
-    one.file(
-        "x.warc", one.original(**same), one.stays("same-moment", one.record(2, **same)), one.copy(3)
-    )
+    one.file("x.warc", one.original(**same), one.copy(2, **same), one.copy(3))
+
+
+@case("61 same URL and second, same digest, other header", plain=True)
+def _(one: Case) -> None:
+    same = {"Target_URI": b"http://c%d.test/" % one.number, "Date": DAY % 1}
+    other = one.record(2, **same, head=HTTP.replace(b"OK", b"Fine"))
+    one.file("x.warc", one.original(**same), one.stays("same-moment", other), one.copy(3))
 
 
 @case("62 same URL and second, other digest", plain=True)

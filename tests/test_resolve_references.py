@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
@@ -13,7 +14,7 @@ from dedupindex.manifest.store import open_manifest
 from dedupindex.verify.against import Against
 from dedupindex.verify.collection import Collection
 from tests.verifying import BODY, DAY, HOST, asked, copy_of, page, reasons, write
-from tests.warc_cases import gz, record_id, sha1
+from tests.warc_cases import HTTP, gz, record_id, sha1
 
 OTHER = BODY[::-1]
 NONE = {"Refers_To": None, "Refers_To_Target_URI": None, "Refers_To_Date": None}
@@ -124,9 +125,15 @@ def lines(top: Path) -> list[tuple[object, ...]]:
 
 
 AT_2 = {"Target_URI": HOST + b"2", "Date": DAY % 2}
+SERVED = HTTP.replace(b"\r\n\r\n", b"\r\nServer: b\r\n\r\n")
 ERROR = b"HTTP/1.1 401 Unauthorized\r\n\r\n"
 TWINS: dict[str, tuple[list[bytes], int]] = {  # records beside page 2, and revisits then
-    "the same payload again": ([page(3, **AT_2)], 0),
+    "the same payload again": ([page(3, **AT_2)], 2),
+    "the same payload with another header": ([page(3, **AT_2, head=SERVED)], 0),
+    "the same payload twice, once with another header": (
+        [page(3, **AT_2), page(4, **AT_2, head=SERVED)],
+        0,
+    ),
     "another payload": ([page(3, OTHER, **AT_2)], 0),
     "an error with the same body": ([page(3, head=ERROR, **AT_2)], 0),
     "a redirect": ([page(3, b"x", head=b"HTTP/1.1 302 Found\r\n\r\n", **AT_2)], 0),
@@ -166,6 +173,53 @@ def test_what_replay_cannot_tell_from_another_stays(
     planned, done = rewritten(tmp_path, capsys)
     assert done["revisits"] == revisits
     assert bool(planned["stayed"]) == (not revisits)
+
+
+AT_1: dict[str, Any] = {"Target_URI": HOST + b"1", "Date": DAY % 1}
+WWW = b"http://www.example.com/1"
+OF_ITS_OWN_SECOND: dict[str, tuple[list[bytes], int]] = {  # behind page 1, and revisits then
+    "equal": ([page(2, **AT_1)], 1),
+    "equal ones": ([page(2, **AT_1), page(3, **AT_1)], 2),
+    "a later one": ([page(2, **AT_1), page(3)], 2),
+    "another header": ([page(2, **AT_1, head=SERVED)], 0),
+    "one with another header": ([page(2, **AT_1), page(3, **AT_1, head=SERVED)], 0),
+    "one with another status": ([page(2, **AT_1), page(3, **AT_1, head=ERROR)], 0),
+    "another payload": ([page(2, **AT_1), page(3, OTHER, **AT_1)], 0),
+    "another URL of that key": ([page(2, **{**AT_1, "Target_URI": WWW})], 0),
+    "equal, and another URL of that key": (
+        [page(2, **AT_1), page(3, **{**AT_1, "Target_URI": WWW})],
+        1,
+    ),
+    "a fraction later": (
+        [page(2, **{**AT_1, "Date": b"2026-11-01T09:14:17.5Z"}, version=b"WARC/1.1")],
+        1,
+    ),
+    "a revisit": ([page(2, **AT_1), copy_of(3, 8, **AT_1)], 0),
+}
+
+
+@pytest.mark.parametrize("how", list(OF_ITS_OWN_SECOND))
+def test_what_has_the_second_of_its_original_must_be_equal_to_all_of_that_second(
+    how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    beside, revisits = OF_ITS_OWN_SECOND[how]
+    write(tmp_path / "in/a.warc.gz", [page(1), asked(1)])
+    write(tmp_path / "in/b.warc.gz", beside)
+    _, done = rewritten(tmp_path, capsys)
+    assert done["revisits"] == revisits
+
+
+@pytest.mark.parametrize(
+    ("kind", "revisits"), [(b"video/mp4", 1), (b"x-world/x-3dmf", 0), (b"", 1)]
+)
+def test_openwayback_finds_an_original_only_before_its_revisit(
+    kind: bytes, revisits: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Within a second its CDX is sorted by media type, and that of revisits is warc/revisit."""
+    head = b"HTTP/1.1 200 OK\r\n" + (b"Content-Type: %b\r\n" % kind if kind else b"") + b"\r\n"
+    write(tmp_path / "in/a.warc.gz", [page(n, **AT_1, head=head) for n in (1, 2)])
+    _, done = rewritten(tmp_path, capsys)
+    assert done["revisits"] == revisits
 
 
 STANDING: dict[str, tuple[bytes, int]] = {  # a revisit where page 1 is, and revisits then

@@ -310,9 +310,10 @@ def test_a_record_is_no_revisit_of_itself(tmp_path: Path) -> None:
 
 
 def test_same_url_and_second_stay(tmp_path: Path) -> None:
-    """61: replay tools could not tell the two apart."""
-    original = first(Target_URI=URL, Date=DATE[:-1] + b".5Z")
-    one, two = gz(original), gz(response(BODY))
+    """61: replay tools could not tell the two apart, unless they say the same."""
+    original = first(Target_URI=URL, Date=DATE[:-1] + b".5Z", version=b"WARC/1.1")
+    other = response(BODY, head=HTTP.replace(b"OK", b"Fine"))
+    one, two = gz(original), gz(other)
     (tmp_path / "x").write_bytes(one + two)
     with (
         open(tmp_path / "x", "rb", buffering=0) as file,
@@ -321,6 +322,11 @@ def test_same_url_and_second_stay(tmp_path: Path) -> None:
         planned = Planned(line(0, 0), 2, 1, line(0, 0, date=DATE[:-1] + b".5Z"))
         places = Place(file, len(one), len(two), (1, 1)), Place(file, 0, len(one), (1, 1))
         judge(planned, *places, DEFAULT)
+    equal = gz(response(BODY))
+    (tmp_path / "y").write_bytes(one + equal)
+    with open(tmp_path / "y", "rb", buffering=0) as file:
+        places = Place(file, len(one), len(equal), (1, 1)), Place(file, 0, len(one), (1, 1))
+        assert judge(planned, *places, DEFAULT).original.date == DATE[:-1] + b".5Z"
 
 
 def test_a_bomb_is_read_in_pieces(tmp_path: Path) -> None:

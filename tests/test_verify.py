@@ -181,6 +181,8 @@ def other_payload(number: int, **options: Any) -> bytes:
 
 PART = HTTP.replace(b"200 OK", b"206 Partial Content")
 revisit_of_other = copy_of(3, 9, BODY[::-1], Target_URI=HOST + b"1", Date=DAY % 1)
+SERVED = HTTP.replace(b"\r\n\r\n", b"\r\nServer: b\r\n\r\n")  # another HTTP header
+AT_2: dict[str, Any] = {"Target_URI": HOST + b"2", "Date": DAY % 2}
 RANGED = HTTP.replace(b"OK\r\n", b"OK\r\ncontent-range: bytes 0-9/99\r\n", 1)
 
 
@@ -365,7 +367,12 @@ ALONE: dict[str, list[Case]] = {
         records(other_payload(1), copy_of(2, 1), page(1, Payload_Digest=None)),
         records(page(1), copy_of(2, 1), revisit_of_other),
     ],
-    "same-moment": [records(page(1), copy_of(2, 1, Target_URI=HOST + b"1", Date=DAY % 1))],
+    "same-moment": [
+        records(page(1), copy_of(2, 1, Target_URI=HOST + b"1", Date=DAY % 1, block=SERVED)),
+        records(page(1), copy_of(2, 1), copy_of(3, 1, **AT_2, block=SERVED)),
+        records(page(1), copy_of(2, 1), page(3, **AT_2, head=SERVED)),
+        records(page(1), copy_of(2, 1), page(3, b"another", **AT_2)),
+    ],
     "partial": [
         records(page(1, head=PART), copy_of(2, 1, head=PART)),
         records(page(1, head=PART), copy_of(2, 1)),
@@ -404,7 +411,12 @@ def test_what_a_digest_proves_is_sound_whatever_another_says(tmp_path: Path) -> 
 def test_a_full_record_of_the_same_second_makes_no_self_reference(tmp_path: Path) -> None:
     twin = page(1).replace(record_id(1), record_id(9))
     same = copy_of(1, 1, Refers_To=record_id(9))
-    assert found(tmp_path, twin, same) == {"same-moment"}
+    assert found(tmp_path, twin, same) == set()
+
+
+def test_equal_captures_of_one_second_may_be_shown_for_each_other(tmp_path: Path) -> None:
+    equal = [page(1), copy_of(2, 1), copy_of(3, 1, **AT_2), page(4, **AT_2)]
+    assert found(tmp_path, *equal) == set()
 
 
 def test_originals_that_others_find_as_well_pass(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from xxhash import xxh64_intdigest
 
 from dedupindex.capture import Covers
 from dedupindex.digest import Digest
-from dedupindex.manifest.line import Line
+from dedupindex.manifest.line import Line, header_hash
 from dedupindex.sources.payload import Payload
 from dedupindex.sources.responses import HTTP_TYPE, special
 from dedupindex.sources.stated import Refused, bare, checked, http_url, stated_digest
@@ -52,6 +52,7 @@ class _Answer(NamedTuple):
     codings: bytes = _NO_CODING
     content_type: bytes = b""
     partial: bool = False
+    header: bytes = b""  # see `Line`
 
 
 class Judge:
@@ -102,7 +103,7 @@ class Judge:
         line = Line(
             self._container, record.offset, 0, bare(record_id), url, date, stated_text, payload,
             covers, strong, length, answer.status, answer.codings,
-            answer.content_type, moment, stay, unfit,
+            answer.content_type, moment, stay, unfit, answer.header,
         )  # fmt: skip
         return short(line)
 
@@ -199,7 +200,7 @@ def _told(answer: http.Response, body: Iterable[bytes | memoryview]) -> _Answer:
     head = answer.head
     return _Answer(
         body, "", answer.status, answer.coding, codings_of(head), http.content_types(head),
-        answer.partial,
+        answer.partial, header_hash(head),
     )  # fmt: skip
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from blake3 import blake3
+
 
 class Container(NamedTuple):
     """A WARC or ARC file as it was when it was read."""
@@ -50,6 +52,7 @@ class Line(NamedTuple):
     moment: int  # xxh64 of urlkey and 14 digits: what replay tools look an original up by; 0: none
     stay: str  # why it can never become a revisit, of `REASONS`; empty if it can
     unfit: str  # why it can never be an original, of `REASONS`; empty if it can
+    header: bytes = b""  # BLAKE3 of the HTTP header, 16 bytes; empty for none, or not known
 
 
 TYPES = {
@@ -70,8 +73,17 @@ TYPES = {
     "moment": "UBIGINT",
     "stay": "VARCHAR",
     "unfit": "VARCHAR",
+    "header": "BLOB",
 }
 """Columns of the Parquet files: the fields of `Line`. A VARCHAR of bytes is their Latin-1."""
+
+_HEADER_HASH = 16  # bytes
+
+
+def header_hash(header: bytes | memoryview) -> bytes:
+    """`Line.header` of the bytes of an HTTP header, its blank line among them."""
+    return blake3(header).digest(_HEADER_HASH)
+
 
 REASONS = {
     "arc": "an ARC document: ARC files are never rewritten",

@@ -90,7 +90,7 @@ def nothing() -> str:
 def row_of(line: Line) -> str:
     """A line of the spool."""
     (container, offset, stored, record_id, url, date, digest, payload, covers, strong, length,
-     status, coding, content_type, moment, stay, unfit) = line  # fmt: skip
+     status, coding, content_type, moment, stay, unfit, header) = line  # fmt: skip
     text = b"%b\t%b\t%b\t%b" % (record_id, url, date, digest)
     codes = coding.replace(b"\n", b"|", 1)
     odd = ""
@@ -106,7 +106,7 @@ def row_of(line: Line) -> str:
     return (
         f"{container}\t{offset}\t{stored}\t{text.decode('latin-1')}\t{payload.hex()}\t{covers}\t"
         f"{strong.hex()}\t{length}\t{status}\t{codes.decode('latin-1')}\t"
-        f"{content_type.decode('latin-1')}\t{moment}\t{stay}\t{unfit}\t{odd}\n"
+        f"{content_type.decode('latin-1')}\t{moment}\t{stay}\t{unfit}\t{header.hex()}\t{odd}\n"
     )
 
 

@@ -26,9 +26,9 @@ from dedupindex.database import Database, literal, one_thread, write_parquet
 from dedupindex.errors import BadInput, FormatFromFuture
 from dedupindex.manifest.line import Container, Line
 
-FORMAT = (
-    3  # 1 did not say what revisits refer to, 2 not where they stand themselves, nor a Content-Type
-)
+# 1 did not say what revisits refer to, 2 not where they stand themselves, nor a Content-Type, 3 not
+# which HTTP headers are equal.
+FORMAT = 4
 FILE, CONTAINERS, LINES, REFERENCES = (
     "manifest.json", "containers.jsonl", "lines", "references",
 )  # fmt: skip
@@ -147,11 +147,12 @@ def lines_of(database: Database, parquet: Path) -> Iterator[Line]:
 def line_of(row: tuple[Any, ...]) -> Line:
     """The line that a row of Parquet is, its columns being `TYPES`."""
     (container, offset, stored, record_id, url, date, digest, payload, covers, strong, length,
-     status, coding, content_type, moment, stay, unfit) = row  # fmt: skip
+     status, coding, content_type, moment, stay, unfit, header) = row  # fmt: skip
     return Line(
         container, offset, stored, record_id.encode("latin-1"), url.encode("latin-1"),
         date.encode("latin-1"), digest.encode("latin-1"), payload, covers, strong, length,
         status, coding.encode("latin-1"), content_type.encode("latin-1"), moment, stay, unfit,
+        header,
     )  # fmt: skip
 
 

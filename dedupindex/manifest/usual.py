@@ -13,7 +13,7 @@ from xxhash import xxh64_intdigest
 from dedupindex.capture import Covers
 from dedupindex.digest import FROM_BASE32
 from dedupindex.manifest.judge import LINE_VERSIONS, Options, codings_of
-from dedupindex.manifest.line import Line
+from dedupindex.manifest.line import Line, header_hash
 from dedupindex.sources.responses import HTTP_TYPE
 from dedupindex.sources.stated import Refused, checked
 from dedupindex.timestamps import digits_of_date
@@ -117,7 +117,7 @@ class Usual:
         return _new(Line, (
             self._container, record.offset, record.stored, record_id[1:-1], url, date, stated, raw,
             covers, blake3(body).digest(), len(body), status, codings,
-            content_type, moment, "", "",
+            content_type, moment, "", "", header_hash(head),
         ))  # fmt: skip
 
     def _is_http(self, content_type: bytes) -> bool:

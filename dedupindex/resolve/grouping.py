@@ -83,7 +83,8 @@ def group(database: Database, rule: Rule) -> None:
           WHEN key = first THEN 'original'
           WHEN stay <> '' THEN stay
           WHEN record = first_record THEN 'same-record'
-          WHEN moment = first_moment THEN 'same-moment'
+          WHEN moment = first_moment AND key < first AND NOT {rule.later} THEN 'same-moment'
+          WHEN moment = first_moment THEN 'twin'
           WHEN key < first AND NOT {rule.later} THEN 'earlier'
           ELSE 'copy' END AS outcome
         FROM equal JOIN firsts USING (class)""")
@@ -174,31 +175,46 @@ def _find_ambiguous(database: Database, moments: str) -> None:
 
 
 def _keep_twins(database: Database) -> None:
-    """What has the very URL and second of another record stays, but for that same record again.
+    """Decide what becomes of records that share their URL and second with others.
 
-    A revisit that is there already is such a record, too.
-
-    Which of them replay tools show is told by what their index says of each, type before digest:
-    a revisit would change places with the other.
+    Which of them replay tools show is told by what their index says of each, type before digest: a
+    revisit would change places with the other. So a copy stays ('same-moment') if another record of
+    its URL and second has another payload, status, coding or HTTP header, or is a revisit already,
+    of which no header is known; the same record again is no other one. A "twin", whose original is
+    of its own urlkey and second, becomes a copy where all are equal and of one URL.
     """
-    database.execute("""
+    chosen = "outcome IN ('copy', 'twin')"
+    database.execute(f"""
         CREATE TABLE crowded AS
         SELECT moment FROM lines
-        WHERE moment IN (SELECT moment FROM outcomes WHERE outcome = 'copy' AND moment <> 0)
+        WHERE moment IN (SELECT moment FROM outcomes WHERE {chosen} AND moment <> 0)
         GROUP BY moment HAVING count(*) > 1""")
     if number(database, "SELECT count(*) FROM crowded"):
         database.execute("""
             CREATE TABLE twins AS
-            SELECT place, moment, url, hash(record_id, strong) AS record FROM lines
-            WHERE moment IN (FROM crowded)""")
-        database.execute("""
+            SELECT place, moment, url, hash(record_id, strong) AS record,
+              hash(strong, length, status, coding, header) AS shown,
+              content_type < 'warc/revisit' AS before
+            FROM lines WHERE moment IN (FROM crowded)""")
+        database.execute(f"""
             UPDATE outcomes SET outcome = 'same-moment'
-            WHERE outcome = 'copy' AND place IN (
+            WHERE {chosen} AND place IN (
               SELECT place FROM twins SEMI JOIN (
-                SELECT moment, url FROM twins
-                GROUP BY moment, url HAVING min(record) <> max(record)) USING (moment, url))""")
+                SELECT moment, url FROM twins GROUP BY moment, url
+                HAVING min(record) <> max(record) AND min(shown) <> max(shown))
+              USING (moment, url))""")
+        # OpenWayback finds the original of a revisit of its own URL among the captures before it,
+        # which its CDX sorts by second, URL and media type.
+        database.execute("""
+            UPDATE outcomes SET outcome = 'copy'
+            WHERE outcome = 'twin' AND place IN (
+              SELECT outcomes.place FROM outcomes
+              JOIN twins AS own ON own.place = outcomes.place
+              JOIN twins AS first ON first.place = original
+              WHERE own.url = first.url AND first.before)""")
         database.execute("DROP TABLE twins")
     database.execute("DROP TABLE crowded")
+    database.execute("UPDATE outcomes SET outcome = 'same-moment' WHERE outcome = 'twin'")
     database.execute("""
         UPDATE outcomes SET outcome = 'same-moment'
         WHERE outcome = 'copy' AND place IN (

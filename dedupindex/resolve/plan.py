@@ -27,13 +27,13 @@ from dedupindex.manifest.line import TYPES, Container, Line
 from dedupindex.manifest.store import line_of
 from dedupindex.resolve.alike import Alike
 
-FORMAT = 2  # 1 did not say what equal payloads have in common
+FORMAT = 3  # 1 did not say what equal payloads have in common, 2 not the hashes of HTTP headers
 PART, CONTAINERS, COPIES, ORIGINALS = (
     "part.json", "containers.jsonl", "copies-*.parquet", "originals.parquet",
 )  # fmt: skip
 ORIGINALS_OWN = (
     "container", "offset", "stored", "record_id", "url", "date", "covers", "status",
-    "content_type", "moment",
+    "content_type", "moment", "header",
 )  # fmt: skip
 """Columns that a copy's row has twice, for its original with "original_" before the name.
 
@@ -175,7 +175,7 @@ def _planned(row: tuple[Any, ...]) -> Planned:
     count = len(TYPES)
     line = line_of(row[:count])
     (copy, extension, place, offset, stored, record_id, url, date, covers, status, content_type,
-     moment) = row[count:]  # fmt: skip
+     moment, header) = row[count:]  # fmt: skip
     original = line._replace(
         container=place,
         offset=offset,
@@ -187,6 +187,7 @@ def _planned(row: tuple[Any, ...]) -> Planned:
         status=status,
         content_type=content_type.encode("latin-1"),
         moment=moment,
+        header=header,
     )
     return Planned(line, copy, extension, original)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from hashlib import blake2b
 from typing import NamedTuple
 
 from dedupindex.verify import http
@@ -58,6 +59,7 @@ class Facts(NamedTuple):
     method: bytes = b""  # of a request
     corrupt: bool = False  # the payload is not, or may not be, what its digests say
     partial: bool = False  # the HTTP header says that this is part of a document
+    header_hash: bytes = b""  # of the HTTP header as it stands; empty if there is none
 
 
 Examined = tuple[Facts, http.Http | None]
@@ -241,6 +243,7 @@ def facts_of(
         head.version if head else b"",
         _concurrent(head) if head else (),
         partial=message is not None and message.partial,
+        header_hash=blake2b(message.head, digest_size=16).digest() if message else b"",
     )
 
 

@@ -91,8 +91,15 @@ class References:
             meant = [*self._named(facts), *(row for row in alike if row.facts.url == url)]
             full = [row for row in meant if row.facts.kind in FULL]
         if full:
-            best = _best(facts, full).facts
+            row = _best(facts, full)
+            best = row.facts
             yield from revisits.beside(facts, best)
+            own = file, offset
+            twins = self._at("moment", _moment_key(facts.url, facts.date))
+            others = [one for one in twins if (one.file, one.offset) != own and one != row]
+            if any(not _shown_alike(facts, one.facts) for one in others):
+                message = "another record has its URL and second, but another payload or header"
+                yield "same-moment", message
             if not revisits.not_modified(facts.profile):
                 yield from self._found_by_others(facts, best, [row.facts for row in there])
         else:
@@ -164,6 +171,11 @@ def _differ(one: Facts, other: Facts) -> bool:
     mine, theirs = _sums(one), _sums(other)
     alike = {algorithm for algorithm, _ in mine} & {algorithm for algorithm, _ in theirs}
     return bool(alike) and not mine & theirs
+
+
+def _shown_alike(one: Facts, other: Facts) -> bool:
+    """Whether replay shows the same, whichever of two records of a URL and second it takes."""
+    return one.header_hash == other.header_hash and not _differ(one, other)
 
 
 def _sums(facts: Facts) -> set[tuple[str, bytes]]:

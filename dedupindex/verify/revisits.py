@@ -100,8 +100,9 @@ def beside(revisit: Facts, original: Facts) -> Iterator[Note]:
     if is_date(revisit.to_date) and not _same_date(revisit, original.date):
         shown = original.date.decode("ascii", "replace")
         yield "date-spelling", f"its original's WARC-Date is written {shown}"
-    if revisit.url == original.url and moment(revisit.date) == moment(original.date) != b"":
-        yield "same-moment", "it has the URL and second of its original: either may be shown"
+    same_moment = revisit.url == original.url and moment(revisit.date) == moment(original.date)
+    if same_moment and revisit.header_hash != original.header_hash:
+        yield "same-moment", "it has the URL and second of its original, but another HTTP header"
     if revisit.partial or original.partial:
         yield "partial", "it, or its original, is part of a document (206, Content-Range)"
     if later(original.date, revisit.date):

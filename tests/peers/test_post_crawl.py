@@ -17,10 +17,12 @@ from collections.abc import Iterator
 from contextlib import closing
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dedupindex.verify.collection import Collection
+from tests import verifying
 from tests.conftest import need
 from tests.peers.heritrix import Page, Site
 from tests.peers.proof import Deduplicated, archives, deduplicated, judged, remarks, replayed
@@ -30,8 +32,8 @@ from tests.peers.test_jwarc import jwarc
 from tests.peers.test_warcprox import fetch, proxying
 from tests.peers.test_wget_dedup import harvest
 from tests.test_cli import dedupindex
-from tests.verifying import write
-from tests.warc_cases import chunked, record_id, request, response, sha1
+from tests.verifying import DAY, HOST, write
+from tests.warc_cases import HTTP, chunked, record_id, request, response, sha1
 
 pytestmark = pytest.mark.peer
 ENCODED = (("Content-Encoding", "gzip"),)
@@ -246,3 +248,47 @@ def test_what_revisits_of_wget_refer_to_stays(tmp_path: Path) -> None:
         for place in (old, result.folder)
     ]
     assert said[0] == said[1]
+
+
+def one_second(number: int) -> list[list[bytes]]:
+    """The records of one URL, of two harvests and perhaps of one before them, all of one second."""
+    at = {"Target_URI": HOST + b"%d" % number, "Date": DAY % 2}
+    https = {**at, "Target_URI": HOST.replace(b"http:", b"https:") + b"%d" % number}
+    body, other = prose(number, 900), prose(-number - 1, 700)
+    served = HTTP.replace(b"\r\n\r\n", b"\r\nServer: b\r\n\r\n")
+    denied = HTTP.replace(b"200 OK", b"403 No")
+    ids = count(100 * number)
+
+    def stored(payload: bytes = body, **options: Any) -> bytes:
+        return verifying.page(next(ids), payload, **{**at, **options})
+
+    before = [stored(Date=DAY % 1)]
+    png = HTTP.replace(b"text/html; charset=utf-8", b"image/png")
+    kinds: tuple[list[list[bytes]], ...] = (
+        [[], [stored()], [stored()]],
+        [before, [stored()], [stored()]],
+        [[], [stored(), stored()], [stored()]],
+        [before, [stored(head=png)], [stored(head=png)]],
+        [[], [stored()], [stored(head=served)]],
+        [before, [stored()], [stored(head=served)]],
+        [before, [stored(head=denied)], [stored()]],
+        [[], [stored()], [stored(other)]],
+        [before, [stored()], [stored(other)]],
+        [[], [stored()], [stored(**https)]],
+        [before, [stored(), stored()], [stored(**https)]],
+        [[], [stored(**https)], [stored(), stored(**https)]],
+    )
+    return kinds[number % len(kinds)]
+
+
+def test_captures_of_one_second_replay_as_before(tmp_path: Path) -> None:
+    """Where all of a second are equal, pywb shows the same whichever became revisits."""
+    old, moments = tmp_path / "old", [one_second(number) for number in range(120)]
+    for harvest_number in range(3):
+        found = [record for records in moments for record in records[harvest_number]]
+        write(old / f"{harvest_number}.warc.gz", found)
+    result = deduplicated(old, tmp_path)
+    assert result.done["revisits"] == 10 * (1 + 2 + 2 + 2 + 0 + 0 + 0 + 0 + 0 + 0 + 3 + 1)
+    assert result.planned["stayed"]["same-moment"] == 10 * (1 + 2 + 1 + 1 + 1 + 1)
+    assert remarks(result.folder) == remarks(old) == {}
+    assert replayed(old, result.folder, tmp_path) == result.done["revisits"]
