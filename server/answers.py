@@ -61,6 +61,8 @@ _BASES = {
 }
 _STRATEGIES = {base: name.removeprefix("strategy=") for name, base in reversed(_BASES.items())}
 
+_LONGEST_ACCEPT = 4096  # characters of Accept that are read; to read 200,000 takes 30 ms
+
 Environ = dict[str, Any]
 
 
@@ -160,7 +162,7 @@ class Lookups:
     def _wants_text(self, accept: str) -> bool:
         wanted = self._accepts.get(accept)
         if wanted is None:
-            types = parse_accept_header(accept, MIMEAccept)
+            types = parse_accept_header(accept[:_LONGEST_ACCEPT], MIMEAccept)
             wanted = types.quality("text/plain") > types.quality("application/json")
             self._accepts.keep(accept, wanted)
         return wanted

@@ -13,8 +13,12 @@ from dedupindex.cache import LONGEST, SLOT, Cache, size_of
 from dedupindex.crawls import counting as module
 from dedupindex.crawls.counting import Counting, Hit
 from dedupindex.errors import BadDate, BadQuery
+from server.app import create_app
 from server.cdx_query import MOST_FIELDS, cdx_query_of
-from tests.captures import capture
+from server.config import Config
+from server.live import LiveIndex
+from tests.captures import capture, sha1
+from tests.conftest import MakeIndex
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -113,6 +117,16 @@ def test_statistics_hold_nothing_long(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(row[module.COLUMN["lookups"]] for row in part.rows.values()) == 13
     assert sum(row[module.COLUMN["digest_bytes"]] for row in part.rows.values()) == 7
     assert len(part.times) <= 3
+
+
+def test_a_long_accept_header_is_read_in_part_and_not_kept(make_index: MakeIndex) -> None:
+    live = LiveIndex(make_index([capture(1)]))
+    live.refresh()
+    web = create_app(Config(live.index), live).test_client()
+    long = ", image/x" * 20_000
+    for accept, kind in ((f"text/plain{long}", "text/plain"), (f"application/json{long}", "json")):
+        answer = web.get(f"/lookup?digest={sha1(1)}", headers={"Accept": accept})
+        assert answer.status_code == 200 and kind in answer.content_type
 
 
 def test_a_cdx_query_names_so_many_fields() -> None:
