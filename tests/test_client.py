@@ -31,6 +31,7 @@ from dedupindex.client import (
     Taken,
 )
 from dedupindex.client.breaker import Breaker
+from dedupindex.client.keeping import Keeping
 from dedupindex.digest import Spelling
 from dedupindex.errors import CrawlEnded, DedupError, IndexUnavailable, UnknownCrawl
 from dedupindex.index.identity import Settings
@@ -672,3 +673,16 @@ def test_a_cancelled_report_is_kept(index: Path) -> None:
             assert anyio.run(crawl, url) == 1
         finally:
             end.set()
+
+
+def test_what_waits_to_be_reported_has_a_bound_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dedupindex.client.keeping.MOST_BYTES", 1000)
+    keeping = Keeping(100, 3)
+    assert keeping.add("a", [b"x" * 200] * 7) == 2
+    parcel = keeping.take()
+    assert parcel is not None and len(parcel.captures) == 3
+    assert keeping.add("a", [b"x" * 200] * 7) == 4
+    assert keeping.give_back(parcel) == 0  # what had room is not lost
+    assert keeping.add("a", [b"x"]) == 1
+    assert keeping.clear() == {"a": 8}
+    assert keeping.add("a", [b"x" * 900, b"x" * 100]) == 0

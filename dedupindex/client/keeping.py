@@ -7,6 +7,7 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
+MOST_BYTES = 128 << 20  # of captures that wait, whatever their number
 _ENOUGH = 4 << 20  # bytes of a request; servers take 16 MiB unless told otherwise
 
 
@@ -23,6 +24,7 @@ class Keeping:
     def __init__(self, most: int, parcel: int) -> None:
         self._most, self._parcel = most, parcel
         self._queue: deque[tuple[str, bytes]] = deque()
+        self._held = 0  # bytes
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -33,8 +35,9 @@ class Keeping:
         dropped = 0
         with self._lock:
             for capture in captures:
-                if len(self._queue) < self._most:
+                if len(self._queue) < self._most and self._held + len(capture) <= MOST_BYTES:
                     self._queue.append((crawl, capture))
+                    self._held += len(capture)
                 else:
                     dropped += 1
         return dropped
@@ -50,6 +53,7 @@ class Keeping:
                 size += len(captures[-1])
                 if size > _ENOUGH:
                     break
+            self._held -= size
         return Parcel(crawl, captures)
 
     def give_back(self, parcel: Parcel) -> int:
@@ -58,6 +62,7 @@ class Keeping:
             room = max(self._most - len(self._queue), 0)
             for capture in reversed(parcel.captures[:room]):
                 self._queue.appendleft((parcel.crawl, capture))
+                self._held += len(capture)
         return len(parcel.captures[room:])
 
     def clear(self) -> Counter[str]:
@@ -65,4 +70,5 @@ class Keeping:
         with self._lock:
             counts = Counter(crawl for crawl, _ in self._queue)
             self._queue.clear()
+            self._held = 0
         return counts

@@ -12,6 +12,7 @@ from dedupindex.index.cql import Row, Session, Statement
 
 AT_ONCE = 100  # rows of a digest that are read at first; nearly all digests have fewer
 _KEPT = 4096  # digests that a view remembers
+_HELD = 16 << 20  # bytes of rows that a view remembers: a cell may have long URLs
 _STRETCH = 100  # digests of those read ahead that are taken in at once
 
 Cell = tuple[bytes, bytes]
@@ -44,6 +45,7 @@ class Partitions:
         """`came` is told what was read ahead, before anybody looks at it."""
         self._session, self._statement, self._came = session, statement, came
         self._known: dict[bytes, Partition] = {}
+        self._held = 0  # bytes of their rows
         self._coming: Iterator[tuple[bytes, list[Row]]] = iter(())
         self._awaited: set[bytes] = set()
         self._outage = ""  # why what is awaited will not come
@@ -52,6 +54,7 @@ class Partitions:
     def forget(self) -> None:
         """Forget everything."""
         self._known.clear()
+        self._held = 0
         self._awaited.clear()
         self._coming = iter(())
 
@@ -90,7 +93,9 @@ class Partitions:
             raise
 
     def _keep(self, key: bytes, rows: list[Row]) -> Partition:
-        if len(self._known) >= 2 * _KEPT:
+        self._held += sum(len(one) for row in rows for one in row if isinstance(one, bytes))
+        if len(self._known) >= 2 * _KEPT or self._held > _HELD:
             self._known.clear()
+            self._held = 0
         found = self._known[key] = Partition.of(key, rows)
         return found
