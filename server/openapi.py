@@ -46,9 +46,9 @@ def _responses(route: Route) -> dict[str, Any]:
 
 
 def _errors_of(route: Route) -> tuple[int, ...]:
-    """Also those of every route that takes a body, or that is limited."""
-    found = set(route.errors)
-    if route.body or route.name == "lookup_batch":
+    """Also those of every route: of its head, of its body if it takes one, if it is limited."""
+    found = {400, 411, 421, *route.errors}
+    if route.body or route.name == "lookup_batch" or route.method == "DELETE":
         found.add(408)
     if route.path not in FREE:
         found.add(429)

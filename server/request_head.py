@@ -54,7 +54,7 @@ class RequestHead:
         """Whether a request without a body can be answered without looking closer."""
         return (
             environ.get("HTTP_HOST") in self.accepted
-            and "CONTENT_LENGTH" not in environ
+            and environ.get("CONTENT_LENGTH", "0") == "0"
             and "HTTP_TRANSFER_ENCODING" not in environ
         )
 
