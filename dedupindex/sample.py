@@ -8,6 +8,7 @@ which must not be found any more, and some of what stays, which must be found as
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from itertools import islice
@@ -17,6 +18,7 @@ from typing import NamedTuple, TypeVar
 from dedupindex.capture import Capture, Evidence
 from dedupindex.digest import EMPTY
 from dedupindex.errors import Damaged, IndexUnavailable, NotAnswered
+from dedupindex.files import write_whole
 from dedupindex.index import open_index
 from dedupindex.index.address import is_cluster
 from dedupindex.index.answer_bytes import BROKEN
@@ -38,8 +40,10 @@ from dedupindex.index.runs import evenly, read_run
 from dedupindex.lookup import Query, find
 from dedupindex.timestamps import sort_key
 
-CHUNKS, EACH = 16, 12  # chunks of runs, and entries of each: 192 at most
+CHUNKS, EACH = 16, 12  # chunks of runs, and entries of each
+MOST = CHUNKS * EACH
 _STEPS, _AT_EACH = 64, 3  # places in the order of digests at which an index is sampled, and keys
+UNCONFIRMED = "unconfirmed.json"  # in an index, from before a load until it is confirmed
 _LAST = "\U0010ffff"
 
 _T = TypeVar("_T")
@@ -68,6 +72,49 @@ class Purge(NamedTuple):
     stays: list[tuple[Asked, Answered]]
 
 
+class Unconfirmed(NamedTuple):
+    """What a load brings that is not confirmed yet, as a file beside the index keeps it."""
+
+    drawn: list[Drawn]
+    containers: list[tuple[str, str]]  # some of the load's: name and content hash
+    repair: str
+
+    def remember(self, index: Path) -> None:
+        """Keep it until it is confirmed: a load may be killed before it has looked."""
+        drawn = [[one.key.hex(), one.entry.hex(), one.place] for one in self.drawn]
+        content = [drawn, self.containers, self.repair]
+        write_whole(index / UNCONFIRMED, json.dumps(content).encode())
+
+
+NOTHING = Unconfirmed([], [], "")
+
+
+def recalled(index: Path, view: View) -> Unconfirmed:
+    """What an earlier load has brought and nobody has confirmed; nothing if it was not finished."""
+    try:
+        drawn, containers, repair = json.loads((index / UNCONFIRMED).read_bytes())
+    except FileNotFoundError:
+        return NOTHING
+    known = [view.container(name) for name, _ in containers]
+    if any(
+        found is None or found.content_hash != content
+        for found, (_, content) in zip(known, containers, strict=True)
+    ):
+        (index / UNCONFIRMED).unlink()
+        return NOTHING
+    found = [
+        Drawn(bytes.fromhex(key), bytes.fromhex(entry), None if place is None else Place(*place))
+        for key, entry, place in drawn
+    ]
+    return Unconfirmed(found, [(name, content) for name, content in containers], repair)
+
+
+def confirm_recalled(index: Path, what: Unconfirmed) -> None:
+    """As `confirm`; if it does not raise, nothing is left to confirm."""
+    confirm(index, what.drawn, what.repair)
+    (index / UNCONFIRMED).unlink(missing_ok=True)
+
+
 # --- drawing -------------------------------------------------------------------------------------
 
 
@@ -84,7 +131,7 @@ def of_index(view: View) -> list[Asked]:
     """Captures that an index in a directory holds, spread over it."""
     chosen = [asked for pair in _cells(view) for asked in _asked(*pair)]
     if len(chosen) < _STEPS:  # it is small
-        chosen = [asked for pair in islice(view.cells(), CHUNKS * EACH) for asked in _asked(*pair)]
+        chosen = [asked for pair in islice(view.cells(), MOST) for asked in _asked(*pair)]
     return chosen
 
 

@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from random import Random
 
@@ -59,6 +60,22 @@ def rows(path: Path, first: int, last: int) -> Path:
     return path
 
 
+def warc(path: Path, first: int, last: int) -> Path:
+    """A WARC of responses, each of a payload of its own."""
+    writer = BytesIO()
+    for n in range(first, last):
+        http = b"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\n\r\n%d" % n
+        writer.write(
+            b"WARC/1.1\r\nWARC-Type: response\r\nWARC-Date: 2026-11-01T09:14:17Z\r\n"
+            b"WARC-Target-URI: http://example.com/%d\r\n"
+            b"WARC-Record-ID: <urn:uuid:00000000-0000-4000-8000-%012d>\r\n"
+            b"Content-Type: application/http; msgtype=response\r\n"
+            b"Content-Length: %d\r\n\r\n%b\r\n\r\n" % (n, n, len(http), http)
+        )
+    path.write_bytes(writer.getvalue())
+    return path
+
+
 def losing(patch: pytest.MonkeyPatch, engine: str) -> None:
     """Loads lose what they bring."""
     load = ENGINES[engine].load
@@ -105,10 +122,41 @@ def test_a_build_that_loses_captures_fails_and_is_repaired(
         status, _, err = run("index", *words)
     assert status == NotAnswered.exit_status
     assert "it is not found" in err and "of a sample of " in err
+    again = run("index", *words)  # all is known, and not answered still
+    assert again[0] == NotAnswered.exit_status and repair(again[2]) == repair(err)
     assert run(*repair(err))[0] == 0
     if first:
         assert run("index", "--add", "--crawl", "a week", other, index)[0] == 0
     assert held(index) == held(whole)
+
+
+def test_a_build_that_was_killed_before_it_looked_is_looked_at_by_the_next(
+    engine: str, run: Run, tmp_path: Path
+) -> None:
+    index, one = tmp_path / "index", rows(tmp_path / "one.cdx", 0, 400)
+    with pytest.MonkeyPatch.context() as patch:
+        losing(patch, engine)
+        patch.setattr(
+            sample, "confirm", lambda *_: raise_(KeyboardInterrupt())
+        )  # as if it was killed
+        assert run("index", one, index, "--engine", engine)[0] == 130
+    status, _, err = run("index", one, index, "--engine", engine)
+    assert status == NotAnswered.exit_status
+    assert run(*repair(err))[0] == 0
+    assert run("index", one, index, "--engine", engine)[0] == 0
+    assert not (index / sample.UNCONFIRMED).exists()
+
+
+def test_what_takes_the_place_of_a_file_is_looked_for_and_not_the_file(
+    run: Run, tmp_path: Path
+) -> None:
+    index, one = tmp_path / "index", warc(tmp_path / "one.warc", 0, 30)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sample, "confirm", lambda *_: raise_(KeyboardInterrupt()))
+        assert run("index", one, index)[0] == 130
+    warc(one, 30, 60)
+    assert run("index", "--replace", one, index)[0] == 0
+    assert not (index / sample.UNCONFIRMED).exists()
 
 
 def test_a_build_that_mixes_up_containers_fails(run: Run, tmp_path: Path) -> None:
@@ -197,7 +245,7 @@ def test_an_index_that_cannot_answer_is_not_copied(run: Run, tmp_path: Path) -> 
     assert status == Damaged.exit_status and "bin/index --check" in err
 
 
-def raise_(error: Exception) -> None:
+def raise_(error: BaseException) -> None:
     raise error
 
 

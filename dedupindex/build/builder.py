@@ -22,7 +22,7 @@ from dedupindex.index import adopt, open_index
 from dedupindex.index.address import Address, is_cluster
 from dedupindex.index.cells import Place
 from dedupindex.index.identity import FILE, Identity, Settings, read_identity, unfinished
-from dedupindex.index.protocol import Load
+from dedupindex.index.protocol import Engine, Load
 from dedupindex.index.repair import reread
 from dedupindex.index.settle import CHAINED, CONTRADICTED, PURGED, Outcome
 from dedupindex.index.staging import Staging
@@ -33,6 +33,8 @@ from dedupindex.tally import BuildTally, OnProgress, Seen
 
 if TYPE_CHECKING:
     from dedupindex.cluster import Cluster
+
+_NOTED = 20  # containers by which a load is known again
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
         on_progress(Seen("loading", 0, 0, sum(staged.tally.records for staged in done)))
         outcome, drawn = _load(job, plan, staging, done)
         staging.clear()
-        sample.confirm(job.index, drawn, _repair(job))
+        sample.confirm_recalled(job.index, drawn)
     tally = _account(done, outcome)
     tally.known, tally.purged = plan.known, plan.purged
     tally.seconds = time.monotonic() - start
@@ -280,6 +282,14 @@ def _stage_all(
         yield staged
 
 
+def _unconfirmed(job: Build, plan: Plan, engine: Engine) -> sample.Unconfirmed:
+    """What an earlier load has brought and nobody has confirmed, unless it goes now."""
+    if not engine.identity.generation or plan.dropped:
+        return sample.NOTHING
+    with engine.view() as view:
+        return sample.recalled(job.index, view)
+
+
 def _repair(job: Build) -> str:
     shown_as = job.engine if is_cluster(job.engine) else str(job.index)
     command = reread(shown_as, job.sources, job.crawl)
@@ -291,12 +301,13 @@ def _repair(job: Build) -> str:
 
 def _load(
     job: Build, plan: Plan, staging: Staging, done: list[Staged]
-) -> tuple[Outcome, list[sample.Drawn]]:
+) -> tuple[Outcome, sample.Unconfirmed]:
     containers = [container for staged in done for container in staged.containers]
     with closing(open_index(job.index, write=True)) as engine:
         engine.clear_leftovers()  # also of a load that was killed after its commit
+        before = _unconfirmed(job, plan, engine)
         if engine.identity.generation and not containers:
-            return Outcome(), []
+            return Outcome(), before
         load = Load(
             staging.runs(),
             [(number, Place(name, job.crawl)) for number, name in staging.names()],
@@ -306,7 +317,12 @@ def _load(
             ledger=staging.ledger(),
             own_digests=not job.settings.also_digest,
         )
-        drawn = sample.of_load(load, job.settings.keys())
+        drawn = sample.Unconfirmed(
+            sample.of_load(load, job.settings.keys()) + before.drawn[: sample.MOST],
+            [(one.name, one.content_hash) for one in containers[:_NOTED]],
+            _repair(job),
+        )
+        drawn.remember(job.index)
         return engine.load(load), drawn
 
 

@@ -255,4 +255,9 @@ class CassandraEngine:
             self._places.clear()
 
     def clear_leftovers(self) -> None:
-        """Nothing is left behind: the next load sees to what a killed one wrote."""
+        """Count anew what is there, if a load was killed before its counts were written.
+
+        All else is left to the next load; but there may be none, for what was loaded is known.
+        """
+        if self.identity.generation and self._about().get("loading") is not None:
+            self.load(Load([], (), []))

@@ -335,12 +335,13 @@ def test_a_first_load_that_was_killed_is_run_again_as_typed(
     all_answered(address, run, range(1500))
 
 
+@pytest.mark.parametrize("look", [1, 2, 3])
 def test_a_load_that_was_killed_is_run_again_as_typed(
-    address: str, run: Run, tmp_path: Path
+    look: int, address: str, run: Run, tmp_path: Path
 ) -> None:
     assert run("index", cdx(tmp_path, 0, 200), address)[0] == 0
     more = cdx(tmp_path, 200, 900, "more")
-    killed(2, "index", "--add", more, address)
+    killed(look, "index", "--add", more, address)
     status, out, _ = run("index", "--check", address)
     assert status == Damaged.exit_status and "run its command again" in out
     assert run("index", "--add", more, address)[0] == 0
