@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -85,8 +86,8 @@ def by_verify(path: Path) -> Reading:
 
 
 def _payload(offset: int, block: bytes) -> Payload:
-    head, end, body = block.partition(b"\r\n\r\n")
-    body = body if end else head
+    blank = re.search(rb"\n\r?\n", block) if block.startswith(b"HTTP/") else None
+    body = block[blank.end() :] if blank else block
     return offset, len(body), hashlib.sha1(body).hexdigest()
 
 

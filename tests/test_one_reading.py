@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.readings import Reading, agreed
-from tests.test_warc_arc import V2, document, header
+from tests.test_warc_arc import V1, V2, document, header
 from tests.warc_cases import END, HTTP, gz, record, request, response, revisit
 
 Pack = Callable[[bytes], bytes]
@@ -137,6 +137,15 @@ def test_a_broken_document_of_an_arc(tmp_path: Path, odd: str, place: str, pack:
     records = [header(), *_around(ARC_BROKEN[odd], ARC_GOOD, place)]
     found = agreed(tmp_path / "t.arc", b"".join(map(pack, records)))
     _one_is_lost(found, records, pack)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"filedesc:x 0.0.0.0 20260101000000 text/plain -1", b"filedesc://x 0", b"filedesc: a 9"],
+)
+def test_version_blocks(tmp_path: Path, line: bytes) -> None:
+    block = b"\n1 0 Test\n" + V1 + b"\n\n"
+    assert agreed(tmp_path / "t.arc", line + block + document()).records == 2
 
 
 @pytest.mark.parametrize("fields", [V2, b"URL Archive-length"])

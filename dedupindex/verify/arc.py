@@ -13,6 +13,9 @@ _LINE = re.compile(
     rb" (?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}|[0-9a-fA-F]*:[0-9a-fA-F:.]+|-|0) ([0-9]{4,20}) "
     rb"(?:([^\n]*) )?([0-9]{1,18})\r?\n"
 )
+_HEADER = re.compile(  # its length may be anything, and its date
+    rb"(filedesc:[^\n ]*)(?:[^\n]*? ([0-9]{14}) )?([^\n]* )?(-?[0-9]{1,18})\r?\n"
+)
 _SCHEME = re.compile(rb"(?:https?|ftp|dns|filedesc|whois|gopher|nntp|mms|rtsp):", re.IGNORECASE)
 _LONGEST_LINE = 1 << 16
 
@@ -36,10 +39,11 @@ class Document:
         self.end = -1
         self._begin = reader.taken
         self.led = bool(reader.line_ends()) or self._begin > 0  # the line end may stand before it
-        match = _LINE.fullmatch(_line(reader))
+        line = _line(reader)
+        match = (_HEADER if line.startswith(b"filedesc:") else _LINE).fullmatch(line)
         if match is None:
             raise Broken("bad-header", "no URL record of an ARC file begins here")
-        self.url, digits, rest, length = match.groups()
+        self.url, digits, rest, length = match.groups(b"")
         self.kind = b"arc-header" if self.url.startswith(b"filedesc:") else b"arc"
         self.date = b"%b-%b-%bT%b:%b:%bZ" % (
             digits[:4],
@@ -56,7 +60,7 @@ class Document:
             size = _lines(reader, 2)
             self.length = max(self.length, size)
             self.fields = _fields(reader.buffer[reader.at : reader.at + size])
-        elif fields == UNKNOWN or (rest or b"").count(b" ") < fields:
+        elif fields == UNKNOWN or rest.count(b" ") < fields:
             raise Broken("bad-header", "its URL record has not the fields that its file announces")
         self._left = self.length
 

@@ -8,11 +8,13 @@ environment.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import venv
@@ -51,6 +53,30 @@ def environment(name: str, packages: tuple[str, ...]) -> Path:
             need(f"{name} (from PyPI: {done.stderr.strip()[-200:]})", found=not done.returncode)
             stamp.write_text(wanted)
     return home / "bin"
+
+
+def sdist(package: str, sha256: str) -> Path:
+    """The unpacked source package ``name==version`` of PyPI; skips where that is not."""
+    PEERS.mkdir(exist_ok=True)
+    home = PEERS / package.replace("==", "-")
+    with open(PEERS / f".{home.name}.lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not home.exists():
+            with tempfile.TemporaryDirectory(dir=PEERS) as folder:
+                words = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+                done = subprocess.run(
+                    [*words, "--no-binary", ":all:", "--dest", folder, package],
+                    capture_output=True,
+                    text=True,
+                    env={**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
+                )
+                need(f"{package} (from PyPI: {done.stderr[-200:]})", found=not done.returncode)
+                (packed,) = Path(folder).iterdir()
+                assert hashlib.sha256(packed.read_bytes()).hexdigest() == sha256
+                with tarfile.open(packed) as archive:
+                    archive.extractall(Path(folder, "unpacked"), filter="data")
+                Path(folder, "unpacked").rename(home)
+    return home
 
 
 def jar(artifact: str) -> Path:
