@@ -44,7 +44,8 @@ def by_index(path: Path) -> tuple[Reading, set[Payload]]:
     }
     lost = sum(isinstance(item, Refusal) and item.reason == "damaged" for item in items)
     problems = [item for item in items if isinstance(item, Problem)]
-    damaged = {item.offset for item in problems if _SHARED not in item.message}
+    said = (_SHARED, "-Digest is not")  # of records that were read whole
+    damaged = {one.offset for one in problems if not any(text in one.message for text in said)}
     records = len(items) - len(problems) - lost
     if any(_SHARED in item.message for item in problems):
         captures = set()  # replay reaches the first of each member only

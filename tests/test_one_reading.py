@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from tests.readings import Reading, agreed
 from tests.test_warc_arc import V1, V2, document, header
-from tests.warc_cases import END, HTTP, gz, record, request, response, revisit
+from tests.test_warc_peers import EXPECTED
+from tests.warc_cases import DATA, END, HTTP, gz, record, request, response, revisit
 
 Pack = Callable[[bytes], bytes]
 FOLDER = Path(tempfile.mkdtemp())
@@ -153,6 +154,11 @@ def test_fields_of_an_arc(tmp_path: Path, fields: bytes) -> None:
     more = b" 200 abc - 1234 f.arc.gz"
     found = agreed(tmp_path / "t.arc", header(fields) + document(more=more) + document())
     assert found.records == (2 if fields == V2 else 1)
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_samples(tmp_path: Path, name: str) -> None:
+    agreed(tmp_path / name.removesuffix(".bad"), (DATA / name).read_bytes())
 
 
 pieces = st.one_of(

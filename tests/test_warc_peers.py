@@ -52,6 +52,12 @@ EXPECTED = {  # file -> what becomes of its records, and how many problems are n
         {"warcinfo-record": 2, "capture": 1, "request-record": 2, "revisit": 1},
         0,
     ),
+    "ipwb-1memento.warc": ({"warcinfo-record": 1, "digest-mismatch": 3}, 3),
+    "ipwb-variableSizedDates.warc": (
+        {"warcinfo-record": 1, "digest-mismatch": 3, "bad-date": 1},
+        3,
+    ),
+    "jwat-valid-warcfile-upper-lower-case.warc": ({"warcinfo-record": 1, "not-http": 4}, 0),
     "post-test.warc.gz": ({"method": 3, "request-record": 3}, 0),
     "warcfile.warc.gz": (
         {"warcinfo-record": 1, "request-record": 17, "capture": 16, "metadata-record": 16},

@@ -18,6 +18,7 @@ _VERSION = re.compile(rb"WARC/[0-9]+\.[0-9]+", re.IGNORECASE)
 _VERSION_LINE = re.compile(rb"WARC/[0-9]{1,4}\.[0-9]{1,4}[ \t]*\r?\n", re.IGNORECASE)
 _LONGEST_VERSION = 32  # bytes
 _NUMBER = re.compile(rb"[0-9]{1,18}")
+_CLOSING = b"\r\n\r\n"
 _two = re.compile(rb"(?:\r?\n){2}").match
 _LINE_ENDS = re.compile(rb"[\r\n]+")
 _FEW = 1 << 10  # line ends that are looked at
@@ -64,7 +65,7 @@ class Reader:
     def line_ends(self) -> bytes:
         """Pass over line ends; returns the first few of them."""
         first = b""
-        while self.hold(1):
+        while self.hold(1) and self.buffer[self.at] in b"\r\n":
             match = _LINE_ENDS.match(self.buffer, self.at)
             if match is None:
                 break
@@ -102,7 +103,7 @@ class Record:
         text = _read_head(reader)
         self.head = parse_head(text)
         self.head_size = len(text)
-        self.bare = text.count(b"\n") != text.count(b"\r\n")  # line feeds in its header
+        self._text = text
         self.kind = self.head.get(b"warc-type").lower()
         self.length = _length(self.head)
         self._left = self.length
@@ -112,6 +113,11 @@ class Record:
     @property
     def url(self) -> bytes:
         return self.head.get(b"warc-target-uri").removeprefix(b"<").removesuffix(b">")
+
+    @property
+    def bare(self) -> bool:
+        """Whether bare line feeds stand in its header."""
+        return self._text.count(b"\n") != self._text.count(b"\r\n")
 
     @property
     def record_id(self) -> bytes:
@@ -136,7 +142,11 @@ class Record:
         for _ in self.pieces():
             pass
         reader = self._reader
-        ends = reader.line_ends()
+        if reader.hold(4) and reader.buffer.startswith(_CLOSING, reader.at):  # as nearly always
+            reader.pass_over(4)
+            ends = _CLOSING + reader.line_ends()
+        else:
+            ends = reader.line_ends()
         self.more = reader.hold(1)
         if self.more and not self._followed(short=_two(ends) is None):
             raise Broken(
@@ -157,7 +167,7 @@ class Record:
 
 def _odd_ends(ends: bytes) -> str:
     """What is not to the letter about the line ends behind a record; "" for two CRLF."""
-    if ends == b"\r\n\r\n":
+    if ends == _CLOSING:
         return ""
     if _two(ends) is None:
         return f"only {len(ends)} bytes of line ends follow its block, which is whole"
