@@ -356,6 +356,19 @@ def test_digests_of_metadata_in_sql(digest: Digest) -> None:
                 assert row is not None and (row[0] is None) is cut_off
 
 
+def test_bodies_to_which_an_indexer_gave_the_digest_of_nothing_are_not_the_same(
+    tmp_path: Path,
+) -> None:
+    """As pywb, cdxj-indexer and warcio do it for what has no HTTP header."""
+    nothing, lines = "3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ", [" CDX N b a m s k r M S V g"]
+    for number in range(3):
+        url = f"{PAGE}{number}"
+        lines.append(f"- 2026112009141{number} {url} image/png 200 {nothing} - - 90 0 a.warc.gz")
+    (tmp_path / "a.cdx").write_text("\n".join(lines) + "\n")
+    out, _ = dedupindex("corpus", tmp_path / "a.cdx", "--first", "digest")
+    assert len(out.splitlines()) == 3
+
+
 def test_covers_compare_none() -> None:
     assert cover_lines._digest(NOTHING) is cover_lines._digest("AAAA") is None
     assert cover_lines._digest(str(sha1(1))) == str(sha1(1))

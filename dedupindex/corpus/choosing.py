@@ -73,7 +73,9 @@ def digest_key(column: str) -> str:
 KEYS = {
     "url": "url",
     "surt": "coalesce(surt, url)",
-    "digest": f"CASE WHEN revisit THEN payload_key ELSE {digest_key('digest')} END",
+    # Some indexers give the digest of nothing to every body without an HTTP header.
+    "digest": f"nullif(CASE WHEN revisit THEN payload_key ELSE {digest_key('digest')} END, "
+    f"'{_NOTHING}')",
 }
 
 

@@ -12,7 +12,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
-from dedupindex.digest import is_cut
+from dedupindex.digest import EMPTY, is_cut
 from dedupindex.sources.stated import Refused, stated_digest
 from dedupindex.subset.scan import FULL, INFO, Row
 
@@ -127,12 +127,12 @@ class Choice:
 
 
 def _says_which(digest: bytes) -> bool:
-    """Return whether records with a digest, as it is written, have one payload: it was not cut."""
+    """Return whether a digest tells payloads apart: it is neither cut nor that of nothing."""
     try:
         stated = stated_digest(digest)[0]
     except Refused:
         return True
-    return stated is not None and not is_cut(stated.raw)
+    return stated is not None and stated not in EMPTY and not is_cut(stated.raw)
 
 
 def _stored(file: int, row: Row) -> tuple[object, ...]:
