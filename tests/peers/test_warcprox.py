@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import subprocess
 import threading
 import time
 from base64 import b32encode
@@ -492,3 +493,56 @@ def test_its_end_waits_for_a_server_that_is_being_restarted(index: Path, tmp_pat
         again.join()
         ended = _of_crawl(server, "one")
         assert (ended["state"], ended["captures"], ended["not_looked_up"]) == ("committed", 2, 1)
+
+
+HELD = """
+import dedupindex_warcprox as plugin
+
+class Url:
+    warc_records = None
+
+class Client:
+    kept, reported = 0, []
+    def report(self, captures, crawl):
+        self.reported.append((crawl, len(captures)))
+
+waits = []
+now = [0.0]
+class Time:
+    monotonic = staticmethod(lambda: now[0])
+    @staticmethod
+    def sleep(seconds):
+        waits.append(seconds)
+        now[0] += 1
+
+plugin.time = Time
+held = plugin.Held(Client())
+lost, left_out = Url(), Url()
+held.add(lost, "sha1:A", ["one"])
+held.settle("sha1:B")
+assert waits == []
+held.settle("sha1:A")  # the writer has failed: nobody waits for that twice
+assert 1 <= len(waits) <= 10
+seen = len(waits)
+held.settle("sha1:A")
+assert len(waits) == seen and len(held) == 1
+held.drop(lost)
+assert len(held) == 0
+held.add(left_out, "sha1:C", ["one"])
+left_out.warc_records = ()
+held.settle("sha1:C")
+assert len(held) == 0 and sum(count for _, count in Client.reported) == 0
+for number in range(plugin._HELD + 10):
+    held.add(Url(), f"sha1:{number}", ["one"])
+assert len(held) == plugin._HELD == len(held._digests)
+print("well")
+"""
+
+
+def test_what_is_never_written_holds_lookups_up_once() -> None:
+    """Nor does it fill the memory, however much of it there is."""
+    python = environment("warcprox", WARCPROX) / "python"
+    path = f"{ROOT / 'conf' / 'warcprox'}:{ROOT}"
+    words = [python, "-c", HELD]
+    done = subprocess.run(words, env={"PYTHONPATH": path}, capture_output=True, text=True)
+    assert done.stdout == "well\n", done.stderr
