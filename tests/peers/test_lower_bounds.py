@@ -110,7 +110,8 @@ def test_archives_become_smaller(command: Run, warcs: Path) -> None:
 def test_a_corpus_and_its_cover(command: Run, run: Run) -> None:
     run("-m", "demo", "--out", "demo")
     enrich = ("--enrich", "html.title,text,language")
-    command("corpus", "demo/first.warc.gz", *enrich, "-o", "pages.jsonl.zst")
+    harvests = ("demo/first.warc.gz", "demo/second.warc.gz")  # the second one has revisits
+    command("corpus", *harvests, *enrich, "-o", "pages.jsonl.zst")
     relation = ROOT / "conf" / "cover" / "journalist.txt"
     told = command("cover", "pages.jsonl.zst", "--relation", relation, "-o", "c.jsonl", "--json")
     assert json.loads(told)["documents"]
@@ -126,3 +127,4 @@ def test_the_other_packages_are_found(run: Run) -> None:
     run("-c", "; ".join(f"import dedupindex.{module}" for module in modules))
     store = "import s3fs, fsspec.implementations.http as h; s3fs.S3FileSystem._iterdir"
     run("-c", f"{store}; h.HTTPFileSystem._ls; import redis.backoff, redis.retry")
+    run("-c", "import brotli; brotli.Decompressor().process(b'', output_buffer_limit=1)")
