@@ -58,19 +58,15 @@ def make_plan(
     """
     plan = Plan()
     inputs, known = [], list[Input]()
-    staged = dict(done)
+    found_names = set[str]()
     for path in expanded.paths:
         if passing(path):
             inputs.append(Input(path, 0))
             continue
         found = _input(path, expanded)
-        name = found.name
-        if name in done:
-            if staged.pop(name, done[name]) != (found.size, found.modified):
-                raise ContainerChanged(
-                    f"{name} has changed since the build that is resumed read it; "
-                    "run the command without --resume"
-                )
+        found_names.add(found.name)
+        if found.name in done:
+            _check_unchanged(found, done[found.name])
             if view is not None:  # of one that takes the place of another, the old captures go
                 _known(found, view, plan, replace=replace)
             continue
@@ -82,7 +78,7 @@ def make_plan(
             known.append(found)
         else:
             inputs.append(found)
-    if gone := [name for name in staged if not passing(name)]:
+    if gone := [name for name in done.keys() - found_names if not passing(name)]:
         raise ContainerChanged(
             f"{min(gone)} is not among the sources any more, and the build that is resumed has "
             "read it; run the command without --resume"
@@ -93,6 +89,15 @@ def make_plan(
         plan.known = len(known)
     plan.tasks = _tasks(inputs, jobs)
     return plan
+
+
+def _check_unchanged(found: Input, staged: tuple[int, int]) -> None:
+    """Raise `ContainerChanged` if a container is not what the resumed build has read."""
+    if staged != (found.size, found.modified):
+        raise ContainerChanged(
+            f"{found.name} has changed since the build that is resumed read it; "
+            "run the command without --resume"
+        )
 
 
 def _input(path: str, expanded: Expanded) -> Input:

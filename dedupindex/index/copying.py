@@ -62,14 +62,7 @@ def copy_to_engine(
                 writer.extend(staged)
                 content += part
             writer.flush()
-            note = source.note()
-            load = Load(
-                writer.paths,
-                list(view.places()),
-                list(view.containers()),
-                note={**note, "engine": engine} if "engine" in note else note,
-                own_digests=view.own_digests(),
-            )
+            load = _load(source, view, writer.paths, engine)
             before(load)
             if not loaded:
                 other.load(load)
@@ -85,6 +78,18 @@ def copy_to_engine(
             f"{counts.captures}); was the index written to meanwhile? Remove the copy, try again"
         )
     return Copied(found, f"{content % (1 << 64):016x}")
+
+
+def _load(source: Engine, view: View, runs: list[Path], engine: str) -> Load:
+    """The load that makes the copy at `engine` of an index whose entries are in `runs`."""
+    note = source.note()
+    return Load(
+        runs,
+        list(view.places()),
+        list(view.containers()),
+        note={**note, "engine": engine} if "engine" in note else note,
+        own_digests=view.own_digests(),
+    )
 
 
 def _staged(view: View) -> Iterator[tuple[list[bytes], int]]:
