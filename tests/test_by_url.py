@@ -25,6 +25,7 @@ from dedupindex.digest import Digest
 from dedupindex.errors import StrategyUnavailable
 from dedupindex.index import byurl, open_index
 from dedupindex.index.identity import Settings, read_identity
+from dedupindex.index.lmdb_trees import Trees
 from dedupindex.index.protocol import Container, View
 from dedupindex.urlkey import urlkey
 from tests.captures import capture, sha1
@@ -148,10 +149,12 @@ def test_check_finds_what_is_not_listed(tmp_path: Path) -> None:
     bench = bench_in(tmp_path)
     bench.load([capture(1, A), capture(2, B)])
     path = next(bench.index.glob("data-*.mdb"))
-    with lmdb.open(str(path), subdir=False, max_dbs=5) as env, env.begin(write=True) as txn:
-        tree = env.open_db(b"urls", txn=txn, create=False, dupsort=True, dupfixed=True)
-        with txn.cursor(db=tree) as cursor:
-            assert cursor.first() and cursor.delete()
+    with lmdb.open(str(path), subdir=False, max_dbs=5) as env:
+        trees = Trees.open(env, create=False, by_url=True)
+        with env.begin(write=True) as txn:
+            with txn.cursor(db=trees.urls) as cursor:
+                assert cursor.first() and cursor.delete()
+            trees.put(txn, "transaction", txn.id())
     with bench.open() as engine:
         assert [one for one in engine.check() if "not listed by its URL" in one]
 
@@ -178,14 +181,6 @@ def test_a_list_needs_canonical_urls_for_canonical_questions(tmp_path: Path) -> 
         assert len(list(view.at_url(A))) == 1
         with pytest.raises(StrategyUnavailable, match="no-canonicalized"):
             list(view.at_urlkey(urlkey(A)))
-
-
-def test_a_setting_that_came_later_is_off_in_an_older_index(make_index: MakeIndex) -> None:
-    index = make_index([capture(1)])
-    path = index / "index.json"
-    path.write_text(path.read_text().replace(',\n    "by_url": false', ""))
-    assert "by_url" not in path.read_text()
-    assert not read_identity(index).settings.by_url
 
 
 def test_the_list_costs_eleven_bytes_a_capture(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ import json
 import os
 import shlex
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext
+from concurrent.futures import BrokenExecutor
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from shutil import rmtree
@@ -19,13 +20,14 @@ from dedupindex.cli.common import check_no_address, print_json, say
 from dedupindex.cli.where import home_of, shown_index
 from dedupindex.crawls import upkeep as crawls
 from dedupindex.crawls.store import open_store
-from dedupindex.errors import Damaged, IndexExists
+from dedupindex.errors import Damaged, DedupError, IndexExists
 from dedupindex.files import exclusive
 from dedupindex.index import open_index
 from dedupindex.index.address import Address, is_cluster
 from dedupindex.index.copying import Copied, copy_to_engine
 from dedupindex.index.identity import FILE, read_identity
 from dedupindex.index.protocol import Counts, Engine, Load, View
+from dedupindex.processes import workers
 from dedupindex.spill import Sums
 from dedupindex.tables import amount, printable, singular
 from dedupindex.urls import host_of
@@ -35,19 +37,43 @@ BEGUN = ".unfinished-copy"  # in the directory of a copy, until it is whole
 
 
 def check(index: Path, as_json: bool) -> int:
-    """Read everything back; the exit status is that of damage if anything is wrong."""
-    with closing(open_index(index)) as engine:
-        wrong = engine.check()
-        with engine.view() as view:
-            counts = view.counts()
+    """Read everything back; the exit status is that of damage if anything is wrong.
+
+    A page that is damaged may kill who reads it: a process of its own reads.
+    """
+    try:
+        with workers(1) as pool:
+            wrong, counts = pool.submit(read_back, index).result()
+    except DedupError as error:
+        if not isinstance(error.__cause__, BrokenExecutor):
+            raise
+        wrong, counts = ["a page is damaged: the process that read it was killed by that"], None
     if as_json:
-        print_json({"ok": not wrong, "problems": wrong, **counts._asdict()})
+        counted = dict.fromkeys(Counts._fields) if counts is None else counts._asdict()
+        print_json({"ok": not wrong, "problems": wrong, **counted})
     else:
         for problem in wrong:
             click.echo(printable(problem))
         said = f"{len(wrong)} problems" if wrong else "no problem found"
-        click.echo(f"{printable(shown_index(index))}: {counts.captures:,} captures checked, {said}")
+        checked = "" if counts is None else f"{counts.captures:,} captures checked, "
+        click.echo(f"{printable(shown_index(index))}: {checked}{said}")
     return Damaged.exit_status if wrong else 0
+
+
+def read_back(index: Path) -> tuple[list[str], Counts | None]:
+    """What is wrong with an index and its crawls, and how much there is, if that can be read."""
+    counts = None
+    with closing(open_index(index)) as engine:
+        wrong = engine.check()
+        with engine.view() as view, suppress(Damaged):
+            counts = view.counts()
+    try:
+        if (store := open_store(index)) is not None:
+            with closing(store):
+                wrong += store.check()
+    except Damaged as error:
+        wrong.append(str(error))
+    return wrong, counts
 
 
 def stats(index: Path, as_json: bool) -> int:

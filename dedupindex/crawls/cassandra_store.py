@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,8 +15,9 @@ from dedupindex.crawls.cassandra_step import CassandraWriting
 from dedupindex.crawls.cassandra_tables import Said
 from dedupindex.crawls.cassandra_tallies import Tallies
 from dedupindex.crawls.crawl import Crawl
+from dedupindex.crawls.rows import Kind, key_of
 from dedupindex.crawls.store import Held, Store, Writing, cluster_of
-from dedupindex.errors import DedupError, IndexUnavailable
+from dedupindex.errors import Damaged, DedupError, IndexUnavailable
 from dedupindex.index.address import Address
 from dedupindex.index.cassandra_schema import Statements, made
 from dedupindex.index.cassandra_state import About, is_marked, mark_of
@@ -107,8 +109,25 @@ class CassandraStore(Store):
                     cells = zip(keys, reading.cells_at(one, keys), strict=True)
                     yield [(key, one.number, cell) for key, cell in cells if cell]
 
+    def check(self) -> list[str]:
+        wrong: list[str] = []
+        with self.reading() as reading:
+            for crawl in reading.crawls():
+                try:
+                    for _ in chain(reading.cells_of(crawl), *_counted(reading, crawl)):
+                        pass
+                except Damaged as error:
+                    wrong.append(f"crawl {crawl.name}: {error}")
+        return wrong
+
     def copy(self, target: Path) -> None:
         """The nodes of a cluster are copied by its own tools, crawls and all."""
 
     def close(self) -> None:
         self._session.close()
+
+
+def _counted(reading: CassandraReading, crawl: Crawl) -> Iterator[Iterator[object]]:
+    """All statistics of a crawl."""
+    for kind in Kind:
+        yield reading.statistics(key_of(crawl.number, kind))

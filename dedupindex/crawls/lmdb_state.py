@@ -33,13 +33,15 @@ from dedupindex.crawls.rows import FORMS, KIND, MOST
 from dedupindex.crawls.store import Held, Reading, Writing
 from dedupindex.errors import Damaged, UnknownCrawl
 from dedupindex.index import byurl
-from dedupindex.index.cells import is_sound, sealed, unsealed
+from dedupindex.index.cells import container_of, entries_of, is_sound, sealed, unsealed
 from dedupindex.index.identity import FORMAT
+from dedupindex.index.marks import REVISIT
 
 NUMBER = 4  # bytes of a crawl's number, at the end of a key
 _COUNTS = struct.Struct(">QQ")
 _CLAIM = struct.Struct(">IQ16s")  # crawl, end in milliseconds since 1970, token
 _SWEPT = 1000  # claims that are over, taken away at once
+_FORMAT = b"format"
 _LONGEST_KEY = 400  # bytes of a container's name that a key holds
 
 
@@ -56,6 +58,15 @@ class Trees(NamedTuple):
     meta: Any
     urls: Any
 
+    @classmethod
+    def open(cls, env: lmdb.Environment, txn: lmdb.Transaction | None = None) -> Trees:
+        """The trees of a file; in a transaction that writes they are made."""
+        trees: list[Any] = [
+            env.open_db(name.encode(), txn=txn, create=txn is not None) for name in cls._fields[:-1]
+        ]
+        trees.append(byurl.open_tree(env, txn=txn, create=txn is not None))
+        return cls(*trees)
+
 
 class LmdbReading(Reading):
     """What can be asked in a transaction."""
@@ -71,13 +82,6 @@ class LmdbReading(Reading):
 
     def version(self) -> int:
         return int.from_bytes(self._get(b"version", self.trees.meta) or b"", "big")
-
-    def format(self) -> int:
-        """The format of the file; 0 if it has none, 1 if it is of a version that knew one only."""
-        number = self._get(b"format", self.trees.meta)
-        if number is None:
-            return int(self.txn.get(b"version", db=self.trees.meta) is not None)
-        return int.from_bytes(number, "big")
 
     def crawl(self, name: str) -> Crawl:
         key = name.encode("utf-8", "surrogateescape")
@@ -107,7 +111,9 @@ class LmdbReading(Reading):
 
     def counts(self, crawl: Crawl) -> tuple[int, int]:
         value = self._get(_number(crawl), self.trees.counts)
-        captures, size = _COUNTS.unpack(value) if value else (0, 0)
+        if value is None:  # it was set as the crawl began
+            raise Damaged(f"the counts of crawl {crawl.name} are lost; restore crawls.mdb")
+        captures, size = _COUNTS.unpack(value)
         return captures, size
 
     def file_of(self, number: int) -> str:
@@ -185,6 +191,34 @@ class LmdbReading(Reading):
                     return
                 yield bytes(key[len(prefix) :]), unpacked(unsealed(key, value))
 
+    def problems(self) -> Iterator[str]:
+        """What is wrong, in sentences: all values are read back, and what they name is sought."""
+        for name, tree in self.trees._asdict().items():
+            if name == "urls":
+                continue
+            cursor = self.txn.cursor(db=tree)
+            for key, stored in cast(Iterable[tuple[bytes, bytes]], cursor):
+                try:
+                    self._check(name, key, unsealed(key, stored))
+                except Damaged as error:
+                    yield f"{name}: {error}"
+
+    def _check(self, name: str, key: bytes, value: bytes) -> None:
+        """Raise `Damaged` if a sound value names what is not there."""
+        if name == "captures":
+            number = int.from_bytes(key[-NUMBER:], "big")
+            for entry in entries_of(value):
+                if entry[0] & 3 != REVISIT:
+                    self.file_of(container_of(entry))
+        elif name in ("counts", "statistics"):
+            number = int.from_bytes(key[:NUMBER], "big")
+        elif name == "numbers":
+            number = int.from_bytes(value, "big")
+        else:
+            return
+        if self.numbered(number) is None:
+            raise Damaged(f"crawl number {number}, of {key.hex()}, is not there")
+
 
 class LmdbWriting(LmdbReading, Writing):
     """What can be changed in a transaction."""
@@ -192,16 +226,14 @@ class LmdbWriting(LmdbReading, Writing):
     def _put(self, key: bytes, value: bytes, tree: Any) -> None:
         self.txn.put(key, sealed(key, value), db=tree)
 
-    def put_format(self) -> None:
-        """Say which format the file has."""
-        self._put(b"format", FORMAT.to_bytes(4, "big"), self.trees.meta)
-
     def new_number(self) -> int:
         with self.txn.cursor(db=self.trees.crawls) as cursor:
             return int.from_bytes(cursor.key(), "big") + 1 if cursor.last() else 1
 
     def put_crawl(self, crawl: Crawl) -> None:
         key = _number(crawl)
+        if self.txn.get(key, db=self.trees.crawls) is None:
+            self._put(key, _COUNTS.pack(0, 0), self.trees.counts)
         self._put(key, json.dumps(crawl.stored()).encode(), self.trees.crawls)
         self._put(crawl.name.encode(), key, self.trees.numbers)
         version = (self.version() + 1).to_bytes(8, "big")
@@ -297,6 +329,17 @@ class LmdbWriting(LmdbReading, Writing):
 
 
 _crawls = Cache[bytes, Crawl](4 * MEGABYTE)  # as they are kept
+
+
+def format_of(txn: lmdb.Transaction, meta: Any) -> int:
+    """The format of a file; versions that knew only one said none. Raises `Damaged`."""
+    stored = cast(bytes | None, txn.get(_FORMAT, db=meta))
+    return 1 if stored is None else int.from_bytes(unsealed(_FORMAT, stored), "big")
+
+
+def put_format(txn: lmdb.Transaction, meta: Any) -> None:
+    """Say which format a file has."""
+    txn.put(_FORMAT, sealed(_FORMAT, FORMAT.to_bytes(4, "big")), db=meta)
 
 
 def _restored(value: bytes) -> Crawl:

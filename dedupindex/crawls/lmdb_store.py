@@ -15,12 +15,17 @@ from typing import Any
 import lmdb
 
 from dedupindex.crawls.crawl import Crawl
-from dedupindex.crawls.lmdb_state import LmdbReading, LmdbWriting, Trees
+from dedupindex.crawls.lmdb_state import LmdbReading, LmdbWriting, Trees, format_of, put_format
 from dedupindex.crawls.store import FILE, Held, Store
 from dedupindex.crawls.writer import GroupWriter
-from dedupindex.errors import DedupError, FormatFromFuture, FormatFromPast, IndexUnavailable
+from dedupindex.errors import (
+    Damaged,
+    DedupError,
+    FormatFromFuture,
+    FormatFromPast,
+    IndexUnavailable,
+)
 from dedupindex.files import pinned, sync_directory
-from dedupindex.index import byurl
 from dedupindex.index.identity import FORMAT
 from dedupindex.index.lmdb_file import check_pages, open_in
 
@@ -68,25 +73,26 @@ class LmdbStore(Store):
             max_spare_txns=32,
             readahead=False,
         )
-        names = Trees._fields[:-1]
-        trees: list[Any] = [self._env.open_db(name.encode(), create=write) for name in names]
-        trees.append(byurl.open_tree(self._env, create=write))
-        self.trees = Trees(*trees)
-        self._agree(write=write)
-
-    def _agree(self, *, write: bool) -> None:
-        """Raise `FormatFromPast` or `FormatFromFuture` for a file that another version wrote."""
-        with self._env.begin() as txn:
-            number = LmdbReading(txn, self.trees).format()
-        if number == 0 and write:  # it was just made
+        if write:
             with self._env.begin(write=True) as txn:
-                LmdbWriting(txn, self.trees).put_format()
-        elif number == 1:
+                if not txn.stat()["entries"]:
+                    put_format(txn, Trees.open(self._env, txn).meta)
+        try:
+            meta = self._env.open_db(b"meta", create=False)
+            with self._env.begin() as txn:
+                self._agree(format_of(txn, meta))
+            self.trees = Trees.open(self._env)
+        except lmdb.NotFoundError as error:  # made anew it would pass for empty
+            raise Damaged(f"{self.path} is damaged: it lacks a tree; restore a copy") from error
+
+    def _agree(self, number: int) -> None:
+        """Raise `FormatFromPast` or `FormatFromFuture` for a file that another version wrote."""
+        if number == 1:
             raise FormatFromPast(
                 f"{self.path} was written by an older version, whose format this one does not "
                 "read: index the WARCs that its crawls wrote with bin/index, then remove the file"
             )
-        elif number not in (0, FORMAT):
+        if number != FORMAT:
             raise FormatFromFuture(
                 f"{self.path} has format {number}, this version reads format {FORMAT}; "
                 "use the dedupindex that wrote it, or a newer one"
@@ -128,6 +134,13 @@ class LmdbStore(Store):
             with self.reading() as reading:
                 found, after = reading.stretch(after, crawl, LOOKED_AT_ONCE)
             yield found
+
+    def check(self) -> list[str]:
+        try:
+            with self.reading() as reading:
+                return [f"{self.path}: {problem}" for problem in reading.problems()]
+        except DedupError as error:
+            return [f"{self.path} cannot be read to its end: {error}"]
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

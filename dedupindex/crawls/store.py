@@ -262,6 +262,10 @@ class Store(ABC):
         """
 
     @abstractmethod
+    def check(self) -> list[str]:
+        """What is wrong with what is kept, in sentences; empty if nothing is."""
+
+    @abstractmethod
     def copy(self, target: Path) -> None:
         """A copy of one consistent state, in another directory."""
 

@@ -38,9 +38,11 @@ MISSING = (
 SCRATCH = "by-url"  # the directory, in that of the index, in which values are sorted
 
 
-def open_tree(env: lmdb.Environment, *, create: bool = True) -> Any:
+def open_tree(
+    env: lmdb.Environment, *, txn: lmdb.Transaction | None = None, create: bool = True
+) -> Any:
     """The tree of an environment."""
-    return env.open_db(b"urls", create=create, dupsort=True, dupfixed=True)
+    return env.open_db(b"urls", txn=txn, create=create, dupsort=True, dupfixed=True)
 
 
 def value_of(key: bytes) -> bytes:

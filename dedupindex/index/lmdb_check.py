@@ -25,7 +25,7 @@ def problems(view: LmdbView) -> list[str]:
             for _ in _sound(view, tree, wrong):
                 pass
         _check_names(view, wrong)
-    except (lmdb.Error, *BROKEN, TypeError) as error:
+    except (lmdb.Error, Damaged, *BROKEN, TypeError) as error:
         wrong.append(f"the index cannot be read to its end: {error!r}")
     return wrong
 
@@ -41,14 +41,14 @@ def _sound(view: LmdbView, tree: Any, wrong: list[str]) -> Iterator[tuple[bytes,
 
 def _check_names(view: LmdbView, wrong: list[str]) -> None:
     for key, value in _sound(view, view.trees.names, wrong):
-        number = int.from_bytes(value if key[:1] in b"=@" else key[1:], "big")
+        number = int.from_bytes(key[1:] if key[:1] == b"#" else value, "big")
         try:
             place = view.place_of(number)
             if key not in (key_of(place), b"#" + number.to_bytes(4, "big")):
                 wrong.append(f"container number {number} has another name")
             elif view.number_of(place) != number:
                 wrong.append(f"container number {number} is not found by its name")
-        except (Damaged, KeyError) as error:
+        except Damaged as error:
             wrong.append(str(error))
 
 

@@ -260,7 +260,10 @@ class LmdbEngine:
     def check(self) -> list[str]:
         """Read everything back; see `protocol.Engine.check`."""
         with self.view() as view:
-            return [*problems(view), *ledger.problems(self.index, view.ledger())]
+            wrong = problems(view)
+            with suppress(Damaged):  # which is named already
+                wrong += ledger.problems(self.index, view.ledger())
+            return wrong
 
     def copy(self, target: Path) -> None:
         """A copy of one consistent state, made while others read and write."""

@@ -13,7 +13,7 @@ import lmdb
 from dedupindex.cache import Cache
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
-from dedupindex.errors import IndexUnavailable, StrategyUnavailable
+from dedupindex.errors import Damaged, IndexUnavailable, StrategyUnavailable
 from dedupindex.index import byurl
 from dedupindex.index.answer_bytes import PlainAnswers
 from dedupindex.index.cells import (
@@ -139,7 +139,7 @@ class LmdbView(Decoding):
             key = b"#" + number.to_bytes(4, "big")
             value = self.txn.get(key, db=self.trees.names)
             if value is None:
-                raise KeyError(f"container number {number} has no name")
+                raise Damaged(f"container number {number} has no name; restore the index")
             place = self._places.keep(number, place_in(unsealed(key, value)))
         return place
 
@@ -153,11 +153,10 @@ class LmdbView(Decoding):
         """Every container number, and what it stands for."""
         with self.txn.cursor(db=self.trees.names) as cursor:
             if cursor.set_range(b"#"):
-                for key in cursor.iternext(keys=True, values=False):
+                for key, value in cast(Iterator[tuple[bytes, bytes]], cursor):
                     if key[:1] != b"#":
                         break
-                    number = int.from_bytes(key[1:], "big")
-                    yield number, self.place_of(number)
+                    yield int.from_bytes(key[1:], "big"), place_in(unsealed(key, value))
 
     def cells(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """The keys that begin so, in order, and their cells."""

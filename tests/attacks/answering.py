@@ -1,0 +1,240 @@
+"""What an index answers to many questions, asked in a child that may crash.
+
+Run as a program it reads ``{"index": …}`` a line, forks, and prints what the child was answered,
+from the second line on only what has changed: ``{"answers": …}``. Or ``{"signal": …}`` if the child
+died: a flipped bit may make LMDB read beyond a page.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import sys
+import traceback
+from contextlib import ExitStack, closing, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from werkzeug.test import EnvironBuilder, run_wsgi_app
+
+from dedupindex import lookup
+from dedupindex.cli.upkeep import read_back
+from dedupindex.crawls.captures import of_crawl
+from dedupindex.crawls.store import open_store
+from dedupindex.crawls.view import Snapshot
+from dedupindex.errors import DedupError
+from dedupindex.index import open_index
+from dedupindex.index.whoosh_engine import WhooshEngine
+from dedupindex.lookup import Query, Strategy
+from dedupindex.original import original_as_json
+from dedupindex.purge.purge import survey
+from dedupindex.purge.shown import impact_as_json
+from dedupindex.purge.target import Kind, Target
+from dedupindex.urlkey import urlkey
+from server.app import create_app
+from server.config import Config
+from server.live import LiveIndex
+from tests.captures import sha1
+
+DEADLINE = 120  # seconds that all answers may take: more is a hang
+URLS = [f"http://example.com/{name}/{'x' * length}" for name in "abcd" for length in (1, 30, 90)]
+HOSTS = [
+    "https://www.Example.com/a/x",
+    "http://bad.org/?q=Ä",
+]  # the first has the urlkey of another
+NUMBERS = range(30)
+_CRAWLS = ("done", "going")
+_PATHS = [
+    "/stats", "/crawls", "/crawls/done", "/crawls/going",
+    *(f"/crawls/{name}/report" for name in _CRAWLS),
+    *(f"/crawls/{name}/report?by={by}" for name in _CRAWLS for by in ("host", "mime", "hour")),
+]  # fmt: skip
+
+
+def url_of(number: int) -> str:
+    """The URL of a capture."""
+    known = [*URLS, *HOSTS]
+    return known[number % len(known)]
+
+
+def questions() -> dict[str, dict[str, Any]]:
+    """What is asked over HTTP: a name, and the WSGI environment."""
+    asked: dict[str, dict[str, Any]] = {}
+    lookups = []
+    for number in NUMBERS:
+        for url in (url_of(number), url_of(number + 1)):
+            given = f"digest={sha1(number)}&url={quote(url, safe='')}"
+            lookups.append({"digest": str(sha1(number)), "url": url})
+            asked[f"GET /lookup?{given}"] = {}
+        asked[f"GET /lookup?{given}&crawl=going"] = {}
+        asked[f"GET /lookup?digest={sha1(number)}&explain=1"] = {}
+    for crawl in ("", "going"):
+        asked[f"POST /lookup?crawl={crawl}"] = {"json": {"lookups": lookups}}
+    for url in (*URLS, *HOSTS):
+        asked[f"GET /cdx?url={quote(url, safe='')}"] = {}
+    for path in _PATHS:
+        asked[f"GET {path}"] = {}
+    return {name: _environ(name, **given) for name, given in asked.items()}
+
+
+def _environ(name: str, **given: Any) -> dict[str, Any]:
+    method, _, target = name.partition(" ")
+    path, _, query = target.partition("?")
+    return EnvironBuilder(path, method=method, query_string=query, **given).get_environ()
+
+
+def _told(environ: dict[str, Any], app: Any) -> Any:
+    """Status and content of an answer."""
+    if "wsgi.input" in environ:
+        environ["wsgi.input"].seek(0)
+    chunks, status, _ = run_wsgi_app(app, environ.copy())
+    body = b"".join(chunks)
+    try:
+        return [int(status[:3]), json.loads(body)]
+    except ValueError:
+        return [int(status[:3]), body.decode("utf-8", "replace").splitlines()]
+
+
+@cache
+def _app(index: Path) -> tuple[LiveIndex, Any]:
+    """The application; nothing is open yet."""
+    live = LiveIndex(index)
+    return live, create_app(Config(index), live).wsgi_app
+
+
+def _over_http(index: Path, asked: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    live, app = _app(index)
+    live.refresh()
+    found = {name: _told(environ, app) for name, environ in asked.items()}
+    with suppress(DedupError):
+        live.opened().engine.close()  # LMDB wants a file open once in a process
+        if (store := live.crawls.store()) is not None:
+            store.close()
+    return found
+
+
+def _by_library(index: Path) -> dict[str, Any]:
+    """As ``bin/lookup`` asks."""
+    with ExitStack() as stack:
+        store = open_store(index)
+        assert store is not None
+        stack.enter_context(closing(store))
+        reading = stack.enter_context(store.reading())
+        engine = stack.enter_context(closing(open_index(index)))
+        view, settings = stack.enter_context(engine.view()), engine.identity.settings
+        return _decided(Snapshot(reading).seen(view, settings.keys(), "going"), settings)
+
+
+def _decided(view: Any, settings: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for number in NUMBERS:
+        for strategy in (Strategy.DIGEST_ANY, Strategy.EXACT_URL):
+            query = Query(sha1(number), url_of(number).encode(), strategy)
+            name = f"{strategy.value} {number}"
+            found[name] = _or_error(
+                lambda q=query: lookup.as_json(lookup.decide(view, settings, q))
+            )
+    return found
+
+
+def _or_error(ask: Any) -> Any:
+    """The answer, or the code of the error."""
+    try:
+        return [200, ask()]
+    except DedupError as error:
+        return [error.http_status, {"error": {"code": error.code}}]
+
+
+def _impact(index: Path) -> Any:
+    def ask() -> Any:
+        found = survey(index, Target(Kind.CONTAINER, ("/warcs/1.warc.gz",)))
+        return json.loads(json.dumps(impact_as_json(found)))
+
+    return _or_error(ask)
+
+
+def _checked(index: Path) -> Any:
+    def ask() -> Any:
+        return read_back(index)[0]
+
+    return _or_error(ask)
+
+
+def answers(index: Path, asked: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """All answers of an index."""
+    found = _over_http(index, asked)
+    try:
+        found |= _by_library(index)
+    except DedupError as error:
+        found["library"] = [error.http_status, {"error": {"code": error.code}}]
+    found["impact"] = _impact(index)
+    found["check"] = _checked(index)
+    return found
+
+
+def stored(index: Path) -> list[dict[str, Any]]:
+    """All originals that an index and its crawls hold, as answers tell them."""
+    with ExitStack() as stack:
+        store = open_store(index)
+        assert store is not None
+        stack.enter_context(closing(store))
+        reading = stack.enter_context(store.reading())
+        engine = stack.enter_context(closing(open_index(index)))
+        view = stack.enter_context(engine.view())
+        found = [one for _, one in view.captures()]
+        for crawl in reading.crawls():
+            found += [one.capture(reading, crawl.name) for one in of_crawl(reading, crawl)]
+        return [original_as_json(one) for one in found]
+
+
+def _in_child(
+    index: Path, asked: dict[str, dict[str, Any]], before: dict[str, Any]
+) -> dict[str, Any]:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reading)
+        signal.alarm(DEADLINE)
+        gc.disable()  # it does not live long
+        status = 1
+        try:
+            with os.fdopen(writing, "wb") as stream:
+                found = answers(index, asked)
+                other = {name: one for name, one in found.items() if before.get(name) != one}
+                stream.write(json.dumps(other).encode())
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as stream:
+        text = stream.read()
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        return {"signal": os.WTERMSIG(status)}
+    if os.WEXITSTATUS(status):
+        return {"status": os.WEXITSTATUS(status)}
+    return {"answers": json.loads(text)}
+
+
+def main() -> None:
+    """Answer for the index of every line; from the second on what is answered otherwise."""
+    asked, before = questions(), dict[str, Any]()
+    urlkey(b"http://[::1]:1/")
+    assert WhooshEngine
+    for line in sys.stdin:
+        index = Path(json.loads(line)["index"])
+        _app(index)
+        reply = _in_child(index, asked, before)
+        before = before or reply.get("answers", {})
+        print(json.dumps(reply), flush=True)
+
+
+if __name__ == "__main__":
+    main()

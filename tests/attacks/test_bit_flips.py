@@ -1,0 +1,255 @@
+"""A bit that flips in what is stored is never answered as something else.
+
+Single bits of the files of an index are flipped, and all that can be asked is asked before and
+after: over HTTP of the shipped application, as ``bin/lookup`` asks, and what depends on a file. An
+answer may become an error that says so. A key that flipped is not found any more: then an answer
+may lack a capture, or be another that is stored, as if that one had never been; how often, is told.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from dedupindex.capture import Capture, Evidence, RefersTo, Revisit
+from dedupindex.digest import Digest
+from dedupindex.index.identity import Settings
+from dedupindex.purge.purge import purge
+from dedupindex.purge.target import Kind, Target
+from server.app import create_app
+from server.config import Config
+from server.live import LiveIndex
+from tests.attacks.answering import NUMBERS, stored, url_of
+from tests.captures import capture, sha1
+from tests.purging import begin, load
+from tests.test_crawl_api import begin as begin_crawl
+from tests.test_crawl_api import report
+
+ROOT = Path(__file__).resolve().parents[2]
+REFUSALS = {"damaged", "index_unavailable", "format_from_future", "format_from_past"}
+REFUSED, MISSED = "refused", "missed"
+
+
+def some_captures() -> list[Capture]:
+    """Captures of all kinds: with two URLs, odd record ids and media types, further digests."""
+    found = []
+    for number in NUMBERS[:20]:
+        more: dict[str, Any] = {}
+        if number % 5 == 0:
+            more = {"mime": b"x-odd/type", "status": 404, "record_id": b"urn:odd:%d" % number}
+        if number % 7 == 0:
+            more["also"] = (Digest("sha256", bytes([number]) * 32),)
+        if number % 3 == 0:
+            more["crawl"] = "weekly"
+        url = url_of(number).encode()
+        found.append(capture(number, url, 1 + number % 9, **more))
+        found.append(capture(number, url_of(number + 7).encode(), 10 + number % 9))
+    return found
+
+
+def made(directory: Path, engine: str = "lmdb") -> Path:
+    """An index that was loaded, added to and purged, with crawls that have written to it."""
+    by_url = engine == "lmdb"
+    index = begin(directory, engine, Settings(by_url=by_url, status="200,404"))
+    captures = some_captures()
+    load(index, captures)
+    load(index, [one._replace(date=b"2026-10-01T00:00:00Z") for one in captures[::9]])
+    marks = [one._replace(evidence=Evidence.REVISIT, offset=0) for one in captures[::11]]
+    revisits = [
+        Revisit(one._replace(container="/warcs/r.warc.gz"), RefersTo(one.url, one.date))
+        for one in captures[::4]
+    ]
+    load(index, marks, revisits)
+    load(index, captures[3:30:6], revisits[:1])
+    purge(index, Target(Kind.CONTAINER, ("/warcs/7.warc.gz",)), force=True)
+    live = LiveIndex(index)
+    live.refresh()
+    web = create_app(Config(index), live).test_client()
+    for name, how in (("done", {}), ("going", {"seen_by": "all"})):
+        begin_crawl(web, name, **how)
+        first = 20 if name == "going" else 15
+        given = [
+            report(number, url_of(number), container=f"{name}.warc.gz", offset=number)
+            for number in NUMBERS[first : first + 10]
+        ]
+        assert web.post("/captures", json={"crawl": name, "captures": given}).status_code == 200
+        web.post(
+            "/claims", json={"crawl": name, "digest": str(sha1(900 + first)), "url": "http://a/"}
+        )
+    for number in NUMBERS:
+        web.get(f"/lookup?digest={sha1(number)}&url={url_of(number)}&crawl=going")
+    web.post("/crawls/done/commit")
+    live.close()
+    live.opened().engine.close()
+    store = live.crawls.store()
+    assert store is not None
+    store.close()
+    return index
+
+
+@dataclass
+class Tally:
+    """What became of flips, and answers that are wrong."""
+
+    flips: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)  # what was refused, and --check did not find
+
+
+@contextmanager
+def answering(index: Path) -> Iterator[Any]:
+    """Asks an index from a process of its own."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.attacks.answering"],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        requests, replies = process.stdin, process.stdout
+        assert requests is not None and replies is not None
+
+        def ask() -> dict[str, Any]:
+            requests.write(json.dumps({"index": str(index)}) + "\n")
+            requests.flush()
+            return dict(json.loads(replies.readline()))
+
+        yield ask
+        requests.close()
+        assert process.wait() == 0
+
+
+def flipped(data: bytes, bit: int) -> bytes:
+    """The same with one bit turned over."""
+    changed = bytearray(data)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def code_of(answer: Any) -> str:
+    """The code of an error, "" for an answer."""
+    status, content = answer
+    if status < 400:
+        return ""
+    return str(content["error"]["code"]) if isinstance(content, dict) else str(status)
+
+
+def originals(content: Any) -> Iterator[str]:
+    """All originals, lines and rows that an answer tells, as text."""
+    if isinstance(content, dict):
+        if "original" in content:
+            yield text_of(content["original"])
+        for value in content.values():
+            yield from originals(value)
+    elif isinstance(content, list):
+        for value in content:
+            if isinstance(value, str) or (isinstance(value, dict) and "name" in value):
+                yield json.dumps(value, sort_keys=True)
+            yield from originals(value)
+
+
+def text_of(original: dict[str, Any]) -> str:
+    """An original, whoever sees it how."""
+    return json.dumps({**original, "committed": True, "crawl": ""}, sort_keys=True)
+
+
+def lost(before: Any, after: Any) -> bool:
+    """Whether an answer tells of less: no number is greater, and no list longer."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        return all(lost(value, after.get(name)) for name, value in before.items())
+    if isinstance(before, list) and isinstance(after, list):
+        return len(after) < len(before) or all(map(lost, before, after))
+    if isinstance(before, int | float) and isinstance(after, int | float):
+        return after <= before
+    return before == after or after in (None, "") or isinstance(before, str | None)
+
+
+def judged(name: str, before: Any, after: Any, held: set[str]) -> str:
+    """What became of an answer: "" the same, or wrong if it is told so."""
+    if after == before:
+        return ""
+    code = code_of(after)
+    if code == "unknown_crawl":
+        return MISSED
+    if code:
+        return REFUSED if code in REFUSALS else f"error {code}"
+    if name.startswith("POST /lookup") and "answers" in after[1]:
+        kinds = {
+            judged("GET /lookup", [200, one], [503 if "error" in other else 200, other], held)
+            for one, other in zip(before[1]["answers"], after[1]["answers"], strict=True)
+        }
+        return max(kinds - {""}, key=lambda kind: (kind not in (REFUSED, MISSED), kind == MISSED))
+    if name.startswith(("GET /lookup", "DIGEST", "EXACT", "CANON")):
+        found = list(originals(after[1]))
+        if not after[1]["duplicate"] or held.issuperset(found):
+            return MISSED
+        return "another answer"
+    if name.startswith("GET /crawls") and lost(before[1], after[1]):
+        return MISSED
+    if name == "impact" or set(originals(after[1])) < set(originals(before[1])):
+        return MISSED  # of a list
+    return "another answer"
+
+
+def attacked(
+    path: Path, bit: int, before: dict[str, Any], held: set[str], ask: Any, tally: Tally
+) -> None:
+    """Flip a bit of a file of an index, and ask everything."""
+    sound, what = path.read_bytes(), f"{path.name} bit {bit}"
+    path.write_bytes(flipped(sound, bit))
+    reply = ask()
+    path.write_bytes(sound)  # who opens it to write may have changed it
+    if "answers" not in reply:
+        if "signal" not in reply:
+            tally.wrong.append(f"{what}: {reply}")
+        tally.flips[f"{path.suffix} killed by {reply.get('signal')}"] += 1
+        return
+    found = reply["answers"]
+    became = {
+        name: judged(name, before[name], found[name], held)
+        for name in found.keys() & before.keys() - {"check"}
+    }
+    if path.suffix == ".led" and became.get("impact") == MISSED:
+        became["impact"] = "another answer"  # its items have one checksum together
+    kinds = set(became.values()) | ({REFUSED} if "library" in found else set())
+    for name, kind in became.items():
+        if kind not in ("", REFUSED, MISSED):
+            tally.wrong.append(f"{what}: {name}: {kind}: {found[name]}")
+    said = MISSED if MISSED in kinds else REFUSED if REFUSED in kinds else "the same"
+    tally.flips[f"{path.suffix} {said}"] += 1
+    told = said == REFUSED or (said == MISSED and path.name != "crawls.mdb")
+    if told and "check" not in found:
+        tally.unseen.append(f"{what}: {[name for name, kind in became.items() if kind][:3]}")
+
+
+@pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
+def test_a_flipped_bit_is_never_another_answer(
+    engine: str, tmp_path: Path, chance: Random, effort: int
+) -> None:
+    index = made(tmp_path, engine)
+    shares = {"data-*.mdb": 14, "crawls.mdb": 8, "ledger/*.led": 2, "index.json": 2}
+    if engine == "whoosh":
+        shares = {"whoosh/*.seg": 5, "whoosh/*.toc": 2, "crawls.mdb": 1}
+    tally, held = Tally(), {text_of(one) for one in stored(index)}
+    with answering(index) as ask:
+        before = ask()["answers"]
+        assert before["check"] == [200, []]
+        for pattern, share in shares.items():
+            for _ in range(share * effort):
+                path = chance.choice(sorted(index.glob(pattern)))
+                bit = chance.randrange(8 * path.stat().st_size)
+                attacked(path, bit, before, held, ask, tally)
+        assert ask()["answers"] == {}
+    print(engine, dict(sorted(tally.flips.items())))
+    assert not tally.wrong, "\n".join(tally.wrong[:20])
+    assert not tally.unseen, "\n".join(tally.unseen[:20])
