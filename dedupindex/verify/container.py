@@ -189,7 +189,9 @@ class Container:
 
     def _in_member(self, reader: Reader, offset: int) -> Generator[AnyRecord | Finding, None, bool]:
         """The records of one member; True if it cannot be inflated to its end."""
-        led, first, more = len(reader.line_ends()), True, reader.hold(1)
+        more, first, led = reader.hold(1), True, False
+        if more and reader.buffer[reader.at] in b"\r\n":
+            led, more = True, bool(reader.line_ends()) and reader.hold(1)
         if not more:
             yield self.finding("not-exact", offset, "a gzip member without a record stands here")
         while more:

@@ -99,7 +99,8 @@ class Record:
         self._reader = reader
         self.offset = offset
         self._begin = reader.taken
-        reader.line_ends()
+        if reader.hold(1) and reader.buffer[reader.at] in b"\r\n":
+            reader.line_ends()
         text = _read_head(reader)
         self.head = parse_head(text)
         self.head_size = len(text)
@@ -144,7 +145,9 @@ class Record:
         reader = self._reader
         if reader.hold(4) and reader.buffer.startswith(_CLOSING, reader.at):  # as nearly always
             reader.pass_over(4)
-            ends = _CLOSING + reader.line_ends()
+            ends = _CLOSING
+            if reader.hold(1) and reader.buffer[reader.at] in b"\r\n":
+                ends += reader.line_ends()
         else:
             ends = reader.line_ends()
         self.more = reader.hold(1)
