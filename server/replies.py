@@ -60,6 +60,11 @@ ERRORS: dict[str, tuple[int, str]] = {
         429,
         "this client sends too many requests; `Retry-After` says how long to wait",
     ),
+    "not_answered": (
+        500,
+        "captures were deleted, but a sample that is looked up afterwards still finds some, or "
+        "misses others; the message says what repairs it",
+    ),
     "internal": (500, "a defect of the server; its log says more"),
     "index_unavailable": (503, "there is no index, or it cannot be read now"),
     "format_from_future": (503, "the index was written by a newer version"),
