@@ -23,6 +23,7 @@ import lmdb
 
 from dedupindex.cache import MEGABYTE, Cache
 from dedupindex.errors import Damaged, IndexUnavailable, SettingsConflict
+from dedupindex.index.cells import sealed, sealed_text, unsealed, unsealed_text
 from dedupindex.index.ledger import DEPENDENT
 from dedupindex.index.marks import REVISIT
 
@@ -49,8 +50,8 @@ class Staging:
         entries = []
         for line in lines[:-1]:  # a line that was cut has no end: its task is done again
             try:
-                entries.append(json.loads(line))
-            except ValueError as error:
+                entries.append(json.loads(unsealed_text(b"", line.decode())))
+            except (ValueError, Damaged) as error:
                 raise Damaged(f"{self._journal} is damaged; build without --resume") from error
         if len(entries) < 2:  # no task was done
             return False
@@ -74,7 +75,7 @@ class Staging:
 
     def _append(self, entry: dict[str, Any]) -> None:
         with open(self._journal, "ab") as stream:
-            stream.write(json.dumps(entry).encode() + b"\n")
+            stream.write(sealed_text(b"", json.dumps(entry)).encode() + b"\n")
             stream.flush()
             os.fsync(stream.fileno())
 
@@ -99,7 +100,8 @@ class Staging:
             names = env.open_db(b"names", create=False)
             with env.begin(db=names) as txn:
                 for key, value in txn.cursor():
-                    yield int.from_bytes(key, "big"), value.decode("utf-8", "surrogateescape")
+                    name = unsealed(key, value).decode("utf-8", "surrogateescape")
+                    yield int.from_bytes(key, "big"), name
 
     def clear(self) -> None:
         """Remove everything; the build is over, or starts anew.
@@ -145,9 +147,10 @@ class Numbers:
             if value is None:
                 number = self._first + txn.stat(self._numbers)["entries"]
                 value = number.to_bytes(4, "big")
-                txn.put(key, value, db=self._numbers)
-                txn.put(value, text, db=self._names)
-        return int.from_bytes(value, "big")
+                txn.put(key, sealed(key, value), db=self._numbers)
+                txn.put(value, sealed(value, text), db=self._names)
+                return number
+        return int.from_bytes(unsealed(key, value), "big")
 
     def close(self) -> None:
         """Force what was given out to disk: runs that are done refer to it."""
