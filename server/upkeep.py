@@ -12,6 +12,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from dedupindex.crawls import upkeep
@@ -21,15 +22,19 @@ from server import logs
 from server.live import LiveIndex
 
 EVERY = 2.0  # seconds between two looks
+LONGEST = 300.0  # seconds between two tries of a merge that fails, which grow from `EVERY`
 
 
 class Upkeep:
     """Merges and sweeps, over and over, in a thread that ends with its process."""
 
-    def __init__(self, live: LiveIndex) -> None:
-        self._live = live
+    def __init__(self, live: LiveIndex, clock: Callable[[], float] = time.monotonic) -> None:
+        self._live, self._clock = live, clock
         self._store: Store | None = None
         self._seen_merged: dict[int, float] = {}  # by its crawls' numbers
+        self._failed: set[int] = set()  # numbers of the crawls that could not be merged
+        self._pause = EVERY
+        self._next = 0.0  # when they are tried again
         self._said = ""
 
     def start(self) -> None:
@@ -41,11 +46,14 @@ class Upkeep:
         while not pause.wait(EVERY):
             try:
                 self.once()
-                self._said = ""
+                if not self._failed:
+                    self._said = ""
             except (DedupError, OSError) as error:
-                if str(error) != self._said:  # said once, not every two seconds
+                if str(error) != self._said:  # said once, not whenever it is tried again
                     self._said = str(error)
                     logs.LOGGER.warning("committed crawls are not merged: %s", error)
+            except Exception:  # a defect: the thread goes on, else nothing is merged any more
+                logs.LOGGER.exception("the upkeep of crawls failed")
 
     def once(self) -> None:
         """Merge what is committed, take away what is not needed any more."""
@@ -58,10 +66,29 @@ class Upkeep:
         if store is not self._store:
             self._store, self._seen_merged = store, {}
         try:
-            if upkeep.committed(store):
-                self._merge(store)
+            self._merge_committed(store)
         finally:
             upkeep.sweep(store, time.time(), self._seen_merged)
+
+    def _merge_committed(self, store: Store) -> None:
+        """Merge what is committed. What fails is tried again ever more rarely.
+
+        A merge that fails may have read and written for hours. Once another crawl is committed, or
+        one of these is gone, it is tried at once.
+        """
+        numbers = {crawl.number for crawl in upkeep.committed(store)}
+        if numbers != self._failed:
+            self._failed, self._pause = set(), EVERY
+        elif self._clock() < self._next:
+            return
+        if not numbers:
+            return
+        try:
+            self._merge(store)
+        except (DedupError, OSError):
+            self._next = self._clock() + self._pause
+            self._failed, self._pause = numbers, min(2 * self._pause, LONGEST)
+            raise
 
     def _merge(self, store: Store) -> None:
         command = [sys.executable, "-m", "dedupindex", "index", "--merge", str(self._live.index)]

@@ -9,12 +9,19 @@ import subprocess
 import sys
 import threading
 from contextlib import closing, suppress
+from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from dedupindex.crawls import life
 from dedupindex.crawls.lmdb_store import LmdbStore
+from dedupindex.errors import DedupError
 from dedupindex.index import open_index
+from server.live import LiveIndex
+from server.upkeep import EVERY, LONGEST, Upkeep
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.test_server_live import DEADLINE, Running, serving, until
@@ -127,3 +134,42 @@ def test_a_copy_of_a_served_index_has_its_crawls(make_index: MakeIndex, tmp_path
         )
     with serving(target) as server:
         assert known(server, 1, "a")
+
+
+def test_a_merge_that_fails_is_tried_ever_more_rarely(
+    make_index: MakeIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, now, tried = make_index([capture(90)]), [1000.0], list[float]()
+    live = LiveIndex(index)
+
+    def fail(*_: object) -> None:
+        tried.append(now[0] - 1000)
+        raise DedupError("the sample is not answered")
+
+    def commit(name: str) -> None:
+        live.crawls.write(partial(life.begin, name=name), make=True)
+        live.crawls.write(partial(life.commit, name=name))
+
+    def look(seconds: float) -> None:
+        """As often as the server does."""
+        for _ in range(round(seconds / EVERY)):
+            with suppress(DedupError):
+                upkeep.once()
+            now[0] += EVERY
+
+    upkeep = Upkeep(live, lambda: now[0])
+    with closing(live):
+        with monkeypatch.context() as patch:
+            patch.setattr(Upkeep, "_merge", fail)
+            commit("a")
+            look(3600)
+            assert tried[:6] == [0, 2, 6, 14, 30, 62] and 10 < len(tried) < 25
+            assert tried[-1] - tried[-2] == LONGEST
+            del tried[:]
+            commit("b")  # what was wrong may be right now
+            look(10)
+            assert tried == [3600, 3602, 3606]
+        now[0] += LONGEST
+        upkeep.once()
+        with live.crawls.reading() as reading:
+            assert all(crawl.merged for crawl in reading.crawls())
