@@ -13,6 +13,7 @@ import pytest
 from dedupindex.cli import lookup as cli
 from dedupindex.crawls import captures, claims, lmdb_store, upkeep, view
 from dedupindex.crawls.crawl import Seen
+from dedupindex.crawls.lmdb_state import LmdbWriting
 from dedupindex.crawls.lmdb_store import LmdbStore
 from dedupindex.crawls.store import Store
 from dedupindex.crawls.view import Both, Visible
@@ -54,17 +55,17 @@ def test_captures_are_sought_and_dropped_in_steps(
         assert sum(map(len, store.stretches())) == 50
     assert len(steps) == 8 and sum(map(len, steps)) == 25
     assert max(map(len, steps)) <= 4  # half of what was looked at
-    drop, done = upkeep.drop, list[int]()
+    drop, done = LmdbWriting.drop_cells, list[int]()
 
-    def dying(writing: Any, crawl: Any, stretch: list[Any]) -> None:
+    def dying(writing: Any, crawl: Any, keys: list[bytes]) -> None:
         if len(done) == 2:
             raise IndexUnavailable("killed")
-        done.append(len(stretch))
-        drop(writing, crawl, stretch)
+        done.append(len(keys))
+        drop(writing, crawl, keys)
 
     monkeypatch.setattr(upkeep, "DROPPED_AT_ONCE", 10)
     with monkeypatch.context() as patched, pytest.raises(IndexUnavailable):
-        patched.setattr(upkeep, "drop", dying)
+        patched.setattr(LmdbWriting, "drop_cells", dying)
         upkeep.sweep(store, 0.0, {})
     with store.reading() as reading:
         assert not reading.crawl("a").swept
@@ -73,6 +74,24 @@ def test_captures_are_sought_and_dropped_in_steps(
     with store.reading() as reading:
         assert reading.crawl("a").swept and held(store) == 25
         assert not reading.crawl("b").swept
+
+
+def test_crawls_with_a_damaged_cell_are_swept(store: Store) -> None:
+    for name in "abc":
+        begin(store, name)
+        put(store, name, *(capture(number) for number in range(5)))
+    for name in "ac":
+        cancel(store, name)
+    with store.writing() as writing:
+        place = SETTINGS.keys().of(sha1(3), capture(3).url) + (1).to_bytes(4, "big")
+        stored = bytearray(writing.txn.get(place, db=writing.trees.captures))
+        stored[9] ^= 1
+        writing.txn.put(place, bytes(stored), db=writing.trees.captures)
+    assert len(store.check()) == 1
+    upkeep.sweep(store, 0.0, {})
+    with store.reading() as reading:
+        assert [reading.crawl(name).swept for name in "abc"] == [True, False, True]
+    assert held(store) == 5 and store.check() == []
 
 
 def test_swept_crawls_are_not_looked_for(index: Path, store: Store) -> None:

@@ -57,6 +57,8 @@ class CassandraWriting(CassandraReading, Writing):
         self._cells: dict[_Place, bytes | None] = {}  # as they are to be
         self._claims: dict[bytes, list[tuple[str, Claim]]] = {}  # as read ahead
         self._urls: list[_Asked] = []
+        self._dropped: list[_Asked] = []  # of what was not read
+        self._unlisted: list[_Asked] = []
         self._added: list[tuple[bytes, Amounts]] = []
         self._freed: list[_Free] = []
 
@@ -115,6 +117,14 @@ class CassandraWriting(CassandraReading, Writing):
     def drop_cell(self, key: bytes, crawl: Crawl) -> None:
         self.cell(key, crawl)
         self._cells[key, crawl.number] = None
+
+    def drop_cells(self, crawl: Crawl, keys: Sequence[bytes]) -> None:
+        said, asked = self.ground.said, [at(self.ground.said.row, key) for key in keys]
+        for key, rows in zip(keys, self.ground.session.execute_many(asked), strict=True):
+            for rest, number, _ in rows:
+                if number == crawl.number:
+                    self._dropped.append((said.drop_row, (split(key)[0], rest, number)))
+            self._unlisted.append((said.unlist, (crawl.number, part_of_key(key), key)))
 
     def list_url(self, key: bytes) -> None:
         if self.ground.lists is not None:
@@ -193,8 +203,8 @@ class CassandraWriting(CassandraReading, Writing):
     def _write_captures(self) -> None:
         """A key is listed before it has anything: what is there is found when it is to go."""
         said = self.ground.said
-        listed, unlisted = list[_Asked](), list[_Asked]()
-        put, dropped = list[_Asked](), list[_Asked]()
+        listed, unlisted = list[_Asked](), list(self._unlisted)
+        put, dropped = list[_Asked](), list(self._dropped)
         for (key, number), cell in self._cells.items():
             held = self._held[key, number]
             before = set(entries_of(held)) if held else set()

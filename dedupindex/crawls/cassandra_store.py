@@ -109,6 +109,10 @@ class CassandraStore(Store):
                     cells = zip(keys, reading.cells_at(one, keys), strict=True)
                     yield [(key, one.number, cell) for key, cell in cells if cell]
 
+    def keys_of(self, crawl: Crawl) -> Iterator[list[bytes]]:
+        with self.reading() as reading:
+            yield from reading.keys_of(crawl)
+
     def check(self) -> list[str]:
         wrong: list[str] = []
         with self.reading() as reading:

@@ -23,7 +23,7 @@ import json
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import lmdb
 
@@ -43,6 +43,8 @@ _CLAIM = struct.Struct(">IQ16s")  # crawl, end in milliseconds since 1970, token
 _SWEPT = 1000  # claims that are over, taken away at once
 _FORMAT = b"format"
 _LONGEST_KEY = 400  # bytes of a container's name that a key holds
+
+_T = TypeVar("_T")
 
 
 class Trees(NamedTuple):
@@ -139,9 +141,27 @@ class LmdbReading(Reading):
     ) -> tuple[list[Held], bytes | None]:
         """What is in the next `most` places from one on, and is the crawl's, if one is named.
 
-        And the place from which to go on, None at the end.
+        And the place from which to go on, None at the end. Raises `Damaged`.
         """
-        found: list[Held] = []
+
+        def held(place: bytes, cursor: lmdb.Cursor) -> Held:
+            cell = unsealed(place, cast(bytes, cursor.value()))
+            return place[:-NUMBER], int.from_bytes(place[-NUMBER:], "big"), cell
+
+        return self._stretch(after, crawl, most, held)
+
+    def keys(self, after: bytes, crawl: Crawl, most: int) -> tuple[list[bytes], bytes | None]:
+        """As `stretch`, but only the keys: whether what is under them is damaged is not asked."""
+        return self._stretch(after, crawl, most, lambda place, _: place[:-NUMBER])
+
+    def _stretch(
+        self,
+        after: bytes,
+        crawl: Crawl | None,
+        most: int,
+        take: Callable[[bytes, lmdb.Cursor], _T],
+    ) -> tuple[list[_T], bytes | None]:
+        found: list[_T] = []
         tail = b"" if crawl is None else _number(crawl)
         with self.txn.cursor(db=self.trees.captures) as cursor:
             if not cursor.set_range(after):
@@ -151,9 +171,7 @@ class LmdbReading(Reading):
                 if looked >= most:
                     return found, bytes(place)
                 if place.endswith(tail):
-                    number = int.from_bytes(place[-NUMBER:], "big")
-                    cell = unsealed(place, cast(bytes, cursor.value()))
-                    found.append((place[:-NUMBER], number, cell))
+                    found.append(take(place, cursor))
         return found, None
 
     def cell(self, key: bytes, crawl: Crawl) -> bytes | None:

@@ -106,7 +106,8 @@ class LmdbStore(Store):
 
     def forget_dead_readers(self) -> None:
         """Let go of what processes that were killed were reading, which keeps the file growing."""
-        self._env.reader_check()
+        with self._explained():
+            self._env.reader_check()
 
     @contextmanager
     def reading(self) -> Iterator[LmdbReading]:
@@ -133,6 +134,13 @@ class LmdbStore(Store):
         while after is not None:
             with self.reading() as reading:
                 found, after = reading.stretch(after, crawl, LOOKED_AT_ONCE)
+            yield found
+
+    def keys_of(self, crawl: Crawl) -> Iterator[list[bytes]]:
+        after: bytes | None = b""
+        while after is not None:
+            with self.reading() as reading:
+                found, after = reading.keys(after, crawl, LOOKED_AT_ONCE)
             yield found
 
     def check(self) -> list[str]:

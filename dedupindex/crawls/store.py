@@ -180,6 +180,11 @@ class Writing(Reading):
     def drop_cell(self, key: bytes, crawl: Crawl) -> None:
         """Take away what a crawl has under a key, and the key from the list by URL if need be."""
 
+    def drop_cells(self, crawl: Crawl, keys: Sequence[bytes]) -> None:
+        """Take away all that a crawl has under keys, without reading it: it may be damaged."""
+        for key in keys:
+            self.drop_cell(key, crawl)
+
     @abstractmethod
     def list_url(self, key: bytes) -> None:
         """List a key by its URL."""
@@ -260,6 +265,10 @@ class Store(ABC):
 
         What is there as it begins, and is not taken away, is in it.
         """
+
+    @abstractmethod
+    def keys_of(self, crawl: Crawl) -> Iterator[list[bytes]]:
+        """The keys that a crawl has something under, as `stretches`; what that is is not read."""
 
     @abstractmethod
     def check(self) -> list[str]:

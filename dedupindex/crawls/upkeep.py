@@ -13,7 +13,7 @@ from dedupindex import sample
 from dedupindex.crawls import claims
 from dedupindex.crawls.captures import of_crawl
 from dedupindex.crawls.crawl import Crawl, State
-from dedupindex.crawls.store import Held, Reading, Store, Writing
+from dedupindex.crawls.store import Reading, Store, Writing
 from dedupindex.files import exclusive
 from dedupindex.index import open_index
 from dedupindex.index.cells import ALSO, Place, container_of, renumbered
@@ -152,25 +152,18 @@ def sweep(store: Store, now: float, seen_merged: dict[int, float]) -> None:
 
 
 def drop_all(store: Store, crawl: Crawl) -> None:
-    """Take away what is kept here of a crawl that has ended.
+    """Take away what is kept here of a crawl that has ended, damaged or not.
 
     Captures are sought while others write, and taken away in short transactions.
 
     Nothing can be added to a crawl that has ended, so what was found stays what there is. If this
     is killed, it is done from the beginning, which finds what is left.
     """
-    for stretch in store.stretches(crawl):
-        for at in range(0, len(stretch), DROPPED_AT_ONCE):
+    for keys in store.keys_of(crawl):
+        for at in range(0, len(keys), DROPPED_AT_ONCE):
             with store.writing() as writing:
-                drop(writing, crawl, stretch[at : at + DROPPED_AT_ONCE])
+                writing.drop_cells(crawl, keys[at : at + DROPPED_AT_ONCE])
     store.write(partial(_note_swept, name=crawl.name))
-
-
-def drop(writing: Writing, crawl: Crawl, stretch: list[Held]) -> None:
-    """Take away what a crawl has."""
-    writing.expect(crawl, lambda: [key for key, _, _ in stretch])
-    for key, _, _ in stretch:
-        writing.drop_cell(key, crawl)
 
 
 def _note_swept(writing: Writing, name: str) -> None:
