@@ -7,6 +7,7 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,14 +29,15 @@ from dedupindex.crawls.counting import (
     add_counted,
     bound_of,
 )
+from dedupindex.crawls.lmdb_state import LmdbWriting
 from dedupindex.crawls.lmdb_store import LmdbStore
-from dedupindex.crawls.rows import MOST, Row
+from dedupindex.crawls.rows import MOST, Kind, Row, key_of
 from dedupindex.crawls.store import Store, make_store
 from dedupindex.crawls.told import NAMES, Told, tell, told_of
-from dedupindex.errors import BadInput, BadQuery
+from dedupindex.errors import BadInput, BadQuery, Damaged
 from dedupindex.index.identity import Settings
 from tests.captures import capture
-from tests.conftest import MakeIndex
+from tests.conftest import MakeIndex, of_files
 
 SETTINGS = Settings(mime=".*", whitelist=True)
 JUDGE = make_judge(mime=".*", whitelist=True, status=SETTINGS.status, min_size=0)
@@ -252,6 +254,26 @@ def test_a_crawl_that_is_dropped_leaves_nothing(store: Store) -> None:
         assert list(statistics.rows(reading, reading.crawl("one"), "host")) == []
         assert statistics.total(reading, reading.crawl("one")) == Row()
         assert len(list(statistics.rows(reading, reading.crawl("two"), "host"))) == 50
+
+
+@of_files
+def test_totals_whose_key_flipped_are_damage_and_not_nothing(store: Store) -> None:
+    counting = Counting()
+    note(counting, b"a.example")
+    write(store, counting)
+    key = key_of(1, Kind.TOTAL)
+    with store.writing() as writing:
+        assert isinstance(writing, LmdbWriting)
+        stored = writing.txn.pop(key, db=writing.trees.statistics)
+        writing.txn.put(key_of(1, Kind.TOTAL, b"\x01"), stored, db=writing.trees.statistics)
+    with store.reading() as reading:
+        with pytest.raises(Damaged, match="crawl one"):
+            statistics.total(reading, reading.crawl("one"))
+        assert statistics.total(reading, reading.crawl("two")) == Row()
+    assert store.check()
+    store.write(partial(life.forget, name="one"))
+    with store.reading() as reading:
+        assert statistics.total(reading, reading.crawl("one")) == Row()
 
 
 def test_percentiles_are_at_most_a_quarter_too_high(store: Store) -> None:

@@ -14,7 +14,7 @@ from dedupindex.crawls.counting import bound_of
 from dedupindex.crawls.crawl import Crawl
 from dedupindex.crawls.rows import Kind, Row, key_of
 from dedupindex.crawls.store import Reading, Writing
-from dedupindex.errors import BadQuery
+from dedupindex.errors import BadQuery, Damaged
 
 BY = {
     "host": Kind.HOST,
@@ -49,8 +49,16 @@ class Times(NamedTuple):
 
 
 def total(reading: Reading, crawl: Crawl) -> Row:
-    """All that a crawl asked and stored."""
-    return _get(reading, key_of(crawl.number, Kind.TOTAL))
+    """All that a crawl asked and stored; raises `Damaged` if that is lost."""
+    amounts = reading.statistic(key_of(crawl.number, Kind.TOTAL))
+    if amounts is not None:
+        return Row._make(amounts)
+    # Where it is one file the total is written with the hours; on a cluster it may come later.
+    if reading.beside and not crawl.dropped and any(_under(reading, crawl, Kind.HOUR, b"")):
+        raise Damaged(
+            f"the totals of crawl {crawl.name} are lost; bin/index --check says what is damaged"
+        )
+    return Row()
 
 
 def times(reading: Reading, crawl: Crawl) -> Times:
