@@ -56,7 +56,7 @@ def create_app(
     views = _Views(lookups, live, metrics, access)
     judges, cdx = Judges(), Cdx(live, metrics, access)
     reporting = Reporting(live, judges, config.max_batch)
-    writers = Writers(reporting, access, bodies, config.max_body)
+    writers = Writers(reporting, access, bodies, config)
     captures = Captures(reporting, writers, bodies, metrics, config.max_line)
     crawls = CrawlViews(reporting, captures, Claiming(live), access, writers, metrics)
     reports = ReportViews(live, reporting, access)

@@ -52,9 +52,12 @@ class Captures:
         crawl = queries.read(query_string(environ), queries.CAPTURES).get("crawl", "")
         if kind_of(environ) in _LINES:
             who = self._writers.allowed(environ, crawl)
-            with self._bodies.one(), self._audited(environ, who, crawl, total):
-                lines = stretches(self._writers.received(environ), self._line)
-                self._reporting.lines(crawl, lines, total)
+            with (
+                self._bodies.one(),
+                self._writers.received(environ) as body,
+                self._audited(environ, who, crawl, total),
+            ):
+                self._reporting.lines(crawl, stretches(body, self._line), total)
             return total
         given = self._writers.given(environ)
         crawl = crawl or text_of(given, "crawl")

@@ -32,7 +32,7 @@ class Config:
     access_log: bool = False
     log_format: str = "text"  # or "json"
     policy: Policy = NO_POLICY  # of all lookups, after that of their crawl
-    max_body: int = 16 << 20  # of a JSON batch; JSON lines may be of any length
+    max_body: int = 16 << 20  # of a JSON batch; reported JSON lines may be `LINES_BODIES` as long
     max_batch: int = 100_000  # lookups, captures or records in one JSON body
     max_line: int = 1 << 20  # of one JSON line
     body_timeout: int = 60  # for each 64 KiB of a body, or its rest, to come
@@ -44,6 +44,8 @@ class Config:
 RECORDS_CRAWL = "doppelganger"  # the shared crawl of what is posted to /api/records
 MAX_QUERY = 60_000  # bytes of a query string; the HTTP layer below ends at 65,534
 MAX_STREAMS = 96  # requests with a body at one time and worker: slow senders hold no more threads
+LINES_BODIES = 64  # times `max_body` is the most that the JSON lines of one report may hold
+MAX_SPOOLED = 4  # such bodies over `max_body` at one time and worker: each is a file on disk
 THREADS = 128  # of one worker
 HEADER_TIMEOUT = 30  # seconds in which the head of a request must have come
 BURST = 5  # seconds without a request after which so many seconds' requests may come at once

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Any, BinaryIO, NamedTuple, cast
 
 import orjson
 
+from dedupindex.errors import IndexUnavailable
 from server.replies import RequestError
 
 _READ = 1 << 16  # bytes of a body that are taken at once
@@ -28,6 +32,42 @@ def read_body(stream: BinaryIO, length: str, limit: int) -> bytes:
             raise RequestError("too_large", f"a body has at most {limit} bytes; send JSON lines")
         pieces.append(piece)
     return b"".join(pieces)
+
+
+@contextmanager
+def spooled_body(stream: BinaryIO, length: int, folder: Path) -> Iterator[BinaryIO]:
+    """A whole body of known length, in a file in `folder` that has no name and is gone afterwards.
+
+    Raises `RequestError` if it ends early, and `IndexUnavailable` if the disk does not take it.
+    """
+    with ExitStack() as closing:
+        with _disk_errors(folder):
+            file = TemporaryFile(dir=folder)  # noqa: SIM115 (closed below, even if the disk is full)
+        closing.callback(_close, file)
+        left = length
+        while left and (piece := stream.read(min(_READ, left))):
+            left -= len(piece)
+            with _disk_errors(folder):
+                file.write(piece)
+        if left:
+            raise RequestError("bad_request", f"the body ended {left} bytes early")
+        with _disk_errors(folder):
+            file.seek(0)  # after what is still buffered was written
+        yield cast(BinaryIO, file)
+
+
+@contextmanager
+def _disk_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        message = f"the body cannot be kept in {folder}, and nothing of it is done: {error}"
+        raise IndexUnavailable(message) from error
+
+
+def _close(file: IO[bytes]) -> None:
+    with suppress(OSError):  # closing tries once more to write what the disk did not take
+        file.close()
 
 
 class Stretch(NamedTuple):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BytesIO
 from typing import Any, BinaryIO, cast
 from urllib.parse import parse_qsl
@@ -11,7 +13,8 @@ import orjson
 from dedupindex.tokens import Role
 from server.access import Access
 from server.bodies import Bodies
-from server.incoming import read_body
+from server.config import LINES_BODIES, MAX_SPOOLED, Config
+from server.incoming import read_body, spooled_body
 from server.replies import RequestError
 from server.reporting import Reporting
 
@@ -22,10 +25,12 @@ _MOST_FIELDS = 100  # of a form
 class Writers:
     """Lets in those who may write, and reads their bodies, in any number of threads."""
 
-    def __init__(self, reporting: Reporting, access: Access, bodies: Bodies, limit: int) -> None:
-        """`limit`: bytes of a body."""
+    def __init__(
+        self, reporting: Reporting, access: Access, bodies: Bodies, config: Config
+    ) -> None:
         self._reporting, self._access = reporting, access
-        self._bodies, self._limit = bodies, limit
+        self._bodies, self._limit, self._index = bodies, config.max_body, config.index
+        self._spools = Bodies(MAX_SPOOLED)
 
     def allowed(self, environ: dict[str, Any], crawl: str = "", namespace: str = "") -> str:
         """Who writes to a crawl, "" for not known yet; raises `RequestError` unless they may.
@@ -66,15 +71,22 @@ class Writers:
             raise RequestError("bad_request", "the body must be a JSON object")
         return content
 
-    def received(self, environ: dict[str, Any]) -> BinaryIO:
-        """The lines of a body, of which nothing is written if it breaks off.
+    @contextmanager
+    def received(self, environ: dict[str, Any]) -> Iterator[BinaryIO]:
+        """The JSON lines of a body once it has come whole; raises `RequestError`.
 
-        One that is larger than a JSON body may be is not held; its lines are written as they come.
+        One that is larger than a JSON body may be is held in a file beside the index.
         """
         stream, length = cast(BinaryIO, environ["wsgi.input"]), environ.get("CONTENT_LENGTH", "")
-        if length.isdigit() and int(length) > self._limit:
-            return stream
-        return BytesIO(read_body(stream, length, self._limit))
+        size, most = int(length) if length.isdigit() else 0, self._limit * LINES_BODIES
+        if size > most:
+            message = f"JSON lines have at most {most} bytes; send them in several requests"
+            raise RequestError("too_large", message)
+        if size <= self._limit:
+            yield BytesIO(read_body(stream, length, self._limit))
+            return
+        with self._spools.one(), spooled_body(stream, size, self._index) as lines:
+            yield lines
 
 
 def kind_of(environ: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from typing import Any
 import orjson
 import pytest
 from flask.testing import FlaskClient
-from werkzeug.test import EnvironBuilder
+from werkzeug.test import EnvironBuilder, TestResponse
 
 from dedupindex import tokens
 from dedupindex.crawls import upkeep
@@ -21,9 +22,10 @@ from dedupindex.index.identity import Settings
 from dedupindex.tokens import Role
 from server import app as server_app
 from server import crawls as server_crawls
+from server import incoming, writers
 from server.app import create_app
 from server.bodies import Bodies
-from server.config import Config
+from server.config import LINES_BODIES, MAX_SPOOLED, Config
 from server.live import LiveIndex
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
@@ -135,25 +137,95 @@ def test_no_batch_at_all_still_needs_a_crawl(web: FlaskClient) -> None:
     assert web.post("/captures?crawl=a", json={"captures": []}).get_json()["added"] == 0
 
 
-def test_lines_that_break_off_are_logged_as_far_as_they_were_written(
+def send_lines(web: FlaskClient, lines: bytes, length: int) -> TestResponse:
+    return web.post(
+        "/captures?crawl=a",
+        input_stream=io.BytesIO(lines),
+        content_type=LINES,
+        environ_overrides={"CONTENT_LENGTH": str(length)},
+    )
+
+
+def test_nothing_of_lines_that_break_off_is_written(
     live: LiveIndex, web: FlaskClient, audits: list[str]
 ) -> None:
-    """Lines that are more than a JSON body may be are written as they come; of others none is."""
+    """Whether they are held in memory, or in a file because a JSON body may not be as large."""
     begin(web)
     lines = b"".join(orjson.dumps(report(number)) + b"\n" for number in range(1000))
-    for most, held in ((len(lines) + 1, range(1)), (len(lines), range(1, 1000))):
-        application = create_app(Config(live.index, max_body=most), live)
-        answer = application.test_client().post(
-            "/captures?crawl=a",
-            input_stream=io.BytesIO(lines),
-            content_type=LINES,
-            environ_overrides={"CONTENT_LENGTH": str(len(lines) + 1)},
-        )
-        assert answer.status_code == 400 and "bytes early" in answer.text
-        captures = web.get("/crawls/a").get_json()["captures"]
-        assert captures in held
-    said = f"crawl=a added={captures} unchanged=0 bad=0 broken_off=True"
-    assert audits[-1].endswith(said)
+    files = sorted(live.index.iterdir())
+    for most in (len(lines) + 1, len(lines), len(lines) // LINES_BODIES + 1):
+        server = served(live, max_body=most)
+        for cut in (1, 2, len(lines) // 2, len(lines) - 1):
+            answer = send_lines(server, lines[:-cut], len(lines))
+            assert answer.status_code == 400 and f"{cut} bytes early" in answer.text
+            assert web.get("/crawls/a").get_json()["captures"] == 0
+    assert [line for line in audits if "/captures" in line] == []
+    assert send_lines(server, lines, len(lines)).get_json()["added"] == 1000
+    assert sorted(live.index.iterdir()) == files
+
+
+def test_lines_have_a_largest_size(live: LiveIndex, web: FlaskClient) -> None:
+    begin(web)
+    line = orjson.dumps(report()) + b"\n"
+    server = served(live, max_body=len(line))
+    most = LINES_BODIES * len(line)
+    assert error(send_lines(server, b"", most + 1)) == (413, "too_large")
+    lines = line * LINES_BODIES
+    assert send_lines(server, lines, most).get_json()["unchanged"] == LINES_BODIES - 1
+
+
+@pytest.mark.parametrize("failing", ["opened", "written", "flushed"])
+def test_lines_that_the_disk_does_not_take_do_nothing(
+    live: LiveIndex, web: FlaskClient, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    """/dev/full is a disk without any room; what is short of the buffer is refused at its end."""
+    begin(web)
+    count = 10 if failing == "flushed" else 1000
+    lines = b"".join(orjson.dumps(report(number)) + b"\n" for number in range(count))
+
+    def full(dir: Path) -> Any:
+        if failing == "opened":
+            raise OSError(errno.ENOSPC, "no space left on device")
+        return open("/dev/full", "r+b", buffering=1 << 16 if failing == "flushed" else -1)
+
+    server = served(live, max_body=len(lines) - 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(incoming, "TemporaryFile", full)
+        for _ in range(MAX_SPOOLED + 1):  # each makes room for the next
+            answer = send_lines(server, lines, len(lines))
+            assert error(answer) == (503, "index_unavailable") and "nothing" in answer.text
+    assert web.get("/crawls/a").get_json()["captures"] == 0
+    assert send_lines(server, lines, len(lines)).get_json()["added"] == count
+
+
+def test_only_some_bodies_at_once_are_held_in_files(
+    live: LiveIndex, web: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(web)
+    lines = b"".join(orjson.dumps(report(number)) + b"\n" for number in range(10))
+    monkeypatch.setattr(writers, "MAX_SPOOLED", 0)
+    server = served(live, max_body=len(lines) - 1)
+    assert error(send_lines(server, lines, len(lines))) == (503, "overloaded")
+    assert send_lines(server, lines[:-1], len(lines) - 1).get_json()["added"] == 10
+
+
+def test_lines_are_logged_as_far_as_they_were_written(
+    live: LiveIndex, web: FlaskClient, monkeypatch: pytest.MonkeyPatch, audits: list[str]
+) -> None:
+    begin(web)
+    lines = b"".join(orjson.dumps(report(number)) + b"\n" for number in range(1000))
+    write, done = server_crawls.Crawls.write, list[int]()
+
+    def failing(self: Any, change: Any, **how: Any) -> Any:
+        if done:
+            raise IndexUnavailable("no space left on device")
+        done.append(len((result := write(self, change, **how)).results))
+        return result
+
+    monkeypatch.setattr(server_crawls.Crawls, "write", failing)
+    assert error(send_lines(web, lines, len(lines))) == (503, "index_unavailable")
+    assert 0 < done[0] < 1000 and web.get("/crawls/a").get_json()["captures"] == done[0]
+    assert audits[-1].endswith(f"crawl=a added={done[0]} unchanged=0 bad=0 broken_off=True")
 
 
 def test_every_write_names_its_crawl(web: FlaskClient, audits: list[str]) -> None:

@@ -85,7 +85,8 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
     type=click.IntRange(1),
     default=16 << 20,
     show_default=True,
-    help="Largest JSON batch, in bytes; JSON lines may be of any length.",
+    help="Largest JSON batch, in bytes; JSON lines of captures may have 64 times as many, of "
+    "lookups any number.",
 )
 @click.option(
     "--max-batch",

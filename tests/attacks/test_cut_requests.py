@@ -26,6 +26,7 @@ JSON = "application/json"
 LINES = "application/x-ndjson"
 OURS = "Sec-Fetch-Site: same-origin\r\n"  # what a browser says of a form of our own pages
 LOOKUPS = 2  # of crawl a before an attack
+MAX_BODY = 100_000
 CUTS = 12  # of each request, beside those that are always tried
 
 
@@ -186,7 +187,7 @@ def done(running: Running, request: Sent) -> bool:
 def server(make_index: MakeIndex) -> Iterator[tuple[Running, Path]]:
     """A server with crawls that are open, have captures and hold a claim."""
     index = make_index([capture(90, b"http://example.com/90")])
-    with serving(index, "--workers", "2", command=SHIPPED) as running:
+    with serving(index, "--workers", "2", "--max-body", str(MAX_BODY), command=SHIPPED) as running:
         for number, name in enumerate("abcd", 30):
             send(running.port, "POST", "/crawls", {"name": name})
             send(running.port, "POST", f"/captures?crawl={name}", report(number))
@@ -265,25 +266,35 @@ def test_whole_requests_do_what_they_say(server: tuple[Running, Path]) -> None:
             assert held(index) != before, name
 
 
-@pytest.mark.parametrize("path", ["/captures?crawl=a", "/lookup?crawl=a"])
-def test_lines_that_break_off_after_many(server: tuple[Running, Path], path: str) -> None:
-    """All of a body of JSON lines that is no larger than a JSON body may be, or nothing."""
+def test_captures_that_break_off_after_many(
+    server: tuple[Running, Path], chance: Random, effort: int
+) -> None:
+    """Lines that are larger than a JSON body may be are all written, or none of them."""
+    running, index = server
+    before, files = held(index), {file.name for file in index.iterdir()}
+    for count in (400, 1500):
+        whole = lines("/captures?crawl=a", *map(report, range(100, 100 + count))).whole()
+        assert (len(whole) > MAX_BODY + 1000) == (count == 1500)
+        for at in cuts(whole, chance, min(effort, 99)):
+            status = answer(running.port, whole[:at], cut=True)
+            assert status == 0 or status >= 400, (count, at)
+            if chance.random() < 0.2:
+                answer(running.port, whole[:at], reset=True)
+        assert held(index) == before
+    longest = Sent("POST", "/captures?crawl=a", LINES, b"").head(f"Content-Length: {1 << 40}")
+    assert answer(running.port, longest, cut=True) == 413
+    assert answer(running.port, whole) == 200
+    assert send(running.port, "GET", "/crawls/a")["captures"] == 1501
+    assert {file.name for file in index.iterdir()} == files  # the body was in one without a name
+
+
+def test_lookups_that_break_off_after_many(server: tuple[Running, Path]) -> None:
+    """What was answered is counted; that the rest did not come is said in the last line."""
     running, index = server
     before = held(index)
-    items = [
-        report(number)
-        if "captures" in path
-        else {"digest": str(sha1(number)), "url": "http://b" * 20}
-        for number in range(100, 1600)
-    ]
-    whole = lines(path, *items).whole()
-    status = answer(running.port, whole[:-1], cut=True)
-    if "captures" in path:
-        assert len(whole) > 1 << 17 and status in (0, 400)
-        assert held(index) == before
-    else:  # what was answered is counted; that the rest did not come is said in the last line
-        text = running.raw(whole[:-1])
-        assert b"bytes early" in text.rpartition(b'{"error"')[2]
+    asked = [{"digest": str(sha1(n)), "url": "http://b" * 20} for n in range(100, 1600)]
+    whole = lines("/lookup?crawl=a", *asked).whole()
+    text = running.raw(whole[:-1])
+    assert b"bytes early" in text.rpartition(b'{"error"')[2]
+    assert held(index)[b"captures"] == before[b"captures"]
     assert answer(running.port, whole) == 200
-    if "captures" in path:
-        assert send(running.port, "GET", "/crawls/a")["captures"] == 1501
