@@ -35,6 +35,7 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
     "--host-name",
     "host_names",
     multiple=True,
+    default=(),
     metavar="NAME",
     help="A name under which clients ask this server (Host); repeatable. Addresses need none.",
 )
