@@ -30,6 +30,8 @@ from dedupindex.index.cells import (
     decode,
     digest_of_key,
     entries_of,
+    sealed_text,
+    unsealed_text,
     url_of,
 )
 from dedupindex.index.cql import patiently
@@ -83,24 +85,33 @@ class Unconfirmed(NamedTuple):
         """Keep it until it is confirmed: a load may be killed before it has looked."""
         drawn = [[one.key.hex(), one.entry.hex(), one.place] for one in self.drawn]
         content = [drawn, self.containers, self.repair]
-        write_whole(index / UNCONFIRMED, json.dumps(content).encode())
+        write_whole(index / UNCONFIRMED, sealed_text(b"", json.dumps(content)).encode())
 
 
 NOTHING = Unconfirmed([], [], "")
 
 
 def recalled(index: Path, view: View) -> Unconfirmed:
-    """What an earlier load has brought and nobody has confirmed; nothing if it was not finished."""
+    """What an earlier load has brought and nobody has confirmed; nothing if it was not finished.
+
+    Raises `Damaged`.
+    """
+    path = index / UNCONFIRMED
     try:
-        drawn, containers, repair = json.loads((index / UNCONFIRMED).read_bytes())
+        drawn, containers, repair = json.loads(unsealed_text(b"", path.read_text()))
     except FileNotFoundError:
         return NOTHING
+    except (ValueError, Damaged) as error:
+        raise Damaged(
+            f"{path} is damaged, so what an interrupted load wrote cannot be looked up; remove it, "
+            f"and let bin/index --check {index} read everything back"
+        ) from error
     known = [view.container(name) for name, _ in containers]
     if any(
         found is None or found.content_hash != content
         for found, (_, content) in zip(known, containers, strict=True)
     ):
-        (index / UNCONFIRMED).unlink()
+        path.unlink()
         return NOTHING
     found = [
         Drawn(bytes.fromhex(key), bytes.fromhex(entry), None if place is None else Place(*place))

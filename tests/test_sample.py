@@ -18,13 +18,15 @@ from dedupindex import sample
 from dedupindex.build.stage import judge_of
 from dedupindex.capture import Capture, Evidence
 from dedupindex.cli import main
+from dedupindex.cli.upkeep import BEGUN, compared_before, note_compared
 from dedupindex.crawls import life
 from dedupindex.crawls.captures import add
 from dedupindex.crawls.store import Writing, make_store
 from dedupindex.errors import Damaged, NotAnswered
 from dedupindex.index import lmdb_engine, open_index, whoosh_engine
+from dedupindex.index.copying import Copied
 from dedupindex.index.identity import Settings
-from dedupindex.index.protocol import Load
+from dedupindex.index.protocol import Counts, Load
 from dedupindex.index.runs import evenly
 from dedupindex.index.settle import Outcome
 from tests.captures import capture, sha1
@@ -145,6 +147,22 @@ def test_a_build_that_was_killed_before_it_looked_is_looked_at_by_the_next(
     assert run(*repair(err))[0] == 0
     assert run("index", one, index, "--engine", engine)[0] == 0
     assert not (index / sample.UNCONFIRMED).exists()
+
+
+@pytest.mark.parametrize("damage", [lambda raw: raw[:50], lambda raw: raw.replace(b"0", b"8", 1)])
+def test_a_sample_that_is_damaged_is_said_to_be(
+    damage: Callable[[bytes], bytes], run: Run, tmp_path: Path
+) -> None:
+    index, one = tmp_path / "index", rows(tmp_path / "one.cdx", 0, 400)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sample, "confirm", lambda *_: raise_(KeyboardInterrupt()))
+        assert run("index", one, index)[0] == 130
+    unconfirmed = index / sample.UNCONFIRMED
+    unconfirmed.write_bytes(damage(unconfirmed.read_bytes()))
+    status, _, err = run("index", one, index)
+    assert status == Damaged.exit_status and f"{unconfirmed} is damaged" in err
+    unconfirmed.unlink()
+    assert run("index", one, index)[0] == 0
 
 
 def test_what_takes_the_place_of_a_file_is_looked_for_and_not_the_file(
@@ -323,3 +341,13 @@ def test_a_sample_is_small_however_much_is_loaded(tmp_path: Path) -> None:
     drawn = sample.of_load(load, bench.settings.keys())
     assert 100 < len(drawn) <= sample.CHUNKS * sample.EACH
     assert min(one.key for one in drawn)[1] < 16 and max(one.key for one in drawn)[1] > 240
+
+
+def test_a_copy_killed_while_it_notes_what_it_has_copied_copies_again(tmp_path: Path) -> None:
+    copied = Copied(Counts(400, 300, 2), "a0" * 32)
+    note_compared(tmp_path, copied)
+    assert compared_before(tmp_path) == copied
+    noted = (tmp_path / BEGUN).read_bytes()
+    for length in range(len(noted)):
+        (tmp_path / BEGUN).write_bytes(noted[:length])
+        assert compared_before(tmp_path) is None

@@ -24,6 +24,7 @@ from dedupindex.errors import Damaged, DedupError, IndexExists
 from dedupindex.files import exclusive
 from dedupindex.index import open_index
 from dedupindex.index.address import Address, is_cluster
+from dedupindex.index.cells import sealed_text, unsealed_text
 from dedupindex.index.copying import Copied, copy_to_engine
 from dedupindex.index.identity import FILE, read_identity
 from dedupindex.index.protocol import Counts, Engine, Load, View
@@ -319,17 +320,30 @@ def _copied_to_engine(
             def draw(load: Load) -> None:
                 drawn.extend(sample.of_load(load, keys))
 
-            compared = (target / BEGUN).read_bytes() if again else b""
-            if compared:  # the copy was killed while it took in what crawls have
-                counts, content = json.loads(compared)
-                copied = Copied(Counts(*counts), content)
-            else:
+            copied = compared_before(target) if again else None
+            if copied is None:
                 copied = copy_to_engine(source, target, engine, draw, again=again)
         sample.confirm(target, drawn, repair)
-        (target / BEGUN).write_text(json.dumps(copied))
+        note_compared(target, copied)
         taken = _crawls_too(index, target, repair)
     tokens.copy(index, target)
     return copied, taken
+
+
+def note_compared(target: Path, copied: Copied) -> None:
+    """Note in the file that stands while a copy is not whole that nothing but crawls is left."""
+    (target / BEGUN).write_text(sealed_text(b"", json.dumps(copied)))
+
+
+def compared_before(target: Path) -> Copied | None:
+    """What a copy had copied that was killed while it took in what crawls have; None: not all.
+
+    It may also have been killed while it wrote that down: then it is compared once more.
+    """
+    with suppress(ValueError, Damaged):
+        counts, content = json.loads(unsealed_text(b"", (target / BEGUN).read_text()))
+        return Copied(Counts(*counts), content)
+    return None
 
 
 def _crawls_too(index: Path, target: Path, repair: str) -> int:
