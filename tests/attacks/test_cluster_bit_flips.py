@@ -1,0 +1,239 @@
+"""A bit that flips in a column of a cluster's tables is never answered as something else.
+
+Keys are left out: a row whose key flipped is not found, and its checksum covers the key, too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from dedupindex.build.builder import Build, build
+from dedupindex.build.stage import judge_of
+from dedupindex.cli.upkeep import read_back
+from dedupindex.crawls import claims, life, statistics, upkeep
+from dedupindex.crawls.captures import add, of_crawl
+from dedupindex.crawls.cassandra_store import CassandraStore
+from dedupindex.crawls.counting import Counting, add_counted
+from dedupindex.crawls.rows import Kind, key_of
+from dedupindex.crawls.store import Writing, make_store
+from dedupindex.crawls.told import tell, told_of
+from dedupindex.crawls.view import Snapshot
+from dedupindex.errors import Damaged, DedupError, FormatFromPast, IndexUnavailable
+from dedupindex.index import open_index
+from dedupindex.index.address import Address
+from dedupindex.index.cassandra_engine import CassandraEngine
+from dedupindex.index.cells import Place, digest_prefix
+from dedupindex.index.cql import Row, Session, Statement, Use
+from dedupindex.index.identity import Settings
+from dedupindex.lookup import Query, find
+from tests.captures import capture, sha1
+from tests.peers.cassandra import Keyspaces
+from tests.test_sample import rows
+
+pytestmark = pytest.mark.peer
+SETTINGS = Settings()
+NUMBERS = range(1, 7)
+COLUMNS = {  # of each table: its keys, and what is stored under them
+    "capture": (("dk", "live", "rest", "crawl"), ("cell",)),
+    "place": (("number",), ("container", "crawl")),
+    "number": (("place",), ("number",)),
+    "container": (("name",), ("about",)),
+    "crawl": (("shelf", "number"), ("about",)),
+    "claim": (("dk", "namespace"), ("crawl", "until", "secret")),
+    "statistic": (
+        ("crawl", "kind", "part", "heading", "writer", "since"),
+        ("amounts",),
+    ),
+    "about": (("name",), ("value",)),
+}
+BITS = {"crawl": 32, "until": 64, "number": 64}  # of columns that are integers
+UNCHECKED = {"claim"}  # end by themselves before anybody has read them back
+REFUSED = "refused"
+Answers = dict[str, Any]
+
+
+@pytest.fixture
+def index(keyspaces: Keyspaces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An index on a cluster with crawls that have asked, claimed and reported."""
+    monkeypatch.setattr("dedupindex.crawls.cassandra_registry.AGE", 0.0)
+    with keyspaces.some() as address:
+        made = tmp_path / "index"
+        build(Build([str(rows(tmp_path / "a.cdx", 1, 7))], made, engine=address(), crawl="weekly"))
+        with closing(make_store(made)) as store:
+            for name in ("done", "gone", "going"):
+                store.write(partial(life.begin, name=name))
+                store.write(partial(_reported, name=name))
+            store.write(partial(life.commit, name="done"))
+            store.write(partial(life.cancel, name="gone"))
+        yield made
+
+
+def _reported(writing: Writing, name: str) -> None:
+    crawl, counting = writing.crawl(name), Counting()
+    url = b"http://example.com/%d"
+    captures = [capture(n + 3, url % (n + 3), container=f"{name}.warc") for n in NUMBERS]
+    add(writing, crawl, captures, SETTINGS, judge_of(SETTINGS))
+    for number in NUMBERS:
+        counting.note((name, "EXACT_URL", b"http://%d.example/" % number, None, 7, 1000))
+    for part in counting.take():
+        add_counted(writing, part)
+    tell(writing, crawl, {"not_looked_up": 3})
+    claims.claim(writing, crawl, sha1(100), int(time.time() * 1000), 3600)
+
+
+def answers(index: Path) -> Answers:
+    """All that can be asked, of connections that remember nothing."""
+    found: Answers = {}
+    with closing(make_store(index)) as store, closing(open_index(index)) as engine:
+        assert isinstance(engine, CassandraEngine)
+        with engine.view() as view:
+            found |= _asked("captures", lambda: sorted(view.captures()))
+            found |= _asked("places", lambda: sorted(view.places()))
+            found |= _asked("containers", lambda: sorted(view.containers()))
+            found |= _asked("counts", view.counts)
+            for name in ("0.warc.gz", "1.warc.gz", "2.warc.gz"):
+                found |= _asked(name, partial(engine.number_of, Place(name, "weekly")))
+        found |= _asked("next number", engine.next_number)
+        with store.reading() as reading:
+            found |= _of_crawls(reading)
+            for asker in ("", "going"):
+                for number in range(1, 12):
+                    name = f"lookup {number} of {asker!r}"
+                    query = Query(sha1(number), b"http://example.com/%d" % number)
+                    found |= _asked(name, partial(_found, engine, reading, asker, query))
+    return found
+
+
+def _found(engine: CassandraEngine, reading: Any, asker: str, query: Query) -> Any:
+    with engine.view() as view:
+        return find(Snapshot(reading).seen(view, SETTINGS.keys(), asker), SETTINGS, query)
+
+
+def _of_crawls(reading: Any) -> Answers:
+    found = _asked("claims", lambda: sorted(reading.claims(digest_prefix(sha1(100)))))
+    for crawl in reading.crawls():
+        found[f"crawl {crawl.name}"] = crawl.stored()
+        for name, ask in (
+            ("captures", lambda c: [one.capture(reading, c.name) for one in of_crawl(reading, c)]),
+            ("counts", reading.counts),
+            ("told", partial(told_of, reading)),
+            ("times", partial(statistics.times, reading)),
+            ("total", partial(statistics.total, reading)),
+            *(
+                (kind.name, lambda c, k=kind: list(reading.statistics(key_of(c.number, k))))
+                for kind in Kind
+            ),
+        ):
+            found |= _asked(f"{name} of {crawl.name}", partial(ask, crawl))
+    return found
+
+
+def _asked(name: str, ask: Callable[[], Any]) -> Answers:
+    """An answer under its name."""
+    try:
+        return {name: ask()}
+    except Damaged:
+        return {name: REFUSED}
+
+
+def rows_of(session: Session, keyspace: str, table: str) -> list[Row]:
+    """The rows of a table that stand for something: their keys, then what is under them."""
+    keys, columns = COLUMNS[table]
+    said = Statement(f"SELECT {', '.join((*keys, *columns))} FROM {keyspace}.{table}", Use.WRITE)
+    rows = [row for page in session.scan(said) for row in page]
+    return [row for row in rows if None not in row and row[0] != "lease"]
+
+
+def flipped(value: Any, bits: int, chance: Random) -> Any:
+    """The same with one bit turned over; text stays ASCII."""
+    if isinstance(value, int):
+        raw = bytearray((value % (1 << bits)).to_bytes(bits // 8, "big"))
+        raw[chance.randrange(len(raw))] ^= 1 << chance.randrange(8)
+        return int.from_bytes(raw, "big", signed=True)
+    raw = bytearray(value.encode() if isinstance(value, str) else bytes(value))
+    raw[chance.randrange(len(raw))] ^= 1 << chance.randrange(7 if isinstance(value, str) else 8)
+    return raw.decode() if isinstance(value, str) else bytes(raw)
+
+
+@pytest.mark.parametrize("table", COLUMNS)
+def test_a_flipped_bit_of_a_column_is_refused(
+    index: Path, table: str, chance: Random, effort: int
+) -> None:
+    tally, wrong = Counter[str](), list[str]()
+    with closing(make_store(index)) as store:
+        assert isinstance(store, CassandraStore)
+        session, keyspace = store._session, Address.parse(_engine_of(index)).keyspace
+        before, (keys, columns) = answers(index), COLUMNS[table]
+        assert REFUSED not in before.values() and read_back(index)[0] == []
+        for _ in range(effort):
+            for place, column in enumerate(columns, len(keys)):
+                row = chance.choice(
+                    [one for one in rows_of(session, keyspace, table) if one[place]]
+                )
+                where = " AND ".join(f"{key} = ?" for key in keys)
+                put = Statement(
+                    f"UPDATE {keyspace}.{table} SET {column} = ? WHERE {where}",
+                    Use.WRITE,
+                )
+                value = flipped(row[place], BITS.get(column, 0), chance)
+                key = row[: len(keys)]
+                session.execute(put, value, *key)
+                said = f"{table}.{column} {key}: {row[place]!r} is {value!r}"
+                tally[_judged(index, before, table, wrong, said)] += 1
+                session.execute(put, row[place], *key)
+        assert answers(index) == before
+    print(table, dict(tally))
+    assert not wrong, "\n".join(wrong[:20])
+
+
+def _engine_of(index: Path) -> str:
+    with closing(open_index(index)) as engine:
+        return engine.identity.engine
+
+
+def _judged(index: Path, before: Answers, table: str, wrong: list[str], said: str) -> str:
+    """What became of the answers; "the same" if nobody asks for what has flipped."""
+    refused = False
+    try:
+        after = answers(index)
+    except (Damaged, FormatFromPast, IndexUnavailable):
+        refused = True
+    else:
+        for name, answer in after.items():
+            refused |= answer == REFUSED
+            if answer != REFUSED and answer != before[name]:
+                wrong.append(f"{said}: {name}: {answer} and not {before[name]}")
+    try:
+        seen = bool(read_back(index)[0])
+    except DedupError:
+        seen = True
+    if not seen and table not in UNCHECKED:
+        wrong.append(f"{said}: --check does not find it")
+    return REFUSED if refused else "the same"
+
+
+def test_crawls_with_a_damaged_row_are_swept(index: Path) -> None:
+    with closing(make_store(index)) as store:
+        assert isinstance(store, CassandraStore)
+        session, keyspace = store._session, Address.parse(_engine_of(index)).keyspace
+        rows = [row for row in rows_of(session, keyspace, "capture") if row[3] == 2]
+        put = Statement(
+            f"UPDATE {keyspace}.capture SET cell = ? "
+            "WHERE dk = ? AND live = ? AND rest = ? AND crawl = ?",
+            Use.WRITE,
+        )
+        session.execute(put, bytes(rows[0][4])[:-1] + b"?", *rows[0][:4])
+        upkeep.sweep(store, 0.0, {})
+        with store.reading() as reading:
+            assert reading.crawl("gone").swept and not reading.crawl("going").swept
+        left = [row for row in rows_of(session, keyspace, "capture") if row[1] == 1]
+        assert {row[3] for row in left} == {1, 3} and len(left) == 2 * len(NUMBERS)
