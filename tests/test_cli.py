@@ -424,7 +424,10 @@ def test_a_refused_build_leaves_no_trace(tmp_path: Path) -> None:
         assert not target.exists(), words
         assert [path.name for path in warcs.iterdir()] == ["x.cdx"], words
     _, talk = dedupindex("index", warcs, status=2)
-    assert "give the sources, then the index" in talk
+    assert f"give the sources, then the index: bin/index {warcs} my-index" in talk
+    dedupindex("index", warcs, target)
+    _, talk = dedupindex("index", "--add", target, status=2)
+    assert f"give the sources, then the index: bin/index SOURCE... {target}" in talk
 
 
 def test_explain_names_what_the_strategy_leaves_out(make_index: MakeIndex) -> None:

@@ -184,7 +184,7 @@ def _tell(report: Report) -> None:
     click.echo(f"\n{seconds}; manifest and plan are in {printable(str(report.work))}")
     if not report.dry_run:
         found = ", ".join(
-            f"{count:,} {what}" for what, count in sorted(report.proof.levels.items())
+            f"{count:,} of {what}" for what, count in sorted(report.proof.levels.items())
         )
         click.echo(singular(f"verified: {report.proof.files:,} files, {found or 'nothing found'}"))
 

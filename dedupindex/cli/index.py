@@ -142,7 +142,8 @@ def command(
     if options["empty"] and sources:
         raise click.UsageError("--empty takes an INDEX only")
     if not sources and not options["empty"]:
-        raise click.UsageError(f"give the sources, then the index: bin/index {where} my-index")
+        typed = f"SOURCE... {where}" if (where / FILE).exists() else f"{where} my-index"
+        raise click.UsageError(f"give the sources, then the index: bin/index {typed}")
     if str(where) == "-":
         raise click.UsageError("the index comes last and is a directory, not -")
     job = _job(sources, where, options)
