@@ -63,6 +63,12 @@ def test_commands_answer_help_from_anywhere(command: Path, tmp_path: Path) -> No
     assert "usage" in answer.stdout.lower()
 
 
+def test_setup_names_an_extra_that_there_is_not() -> None:
+    answer = subprocess.run([ROOT / "bin" / "setup", "nonsense"], capture_output=True, text=True)
+    assert answer.returncode == 2
+    assert "there is no extra 'nonsense'" in answer.stderr and "An EXTRA adds" in answer.stderr
+
+
 def test_tracked_files_name_no_machine() -> None:
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
     if tracked.returncode:
