@@ -36,7 +36,7 @@ _WORDS = {  # how people call a field; others are called by their names
 }
 _PLURAL = re.compile(
     r"(?<![\w.,-])1 (?:(file|record|revisit|original|capture|line|thing|response|resource|digest"
-    r"|payload|document|pair|component|host)s|(cop)ies)\b"
+    r"|payload|document|pair|component|host|lookup)s|(cop)ies)\b"
 )
 _UNITS = re.compile("_(bytes|percent|ms)$")
 # Printable to Python, and drawn as nothing: what of Default_Ignorable_Code_Point is a letter or

@@ -114,8 +114,9 @@ def _check_body(environ: dict[str, Any]) -> None:
     if "HTTP_TRANSFER_ENCODING" in environ:
         raise RequestError(
             "length_required",
-            "send the body with its Content-Length and without Transfer-Encoding: of chunks this "
-            "server cannot tell whether they broke off; send long JSON lines in several requests",
+            "send the body with its Content-Length and without Transfer-Encoding: this server "
+            "cannot tell whether a body in chunks is complete. curl sends chunks for -T -; give it "
+            "a file or -d @-. Send JSON lines of unknown length in several requests",
         )
     length = environ.get("CONTENT_LENGTH", "0")
     if environ["REQUEST_METHOD"] in _WITHOUT_BODY and length != "0":

@@ -11,6 +11,7 @@ from dedupindex.crawls import statistics
 from dedupindex.crawls.crawl import Crawl, Seen, State, check_name
 from dedupindex.crawls.store import Writing
 from dedupindex.errors import CrawlEnded, CrawlExists, HasDependents, IndexBusy, UnknownCrawl
+from dedupindex.tables import singular
 
 
 def begin(
@@ -65,9 +66,9 @@ def _require_unused(writing: Writing, crawl: Crawl, force: bool) -> None:  # noq
     count = 0 if force or crawl.state is State.CANCELLED else statistics.others(writing, crawl)
     if count:
         raise HasDependents(
-            f"captures of crawl {crawl.name} have answered {count} lookups of others, who have "
-            "probably stored revisits of them: without it these cannot be replayed. Commit it, or "
-            "send force to take it back all the same"
+            f"captures of crawl {crawl.name} have answered {singular(f'{count} lookups')} of others, "
+            "who have probably stored revisits of them; without the crawl these revisits cannot "
+            "be replayed. Commit it, or send force=true in the body to take it back all the same"
         )
 
 
