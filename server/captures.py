@@ -59,7 +59,7 @@ class Captures:
             ):
                 self._reporting.lines(crawl, stretches(body, self._line), total)
             return total
-        given = self._writers.given(environ)
+        given = self._writers.given(environ, queried=True)
         crawl = crawl or text_of(given, "crawl")
         who = self._writers.allowed(environ, crawl)
         with self._audited(environ, who, crawl, total):

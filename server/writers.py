@@ -46,12 +46,19 @@ class Writers:
 
         return self._access.require(environ, Role.WRITE, crawl, touched)
 
-    def given(self, environ: dict[str, Any]) -> dict[str, Any]:
+    def given(self, environ: dict[str, Any], *, queried: bool = False) -> dict[str, Any]:
         """The fields of a body; raises `RequestError`.
 
-        Nobody's body is received who may not write at all.
+        Nobody's body is received who may not write at all. A query string that the caller has not
+        read itself (`queried`) is refused: ``?force=true`` must not be passed over.
         """
         self.allowed(environ)
+        if environ.get("QUERY_STRING") and not queried:
+            raise RequestError(
+                "bad_query",
+                "this request takes no parameters in its URL; send them in the body, as a form "
+                "or a JSON object",
+            )
         kind, length = kind_of(environ), environ.get("CONTENT_LENGTH", "")
         if kind == _FORM and not length:  # half a form is a form, too
             raise RequestError("bad_request", "a form needs its Content-Length")

@@ -458,6 +458,11 @@ def test_a_crawl_that_has_answered_others_is_not_cancelled_silently(
     assert b"others that it answered" in web.get("/pages/crawl?name=a").data
     assert web.post("/crawls/a/cancel", json={"force": "perhaps"}).status_code == 400
     assert web.post("/crawls/a/commit", json={"force": True}).status_code == 400
+    for way in (web.post("/crawls/a/cancel?force=true"), web.delete("/crawls/a?force=true")):
+        assert error(way) == (400, "bad_query")  # a parameter is not passed over
+        assert "in the body" in way.json["error"]["message"]
+    assert error(web.post("/crawls/a/commit?exit=x")) == (400, "bad_query")
+    assert web.get("/crawls/a").json["state"] == "open"
     gone = web.post("/crawls/a/cancel", json={"force": True})
     assert (gone.status_code, gone.json["state"]) == (200, "cancelled")
     assert web.post("/crawls/a/cancel", data={}).status_code == 200  # again, it changes nothing
