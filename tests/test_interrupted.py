@@ -52,6 +52,23 @@ Thread.start = interrupted
 cli.group.main = run
 sys.exit(cli.main())
 """
+_FAILING = """
+import sys, time
+from dedupindex import cli
+from dedupindex.errors import BadInput
+from dedupindex.processes import workers
+
+def bad():
+    raise BadInput("no good")
+
+def run(*_, **__):
+    with workers(2) as pool:
+        pool.submit(time.sleep, 3600)
+        pool.submit(bad).result()
+
+cli.group.main = run
+sys.exit(cli.main())
+"""
 
 
 def test_a_query_that_is_interrupted(tmp_path: Path) -> None:
@@ -94,3 +111,11 @@ def test_who_calls_a_command_from_python_goes_on() -> None:
         capture_output=True, timeout=120, check=False,
     )  # fmt: skip
     assert b"130" in done.stdout, done.stderr
+
+
+def test_a_command_whose_task_fails_does_not_wait_for_the_other_tasks() -> None:
+    """Nor for Python's own end of a pool, which may print a traceback (Python 3.11)."""
+    done = subprocess.run(
+        [sys.executable, "-c", _FAILING], capture_output=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stderr) == (4, b"dedupindex: no good\n")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -88,29 +89,35 @@ def main(argv: Sequence[str] | None = None) -> int:
         status = group.main(argv, prog_name="dedupindex", standalone_mode=False)
     except DedupError as error:
         click.echo(f"dedupindex: {error}", err=True)
-        return error.exit_status
+        failed = error.exit_status
     except click.ClickException as error:
         error.show()
-        return error.exit_code
+        failed = error.exit_code
     except OSError as error:
         named = f"{error.filename}: " if error.filename else ""
         click.echo(f"dedupindex: {named}{error.strerror or error}", err=True)
-        return DedupError.exit_status
+        failed = DedupError.exit_status
     except (KeyboardInterrupt, click.Abort):
         click.echo("dedupindex: interrupted", err=True)
-        if argv is None:  # this process is the command's own
-            _leave_workers(130)
-        return 130
-    return status if isinstance(status, int) else 0
+        failed = 130
+    else:
+        return status if isinstance(status, int) else 0
+    if argv is None:  # this process is the command's own
+        _leave_workers(failed)
+    return failed
 
 
 def _leave_workers(status: int) -> None:
     """End here if processes are still at tasks of which nobody wants to know any more.
 
-    All that this one held is let go of by now, and they end with it; Python would wait for them.
+    All that this one held is let go of by now, and they end with it. Python would wait for them;
+    and where the thread of their pool closes its pipe meanwhile, Python 3.11 writes to that pipe
+    at exit and prints a traceback. That thread has not ended as long as either is possible.
     """
     multiprocessing = sys.modules.get("multiprocessing")
-    if multiprocessing is not None and multiprocessing.active_children():
+    others = [one for one in threading.enumerate() if one is not threading.main_thread()]
+    pools = any(not thread.daemon for thread in others)
+    if pools or (multiprocessing is not None and multiprocessing.active_children()):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
