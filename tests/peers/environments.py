@@ -33,6 +33,8 @@ DEADLINE = 180.0  # seconds after which a peer that does nothing has failed the 
 WARCPROX = ("warcprox==2.13.1", "httpx>=0.28", "setuptools<81")
 PYWB = ("pywb==2.10.0", "setuptools<81")
 JWARC = "org.netpreserve:jwarc:0.36.0"
+# What older source packages import of setuptools, and pip runs to name them, is gone since 72.
+BUILD = "setuptools<72\n"
 
 
 def environment(name: str, packages: tuple[str, ...]) -> Path:
@@ -57,23 +59,54 @@ def environment(name: str, packages: tuple[str, ...]) -> Path:
 
 def sdist(package: str, sha256: str) -> Path:
     """The unpacked source package ``name==version`` of PyPI; skips where that is not."""
+
+    def download(folder: Path) -> subprocess.CompletedProcess[str]:
+        limits = folder.with_suffix(".txt")
+        limits.write_text(BUILD)
+        words = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+        return subprocess.run(
+            [*words, "--no-binary", ":all:", "--dest", str(folder), package],
+            capture_output=True,
+            text=True,
+            env={
+                **os.environ,
+                "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+                "PIP_CONSTRAINT": str(limits),
+                "PIP_BUILD_CONSTRAINT": str(limits),  # as newer versions of pip call it
+            },
+        )
+
+    return _unpacked(package.replace("==", "-"), sha256, download)
+
+
+def npm(package: str, sha256: str) -> Path:
+    """The unpacked package ``name@version`` of npm; skips where that, or npm, is not."""
+
+    def download(folder: Path) -> subprocess.CompletedProcess[str]:
+        need("npm", found=shutil.which("npm") is not None)
+        words = ["npm", "pack", "--silent", package, "--pack-destination", str(folder)]
+        return subprocess.run(words, capture_output=True, text=True, cwd=folder)
+
+    return _unpacked(f"npm-{package}", sha256, download)
+
+
+def _unpacked(
+    name: str, sha256: str, download: Callable[[Path], subprocess.CompletedProcess[str]]
+) -> Path:
+    """What the one tar file that `download` puts into a folder has; kept under `name`."""
     PEERS.mkdir(exist_ok=True)
-    home = PEERS / package.replace("==", "-")
-    with open(PEERS / f".{home.name}.lock", "a") as lock:
+    home = PEERS / name
+    with open(PEERS / f".{name}.lock", "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not home.exists():
             with tempfile.TemporaryDirectory(dir=PEERS) as folder:
-                words = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-                done = subprocess.run(
-                    [*words, "--no-binary", ":all:", "--dest", folder, package],
-                    capture_output=True,
-                    text=True,
-                    env={**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
-                )
-                need(f"{package} (from PyPI: {done.stderr[-200:]})", found=not done.returncode)
-                (packed,) = Path(folder).iterdir()
-                assert hashlib.sha256(packed.read_bytes()).hexdigest() == sha256
-                with tarfile.open(packed) as archive:
+                packed = Path(folder, "packed")
+                packed.mkdir()
+                done = download(packed)
+                need(f"{name} ({done.stderr.strip()[-200:]})", found=not done.returncode)
+                (file,) = packed.iterdir()
+                assert hashlib.sha256(file.read_bytes()).hexdigest() == sha256
+                with tarfile.open(file) as archive:
                     archive.extractall(Path(folder, "unpacked"), filter="data")
                 Path(folder, "unpacked").rename(home)
     return home
