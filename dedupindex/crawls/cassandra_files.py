@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 
 from dedupindex.cache import MEGABYTE, Cache
+from dedupindex.errors import Damaged
 from dedupindex.index.cassandra_places import key_of, number_in, place_in, put_number, put_place
 from dedupindex.index.cassandra_schema import Statements
 from dedupindex.index.cassandra_state import About
@@ -34,7 +35,7 @@ class Files:
         return self._numbers.get(name) or self._numbers.keep(name, self._number_of(name))
 
     def name_of(self, number: int) -> str:
-        """The name of a container; raises `KeyError`."""
+        """The name of a container; raises `Damaged`."""
         name = self._names.get(number)
         return self._names.keep(number, self._name_of(number)) if name is None else name
 
@@ -59,5 +60,7 @@ class Files:
     def _name_of(self, number: int) -> str:
         found = self._session.execute(self._on.place, number)
         if not found:
-            raise KeyError(f"container number {number} has no name")
+            raise Damaged(
+                f"container number {number} has no name; bin/index --check says what is damaged"
+            )
         return place_in(number, found[0]).container

@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
+from dedupindex.crawls.captures import of_crawl
 from dedupindex.crawls.cassandra_files import Files
 from dedupindex.crawls.cassandra_registry import Overtaken, Registry
 from dedupindex.crawls.cassandra_state import CassandraReading, Ground
@@ -21,7 +22,9 @@ from dedupindex.errors import Damaged, DedupError, IndexUnavailable
 from dedupindex.index.address import Address
 from dedupindex.index.cassandra_schema import Statements, made
 from dedupindex.index.cassandra_state import About, is_marked, mark_of
+from dedupindex.index.cells import container_of
 from dedupindex.index.cql import connect
+from dedupindex.index.marks import REVISIT
 
 _TRIES = 20  # of a step that changes crawls, while others do
 _T = TypeVar("_T")
@@ -118,7 +121,10 @@ class CassandraStore(Store):
         with self.reading() as reading:
             for crawl in reading.crawls():
                 try:
-                    for _ in chain(reading.cells_of(crawl), *_counted(reading, crawl)):
+                    for found in of_crawl(reading, crawl):
+                        if found.entry[0] & 3 != REVISIT:
+                            reading.file_of(container_of(found.entry))
+                    for _ in chain(*_counted(reading, crawl)):
                         pass
                 except Damaged as error:
                     wrong.append(f"crawl {crawl.name}: {error}")

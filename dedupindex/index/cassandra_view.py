@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +16,7 @@ from types import TracebackType
 from dedupindex.cache import Cache
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
-from dedupindex.errors import IndexUnavailable, StrategyUnavailable
+from dedupindex.errors import Damaged, IndexUnavailable, StrategyUnavailable
 from dedupindex.index import byurl, cassandra_urls
 from dedupindex.index.cassandra_partitions import Cell, Partition, Partitions
 from dedupindex.index.cassandra_places import bytes_of, key_of, number_in, place_in
@@ -99,7 +100,8 @@ class CassandraView(Decoding):
         asked = ((self._on.place, (number,)) for number in unknown)
         for number, rows in zip(unknown, self._session.execute_many(asked), strict=True):
             if rows:
-                self._remember(number, rows[0])
+                with suppress(Damaged):  # which is told who asks for it
+                    self._remember(number, rows[0])
 
     def cell(self, key: bytes) -> bytes | None:
         """What is under a key; raises `Damaged`."""

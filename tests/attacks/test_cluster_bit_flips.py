@@ -108,9 +108,13 @@ def answers(index: Path) -> Answers:
             for asker in ("", "going"):
                 for number in range(1, 12):
                     name = f"lookup {number} of {asker!r}"
-                    query = Query(sha1(number), b"http://example.com/%d" % number)
+                    query = _query(number)
                     found |= _asked(name, partial(_found, engine, reading, asker, query))
     return found
+
+
+def _query(number: int) -> Query:
+    return Query(sha1(number), b"http://example.com/%d" % number)
 
 
 def _found(engine: CassandraEngine, reading: Any, asker: str, query: Query) -> Any:
@@ -219,6 +223,38 @@ def _judged(index: Path, before: Answers, table: str, wrong: list[str], said: st
     if not seen and table not in UNCHECKED:
         wrong.append(f"{said}: --check does not find it")
     return REFUSED if refused else "the same"
+
+
+def test_a_lost_name_of_a_container_is_found_and_refuses_no_other_lookup(index: Path) -> None:
+    before, keyspace = answers(index), Address.parse(_engine_of(index)).keyspace
+    remove = Statement(f"DELETE FROM {keyspace}.place WHERE number = ?", Use.WRITE)
+    with closing(make_store(index)) as store, closing(open_index(index)) as engine:
+        assert isinstance(store, CassandraStore) and isinstance(engine, CassandraEngine)
+        [number] = [
+            row[0]
+            for row in rows_of(store._session, keyspace, "place")
+            if bytes(row[1]).startswith(b"going.warc")
+        ]
+        store._session.execute(remove, number)
+        assert [told for told in read_back(index)[0] if "crawl going" in told]
+        now = answers(index)
+        changed = {name for name, answer in now.items() if answer != before[name]} - {"places"}
+        assert changed and {now[name] for name in changed} == {REFUSED}
+        assert all("going" in name for name in changed)
+
+
+def test_a_damaged_name_of_a_container_refuses_no_other_lookup_of_a_batch(index: Path) -> None:
+    keyspace = Address.parse(_engine_of(index)).keyspace
+    put = Statement(f"UPDATE {keyspace}.place SET container = ? WHERE number = ?", Use.WRITE)
+    with closing(make_store(index)) as store, closing(open_index(index)) as engine:
+        assert isinstance(store, CassandraStore) and isinstance(engine, CassandraEngine)
+        for number, name, _ in rows_of(store._session, keyspace, "place"):
+            if bytes(name).startswith(b"1.warc.gz"):
+                store._session.execute(put, bytes(name)[:-1], number)
+        with engine.view() as view:
+            view.ahead(map(sha1, NUMBERS))
+            told = [_asked("", partial(find, view, SETTINGS, _query(n)))[""] for n in NUMBERS]
+        assert [one == REFUSED for one in told] == [number % 3 == 1 for number in NUMBERS]
 
 
 def test_crawls_with_a_damaged_row_are_swept(index: Path) -> None:
