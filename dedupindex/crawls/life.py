@@ -65,10 +65,11 @@ def cancel(writing: Writing, name: str, exit: str = "", *, force: bool = False) 
 def _require_unused(writing: Writing, crawl: Crawl, force: bool) -> None:  # noqa: FBT001
     count = 0 if force or crawl.state is State.CANCELLED else statistics.others(writing, crawl)
     if count:
+        lookups = singular(f"{count} lookups")
         raise HasDependents(
-            f"captures of crawl {crawl.name} have answered {singular(f'{count} lookups')} of others, "
-            "who have probably stored revisits of them; without the crawl these revisits cannot "
-            "be replayed. Commit it, or send force=true in the body to take it back all the same"
+            f"captures of crawl {crawl.name} have answered {lookups} of others, who have "
+            "probably stored revisits of them; without the crawl these revisits cannot be "
+            "replayed. Commit it, or send force=true in the body to take it back all the same"
         )
 
 
