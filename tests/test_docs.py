@@ -25,6 +25,7 @@ _AWAIT = 'for _ in {1..900}; do curl -s "$server/healthz" && break; sleep 0.1; d
 
 ELSEWHERE = {  # of every command, of curl, of the crawlers that the docs set up
     "--help",
+    "--data-binary",
     "--data-urlencode",
     "--base",  # 32
     "--cdx-server",
