@@ -554,6 +554,19 @@ def test_remarks_take_no_place_of_findings_that_are_named() -> None:
     assert proof.findings == {"larger": 200, "not-rebuilt": 1}
 
 
+def test_captures_of_one_second_stay_where_the_original_must_be_of_another(tmp_path: Path) -> None:
+    """OutbackCDX keeps one row of a URL and second: that of the revisit would hide the original."""
+    at, old = {"Target_URI": HOST + b"1", "Date": DAY % 1}, tmp_path / "old"
+    later = {"Target_URI": HOST + b"1", "Date": DAY % 2}
+    records = [page(1), page(2, **at), page(3, **later), page(4, **later), page(5)]
+    write_warc(old / "a.warc.gz", records)
+    for words, revisits in (((), 4), (("--other-second",), 3)):
+        out = tmp_path / f"new-{revisits}"
+        told = json.loads(dedupindex("dedup", old, "--out", out, "--json", *words)[0])
+        assert (told["revisits"], told["verified"]["findings"]) == (revisits, {})
+    assert told["refused"] == {"same-moment": 1}
+
+
 def test_equal_captures_of_one_second_come_back(tmp_path: Path) -> None:
     """Their revisits name their own URL and second, where their original is."""
     old, new, at = tmp_path / "old", tmp_path / "new", {"Target_URI": HOST + b"1", "Date": DAY % 1}

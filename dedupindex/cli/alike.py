@@ -17,8 +17,12 @@ _SAME_TYPE = click.option(
     "--same-type", is_flag=True,
     help="Let no record be a revisit of one with another HTTP Content-Type.",
 )  # fmt: skip
+_OTHER_SECOND = click.option(
+    "--other-second", is_flag=True,
+    help="Let no record be a revisit of one with its own URL and second (for OutbackCDX).",
+)  # fmt: skip
 
 
 def alike_options(command: _Command) -> _Command:
-    """``--any-status`` and ``--same-type``: the fields of `resolve.alike.Alike`."""
-    return _ANY_STATUS(_SAME_TYPE(command))
+    """The options that are the fields of `resolve.alike.Alike`."""
+    return _ANY_STATUS(_SAME_TYPE(_OTHER_SECOND(command)))

@@ -71,6 +71,7 @@ def command(
     compare: str,
     any_status: bool,
     same_type: bool,
+    other_second: bool,
     jobs: int,
     verbose: bool,
     as_json: bool,
@@ -90,8 +91,8 @@ def command(
         raise click.UsageError("--restart goes with --in-place, and not with --dry-run")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave no file that is not whole
     chosen = Options(
-        out=out, compare=Compare.parse(compare), alike=Alike(any_status, same_type), dry=dry_run,
-        jobs=jobs or len(os.sched_getaffinity(0)), every_host=as_json, **options,
+        out=out, compare=Compare.parse(compare), alike=Alike(any_status, same_type, other_second),
+        dry=dry_run, jobs=jobs or len(os.sched_getaffinity(0)), every_host=as_json, **options,
     )  # fmt: skip
     with shown(verbose=verbose) as progress:
         report = dedup(list(sources), chosen, say, progress)

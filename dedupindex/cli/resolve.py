@@ -84,7 +84,7 @@ def command(
     """
     if as_json and text == Path("-"):
         raise click.UsageError("--json and --text - both write to stdout")
-    alike = Alike(options["any_status"], options["same_type"])
+    alike = Alike(options["any_status"], options["same_type"], options["other_second"])
     rule = Rule(_partition(options["partition"]), options["later"], alike)
     chosen = Options(
         rule,

@@ -71,6 +71,7 @@ class Options:
             "--compare": compare.get(self.compare.sample, f"sample {self.compare.sample}"),
             "--any-status": self.alike.any_status,
             "--same-type": self.alike.same_type,
+            "--other-second": self.alike.other_second,
             "--min-size": self.min_size,
             "--min-gain": self.min_gain,
         }

@@ -10,6 +10,7 @@ class Alike(NamedTuple):
 
     any_status: bool = False  # a page may be a revisit of the same one with another HTTP status
     same_type: bool = False  # but none of one with another HTTP Content-Type
+    other_second: bool = False  # and none of one with its own URL and second
 
     def columns(self) -> tuple[str, ...]:
         """The columns of a manifest in which two lines must be equal."""

@@ -91,7 +91,7 @@ def group(database: Database, rule: Rule) -> None:
     database.execute("DROP TABLE firsts")
     if rule.alike.same_type:
         _keep_types(database)
-    _keep_twins(database)
+    _keep_twins(database, rule.alike)
     _number_extensions(database)
 
 
@@ -174,14 +174,15 @@ def _find_ambiguous(database: Database, moments: str) -> None:
         WHERE digest <> other""")
 
 
-def _keep_twins(database: Database) -> None:
+def _keep_twins(database: Database, alike: Alike) -> None:
     """Decide what becomes of records that share their URL and second with others.
 
     Which of them replay tools show is told by what their index says of each, type before digest: a
     revisit would change places with the other. So a copy stays ('same-moment') if another record of
     its URL and second has another payload, status, coding or HTTP header, or is a revisit already,
     of which no header is known; the same record again is no other one. A "twin", whose original is
-    of its own urlkey and second, becomes a copy where all are equal and of one URL.
+    of its own urlkey and second, becomes a copy where all are equal and of one URL, unless the
+    original must be of another second.
     """
     chosen = "outcome IN ('copy', 'twin')"
     database.execute(f"""
@@ -203,6 +204,8 @@ def _keep_twins(database: Database) -> None:
                 SELECT moment, url FROM twins GROUP BY moment, url
                 HAVING min(record) <> max(record) AND min(shown) <> max(shown))
               USING (moment, url))""")
+        if alike.other_second:
+            database.execute("UPDATE outcomes SET outcome = 'same-moment' WHERE outcome = 'twin'")
         # OpenWayback finds the original of a revisit of its own URL among the captures before it,
         # which its CDX sorts by second, URL and media type.
         database.execute("""
