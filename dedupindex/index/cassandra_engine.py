@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dedupindex.cache import Cache
-from dedupindex.errors import BadInput, IndexUnavailable
+from dedupindex.errors import BadInput, Damaged, IndexUnavailable
 from dedupindex.index.address import Address
 from dedupindex.index.cassandra_check import counted, problems
 from dedupindex.index.cassandra_load import Loader, container_number, numbered_anew
@@ -236,7 +236,12 @@ class CassandraEngine:
         with self.view() as view:
             about = self._about()
             loading = about.get("loading") is not None
-            return problems(view, about.state(), str(self.address), loading=loading)
+            wrong = problems(view, about.state(), str(self.address), loading=loading)
+            try:
+                about.next_number()
+            except Damaged as error:
+                wrong.append(str(error))
+            return wrong
 
     def copy(self, target: Path) -> None:
         """A cluster is copied capture by capture, see `copying`; its own tools do it better."""

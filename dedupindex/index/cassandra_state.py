@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field
 from types import TracebackType
 from typing import Any
 
-from dedupindex.errors import IndexBusy, IndexUnavailable, SettingsConflict
+from dedupindex.errors import Damaged, IndexBusy, IndexUnavailable, SettingsConflict
 from dedupindex.index import identity as directory
 from dedupindex.index.address import Address
 from dedupindex.index.cassandra_schema import Statements, made
@@ -40,6 +40,10 @@ from dedupindex.index.identity import Identity, Settings
 
 LEASE = 60  # seconds that a loader which has died, on another machine, keeps others waiting
 _RENEWED = LEASE / 6
+_NUMBERS_LOST = (
+    "the index has lost its 'next_number', so containers cannot be numbered; build it again in "
+    "another keyspace"
+)
 _TRIES = 10  # of a transaction that meets others, or whose outcome nobody told
 
 
@@ -93,11 +97,22 @@ class About:
         return State(**(self.get("state") or {}))
 
     def next_number(self) -> int:
-        """The first container number that was given to nobody."""
-        return int(self.get("next_number") or 1)
+        """The first container number that was given to nobody; raises `Damaged`."""
+        number = self.get("next_number")
+        if number is None and self._lost_numbers():
+            raise Damaged(_NUMBERS_LOST)
+        return int(number or 1)
+
+    def _lost_numbers(self) -> bool:
+        """Whether containers have numbers, though no number is the next.
+
+        Counted from 1 again, numbers would get other names, and captures other containers.
+        """
+        numbered = any(page for page in self._session.scan(self._on.places))
+        return numbered and not self._session.execute(self._on.about_now, "next_number")
 
     def take_numbers(self, count: int) -> int:
-        """The first of `count` container numbers that nobody else gets.
+        """The first of `count` container numbers that nobody else gets; raises `Damaged`.
 
         Nobody is told twice of the same: at worst some numbers are never used.
         """
@@ -106,6 +121,8 @@ class About:
             with suppress(Unclear):
                 found = session.execute(on.about_now, "next_number")
                 if not found:
+                    if self._lost_numbers():
+                        raise Damaged(_NUMBERS_LOST)
                     session.execute(on.begin_about, "next_number", _sealed("next_number", 1))
                     continue
                 stored = found[0][0]

@@ -243,6 +243,22 @@ def test_a_lost_name_of_a_container_is_found_and_refuses_no_other_lookup(index: 
         assert all("going" in name for name in changed)
 
 
+def test_numbers_of_containers_are_never_counted_from_one_again(index: Path) -> None:
+    """As they were where the key of the row flipped that has the next one."""
+    before, keyspace = answers(index), Address.parse(_engine_of(index)).keyspace
+    remove = Statement(f"DELETE FROM {keyspace}.about WHERE name = 'next_number'", Use.WRITE)
+    with closing(make_store(index)) as store:
+        assert isinstance(store, CassandraStore)
+        store._session.execute(remove)
+    assert any("next_number" in problem for problem in read_back(index)[0])
+    more = rows(index.parent / "b.cdx", 7, 20)
+    more.write_text(more.read_text().replace(".warc.gz", ".arc.gz"))
+    with pytest.raises(Damaged, match="next_number"):
+        build(Build([str(more)], index, engine=_engine_of(index), add=True))
+    after = answers(index)
+    assert {name for name in after if after[name] != before[name]} == {"next number"}
+
+
 def test_a_damaged_name_of_a_container_refuses_no_other_lookup_of_a_batch(index: Path) -> None:
     keyspace = Address.parse(_engine_of(index)).keyspace
     put = Statement(f"UPDATE {keyspace}.place SET container = ? WHERE number = ?", Use.WRITE)
