@@ -17,7 +17,7 @@ from dedupindex.crawls.lmdb_state import LmdbWriting
 from dedupindex.crawls.lmdb_store import LmdbStore
 from dedupindex.crawls.store import Store
 from dedupindex.crawls.view import Both, Visible
-from dedupindex.errors import CrawlEnded, IndexUnavailable
+from dedupindex.errors import CrawlEnded, Damaged, IndexUnavailable
 from dedupindex.index import open_index
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
@@ -92,6 +92,17 @@ def test_crawls_with_a_damaged_cell_are_swept(store: Store) -> None:
     with store.reading() as reading:
         assert [reading.crawl(name).swept for name in "abc"] == [True, False, True]
     assert held(store) == 5 and store.check() == []
+
+
+def test_a_damaged_key_gives_no_number_of_a_crawl_twice(store: Store) -> None:
+    for name in "abc":
+        begin(store, name)
+    with store.writing() as writing:
+        stored = writing.txn.pop((3).to_bytes(4, "big"), db=writing.trees.crawls)
+        assert writing.txn.delete((2).to_bytes(4, "big"), db=writing.trees.crawls)
+        writing.txn.put((2).to_bytes(4, "big"), stored, db=writing.trees.crawls)
+    with pytest.raises(Damaged):
+        begin(store, "d")
 
 
 def test_swept_crawls_are_not_looked_for(index: Path, store: Store) -> None:

@@ -246,7 +246,10 @@ class LmdbWriting(LmdbReading, Writing):
 
     def new_number(self) -> int:
         with self.txn.cursor(db=self.trees.crawls) as cursor:
-            return int.from_bytes(cursor.key(), "big") + 1 if cursor.last() else 1
+            if not cursor.last():
+                return 1
+            unsealed(cursor.key(), cursor.value())  # else a number might be given twice
+            return int.from_bytes(cursor.key(), "big") + 1
 
     def put_crawl(self, crawl: Crawl) -> None:
         key = _number(crawl)
