@@ -19,6 +19,8 @@ from dedupindex.crawls.store import Store
 from dedupindex.crawls.view import Both, Visible
 from dedupindex.errors import CrawlEnded, Damaged, IndexUnavailable
 from dedupindex.index import open_index
+from dedupindex.purge.purge import purge
+from dedupindex.purge.target import Kind, Target
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.test_crawls import SETTINGS, begin, cancel, commit, found, put
@@ -76,17 +78,38 @@ def test_captures_are_sought_and_dropped_in_steps(
         assert not reading.crawl("b").swept
 
 
+def flip(store: Store, number: int) -> None:
+    """Turn a bit over of what the first crawl has of a capture."""
+    with store.writing() as writing:
+        assert isinstance(writing, LmdbWriting)
+        place = SETTINGS.keys().of(sha1(number), capture().url) + (1).to_bytes(4, "big")
+        stored = bytearray(writing.txn.get(place, db=writing.trees.captures))
+        stored[9] ^= 1
+        writing.txn.put(place, bytes(stored), db=writing.trees.captures)
+
+
+def test_a_committed_crawl_with_a_damaged_cell_can_be_taken_away(index: Path) -> None:
+    with closing(LmdbStore(index)) as store:
+        for name in "ab":
+            begin(store, name)
+            put(store, name, *(capture(number) for number in range(5)))
+            commit(store, name)
+        flip(store, 3)
+        with pytest.raises(Damaged):  # and so is every merge, also of the other one
+            upkeep.merge(index, store)
+    assert purge(index, Target(Kind.CRAWL, ("a",)), force=True).live == 5
+    with closing(LmdbStore(index)) as store:
+        outcome = upkeep.merge(index, store)
+        assert outcome is not None and outcome.added == 5 and store.check() == []
+
+
 def test_crawls_with_a_damaged_cell_are_swept(store: Store) -> None:
     for name in "abc":
         begin(store, name)
         put(store, name, *(capture(number) for number in range(5)))
     for name in "ac":
         cancel(store, name)
-    with store.writing() as writing:
-        place = SETTINGS.keys().of(sha1(3), capture(3).url) + (1).to_bytes(4, "big")
-        stored = bytearray(writing.txn.get(place, db=writing.trees.captures))
-        stored[9] ^= 1
-        writing.txn.put(place, bytes(stored), db=writing.trees.captures)
+    flip(store, 3)
     assert len(store.check()) == 1
     upkeep.sweep(store, 0.0, {})
     with store.reading() as reading:

@@ -10,7 +10,7 @@ from dedupindex.crawls import life, upkeep
 from dedupindex.crawls.captures import of_crawl, put_back
 from dedupindex.crawls.crawl import Crawl, State
 from dedupindex.crawls.store import Held, Reading, Store, Writing
-from dedupindex.errors import CrawlEnded, UnknownCrawl
+from dedupindex.errors import CrawlEnded, Damaged, UnknownCrawl
 from dedupindex.index.cells import ALSO, container_of, entries_of
 from dedupindex.index.identity import Settings
 from dedupindex.index.marks import NAMED, encode_gone
@@ -28,6 +28,23 @@ def counted(reading: Reading, what: Chosen, writer: RunWriter | None = None) -> 
     _note_crawls(reading, what)
     crawls = {crawl.number: crawl for crawl in reading.crawls()}
     waiting = {number for number, crawl in crawls.items() if _waits(crawl)}
+    try:
+        return _counted(reading, what, crawls, waiting, writer)
+    except Damaged:
+        if what.target.kind is not Kind.CRAWL:
+            raise
+    # A crawl that is damaged, and so never merged, can be taken away as a whole all the same.
+    meant = [crawls[number] for number in waiting if crawls[number].name in what.target.texts]
+    return sum(reading.counts(crawl)[0] for crawl in meant)
+
+
+def _counted(
+    reading: Reading,
+    what: Chosen,
+    crawls: dict[int, Crawl],
+    waiting: set[int],
+    writer: RunWriter | None,
+) -> int:
     count = 0
     for held in reading.cells():
         if held[1] in waiting:
