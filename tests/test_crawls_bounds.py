@@ -12,13 +12,14 @@ import pytest
 
 from dedupindex.cli import lookup as cli
 from dedupindex.crawls import captures, claims, lmdb_store, upkeep, view
-from dedupindex.crawls.crawl import Seen
+from dedupindex.crawls.crawl import Crawl, Seen
 from dedupindex.crawls.lmdb_state import LmdbWriting
 from dedupindex.crawls.lmdb_store import LmdbStore
 from dedupindex.crawls.store import Store
 from dedupindex.crawls.view import Both, Visible
 from dedupindex.errors import CrawlEnded, Damaged, IndexUnavailable
 from dedupindex.index import open_index
+from dedupindex.index.cells import sealed
 from dedupindex.purge.purge import purge
 from dedupindex.purge.target import Kind, Target
 from tests.captures import capture, sha1
@@ -115,6 +116,24 @@ def test_crawls_with_a_damaged_cell_are_swept(store: Store) -> None:
     with store.reading() as reading:
         assert [reading.crawl(name).swept for name in "abc"] == [True, False, True]
     assert held(store) == 5 and store.check() == []
+
+
+def test_what_stands_in_the_tree_of_another_is_damage(store: Store) -> None:
+    """As where a bit flips in the page that says where each tree begins."""
+    begin(store, "a")
+    with store.writing() as writing:
+        assert isinstance(writing, LmdbWriting)
+        key, trees, txn = (1).to_bytes(4, "big"), writing.trees, writing.txn
+        values = {tree: bytes(txn.get(key, db=tree)) for tree in (trees.crawls, trees.counts)}
+        txn.put(key, values[trees.counts], db=trees.crawls)
+        txn.put(key, values[trees.crawls], db=trees.counts)
+        long = b"x" * 9
+        txn.put(b"a", sealed(b"a", long), db=trees.numbers)
+    with store.reading() as reading:
+        for ask in (lambda: list(reading.crawls()), lambda: reading.counts(Crawl(1, "a", ""))):
+            with pytest.raises(Damaged):
+                ask()
+    assert len(store.check()) == 2
 
 
 def test_a_damaged_key_gives_no_number_of_a_crawl_twice(store: Store) -> None:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -33,6 +34,7 @@ from dedupindex.crawls.rows import FORMS, KIND, MOST
 from dedupindex.crawls.store import Held, Reading, Writing
 from dedupindex.errors import Damaged, UnknownCrawl
 from dedupindex.index import byurl
+from dedupindex.index.answer_bytes import BROKEN
 from dedupindex.index.cells import container_of, entries_of, is_sound, sealed, unsealed
 from dedupindex.index.identity import FORMAT
 from dedupindex.index.marks import REVISIT
@@ -115,7 +117,8 @@ class LmdbReading(Reading):
         value = self._get(_number(crawl), self.trees.counts)
         if value is None:  # it was set as the crawl began
             raise Damaged(f"the counts of crawl {crawl.name} are lost; restore crawls.mdb")
-        captures, size = _COUNTS.unpack(value)
+        with _as_damage():
+            captures, size = _COUNTS.unpack(value)
         return captures, size
 
     def file_of(self, number: int) -> str:
@@ -195,7 +198,8 @@ class LmdbReading(Reading):
 
     def statistic(self, key: bytes) -> Sequence[int] | None:
         value = self._get(key, self.trees.statistics)
-        return None if value is None else FORMS[key[KIND]].unpacked(value)
+        with _as_damage():
+            return None if value is None else FORMS[key[KIND]].unpacked(value)
 
     def statistics(
         self, prefix: bytes, start: bytes = b""
@@ -220,6 +224,8 @@ class LmdbReading(Reading):
                     self._check(name, key, unsealed(key, stored))
                 except Damaged as error:
                     yield f"{name}: {error}"
+                except (*BROKEN, OverflowError) as error:
+                    yield f"{name}: under {key.hex()} stands what is of another tree: {error!r}"
 
     def _check(self, name: str, key: bytes, value: bytes) -> None:
         """Raise `Damaged` if a sound value names what is not there."""
@@ -366,12 +372,24 @@ def put_format(txn: lmdb.Transaction, meta: Any) -> None:
 def _restored(value: bytes) -> Crawl:
     crawl = _crawls.get(value)
     if crawl is None:
-        crawl = _crawls.keep(value, Crawl.restored(json.loads(value)), 1000 + 5 * len(value))
+        with _as_damage():
+            restored = Crawl.restored(json.loads(value))
+        crawl = _crawls.keep(value, restored, 1000 + 5 * len(value))
     return crawl
 
 
+@contextmanager
+def _as_damage() -> Iterator[None]:
+    """What a tree holds that is another's, sound as it is: the page that names trees is damaged."""
+    try:
+        yield
+    except (*BROKEN, TypeError) as error:
+        raise Damaged("the file of crawls is damaged; restore it from a copy") from error
+
+
 def _claim(value: bytes) -> Claim:
-    crawl, until, token = _CLAIM.unpack(value)
+    with _as_damage():
+        crawl, until, token = _CLAIM.unpack(value)
     return Claim(crawl, until, token.hex())
 
 
