@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -47,6 +48,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("attacks")
     group.addoption("--effort", type=int, default=1, help="rounds of attack tests, times this")
     group.addoption("--seed", type=int, default=0, help="seed of attack tests")
+
+
+@pytest.fixture(autouse=True)
+def server_log() -> Iterator[None]:
+    """Put the server's logger back: ``serve`` in this process configures it."""
+    logger = logging.getLogger("dedupindex.server")
+    handlers, level, propagates = logger.handlers[:], logger.level, logger.propagate
+    yield
+    logger.handlers[:], logger.propagate = handlers, propagates
+    logger.setLevel(level)
 
 
 @pytest.fixture(scope="session")

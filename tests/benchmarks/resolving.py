@@ -65,7 +65,7 @@ def _lines(container: int, start: int, stop: int, count: int) -> str:
           unhex(sha256('b' || p)) AS strong, (500 + p % 90000)::BIGINT AS length,
           200::SMALLINT AS status, chr(10) AS coding, 'text/html' AS content_type,
           hash(i, 'moment') AS moment, '' AS stay,
-          '' AS unfit
+          '' AS unfit, unhex(left(sha256('c' || i), 32)) AS header
         FROM (SELECT i, if(hash(i, 'kind') % 10 < 3, hash(i) % {count // 10}, {count} + i) AS p
               FROM range({start}, {stop}) AS r(i)) ORDER BY "offset\""""
 
