@@ -254,8 +254,9 @@ class LmdbWriting(LmdbReading, Writing):
         with self.txn.cursor(db=self.trees.crawls) as cursor:
             if not cursor.last():
                 return 1
-            unsealed(cursor.key(), cursor.value())  # else a number might be given twice
-            return int.from_bytes(cursor.key(), "big") + 1
+            key = cast(bytes, cursor.key())
+            unsealed(key, cast(bytes, cursor.value()))  # else a number might be given twice
+            return int.from_bytes(key, "big") + 1
 
     def put_crawl(self, crawl: Crawl) -> None:
         key = _number(crawl)
