@@ -253,3 +253,22 @@ def test_a_flipped_bit_is_never_another_answer(
     print(engine, dict(sorted(tally.flips.items())))
     assert not tally.wrong, "\n".join(tally.wrong[:20])
     assert not tally.unseen, "\n".join(tally.unseen[:20])
+
+
+def test_check_finds_flips_on_the_way_to_a_key(tmp_path: Path, chance: Random, effort: int) -> None:
+    """Of pages that lead to others: who reads in order passes them without a look."""
+    index = made(tmp_path)
+    path = index / "data-1.mdb"
+    tally, held = Tally(), {text_of(one) for one in stored(index)}
+    data, size = path.read_bytes(), 4096
+    pages = [data[at : at + size] for at in range(0, len(data), size)]
+    branches = [n for n, page in enumerate(pages) if n > 1 and page[10] & 1]
+    with answering(index) as ask:
+        before = ask()["answers"]
+        for _ in range(15 * effort):
+            number = chance.choice(branches)
+            upper = int.from_bytes(pages[number][14:16], sys.byteorder)  # where its keys begin
+            bit = 8 * size * number + chance.randrange(8 * upper + 80, 8 * size)
+            attacked(path, bit, before, held, ask, tally)
+    print(dict(sorted(tally.flips.items())))
+    assert not tally.unseen, "\n".join(tally.unseen[:20])
