@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from dedupindex.build.stage import judge_of
 from dedupindex.capture import Capture, Covers, Evidence
+from dedupindex.cli import main
 from dedupindex.crawls.captures import add
 from dedupindex.crawls.crawl import Seen
 from dedupindex.crawls.life import begin, cancel, commit
@@ -24,6 +25,7 @@ from dedupindex.crawls.view import Both, Visible
 from dedupindex.digest import Digest
 from dedupindex.errors import StrategyUnavailable
 from dedupindex.index import byurl, open_index
+from dedupindex.index.cells import sealed
 from dedupindex.index.identity import Settings, read_identity
 from dedupindex.index.lmdb_trees import Trees
 from dedupindex.index.protocol import Container, View
@@ -157,6 +159,22 @@ def test_check_finds_what_is_not_listed(tmp_path: Path) -> None:
             trees.put(txn, "transaction", txn.id())
     with bench.open() as engine:
         assert [one for one in engine.check() if "not listed by its URL" in one]
+
+
+@pytest.mark.parametrize("key", [b"#\0\0\0\1", b"\2#", b"\0" + bytes(29)])
+def test_what_belongs_into_another_tree_is_damage(tmp_path: Path, key: bytes) -> None:
+    """As where a bit flipped in a page that leads to others: its values have right checksums."""
+    bench = bench_in(tmp_path)
+    bench.load([capture(1, A), capture(2, B)])
+    path = next(bench.index.glob("data-*.mdb"))
+    with lmdb.open(str(path), subdir=False, max_dbs=5) as env:
+        trees = Trees.open(env, create=False, by_url=True)
+        with env.begin(write=True) as txn:
+            txn.put(key, sealed(key, b"a.warc.gz"), db=trees.captures)
+            trees.put(txn, "transaction", txn.id())
+    with bench.open() as engine:
+        assert engine.check()
+    assert main(["impact", str(bench.index), "--crawl", "x"]) == 7
 
 
 @pytest.mark.parametrize(

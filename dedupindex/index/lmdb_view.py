@@ -20,6 +20,7 @@ from dedupindex.index.cells import (
     Keys,
     Place,
     canonical_prefix,
+    damaged,
     digest_of_key,
     digest_prefix,
     unsealed,
@@ -163,7 +164,11 @@ class LmdbView(Decoding):
         if prefix:
             yield from self._under(prefix)
             return
+        whole = self.keys.lengths()
         for key, stored in self.stored():
+            # A flipped bit may lead to a page of another tree, whose values have right checksums.
+            if not 0 < key[0] < len(whole) or len(key) != whole[key[0]]:
+                raise damaged(key)
             yield key, unsealed(key, stored)
 
     def stored(self) -> Iterator[tuple[bytes, bytes]]:
