@@ -179,8 +179,8 @@ def judged(name: str, before: Any, after: Any, held: set[str]) -> str:
     if after == before:
         return ""
     code = code_of(after)
-    if code == "unknown_crawl":
-        return MISSED
+    if code == "unknown_crawl" or (name == "impact" and code == "bad_input"):
+        return MISSED  # the name of a crawl or of a container is not found any more
     if code:
         return REFUSED if code in REFUSALS else f"error {code}"
     if name.startswith("POST /lookup") and "answers" in after[1]:
