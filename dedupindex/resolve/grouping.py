@@ -56,6 +56,7 @@ def group(database: Database, rule: Rule) -> None:
     or the reason why it stays. ``colliding`` has the labels of several payloads, and ``extensions``
     numbers these.
     """
+    twin = "same-moment" if rule.alike.other_second else "twin"
     of_any_type = ""
     if rule.alike.same_type:
         of_any_type = f"{_hash(rule.alike._replace(same_type=False))} AS wider, "
@@ -84,14 +85,14 @@ def group(database: Database, rule: Rule) -> None:
           WHEN stay <> '' THEN stay
           WHEN record = first_record THEN 'same-record'
           WHEN moment = first_moment AND key < first AND NOT {rule.later} THEN 'same-moment'
-          WHEN moment = first_moment THEN 'twin'
+          WHEN moment = first_moment THEN '{twin}'
           WHEN key < first AND NOT {rule.later} THEN 'earlier'
           ELSE 'copy' END AS outcome
         FROM equal JOIN firsts USING (class)""")
     database.execute("DROP TABLE firsts")
     if rule.alike.same_type:
         _keep_types(database)
-    _keep_twins(database, rule.alike)
+    _keep_twins(database)
     _number_extensions(database)
 
 
@@ -174,15 +175,14 @@ def _find_ambiguous(database: Database, moments: str) -> None:
         WHERE digest <> other""")
 
 
-def _keep_twins(database: Database, alike: Alike) -> None:
+def _keep_twins(database: Database) -> None:
     """Decide what becomes of records that share their URL and second with others.
 
     Which of them replay tools show is told by what their index says of each, type before digest: a
     revisit would change places with the other. So a copy stays ('same-moment') if another record of
     its URL and second has another payload, status, coding or HTTP header, or is a revisit already,
     of which no header is known; the same record again is no other one. A "twin", whose original is
-    of its own urlkey and second, becomes a copy where all are equal and of one URL, unless the
-    original must be of another second.
+    of its own urlkey and second, becomes a copy where all are equal and of one URL.
     """
     chosen = "outcome IN ('copy', 'twin')"
     database.execute(f"""
@@ -204,8 +204,6 @@ def _keep_twins(database: Database, alike: Alike) -> None:
                 SELECT moment, url FROM twins GROUP BY moment, url
                 HAVING min(record) <> max(record) AND min(shown) <> max(shown))
               USING (moment, url))""")
-        if alike.other_second:
-            database.execute("UPDATE outcomes SET outcome = 'same-moment' WHERE outcome = 'twin'")
         # OpenWayback finds the original of a revisit of its own URL among the captures before it,
         # which its CDX sorts by second, URL and media type.
         database.execute("""

@@ -163,6 +163,13 @@ def text_of(original: dict[str, Any]) -> str:
     return json.dumps({**original, "committed": True, "crawl": ""}, sort_keys=True)
 
 
+def cdx_of(original: str) -> tuple[str, str, str, str]:
+    """URL, date, offset and container of an original, as a CDX line has them."""
+    said = json.loads(original)
+    date = "".join(filter(str.isdigit, said["date"]))[:14]
+    return said["url"], date, str(said["offset"]), Path(said["container"] or "-").name
+
+
 def lost(before: Any, after: Any) -> bool:
     """Whether an answer tells of less: no number is greater, and no list longer."""
     if isinstance(before, dict) and isinstance(after, dict):
@@ -194,6 +201,10 @@ def judged(name: str, before: Any, after: Any, held: set[str]) -> str:
         if not after[1]["duplicate"] or held.issuperset(found):
             return MISSED
         return "another answer"
+    if name.startswith("GET /cdx") and {cdx_of(one) for one in held}.issuperset(
+        (line.split()[2], line.split()[1], *line.split()[-2:]) for line in after[1]
+    ):
+        return MISSED  # of two captures of a URL and digest, the other one is listed
     if name.startswith("GET /crawls") and lost(before[1], after[1]):
         return MISSED
     if name == "impact" or set(originals(after[1])) < set(originals(before[1])):
