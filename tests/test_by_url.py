@@ -18,6 +18,7 @@ from dedupindex.cli import main
 from dedupindex.crawls.captures import add
 from dedupindex.crawls.crawl import Seen
 from dedupindex.crawls.life import begin, cancel, commit
+from dedupindex.crawls.lmdb_state import LmdbWriting
 from dedupindex.crawls.lmdb_store import LmdbStore
 from dedupindex.crawls.store import FILE, Store
 from dedupindex.crawls.upkeep import merge, sweep
@@ -250,6 +251,21 @@ def listed(index: Path, store: Store, url: bytes, asker: str = "") -> list[Captu
 def report(store: Store, name: str, *captures: Capture) -> None:
     judge = judge_of(BY_URL)
     store.write(lambda writing: add(writing, writing.crawl(name), captures, BY_URL, judge))
+
+
+def test_check_finds_what_a_crawl_has_and_does_not_list(make_index: MakeIndex) -> None:
+    """As after a flipped bit: the list by URL has no checksums."""
+    index = make_index([], BY_URL)
+    with closing(LmdbStore(index)) as store:
+        with store.writing() as writing:
+            begin(writing, "own", seen=Seen.OWN, covers=Covers.STORED)
+        report(store, "own", capture(1, A), capture(2, B))
+        assert store.check() == []
+        with store.writing() as writing:
+            assert isinstance(writing, LmdbWriting)
+            with writing.txn.cursor(db=writing.trees.urls) as cursor:
+                assert cursor.first() and cursor.delete()
+        assert [one for one in store.check() if "not listed by its URL" in one]
 
 
 def test_crawls_list_what_their_askers_see(make_index: MakeIndex) -> None:

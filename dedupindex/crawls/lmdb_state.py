@@ -234,6 +234,10 @@ class LmdbReading(Reading):
             for entry in entries_of(value):
                 if entry[0] & 3 != REVISIT:
                     self.file_of(container_of(entry))
+            # The list by URL has no checksums: a bit that flips there only hides what it lists.
+            own = key[:-NUMBER]
+            if byurl.listed(value) and not byurl.holds(self.txn, self.trees.urls, own):
+                raise Damaged(f"the capture under {own.hex()} is not listed by its URL")
         elif name in ("counts", "statistics"):
             number = int.from_bytes(key[:NUMBER], "big")
         elif name == "numbers":
