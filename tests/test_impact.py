@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedupindex import sample
+from dedupindex import spot_check
 from dedupindex.build.stage import judge_of
 from dedupindex.capture import Capture, Evidence, Revisit
 from dedupindex.crawls import life, upkeep
@@ -284,7 +284,7 @@ def test_single_captures_are_looked_up_by_their_digests(
 ) -> None:
     looked_at = list[bytes]()
     # The sample that a purge ends with is of a bounded number of keys, from all over the index.
-    monkeypatch.setattr(sample, "of_purge", lambda *_: sample.Purge([], []))
+    monkeypatch.setattr(spot_check, "of_purge", lambda *_: spot_check.Purge([], []))
     for kind in (LmdbView, WhooshView):
         monkeypatch.setattr(kind, "cells", _noting(kind.cells, looked_at))
     before = sorted((index / "ledger").iterdir())

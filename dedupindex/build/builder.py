@@ -11,7 +11,7 @@ from pathlib import Path
 from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
-from dedupindex import sample
+from dedupindex import spot_check
 from dedupindex.browsertrix import is_address, shown
 from dedupindex.build.plan import Plan, make_plan
 from dedupindex.build.stage import Staged, Task, judge_of, run_task
@@ -103,7 +103,7 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
         on_progress(Seen("loading", 0, 0, sum(staged.tally.records for staged in done)))
         outcome, drawn = _load(job, plan, staging, done)
         staging.clear()
-        sample.confirm_recalled(job.index, drawn)
+        spot_check.confirm_recalled(job.index, drawn)
     tally = _account(done, outcome)
     tally.known, tally.purged = plan.known, plan.purged
     tally.seconds = time.monotonic() - start
@@ -282,12 +282,12 @@ def _stage_all(
         yield staged
 
 
-def _unconfirmed(job: Build, plan: Plan, engine: Engine) -> sample.Unconfirmed:
+def _unconfirmed(job: Build, plan: Plan, engine: Engine) -> spot_check.Unconfirmed:
     """What an earlier load has brought and nobody has confirmed, unless it goes now."""
     if not engine.identity.generation or plan.dropped:
-        return sample.NOTHING
+        return spot_check.NOTHING
     with engine.view() as view:
-        return sample.recalled(job.index, view)
+        return spot_check.recalled(job.index, view)
 
 
 def _repair(job: Build) -> str:
@@ -301,7 +301,7 @@ def _repair(job: Build) -> str:
 
 def _load(
     job: Build, plan: Plan, staging: Staging, done: list[Staged]
-) -> tuple[Outcome, sample.Unconfirmed]:
+) -> tuple[Outcome, spot_check.Unconfirmed]:
     containers = [container for staged in done for container in staged.containers]
     with closing(open_index(job.index, write=True)) as engine:
         engine.clear_leftovers()  # also of a load that was killed after its commit
@@ -317,8 +317,8 @@ def _load(
             ledger=staging.ledger(),
             own_digests=not job.settings.also_digest,
         )
-        drawn = sample.Unconfirmed(
-            sample.of_load(load, job.settings.keys()) + before.drawn[: sample.MOST],
+        drawn = spot_check.Unconfirmed(
+            spot_check.of_load(load, job.settings.keys()) + before.drawn[: spot_check.MOST],
             [(one.name, one.content_hash) for one in containers[:_NOTED]],
             _repair(job),
         )

@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from dedupindex import sample, tokens
+from dedupindex import spot_check, tokens
 from dedupindex.cli.common import check_no_address, print_json, say
 from dedupindex.cli.where import home_of, shown_index
 from dedupindex.crawls import upkeep as crawls
@@ -218,8 +218,8 @@ def copy(index: Path, to: str, engine: str, *, as_json: bool) -> int:
 def _copy_files(index: Path, target: Path) -> None:
     """Copy one consistent state, as the files that it has."""
     with closing(open_index(index)) as source, source.view() as view:
-        asked = sample.of_index(view)
-    before = sample.check_source(index, asked)
+        asked = spot_check.of_index(view)
+    before = spot_check.check_source(index, asked)
     store = open_store(index)
     if store is not None:  # first: what is merged meanwhile is then in both, and not in neither
         with closing(store):
@@ -230,7 +230,7 @@ def _copy_files(index: Path, target: Path) -> None:
     if (copied := open_store(target)) is not None:
         with closing(copied):
             crawls.note_merging(copied)
-    sample.confirm_copy(index, target, asked, before, _copy_again(index, str(target)))
+    spot_check.confirm_copy(index, target, asked, before, _copy_again(index, str(target)))
 
 
 def _copy_again(index: Path, to: str, engine: str = "") -> str:
@@ -307,7 +307,7 @@ def _copied_to_engine(
     index: Path, target: Path, engine: str, repair: str, *, again: bool
 ) -> tuple[Copied, int]:
     """What was copied, and how many captures of crawls were taken in."""
-    drawn: list[sample.Drawn] = []
+    drawn: list[spot_check.Drawn] = []
     writable = os.access(index, os.W_OK)  # else nothing is merged into it anyway
     # What crawls commit is in the index or with them: nothing may go from here to there meanwhile.
     with exclusive(index / "lock", f"the index at {index}") if writable else nullcontext():
@@ -318,12 +318,12 @@ def _copied_to_engine(
             keys = source.identity.settings.keys()
 
             def draw(load: Load) -> None:
-                drawn.extend(sample.of_load(load, keys))
+                drawn.extend(spot_check.of_load(load, keys))
 
             copied = compared_before(target) if again else None
             if copied is None:
                 copied = copy_to_engine(source, target, engine, draw, again=again)
-        sample.confirm(target, drawn, repair)
+        spot_check.confirm(target, drawn, repair)
         note_compared(target, copied)
         taken = _crawls_too(index, target, repair)
     tokens.copy(index, target)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from dedupindex import sample
+from dedupindex import spot_check
 from dedupindex.crawls import claims
 from dedupindex.crawls.captures import of_crawl
 from dedupindex.crawls.crawl import Crawl, State
@@ -57,18 +57,18 @@ def merge(index: Path, store: Store) -> Outcome | None:
             _note(store, ready, merging=True)
             outcome, drawn = _loaded(engine, store, ready, index / "merging")
         command = shlex.join(["bin/index", "--merge", str(index)])
-        sample.confirm(index, drawn, f"Its crawls still answer; this repairs it: {command}")
+        spot_check.confirm(index, drawn, f"Its crawls still answer; this repairs it: {command}")
         _note(store, ready, merging=False, merged=True)
     return outcome
 
 
 def _loaded(
     engine: Engine, store: Store, crawls: list[Crawl], directory: Path
-) -> tuple[Outcome, list[sample.Drawn]]:
+) -> tuple[Outcome, list[spot_check.Drawn]]:
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()
     load = staged(engine, store, crawls, directory)
-    drawn = sample.of_load(load, engine.identity.settings.keys())
+    drawn = spot_check.of_load(load, engine.identity.settings.keys())
     outcome = engine.load(load)
     shutil.rmtree(directory)
     return outcome, drawn
@@ -87,7 +87,7 @@ def take_over(store: Store, target: Path, repair: str) -> Outcome | None:
     with exclusive(target / "lock", f"the index at {target}"):
         with closing(open_index(target, write=True)) as engine:
             outcome, drawn = _loaded(engine, store, ready, target / "merging")
-        sample.confirm(target, drawn, repair)
+        spot_check.confirm(target, drawn, repair)
     return outcome
 
 

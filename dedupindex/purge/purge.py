@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from dedupindex import sample
+from dedupindex import spot_check
 from dedupindex.crawls import life, statistics
 from dedupindex.crawls.store import Store, Writing, open_store
 from dedupindex.errors import HasDependents, SettingsConflict, UnknownCrawl
@@ -119,7 +119,7 @@ def purge(index: Path, target: Target, *, force: bool, seen: Seen | None = None)
             finally:
                 with suppress(OSError):
                     shutil.rmtree(scratch)
-        sample.confirm_purge(
+        spot_check.confirm_purge(
             index,
             drawn,
             "Run the same bin/purge again; what should have stayed comes back with "
@@ -130,7 +130,7 @@ def purge(index: Path, target: Target, *, force: bool, seen: Seen | None = None)
 
 def _purged(
     index: Path, engine: Engine, target: Target, force: bool, scratch: Path, seen: Seen | None
-) -> tuple[Found, sample.Purge]:
+) -> tuple[Found, spot_check.Purge]:
     writer = RunWriter(scratch, "purged", run_bytes=_STAGED)
     with engine.view() as view:
         what = chosen(target, view, engine.identity.settings.keys())
@@ -148,7 +148,7 @@ def _purged(
         writer.flush()
         with engine.view() as view:
             unknown = _unread(store, view, what)
-            drawn = sample.of_purge(view, engine.identity.settings, writer.paths)
+            drawn = spot_check.of_purge(view, engine.identity.settings, writer.paths)
         drops = what.drops if whole.rewrites else None
         if writer.paths or marked or drops:
             engine.load(Load(writer.paths, (), marked, drops=drops, own_digests=True))

@@ -14,7 +14,7 @@ from random import Random
 
 import pytest
 
-from dedupindex import sample
+from dedupindex import spot_check
 from dedupindex.build.stage import judge_of
 from dedupindex.capture import Capture, Evidence
 from dedupindex.cli import main
@@ -139,14 +139,14 @@ def test_a_build_that_was_killed_before_it_looked_is_looked_at_by_the_next(
     with pytest.MonkeyPatch.context() as patch:
         losing(patch, engine)
         patch.setattr(
-            sample, "confirm", lambda *_: raise_(KeyboardInterrupt())
+            spot_check, "confirm", lambda *_: raise_(KeyboardInterrupt())
         )  # as if it was killed
         assert run("index", one, index, "--engine", engine)[0] == 130
     status, _, err = run("index", one, index, "--engine", engine)
     assert status == NotAnswered.exit_status
     assert run(*repair(err))[0] == 0
     assert run("index", one, index, "--engine", engine)[0] == 0
-    assert not (index / sample.UNCONFIRMED).exists()
+    assert not (index / spot_check.UNCONFIRMED).exists()
 
 
 @pytest.mark.parametrize("damage", [lambda raw: raw[:50], lambda raw: raw.replace(b"0", b"8", 1)])
@@ -155,9 +155,9 @@ def test_a_sample_that_is_damaged_is_said_to_be(
 ) -> None:
     index, one = tmp_path / "index", rows(tmp_path / "one.cdx", 0, 400)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sample, "confirm", lambda *_: raise_(KeyboardInterrupt()))
+        patch.setattr(spot_check, "confirm", lambda *_: raise_(KeyboardInterrupt()))
         assert run("index", one, index)[0] == 130
-    unconfirmed = index / sample.UNCONFIRMED
+    unconfirmed = index / spot_check.UNCONFIRMED
     unconfirmed.write_bytes(damage(unconfirmed.read_bytes()))
     status, _, err = run("index", one, index)
     assert status == Damaged.exit_status and f"{unconfirmed} is damaged" in err
@@ -170,11 +170,11 @@ def test_what_takes_the_place_of_a_file_is_looked_for_and_not_the_file(
 ) -> None:
     index, one = tmp_path / "index", warc(tmp_path / "one.warc", 0, 30)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sample, "confirm", lambda *_: raise_(KeyboardInterrupt()))
+        patch.setattr(spot_check, "confirm", lambda *_: raise_(KeyboardInterrupt()))
         assert run("index", one, index)[0] == 130
     warc(one, 30, 60)
     assert run("index", "--replace", one, index)[0] == 0
-    assert not (index / sample.UNCONFIRMED).exists()
+    assert not (index / spot_check.UNCONFIRMED).exists()
 
 
 def test_a_build_that_mixes_up_containers_fails(run: Run, tmp_path: Path) -> None:
@@ -312,10 +312,10 @@ def test_what_is_right_never_fails(
     for _ in range(20):
         items = [some(chance) for _ in range(chance.randint(1, 60))]
         load = Load(bench.stage(items), [(n, place) for place, n in bench.numbers.items()], [])
-        drawn = sample.of_load(load, bench.settings.keys())
+        drawn = spot_check.of_load(load, bench.settings.keys())
         with bench.open(write=True) as engine:
             engine.load(load)
-        sample.confirm(bench.index, drawn, "")
+        spot_check.confirm(bench.index, drawn, "")
 
 
 def some(chance: Random) -> Capture:
@@ -338,8 +338,8 @@ def test_a_sample_is_small_however_much_is_loaded(tmp_path: Path) -> None:
     ]
     load = Load(runs, [], [])
     assert len(load.runs) == 10
-    drawn = sample.of_load(load, bench.settings.keys())
-    assert 100 < len(drawn) <= sample.CHUNKS * sample.EACH
+    drawn = spot_check.of_load(load, bench.settings.keys())
+    assert 100 < len(drawn) <= spot_check.CHUNKS * spot_check.EACH
     assert min(one.key for one in drawn)[1] < 16 and max(one.key for one in drawn)[1] > 240
 
 
