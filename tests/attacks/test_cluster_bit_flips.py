@@ -37,7 +37,7 @@ from dedupindex.index.identity import Settings
 from dedupindex.lookup import Query, find
 from tests.captures import capture, sha1
 from tests.peers.cassandra import Keyspaces
-from tests.test_sample import rows
+from tests.test_spot_check import rows
 
 pytestmark = pytest.mark.peer
 SETTINGS = Settings()
