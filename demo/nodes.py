@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 from dedupindex.index.address import Address
-from dedupindex.index.cql import Statement, connect, patiently
+from dedupindex.index.engines.cassandra.cql import Statement, connect, patiently
 from demo.ports import free_port
 
 VERSION = "5.0.9"

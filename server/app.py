@@ -8,37 +8,37 @@ from time import perf_counter_ns
 from flask import Flask, Response, g, request
 from werkzeug.exceptions import HTTPException
 
+from dedupindex.build.judges import Judges
 from dedupindex.index.identity import FORMAT
 from dedupindex.urlkey import urlkey
 from server import metrics as counting
-from server.access import Access
-from server.answers import Lookups
-from server.bodies import Bodies
-from server.captures import Captures
-from server.cdx import Cdx
-from server.claiming import Claiming
+from server.api.bodies import Bodies
+from server.api.captures import Captures
+from server.api.cdx_server_api import Cdx
+from server.api.claims import Claiming
+from server.api.crawl_reports import Reporting
+from server.api.crawl_views import CrawlViews
+from server.api.dialect_views import DialectViews
+from server.api.doppelganger import Records
+from server.api.lookups import Lookups
+from server.api.purge_views import PurgeViews
+from server.api.report_views import ReportViews
+from server.api.writers import Writers
+from server.auth import Access
+from server.body_timeout import Patience
 from server.commands import Commands
 from server.config import Config
-from server.crawl_views import CrawlViews
-from server.dialect_views import DialectViews
 from server.failures import reply_to
-from server.hot import HotRoutes
-from server.judges import Judges
-from server.limits import Limits
-from server.live import LiveIndex
+from server.live_index import LiveIndex
 from server.metrics import Metrics
 from server.openapi import document
 from server.pages.blueprint import make_pages
-from server.patience import Patience
-from server.purging import PurgeViews
-from server.records import Records
-from server.replies import ERRORS, Headers, error_reply
-from server.report_views import ReportViews
-from server.reporting import Reporting
+from server.rate_limit import Limits
 from server.request_head import RequestHead
-from server.responses import json_of, response_of
+from server.responses import ERRORS, Headers, error_reply
+from server.responses_part import json_of, response_of
 from server.routes import COUNTED, ROUTES
-from server.writers import Writers
+from server.wsgi_fast_path import HotRoutes
 
 _PLACES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 

@@ -17,7 +17,7 @@ from threading import BoundedSemaphore
 from typing import IO, NamedTuple
 
 from dedupindex.errors import BadInput, Damaged, HasDependents, IndexUnavailable, NotAnswered
-from server.replies import RequestError
+from server.responses import RequestError
 
 LONGEST = 60  # seconds of one
 AT_ONCE = 2  # in one worker

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dedupindex.policy import NO_POLICY, Policy
+from dedupindex.lookup.policy import NO_POLICY, Policy
 from server.tls import Tls
 
 

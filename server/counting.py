@@ -8,10 +8,10 @@ from urllib.parse import parse_qs
 from dedupindex.capture import Capture, OfCrawl
 from dedupindex.crawls import counting
 from dedupindex.crawls.counting import Hit, Missed, Noted, Other, Outcome
-from dedupindex.crawls.crawl import LONGEST_NAME
-from dedupindex.crawls.rows import LONGEST
-from dedupindex.lookup import Answer, Query, Strategy
-from server.replies import RequestError
+from dedupindex.crawls.statistics_keys import LONGEST
+from dedupindex.lookup.conditions import LONGEST_NAME
+from dedupindex.lookup.decide import Answer, Query, Strategy
+from server.responses import RequestError
 
 _STRANGERS = ("unauthorized", "forbidden")  # whose requests are nobody's lookups
 

@@ -7,7 +7,7 @@ from typing import Any
 from dedupindex.errors import DedupError
 from server.logs import report
 from server.metrics import Metrics
-from server.replies import ERRORS, Reply, code_of, error_reply, failure
+from server.responses import ERRORS, Reply, code_of, error_reply, failure
 
 
 def reply_to(error: Exception, environ: dict[str, Any], metrics: Metrics) -> Reply:

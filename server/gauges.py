@@ -11,10 +11,10 @@ from prometheus_client.metrics_core import Metric
 
 from dedupindex.crawls import statistics
 from dedupindex.crawls.crawl import State
-from dedupindex.crawls.upkeep import waits
+from dedupindex.crawls.merge_crawls import waits
 from dedupindex.errors import DedupError
 from server.config import RECORDS_CRAWL
-from server.live import LiveIndex
+from server.live_index import LiveIndex
 
 READ = 200  # open crawls
 

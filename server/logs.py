@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
-from dedupindex.tables import printable
+from dedupindex.runtime.tables import printable
 
 LOGGER = logging.getLogger("dedupindex.server")
 _TRACE = 4000  # characters of a stack trace, its last

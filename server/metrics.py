@@ -24,11 +24,11 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import CollectorRegistry
 
 from dedupindex import __version__
-from dedupindex.asking import NAMES
 from dedupindex.errors import DedupError
+from dedupindex.lookup.params import NAMES
 from server.gauges import crawl_gauges
-from server.live import LiveIndex
-from server.replies import ERRORS
+from server.live_index import LiveIndex
+from server.responses import ERRORS
 from server.routes import HOT, ROUTES
 
 MATCHES = ("exact_url", "canonical_url", "digest", "none", "unknown_algorithm")

@@ -6,10 +6,10 @@ import re
 from typing import Any
 
 from dedupindex import __version__
-from dedupindex.asking import PARAMETERS
-from server import cdx_query, queries
-from server.limits import FREE
-from server.replies import ERRORS
+from dedupindex.lookup.params import PARAMETERS
+from server.api import cdx_query, queries
+from server.rate_limit import FREE
+from server.responses import ERRORS
 from server.routes import ROUTES, Route, schema
 from server.schemas import schemas
 

@@ -16,10 +16,10 @@ from collections.abc import Iterable
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 
-from dedupindex.tables import printable
+from dedupindex.runtime.tables import printable
 from server.logs import LOGGER
 from server.metrics import Metrics
-from server.replies import Reply, RequestError, failure
+from server.responses import Reply, RequestError, failure
 
 LOOPBACK = "localhost"
 ANY_NAME = "*"

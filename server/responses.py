@@ -1,21 +1,118 @@
-"""Answers as Flask sends them."""
+"""What goes back over HTTP: one shape for errors, one table of all their codes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from http import HTTPStatus
 from typing import Any
 
 import orjson
-from flask import Response
 
-from server.replies import Reply
+from dedupindex import errors
+from dedupindex.errors import Damaged, DedupError
+from server.config import RETRY_AFTER
+
+Headers = list[tuple[str, str]]
+
+JSON: Headers = [("Content-Type", "application/json")]
+LINES: Headers = [("Content-Type", "application/x-ndjson")]
+TEXT: Headers = [("Content-Type", "text/plain; charset=utf-8")]
 
 
-def response_of(reply: Reply) -> Response:
-    """An answer that was made without Flask."""
-    status, headers, body = reply
-    return Response(body, status=status, headers=headers)
+Reply = tuple[str, Headers, bytes | Iterator[bytes]]
+"""Status line, headers, and the body whole, or as it is made while it is sent."""
+
+OK = "200 OK"
 
 
-def json_of(content: dict[str, Any]) -> Response:
-    """A JSON object."""
-    return Response(orjson.dumps(content), content_type="application/json")
+class RequestError(DedupError):
+    """A request that is refused before any lookup is made."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = code
+
+
+ERRORS: dict[str, tuple[int, str]] = {
+    "bad_query": (400, "a parameter is unknown, given twice, missing or cannot be read"),
+    "bad_digest": (400, "the digest is no digest at all"),
+    "bad_request": (400, "the body or the head of the request is not what HTTP or its type says"),
+    "unauthorized": (401, "a token is needed, and none or an unknown one came"),
+    "forbidden": (403, "the token may not do this, or not to this crawl"),
+    "unknown_crawl": (404, "no crawl of this name was begun here"),
+    "not_found": (404, "there is no such path"),
+    "method_not_allowed": (405, "the path does not take this method; `Allow` says which"),
+    "crawl_ended": (409, "the crawl was committed or cancelled before"),
+    "has_dependents": (409, "revisits name what would be purged; `force` does it all the same"),
+    "crawl_exists": (409, "a crawl of this name was begun with other settings"),
+    "bad_capture": (400, "a reported capture lacks a field or has one that cannot be read"),
+    "strategy_unavailable": (409, "the index does not hold what the strategy needs"),
+    "length_required": (411, "the body came in chunks; send it with its Content-Length"),
+    "too_large": (
+        413,
+        "the body, a line of it, or the number of lookups or captures is over the limit",
+    ),
+    "uri_too_long": (414, "the query string is too long; POST the lookup"),
+    "unsupported_media_type": (415, "the body is neither JSON nor JSON lines"),
+    "body_timeout": (408, "the body came too slowly; the connection is closed"),
+    "wrong_host": (421, "`Host` names no name of this server; `--host-name` gives it one"),
+    "rate_limited": (
+        429,
+        "this client sends too many requests; `Retry-After` says how long to wait",
+    ),
+    "not_answered": (
+        500,
+        "captures were deleted, but a sample that is looked up afterwards still finds some, or "
+        "misses others; the message says what repairs it",
+    ),
+    "internal": (500, "a defect of the server; its log says more"),
+    "index_unavailable": (503, "there is no index, or it cannot be read now"),
+    "format_from_future": (503, "the index was written by a newer version"),
+    "format_from_past": (503, "the index was written by an older version, and must be built again"),
+    "damaged": (503, "what is stored for this question is damaged"),
+    "overloaded": (503, "too much of this is asked for at this moment, or by one batch"),
+}
+"""Code -> HTTP status and meaning; docs/http.md has the same table."""
+
+_FOR_500 = "internal"
+
+
+def code_of(error: DedupError) -> str:
+    """The code under which the API reports a failure."""
+    if isinstance(error, RequestError):
+        return error.reason
+    if error.code in ERRORS:
+        return error.code
+    if isinstance(error, errors.BadInput):
+        return "bad_query"
+    if isinstance(error, errors.IndexUnavailable):
+        return "index_unavailable"
+    return "damaged" if isinstance(error, Damaged) else _FOR_500
+
+
+def status_line(status: int) -> str:
+    """``"404 Not Found"``."""
+    return f"{status} {HTTPStatus(status).phrase}"
+
+
+def error_object(code: str, message: str, line: int = 0) -> dict[str, dict[str, Any]]:
+    """The shape of every error, also in the place of an answer; `line` is that of JSON lines."""
+    # Messages quote what was sent: bytes that are no text are shown escaped, and not all of it.
+    shown = message[:500].encode("utf-8", "backslashreplace").decode()
+    return {"error": {"code": code, "message": shown, **({"line": line} if line else {})}}
+
+
+def error_reply(code: str, message: str, headers: Headers | None = None) -> Reply:
+    """An error as an answer."""
+    status = ERRORS[code][0]
+    headers = [*JSON, *(headers or [])]
+    if status == HTTPStatus.UNAUTHORIZED:
+        headers.append(("WWW-Authenticate", "Bearer"))
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        headers.append(("Retry-After", str(RETRY_AFTER)))
+    return status_line(status), headers, orjson.dumps(error_object(code, message))
+
+
+def failure(error: DedupError) -> Reply:
+    """The answer to a request that ended with an error of ours."""
+    return error_reply(code_of(error), str(error))

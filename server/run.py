@@ -31,15 +31,15 @@ from granian.server.mp import MPServer, WorkerProcess
 from dedupindex.errors import BadInput
 from dedupindex.index import open_index
 from dedupindex.index.address import ENVIRONMENT
-from dedupindex.index.protocol import Counts
-from server import doors, logs, shortcut
+from dedupindex.index.engine import Counts
+from server import listeners, logs, shortcut
 from server.app import create_app
+from server.background_merge import Upkeep
 from server.config import DRAIN, HEADER_TIMEOUT, THREADS, Config
-from server.hot import AccessLog, HotRoutes
-from server.live import LiveIndex
+from server.live_index import LiveIndex
 from server.metrics import Metrics, block_size
 from server.notify import notify
-from server.upkeep import Upkeep
+from server.wsgi_fast_path import AccessLog, HotRoutes
 
 _PARENT_EVERY = 1.0  # seconds between two looks at whether the main process is still there
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", *ENVIRONMENT)
@@ -62,7 +62,7 @@ def serve(config: Config, ready: Callable[[Started], None]) -> None:
     logs.configure(config.log_format)
     with closing(open_index(config.index)) as engine, engine.view() as view:
         counts = view.counts()
-    sockets = doors.listen(config.host, config.port, config.workers)
+    sockets = listeners.listen(config.host, config.port, config.workers)
     port = sockets[0].getsockname()[1]
     host = f"[{config.host}]" if ":" in config.host else config.host
     scheme = "https" if config.tls else "http"
@@ -88,7 +88,7 @@ class _Server(MPServer):
             interface=Interfaces.WSGI,
             workers=config.workers,
             blocking_threads=THREADS,
-            backlog=doors.BACKLOG,
+            backlog=listeners.BACKLOG,
             backpressure=config.max_connections,
             http=HTTPModes.http1,  # our limits of connections and times are of HTTP/1
             http1_settings=HTTP1Settings(
@@ -112,7 +112,7 @@ class _Server(MPServer):
 
     def _spawn_worker(self, idx: int, target: Any, callback_loader: Any) -> WorkerProcess:  # type: ignore[override]
         holder: Any = SocketHolder
-        self._shd = holder(self._sockets[idx].fileno(), False, doors.BACKLOG)
+        self._shd = holder(self._sockets[idx].fileno(), False, listeners.BACKLOG)
         return super()._spawn_worker(idx, target, partial(callback_loader, idx))
 
     def _spawn_workers(self, spawn_target: Any, target_loader: Any) -> None:
@@ -149,7 +149,7 @@ class _Server(MPServer):
     def _stop_workers(self) -> None:
         notify("STOPPING=1")
         self._say_last()
-        doors.shut(self._sockets)
+        listeners.shut(self._sockets)
         time.sleep(DRAIN)
         super()._stop_workers()  # type: ignore[no-untyped-call]
         for listener in self._sockets:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from dedupindex.asking import PARAMETERS
 from dedupindex.capture import Covers
 from dedupindex.crawls.claims import LONGEST
 from dedupindex.crawls.crawl import Seen, State
-from dedupindex.crawls.reported import COVERS, NUMBERS, TEXTS
-from dedupindex.crawls.rows import Row
+from dedupindex.crawls.parse_report import COVERS, NUMBERS, TEXTS
 from dedupindex.crawls.statistics import BY
+from dedupindex.crawls.statistics_keys import Row
 from dedupindex.crawls.told import NAMES
 from dedupindex.digest import CUT_DIGEST
-from dedupindex.policy import MOST
-from server.replies import ERRORS
+from dedupindex.lookup.params import PARAMETERS
+from dedupindex.lookup.policy import MOST
+from server.responses import ERRORS
 from server.routes import schema
 
 _TEXT = {"type": "string"}

@@ -12,8 +12,8 @@ from typing import Any
 
 from granian.server import mp
 
-from server.hot import HotRoutes
-from server.replies import OK
+from server.responses import OK
+from server.wsgi_fast_path import HotRoutes
 
 _NAME = "_wsgi_call_wrap"  # what makes a handler of a WSGI application, in Granian 2.6 to 2.8
 _Handler = Callable[[Any, dict[str, Any]], int]

@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, settings
 
 from dedupindex.capture import Capture
 from dedupindex.index import open_index
-from dedupindex.index.cells import Place, encode
+from dedupindex.index.engine import Load
+from dedupindex.index.format.cells import Place, encode
 from dedupindex.index.identity import Identity, Settings
-from dedupindex.index.protocol import Load
-from dedupindex.index.runs import RunWriter
+from dedupindex.index.load.runs import RunWriter
 
 if TYPE_CHECKING:
     from tests.peers.cassandra import Keyspaces, Ring
@@ -115,7 +115,7 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         yield "lmdb"
         return
     keyspaces: Keyspaces = request.getfixturevalue("keyspaces")
-    monkeypatch.setattr("dedupindex.crawls.cassandra_registry.AGE", 0.0)
+    monkeypatch.setattr("dedupindex.crawls.stores.cassandra_crawl_registry.AGE", 0.0)
     with keyspaces.some() as address:
         yield address()
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from dedupindex.cover import result
 from dedupindex.cover.document import shingles, terms
+from dedupindex.cover.find_cover import Options, Report, run
 from dedupindex.cover.relation import Relation, parse
-from dedupindex.cover.run import Options, Report, run
-from dedupindex.database import Database
 from dedupindex.expression.evaluate import holds, hostname
 from dedupindex.expression.tree import Attribute, Leaf, Value
+from dedupindex.runtime.duckdb import Database
 from dedupindex.timestamps import date_of_digits, seconds
 
 Found = Mapping[str, Any]

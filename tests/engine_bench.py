@@ -14,11 +14,11 @@ from dedupindex.capture import Capture, Evidence
 from dedupindex.digest import Digest
 from dedupindex.index import open_index
 from dedupindex.index.address import is_cluster
-from dedupindex.index.cells import NOWHERE, Place, encode, encode_revisit
+from dedupindex.index.engine import Container, Counts, Engine, Load, View
+from dedupindex.index.format.cells import NOWHERE, Place, encode, encode_revisit
 from dedupindex.index.identity import Identity, Settings
-from dedupindex.index.protocol import Container, Counts, Engine, Load, View
-from dedupindex.index.runs import RunWriter
-from dedupindex.index.settle import Outcome
+from dedupindex.index.load.merge_rule import Outcome
+from dedupindex.index.load.runs import RunWriter
 
 Held = list[tuple[Digest, Capture]]
 

@@ -10,10 +10,8 @@ from pathlib import Path
 import duckdb
 from blake3 import blake3
 
-from dedupindex.database import write_parquet
-from dedupindex.manifest.line import Container, Line
-from dedupindex.manifest.spool import Spool, nothing
-from dedupindex.manifest.store import (
+from dedupindex.post_crawl.manifest.lines import Container, Line
+from dedupindex.post_crawl.manifest.parquet import (
     CONTAINERS,
     FILE,
     FORMAT,
@@ -22,6 +20,8 @@ from dedupindex.manifest.store import (
     lines_file,
     references_file,
 )
+from dedupindex.post_crawl.manifest.spool import Spool, nothing
+from dedupindex.runtime.duckdb import write_parquet
 
 SIZE = 1 << 20  # bytes of a made-up container
 

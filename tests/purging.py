@@ -8,11 +8,11 @@ from pathlib import Path
 
 from dedupindex.capture import Capture, Evidence, RefersTo, Revisit
 from dedupindex.index import open_index
-from dedupindex.index.cells import Place, encode, encode_revisit
+from dedupindex.index.engine import Container, Load
+from dedupindex.index.format.cells import Place, encode, encode_revisit
+from dedupindex.index.format.ledger import dependent
 from dedupindex.index.identity import Identity, Settings
-from dedupindex.index.ledger import dependent
-from dedupindex.index.protocol import Container, Load
-from dedupindex.index.runs import RunWriter
+from dedupindex.index.load.runs import RunWriter
 
 READ, UNREAD = 0, -1  # the offset of a mark says which it is
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dedupindex.capture import Capture, Problem, Refusal
-from dedupindex.manifest.judge import Options
-from dedupindex.manifest.line import Line
-from dedupindex.manifest.scan import Scan
+from dedupindex.post_crawl.manifest.lines import Line
+from dedupindex.post_crawl.manifest.record_lines import Options
+from dedupindex.post_crawl.manifest.scan_file import Scan
 from dedupindex.sources.warc import WarcSource
-from dedupindex.verify.bytes import opened
-from dedupindex.verify.container import AnyRecord, Container
-from dedupindex.verify.finding import DAMAGE, REMARK, Broken, Finding
-from dedupindex.verify.records import Record
+from dedupindex.verify.file_bytes import opened
+from dedupindex.verify.issues import DAMAGE, REMARK, Broken, Finding
+from dedupindex.verify.parse_records import Record
+from dedupindex.verify.walk_file import AnyRecord, Container
 
 _SHARED = "share one gzip member"
 _ODD = ("its version line", "its header has bare")  # not to the letter, but for what is no field

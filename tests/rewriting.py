@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-from dedupindex.manifest.line import Container, Line
-from dedupindex.resolve.alike import Alike
-from dedupindex.resolve.plan import Planned, Totals
-from dedupindex.rewrite.container import Job, Outcome
-from dedupindex.rewrite.disk import content_hash
-from dedupindex.rewrite.run import rewrite
+from dedupindex.post_crawl.manifest.lines import Container, Line
+from dedupindex.post_crawl.plan.alike import Alike
+from dedupindex.post_crawl.plan.plan_file import Planned, Totals
+from dedupindex.post_crawl.rewrite.rewrite_all import rewrite
+from dedupindex.post_crawl.rewrite.rewrite_file import Job, Outcome
+from dedupindex.runtime.atomic_replace import content_hash
 from dedupindex.warc import http
 from dedupindex.warc.reader import read
 from dedupindex.warc.record import Record

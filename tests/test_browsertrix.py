@@ -14,10 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedupindex.browsertrix import Entry, file_name, is_address, shown
 from dedupindex.capture import Capture, Covers, Evidence
 from dedupindex.digest import Digest, Spelling
-from dedupindex.export.browsertrix import (
+from dedupindex.export.browsertrix_redis import (
     NO_PLACE,
     Choice,
     Exported,
@@ -27,7 +26,8 @@ from dedupindex.export.browsertrix import (
     listed,
     originals,
 )
-from dedupindex.index.protocol import Container
+from dedupindex.index.engine import Container
+from dedupindex.sources.browsertrix_part import Entry, file_name, is_address, shown
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.test_cli import ROOT, dedupindex

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from dedupindex.build.builder import Build, Built, build
+from dedupindex.build.pipeline import Build, Built, build
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest, Spelling
 from dedupindex.errors import ContainerChanged, IndexBusy, IndexExists, SettingsConflict
-from dedupindex.files import exclusive
 from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
+from dedupindex.runtime.files import exclusive
 from tests.captures import sha1
 
 EVERYTHING = Settings(mime=".*", whitelist=True)
@@ -252,7 +252,7 @@ def test_killed_at_the_worst_steps(
         "f(self, index))[1]",
         "loaded": "import dedupindex.index.identity as m; f = m.Identity.write; "
         "m.Identity.write = lambda self, index: (f(self, index), self.generation and die())[0]",
-        "commit": "import dedupindex.index.staging as m; "
+        "commit": "import dedupindex.index.load.staging as m; "
         "m.Staging.finish.__globals__['done'] = 1; f = m.Staging.clear; "
         "m.Staging.clear = lambda self: die() if self.done else f(self)",
     }
@@ -277,22 +277,22 @@ def test_killed_at_the_worst_steps(
 
 
 def test_resume_does_not_read_again_what_was_done(crawls: Path, tmp_path: Path) -> None:
-    from dedupindex.build import builder
+    from dedupindex.build import pipeline
 
     index = tmp_path / "index"
     seen: list[str] = []
 
-    def failing(job: builder.Build, *rest: object) -> None:
+    def failing(job: pipeline.Build, *rest: object) -> None:
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(builder, "_load", failing)
+        patch.setattr(pipeline, "_load", failing)
         with pytest.raises(KeyboardInterrupt):
             run(index, crawls)
     with pytest.MonkeyPatch.context() as patch:
-        real = builder.run_task
+        real = pipeline.run_task
         patch.setattr(
-            builder, "run_task", lambda task, on: (seen.append(str(task)), real(task, on))[1]
+            pipeline, "run_task", lambda task, on: (seen.append(str(task)), real(task, on))[1]
         )
         built = run(index, crawls, resume=True)
     assert seen == []
@@ -367,13 +367,13 @@ def test_what_a_replaced_container_had_beaten_comes_back(tmp_path: Path) -> None
 
 def interrupted(index: Path, *sources: Path, **fields: object) -> None:
     """A build that has read everything and loaded nothing."""
-    from dedupindex.build import builder
+    from dedupindex.build import pipeline
 
     def failing(*rest: object) -> None:
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(builder, "_load", failing)
+        patch.setattr(pipeline, "_load", failing)
         with pytest.raises(KeyboardInterrupt):
             run(index, *sources, **fields)
 

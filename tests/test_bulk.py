@@ -11,21 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedupindex.admission import make_judge, reasons
 from dedupindex.build import stage
-from dedupindex.build.builder import Build, Built, build
+from dedupindex.build.admission import make_judge, reasons
+from dedupindex.build.encode_rows import stage_rows
+from dedupindex.build.pipeline import Build, Built, build
 from dedupindex.capture import Item, Refusal, Rows
 from dedupindex.digest import CANONICAL, EMPTY, Spelling
 from dedupindex.index import open_index
-from dedupindex.index.bulk import stage_rows
-from dedupindex.index.cells import Keys, decode, encode, entries_of
+from dedupindex.index.format.cells import Keys, decode, encode, entries_of
+from dedupindex.index.format.tombstones import REVISIT
 from dedupindex.index.identity import Settings
-from dedupindex.index.marks import REVISIT
 from dedupindex.sources import SourceOptions
 from dedupindex.sources.cdx import CdxSource
-from dedupindex.sources.cdxlayout import Layout
-from dedupindex.sources.opening import open_source
-from dedupindex.sources.protocol import Source
+from dedupindex.sources.cdx_columns import Layout
+from dedupindex.sources.open_source import open_source
+from dedupindex.sources.source import Source
 from tests.test_never_originals import REFUSED
 from tests.test_never_originals import row as row_of_refused
 

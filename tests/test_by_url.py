@@ -15,21 +15,22 @@ from hypothesis import strategies as st
 from dedupindex.build.stage import judge_of
 from dedupindex.capture import Capture, Covers, Evidence
 from dedupindex.cli import main
-from dedupindex.crawls.captures import add
+from dedupindex.crawls.combined_view import Both, Visible
 from dedupindex.crawls.crawl import Seen
-from dedupindex.crawls.life import begin, cancel, commit
-from dedupindex.crawls.lmdb_state import LmdbWriting
-from dedupindex.crawls.lmdb_store import LmdbStore
+from dedupindex.crawls.crawl_captures import add
+from dedupindex.crawls.lifecycle import begin, cancel, commit
+from dedupindex.crawls.merge_crawls import merge, sweep
 from dedupindex.crawls.store import FILE, Store
-from dedupindex.crawls.upkeep import merge, sweep
-from dedupindex.crawls.view import Both, Visible
+from dedupindex.crawls.stores.lmdb_crawl_state import LmdbWriting
+from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
 from dedupindex.digest import Digest
 from dedupindex.errors import StrategyUnavailable
-from dedupindex.index import byurl, open_index
-from dedupindex.index.cells import sealed
+from dedupindex.index import open_index
+from dedupindex.index.engine import Container, View
+from dedupindex.index.engines.lmdb.lmdb_trees import Trees
+from dedupindex.index.format import url_index
+from dedupindex.index.format.cells import sealed
 from dedupindex.index.identity import Settings, read_identity
-from dedupindex.index.lmdb_trees import Trees
-from dedupindex.index.protocol import Container, View
 from dedupindex.urlkey import urlkey
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
@@ -103,7 +104,7 @@ def test_lists_are_right_after_any_loads(
             engine.copy(target)
         with closing(open_index(target)) as engine, engine.view() as view:
             agrees(view, canonical)
-        assert not (bench.index / byurl.SCRATCH).exists()
+        assert not (bench.index / url_index.SCRATCH).exists()
 
 
 def test_small_loads_list_too(tmp_path: Path) -> None:
@@ -222,7 +223,7 @@ def test_no_question_looks_at_more_than_so_many(
     bench = bench_in(tmp_path)
     held = [capture(number, A, 1 + number % 28) for number in range(1, 30)]
     bench.load([*held, *(capture(number, B) for number in range(1, 30))])
-    monkeypatch.setattr(byurl, "LOOKED_AT", 10)
+    monkeypatch.setattr(url_index, "LOOKED_AT", 10)
     with bench.view() as view:
         found = list(view.at_url(A))
         assert len(set(found)) == len(found) == 10 and set(found) <= set(held)

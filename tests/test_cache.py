@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from dedupindex import policy, timestamps
+from dedupindex import timestamps
 from dedupindex.cache import LONGEST, SLOT, Cache, size_of
 from dedupindex.crawls import counting as module
 from dedupindex.crawls.counting import Counting, Hit
 from dedupindex.errors import BadDate, BadQuery
+from dedupindex.lookup import policy
+from server.api.cdx_query import MOST_FIELDS, cdx_query_of
 from server.app import create_app
-from server.cdx_query import MOST_FIELDS, cdx_query_of
 from server.config import Config
-from server.live import LiveIndex
+from server.live_index import LiveIndex
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 
@@ -56,8 +57,8 @@ def test_what_lives_in_a_worker_uses_it() -> None:
     """`functools` counts entries, not bytes, and keeps them however long they are."""
     counted = re.compile(r"lru_cache|functools import.*\bcache\b|fnmatch import.*fnmatchcase")
     may = {
-        "dedupindex/tokens.py",  # patterns of whoever runs the server
-        "dedupindex/index/copying.py",  # numbers to hashes, while an index is copied
+        "dedupindex/index/tokens.py",  # patterns of whoever runs the server
+        "dedupindex/build/copy_index.py",  # numbers to hashes, while an index is copied
     }
     found = {
         str(path.relative_to(ROOT))

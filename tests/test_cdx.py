@@ -21,12 +21,12 @@ from dedupindex.capture import Capture, Covers, Evidence
 from dedupindex.digest import EMPTY, Digest, Spelling
 from dedupindex.errors import BadQuery
 from dedupindex.index.identity import Settings
-from dedupindex.patterns import Bounded
+from dedupindex.runtime.safe_regex import Bounded
 from dedupindex.timestamps import digits_of_date
 from dedupindex.urlkey import urlkey
-from server.cdx import PATHS
-from server.cdx_filters import FIELDS, FILTERS, Sieve, filter_of
-from server.cdx_query import IGNORED, PARAMETERS
+from server.api.cdx_filters import FIELDS, FILTERS, Sieve, filter_of
+from server.api.cdx_query import IGNORED, PARAMETERS
+from server.api.cdx_server_api import PATHS
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.test_crawl_api import begin, error, report, served

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dedupindex.capture import Capture, Covers, Evidence
 from dedupindex.digest import CANONICAL, SIZES, Digest, Spelling
-from dedupindex.index.cells import (
+from dedupindex.index.format.cells import (
     ALGORITHMS,
     Keys,
     Place,

@@ -18,12 +18,12 @@ from pathlib import Path
 import click
 import pytest
 
-from dedupindex.build.builder import Seen
+from dedupindex.build.pipeline import Seen
 from dedupindex.cli import COMMANDS, group, main
 from dedupindex.cli import ONCE as DONE_ONCE
 from dedupindex.cli.common import settings_of
 from dedupindex.index import ENGINES, open_index
-from dedupindex.report import COLUMNS, Filter, Report
+from dedupindex.lookup.savings import COLUMNS, Filter, Report
 from dedupindex.sources import SourceOptions, open_source
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
@@ -591,7 +591,7 @@ def test_what_lookups_need_is_imported_before_they_are_timed(make_index: MakeInd
             ("pathlib", "Path"),
             ("server.app", "create_app"),
             ("server.config", "Config"),
-            ("server.live", "LiveIndex"),
+            ("server.live_index", "LiveIndex"),
         )
     )
     program = f"import sys\n{imports}\nassert 'surt' not in sys.modules\n{made}\n"

@@ -18,7 +18,6 @@ import anyio
 import httpx
 import pytest
 
-from dedupindex import tokens
 from dedupindex.client import (
     SPELLED_OTHERWISE,
     AsyncClient,
@@ -34,11 +33,12 @@ from dedupindex.client.breaker import Breaker
 from dedupindex.client.keeping import Keeping
 from dedupindex.digest import Spelling
 from dedupindex.errors import CrawlEnded, DedupError, IndexUnavailable, UnknownCrawl
+from dedupindex.index import tokens
 from dedupindex.index.identity import Settings
-from dedupindex.tokens import Role
+from dedupindex.index.tokens import Role
 from server.app import create_app
 from server.config import Config
-from server.live import LiveIndex
+from server.live_index import LiveIndex
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.test_server_live import DEADLINE, serving

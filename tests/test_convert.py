@@ -18,14 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from warcio.archiveiterator import ArchiveIterator
 
-from dedupindex.convert.back import rebuild
-from dedupindex.convert.layout import End
-from dedupindex.convert.run import Outcome, bring_back
-from dedupindex.convert.writing import Task, convert
 from dedupindex.errors import DedupError
-from dedupindex.rewrite import parts
+from dedupindex.post_crawl.convert.arc_layout import End
+from dedupindex.post_crawl.convert.arc_to_warc import Task, convert
+from dedupindex.post_crawl.convert.convert_files import Outcome, bring_back
+from dedupindex.post_crawl.convert.warc_to_arc import rebuild
+from dedupindex.post_crawl.rewrite import part_files as parts
 from dedupindex.verify.collection import Collection
-from dedupindex.verify.finding import REASONS, REMARK
+from dedupindex.verify.issues import REASONS, REMARK
 from tests.test_cli import dedupindex
 from tests.test_warc_arc import V2, document, header
 from tests.warc_cases import CHUNKED_HTTP, DATA, HTTP, chunked, gz
@@ -376,7 +376,7 @@ def test_what_another_process_brings_back_meanwhile_stays(
         made.write_bytes(b"of another")
         return end
 
-    monkeypatch.setattr("dedupindex.convert.run.rebuild", rebuilt)
+    monkeypatch.setattr("dedupindex.post_crawl.convert.convert_files.rebuild", rebuilt)
     outcome = bring_back(Task(str(tmp_path / "out" / "t.warc"), made.parent))
     assert outcome.state == "left" and "is there already" in outcome.problem
     assert made.read_bytes() == b"of another"
@@ -457,7 +457,7 @@ def test_a_name_is_given_to_what_was_checked_only(
 
     module = "run" if back else "writing"
     with monkeypatch.context() as patched:
-        patched.setattr(f"dedupindex.convert.{module}.put_new", replaced)
+        patched.setattr(f"dedupindex.post_crawl.convert.{module}.put_new", replaced)
         with pytest.raises(DedupError, match="was replaced by another process"):
             work(task)
     assert list((tmp_path / "again").iterdir()) == []
@@ -474,7 +474,7 @@ def test_a_warc_takes_the_place_of_none_that_came_meanwhile(
         put_new(part, file, path)
 
     (tmp_path / "t.arc").write_bytes(GOOD)
-    monkeypatch.setattr("dedupindex.convert.writing.put_new", late)
+    monkeypatch.setattr("dedupindex.post_crawl.convert.arc_to_warc.put_new", late)
     outcome = convert(Task(str(tmp_path / "t.arc"), tmp_path / "out" / "t.warc"))
     assert outcome.state == "left" and "is there already" in outcome.problem
     assert [path.read_bytes() for path in (tmp_path / "out").iterdir()] == [b"of another process"]

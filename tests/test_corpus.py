@@ -311,7 +311,7 @@ def test_a_page_that_kills_its_reader_costs_one_capture(tmp_path: Path) -> None:
 def test_a_page_that_takes_for_ever_costs_one_capture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dedupindex.corpus.running._SECONDS", 0.2)
+    monkeypatch.setattr("dedupindex.corpus.extract._SECONDS", 0.2)
     pages = [Page(f"http://a.org/{n}", body=html(f"title {n}")) for n in range(3)]
 
     def endless(title: str) -> str:
@@ -378,7 +378,7 @@ def test_what_is_made_at_once_is_bounded(
     corpus = Corpus.from_cdx(archive(tmp_path, *pages)).having(jobs=jobs).enrich("html.title")
     whole = list(corpus)
     for held in (0, 1000):
-        monkeypatch.setattr("dedupindex.corpus.running._HELD", held)
+        monkeypatch.setattr("dedupindex.corpus.extract._HELD", held)
         assert list(corpus) == whole
 
     def deadly(title: str) -> str:

@@ -126,7 +126,7 @@ def test_answers_that_are_none(tmp_path: Path) -> None:
 def test_an_answer_that_breaks_off_is_asked_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dedupindex.remote.stores._FIRST_WAIT", 0.001)
+    monkeypatch.setattr("dedupindex.object_store.stores._FIRST_WAIT", 0.001)
     cdx = archive(tmp_path, *(Page(f"http://a.org/{n}", body=html(str(n))) for n in range(9)))
     (tmp_path / "eleven").write_text(forms(cdx)["eleven"])
     with web(tmp_path) as there:

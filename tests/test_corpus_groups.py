@@ -12,9 +12,9 @@ from random import Random
 import pytest
 
 from dedupindex.corpus import Corpus
-from dedupindex.corpus.captures import Capture, Place
-from dedupindex.corpus.records import Containers, Missing
-from dedupindex.processes import to_its_end
+from dedupindex.corpus.read_records import Containers, Missing
+from dedupindex.corpus.row import Capture, Place
+from dedupindex.runtime.workers import to_its_end
 from dedupindex.sources import SourceOptions
 from tests.corpora import HEADER, Page, archive, html
 from tests.test_build import EVERYTHING, content, run
@@ -28,7 +28,7 @@ def test_of_each_group_the_best_that_passes(
 ) -> None:
     """Short groups before long ones, those of several pieces, and ends at the end of a piece."""
     monkeypatch.setattr("dedupindex.corpus.chunks.MOST", 4)
-    monkeypatch.setattr("dedupindex.corpus.running._HELD", held)
+    monkeypatch.setattr("dedupindex.corpus.extract._HELD", held)
     for seed in range(12):
         chance = Random(seed)
         lengths = [chance.choice((1, 1, 2, 3, 4, 5, 8, 9, 13)) for _ in range(10)]

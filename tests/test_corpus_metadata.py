@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedupindex.corpus import Corpus, Report
-from dedupindex.corpus.choosing import digest_key
+from dedupindex.corpus.capture_list import Work
+from dedupindex.corpus.extract import nothing
 from dedupindex.corpus.listed import OfLines
-from dedupindex.corpus.running import nothing
-from dedupindex.corpus.telling import Work
+from dedupindex.corpus.select import digest_key
 from dedupindex.digest import Digest, Spelling, is_cut
 from dedupindex.errors import BadSource
 from tests.corpora import HEADER, Page, archive, html
@@ -209,7 +209,7 @@ def test_each_line_has_an_end_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """Whichever it is, and wherever DuckDB parts the file between its threads."""
-    monkeypatch.setattr("dedupindex.corpus.lines.LONGEST", 1 << 10)
+    monkeypatch.setattr("dedupindex.corpus.from_cdx.LONGEST", 1 << 10)
     chance = Random(7)
     row = Row("http://a/", 1, "text/html", "200", "-")
     wanted = [f"http://a/{number}{'x' * chance.randrange(90)}" for number in range(4000)]

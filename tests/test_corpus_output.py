@@ -24,12 +24,12 @@ import zstandard
 from dedupindex.cli import main
 from dedupindex.corpus import Corpus, Enrichment
 from dedupindex.corpus.spool import Spool
-from dedupindex.database import working, write_parquet
+from dedupindex.counts import Seen
 from dedupindex.errors import BadInput, BadSource, DedupError
-from dedupindex.processes import in_turn
-from dedupindex.tally import Seen
+from dedupindex.runtime.duckdb import working, write_parquet
+from dedupindex.runtime.workers import in_turn
 from dedupindex.verify.collection import Collection
-from dedupindex.verify.finding import REASONS, REMARK
+from dedupindex.verify.issues import REASONS, REMARK
 from tests.corpora import HEADER, Page, archive, html
 from tests.stores import web
 from tests.test_cli import dedupindex
@@ -458,7 +458,7 @@ def test_a_container_that_cannot_be_opened_is_tried_once(
         tried.append(path)
         raise BadSource("nobody answers")
 
-    monkeypatch.setattr("dedupindex.corpus.records.opened", opened)
+    monkeypatch.setattr("dedupindex.corpus.read_records.opened", opened)
     entries = list(Corpus.from_cdx(source).having(jobs=1).enrich("response"))
     assert [entry["error"] for entry in entries] == [
         f"response: {tmp_path}/a.warc.gz cannot be read: nobody answers"

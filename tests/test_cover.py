@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedupindex.cover import solving
+from dedupindex.cover import set_cover
 from dedupindex.cover.components import Components
 from dedupindex.cover.exact import Found
+from dedupindex.cover.find_cover import Options
 from dedupindex.cover.minhash import AIM, HASHES, bands
 from dedupindex.cover.relation import parse
-from dedupindex.cover.run import Options
-from dedupindex.cover.solving import FEW, Instance, Task, _replaceable, greedy, solve
+from dedupindex.cover.set_cover import FEW, Instance, Task, _replaceable, greedy, solve
 from dedupindex.errors import BadInput, BadQuery, BadSource, SettingsConflict
 from tests.covering import (
     DOCUMENTS,
@@ -85,7 +85,7 @@ def test_covers_of_graphs(
     named = {(str(a), str(b)) for a, b in pairs}
     prices = {str(n): float(cost) for n, cost in enumerate(costs)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dedupindex.cover.solving.FEW", few)
+        patch.setattr("dedupindex.cover.set_cover.FEW", few)
         found = solve(task_of(costs, pairs), seconds)
     best = least(prices, named)
     kept = set(map(str, found.kept))
@@ -110,7 +110,7 @@ def _drawn(seed: int) -> tuple[list[float], list[tuple[int, int]]]:
 def test_small_costs_are_no_reason_to_stop_early(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dedupindex.cover.solving.FEW", 0)
+    monkeypatch.setattr("dedupindex.cover.set_cover.FEW", 0)
     costs, pairs = _drawn(seed)
     found = solve(task_of(costs, pairs), 5.0)
     best = least(dict(zip(map(str, range(13)), costs, strict=True)),
@@ -131,7 +131,7 @@ def test_small_costs_are_no_reason_to_stop_early(
     ],
 )
 def test_what_is_as_good_as_equal(cost: float, bound: float, minimal: bool) -> None:
-    assert (solving._settled(cost, bound, solving._SLACK) == cost) == minimal
+    assert (set_cover._settled(cost, bound, set_cover._SLACK) == cost) == minimal
 
 
 @pytest.mark.parametrize(("dearest", "asked"), [(9e6, True), (2e7, False)])
@@ -145,8 +145,8 @@ def test_costs_of_too_many_magnitudes_are_not_left_to_the_solver(
         asking.append(dearest)
         return Found([], 0.0)
 
-    monkeypatch.setattr(solving, "solve_exactly", solved)
-    monkeypatch.setattr(solving, "FEW", 0)
+    monkeypatch.setattr(set_cover, "solve_exactly", solved)
+    monkeypatch.setattr(set_cover, "FEW", 0)
     ring = [(n, (n + 1) % 5) for n in range(5)] + [((n + 1) % 5, n) for n in range(5)]
     found = solve(task_of([1.0, 1.5, 1.0, 1.5, dearest], ring), 5.0)
     assert bool(asking) == asked and found.how == "greedy"
@@ -187,7 +187,7 @@ def test_a_long_chain_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None
         looked.append(document)
         return _replaceable(instance, document, costs)
 
-    monkeypatch.setattr(solving, "_replaceable", replaceable)
+    monkeypatch.setattr(set_cover, "_replaceable", replaceable)
     pairs = [(a, b) for a in range(versions) for b in range(a + 1, min(versions, a + 6))]
     found = solve(task_of([1.0] * versions, pairs), 0.0)
     assert found.minimal and found.cost == versions / 6
@@ -456,7 +456,7 @@ def test_remarks_and_lines_of_a_relation() -> None:
     ],
 )
 def test_lines_that_are_no_documents(line: bytes, said: str, tmp_path: Path) -> None:
-    from dedupindex.cover.run import run
+    from dedupindex.cover.find_cover import run
 
     with pytest.raises(BadSource, match=said):
         run(

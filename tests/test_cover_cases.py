@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from dedupindex.cli import main
-from dedupindex.cover import spilled
-from dedupindex.cover.run import Options
-from dedupindex.cover.solving import Instance, _pruned, _whole
+from dedupindex.cover import reduce
+from dedupindex.cover.find_cover import Options
+from dedupindex.cover.set_cover import Instance, _pruned, _whole
 from tests.covering import JOURNALIST, Made, least, made
 from tests.test_cover import BASE, VERSIONS, page
 
@@ -59,7 +59,7 @@ def test_greedy_covers_from_files_are_not_called_least(tmp_path: Path) -> None:
         )
         costs = {one: float(chosen.randint(1, 3)) for one in range(9)}
         turned = sorted((b, a) for a, b in pairs)
-        found = spilled.solve(0, costs, pairs, turned, tmp_path)
+        found = reduce.solve(0, costs, pairs, turned, tmp_path)
         best = least(
             {str(one): cost for one, cost in costs.items()}, {(str(a), str(b)) for a, b in pairs}
         )

@@ -20,11 +20,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedupindex.cli import main
-from dedupindex.cover import result, store
+from dedupindex.cover import document_store, result
+from dedupindex.cover.find_cover import Options, Report, run, told
 from dedupindex.cover.reading import Archives, gather, lines_of
 from dedupindex.cover.relation import parse
-from dedupindex.cover.run import Options, Report, run, told
-from dedupindex.database import Database
+from dedupindex.runtime.duckdb import Database
 from tests.corpora import Page, archive, html
 from tests.covering import (
     DOCUMENTS,
@@ -310,9 +310,9 @@ def test_an_update_that_is_killed_leaves_a_state(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"dedupindex.cover.store.{dies_in}", dies)
+        patch.setattr(f"dedupindex.cover.document_store.{dies_in}", dies)
         assert cover(*words) != 0
-    assert store.asked(tmp_path / "cover.jsonl.state")["next"] in (2, 5)
+    assert document_store.asked(tmp_path / "cover.jsonl.state")["next"] in (2, 5)
     assert cover(*words) == 0
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert {row["id"] for row in rows if row["kept"]} == {"v3", "alone", "else"}
@@ -348,7 +348,7 @@ def test_an_update_is_as_good_as_a_run_on_all(
 
         def finish(database: Database, report: Report) -> None:
             assert list(result.rows(database, relation))
-            store.save(database, state, relation.ks, told(relation, Options()))
+            document_store.save(database, state, relation.ks, told(relation, Options()))
 
         run(lines(first), relation, Options(), home, finish)
         updated = made(more, relation, home, before=state)

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedupindex.cover.components import Components
+from dedupindex.cover.find_cover import Options
 from dedupindex.cover.relation import parse
-from dedupindex.cover.run import Options
 from tests.covering import (
     DOCUMENTS,
     JOURNALIST,

@@ -13,14 +13,14 @@ import pytest
 from flask.testing import FlaskClient
 
 from dedupindex.capture import Covers
-from dedupindex.crawls import life
-from dedupindex.crawls.lmdb_state import LmdbReading
+from dedupindex.crawls import lifecycle
 from dedupindex.crawls.store import Writing
+from dedupindex.crawls.stores.lmdb_crawl_state import LmdbReading
 from dedupindex.errors import BadInput
 from server.app import create_app
 from server.config import Config
-from server.crawls import Crawls
-from server.live import LiveIndex
+from server.live_index import LiveIndex
+from server.worker_crawls import Crawls
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 
@@ -303,12 +303,12 @@ def test_a_claim_does_not_read_every_crawl(
 
 def test_what_an_undone_transaction_began_is_not_kept(make_index: MakeIndex) -> None:
     crawls = Crawls(make_index([]))
-    crawls.write(lambda writing: life.begin(writing, "a"), make=True)
+    crawls.write(lambda writing: lifecycle.begin(writing, "a"), make=True)
     assert crawls.crawl("a")
 
     def begun(name: str) -> Callable[[Writing], Any]:
         def change(writing: Writing) -> None:
-            life.begin(writing, name)
+            lifecycle.begin(writing, name)
             snapshot = crawls.written(writing)
             assert [one for one in "abc" if snapshot.crawl(one)] == ["a", name]
             if name == "b":
@@ -404,7 +404,7 @@ def test_what_another_worker_wrote_is_the_best_hit_after_the_next_look(
     store = live.crawls.store()
     assert store is not None
     with store.writing() as writing:
-        life.commit(writing, "a")
+        lifecycle.commit(writing, "a")
     live.refresh()
     assert ask(web, 90)["original"]["date"] == "2026-10-01T09:14:17Z"
 

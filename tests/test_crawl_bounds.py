@@ -15,18 +15,18 @@ import pytest
 from flask.testing import FlaskClient
 from werkzeug.test import EnvironBuilder, TestResponse
 
-from dedupindex import tokens
-from dedupindex.crawls import upkeep
+from dedupindex.crawls import merge_crawls
 from dedupindex.errors import IndexUnavailable
+from dedupindex.index import tokens
 from dedupindex.index.identity import Settings
-from dedupindex.tokens import Role
+from dedupindex.index.tokens import Role
 from server import app as server_app
-from server import crawls as server_crawls
-from server import incoming, writers
+from server import worker_crawls as server_crawls
+from server.api import request_body, writers
+from server.api.bodies import Bodies
 from server.app import create_app
-from server.bodies import Bodies
 from server.config import LINES_BODIES, MAX_SPOOLED, Config
-from server.live import LiveIndex
+from server.live_index import LiveIndex
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.test_crawl_api import PAGE, begin, error, report
@@ -190,7 +190,7 @@ def test_lines_that_the_disk_does_not_take_do_nothing(
 
     server = served(live, max_body=len(lines) - 1)
     with monkeypatch.context() as patched:
-        patched.setattr(incoming, "TemporaryFile", full)
+        patched.setattr(request_body, "TemporaryFile", full)
         for _ in range(MAX_SPOOLED + 1):  # each makes room for the next
             answer = send_lines(server, lines, len(lines))
             assert error(answer) == (503, "index_unavailable") and "nothing" in answer.text
@@ -352,7 +352,7 @@ def test_a_merge_in_the_middle_of_a_batch_hides_nothing(
                 assert store is not None
                 with store.writing() as writing:
                     crawl = writing.crawl("a")
-                upkeep.drop_all(store, crawl)
+                merge_crawls.drop_all(store, crawl)
             yield base
 
     monkeypatch.setattr(engine, "view", overtaken)

@@ -18,15 +18,15 @@ from flask.testing import FlaskClient
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedupindex.crawls import life, statistics, upkeep
+from dedupindex.crawls import lifecycle, merge_crawls, statistics
 from dedupindex.crawls.counting import Counting, Hit, add_counted
-from dedupindex.crawls.lmdb_store import LmdbStore
-from dedupindex.crawls.rows import Row
+from dedupindex.crawls.statistics_keys import Row
+from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
 from dedupindex.index.identity import Settings
-from dedupindex.tables import csv_lines, html_lines
+from dedupindex.runtime.tables import csv_lines, html_lines
 from server.app import create_app
 from server.config import Config
-from server.live import LiveIndex
+from server.live_index import LiveIndex
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.test_cli import dedupindex
@@ -409,8 +409,8 @@ def test_statistics_stay_when_crawls_are_merged_and_swept(web: Web) -> None:
     dedupindex("index", "--merge", web.live.index)
     store = web.live.crawls.store()
     assert store is not None
-    upkeep.sweep(store, 0.0, {})
-    upkeep.sweep(store, 1e9, {number: 0.0 for number in range(9)})
+    merge_crawls.sweep(store, 0.0, {})
+    merge_crawls.sweep(store, 1e9, {number: 0.0 for number in range(9)})
     after = web.report()
     assert found(after) == found(before) == Row(lookups=1, exact_url=1, exact_url_bytes=1001)
 
@@ -455,6 +455,6 @@ def test_counts_of_a_crawl_that_nobody_began_are_left_out(tmp_path: Path) -> Non
         counting.note(("nobody", "DIGEST_ANY", "http://a.example/", None, -1, 1))
         [part] = counting.take()
         with store.writing() as writing:
-            life.begin(writing, "a")
+            lifecycle.begin(writing, "a")
             add_counted(writing, part)
             assert writing.txn.stat(writing.trees.statistics)["entries"] == 0

@@ -19,14 +19,15 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from dedupindex.build.stage import judge_of
 from dedupindex.capture import Capture, Covers, Uncommitted
-from dedupindex.crawls import cassandra_registry, claims, life, upkeep
-from dedupindex.crawls.captures import Added, add
+from dedupindex.crawls import claims, lifecycle, merge_crawls
+from dedupindex.crawls.combined_view import Both, Visible
 from dedupindex.crawls.crawl import Crawl, Seen, State
-from dedupindex.crawls.lmdb_state import LmdbWriting
-from dedupindex.crawls.lmdb_store import LmdbStore
+from dedupindex.crawls.crawl_captures import Added, add
 from dedupindex.crawls.store import Store, Writing, make_store
-from dedupindex.crawls.view import Both, Visible
-from dedupindex.crawls.writer import GroupWriter
+from dedupindex.crawls.stores import cassandra_crawl_registry
+from dedupindex.crawls.stores.lmdb_crawl_state import LmdbWriting
+from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
+from dedupindex.crawls.stores.writer import GroupWriter
 from dedupindex.errors import (
     BadInput,
     CrawlEnded,
@@ -35,9 +36,9 @@ from dedupindex.errors import (
     IndexUnavailable,
     UnknownCrawl,
 )
-from dedupindex.files import exclusive
 from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
+from dedupindex.runtime.files import exclusive
 from tests.captures import capture, sha1
 from tests.conftest import STORES, MakeIndex, of_files
 from tests.test_cli import dedupindex
@@ -59,7 +60,7 @@ def store(index: Path) -> Iterator[Store]:
 
 def begin(store: Store, name: str = "a", **how: Any) -> None:
     with store.writing() as writing:
-        life.begin(writing, name, **how)
+        lifecycle.begin(writing, name, **how)
 
 
 def put(store: Store, name: str, *captures: Capture) -> Added:
@@ -69,12 +70,12 @@ def put(store: Store, name: str, *captures: Capture) -> Added:
 
 def commit(store: Store, name: str = "a") -> None:
     with store.writing() as writing:
-        life.commit(writing, name, "Finished")
+        lifecycle.commit(writing, name, "Finished")
 
 
 def cancel(store: Store, name: str = "a") -> None:
     with store.writing() as writing:
-        life.cancel(writing, name)
+        lifecycle.cancel(writing, name)
 
 
 def found(
@@ -189,9 +190,9 @@ def test_merged_captures_keep_their_crawl(index: Path, store: Store) -> None:
         begin(store, name)
         put(store, name, capture(ord(name)), capture(ord(name) + 10, container=""))
         commit(store, name)
-    upkeep.merge(index, store)
-    upkeep.sweep(store, 0.0, seen := {})
-    upkeep.sweep(store, upkeep.KEPT, seen)
+    merge_crawls.merge(index, store)
+    merge_crawls.sweep(store, 0.0, seen := {})
+    merge_crawls.sweep(store, merge_crawls.KEPT, seen)
     for name in "ab":
         for number in (ord(name), ord(name) + 10):
             assert [one.crawl for one in found(index, store, number)] == [name]
@@ -204,13 +205,13 @@ def test_merged_captures_are_in_the_index_and_nowhere_else(index: Path, store: S
         put(store, name, capture(1, day=ord(name) - 90), capture(ord(name)))
     commit(store, "b")
     cancel(store, "c")
-    outcome = upkeep.merge(index, store)
+    outcome = merge_crawls.merge(index, store)
     assert outcome is not None and outcome.added == 2
-    assert upkeep.merge(index, store) is None
+    assert merge_crawls.merge(index, store) is None
     seen: dict[int, float] = {}
-    for moment in (0.0, upkeep.KEPT + 1):
+    for moment in (0.0, merge_crawls.KEPT + 1):
         assert len({found(index, store, 1)[0] for _ in range(2)}) == 1  # at no time is it gone
-        upkeep.sweep(store, moment, seen)
+        merge_crawls.sweep(store, moment, seen)
     assert found(index, store, 1) == [capture(1, day=8, crawl="b")]
     with store.reading() as reading:
         assert {one.name: one.swept for one in reading.crawls()} == {
@@ -232,16 +233,16 @@ def test_a_merge_that_was_cut_off_is_done_again(index: Path, store: Store) -> No
         directory = index / "merging"
         directory.mkdir()
         with store.reading() as reading:
-            load = upkeep.staged(engine, store, [reading.crawl("a")], directory)
+            load = merge_crawls.staged(engine, store, [reading.crawl("a")], directory)
         engine.load(load)
-    outcome = upkeep.merge(index, store)
+    outcome = merge_crawls.merge(index, store)
     assert outcome is not None and (outcome.added, outcome.unchanged) == (0, 2)
     with exclusive(index / "lock", "it"):
         begin(store, "b")
         put(store, "b", capture(3))
         commit(store, "b")
         with pytest.raises(IndexBusy):
-            upkeep.merge(index, store)
+            merge_crawls.merge(index, store)
     assert found(index, store, 3) == [capture(3, crawl="b")]
 
 
@@ -278,7 +279,7 @@ def cut_off(index: Path, store: Store) -> Store:
 
 def drop(store: Store, name: str = "a") -> None:
     with store.writing() as writing:
-        life.drop(writing, name)
+        lifecycle.drop(writing, name)
 
 
 @of_files
@@ -286,7 +287,7 @@ def test_a_crawl_whose_merge_was_killed_is_not_dropped(index: Path, cut_off: Sto
     with pytest.raises(IndexBusy, match="try again, or bin/purge --crawl a"):
         drop(cut_off)
     assert found(index, cut_off, 1)
-    upkeep.merge(index, cut_off)
+    merge_crawls.merge(index, cut_off)
     with pytest.raises(CrawlEnded, match="is merged"):
         drop(cut_off)
 
@@ -295,7 +296,7 @@ def test_a_crawl_whose_merge_was_killed_is_not_dropped(index: Path, cut_off: Sto
 def test_a_crawl_whose_merge_was_killed_is_purged(index: Path, cut_off: Store) -> None:
     dedupindex("purge", index, "--crawl", "a")
     assert found(index, cut_off, 1) == []
-    assert upkeep.merge(index, cut_off) is None and found(index, cut_off, 1) == []
+    assert merge_crawls.merge(index, cut_off) is None and found(index, cut_off, 1) == []
 
 
 @of_files
@@ -314,7 +315,7 @@ def test_a_drop_finds_a_merge_going_on_until_it_is_noted(
         put_crawl(writing, crawl)
 
     monkeypatch.setattr(LmdbWriting, "put_crawl", noted)
-    upkeep.merge(index, store)
+    merge_crawls.merge(index, store)
     assert steps == [(True, False), (False, True)]
 
 
@@ -389,7 +390,7 @@ def test_claims_that_are_over_are_swept(store: Store) -> None:
     with store.writing() as writing:
         for number in range(10):
             claims.claim(writing, writing.crawl("a"), sha1(number), 0, 10 + number)
-    upkeep.sweep(store, 15.0, {})
+    merge_crawls.sweep(store, 15.0, {})
     with store.reading() as reading:
         assert reading.txn.stat(reading.trees.claims)["entries"] == 4
 
@@ -418,18 +419,18 @@ def test_many_threads_write_together(store: Store) -> None:
 @of_files
 def test_a_writer_that_is_closed_or_whose_file_is_gone_says_so(store: Store) -> None:
     writer = GroupWriter(store)
-    writer.write(lambda writing: life.begin(writing, "a"))
+    writer.write(lambda writing: lifecycle.begin(writing, "a"))
     store.path.rename(store.path.with_name("moved"))
     with pytest.raises(IndexUnavailable, match="replaced"):
-        writer.write(lambda writing: life.begin(writing, "b"))
+        writer.write(lambda writing: lifecycle.begin(writing, "b"))
     store.path.with_name("moved").rename(store.path)
-    writer.write(lambda writing: life.begin(writing, "c"))
+    writer.write(lambda writing: lifecycle.begin(writing, "c"))
     with pytest.raises(IndexUnavailable):  # what the disk says is no reason to hang
         writer.write(lambda writing: writing.txn.put(b"", b"", db=writing.trees.meta))
-    writer.write(lambda writing: life.begin(writing, "d"))
+    writer.write(lambda writing: lifecycle.begin(writing, "d"))
     writer.close()
     with pytest.raises(IndexUnavailable, match="replaced"):
-        writer.write(lambda writing: life.begin(writing, "e"))
+        writer.write(lambda writing: lifecycle.begin(writing, "e"))
 
 
 @of_files
@@ -497,13 +498,13 @@ class Transactions(RuleBasedStateMachine):
 
     @rule()
     def merge(self) -> None:
-        upkeep.merge(self.index, self.store)
+        merge_crawls.merge(self.index, self.store)
 
     @rule()
     def sweep(self) -> None:
         seen: dict[int, float] = {}
-        upkeep.sweep(self.store, 0.0, seen)
-        upkeep.sweep(self.store, upkeep.KEPT, seen)
+        merge_crawls.sweep(self.store, 0.0, seen)
+        merge_crawls.sweep(self.store, merge_crawls.KEPT, seen)
 
     @rule()
     def reopen(self) -> None:
@@ -526,7 +527,7 @@ def test_any_order_of_transactions(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cassandra_registry, "AGE", 0.0)
+    monkeypatch.setattr(cassandra_crawl_registry, "AGE", 0.0)
 
     @contextmanager
     def engine() -> Iterator[str]:

@@ -11,17 +11,18 @@ import orjson
 import pytest
 
 from dedupindex.cli import lookup as cli
-from dedupindex.crawls import captures, claims, lmdb_store, upkeep, view
+from dedupindex.crawls import claims, combined_view, crawl_captures, merge_crawls
+from dedupindex.crawls.combined_view import Both, Visible
 from dedupindex.crawls.crawl import Crawl, Seen
-from dedupindex.crawls.lmdb_state import LmdbWriting
-from dedupindex.crawls.lmdb_store import LmdbStore
 from dedupindex.crawls.store import Store
-from dedupindex.crawls.view import Both, Visible
+from dedupindex.crawls.stores import lmdb_crawl_store
+from dedupindex.crawls.stores.lmdb_crawl_state import LmdbWriting
+from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
 from dedupindex.errors import CrawlEnded, Damaged, IndexUnavailable
 from dedupindex.index import open_index
-from dedupindex.index.cells import sealed
-from dedupindex.purge.purge import purge
-from dedupindex.purge.target import Kind, Target
+from dedupindex.index.format.cells import sealed
+from dedupindex.post_crawl.purge.remove import purge
+from dedupindex.post_crawl.purge.target import Kind, Target
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.test_crawls import SETTINGS, begin, cancel, commit, found, put
@@ -53,7 +54,7 @@ def test_captures_are_sought_and_dropped_in_steps(
     with store.reading() as reading:
         crawl = reading.crawl("a")
     with monkeypatch.context() as patched:
-        patched.setattr(lmdb_store, "LOOKED_AT_ONCE", 7)
+        patched.setattr(lmdb_crawl_store, "LOOKED_AT_ONCE", 7)
         steps = list(store.stretches(crawl))
         assert sum(map(len, store.stretches())) == 50
     assert len(steps) == 8 and sum(map(len, steps)) == 25
@@ -66,14 +67,14 @@ def test_captures_are_sought_and_dropped_in_steps(
         done.append(len(keys))
         drop(writing, crawl, keys)
 
-    monkeypatch.setattr(upkeep, "DROPPED_AT_ONCE", 10)
+    monkeypatch.setattr(merge_crawls, "DROPPED_AT_ONCE", 10)
     with monkeypatch.context() as patched, pytest.raises(IndexUnavailable):
         patched.setattr(LmdbWriting, "drop_cells", dying)
-        upkeep.sweep(store, 0.0, {})
+        merge_crawls.sweep(store, 0.0, {})
     with store.reading() as reading:
         assert not reading.crawl("a").swept
     assert done == [10, 10] and held(store) == 30
-    upkeep.sweep(store, 0.0, {})
+    merge_crawls.sweep(store, 0.0, {})
     with store.reading() as reading:
         assert reading.crawl("a").swept and held(store) == 25
         assert not reading.crawl("b").swept
@@ -97,10 +98,10 @@ def test_a_committed_crawl_with_a_damaged_cell_can_be_taken_away(index: Path) ->
             commit(store, name)
         flip(store, 3)
         with pytest.raises(Damaged):  # and so is every merge, also of the other one
-            upkeep.merge(index, store)
+            merge_crawls.merge(index, store)
     assert purge(index, Target(Kind.CRAWL, ("a",)), force=True).live == 5
     with closing(LmdbStore(index)) as store:
-        outcome = upkeep.merge(index, store)
+        outcome = merge_crawls.merge(index, store)
         assert outcome is not None and outcome.added == 5 and store.check() == []
 
 
@@ -112,7 +113,7 @@ def test_crawls_with_a_damaged_cell_are_swept(store: Store) -> None:
         cancel(store, name)
     flip(store, 3)
     assert len(store.check()) == 1
-    upkeep.sweep(store, 0.0, {})
+    merge_crawls.sweep(store, 0.0, {})
     with store.reading() as reading:
         assert [reading.crawl(name).swept for name in "abc"] == [True, False, True]
     assert held(store) == 5 and store.check() == []
@@ -153,10 +154,10 @@ def test_swept_crawls_are_not_looked_for(index: Path, store: Store) -> None:
     commit(store)
     with store.reading() as reading:
         assert Visible(list(reading.crawls()))
-    upkeep.merge(index, store)
+    merge_crawls.merge(index, store)
     seen: dict[int, float] = {}
-    upkeep.sweep(store, 0.0, seen)
-    upkeep.sweep(store, upkeep.KEPT + 1, seen)
+    merge_crawls.sweep(store, 0.0, seen)
+    merge_crawls.sweep(store, merge_crawls.KEPT + 1, seen)
     with store.reading() as reading:
         assert not Visible(list(reading.crawls()), "a")
     assert found(index, store, 1) == [capture(1, crawl="a")]
@@ -184,12 +185,12 @@ def test_hidden_captures_are_passed_over_only_so_far(
     passed = list[Any]()
 
     def counted(*given: Any) -> Iterator[Any]:
-        for one in captures.under(*given):
+        for one in crawl_captures.under(*given):
             passed.append(one)
             yield one
 
-    monkeypatch.setattr(view, "under", counted)
-    monkeypatch.setattr(view, "PASSED", 30)
+    monkeypatch.setattr(combined_view, "under", counted)
+    monkeypatch.setattr(combined_view, "PASSED", 30)
     with closing(open_index(index)) as engine, engine.view() as base, store.reading() as reading:
         own = Visible([reading.crawl("own")])  # which nobody else sees
         assert Both(base, reading, own, SETTINGS.keys()).any(sha1(1), 10) == []
@@ -232,10 +233,10 @@ def test_a_batch_of_the_command_line_misses_nothing_that_is_merged_meanwhile(
         for _ in range(cli._STRETCH):
             yield question
         with closing(LmdbStore(index)) as store:
-            upkeep.merge(index, store)
+            merge_crawls.merge(index, store)
             seen: dict[int, float] = {}
-            upkeep.sweep(store, 0.0, seen)
-            upkeep.sweep(store, upkeep.KEPT + 1, seen)
+            merge_crawls.sweep(store, 0.0, seen)
+            merge_crawls.sweep(store, merge_crawls.KEPT + 1, seen)
             assert held(store) == 0
         yield question
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from dedupindex.crawls import life
-from dedupindex.crawls.lmdb_store import LmdbStore
+from dedupindex.crawls import lifecycle
+from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
 from dedupindex.errors import DedupError
 from dedupindex.index import open_index
-from server.live import LiveIndex
-from server.upkeep import EVERY, LONGEST, Upkeep
+from server.background_merge import EVERY, LONGEST, Upkeep
+from server.live_index import LiveIndex
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.test_server_live import DEADLINE, Running, serving, until
@@ -147,8 +147,8 @@ def test_a_merge_that_fails_is_tried_ever_more_rarely(
         raise DedupError("the sample is not answered")
 
     def commit(name: str) -> None:
-        live.crawls.write(partial(life.begin, name=name), make=True)
-        live.crawls.write(partial(life.commit, name=name))
+        live.crawls.write(partial(lifecycle.begin, name=name), make=True)
+        live.crawls.write(partial(lifecycle.commit, name=name))
 
     def look(seconds: float) -> None:
         """As often as the server does."""

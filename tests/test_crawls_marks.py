@@ -10,21 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedupindex import lookup
 from dedupindex.build.stage import judge_of
 from dedupindex.capture import Capture, Evidence
-from dedupindex.crawls import life, upkeep
-from dedupindex.crawls.captures import add
+from dedupindex.crawls import lifecycle, merge_crawls
+from dedupindex.crawls.combined_view import Snapshot
 from dedupindex.crawls.crawl import Seen
-from dedupindex.crawls.lmdb_store import LmdbStore
+from dedupindex.crawls.crawl_captures import add
 from dedupindex.crawls.store import Store
-from dedupindex.crawls.view import Snapshot
+from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
 from dedupindex.index import open_index
-from dedupindex.index.cells import encode, encode_revisit
+from dedupindex.index.engine import Load
+from dedupindex.index.format.cells import encode, encode_revisit
 from dedupindex.index.identity import Identity, Settings
-from dedupindex.index.protocol import Load
-from dedupindex.index.runs import RunWriter
-from dedupindex.lookup import Query, Strategy
+from dedupindex.index.load.runs import RunWriter
+from dedupindex.lookup import decide
+from dedupindex.lookup.decide import Query, Strategy
 from dedupindex.timestamps import digits_of_date
 from tests.captures import capture
 
@@ -78,7 +78,7 @@ def answers(index: Path, store: Store) -> list[tuple[bytes, bytes] | None]:
         for url in (b"", *URLS):
             for strategy in Strategy if url and chosen.url_index else [Strategy.DIGEST_ANY]:
                 query = Query(capture(1).digest, url, strategy)
-                found = lookup.find(view, chosen, query)
+                found = decide.find(view, chosen, query)
                 told.append(found and (found.original.url, digits_of_date(found.original.date)))
     return told
 
@@ -94,14 +94,14 @@ def test_a_crawl_is_answered_the_same_before_it_is_merged_and_after(engine: str,
             index = built(Path(name), engine, before, chosen)
             with closing(LmdbStore(index)) as store:
                 with store.writing() as writing:
-                    crawl = life.begin(writing, "a", seen=Seen.ALL)
+                    crawl = lifecycle.begin(writing, "a", seen=Seen.ALL)
                     add(writing, crawl, reported, chosen, judge_of(chosen))
                 live = answers(index, store)
                 with store.writing() as writing:
-                    life.commit(writing, "a")
+                    lifecycle.commit(writing, "a")
                 assert answers(index, store) == live
-                upkeep.merge(index, store)
-                upkeep.sweep(store, 0, dict.fromkeys([crawl.number], -1000.0))
+                merge_crawls.merge(index, store)
+                merge_crawls.sweep(store, 0, dict.fromkeys([crawl.number], -1000.0))
                 merged = answers(index, store)
         if keep == "earliest" and url_index:
             assert live == merged
@@ -117,7 +117,7 @@ def test_what_a_record_names_is_no_original_where_a_revisit_of_it_was_read(tmp_p
     with closing(LmdbStore(index)) as store:
         for day, known in ((5, False), (6, False), (4, True)):
             with store.writing() as writing:
-                crawl = life.begin(writing, f"records-{day}", seen=Seen.ALL)
+                crawl = lifecycle.begin(writing, f"records-{day}", seen=Seen.ALL)
                 named = capture(1, day=day, evidence=Evidence.NAMED)
                 assert add(writing, crawl, [named], Settings(), judge_of(Settings())).added
             assert any(answers(index, store)) is known

@@ -12,18 +12,18 @@ from typing import Any
 import lmdb
 import pytest
 
-from dedupindex.crawls import life
+from dedupindex.crawls import lifecycle
 from dedupindex.crawls.store import FILE, has_store, make_store
 from dedupindex.errors import IndexUnavailable, UnknownCrawl
-from server.crawls import Crawls
-from server.live import LiveIndex
+from server.live_index import LiveIndex
+from server.worker_crawls import Crawls
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 
 
 def begin(index: Path, name: str) -> Path:
     with closing(make_store(index)) as store:
-        store.write(partial(life.begin, name=name))
+        store.write(partial(lifecycle.begin, name=name))
     return index
 
 
@@ -60,8 +60,8 @@ def test_while_there_is_no_directory_what_is_open_answers_and_takes_no_write(
     crawls.refresh()
     assert names(crawls) == ["old"]
     with pytest.raises(IndexUnavailable, match="replaced"):
-        crawls.write(partial(life.begin, name="lost"))
-    monkeypatch.setattr("server.crawls.RELOAD_GRACE", 0.0)
+        crawls.write(partial(lifecycle.begin, name="lost"))
+    monkeypatch.setattr("server.worker_crawls.RELOAD_GRACE", 0.0)
     crawls.refresh()
     for _ in range(2):
         with pytest.raises(IndexUnavailable, match="cannot be read"):
@@ -94,7 +94,7 @@ def test_a_file_of_crawls_that_is_deleted_first_of_all_is_not_missed_silently(
     crawls.refresh()
     assert names(crawls) == ["old"]
     shutil.rmtree(index)
-    monkeypatch.setattr("server.crawls.RELOAD_GRACE", 0.0)
+    monkeypatch.setattr("server.worker_crawls.RELOAD_GRACE", 0.0)
     crawls.refresh()
     with pytest.raises(IndexUnavailable):
         names(crawls)
@@ -121,7 +121,7 @@ def test_a_swap_while_the_file_is_opened(
         crawls.refresh()
     crawls.refresh()
     assert names(crawls) == ["new"]
-    crawls.write(partial(life.begin, name="another"))
+    crawls.write(partial(lifecycle.begin, name="another"))
     with closing(make_store(index.with_name("away"))) as other, other.reading() as reading:
         assert [crawl.name for crawl in reading.crawls()] == ["old"]
 
@@ -157,7 +157,7 @@ def test_a_swap_after_a_look_makes_no_file(
             bare.rename(index)
         return there
 
-    monkeypatch.setattr("server.crawls.has_store", looked)
+    monkeypatch.setattr("server.worker_crawls.has_store", looked)
     crawls = Crawls(index)
     crawls.refresh()
     assert names(crawls) == []

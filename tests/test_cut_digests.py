@@ -13,17 +13,17 @@ import httpx
 import pytest
 from flask.testing import FlaskClient
 
-from dedupindex.admission import make_judge, reasons
+from dedupindex.build.admission import make_judge, reasons
 from dedupindex.capture import Capture, Evidence
 from dedupindex.client import Client, Miss
 from dedupindex.client.answers import Claimed
-from dedupindex.corpus.choosing import digest_key
-from dedupindex.cover import lines as cover_lines
-from dedupindex.database import one_thread
+from dedupindex.corpus.select import digest_key
+from dedupindex.cover import document_lines as cover_lines
 from dedupindex.digest import CANONICAL, CUT_DIGEST, EMPTY, SIZES, Digest, Spelling, cut_at_zero
-from dedupindex.export import browsertrix, wget
-from dedupindex.index.answer_bytes import sought
+from dedupindex.export import browsertrix_redis, wget_cdx
+from dedupindex.index.format.fast_answer import sought
 from dedupindex.index.identity import Settings
+from dedupindex.runtime.duckdb import one_thread
 from dedupindex.sources import open_source
 from dedupindex.sources.browsertrix import BrowsertrixSource, Entry
 from dedupindex.sources.cdx import CdxSource
@@ -282,13 +282,13 @@ def test_what_a_crawl_would_have_saved(make_index: MakeIndex) -> None:
 
 def test_exports_leave_them_out() -> None:
     held = [(digest, capture(1)._replace(digest=digest)) for digest in (CUT[3], sha1(5))]
-    lines = wget.Exported()
-    assert len(list(wget.lines(held, wget.Wanted.of(), lines))) == 2  # with its header
+    lines = wget_cdx.Exported()
+    assert len(list(wget_cdx.lines(held, wget_cdx.Wanted.of(), lines))) == 2  # with its header
     assert lines.left_out == {CUT_DIGEST: 1}
-    keys = browsertrix.Exported()
-    choice = browsertrix.Choice("other", algorithm="sha1")
-    files = browsertrix.Files(lambda name: None)
-    assert len(list(browsertrix.originals(held, files, choice, keys))) == 1
+    keys = browsertrix_redis.Exported()
+    choice = browsertrix_redis.Choice("other", algorithm="sha1")
+    files = browsertrix_redis.Files(lambda name: None)
+    assert len(list(browsertrix_redis.originals(held, files, choice, keys))) == 1
     assert keys.left_out == {CUT_DIGEST: 1}
 
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from dedupindex.crawls import life
-from dedupindex.crawls.captures import add
+from dedupindex.build.judges import Judges
+from dedupindex.crawls import lifecycle
+from dedupindex.crawls.crawl_captures import add
 from dedupindex.crawls.store import make_store
 from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
-from server.judges import Judges
 from tests.captures import capture
 from tests.conftest import MakeIndex
 from tests.test_server_live import serving, until
@@ -79,7 +79,7 @@ def commit(index: Path, name: str, first: int, count: int) -> None:
     settings = Settings()
     captures = [capture(number) for number in range(first, first + count)]
     with closing(make_store(index)) as store:
-        store.write(lambda writing: life.begin(writing, name))
+        store.write(lambda writing: lifecycle.begin(writing, name))
         for at in range(0, count, 100):  # as crawlers do; each rewrites what it touches
             some = captures[at : at + 100]
             store.write(
@@ -87,7 +87,7 @@ def commit(index: Path, name: str, first: int, count: int) -> None:
                     writing, writing.crawl(name), some, settings, Judges().of(settings)
                 )
             )
-        store.write(lambda writing: life.commit(writing, name))
+        store.write(lambda writing: lifecycle.commit(writing, name))
 
 
 def sizes(index: Path) -> list[int]:

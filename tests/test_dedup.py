@@ -18,12 +18,12 @@ from unittest.mock import ANY
 import pytest
 
 from dedupindex.cli import main
-from dedupindex.dedup import run as stages
-from dedupindex.dedup.proof import Proof
-from dedupindex.rewrite import leaning, writing
-from dedupindex.rewrite.container import Left
-from dedupindex.verify.bytes import Joined, Unreadable, opened
-from dedupindex.verify.finding import Finding
+from dedupindex.post_crawl import dedup_all as stages
+from dedupindex.post_crawl.proof import Proof
+from dedupindex.post_crawl.rewrite import missing_originals, rewrite_output
+from dedupindex.post_crawl.rewrite.rewrite_file import Left
+from dedupindex.verify.file_bytes import Joined, Unreadable, opened
+from dedupindex.verify.issues import Finding
 from tests.rewriting import content, members, records_of, small_set
 from tests.test_cli import dedupindex
 from tests.test_resolve_index import cdxj_of, index_of, write
@@ -191,17 +191,17 @@ def test_what_is_copied_needs_room_too(
     (source / "y.warc.gz.open").write_bytes(b"x" * 9000)
     needed = size_of(content(source)) - 9000
     words = ["dedup", str(source), "--out", str(tmp_path / "out"), "--work", str(tmp_path / "w")]
-    monkeypatch.setattr("dedupindex.rewrite.disk.room", lambda _: needed - 1)
+    monkeypatch.setattr("dedupindex.runtime.atomic_replace.room", lambda _: needed - 1)
     assert main(words) == 3
     assert content(tmp_path / "out") == {}
-    monkeypatch.setattr("dedupindex.rewrite.disk.room", lambda _: needed)
+    monkeypatch.setattr("dedupindex.runtime.atomic_replace.room", lambda _: needed)
     dedup(*words[1:], status=7)
     assert len(content(tmp_path / "out")["odd.warc.zst"]) == 5004
     (tmp_path / "out" / "single.warc.gz").unlink()
     single = (source / "single.warc.gz").stat().st_size
     saved = sum((source / name).stat().st_size - len(data) for name, data in
                 content(tmp_path / "out").items())  # fmt: skip
-    monkeypatch.setattr("dedupindex.rewrite.disk.room", lambda _: saved + single)
+    monkeypatch.setattr("dedupindex.runtime.atomic_replace.room", lambda _: saved + single)
     dedup(*words[1:], status=7)
 
 
@@ -275,9 +275,9 @@ def test_a_run_in_place_that_is_done_gains_nothing_more(
 
 def busy(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process has begun to write a file after others were made revisits of it."""
-    known = writing.being_written
+    known = rewrite_output.being_written
     monkeypatch.setattr(
-        writing, "being_written", lambda file: str(file.name).endswith(name) or known(file)
+        rewrite_output, "being_written", lambda file: str(file.name).endswith(name) or known(file)
     )
 
 
@@ -351,14 +351,14 @@ def test_a_file_that_cannot_be_copied_whole_goes_and_what_refers_to_it_too(
     bodies = [Random(number).randbytes(1500) for number in range(2)]
     for name, number, held in (("a", 1, bodies[:1]), ("b", 2, bodies), ("c", 3, bodies[1:])):
         write(tmp_path / "in" / f"{name}.warc.gz", number, held)
-    check_unchanged = leaning.check_unchanged
+    check_unchanged = missing_originals.check_unchanged
 
     def changed(container: Any, file: Any) -> None:
         if container.name == "b.warc.gz":
             raise Left("it is not what was scanned")
         check_unchanged(container, file)
 
-    monkeypatch.setattr(leaning, "check_unchanged", changed)
+    monkeypatch.setattr(missing_originals, "check_unchanged", changed)
     busy("in/a.warc.gz", monkeypatch)
     done = dedup(tmp_path / "in", "--out", tmp_path / "out", "--jobs", 1, status=7)
     assert done["refused"] == {"file-left": 1, "original-left": 1}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dedupindex.cli import main
-from dedupindex.rewrite import writing
+from dedupindex.post_crawl.rewrite import rewrite_output
 from tests import test_dedup
 from tests.rewriting import content
 from tests.test_dedup import Dedup
@@ -29,8 +29,8 @@ def interrupted(source: Path, *words: object) -> None:
 
     child = os.fork()
     if not child:
-        put = writing.put
-        writing.put = lambda *args: (put(*args), killed())  # type: ignore[assignment,func-returns-value]
+        put = rewrite_output.put
+        rewrite_output.put = lambda *args: (put(*args), killed())  # type: ignore[assignment,func-returns-value]
         os._exit(main(["dedup", str(source), "--in-place", "--jobs", "1", *map(str, words)]))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 

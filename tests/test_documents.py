@@ -26,14 +26,14 @@ from hypothesis import strategies as st
 
 from dedupindex.capture import Problem
 from dedupindex.cli import main
-from dedupindex.documents import hashing, reading
-from dedupindex.documents.corpus import Options as CorpusOptions
-from dedupindex.documents.corpus import generate
-from dedupindex.documents.dedup import dedup_hashes
+from dedupindex.documents import hashing, read_shards
+from dedupindex.documents.dedup_shards import dedup_hashes
+from dedupindex.documents.generate import Options as CorpusOptions
+from dedupindex.documents.generate import generate
+from dedupindex.documents.hash_objects import UNFINISHED, Options, Report, hash_documents
 from dedupindex.documents.naming import Layout
-from dedupindex.documents.run import UNFINISHED, Options, Report, hash_documents
 from dedupindex.errors import BadInput, BadSource, IndexBusy, IndexExists
-from dedupindex.files import exclusive
+from dedupindex.runtime.files import exclusive
 
 ODD = [
     b"plain", b"new\nline", b'quo"te', b"com,ma", b"tab\tand\rreturn", b"\xff\xfe", b"caf\xc3\xa9",
@@ -475,7 +475,7 @@ def test_shards_cut_finer_by_one_run_than_by_another(tmp_path: Path) -> None:
 def test_shards_are_taken_one_by_one_where_they_are_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "_TOGETHER", 0)
+    monkeypatch.setattr(read_shards, "_TOGETHER", 0)
     fill(tmp_path / "in", {b"%d" % number: b"%d" % (number % 50) for number in range(200)})
     hashed(tmp_path / "in", tmp_path / "out")
     said: list[str] = []

@@ -10,9 +10,9 @@ import pytest
 from blake3 import blake3
 
 from dedupindex.documents import hashing
-from dedupindex.documents.dedup import dedup_hashes
+from dedupindex.documents.dedup_shards import dedup_hashes
 from dedupindex.errors import BadSource
-from dedupindex.remote import listing, stores
+from dedupindex.object_store import listing, stores
 from tests.stores import Bucket, Fault, object_store, web
 from tests.test_documents import hashed, kept, rows_of, typed
 

@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 from dedupindex.capture import Capture, Evidence
 from dedupindex.digest import Digest
 from dedupindex.errors import Damaged, FormatFromFuture, IndexUnavailable, SettingsConflict
-from dedupindex.index import cells, open_index
-from dedupindex.index.cells import Place
+from dedupindex.index import open_index
+from dedupindex.index.engine import Container, Load
+from dedupindex.index.format import cells
+from dedupindex.index.format.cells import Place
 from dedupindex.index.identity import FILE, Settings, read_identity
-from dedupindex.index.protocol import Container, Load
-from dedupindex.lookup import Match, Query, Strategy, find
+from dedupindex.lookup.decide import Match, Query, Strategy, find
 from dedupindex.urlkey import urlkey
 from tests.captures import capture, sha1
 from tests.engine_bench import Bench

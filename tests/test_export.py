@@ -11,8 +11,8 @@ import pytest
 
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest, Spelling
-from dedupindex.export.wget import HEADER, Exported, Wanted, lines
-from dedupindex.files import whole
+from dedupindex.export.wget_cdx import HEADER, Exported, Wanted, lines
+from dedupindex.runtime.files import whole
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.test_cli import dedupindex

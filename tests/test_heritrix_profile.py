@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from dedupindex.cli.heritrix import PROFILE, SCRIPTS, Job, make_job
 from dedupindex.errors import BadInput, BadSource
-from dedupindex.heritrix import PROFILE, SCRIPTS, Job, make_job
 
 # The places of the profile of Heritrix 3.13.0 at which something is edited.
 STOCK = """<beans xmlns:context="c"><context:annotation-config/>

@@ -15,25 +15,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedupindex import spot_check
+from dedupindex.build import spot_check
 from dedupindex.build.stage import judge_of
 from dedupindex.capture import Capture, Evidence, Revisit
-from dedupindex.crawls import life, upkeep
-from dedupindex.crawls.captures import add
+from dedupindex.crawls import lifecycle, merge_crawls
 from dedupindex.crawls.crawl import State
-from dedupindex.crawls.lmdb_store import LmdbStore
+from dedupindex.crawls.crawl_captures import add
 from dedupindex.crawls.store import Store
+from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
 from dedupindex.errors import BadInput, CrawlEnded, Damaged, HasDependents, UnknownCrawl
-from dedupindex.index import ledger, open_index
-from dedupindex.index.cells import digest_of_key
-from dedupindex.index.filenames import files_of, is_container
+from dedupindex.index import open_index
+from dedupindex.index.engines.lmdb.lmdb_view import LmdbView
+from dedupindex.index.engines.whoosh.whoosh_view import WhooshView
+from dedupindex.index.format import ledger
+from dedupindex.index.format.cells import digest_of_key
+from dedupindex.index.format.file_names import files_of, is_container
+from dedupindex.index.format.packing import pack
 from dedupindex.index.identity import Settings
-from dedupindex.index.lmdb_view import LmdbView
-from dedupindex.index.urlpack import pack
-from dedupindex.index.whoosh_view import WhooshView
-from dedupindex.purge.impact import Depending, Going, Impact
-from dedupindex.purge.purge import Found, purge, survey
-from dedupindex.purge.target import Kind, One, Target
+from dedupindex.post_crawl.purge.impact import Depending, Going, Impact
+from dedupindex.post_crawl.purge.remove import Found, purge, survey
+from dedupindex.post_crawl.purge.target import Kind, One, Target
 from tests.captures import capture, sha1
 from tests.purging import begin, held, load, revisit_of
 from tests.test_cli import dedupindex
@@ -420,7 +421,7 @@ def test_damage_of_a_ledger_is_found(index: Path) -> None:
 
 def report(store: Store, name: str, *captures: Capture) -> None:
     with store.writing() as writing:
-        crawl = life.begin(writing, name)
+        crawl = lifecycle.begin(writing, name)
         add(writing, crawl, captures, SETTINGS, judge_of(SETTINGS))
 
 
@@ -437,8 +438,8 @@ def test_captures_of_crawls_go_too(tmp_path: Path) -> None:
         with store.reading() as reading:
             assert reading.counts(reading.crawl("a")) == (0, 0)
         with store.writing() as writing:
-            life.commit(writing, "b")
-        upkeep.merge(index, store)
+            lifecycle.commit(writing, "b")
+        merge_crawls.merge(index, store)
     assert [one.crawl for _, one in held(index)] == ["b"]
     target = Target(Kind.CRAWL, ("b", "none"))
     assert survey(index, target).impact.originals.captures == 1
@@ -456,12 +457,12 @@ def test_a_crawl_keeps_no_copies_until_their_warcs_are_read(tmp_path: Path, merg
     with closing(LmdbStore(index)) as store:
         report(store, "a", capture(1, A, 1, container="/w/x.warc.gz"), copy)
         with store.writing() as writing:
-            life.commit(writing, "a")
+            lifecycle.commit(writing, "a")
         if merged:
-            upkeep.merge(index, store)
+            merge_crawls.merge(index, store)
     purge(index, container("x.warc.gz"), force=False)
     with closing(LmdbStore(index)) as store:
-        upkeep.merge(index, store)
+        merge_crawls.merge(index, store)
     assert held(index) == []
     load(index, [copy])
     assert [one.container for _, one in held(index)] == ["/w/y.warc.gz"]
@@ -473,17 +474,17 @@ def test_a_crawl_is_dropped_unless_the_index_has_it(tmp_path: Path) -> None:
         for name in ("open", "committed", "merged"):
             report(store, name, capture(1, A, 1))
         with store.writing() as writing:
-            life.commit(writing, "merged")
-        upkeep.merge(index, store)
+            lifecycle.commit(writing, "merged")
+        merge_crawls.merge(index, store)
         with store.writing() as writing:
-            life.commit(writing, "committed")
+            lifecycle.commit(writing, "committed")
             for name in ("open", "committed", "open"):
-                assert life.drop(writing, name).state is State.CANCELLED
+                assert lifecycle.drop(writing, name).state is State.CANCELLED
             with pytest.raises(CrawlEnded, match="bin/purge --crawl merged"):
-                life.drop(writing, "merged")
+                lifecycle.drop(writing, "merged")
             with pytest.raises(UnknownCrawl):
-                life.drop(writing, "none")
-        assert upkeep.merge(index, store) is None
+                lifecycle.drop(writing, "none")
+        assert merge_crawls.merge(index, store) is None
 
 
 @pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
@@ -528,21 +529,21 @@ def test_what_only_a_crawl_had_stays_away_once_it_is_purged(
         report(store, "open", one, kept)
         report(store, "committed", other)
         with store.writing() as writing:
-            life.commit(writing, "committed")
+            lifecycle.commit(writing, "committed")
 
     def fail(*given: object) -> None:
         raise OSError("the power went")
 
     with monkeypatch.context() as patched:
-        patched.setattr("dedupindex.purge.live.remove", fail)
+        patched.setattr("dedupindex.post_crawl.purge.live_crawls.remove", fail)
         with pytest.raises(OSError, match="power"):
             purge(index, target, force=False)
     done = purge(index, target, force=False)  # all of it is there to be found again
     assert done.live == 2 and done.places == set(range(max(len(target.ones), 1)))
     with closing(LmdbStore(index)) as store:
         with store.writing() as writing:
-            life.commit(writing, "open")
-        upkeep.merge(index, store)
+            lifecycle.commit(writing, "open")
+        merge_crawls.merge(index, store)
     load(index, [one._replace(container=FIRST), other._replace(container=SECOND)])
     assert [found.url for _, found in held(index)] == [B]
     load(index, [capture(1, A, 3, container=FIRST)])  # another capture

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dedupindex.database import working
+from dedupindex.runtime.duckdb import working
 
 _BUSY = """
 import hashlib, os, signal, sys

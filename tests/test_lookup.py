@@ -1,4 +1,4 @@
-"""`dedupindex.lookup`: strategies, conditions, bounds and explanations."""
+"""`dedupindex.lookup.decide`: strategies, conditions, bounds and explanations."""
 
 from __future__ import annotations
 
@@ -10,23 +10,14 @@ from typing import Any
 import pytest
 
 from dedupindex.capture import Capture, Covers, Evidence
-from dedupindex.conditions import parse_age, parse_moment
 from dedupindex.digest import EMPTY, Digest, Spelling
 from dedupindex.errors import BadQuery, IndexUnavailable, StrategyUnavailable
-from dedupindex.explanation import MOST, Considered, explain
 from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
-from dedupindex.lookup import (
-    LIMIT,
-    Answer,
-    Decision,
-    Match,
-    Query,
-    Strategy,
-    as_json,
-    find,
-)
-from dedupindex.original import header_lines
+from dedupindex.lookup.conditions import parse_age, parse_moment
+from dedupindex.lookup.decide import LIMIT, Answer, Decision, Match, Query, Strategy, as_json, find
+from dedupindex.lookup.explain import MOST, Considered, explain
+from dedupindex.lookup.render_json import header_lines
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 

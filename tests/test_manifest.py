@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from warcio.archiveiterator import ArchiveIterator as WarcioIterator
 
 from dedupindex.capture import Covers
-from dedupindex.manifest import usual
-from dedupindex.manifest.judge import Options, codings_of
-from dedupindex.manifest.line import REASONS, Line
-from dedupindex.manifest.scan import Scan
-from dedupindex.manifest.spool import Spool
-from dedupindex.manifest.store import lines_of
+from dedupindex.post_crawl.manifest import lines_fast
+from dedupindex.post_crawl.manifest.lines import REASONS, Line
+from dedupindex.post_crawl.manifest.parquet import lines_of
+from dedupindex.post_crawl.manifest.record_lines import Options, codings_of
+from dedupindex.post_crawl.manifest.scan_file import Scan
+from dedupindex.post_crawl.manifest.spool import Spool
+from dedupindex.warc.gzip_members import SHORT
 from dedupindex.warc.http import content_types
-from dedupindex.warc.members import SHORT
 from tests.warc_cases import (
     CHUNKED_HTTP,
     DATA,
@@ -184,7 +184,7 @@ def test_the_short_way_says_the_same(case: str, monkeypatch: pytest.MonkeyPatch)
     warm = gz(response(number=1)) + gz(response(number=2)) * 6  # so that forms are known
     data = warm + gz(CASES[case][0]) * 2
     quick, _ = scanned(data)
-    monkeypatch.setattr(usual.Usual, "line", lambda self, record: None)
+    monkeypatch.setattr(lines_fast.Usual, "line", lambda self, record: None)
     assert scanned(data)[0] == quick
 
 
@@ -397,7 +397,7 @@ def test_any_file_goes_through(path: Path) -> None:
 
 
 def test_every_reason_is_explained() -> None:
-    package = Path(usual.__file__).parents[1]
+    package = Path(lines_fast.__file__).parents[1]
     paths = [*package.glob("manifest/*.py"), *package.glob("sources/*.py")]
     text = "".join(path.read_text() for path in paths)
     for reason in REASONS:

@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput, BadSource, FormatFromFuture, IndexBusy, SettingsConflict
-from dedupindex.files import exclusive
-from dedupindex.manifest.judge import Options
-from dedupindex.manifest.line import TYPES, Container, Line
-from dedupindex.manifest.making import Made, make
-from dedupindex.manifest.spool import Spool
-from dedupindex.manifest.store import open_manifest
-from dedupindex.manifest.text import Hint, read_text, text_line
+from dedupindex.post_crawl.manifest.lines import TYPES, Container, Line
+from dedupindex.post_crawl.manifest.make_manifest import Made, make
+from dedupindex.post_crawl.manifest.parquet import open_manifest
+from dedupindex.post_crawl.manifest.record_lines import Options
+from dedupindex.post_crawl.manifest.spool import Spool
+from dedupindex.post_crawl.manifest.warcsum_format import Hint, read_text, text_line
+from dedupindex.runtime.files import exclusive
 from tests.test_cli import dedupindex
 from tests.warc_cases import END, URL, gz, record, request, response, revisit, sha1
 

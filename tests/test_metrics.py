@@ -12,17 +12,17 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from dedupindex import policy
-from dedupindex.crawls import life
+from dedupindex.crawls import lifecycle
 from dedupindex.crawls.crawl import Crawl
-from dedupindex.crawls.lmdb_state import LmdbReading
 from dedupindex.crawls.store import Writing
-from dedupindex.policy import rules_of
+from dedupindex.crawls.stores.lmdb_crawl_state import LmdbReading
+from dedupindex.lookup import policy
+from dedupindex.lookup.policy import rules_of
+from server.api.queries import CRAWLS_PAGE
 from server.app import create_app
 from server.config import Config
 from server.gauges import READ
-from server.live import LiveIndex
-from server.queries import CRAWLS_PAGE
+from server.live_index import LiveIndex
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.test_crawls_live import report
@@ -118,7 +118,7 @@ def check(expression: str, found: dict[str, set[str]]) -> None:
     for group in re.findall(r"\bby \(([^)]*)\)", plain):
         assert {one.strip() for one in group.split(",")} <= labels, expression
     if "code=~" in expression:
-        from server.replies import ERRORS
+        from server.responses import ERRORS
 
         (codes,) = re.findall(r'code=~"([^"]*)"', expression)
         assert set(codes.split("|")) <= ERRORS.keys()
@@ -193,7 +193,7 @@ def test_many_crawls_cost_no_more_than_some(
 
         def begin(writing: Writing) -> None:
             for number in range(first, first + count):
-                life.begin(writing, f"crawl-{number}", policy=rules_of(rules))
+                lifecycle.begin(writing, f"crawl-{number}", policy=rules_of(rules))
 
         live.crawls.write(begin, make=True)
 

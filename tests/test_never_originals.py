@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dedupindex.build.builder import Build, Built, build
+from dedupindex.build.pipeline import Build, Built, build
 from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
 from dedupindex.timestamps import digits_of_date

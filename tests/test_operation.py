@@ -27,11 +27,11 @@ from hypothesis import strategies as st
 from dedupindex.client import Client, Hit, NotAsked
 from server import logs
 from server.app import create_app
+from server.body_timeout import Patience
 from server.config import Config
-from server.limits import RateLimit, network
-from server.live import LiveIndex
-from server.patience import Patience
-from server.replies import RequestError
+from server.live_index import LiveIndex
+from server.rate_limit import RateLimit, network
+from server.responses import RequestError
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex, need
 from tests.test_cli import dedupindex

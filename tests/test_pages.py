@@ -19,23 +19,24 @@ from hypothesis import strategies as st
 from werkzeug.datastructures import FileStorage
 from werkzeug.test import TestResponse, encode_multipart
 
-from dedupindex import tokens
 from dedupindex.capture import Capture
-from dedupindex.chart import HEIGHT, bar, columns
 from dedupindex.errors import BadInput, IndexUnavailable
-from dedupindex.explanation import MOST
+from dedupindex.index import tokens
 from dedupindex.index.identity import Settings
-from dedupindex.tables import printable
-from dedupindex.tokens import Role
-from server import commands, reporting
+from dedupindex.index.tokens import Role
+from dedupindex.lookup.explain import MOST
+from dedupindex.runtime.charts import HEIGHT, bar, columns
+from dedupindex.runtime.tables import printable
+from server import commands
+from server.api import crawl_reports
 from server.app import create_app
 from server.config import Config
-from server.live import LiveIndex
-from server.pages import charts
+from server.live_index import LiveIndex
+from server.pages import chart_pages
 from server.pages.blueprint import PAGES
 from server.pages.headers import POLICY
-from server.pages.signing import COOKIE
-from server.replies import RequestError
+from server.pages.login import COOKIE
+from server.responses import RequestError
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.hypertext import Page
@@ -140,7 +141,7 @@ def test_an_index_that_is_gone_is_no_empty_one(tmp_path: Path) -> None:
 
 
 def test_containers_in_pages(make_index: MakeIndex, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dedupindex.index.protocol import Container
+    from dedupindex.index.engine import Container
 
     index = make_index([capture(1)])
     live = LiveIndex(index)
@@ -169,7 +170,7 @@ def test_crawls_and_their_progress(web: FlaskClient, monkeypatch: pytest.MonkeyP
     assert "c50" in shown and "c01" in shown and "c00" not in shown
     assert "c00" in page(web.get("/pages/crawls?page=2")).text
     with monkeypatch.context() as patched:
-        patched.setattr(reporting, "_shown", None)  # no crawl is counted up for another page
+        patched.setattr(crawl_reports, "_shown", None)  # no crawl is counted up for another page
         last = page(web.get("/pages/crawls?page=1000000")).text
     assert "none of them is on this page" in last
     web.post("/crawls/c50/commit", json={"exit": "<b>Finished</b>"})
@@ -266,7 +267,7 @@ def test_charts_have_the_numbers_of_crawls(web: FlaskClient) -> None:
     assert "Nothing was counted in these 48 hours" in page(web.get("/pages/charts")).text
     report(web, "a", "http://one.example/1", "http://one.example/2")
     report(web, "b", "http://three.example/")
-    for span in charts.SPANS:
+    for span in chart_pages.SPANS:
         shown = web.get(f"/pages/charts?span={span}")
         assert "6 lookups, 4 duplicates" in page(shown).text  # of b the first one is one, too
         one = page(web.get(f"/pages/charts?span={span}&crawl=b"))
@@ -284,10 +285,12 @@ def test_charts_have_the_numbers_of_crawls(web: FlaskClient) -> None:
     page(web.get("/pages/charts?crawl=x"), 404)
 
 
-@given(st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1)), st.sampled_from([*charts.SPANS]))
+@given(
+    st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1)), st.sampled_from([*chart_pages.SPANS])
+)
 def test_a_span_ends_now_and_leaves_nothing_out(now: datetime, name: str) -> None:
-    span = charts.SPANS[name]
-    units = charts._units(span, now)
+    span = chart_pages.SPANS[name]
+    units = chart_pages._units(span, now)
     assert len(set(units)) == span.units and units == sorted(units)
     assert units[-1].decode() == now.isoformat()[: span.width]
     step = {"hours": 1, "days": 24, "months": 24}[name]
@@ -605,7 +608,7 @@ def test_a_page_that_is_not_there(web: FlaskClient) -> None:
 def test_a_defect_is_a_page_and_a_line_of_the_log(
     web: FlaskClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("server.pages.crawling.page_asked", lambda text: 1 / 0)
+    monkeypatch.setattr("server.pages.crawl_pages.page_asked", lambda text: 1 / 0)
     monkeypatch.setattr("server.logs.LOGGER.propagate", True)
     shown = page(web.get("/pages/crawls"), 500).text
     assert "ZeroDivisionError" in caplog.text and "ZeroDivision" not in shown

@@ -8,7 +8,7 @@ from time import thread_time
 import pytest
 
 from dedupindex.errors import BadQuery
-from dedupindex.patterns import LONGEST, LONGEST_MATCHED, LONGEST_SEARCHED, Bounded
+from dedupindex.runtime.safe_regex import LONGEST, LONGEST_MATCHED, LONGEST_SEARCHED, Bounded
 
 MANY = "|".join(["a"] * 90)
 SLOW = [

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from dedupindex.capacity import documents, estimates, measure
+from dedupindex.capacity.curves import picture
+from dedupindex.capacity.rates import default, load
 from dedupindex.errors import BadInput
-from dedupindex.planning import captures, documents, measure
-from dedupindex.planning.curves import picture
-from dedupindex.planning.inputs import default, load
 from tests.test_documents import typed
 
 ROOT = Path(__file__).parent.parent
@@ -71,7 +71,7 @@ def test_requests_and_storage() -> None:
 def test_a_cluster_for_so_many_captures() -> None:
     """The figures that were worked out by hand when the engine was chosen."""
     inputs = default()
-    ten, hundred = (captures.plan(count, inputs) for count in (1e10, 1e11))
+    ten, hundred = (estimates.plan(count, inputs) for count in (1e10, 1e11))
     assert (round(ten.compacted_tb, 2), round(ten.replicated_tb, 1), round(ten.disk_tb, 1)) == (
         1.08, 3.2, 5.2,
     )  # fmt: skip
@@ -81,10 +81,10 @@ def test_a_cluster_for_so_many_captures() -> None:
     assert hundred.cost_per_month == pytest.approx(17 * 1.373 * 730)
     assert round(hundred.asked_s) == 3171
     assert hundred.load_hours == pytest.approx(3e11 / (17 * 16 * 8700) / 3600)
-    assert captures.plan(1e9, inputs).nodes == 3
+    assert estimates.plan(1e9, inputs).nodes == 3
     inputs["captures"]["tb_per_node"] = 100.0
     with pytest.raises(BadInput, match="name a larger one"):
-        captures.plan(1e11, inputs)
+        estimates.plan(1e11, inputs)
 
 
 def test_rates_of_ones_own(tmp_path: Path) -> None:

@@ -21,15 +21,15 @@ from hypothesis import strategies as st
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput
-from dedupindex.explanation import explained
 from dedupindex.index.identity import Settings
-from dedupindex.lookup import Match, Query, as_json, decide
-from dedupindex.policy import MOST, NO_POLICY, Policy, Rule, read_policy, restored, rules_of
+from dedupindex.lookup.decide import Match, Query, as_json, decide
+from dedupindex.lookup.explain import explained
+from dedupindex.lookup.policy import MOST, NO_POLICY, Policy, Rule, read_policy, restored, rules_of
 from dedupindex.timestamps import seconds
 from dedupindex.urlkey import urlkey
 from server.app import create_app
 from server.config import Config
-from server.live import LiveIndex
+from server.live_index import LiveIndex
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.test_cli import dedupindex

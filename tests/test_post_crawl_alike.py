@@ -9,7 +9,7 @@ import pytest
 
 from dedupindex.cli import main
 from dedupindex.errors import BadInput
-from dedupindex.resolve.plan import open_plan
+from dedupindex.post_crawl.plan.plan_file import open_plan
 from tests import post_crawl
 from tests.post_crawl import Case, Run
 from tests.post_crawl_odd import http

@@ -15,7 +15,7 @@ from functools import partial
 
 import pytest
 
-from dedupindex.tables import printable
+from dedupindex.runtime.tables import printable
 from tests import post_crawl, post_crawl_odd
 from tests.post_crawl import DAY, Case, Make, Piece, Run
 from tests.post_crawl_odd import http

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from dedupindex.rewrite.journal import DIRECTORY, journals
+from dedupindex.post_crawl.rewrite.journal import DIRECTORY, journals
 from tests.post_crawl import Case, Run, Told, tree, typed
 from tests.rewriting import records_of
 from tests.test_rewrite_in_place import wait_for

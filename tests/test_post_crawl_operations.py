@@ -19,8 +19,8 @@ import pytest
 from isal import isal_zlib
 
 from dedupindex.cli import main
-from dedupindex.manifest.store import open_manifest
-from dedupindex.rewrite import writing
+from dedupindex.post_crawl.manifest.parquet import open_manifest
+from dedupindex.post_crawl.rewrite import rewrite_output
 from tests.post_crawl import DAY, Case, Run, findings, tree, typed
 from tests.post_crawl_odd import http
 from tests.test_post_crawl_cases import CASES
@@ -163,7 +163,7 @@ def test_case_106_a_file_that_changes_while_it_is_rewritten(
     run: Run, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     run.prepare()
-    path, build = run.source / "sound" / "b.warc.gz", writing.build
+    path, build = run.source / "sound" / "b.warc.gz", rewrite_output.build
     before = path.read_bytes()
 
     def disturbed(*words: object) -> object:
@@ -178,7 +178,7 @@ def test_case_106_a_file_that_changes_while_it_is_rewritten(
                     path.write_bytes(before)
         return outcome
 
-    monkeypatch.setattr(writing, "build", disturbed)
+    monkeypatch.setattr(rewrite_output, "build", disturbed)
     for words in (["--in-place"], ["--out", run.out]):
         told = run.do("x", "rewrite", run.plan, *words, "--jobs", "1")
         assert told.status == 7 and "b.warc.gz was left alone" in told.err

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from dedupindex import database
 from dedupindex.cli import progress
 from dedupindex.corpus import Corpus
-from dedupindex.database import followed, working
-from dedupindex.tally import Seen
+from dedupindex.counts import Seen
+from dedupindex.runtime import duckdb
+from dedupindex.runtime.duckdb import followed, working
 from tests.covering import made
 from tests.test_corpus import news
 
@@ -52,7 +52,7 @@ def test_plain_lines_say_how_long_the_rest_may_take(
 def test_queries_tell_how_far_they_are_once_their_phase_has_a_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(database, "_EVERY", 0.001)
+    monkeypatch.setattr(duckdb, "_EVERY", 0.001)
     seen: list[Seen] = []
     told = threading.Event()
 
@@ -86,7 +86,9 @@ def test_a_corpus_knows_how_many_captures_there_are(tmp_path: Path) -> None:
 
 def test_a_cover_says_which_step_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
-    monkeypatch.setattr("dedupindex.cover.run.followed", lambda *_: nullcontext(steps.append))
+    monkeypatch.setattr(
+        "dedupindex.cover.find_cover.followed", lambda *_: nullcontext(steps.append)
+    )
     seen: list[Seen] = []
     pages = [{"url": f"http://a.test/{n}", "text": "the same words"} for n in range(3)]
     made(pages, "jaccard(k=2) >= 0.5", tmp_path, of=1000, on_progress=seen.append)

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedupindex.capture import Capture, Evidence
-from dedupindex.index.filenames import is_container
+from dedupindex.index.format.file_names import is_container
 from dedupindex.index.identity import Settings
-from dedupindex.purge.purge import purge, survey
-from dedupindex.purge.target import Kind, One, Target
+from dedupindex.post_crawl.purge.remove import purge, survey
+from dedupindex.post_crawl.purge.target import Kind, One, Target
 from dedupindex.timestamps import digits_of_date
 from tests.captures import capture, sha1
 from tests.purging import READ, UNREAD, begin, held, load

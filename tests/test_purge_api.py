@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from dedupindex import tokens
 from dedupindex.crawls import statistics
-from dedupindex.files import exclusive
-from dedupindex.tokens import Role
+from dedupindex.index import tokens
+from dedupindex.index.tokens import Role
+from dedupindex.runtime.files import exclusive
 from server import commands, logs
 from server.app import create_app
 from server.config import Config
-from server.live import LiveIndex
+from server.live_index import LiveIndex
 from tests.captures import capture, sha1
 from tests.purging import begin, load, revisit_of
 from tests.test_cli import dedupindex

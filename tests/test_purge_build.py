@@ -13,18 +13,19 @@ from zipfile import ZipFile
 
 import pytest
 
-from dedupindex.build.builder import Build, Built, build
+from dedupindex.build.pipeline import Build, Built, build
 from dedupindex.build.stage import judge_of
 from dedupindex.capture import Capture, Evidence
-from dedupindex.crawls import life, upkeep
-from dedupindex.crawls.captures import add
-from dedupindex.crawls.lmdb_store import LmdbStore
+from dedupindex.crawls import lifecycle, merge_crawls
+from dedupindex.crawls.crawl_captures import add
+from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
 from dedupindex.errors import BadInput, DedupError, HasDependents
-from dedupindex.index import ledger, open_index
+from dedupindex.index import open_index
+from dedupindex.index.format import ledger
 from dedupindex.index.identity import Settings
-from dedupindex.purge.impact import Depending
-from dedupindex.purge.purge import purge, survey
-from dedupindex.purge.target import Kind, Target
+from dedupindex.post_crawl.purge.impact import Depending
+from dedupindex.post_crawl.purge.remove import purge, survey
+from dedupindex.post_crawl.purge.target import Kind, Target
 from tests.captures import capture
 from tests.purging import begin, held, load
 from tests.test_cli import dedupindex
@@ -167,9 +168,9 @@ def merged_report(index: Path, found: Capture) -> None:
     one = found._replace(offset=-1, record_id=b"", container=Path(found.container).name)
     with closing(LmdbStore(index)) as store:
         with store.writing() as writing:
-            add(writing, life.begin(writing, "weekly"), [one], ANY, judge_of(ANY))
-            life.commit(writing, "weekly")
-        upkeep.merge(index, store)
+            add(writing, lifecycle.begin(writing, "weekly"), [one], ANY, judge_of(ANY))
+            lifecycle.commit(writing, "weekly")
+        merge_crawls.merge(index, store)
 
 
 def test_processes_and_resumed_builds_make_the_same_ledger(
@@ -188,7 +189,7 @@ def test_processes_and_resumed_builds_make_the_same_ledger(
         def fail(*given: Any) -> None:
             raise DedupError("the power went")
 
-        patched.setattr("dedupindex.build.builder._load", fail)
+        patched.setattr("dedupindex.build.pipeline._load", fail)
         with pytest.raises(DedupError):
             build(job)
     assert build(replace(job, resume=True)).tally.records == 3

@@ -9,16 +9,16 @@ from urllib.parse import quote_plus
 import pytest
 from flask.testing import FlaskClient
 
-from dedupindex import tokens
-from dedupindex.crawls.lmdb_state import LmdbReading
+from dedupindex.crawls.stores.lmdb_crawl_state import LmdbReading
 from dedupindex.digest import Spelling
+from dedupindex.index import tokens
 from dedupindex.index.identity import Settings
-from dedupindex.tokens import Role
-from server.access import Access
+from dedupindex.index.tokens import Role
 from server.app import create_app
+from server.auth import Access
 from server.config import Config
-from server.live import LiveIndex
-from server.replies import RequestError
+from server.live_index import LiveIndex
+from server.responses import RequestError
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.test_cdx import text_of

@@ -13,9 +13,9 @@ import pytest
 
 from dedupindex.cli import main
 from dedupindex.errors import IndexBusy
-from dedupindex.files import exclusive
-from dedupindex.rehearse import replay
-from dedupindex.rehearse import run as rehearsing
+from dedupindex.post_crawl.rehearsal import rehearse_all as rehearsing
+from dedupindex.post_crawl.rehearsal import replay
+from dedupindex.runtime.files import exclusive
 from tests.rewriting import content, members, small_set
 from tests.warc_cases import DATA, response
 

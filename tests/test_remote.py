@@ -17,22 +17,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedupindex import remote
-from dedupindex.build.builder import Build, Built, build
+from dedupindex import object_store as remote
+from dedupindex.build.pipeline import Build, Built, build
 from dedupindex.capture import Capture
 from dedupindex.cli import main
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput, BadSource, ContainerChanged
 from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
-from dedupindex.manifest.finding import find
-from dedupindex.manifest.judge import Options
-from dedupindex.manifest.making import make
-from dedupindex.manifest.store import open_manifest
-from dedupindex.remote import RemoteFile, reading, stores
-from dedupindex.resolve.compare import Compare
-from dedupindex.resolve.run import Options as Resolving
-from dedupindex.resolve.run import resolve
+from dedupindex.object_store import RemoteFile, read_object, stores
+from dedupindex.post_crawl.manifest.make_manifest import make
+from dedupindex.post_crawl.manifest.parquet import open_manifest
+from dedupindex.post_crawl.manifest.record_lines import Options
+from dedupindex.post_crawl.plan.compare_payloads import Compare
+from dedupindex.post_crawl.plan.make_plan import Options as Resolving
+from dedupindex.post_crawl.plan.make_plan import resolve
+from dedupindex.sources.warc_files import find
 from tests.stores import Bucket, Fault, object_store, web
 from tests.test_sources_wacz import wacz
 from tests.warc_cases import gz, request, response
@@ -154,7 +154,7 @@ def test_of_a_wacz_only_what_is_needed_to_know_it_is_read(tmp_path: Path, bucket
     with RemoteFile(next(found).address) as file, ZipFile(file) as container:
         assert container.read("archive/a.warc.gz") == archive(0, 3)
     fetched = [told for told in bucket.server.requests if told[0] == "GET" and told[2]]
-    assert sum(_length(told[2]) for told in fetched) < 4 * reading.LEAST
+    assert sum(_length(told[2]) for told in fetched) < 4 * read_object.LEAST
 
 
 def _length(span: str) -> int:
@@ -484,7 +484,7 @@ def test_what_stands_last_may_be_an_address_beside_the_engine(
     """As a source: a path would have lost a slash."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv(stores.TRIES, "1")
-    monkeypatch.setattr("dedupindex.cli.where.adopt", lambda home, address: None)
+    monkeypatch.setattr("dedupindex.cli.index_location.adopt", lambda home, address: None)
     with web(tmp_path) as server:
         words = ["index", f"{server.url}/none.warc", "--engine", "cassandra://127.0.0.1:1/k"]
         assert main(words) == BadSource.exit_status
@@ -505,7 +505,7 @@ def test_reading_anywhere(size: int, reads: list[tuple[int, int]]) -> None:
         fetched.append(length)
         return data[offset : offset + length]
 
-    blocks = reading._Blocks(fetch, least=16, most=256)
+    blocks = read_object._Blocks(fetch, least=16, most=256)
     with closing(blocks):
         for begin, count in [*reads, *((at, 100) for at in range(0, size, 100))]:
             got = b""

@@ -12,11 +12,11 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dedupindex.manifest.line import Container, Line
-from dedupindex.resolve.alike import Alike
-from dedupindex.resolve.grouping import Rule
-from dedupindex.resolve.plan import Plan, open_plan
-from dedupindex.resolve.run import Options, resolve
+from dedupindex.post_crawl.manifest.lines import Container, Line
+from dedupindex.post_crawl.plan.alike import Alike
+from dedupindex.post_crawl.plan.group_duplicates import Rule
+from dedupindex.post_crawl.plan.make_plan import Options, resolve
+from dedupindex.post_crawl.plan.plan_file import Plan, open_plan
 from tests.manifests import container, line, write_manifest
 
 NAMES = ("b/x.warc.gz", "a.warc.gz", "b.warc.gz")

@@ -20,10 +20,10 @@ from werkzeug.wrappers import Response as WerkzeugResponse
 
 from dedupindex.cli import main
 from dedupindex.errors import BadInput
-from dedupindex.manifest.line import Container, Line
-from dedupindex.resolve.compare import HELD, Compare, same_bytes
-from dedupindex.resolve.plan import open_plan
-from dedupindex.resolve.run import Options, resolve
+from dedupindex.post_crawl.manifest.lines import Container, Line
+from dedupindex.post_crawl.plan.compare_payloads import HELD, Compare, same_bytes
+from dedupindex.post_crawl.plan.make_plan import Options, resolve
+from dedupindex.post_crawl.plan.plan_file import open_plan
 from tests.manifests import line, write_manifest
 from tests.warc_cases import gz, response
 

@@ -10,9 +10,9 @@ import pytest
 
 from dedupindex.cli import main
 from dedupindex.errors import BadSource
-from dedupindex.manifest.store import open_manifest
-from dedupindex.resolve.known import record_now
-from dedupindex.resolve.plan import Plan, open_plan
+from dedupindex.post_crawl.manifest.parquet import open_manifest
+from dedupindex.post_crawl.plan.index_originals import record_now
+from dedupindex.post_crawl.plan.plan_file import Plan, open_plan
 from dedupindex.warc.record import BrokenRecord
 from tests.warc_cases import gz, record_id, request, response, sha1
 

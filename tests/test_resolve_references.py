@@ -10,7 +10,7 @@ import duckdb
 import pytest
 
 from dedupindex.cli import main
-from dedupindex.manifest.store import open_manifest
+from dedupindex.post_crawl.manifest.parquet import open_manifest
 from dedupindex.verify.against import Against
 from dedupindex.verify.collection import Collection
 from tests.verifying import BODY, DAY, HOST, asked, copy_of, page, reasons, write

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from dedupindex.cli import main
-from dedupindex.manifest.line import Line
-from dedupindex.manifest.text import read_text
-from dedupindex.resolve.grouping import Rule
-from dedupindex.resolve.plan import open_plan
-from dedupindex.resolve.run import Options, resolve
+from dedupindex.post_crawl.manifest.lines import Line
+from dedupindex.post_crawl.manifest.warcsum_format import read_text
+from dedupindex.post_crawl.plan.group_duplicates import Rule
+from dedupindex.post_crawl.plan.make_plan import Options, resolve
+from dedupindex.post_crawl.plan.plan_file import open_plan
 from tests.manifests import write_manifest
 from tests.test_resolve import PLACES, lines, model
 from tests.warc_cases import gz, request, response

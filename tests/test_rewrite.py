@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dedupindex.errors import BadInput, DedupError
-from dedupindex.rewrite.container import Job
+from dedupindex.post_crawl.rewrite.rewrite_file import Job
 from tests.rewriting import EARLY, LATE, FakePlan, content, records_of, run, small_set, total
 from tests.warc_cases import END, HTTP, gz, response
 

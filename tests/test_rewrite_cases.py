@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from dedupindex.manifest.line import Line
-from dedupindex.resolve.alike import Alike
-from dedupindex.resolve.plan import Planned
-from dedupindex.rewrite.judge import Judged, Place, judge
-from dedupindex.sources.stated import Refused
-from dedupindex.warc import single
-from dedupindex.warc.single import NotExact, Single
+from dedupindex.post_crawl.manifest.lines import Line
+from dedupindex.post_crawl.plan.alike import Alike
+from dedupindex.post_crawl.plan.plan_file import Planned
+from dedupindex.post_crawl.rewrite.compare_pair import Judged, Place, judge
+from dedupindex.warc import random_access
+from dedupindex.warc.random_access import NotExact, Single
+from dedupindex.warc.record_facts import Refused
 from tests.rewriting import EARLY
 from tests.warc_cases import (
     CHUNKED_HTTP,
@@ -347,8 +347,8 @@ def test_long_records_are_read_as_short_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
 ) -> None:
     """Piece by piece, whatever the pieces: the same block, and the same damage found."""
-    monkeypatch.setattr(single, "SHORT", 100)
-    monkeypatch.setattr(single, "_PIECE", piece)
+    monkeypatch.setattr(random_access, "SHORT", 100)
+    monkeypatch.setattr(random_access, "_PIECE", piece)
     path = tmp_path / "x"
     for body in (b"x", BODY, bytes(9000)):
         whole = response(body)

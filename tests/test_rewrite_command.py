@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dedupindex.cli import main
-from dedupindex.rewrite.journal import Journal
-from dedupindex.warc.single import Single
+from dedupindex.post_crawl.rewrite.journal import Journal
+from dedupindex.warc.random_access import Single
 from tests.rewriting import FakePlan, content, records_of, small_set
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -128,7 +128,7 @@ def test_a_cdxj_of_the_results(
     source: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dedupindex.cli.rewrite.open_manifest", lambda _: FakePlan(source))
-    monkeypatch.setattr("dedupindex.rewrite.cdxj._SORTED", 7)
+    monkeypatch.setattr("dedupindex.post_crawl.rewrite.offset_map._SORTED", 7)
     out, index = tmp_path / "out", tmp_path / "index.cdxj"
     run("rewrite", "plan", "--out", out, "--cdxj", index, "--manifest", "m")
     lines = index.read_bytes().splitlines()
@@ -187,14 +187,16 @@ def test_bringing_back_needs_room_which_is_told_before_anything_is_written(
                 commands.append((needed, (*words, "--jobs", jobs)))
     for needed, words in commands:
         after = content(tmp_path)
-        monkeypatch.setattr("dedupindex.rewrite.disk.room", lambda _, free=needed - 1: free)
+        monkeypatch.setattr(
+            "dedupindex.runtime.atomic_replace.room", lambda _, free=needed - 1: free
+        )
         assert run(*words) == (3, {})
         assert content(tmp_path) == after
-        monkeypatch.setattr("dedupindex.rewrite.disk.room", lambda _, free=needed: free)
+        monkeypatch.setattr("dedupindex.runtime.atomic_replace.room", lambda _, free=needed: free)
         assert run(*words)[0] == 0
         if words[0] == "rewrite" or "--in-place" in words:
             assert content(source) == before
-            monkeypatch.setattr("dedupindex.rewrite.disk.room", lambda _: 1 << 40)
+            monkeypatch.setattr("dedupindex.runtime.atomic_replace.room", lambda _: 1 << 40)
             assert run("rewrite", "plan", "--in-place")[0] == 0
 
 
@@ -205,7 +207,7 @@ def test_a_killed_run_needs_no_room_for_what_it_has_brought_back(
     assert run("rewrite", "plan", "--in-place")[0] == 0
     for name, data in before.items():
         (source / name).write_bytes(data)
-    monkeypatch.setattr("dedupindex.rewrite.disk.room", lambda _: 0)
+    monkeypatch.setattr("dedupindex.runtime.atomic_replace.room", lambda _: 0)
     status, done = run("rewrite", "plan", "--undo")
     assert (status, done["there"]) == (0, 2)
 

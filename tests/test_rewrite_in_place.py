@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from dedupindex.errors import DedupError, IndexBusy
-from dedupindex.files import exclusive
-from dedupindex.rewrite.container import Job
-from dedupindex.rewrite.journal import DIRECTORY, journals
-from dedupindex.rewrite.undo import Undo, commit, restore
+from dedupindex.post_crawl.rewrite.journal import DIRECTORY, journals
+from dedupindex.post_crawl.rewrite.rewrite_file import Job
+from dedupindex.post_crawl.undo import Undo, commit, restore
+from dedupindex.runtime.files import exclusive
 from tests.rewriting import FakePlan, content, members, records_of, run, small_set, total
 from tests.warc_cases import response
 
@@ -284,7 +284,7 @@ def test_a_changed_file_is_left_alone(made: Path) -> None:
 def test_no_room_is_told_before_anything_is_written(
     made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dedupindex.rewrite.disk.room", lambda path: 1000)
+    monkeypatch.setattr("dedupindex.runtime.atomic_replace.room", lambda path: 1000)
     before = content(made / "in")
     with pytest.raises(DedupError, match="nothing was begun"):
         run(Job(FakePlan(made / "in")))

@@ -12,7 +12,14 @@ from random import Random
 import pytest
 
 from dedupindex.cli import main
-from dedupindex.rewrite.pins import Holder, Pins, key, pinned, pins_path, unpin
+from dedupindex.post_crawl.rewrite.protected_records import (
+    Holder,
+    Pins,
+    key,
+    pinned,
+    pins_path,
+    unpin,
+)
 from tests.rewriting import content, members
 from tests.warc_cases import response
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dedupindex.rewrite.recipe import Reference, respelled, revisit
-from dedupindex.warc.heads import parse
+from dedupindex.post_crawl.rewrite.revisit_record import Reference, respelled, revisit
+from dedupindex.warc.headers import parse
 from tests.warc_cases import record_id, sha1
 
 _NAMES = st.from_regex(rb"[A-Za-z][A-Za-z0-9-]{0,12}", fullmatch=True).map(

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from dedupindex.errors import DedupError, IndexBusy
-from dedupindex.files import exclusive
-from dedupindex.rewrite import parts, writing
-from dedupindex.rewrite.container import Job, Left
-from dedupindex.rewrite.disk import being_written
-from dedupindex.rewrite.journal import DIRECTORY, journals
-from dedupindex.rewrite.parts import hold, new_part, part_of, put, put_new, sweep
-from dedupindex.rewrite.run import rewrite
-from dedupindex.rewrite.undo import Undo, restore
-from dedupindex.rewrite.writing import rewrite_container
+from dedupindex.post_crawl.rewrite import part_files, rewrite_output
+from dedupindex.post_crawl.rewrite.journal import DIRECTORY, journals
+from dedupindex.post_crawl.rewrite.part_files import hold, new_part, part_of, put, put_new, sweep
+from dedupindex.post_crawl.rewrite.rewrite_all import rewrite
+from dedupindex.post_crawl.rewrite.rewrite_file import Job, Left
+from dedupindex.post_crawl.rewrite.rewrite_output import rewrite_container
+from dedupindex.post_crawl.undo import Undo, restore
+from dedupindex.runtime.atomic_replace import being_written
+from dedupindex.runtime.files import exclusive
 from tests.rewriting import FakePlan, content, records_of, run, small_set
 
 
@@ -52,7 +52,7 @@ def test_two_runs_on_one_file_under_different_folders(
     before, top = content(sub), sub.parent
     first, second = FakePlan(top), FakePlan(sub)
     refused: list[bool] = []
-    check = writing.check_still
+    check = rewrite_output.check_still
     (sub / DIRECTORY).mkdir()
 
     def meet(container: Any, *rest: Any) -> None:
@@ -60,7 +60,7 @@ def test_two_runs_on_one_file_under_different_folders(
         other = next(c for c in second.containers().values() if c.path == container.path)
         refused.append(in_child(lambda: rewrite_container(Job(second), other).state == "left"))
 
-    monkeypatch.setattr(writing, "check_still", meet)
+    monkeypatch.setattr(rewrite_output, "check_still", meet)
     assert [one.state for one in run(Job(first))] == ["kept", "rewritten", "rewritten"]
     monkeypatch.undo()
     assert refused == [True, True]
@@ -123,10 +123,10 @@ def test_a_new_file_takes_the_place_of_none(
         monkeypatch.setattr(os, "link", refused)
     path = tmp_path / "a"
     part = part_of(path)
-    with parts.removed(part), new_part(part) as file:
+    with part_files.removed(part), new_part(part) as file:
         file.write(b"first")
         put_new(part, file, path)
-    with parts.removed(part), new_part(part) as file, pytest.raises(FileExistsError):
+    with part_files.removed(part), new_part(part) as file, pytest.raises(FileExistsError):
         file.write(b"second")
         put_new(part, file, path)
     assert content(tmp_path) == {"a": b"first"}
@@ -134,13 +134,13 @@ def test_a_new_file_takes_the_place_of_none(
 
 def test_a_writer_that_comes_last(sub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process opens a file for writing while it is being rewritten."""
-    before, check, opened = content(sub), writing.check_still, []
+    before, check, opened = content(sub), rewrite_output.check_still, []
 
     def come(container: Any, *rest: Any) -> None:
         check(container, *rest)
         opened.append(open(container.path, "r+b"))  # noqa: SIM115
 
-    monkeypatch.setattr(writing, "check_still", come)
+    monkeypatch.setattr(rewrite_output, "check_still", come)
     for out in (None, sub.parent.parent / "out"):
         left = [one for one in run(Job(FakePlan(sub), out)) if one.state == "left"]
         assert left and all("began to write" in one.problem for one in left)
@@ -179,8 +179,8 @@ def test_a_folder_that_cannot_be_forced_to_disk(sub: Path, monkeypatch: pytest.M
     """The file was replaced by then, and is not said to have been left alone."""
     before = content(sub)
     plan = FakePlan(sub)
-    synced = failing(parts.sync_directory, done=False, at="deep")
-    monkeypatch.setattr(parts, "sync_directory", synced)
+    synced = failing(part_files.sync_directory, done=False, at="deep")
+    monkeypatch.setattr(part_files, "sync_directory", synced)
     for out in (sub.parent.parent / "out", None):
         with pytest.raises(DedupError, match="the new file is there, but the disk fails"):
             run(Job(plan, out))

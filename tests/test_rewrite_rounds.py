@@ -7,9 +7,9 @@ from pathlib import Path
 from random import Random
 
 from dedupindex.cli import main
-from dedupindex.rewrite.container import Job
-from dedupindex.rewrite.journal import DIRECTORY, journals
-from dedupindex.rewrite.undo import Undo, commit, restore
+from dedupindex.post_crawl.rewrite.journal import DIRECTORY, journals
+from dedupindex.post_crawl.rewrite.rewrite_file import Job
+from dedupindex.post_crawl.undo import Undo, commit, restore
 from tests.rewriting import FakePlan, members, records_of, run, small_set, total
 from tests.warc_cases import response
 

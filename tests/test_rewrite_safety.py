@@ -10,11 +10,11 @@ from random import Random
 import pytest
 
 from dedupindex.errors import Damaged
-from dedupindex.manifest.line import Container
-from dedupindex.rewrite.container import Job
-from dedupindex.rewrite.disk import FileSink
-from dedupindex.rewrite.journal import journals
-from dedupindex.rewrite.undo import Undo, restore
+from dedupindex.post_crawl.manifest.lines import Container
+from dedupindex.post_crawl.rewrite.journal import journals
+from dedupindex.post_crawl.rewrite.rewrite_file import Job
+from dedupindex.post_crawl.undo import Undo, restore
+from dedupindex.runtime.atomic_replace import FileSink
 from tests.rewriting import EARLY, LATE, FakePlan, content, members, records_of, run, small_set
 from tests.warc_cases import response
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedupindex.errors import Damaged
-from dedupindex.index import runs
-from dedupindex.index.runs import RunWriter, merge, merge_files, read_run, write_run
+from dedupindex.index.load import runs
+from dedupindex.index.load.runs import RunWriter, merge, merge_files, read_run, write_run
 
 entries = st.lists(st.binary(min_size=1, max_size=4), max_size=40)
 

@@ -14,12 +14,12 @@ from dedupindex.capture import Capture, Evidence
 from dedupindex.cli import main
 from dedupindex.digest import Digest
 from dedupindex.errors import BadQuery, IndexUnavailable, StrategyUnavailable
-from dedupindex.index import whoosh_files
+from dedupindex.index.engines.whoosh import whoosh_files
+from dedupindex.index.engines.whoosh.query_fields import FIELDS
+from dedupindex.index.engines.whoosh.search import search
+from dedupindex.index.engines.whoosh.whoosh_schema import hosts, words
+from dedupindex.index.engines.whoosh.whoosh_search import Parsed
 from dedupindex.index.identity import Settings
-from dedupindex.index.query import Parsed
-from dedupindex.index.query_fields import FIELDS
-from dedupindex.index.search import search
-from dedupindex.index.whoosh_schema import hosts, words
 from tests.captures import capture, sha1
 from tests.engine_bench import Bench
 

@@ -15,15 +15,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from werkzeug.test import EnvironBuilder, TestResponse, run_wsgi_app
 
-from dedupindex.asking import PARAMETERS
 from dedupindex.capture import Capture, Evidence
 from dedupindex.digest import EMPTY, Digest, Spelling
 from dedupindex.index.identity import Settings
+from dedupindex.lookup.params import PARAMETERS
 from server.app import create_app
 from server.config import MAX_QUERY, Config
-from server.live import LiveIndex
+from server.live_index import LiveIndex
 from server.openapi import document
-from server.replies import ERRORS
+from server.responses import ERRORS
 from server.routes import ROUTES
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
@@ -346,7 +346,7 @@ def test_paths_and_methods(client: Client) -> None:
 def test_a_defect_is_an_answer_and_one_line_of_the_log(
     client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("server.answers._plain_question", lambda text: 1 / 0)
+    monkeypatch.setattr("server.api.lookups._plain_question", lambda text: 1 / 0)
     monkeypatch.setattr("server.logs.LOGGER.propagate", True)
     response = client().get("/lookup?digest=a%0Ab")
     assert code(response) == (500, "internal")
@@ -448,7 +448,7 @@ def test_a_digest_of_many_urls_is_answered_quickly_too(
 ) -> None:
     urls = [b"http://%c.example/logo" % letter for letter in b"abcdefgh"]
     web = client([capture(1, url) for url in urls])
-    monkeypatch.setattr("dedupindex.lookup.decide", lambda *asked: 1 / 0)
+    monkeypatch.setattr("dedupindex.lookup.decide.decide", lambda *asked: 1 / 0)
     for url in urls:
         for safe, more in (("", {}), (":", {"strategy": "EXACT_URL"}), (":/", {})):
             found = ask(web, safe, digest=str(sha1(1)), url=url, **more).get_json()

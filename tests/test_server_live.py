@@ -29,7 +29,7 @@ from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
 from server.app import create_app
 from server.config import Config
-from server.live import LiveIndex
+from server.live_index import LiveIndex
 from server.routes import HOT
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex

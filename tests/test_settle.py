@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dedupindex.capture import Capture, Evidence
 from dedupindex.digest import CANONICAL, Digest
-from dedupindex.index.cells import (
+from dedupindex.index.format.cells import (
     NOWHERE,
     Keys,
     Place,
@@ -22,10 +22,10 @@ from dedupindex.index.cells import (
     encode_revisit,
     entries_of,
 )
-from dedupindex.index.marks import MARKS
-from dedupindex.index.runs import merge
-from dedupindex.index.settle import Outcome, Rule
-from dedupindex.index.sweep import settled, staged_again
+from dedupindex.index.format.tombstones import MARKS
+from dedupindex.index.load.merge_rule import Outcome, Rule
+from dedupindex.index.load.runs import merge
+from dedupindex.index.load.sweep import settled, staged_again
 from dedupindex.timestamps import digits_of_date
 from tests.captures import capture
 

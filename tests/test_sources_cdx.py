@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dedupindex.capture import Capture, Covers, Evidence, Problem, Refusal, Revisit
 from dedupindex.digest import Digest, Spelling
 from dedupindex.sources import SourceOptions
-from dedupindex.sources.cdxlayout import guess, header
+from dedupindex.sources.cdx_columns import guess, header
 from tests.text_sources import BASE32, HEX, items, one, records
 
 HEADER = b" CDX N b a m s k r M S V g\n"

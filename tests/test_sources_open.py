@@ -15,10 +15,10 @@ import pytest
 
 from dedupindex.capture import Capture, Problem, Refusal
 from dedupindex.errors import BadSource
-from dedupindex.sources import KINDS, expand, open_source, text
+from dedupindex.sources import KINDS, expand, line_source, open_source
 from dedupindex.sources.cdx import CdxSource
 from dedupindex.sources.cdxj import CdxjSource
-from dedupindex.sources.crawllog import CrawlLogSource
+from dedupindex.sources.crawl_log import CrawlLogSource
 from dedupindex.sources.kinds import kind_named, kind_of
 from dedupindex.sources.warc import WarcSource
 from tests.text_sources import BASE32, DATA, items
@@ -231,7 +231,7 @@ def test_damaged_gzip_and_what_may_follow_a_member() -> None:
 
 
 def test_a_line_without_end_is_not_held_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text, "_LONGEST_LINE", 1000)
+    monkeypatch.setattr(line_source, "_LONGEST_LINE", 1000)
     for end in (b"\n" + CDX, b""):
         found = items("cdx", CDX + b"x" * 5000 + end, block=100)
         assert isinstance(found[1], Problem)

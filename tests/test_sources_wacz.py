@@ -12,7 +12,7 @@ import pytest
 
 from dedupindex.capture import Capture, Item, Problem
 from dedupindex.sources.wacz import WaczSource
-from dedupindex.warc.wacz import place_of
+from dedupindex.warc.wacz_members import place_of
 from tests.warc_cases import gz, request, response, word
 
 A = gz(request()) + gz(response())

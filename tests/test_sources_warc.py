@@ -12,7 +12,7 @@ import pytest
 
 from dedupindex.capture import Covers, Evidence, RefersTo
 from dedupindex.digest import CANONICAL, Digest
-from dedupindex.warc import members
+from dedupindex.warc import gzip_members
 from tests.warc_cases import (
     CHUNKED_HTTP,
     DATE,
@@ -39,9 +39,9 @@ def read(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     """Read some records from a gzip file, held whole or streamed as if they were large."""
     if request.param == "long":
         monkeypatch.setattr("dedupindex.warc.framing.SHORT", 10)
-        monkeypatch.setattr(members, "SHORT", 10)
+        monkeypatch.setattr(gzip_members, "SHORT", 10)
         monkeypatch.setattr("dedupindex.warc.record.PIECE", 7)
-        monkeypatch.setattr(members, "FEED", 100)
+        monkeypatch.setattr(gzip_members, "FEED", 100)
 
     def ask_records(*records: bytes, **options: object) -> Answer:
         return ask(tmp_path / "t.warc.gz", b"".join(map(gz, records)), **options)

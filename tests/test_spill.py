@@ -1,4 +1,4 @@
-"""`dedupindex.spill`: sums are right however often they leave memory."""
+"""`dedupindex.runtime.bounded_counter`: sums are right however often they leave memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedupindex.spill import Sums
+from dedupindex.runtime.bounded_counter import Sums
 
 rows = st.lists(st.tuples(st.binary(max_size=2), st.integers(-5, 100)))
 

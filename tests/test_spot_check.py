@@ -14,21 +14,23 @@ from random import Random
 
 import pytest
 
-from dedupindex import spot_check
+from dedupindex.build import spot_check
+from dedupindex.build.copy_index import Copied
 from dedupindex.build.stage import judge_of
 from dedupindex.capture import Capture, Evidence
 from dedupindex.cli import main
-from dedupindex.cli.upkeep import BEGUN, compared_before, note_compared
-from dedupindex.crawls import life
-from dedupindex.crawls.captures import add
+from dedupindex.cli.maintenance import BEGUN, compared_before, note_compared
+from dedupindex.crawls import lifecycle
+from dedupindex.crawls.crawl_captures import add
 from dedupindex.crawls.store import Writing, make_store
 from dedupindex.errors import Damaged, NotAnswered
-from dedupindex.index import lmdb_engine, open_index, whoosh_engine
-from dedupindex.index.copying import Copied
+from dedupindex.index import open_index
+from dedupindex.index.engine import Counts, Load
+from dedupindex.index.engines.lmdb import lmdb_engine
+from dedupindex.index.engines.whoosh import whoosh_engine
 from dedupindex.index.identity import Settings
-from dedupindex.index.protocol import Counts, Load
-from dedupindex.index.runs import evenly
-from dedupindex.index.settle import Outcome
+from dedupindex.index.load.merge_rule import Outcome
+from dedupindex.index.load.runs import evenly
 from tests.captures import capture, sha1
 from tests.engine_bench import Bench
 
@@ -200,9 +202,9 @@ def crawled(index: Path) -> None:
         add(writing, writing.crawl("weekly"), items, Settings(), judge_of(Settings()))
 
     with closing(make_store(index)) as store:
-        store.write(partial(life.begin, name="weekly"))
+        store.write(partial(lifecycle.begin, name="weekly"))
         store.write(report)
-        store.write(partial(life.commit, name="weekly"))
+        store.write(partial(lifecycle.commit, name="weekly"))
 
 
 def test_a_merge_that_loses_captures_fails_and_is_repaired(
@@ -258,7 +260,9 @@ def test_an_index_that_cannot_answer_is_not_copied(run: Run, tmp_path: Path) -> 
     assert run("index", rows(tmp_path / "one.cdx", 0, 400), index)[0] == 0
     lost = partial(KeyError, "container number 1 has no name")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dedupindex.index.lmdb_view.LmdbView.place_of", lambda *_: raise_(lost()))
+        patch.setattr(
+            "dedupindex.index.engines.lmdb.lmdb_view.LmdbView.place_of", lambda *_: raise_(lost())
+        )
         status, _, err = run("index", "--copy", tmp_path / "copy", index)
     assert status == Damaged.exit_status and "bin/index --check" in err
 

@@ -17,28 +17,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedupindex import cluster as clusters
-from dedupindex.build import plan, spread
-from dedupindex.build.builder import Build, Built, build
+from dedupindex.build import stage_spark
+from dedupindex.build import tasks as plan
+from dedupindex.build.pipeline import Build, Built, build
 from dedupindex.build.stage import Task
 from dedupindex.capture import RefersTo, Revisit
 from dedupindex.cli import main
-from dedupindex.cluster import Cluster, Files, Piece, pieces
-from dedupindex.documents.dedup import dedup_hashes
+from dedupindex.documents.dedup_shards import dedup_hashes
 from dedupindex.documents.spread import dedup_on
 from dedupindex.errors import BadInput, BadSource, DedupError, IndexExists
 from dedupindex.index import open_index
-from dedupindex.index.cells import Keys, encode, encode_revisit
+from dedupindex.index.format.cells import Keys, encode, encode_revisit
+from dedupindex.index.format.ledger import dependent
 from dedupindex.index.identity import Settings
-from dedupindex.index.ledger import dependent
-from dedupindex.index.staging import renumbered
-from dedupindex.manifest.judge import Options
-from dedupindex.manifest.making import make
-from dedupindex.manifest.store import open_manifest
-from dedupindex.resolve.plan import COLUMNS, open_plan
-from dedupindex.resolve.run import Options as Resolving
-from dedupindex.resolve.run import resolve
-from dedupindex.resolve.spread import resolve_on
+from dedupindex.index.load.staging import renumbered
+from dedupindex.post_crawl.manifest.make_manifest import make
+from dedupindex.post_crawl.manifest.parquet import open_manifest
+from dedupindex.post_crawl.manifest.record_lines import Options
+from dedupindex.post_crawl.plan.make_plan import Options as Resolving
+from dedupindex.post_crawl.plan.make_plan import resolve
+from dedupindex.post_crawl.plan.plan_file import COLUMNS, open_plan
+from dedupindex.post_crawl.plan.spread import resolve_on
+from dedupindex.runtime import spark as clusters
+from dedupindex.runtime.spark import Cluster, Files, Piece, pieces
 from tests.captures import capture
 from tests.test_remote import EVERYTHING, archive, captures, containers
 from tests.warc_cases import gz, revisit
@@ -154,7 +155,7 @@ def test_an_index_is_the_same(tmp_path: Path, collection: Path) -> None:
 
 def _revisits(index: Path) -> list[tuple[bytes, str]]:
     """What the ledger has, with the names of containers."""
-    from dedupindex.index.ledger import DEPENDENT, Dependent, items
+    from dedupindex.index.format.ledger import DEPENDENT, Dependent, items
 
     with closing(open_index(index)) as engine, engine.view() as view:
         lengths = engine.identity.settings.keys().lengths()
@@ -186,7 +187,7 @@ def test_a_run_that_ended_goes_on_with_what_is_done(
     built(tmp_path / "here", collection)
     index = tmp_path / "there"
     ended = []
-    stage = spread._stage
+    stage = stage_spark._stage
 
     def staged(groups: int, task: Task) -> Iterator[Any]:
         if task.inputs[0].path == str(missing):
@@ -194,12 +195,12 @@ def test_a_run_that_ended_goes_on_with_what_is_done(
         ended.append(task.inputs[0].path)
         return stage(groups, task)
 
-    monkeypatch.setattr(spread, "_stage", staged)
+    monkeypatch.setattr(stage_spark, "_stage", staged)
     monkeypatch.setattr(sys.modules[__name__], "_sent", lambda value: _listed(value))
     with pytest.raises(BadSource, match="b.cdx"):
         built(index, collection, spark="1")
     missing.write_bytes(text)
-    monkeypatch.setattr(spread, "_stage", stage)
+    monkeypatch.setattr(stage_spark, "_stage", stage)
     before = set(ended) - {str(missing)}
     assert 0 < len(before) < 8
     os.utime(missing, ns=(0, 1))
@@ -221,8 +222,8 @@ def test_what_is_damaged_or_missing(tmp_path: Path, collection: Path) -> None:
     ]
     with pytest.raises(BadInput, match="not -"):
         built(tmp_path / "other", "-", spark="2")
-    from dedupindex.build.plan import Input
-    from dedupindex.build.spread import _stage
+    from dedupindex.build.stage_spark import _stage
+    from dedupindex.build.tasks import Input
     from dedupindex.sources import SourceOptions
 
     task = Task(0, [Input("/nowhere.warc", 1)], tmp_path, tmp_path, EVERYTHING, None,
@@ -232,7 +233,7 @@ def test_what_is_damaged_or_missing(tmp_path: Path, collection: Path) -> None:
 
 
 def test_a_container_that_is_read_twice_must_be_the_same(tmp_path: Path) -> None:
-    from dedupindex.build.spread import Part, _gather
+    from dedupindex.build.stage_spark import Part, _gather
 
     part = Part(0, 4, "then", False, marshal.dumps([]))
     with pytest.raises(BadSource, match="was not the same"):
@@ -252,7 +253,7 @@ def test_an_index_of_which_a_container_is_lost_with_its_executor_is_not_made(
     def lost(rows: Rows, work: Callable[[Any], Iterable[Any]]) -> Rows:
         kept = Rows(rows.parts)
         kept.parts[0] = [
-            row for row in kept.parts[0] if row.last or not isinstance(row.value, spread.Part)
+            row for row in kept.parts[0] if row.last or not isinstance(row.value, stage_spark.Part)
         ]
         return really(kept, work)
 
@@ -321,7 +322,7 @@ def _rows(plan: Path) -> list[tuple[Any, ...]]:
 
 
 def test_a_manifest_that_executors_do_not_have(tmp_path: Path, collection: Path) -> None:
-    from dedupindex.resolve.spread import _resolve
+    from dedupindex.post_crawl.plan.spread import _resolve
 
     make([str(collection)], tmp_path / "one", Options())
     with pytest.raises(BadInput, match="on storage that all mount"):
@@ -404,7 +405,7 @@ def test_documents_are_deduplicated_alike(rows: list[tuple[int, int]]) -> None:
 
 
 def test_shards_that_executors_do_not_have(tmp_path: Path) -> None:
-    from dedupindex.documents.reading import Shard
+    from dedupindex.documents.read_shards import Shard
     from dedupindex.documents.spread import _dedup
 
     shard = Shard("a", "a", (tmp_path / "a_run.csv",))

@@ -1,4 +1,4 @@
-"""`dedupindex.index.staging`: what a killed build leaves is believed only as far as it is whole."""
+"""Staging: what a killed build leaves is believed only as far as it is whole."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dedupindex.errors import Damaged, SettingsConflict
-from dedupindex.index.staging import Numbers, Staging
+from dedupindex.index.load.staging import Numbers, Staging
 
 WHAT = {"sources": ["x"]}
 

@@ -16,9 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedupindex.admission import make_judge
-from dedupindex.crawls import life, statistics
-from dedupindex.crawls.captures import add
+from dedupindex.build.admission import make_judge
+from dedupindex.crawls import lifecycle, statistics
 from dedupindex.crawls.counting import (
     KEPT,
     Counting,
@@ -29,10 +28,11 @@ from dedupindex.crawls.counting import (
     add_counted,
     bound_of,
 )
-from dedupindex.crawls.lmdb_state import LmdbWriting
-from dedupindex.crawls.lmdb_store import LmdbStore
-from dedupindex.crawls.rows import MOST, Kind, Row, key_of
+from dedupindex.crawls.crawl_captures import add
+from dedupindex.crawls.statistics_keys import MOST, Kind, Row, key_of
 from dedupindex.crawls.store import Store, make_store
+from dedupindex.crawls.stores.lmdb_crawl_state import LmdbWriting
+from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
 from dedupindex.crawls.told import NAMES, Told, tell, told_of
 from dedupindex.errors import BadInput, BadQuery, Damaged
 from dedupindex.index.identity import Settings
@@ -52,7 +52,7 @@ def store(make_index: MakeIndex, engine: str) -> Iterator[Store]:
     with closing(make_store(make_index(engine=engine))) as store:
         for name in CRAWLS:
             with store.writing() as writing:
-                life.begin(writing, name)
+                lifecycle.begin(writing, name)
         yield store
 
 
@@ -134,7 +134,7 @@ def test_every_order_of_events_over_workers_adds_up(events: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as folder, closing(LmdbStore(Path(folder))) as store:
         for name in CRAWLS:
             with store.writing() as writing:
-                life.begin(writing, name)
+                lifecycle.begin(writing, name)
         workers = [Counting(lambda: 10 * DAY) for _ in range(3)]
         model: dict[tuple[str, str, bytes], Row] = {}
         known: set[tuple[str, int]] = set()
@@ -271,7 +271,7 @@ def test_totals_whose_key_flipped_are_damage_and_not_nothing(store: Store) -> No
             statistics.total(reading, reading.crawl("one"))
         assert statistics.total(reading, reading.crawl("two")) == Row()
     assert store.check()
-    store.write(partial(life.forget, name="one"))
+    store.write(partial(lifecycle.forget, name="one"))
     with store.reading() as reading:
         assert statistics.total(reading, reading.crawl("one")) == Row()
 
@@ -320,7 +320,7 @@ def test_what_crawlers_tell_may_come_again_and_in_any_order(said: list[tuple[Any
     with tempfile.TemporaryDirectory() as folder, closing(LmdbStore(Path(folder))) as store:
         greatest: dict[tuple[str, str], int] = {}
         with store.writing() as writing:
-            crawl = life.begin(writing, "one")
+            crawl = lifecycle.begin(writing, "one")
             for who, name, number in said:
                 tell(writing, crawl, {name: number}, who)
                 greatest[who, name] = max(greatest.get((who, name), 0), number)

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from warcio.archiveiterator import ArchiveIterator
 
-from dedupindex.subset.export import Exported, export
-from dedupindex.subset.scan import Filter
+from dedupindex.post_crawl.subset.scan import Filter
+from dedupindex.post_crawl.subset.write_subset import Exported, export
 from dedupindex.verify.collection import Collection
-from dedupindex.verify.finding import REASONS, REMARK
+from dedupindex.verify.issues import REASONS, REMARK
 from tests.test_cli import dedupindex
 from tests.test_warc_arc import document, header
 from tests.verifying import asked, copy_of, page, write

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dedupindex.cli import main
-from dedupindex.tables import printable, singular
+from dedupindex.runtime.tables import printable, singular
 from tests.verifying import page, write
 
 _WRONG = re.compile(r"(?<![\w.,-])1 (?:[a-z]+ies|[a-rt-z]+[a-rt-z]s)\b")

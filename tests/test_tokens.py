@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from dedupindex import tokens
 from dedupindex.errors import BadInput, Damaged, IndexExists
-from dedupindex.tokens import Role
-from server.access import Access
+from dedupindex.index import tokens
+from dedupindex.index.tokens import Role
 from server.app import create_app
+from server.auth import Access
 from server.config import Config
-from server.live import LiveIndex
-from server.replies import RequestError
+from server.live_index import LiveIndex
+from server.responses import RequestError
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.test_cli import dedupindex
@@ -199,7 +199,7 @@ def test_private_lookups_need_one_too(index: Path) -> None:
 
 def test_tokens_are_noticed_while_served(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("server.access.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("server.auth.time.monotonic", lambda: now[0])
     access = Access(index)
     assert access.require({}, Role.WRITE) == "-"
     secret = tokens.add(index, "a", Role.WRITE)
@@ -281,7 +281,7 @@ def test_an_index_that_is_swapped_or_restored_stays_closed(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr("server.access.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("server.auth.time.monotonic", lambda: now[0])
     tokens.add(index, "a", Role.WRITE)
     access = Access(index)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dedupindex.index.urlpack import BEGINNINGS, pack, unpack
+from dedupindex.index.format.packing import BEGINNINGS, pack, unpack
 from tests.captures import urls
 
 pieces = st.sampled_from(

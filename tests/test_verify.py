@@ -21,9 +21,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedupindex.verify.bytes import opened
 from dedupindex.verify.collection import Collection, verify_collection
-from dedupindex.verify.finding import BROKEN, DAMAGE, LOSS, REASONS, REMARK
+from dedupindex.verify.file_bytes import opened
+from dedupindex.verify.issues import BROKEN, DAMAGE, LOSS, REASONS, REMARK
 from dedupindex.verify.members import Beginnings
 from tests.test_cli import dedupindex
 from tests.verifying import BODY, DAY, HOST, asked, compared, copy_of, page, write

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedupindex.cli import main
-from dedupindex.rewrite.container import Job
+from dedupindex.post_crawl.rewrite.rewrite_file import Job
 from dedupindex.verify import members
 from dedupindex.verify.against import Against
 from dedupindex.verify.collection import verify_collection
-from dedupindex.verify.finding import LOSS
-from dedupindex.verify.originals import Place
-from dedupindex.verify.pair import verify_pair
+from dedupindex.verify.compare_files import verify_pair
+from dedupindex.verify.issues import LOSS
+from dedupindex.verify.locate_originals import Place
 from tests.rewriting import FakePlan, run, small_set, total
 from tests.test_cli import dedupindex
 from tests.verifying import DAY, HOST, asked, compared, copy_of, page, reasons, write

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dedupindex.capture import Covers
-from dedupindex.warc import members
+from dedupindex.warc import gzip_members
 from tests.warc_cases import HTTP, Answer, ask, gz
 
 V1 = b"URL IP-address Archive-date Content-type Archive-length"
@@ -182,7 +182,7 @@ def test_cut(path: Path) -> None:
 def test_streamed(path: Path, pack: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("members", "arc"):
         monkeypatch.setattr(f"dedupindex.warc.{module}.SHORT", 50)
-    assert members.SHORT == 50
+    assert gzip_members.SHORT == 50
     body = os.urandom(300_000) + b"."
 
     def read(*documents: bytes) -> Answer:

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dedupindex.capture import Capture, Item
-from dedupindex.sources import responses
 from dedupindex.sources import warc as source
+from dedupindex.sources import warc_records
 from dedupindex.sources.warc import WarcSource
-from dedupindex.warc import brisk, members, reader
+from dedupindex.warc import fast_reader, gzip_members, reader
 from dedupindex.warc.record import Sound
 from dedupindex.warc.window import open_window
 from tests.warc_cases import chunked, gz, record, request, response, revisit, sha1
@@ -136,14 +136,16 @@ def test_brisk_is_careful(data: bytes, feed: int, monkeypatch: pytest.MonkeyPatc
     """Item for item, and told alike whatever a file has taught about its forms before."""
     PATH.write_bytes(gz(request()) * 5 + gz(response()) * 5 + data)
     with monkeypatch.context() as patch:
-        patch.setattr(members, "FEED", feed)
+        patch.setattr(gzip_members, "FEED", feed)
         brisk_items = items_of(PATH)
         patch.setattr(source, "read", reader.read)
-        patch.setattr(responses.Responses, "_chunked", lambda *_: None)
+        patch.setattr(warc_records.Responses, "_chunked", lambda *_: None)
         assert brisk_items == items_of(PATH)
 
 
-@pytest.mark.parametrize("size", [1 << 16, 1 << 20, members.SHORT - 500, members.SHORT + 1])
+@pytest.mark.parametrize(
+    "size", [1 << 16, 1 << 20, gzip_members.SHORT - 500, gzip_members.SHORT + 1]
+)
 @pytest.mark.parametrize("deflates", [True, False])
 def test_brisk_is_careful_with_large_records(
     size: int, deflates: bool, monkeypatch: pytest.MonkeyPatch
@@ -159,15 +161,15 @@ def test_brisk_is_careful_with_large_records(
 
 
 def test_most_records_are_read_briskly() -> None:
-    body = Random(1).randbytes(members.FEED + 1)
+    body = Random(1).randbytes(gzip_members.FEED + 1)
     large = gz(response(body, Payload_Digest=sha1(body)))
     PATH.write_bytes((gz(request()) + gz(response()) + gz(request()) + large) * 25)
     window = open_window("t", PATH)
-    events = list(brisk.read(window))
+    events = list(fast_reader.read(window))
     window.close()
     assert sum(event is None for event in events) > 40
     assert sum(isinstance(event, Sound) for event in events) > 40
-    usual = responses.Responses("t", also=(), etag=False, verify_block=False)
+    usual = warc_records.Responses("t", also=(), etag=False, verify_block=False)
     sound = [event for event in events if isinstance(event, Sound)]
     first = usual.response(sound[0])
     assert usual.usual.capture(sound[0]) == first

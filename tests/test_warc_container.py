@@ -17,8 +17,8 @@ from isal import isal_zlib
 from dedupindex.capture import Problem
 from dedupindex.errors import BadSource
 from dedupindex.sources.warc import WarcSource
-from dedupindex.warc import members, window
-from dedupindex.warc.members import Damage, Filler
+from dedupindex.warc import gzip_members, window
+from dedupindex.warc.gzip_members import Damage, Filler
 from dedupindex.warc.record import Record
 from dedupindex.warc.window import open_window
 from tests.warc_cases import END, HTTP, ask, gz, record_id, request, response, sha1
@@ -61,7 +61,7 @@ def test_case_02_whole_file_in_one_member(path: Path) -> None:
 
 
 def test_case_02_in_one_large_member(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(members, "SHORT", 100)
+    monkeypatch.setattr(gzip_members, "SHORT", 100)
     data = gz(b"".join(response(os.urandom(40_000), number=n) for n in range(9)))
     answer = ask(path, data)
     assert answer.words.count("shared-member") == 8

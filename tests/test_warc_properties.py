@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dedupindex.warc import members as walk
-from dedupindex.warc.members import Damage, Filler, LongMember, Member, members
+from dedupindex.warc import gzip_members as walk
+from dedupindex.warc.gzip_members import Damage, Filler, LongMember, Member, members
 from dedupindex.warc.window import open_window
 from tests.warc_cases import END, ask, gz, record_id, request, response, revisit
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dedupindex.warc import members
-from dedupindex.warc.heads import BadHead, Form, form_of, parse
+from dedupindex.warc import gzip_members
+from dedupindex.warc.headers import BadHead, Form, form_of, parse
 from tests.warc_cases import DATE, END, URL, ask, gz, record, record_id, request, response, revisit
 
 A = response(b"first payload", number=1)
@@ -71,7 +71,7 @@ def test_case_22_warc_in_a_damaged_payload_never_passes_for_records(path: Path) 
 
 
 def test_case_22_in_a_large_record(path: Path, pack: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(members, "SHORT", 1000)
+    monkeypatch.setattr(gzip_members, "SHORT", 1000)
     body = os.urandom(3_000_000)
     for wrong in (2_999_000, 3_000_500):
         bad = response(body, Content_Length=b"%d" % wrong)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dedupindex.sources.cdx import CdxSource
 from dedupindex.sources.cdxj import CdxjSource
-from dedupindex.sources.text import TextSource
+from dedupindex.sources.line_source import TextSource
 
 HEADER = b" CDX N b a m s k r M S V g\n"
 ROWS = [

@@ -9,8 +9,8 @@ from dedupindex.capture import Capture, Item, Problem, Refusal, Revisit
 from dedupindex.sources import SourceOptions
 from dedupindex.sources.cdx import CdxSource
 from dedupindex.sources.cdxj import CdxjSource
-from dedupindex.sources.crawllog import CrawlLogSource
-from dedupindex.sources.text import BLOCK, TextSource
+from dedupindex.sources.crawl_log import CrawlLogSource
+from dedupindex.sources.line_source import BLOCK, TextSource
 
 DATA = Path(__file__).parent / "data" / "text"
 BY_KIND: dict[str, type[TextSource]] = {

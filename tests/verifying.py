@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dedupindex.verify.finding import Finding
-from dedupindex.verify.originals import Originals, places
-from dedupindex.verify.pair import verify_pair
+from dedupindex.verify.compare_files import verify_pair
+from dedupindex.verify.issues import Finding
+from dedupindex.verify.locate_originals import Originals, places
 from tests.warc_cases import END, HTTP, IDENTICAL, gz, record_id, request, response, revisit, sha1
 
 HOST = b"http://example.com/"

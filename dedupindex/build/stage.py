@@ -8,23 +8,23 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from dedupindex.admission import Judge, make_judge, named_original, reasons
-from dedupindex.build.plan import Input
+from dedupindex.build.admission import Judge, make_judge, named_original, reasons
+from dedupindex.build.encode_rows import stage_rows
+from dedupindex.build.tasks import Input
 from dedupindex.capture import Capture, Evidence, Item, Problem, Refusal, Revisit, Rows
+from dedupindex.counts import BuildTally
 from dedupindex.digest import CUT_DIGEST, is_cut
 from dedupindex.index import open_index
-from dedupindex.index.bulk import stage_rows
-from dedupindex.index.cells import Place, encode, encode_revisit
+from dedupindex.index.engine import Container
+from dedupindex.index.format.cells import Place, encode, encode_revisit
+from dedupindex.index.format.ledger import dependent
 from dedupindex.index.identity import Settings
-from dedupindex.index.ledger import dependent
-from dedupindex.index.protocol import Container
-from dedupindex.index.runs import RunWriter
-from dedupindex.index.staging import Numbers
+from dedupindex.index.load.runs import RunWriter
+from dedupindex.index.load.staging import Numbers
 from dedupindex.sources import Source, SourceOptions, open_source, passing
 from dedupindex.sources.cdx import CdxSource
 from dedupindex.sources.wacz import WaczSource
 from dedupindex.sources.warc import WarcSource
-from dedupindex.tally import BuildTally
 
 PROBLEMS_KEPT = 100  # of one container; the rest are only counted
 _LEDGER_BYTES = 16 << 20  # of revisits before a run of them is written

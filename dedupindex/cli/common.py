@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from dedupindex.capture import Problem
 from dedupindex.cli import COMMANDS
 from dedupindex.errors import BadInput
-from dedupindex.tables import printable
+from dedupindex.runtime.tables import printable
 
 _FILE = "dedupindex.settings"  # under which a context remembers its settings file
 TYPED = "dedupindex.typed"  # and what stands last, perhaps an address that is a source
@@ -37,7 +37,7 @@ class _Context(click.Context):
 def check_no_address(path: Path) -> None:
     """Raise `BadSource` if an address was given in the place of a path."""
     if ":/" in str(path):
-        from dedupindex.remote import check_path  # commands need not wait for it
+        from dedupindex.object_store import check_path  # commands need not wait for it
 
         check_path(path)
 

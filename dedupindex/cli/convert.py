@@ -11,10 +11,10 @@ from pathlib import Path
 import click
 
 from dedupindex.cli.common import Command, print_json, say, warn
-from dedupindex.convert.run import back_tasks_of, run, tasks_of
-from dedupindex.convert.writing import Outcome
 from dedupindex.errors import BadSource, Damaged
-from dedupindex.tables import amount, singular
+from dedupindex.post_crawl.convert.arc_to_warc import Outcome
+from dedupindex.post_crawl.convert.convert_files import back_tasks_of, run, tasks_of
+from dedupindex.runtime.tables import amount, singular
 
 EXAMPLES = """
 bin/convert /data/arcs --out /data/warcs               an ARC, a WARC

@@ -15,17 +15,17 @@ from typing import Any
 import click
 
 from dedupindex.cli.common import SPARK, Command, print_json, say, warn, warn_of_lines
+from dedupindex.cli.index_location import any_index
 from dedupindex.cli.progress import shown
-from dedupindex.cli.where import any_index
-from dedupindex.cluster import connected
-from dedupindex.corpus.choosing import KEYS, REVISITS
-from dedupindex.corpus.corpus import Corpus
+from dedupindex.corpus.archive import Corpus
+from dedupindex.corpus.extract import nested
+from dedupindex.corpus.extract_report import Report
 from dedupindex.corpus.output import WARC
-from dedupindex.corpus.report import Report
-from dedupindex.corpus.running import nested
+from dedupindex.corpus.select import KEYS, REVISITS
 from dedupindex.corpus.spread import on
 from dedupindex.errors import BadInput, Damaged
-from dedupindex.tables import amount, printable, singular
+from dedupindex.runtime.spark import connected
+from dedupindex.runtime.tables import amount, printable, singular
 
 EXAMPLES = """
 bin/corpus my.cdx --where "hostname == 'example.com' and status == 200" -o example.jsonl.gz

@@ -15,18 +15,18 @@ from typing import Any
 import click
 
 from dedupindex.cli.common import SPARK, Command, print_json, say, warn, warn_of_lines
+from dedupindex.cli.index_location import any_index
 from dedupindex.cli.progress import shown
-from dedupindex.cli.where import any_index
 from dedupindex.corpus.apart import keep_apart
-from dedupindex.corpus.report import Report as Extracted
-from dedupindex.cover import page, result, store
+from dedupindex.corpus.extract_report import Report as Extracted
+from dedupindex.cover import cover_page, document_store, result
 from dedupindex.cover.covering import Covered
+from dedupindex.cover.find_cover import EXACT_SECONDS, Options, Report, run, told
 from dedupindex.cover.reading import Archives, gather, lines_of, size_of
 from dedupindex.cover.relation import Relation, parse
-from dedupindex.cover.run import EXACT_SECONDS, Options, Report, run, told
-from dedupindex.database import Database
 from dedupindex.errors import BadInput, Damaged
-from dedupindex.tables import amount, printable, singular
+from dedupindex.runtime.duckdb import Database
+from dedupindex.runtime.tables import amount, printable, singular
 
 EXAMPLES = """
 bin/cover my-warcs --relation conf/cover/journalist.txt -o cover.jsonl --report cover.html
@@ -195,9 +195,9 @@ class _Made:
         if self.listed is not None:
             report.listed = result.write_list(database, relation, self.listed)
         if self.shown_on is not None:
-            page.write(database, relation, report, self.shown_on)
+            cover_page.write(database, relation, report, self.shown_on)
         if self.updatable:
-            store.save(database, _state(self.out), relation.ks, told(relation, options))
+            document_store.save(database, _state(self.out), relation.ks, told(relation, options))
         report.hosts = result.hosts(database, 0 if self.every_host else _SHOWN)
 
 

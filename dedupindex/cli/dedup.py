@@ -11,17 +11,17 @@ from typing import Any
 
 import click
 
-from dedupindex.cli.alike import alike_options
 from dedupindex.cli.common import UNSOUND, ComparingCommand, say, warn
+from dedupindex.cli.index_location import any_index
+from dedupindex.cli.match_options import alike_options
 from dedupindex.cli.progress import shown
-from dedupindex.cli.where import any_index
-from dedupindex.dedup.report import Report
-from dedupindex.dedup.run import Options, dedup
 from dedupindex.errors import Damaged
-from dedupindex.resolve.alike import Alike
-from dedupindex.resolve.compare import Compare
-from dedupindex.rewrite.journal import DIRECTORY
-from dedupindex.tables import amount, printable, singular
+from dedupindex.post_crawl.dedup_all import Options, dedup
+from dedupindex.post_crawl.dedup_report import Report
+from dedupindex.post_crawl.plan.alike import Alike
+from dedupindex.post_crawl.plan.compare_payloads import Compare
+from dedupindex.post_crawl.rewrite.journal import DIRECTORY
+from dedupindex.runtime.tables import amount, printable, singular
 
 EXAMPLES = """
 bin/dedup ~/warcs --out /data/smaller --dry-run    the numbers, and no archive written

@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from dedupindex.cli.common import SPARK, Command, print_json, say
-from dedupindex.documents.dedup import Report, dedup_hashes
-from dedupindex.tables import amount, printable
+from dedupindex.documents.dedup_shards import Report, dedup_hashes
+from dedupindex.runtime.tables import amount, printable
 
 EXAMPLES = """
 bin/dedup_hashes hashes unique.parquet                 all shards of a directory
@@ -48,8 +48,8 @@ def command(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     tell_shards = say if verbose else lambda text: None
     if spark:
-        from dedupindex.cluster import connected  # and with it PySpark
         from dedupindex.documents.spread import dedup_on
+        from dedupindex.runtime.spark import connected  # and with it PySpark
 
         with connected(spark) as cluster:
             report = dedup_on(

@@ -12,12 +12,12 @@ import click
 
 from dedupindex.cli import subset
 from dedupindex.cli.common import Command, print_json, say
-from dedupindex.cli.where import any_index
-from dedupindex.export import browsertrix as browsertrix_keys
-from dedupindex.export import wget as wget_cdx
-from dedupindex.files import whole
+from dedupindex.cli.index_location import any_index
+from dedupindex.export import browsertrix_redis as browsertrix_keys
+from dedupindex.export import wget_cdx
 from dedupindex.index import open_index
-from dedupindex.tables import printable
+from dedupindex.runtime.files import whole
+from dedupindex.runtime.tables import printable
 
 EXAMPLES = """
 bin/export --wget my-index --seeds seeds.txt --out dedup.cdx

@@ -10,8 +10,8 @@ import click
 
 from dedupindex.cli.common import Command, print_json
 from dedupindex.cli.progress import shown
-from dedupindex.documents.corpus import Options, generate
-from dedupindex.tables import amount, printable
+from dedupindex.documents.generate import Options, generate
+from dedupindex.runtime.tables import amount, printable
 
 EXAMPLES = """
 bin/generate_corpus /data/corpus                       2 GiB, a file in twenty a copy

@@ -10,10 +10,10 @@ import click
 
 from dedupindex.cli.common import Command, print_json, say, warn
 from dedupindex.cli.progress import shown
+from dedupindex.documents.hash_objects import Options, Report, hash_documents
 from dedupindex.documents.naming import CHARACTERS, FORMATS, Layout
-from dedupindex.documents.run import Options, Report, hash_documents
 from dedupindex.errors import Damaged
-from dedupindex.tables import amount, printable
+from dedupindex.runtime.tables import amount, printable
 
 EXAMPLES = """
 bin/hash_documents '/data/docs/**/*.pdf' hashes        again: only what is new or changed

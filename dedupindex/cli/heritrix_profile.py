@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from dedupindex.cli.common import Command, print_json
-from dedupindex.heritrix import Job, make_job
-from dedupindex.lookup import Strategy
-from dedupindex.tables import printable
+from dedupindex.cli.heritrix import Job, make_job
+from dedupindex.lookup.decide import Strategy
+from dedupindex.runtime.tables import printable
 
 EXAMPLES = """
 bin/heritrix-profile ~/heritrix-3.13.0 ~/jobs/weekly \\

@@ -9,7 +9,7 @@ import click
 
 from dedupindex.cli.common import Command
 from dedupindex.cli.purging import index_argument, lister, meant, target_of, tell
-from dedupindex.purge.purge import survey
+from dedupindex.post_crawl.purge.remove import survey
 
 EXAMPLES = """
 bin/impact my-index --container crawl-1.warc.gz    what names its records, in which files

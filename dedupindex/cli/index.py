@@ -11,17 +11,17 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from dedupindex.build.builder import Build, Built, build
+from dedupindex.build.pipeline import Build, Built, build
 from dedupindex.cli.common import SPARK, Command, annotation, print_json, say, stated, warn
+from dedupindex.cli.index_location import any_engine, any_index, placed, shown_index
 from dedupindex.cli.progress import shown
-from dedupindex.cli.where import any_engine, any_index, placed, shown_index
+from dedupindex.counts import BuildTally
 from dedupindex.digest import SIZES
 from dedupindex.errors import BadInput, Damaged, SettingsConflict
 from dedupindex.index.address import is_cluster
 from dedupindex.index.identity import FILE, OPTIONS, Settings, read_identity, same_engine
+from dedupindex.runtime.tables import printable, singular
 from dedupindex.sources import KINDS, SourceOptions
-from dedupindex.tables import printable, singular
-from dedupindex.tally import BuildTally
 from dedupindex.warc.record import REMARKS
 
 _OUTCOMES = {
@@ -132,12 +132,12 @@ def command(
         if sources:
             raise click.UsageError(f"{_NAMES} take an INDEX only")
         _no_others(actions[0])
-        from dedupindex.cli import upkeep  # a build need not wait for it, and for SQLite
+        from dedupindex.cli import maintenance  # a build need not wait for it, and for SQLite
 
         if options["copy"]:
             engine = options["engine"] if stated("engine") == "" else ""
-            return upkeep.copy(where, options["copy"], engine, as_json=as_json)
-        action = getattr(upkeep, actions[0])
+            return maintenance.copy(where, options["copy"], engine, as_json=as_json)
+        action = getattr(maintenance, actions[0])
         return int(action(where, as_json))
     if options["empty"] and sources:
         raise click.UsageError("--empty takes an INDEX only")

@@ -12,22 +12,22 @@ from typing import Any, BinaryIO
 import click
 import orjson
 
-from dedupindex import explanation, lookup
-from dedupindex.asking import UnknownAlgorithm, of_json, query_of
-from dedupindex.begun import completed
 from dedupindex.cli.common import Command, print_json, say
-from dedupindex.cli.where import ENGINE_HELP, any_engine, any_index, asked_index
+from dedupindex.cli.index_location import ENGINE_HELP, any_engine, any_index, asked_index
+from dedupindex.crawls.begun import completed
+from dedupindex.crawls.combined_view import Snapshot
 from dedupindex.crawls.store import open_store
-from dedupindex.crawls.view import Snapshot
 from dedupindex.digest import SIZES
 from dedupindex.errors import BadDigest, BadInput, BadQuery, DedupError, StrategyUnavailable
-from dedupindex.foresight import digests_of
 from dedupindex.index import open_index
+from dedupindex.index.engine import Finder, View, look_ahead
 from dedupindex.index.identity import Settings
-from dedupindex.index.protocol import Finder, View, look_ahead
-from dedupindex.lookup import Query
-from dedupindex.policy import NO_POLICY
-from dedupindex.tables import printable
+from dedupindex.lookup import decide, explain
+from dedupindex.lookup.decide import Query
+from dedupindex.lookup.foresight import digests_of
+from dedupindex.lookup.params import UnknownAlgorithm, of_json, query_of
+from dedupindex.lookup.policy import NO_POLICY
+from dedupindex.runtime.tables import printable
 
 Given = dict[str, bytes]
 See = Callable[[Query, Given], tuple[Query, Finder]]
@@ -163,9 +163,9 @@ def _line(see: See, settings: Settings, given: Given, line: bytes) -> dict[str, 
         asked = {**given, **of_json(own)}
         query, explained = query_of(asked)
         query, view = see(query, asked)
-        answer = lookup.as_json(lookup.decide(view, settings, query))
+        answer = decide.as_json(decide.decide(view, settings, query))
         if explained:
-            answer |= explanation.explained(view, settings, query)
+            answer |= explain.explained(view, settings, query)
         return answer
     except UnknownAlgorithm:
         return {"duplicate": False, "reason": "unknown_algorithm"}
@@ -177,7 +177,7 @@ def _line(see: See, settings: Settings, given: Given, line: bytes) -> dict[str, 
         raise
 
 
-def _said_of_none(decision: lookup.Decision) -> str:
+def _said_of_none(decision: decide.Decision) -> str:
     if decision.reason:
         return f"no duplicate: {decision.reason}, so it says of no payload which it is"
     return f"no duplicate: policy {decision.policy}" if decision.policy else "no duplicate"
@@ -192,10 +192,10 @@ def _one(see: See, settings: Settings, given: Given, as_json: bool) -> None:
             f"known are {', '.join(SIZES)}"
         ) from None
     query, view = see(query, given)
-    decision = lookup.decide(view, settings, query)
-    found, answer = decision.answer, lookup.as_json(decision)
+    decision = decide.decide(view, settings, query)
+    found, answer = decision.answer, decide.as_json(decision)
     if explained:
-        answer |= explanation.explained(view, settings, query)
+        answer |= explain.explained(view, settings, query)
     if as_json:
         print_json(answer)
         return

@@ -13,17 +13,17 @@ from dedupindex.cli.common import SPARK, UNSOUND, Command, print_json, say, warn
 from dedupindex.cli.progress import shown
 from dedupindex.digest import SIZES
 from dedupindex.errors import BadInput, Damaged
-from dedupindex.files import whole
-from dedupindex.manifest.finding import NOTHING, find
-from dedupindex.manifest.judge import Options
-from dedupindex.manifest.making import Made, make
-from dedupindex.manifest.store import Manifest, open_manifest
-from dedupindex.manifest.text import text_line
-from dedupindex.tables import amount, printable, singular
+from dedupindex.post_crawl.manifest.make_manifest import Made, make
+from dedupindex.post_crawl.manifest.parquet import Manifest, open_manifest
+from dedupindex.post_crawl.manifest.record_lines import Options
+from dedupindex.post_crawl.manifest.warcsum_format import text_line
+from dedupindex.runtime.files import whole
+from dedupindex.runtime.tables import amount, printable, singular
+from dedupindex.sources.warc_files import NOTHING, find
 from dedupindex.warc.record import REMARKS
 
 if TYPE_CHECKING:
-    from dedupindex.resolve.checking import Checking
+    from dedupindex.post_crawl.plan.warccollres_format import Checking
 
 EXAMPLES = """
 bin/manifest ~/warcs -o warcs.manifest             list them; run again, what is new or has changed
@@ -116,7 +116,10 @@ def _write_text(manifest: Manifest, stream: IO[bytes]) -> None:
 
 def _checked(manifest: Manifest, lines: Path) -> Checking:
     """Name what lines of text say that is not so, and count what came of all."""
-    from dedupindex.resolve.checking import VERDICTS, Checking  # most runs check nothing
+    from dedupindex.post_crawl.plan.warccollres_format import (  # most runs check nothing
+        VERDICTS,
+        Checking,
+    )
 
     checking = Checking(manifest)
     try:

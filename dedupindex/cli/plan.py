@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
+from dedupindex.capacity import documents as document_plan
+from dedupindex.capacity import estimates as capture_plan
+from dedupindex.capacity.curves import picture
+from dedupindex.capacity.markdown import capture_lines, document_lines
+from dedupindex.capacity.rates import Table, load
 from dedupindex.cli.common import Command, print_json, say
-from dedupindex.files import write_whole
-from dedupindex.planning import captures as capture_plan
-from dedupindex.planning import documents as document_plan
-from dedupindex.planning.curves import picture
-from dedupindex.planning.inputs import Table, load
-from dedupindex.planning.text import capture_lines, document_lines
+from dedupindex.runtime.files import write_whole
 
 EXAMPLES = """
 bin/plan --documents                                   a petabyte: the seed's table, and ours
@@ -43,7 +43,7 @@ def _counts(ctx: click.Context, param: click.Parameter, value: str) -> list[floa
 )  # fmt: skip
 @click.option(
     "--rates", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-    help="TOML that says otherwise than dedupindex/planning/inputs.toml.",
+    help="TOML that says otherwise than dedupindex/capacity/inputs.toml.",
 )  # fmt: skip
 @click.option(
     "--measure", is_flag=True,
@@ -75,7 +75,7 @@ def command(
     """Say how many machines, hours and dollars deduplication takes, as Markdown.
 
     What was measured, extrapolated and assumed is said with the tables, and stands in
-    dedupindex/planning/inputs.toml.
+    dedupindex/capacity/inputs.toml.
     """
     if not documents and not captures:
         raise click.UsageError("name --documents, --captures or both")
@@ -103,7 +103,7 @@ def command(
 
 
 def _measure(inputs: Table, work: Path, save: Path | None) -> None:
-    from dedupindex.planning.measure import as_toml, measure  # and with it DuckDB
+    from dedupindex.capacity.measure import as_toml, measure  # and with it DuckDB
 
     found = measure(work, len(os.sched_getaffinity(0)), say=say)
     inputs["documents"].update(found)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from dedupindex.cli.common import say
-from dedupindex.tables import amount
-from dedupindex.tally import Seen
+from dedupindex.counts import Seen
+from dedupindex.runtime.tables import amount
 
 PLAIN_EVERY = 10.0  # seconds
 _TOLD = 0.02  # of a phase, before which nobody guesses what the rest will take

@@ -9,7 +9,7 @@ import click
 
 from dedupindex.cli.common import Command
 from dedupindex.cli.purging import index_argument, lister, meant, target_of, tell
-from dedupindex.purge.purge import purge
+from dedupindex.post_crawl.purge.remove import purge
 
 EXAMPLES = """
 bin/impact my-index --crawl weekly-7               first: what depends on it?

@@ -10,14 +10,14 @@ import click
 import orjson
 
 from dedupindex.cli.common import print_json, say
-from dedupindex.cli.where import any_index
+from dedupindex.cli.index_location import any_index
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput, DedupError
-from dedupindex.purge.impact import Amount, Depending, Going
-from dedupindex.purge.purge import Found
-from dedupindex.purge.shown import going_as_json, impact_as_json, unread_as_text
-from dedupindex.purge.target import Kind, One, Target
-from dedupindex.tables import amount, printable
+from dedupindex.post_crawl.purge.impact import Amount, Depending, Going
+from dedupindex.post_crawl.purge.remove import Found
+from dedupindex.post_crawl.purge.shown import going_as_json, impact_as_json, unread_as_text
+from dedupindex.post_crawl.purge.target import Kind, One, Target
+from dedupindex.runtime.tables import amount, printable
 from dedupindex.timestamps import check_date
 
 _F = TypeVar("_F", bound=Callable[..., Any])

@@ -10,9 +10,9 @@ import click
 
 from dedupindex.cli.common import UNSOUND, Command, print_json, say
 from dedupindex.cli.progress import shown
-from dedupindex.rehearse.run import Options, rehearse
-from dedupindex.rehearse.steps import Step
-from dedupindex.tables import amount, printable
+from dedupindex.post_crawl.rehearsal.rehearsal_steps import Step
+from dedupindex.post_crawl.rehearsal.rehearse_all import Options, rehearse
+from dedupindex.runtime.tables import amount, printable
 
 EXAMPLES = """
 bin/rehearse ~/warcs --work /data/rehearsal               seven steps; nothing is done to ~/warcs

@@ -12,24 +12,24 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from dedupindex import crawlreport
-from dedupindex.admission import statuses
+from dedupindex.build.admission import statuses
 from dedupindex.capture import Item
 from dedupindex.cli.common import Command, annotation, say, warn
+from dedupindex.cli.index_location import ENGINE_HELP, any_engine, any_index, asked_index
 from dedupindex.cli.progress import shown
 from dedupindex.cli.report_formats import PRINT
-from dedupindex.cli.where import ENGINE_HELP, any_engine, any_index, asked_index
-from dedupindex.crawlreport import FORMATS, Asked
+from dedupindex.counts import OnProgress, Seen
+from dedupindex.crawls import crawl_report
+from dedupindex.crawls.crawl_report import FORMATS, Asked
 from dedupindex.crawls.statistics import BY, ORDERS
 from dedupindex.crawls.store import open_store
 from dedupindex.errors import Damaged, UnknownCrawl
 from dedupindex.index import open_index
+from dedupindex.index.engine import View
 from dedupindex.index.identity import Settings
-from dedupindex.index.protocol import View
-from dedupindex.report import GROUPS, Filter, Report
+from dedupindex.lookup.savings import GROUPS, Filter, Report
 from dedupindex.sources import KINDS, Expanded, Source, SourceOptions, expand, open_source, passing
-from dedupindex.sources.text import TextSource
-from dedupindex.tally import OnProgress, Seen
+from dedupindex.sources.line_source import TextSource
 from dedupindex.urlkey import urlkey
 
 EXAMPLES = """
@@ -141,8 +141,8 @@ def _of_crawl(index: Path, *, crawl: str, format: str, **options: Any) -> int:
         raise UnknownCrawl(f"no crawl has asked or reported to {index} while it ran")
     asked = Asked(options["by"] or "", options["limit"], options["order"])
     with closing(store), store.reading() as reading:
-        found = crawlreport.report(reading, reading.reported(crawl), asked)
-        for piece in crawlreport.written(found, format):
+        found = crawl_report.report(reading, reading.reported(crawl), asked)
+        for piece in crawl_report.written(found, format):
             click.echo(piece, nl=False)
     return 0
 

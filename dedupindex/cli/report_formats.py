@@ -9,8 +9,8 @@ from typing import Any
 import click
 import orjson
 
-from dedupindex.report import COLUMNS
-from dedupindex.tables import amount, csv_lines, html_lines, printable
+from dedupindex.lookup.savings import COLUMNS
+from dedupindex.runtime.tables import amount, csv_lines, html_lines, printable
 
 _READABLE = (
     *("handled", "handled_bytes", "duplicates", "duplicates_percent", "duplicate_bytes"),

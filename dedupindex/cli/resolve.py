@@ -9,15 +9,15 @@ from typing import Any
 
 import click
 
-from dedupindex.cli.alike import alike_options
 from dedupindex.cli.common import SPARK, ComparingCommand, print_json, say
-from dedupindex.cli.where import any_index
-from dedupindex.files import whole
-from dedupindex.resolve.alike import Alike
-from dedupindex.resolve.compare import Compare
-from dedupindex.resolve.grouping import Rule
-from dedupindex.resolve.run import Options, Resolved, resolve
-from dedupindex.tables import amount, singular
+from dedupindex.cli.index_location import any_index
+from dedupindex.cli.match_options import alike_options
+from dedupindex.post_crawl.plan.alike import Alike
+from dedupindex.post_crawl.plan.compare_payloads import Compare
+from dedupindex.post_crawl.plan.group_duplicates import Rule
+from dedupindex.post_crawl.plan.make_plan import Options, Resolved, resolve
+from dedupindex.runtime.files import whole
+from dedupindex.runtime.tables import amount, singular
 
 EXAMPLES = """
 bin/resolve warcs.manifest -o warcs.plan
@@ -113,8 +113,8 @@ def _on_cluster(
 ) -> Resolved:
     if text is not None or chosen.rule.partition != (1, 1):
         raise click.UsageError("--spark makes all parts of a plan: no --partition, and no --text")
-    from dedupindex.cluster import connected  # and with it PySpark
-    from dedupindex.resolve.spread import resolve_on
+    from dedupindex.post_crawl.plan.spread import resolve_on
+    from dedupindex.runtime.spark import connected  # and with it PySpark
 
     with connected(master) as cluster:
         return resolve_on(cluster, manifests, output, chosen, say)

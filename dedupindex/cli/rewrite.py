@@ -13,17 +13,17 @@ import click
 
 from dedupindex.cli.common import Command, print_json, say
 from dedupindex.errors import Damaged, DedupError
-from dedupindex.files import whole
-from dedupindex.manifest.store import open_manifest
-from dedupindex.processes import side_by_side
-from dedupindex.resolve.plan import Plan, open_plan
-from dedupindex.rewrite.cdxj import cdxj as captures
-from dedupindex.rewrite.container import Job, Outcome
-from dedupindex.rewrite.journal import DIRECTORY, Journal
-from dedupindex.rewrite.offsets import lines
-from dedupindex.rewrite.run import locked, rewrite
-from dedupindex.rewrite.undo import Restored, Undo, check_room_of, clean, commit, restore
-from dedupindex.tables import amount, printable, singular
+from dedupindex.post_crawl.manifest.parquet import open_manifest
+from dedupindex.post_crawl.plan.plan_file import Plan, open_plan
+from dedupindex.post_crawl.rewrite.journal import DIRECTORY, Journal
+from dedupindex.post_crawl.rewrite.offset_map import cdxj as captures
+from dedupindex.post_crawl.rewrite.offsets import lines
+from dedupindex.post_crawl.rewrite.rewrite_all import locked, rewrite
+from dedupindex.post_crawl.rewrite.rewrite_file import Job, Outcome
+from dedupindex.post_crawl.undo import Restored, Undo, check_room_of, clean, commit, restore
+from dedupindex.runtime.files import whole
+from dedupindex.runtime.tables import amount, printable, singular
+from dedupindex.runtime.workers import side_by_side
 
 Found = tuple[list[Undo], list[Restored]]  # what can be restored, and what is known not to be
 COMMITTED = "what was dropped was let go of: bin/undedup DIR --out OTHER makes it of the originals"

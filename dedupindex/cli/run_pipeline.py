@@ -9,11 +9,11 @@ from pathlib import Path
 import click
 
 from dedupindex.cli.common import Command, print_json, say, warn
+from dedupindex.documents.both_stages import run_pipeline
+from dedupindex.documents.hash_objects import Options
 from dedupindex.documents.naming import CHARACTERS, FORMATS, Layout
-from dedupindex.documents.pipeline import run_pipeline
-from dedupindex.documents.run import Options
 from dedupindex.errors import Damaged
-from dedupindex.tables import amount, printable
+from dedupindex.runtime.tables import amount, printable
 
 EXAMPLES = """
 bin/run_pipeline '/data/[0-7]*,/data/[89a-f]*' out     out/unique has a file for each shard

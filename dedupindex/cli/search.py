@@ -10,10 +10,10 @@ import orjson
 
 from dedupindex.capture import Capture
 from dedupindex.cli.common import Command, say
-from dedupindex.cli.where import any_index
-from dedupindex.index.search import LIMIT, search
-from dedupindex.original import original_as_json
-from dedupindex.tables import amount, printable
+from dedupindex.cli.index_location import any_index
+from dedupindex.index.engines.whoosh.search import LIMIT, search
+from dedupindex.lookup.render_json import original_as_json
+from dedupindex.runtime.tables import amount, printable
 
 EXAMPLES = """
 bin/search my-index annual report host:example.org

@@ -9,11 +9,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dedupindex.cli.common import Command, print_json, say
-from dedupindex.cli.where import ENGINE_HELP, any_engine, any_index, asked_index, shown_index
+from dedupindex.cli.index_location import (
+    ENGINE_HELP,
+    any_engine,
+    any_index,
+    asked_index,
+    shown_index,
+)
 from dedupindex.errors import BadInput
-from dedupindex.policy import NO_POLICY, read_policy
-from dedupindex.tables import printable
-from dedupindex.tokens import read_tokens
+from dedupindex.index.tokens import read_tokens
+from dedupindex.lookup.policy import NO_POLICY, read_policy
+from dedupindex.runtime.tables import printable
 
 if TYPE_CHECKING:
     from server.tls import Tls

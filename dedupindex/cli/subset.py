@@ -14,10 +14,10 @@ import click
 
 from dedupindex.cli.common import print_json, say, warn
 from dedupindex.errors import BadInput, Damaged
-from dedupindex.subset.export import Exported, export
-from dedupindex.subset.scan import Filter
-from dedupindex.tables import amount, printable, singular
-from dedupindex.verify.finding import DAMAGE, REASONS, REMARK, Finding
+from dedupindex.post_crawl.subset.scan import Filter
+from dedupindex.post_crawl.subset.write_subset import Exported, export
+from dedupindex.runtime.tables import amount, printable, singular
+from dedupindex.verify.issues import DAMAGE, REASONS, REMARK, Finding
 
 UNSOUND = 8  # exit status: as that of bin/verify
 _OPTIONS = {

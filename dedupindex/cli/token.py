@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from dedupindex import tokens
 from dedupindex.cli.common import Command, print_json, say
-from dedupindex.cli.where import any_index
+from dedupindex.cli.index_location import any_index
+from dedupindex.index import tokens
 from dedupindex.index.identity import read_identity
-from dedupindex.tokens import Role
+from dedupindex.index.tokens import Role
 
 EXAMPLES = """
 bin/token my-index --add heritrix              prints the token, once

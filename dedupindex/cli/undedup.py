@@ -13,14 +13,14 @@ import click
 from dedupindex.cli.common import Command
 from dedupindex.cli.rewrite import COMMITTED, Found, restored, tell, undone
 from dedupindex.errors import BadInput
-from dedupindex.processes import side_by_side
-from dedupindex.rewrite.journal import DIRECTORY
-from dedupindex.rewrite.parts import PART
-from dedupindex.rewrite.undo import Restored, Undo, check_room_of, told_of
-from dedupindex.tables import printable
+from dedupindex.post_crawl.rewrite.journal import DIRECTORY
+from dedupindex.post_crawl.rewrite.part_files import PART
+from dedupindex.post_crawl.undo import Restored, Undo, check_room_of, told_of
+from dedupindex.runtime.tables import printable
+from dedupindex.runtime.workers import side_by_side
 from dedupindex.verify.collection import verify_collection
-from dedupindex.verify.container import is_named
-from dedupindex.verify.finding import DAMAGE
+from dedupindex.verify.issues import DAMAGE
+from dedupindex.verify.walk_file import is_named
 
 EXAMPLES = """
 bin/undedup /data/warcs --in-place              as before bin/rewrite --in-place, bit for bit

@@ -11,12 +11,12 @@ import click
 from dedupindex.cli.common import UNSOUND, Command, print_json, say
 from dedupindex.cli.progress import PLAIN_EVERY, plain
 from dedupindex.errors import BadInput, Damaged
-from dedupindex.manifest.finding import NOTHING
-from dedupindex.remote import check_here
-from dedupindex.tables import printable, singular
+from dedupindex.object_store import check_here
+from dedupindex.runtime.tables import printable, singular
+from dedupindex.sources.warc_files import NOTHING
 from dedupindex.verify.against import Against
 from dedupindex.verify.collection import Collection
-from dedupindex.verify.finding import BROKEN, DAMAGE, LEVELS, LOSS, REASONS, REMARK, Finding
+from dedupindex.verify.issues import BROKEN, DAMAGE, LEVELS, LOSS, REASONS, REMARK, Finding
 
 EXAMPLES = """
 bin/verify my-warcs                                what is damaged, lost or will not replay?

@@ -37,8 +37,8 @@ from dedupindex.client.answers import (
     Reported,
     Taken,
 )
+from dedupindex.client.blocking import Client
 from dedupindex.client.counts import Counts
-from dedupindex.client.sync import Client
 
 __all__ = [
     "SPELLED_OTHERWISE",

@@ -11,11 +11,11 @@ import anyio
 import httpx
 
 from dedupindex.client.answers import Answer, Claim, Question, Reported
+from dedupindex.client.blocking import FAILURES, KEPT, LIMITS
 from dedupindex.client.breaker import Breaker
 from dedupindex.client.core import Core, Steps
 from dedupindex.client.counts import Counts
 from dedupindex.client.requests import MOST, Ask, Failure, Pause, Reply, authorized
-from dedupindex.client.sync import FAILURES, KEPT, LIMITS
 
 _T = TypeVar("_T")
 

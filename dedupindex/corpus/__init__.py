@@ -8,8 +8,8 @@ derived of a record is an `Enrichment`, and stands in the output below what it w
 
 from __future__ import annotations
 
-from dedupindex.corpus.corpus import Corpus
-from dedupindex.corpus.enriching import Enrichment, Entry
-from dedupindex.corpus.report import Report
+from dedupindex.corpus.archive import Corpus
+from dedupindex.corpus.enrich import Enrichment, Entry
+from dedupindex.corpus.extract_report import Report
 
 __all__ = ["Corpus", "Enrichment", "Entry", "Report"]

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dedupindex.errors import BadInput
-from dedupindex.files import check_name, taken
 from dedupindex.index.identity import FILE
-from dedupindex.remote import is_remote, local
+from dedupindex.object_store import is_remote, local
+from dedupindex.runtime.files import check_name, taken
 
 _ARCHIVE = re.compile(r"\.(w?arc|wacz|cdxj?)(\.gz|\.zst)?$", re.IGNORECASE)
 _OURS = re.compile(r"\.(jsonl?|ndjson|parquet|csv|html?)(\.gz|\.zst)?$", re.IGNORECASE)

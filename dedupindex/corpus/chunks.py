@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
-from dedupindex.corpus.captures import Capture, Place
-from dedupindex.corpus.choosing import KEYS, Best
-from dedupindex.corpus.places import Places
-from dedupindex.database import Database
-from dedupindex.files import writing
+from dedupindex.corpus.locate_containers import Places
+from dedupindex.corpus.row import Capture, Place
+from dedupindex.corpus.select import KEYS, Best
+from dedupindex.runtime.duckdb import Database
+from dedupindex.runtime.files import writing
 
 MOST = 200  # captures of a chunk
 _AT_ONCE = 1000  # rows from DuckDB

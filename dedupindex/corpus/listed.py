@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from dedupindex.capture import Problem
-from dedupindex.corpus.lines import file_of, select
-from dedupindex.corpus.telling import KINDS, Revisits, Work, looked_at
+from dedupindex.corpus.capture_list import KINDS, Revisits, Work, looked_at
+from dedupindex.corpus.from_cdx import file_of, select
 from dedupindex.errors import BadSource
-from dedupindex.remote import RemoteFile, is_remote
+from dedupindex.object_store import RemoteFile, is_remote
 from dedupindex.sources import expand
 
 

@@ -7,13 +7,13 @@ from contextlib import closing
 from pathlib import Path
 
 from dedupindex.capture import Capture
-from dedupindex.database import Database
 from dedupindex.digest import Digest
 from dedupindex.errors import BadDigest
 from dedupindex.index import open_index
-from dedupindex.index.protocol import AHEAD, look_ahead
-from dedupindex.lookup import Query, find
-from dedupindex.original import url_as_json
+from dedupindex.index.engine import AHEAD, look_ahead
+from dedupindex.lookup.decide import Query, find
+from dedupindex.lookup.render_json import url_as_json
+from dedupindex.runtime.duckdb import Database
 from dedupindex.timestamps import digits_of_date
 
 FOUND = "found"

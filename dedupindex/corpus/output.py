@@ -12,14 +12,14 @@ from typing import Any, BinaryIO, Protocol
 
 import orjson
 
-from dedupindex.corpus.captures import Capture, Place
-from dedupindex.corpus.enriching import Entry, flat
-from dedupindex.corpus.report import Report
-from dedupindex.corpus.running import Kept, nested, nothing
-from dedupindex.database import from_json, working, write_parquet
+from dedupindex.corpus.enrich import Entry, flat
+from dedupindex.corpus.extract import Kept, nested, nothing
+from dedupindex.corpus.extract_report import Report
+from dedupindex.corpus.row import Capture, Place
 from dedupindex.errors import BadInput, to_install
-from dedupindex.files import whole, writing
-from dedupindex.rewrite.cdxj import in_order
+from dedupindex.runtime.duckdb import from_json, working, write_parquet
+from dedupindex.runtime.external_sort import sorted_lines
+from dedupindex.runtime.files import whole, writing
 
 WARC = ".warc.gz"
 """How the name of a WARC ends."""
@@ -138,7 +138,7 @@ def as_cdxj(corpus: Kepts, path: Path, report: Report) -> None:
             yield cdxj_line(capture, revisit=capture.revisit, container=container)
 
     with whole(path, new=True) as stream, compressed(stream, path.name) as write:
-        for line in in_order(lines()):
+        for line in sorted_lines(lines()):
             write(_short(line, meant))
     report.bytes = path.stat().st_size
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dedupindex.corpus.choosing import Best
-from dedupindex.corpus.conditions import Condition
-from dedupindex.corpus.enriching import Enrichment
-from dedupindex.corpus.running import Keep, Plan, Test, nested
-from dedupindex.corpus.standard import makers_of
+from dedupindex.corpus.enrich import Enrichment
+from dedupindex.corpus.enrichments import makers_of
+from dedupindex.corpus.extract import Keep, Plan, Test, nested
+from dedupindex.corpus.filters import Condition
+from dedupindex.corpus.select import Best
 from dedupindex.errors import BadInput
 
 Step = Condition | Best | Enrichment | Keep

@@ -6,14 +6,14 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from dedupindex.corpus.contained import OfContainers, OfWacz, is_wacz_file
-from dedupindex.corpus.indexed import OfIndex
+from dedupindex.corpus.capture_list import Told
+from dedupindex.corpus.from_index import OfIndex
+from dedupindex.corpus.from_warc import OfContainers, OfWacz, is_wacz_file
 from dedupindex.corpus.listed import OfLines, line_files
-from dedupindex.corpus.telling import Told
 from dedupindex.errors import BadSource
 from dedupindex.index.identity import FILE
-from dedupindex.manifest.finding import find
-from dedupindex.remote import is_many, is_remote, local
+from dedupindex.object_store import is_many, is_remote, local
+from dedupindex.sources.warc_files import find
 
 
 def recognised(sources: Sequence[str], places: Sequence[str]) -> Told:

@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dedupindex.capture import Problem
-from dedupindex.corpus.captures import shown
+from dedupindex.corpus.row import shown
 from dedupindex.corpus.spool import Spool
 from dedupindex.errors import BadDate, BadSource
-from dedupindex.sources.stated import bare
 from dedupindex.timestamps import check_date, digits_of_date
 from dedupindex.urlkey import urlkey
 from dedupindex.verify.revisits import not_modified
 from dedupindex.warc import http
 from dedupindex.warc.arc import DOCUMENT
-from dedupindex.warc.brisk import read
-from dedupindex.warc.members import Damage, Filler
+from dedupindex.warc.fast_reader import read
+from dedupindex.warc.gzip_members import Damage, Filler
 from dedupindex.warc.record import BrokenRecord, Record
-from dedupindex.warc.wacz import BROKEN, find, within
+from dedupindex.warc.record_facts import bare
+from dedupindex.warc.wacz_members import BROKEN, find, within
 from dedupindex.warc.window import Window, open_window
 
 Row = dict[str, str | int | bool | None]

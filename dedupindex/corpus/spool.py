@@ -9,9 +9,9 @@ from typing import BinaryIO, Self
 
 import orjson
 
-from dedupindex.corpus.captures import COLUMNS
-from dedupindex.database import from_json
-from dedupindex.files import check_name, writing
+from dedupindex.corpus.row import COLUMNS
+from dedupindex.runtime.duckdb import from_json
+from dedupindex.runtime.files import check_name, writing
 
 _LONGEST = 1 << 23  # bytes of a line
 _BATCH = 1000

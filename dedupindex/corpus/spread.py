@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 
-from dedupindex.cluster import AT_ONCE, Cluster
 from dedupindex.corpus.chunks import Chunk, Chunks
-from dedupindex.corpus.running import Done, Plan, Run, here, rest_of
-from dedupindex.processes import to_its_end
+from dedupindex.corpus.extract import Done, Plan, Run, here, rest_of
+from dedupindex.runtime.spark import AT_ONCE, Cluster
+from dedupindex.runtime.workers import to_its_end
 
 
 def on(cluster: Cluster) -> Run:

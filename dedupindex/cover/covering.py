@@ -14,15 +14,15 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from dedupindex.cover import spilled, store
+from dedupindex.counts import OnProgress, Seen
+from dedupindex.cover import document_store, reduce
+from dedupindex.cover.executors import CHUNK, Means
 from dedupindex.cover.likeness import holds, measured
-from dedupindex.cover.means import CHUNK, Means
 from dedupindex.cover.relation import Relation
-from dedupindex.cover.solving import Solution, Task
+from dedupindex.cover.set_cover import Solution, Task
 from dedupindex.cover.thinning import joints, thin
-from dedupindex.database import Database, number
 from dedupindex.errors import BadInput
-from dedupindex.tally import OnProgress, Seen
+from dedupindex.runtime.duckdb import Database, number
 
 _AT_ONCE = 10_000  # rows from DuckDB
 
@@ -63,12 +63,14 @@ def cover(database: Database, relation: Relation, means: Means) -> Covered:
     count = number(database, "SELECT max(n) + 1 FROM documents")
     joined = means.join(_rows(database, joints(database)), count)
     lines = (f"{document}\t{component}\n" for document, component in joined)
-    store.fill(database, "labels", "n INTEGER, component INTEGER", means.home / "labels", lines)
+    document_store.fill(
+        database, "labels", "n INTEGER, component INTEGER", means.home / "labels", lines
+    )
     thin(database)
     solutions = chain(means.solve(_chunks(_tasks(database))), _of_large(database, means.home))
     expected = number(database, "SELECT count(DISTINCT component) FROM labels")
     stay = _solved(solutions, result, expected, means.on_progress)
-    store.fill(database, "staying", "n INTEGER", means.home / "staying", stay)
+    document_store.fill(database, "staying", "n INTEGER", means.home / "staying", stay)
     database.execute(
         "CREATE OR REPLACE TABLE chosen AS SELECT l.n, l.component, s.n IS NOT NULL AS kept "
         "FROM labels l LEFT JOIN staying s ON l.n = s.n"
@@ -142,7 +144,7 @@ def _of_large(database: Database, home: Path) -> Iterator[list[Solution]]:
             for one, other in (("a", "b"), ("b", "a"))
         )
         by_covered, by_covering = ways
-        yield [spilled.solve(component, dict(costs), by_covered, by_covering, home)]
+        yield [reduce.solve(component, dict(costs), by_covered, by_covering, home)]
 
 
 def _chunks(tasks: Iterator[Task]) -> Iterator[list[Task]]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from math import floor, sqrt
 
 from dedupindex.cover.relation import Constraint
-from dedupindex.database import Database
+from dedupindex.runtime.duckdb import Database
 
 HASHES = 128
 AIM = 0.97  # of pairs that are just alike enough, as many are to be candidates

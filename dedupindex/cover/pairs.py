@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from dedupindex.cover import minhash
 from dedupindex.cover.likeness import driver, holds, lengths, needed, needed_of_b
 from dedupindex.cover.relation import Relation
-from dedupindex.database import Database, number
 from dedupindex.expression.sql import to_sql
 from dedupindex.expression.tree import Attribute, Leaf, Node
+from dedupindex.runtime.duckdb import Database, number
 
 
 @dataclass

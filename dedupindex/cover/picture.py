@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import NamedTuple
 
-from dedupindex.tables import printable
+from dedupindex.runtime.tables import printable
 
 MOST = 60  # documents that a picture shows
 MOST_LINES = 600

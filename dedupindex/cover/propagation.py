@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from dedupindex.cluster import Cluster, explained
+from dedupindex.runtime.spark import Cluster, explained
 
 _Labelled = tuple[int, int]  # a document and its label
 

@@ -12,16 +12,16 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 import orjson
 
-from dedupindex.corpus.captures import Capture
+from dedupindex.corpus.archive import Corpus
+from dedupindex.corpus.capture_list import Revisits
 from dedupindex.corpus.chunks import Spooled
-from dedupindex.corpus.corpus import Corpus
-from dedupindex.corpus.enriching import Entry, Failed
-from dedupindex.corpus.report import Report
-from dedupindex.corpus.telling import Revisits
-from dedupindex.cover.preparing import Line
+from dedupindex.corpus.enrich import Entry, Failed
+from dedupindex.corpus.extract_report import Report
+from dedupindex.corpus.row import Capture
+from dedupindex.counts import OnProgress
+from dedupindex.cover.load_documents import Line
 from dedupindex.errors import BadInput, BadSource, to_install
-from dedupindex.files import writing
-from dedupindex.tally import OnProgress
+from dedupindex.runtime.files import writing
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _TEXT, _TITLE = "payload.string.text", "payload.string.html.title"

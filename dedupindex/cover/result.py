@@ -9,11 +9,11 @@ from typing import Any
 import orjson
 
 from dedupindex.corpus.output import compressed
-from dedupindex.cover import needs
+from dedupindex.cover import revisit_dependencies
 from dedupindex.cover.relation import Relation
-from dedupindex.database import Database
-from dedupindex.files import whole
-from dedupindex.tables import csv_lines
+from dedupindex.runtime.duckdb import Database
+from dedupindex.runtime.files import whole
+from dedupindex.runtime.tables import csv_lines
 
 _AT_ONCE = 1000
 _IDS = (  # an id that two documents have is told apart by a number
@@ -28,7 +28,7 @@ def rows(database: Database, relation: Relation) -> Iterator[dict[str, Any]]:
     """All documents, in the order in which they came."""
     shared = "".join(f", k.of_a_{one}, k.of_b_{one}, k.shared_{one}" for one in relation.ks)
     database.execute(f"CREATE OR REPLACE TABLE ids AS {_IDS}")
-    needs.find(database)
+    revisit_dependencies.find(database)
     query = (
         'SELECT d.n, i.id, d.url, d.digits, d.size, d.container, d."offset", d.length, '
         f"coalesce(c.component, d.n), coalesce(c.kept, true), b.id, f.by, k.several{shared} "

@@ -12,7 +12,7 @@ to disk.
 
 from __future__ import annotations
 
-from dedupindex.database import Database, number
+from dedupindex.runtime.duckdb import Database, number
 
 THINNED = 20_000  # pairs of a component that is made smaller here
 MOST = 500_000  # pairs of one that is solved in memory

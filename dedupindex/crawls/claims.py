@@ -13,7 +13,7 @@ from dedupindex.crawls.crawl import Claim, Crawl, State
 from dedupindex.crawls.store import Reading, Writing
 from dedupindex.digest import Digest
 from dedupindex.errors import CrawlEnded
-from dedupindex.index.cells import digest_prefix
+from dedupindex.index.format.cells import digest_prefix
 
 LEASE = 60  # seconds, unless the claimant wants another
 LONGEST = 3600

@@ -17,10 +17,18 @@ from typing import NamedTuple
 import orjson
 
 from dedupindex.capture import Capture
-from dedupindex.crawls.crawl import LONGEST_NAME
-from dedupindex.crawls.rows import BUCKETS, COLUMN, LONGEST, WIDTH, Kind, joined_times, key_of
+from dedupindex.crawls.statistics_keys import (
+    BUCKETS,
+    COLUMN,
+    LONGEST,
+    WIDTH,
+    Kind,
+    joined_times,
+    key_of,
+)
 from dedupindex.crawls.store import Writing
 from dedupindex.errors import UnknownCrawl
+from dedupindex.lookup.conditions import LONGEST_NAME
 from dedupindex.urls import host_of
 
 KEPT = 20_000  # sums of different headings, when they cannot be written; then hosts are left out

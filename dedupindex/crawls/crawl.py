@@ -6,18 +6,12 @@ open ──commit──▶ committed      its captures answer everybody, from th
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
 from dedupindex.capture import Covers
-from dedupindex.errors import BadInput
-from dedupindex.policy import NO_POLICY, Policy, restored
-
-LONGEST_NAME = 200  # characters
-_NAME = re.compile(r"[!-.0-~]+")  # what fits into a path, a header and a log line
-_STEPS = (".", "..")  # which clients resolve before they send a path
+from dedupindex.lookup.policy import NO_POLICY, Policy, restored
 
 
 class State(Enum):
@@ -90,15 +84,3 @@ class Claim(NamedTuple):
     crawl: int  # number
     until: int  # milliseconds since 1970
     token: str  # 32 hex digits, known to the claimant alone
-
-
-def check_name(name: str, what: str = "crawl") -> str:
-    """`name` if crawls may be called so; raises `BadInput`."""
-    if name in _STEPS:
-        raise BadInput(f"a {what} cannot be called {name!r}: in a path that is no name but a step")
-    if not _NAME.fullmatch(name) or len(name) > LONGEST_NAME:
-        raise BadInput(
-            f"a {what}'s name has 1 to {LONGEST_NAME} printable ASCII characters, no space and no "
-            f"slash, not {name[:64]!r}"
-        )
-    return name

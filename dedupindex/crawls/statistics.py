@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from dedupindex.crawls.counting import bound_of
 from dedupindex.crawls.crawl import Crawl
-from dedupindex.crawls.rows import Kind, Row, key_of
+from dedupindex.crawls.statistics_keys import Kind, Row, key_of
 from dedupindex.crawls.store import Reading, Writing
 from dedupindex.errors import BadQuery, Damaged
 

@@ -19,10 +19,10 @@ from dedupindex.crawls.crawl import Claim, Crawl
 from dedupindex.digest import Digest
 from dedupindex.errors import UnknownCrawl
 from dedupindex.index.address import Address, is_cluster
-from dedupindex.index.cells import Place
+from dedupindex.index.engine import Finder
+from dedupindex.index.format.cells import Place
 from dedupindex.index.identity import FILE as IDENTITY
 from dedupindex.index.identity import read_identity
-from dedupindex.index.protocol import Finder
 
 FILE = "crawls.mdb"
 _NAMED, _LOOKED_AT = 5, 1000  # crawls that are named, and looked at for that
@@ -286,10 +286,10 @@ class Store(ABC):
 def make_store(index: Path, *, create: bool = True) -> Store:
     """The crawls of an index, and with `create` made if need be; raises `IndexUnavailable`."""
     if address := cluster_of(index):
-        from dedupindex.crawls.cassandra_store import CassandraStore
+        from dedupindex.crawls.stores.cassandra_crawl_store import CassandraStore
 
         return CassandraStore(index, address)
-    from dedupindex.crawls.lmdb_store import LmdbStore
+    from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
 
     return LmdbStore(index, create=create)
 

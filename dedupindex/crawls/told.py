@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from dedupindex.crawls.crawl import Crawl
-from dedupindex.crawls.rows import MOST, NOBODY, Kind, key_of
+from dedupindex.crawls.statistics_keys import MOST, NOBODY, Kind, key_of
 from dedupindex.crawls.store import Reading, Writing
 from dedupindex.errors import BadInput
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from blake3 import blake3
 
-from dedupindex.documents.finding import Found, stamp_of
+from dedupindex.documents.list_objects import Found, stamp_of
 from dedupindex.errors import BadSource
-from dedupindex.remote import Facts, RemoteFile, is_remote
+from dedupindex.object_store import Facts, RemoteFile, is_remote
 
 LARGE = 1 << 26  # bytes from which an object is hashed by several threads
 _PIECE = 1 << 19  # bytes read at a time: they are hashed while a core's cache has them

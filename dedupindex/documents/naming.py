@@ -8,7 +8,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from dedupindex.files import sync_directory
+from dedupindex.runtime.files import sync_directory
 
 FORMATS = ("parquet", "csv")
 CHARACTERS = 4  # at most: 65,536 shards

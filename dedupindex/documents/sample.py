@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dedupindex.database import working
 from dedupindex.documents.naming import Layout
 from dedupindex.documents.shards import write_rows
+from dedupindex.runtime.duckdb import working
 
 _ROWS = """
 SELECT unhex(sha256(if(hash(i) % 20 = 0 AND i > 0, i - 1, i)::VARCHAR)) AS hash,

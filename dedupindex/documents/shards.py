@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from dedupindex.database import Database, literal, placed, quoted, working
-from dedupindex.documents.finding import spelled
+from dedupindex.documents.list_objects import spelled
 from dedupindex.documents.naming import Layout, coming, place
+from dedupindex.runtime.duckdb import Database, literal, placed, quoted, working
 
 _ODD = re.compile('[\x00-\x1f"\x7f]').search
 _COLUMNS = "{'hash': 'VARCHAR', 'path': 'VARCHAR', 'size': 'BIGINT', 'odd': 'VARCHAR'}"

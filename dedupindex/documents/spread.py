@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from dedupindex.cluster import Cluster, Files, Piece, pieces
-from dedupindex.database import literal, quoted, working
-from dedupindex.documents.dedup import Report, dedup_shards
-from dedupindex.documents.reading import Shard, shards_of
+from dedupindex.documents.dedup_shards import Report, dedup_shards
+from dedupindex.documents.read_shards import Shard, shards_of
 from dedupindex.documents.shards import write_rows
 from dedupindex.errors import BadInput
+from dedupindex.runtime.duckdb import literal, quoted, working
+from dedupindex.runtime.spark import Cluster, Files, Piece, pieces
 
 _MADE = "unique.parquet"
 Task = tuple[int, list[Shard], list[int]]  # number, shards, and the sizes of all their files

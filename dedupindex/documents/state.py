@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from dedupindex.documents.finding import Found
 from dedupindex.documents.hashing import Hashed
+from dedupindex.documents.list_objects import Found
 from dedupindex.errors import FormatFromFuture
 
 FORMAT = 1

@@ -22,9 +22,9 @@ from secrets import token_hex
 from threading import Event, Thread
 from typing import Any
 
-from dedupindex import browsertrix as keys
 from dedupindex.errors import CrawlExists, DedupError, IndexBusy, UnknownCrawl
-from dedupindex.export.browsertrix import NO_PLACE, Written, entry, listed
+from dedupindex.export.browsertrix_redis import NO_PLACE, Written, entry, listed
+from dedupindex.sources import browsertrix_part as keys
 
 LOCK, OURS = "dedupindex:lock", "dedupindex:crawls"
 LEASE = 30  # seconds after which the lock of a killed export lapses

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from dedupindex.errors import BadInput, SettingsConflict
 from dedupindex.index.address import Address, is_cluster, shown
+from dedupindex.index.engine import Engine
 from dedupindex.index.identity import FILE, read_identity, same_engine
-from dedupindex.index.protocol import Engine
 
 ENGINES = ("lmdb", "whoosh")
 
@@ -28,15 +28,15 @@ def open_index(index: Path, *, write: bool = False) -> Engine:
         identity.agree_on_urlkeys()
     engine = identity.engine
     if engine == "lmdb":
-        from dedupindex.index.lmdb_engine import LmdbEngine
+        from dedupindex.index.engines.lmdb.lmdb_engine import LmdbEngine
 
         return LmdbEngine(index, write=write)
     if engine == "whoosh":
-        from dedupindex.index.whoosh_engine import WhooshEngine
+        from dedupindex.index.engines.whoosh.whoosh_engine import WhooshEngine
 
         return WhooshEngine(index, write=write)
     if is_cluster(engine):
-        from dedupindex.index.cassandra_engine import CassandraEngine
+        from dedupindex.index.engines.cassandra.cassandra_engine import CassandraEngine
 
         return CassandraEngine(index, write=write)
     raise BadInput(
@@ -58,7 +58,7 @@ def adopt(index: Path, address: Address) -> None:
             "leave --engine out, or name another directory"
         )
     if mine is None or not mine.generation:
-        from dedupindex.index.cassandra_engine import identity_at
+        from dedupindex.index.engines.cassandra.cassandra_engine import identity_at
 
         mine = identity_at(address) or mine
     mine = replace(mine, engine=engine) if mine is not None else None

@@ -19,9 +19,9 @@ from dedupindex.errors import (
     IndexUnavailable,
     SettingsConflict,
 )
-from dedupindex.files import write_whole
 from dedupindex.index.address import Address, is_cluster, shown
-from dedupindex.index.cells import Keys, sealed
+from dedupindex.index.format.cells import Keys, sealed
+from dedupindex.runtime.files import write_whole
 from dedupindex.urlkey import CANONICALISER
 
 FORMAT = 2  # of all that is stored; raised when an older reader would misread

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator
 
-from dedupindex.index.protocol import View
+from dedupindex.index.engine import View
 
 _NAMED = 20  # files that a command names; of more it says SOURCE...
 

@@ -7,9 +7,9 @@ stream of items (`Source`).
 
 from __future__ import annotations
 
-from dedupindex.sources.finding import Expanded, expand, passing
+from dedupindex.sources.discover import Expanded, expand, passing
 from dedupindex.sources.kinds import KINDS
-from dedupindex.sources.opening import open_source
-from dedupindex.sources.protocol import Source, SourceOptions
+from dedupindex.sources.open_source import open_source
+from dedupindex.sources.source import Source, SourceOptions
 
 __all__ = ["KINDS", "Expanded", "Source", "SourceOptions", "expand", "open_source", "passing"]

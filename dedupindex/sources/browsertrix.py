@@ -16,11 +16,11 @@ from typing import Self
 
 from blake3 import blake3
 
-from dedupindex import browsertrix
-from dedupindex.browsertrix import Entry
 from dedupindex.capture import Capture, Evidence, Item, Problem, Refusal
 from dedupindex.digest import Spelling
 from dedupindex.errors import BadDate, BadDigest, BadSource
+from dedupindex.sources import browsertrix_part
+from dedupindex.sources.browsertrix_part import Entry
 from dedupindex.sources.rows import Memory, read_digest
 from dedupindex.urls import is_http
 
@@ -32,7 +32,7 @@ class BrowsertrixSource:
     """The keys of Browsertrix in one database."""
 
     def __init__(self, address: str) -> None:
-        self.name = browsertrix.shown(address)
+        self.name = browsertrix_part.shown(address)
         self.size = -1
         self.position = 0
         self.content_hash = ""
@@ -45,18 +45,18 @@ class BrowsertrixSource:
     def items(self) -> Iterator[Item]:
         """See `Source.items`. What is committed while this reads may be missed."""
         with ExitStack() as stack:
-            client = stack.enter_context(browsertrix.connected(self._address, BadSource))
-            committed = browsertrix.members(client, browsertrix.CRAWLS)
-            going_on = browsertrix.members(client, browsertrix.OPEN)
+            client = stack.enter_context(browsertrix_part.connected(self._address, BadSource))
+            committed = browsertrix_part.members(client, browsertrix_part.CRAWLS)
+            going_on = browsertrix_part.members(client, browsertrix_part.OPEN)
             if not committed and not going_on:
                 raise BadSource(f"{self.name} holds no crawl of Browsertrix; another database?")
             for crawl in committed:
-                listed = client.lrange(browsertrix.files_key(crawl), 0, -1)
-                files = [browsertrix.file_name(text) for text in listed]
-                for found in browsertrix.scan(client, browsertrix.entries_key(crawl)):
+                listed = client.lrange(browsertrix_part.files_key(crawl), 0, -1)
+                files = [browsertrix_part.file_name(text) for text in listed]
+                for found in browsertrix_part.scan(client, browsertrix_part.entries_key(crawl)):
                     yield from self._items(crawl, files, found)
             for crawl in sorted({*going_on} - {*committed}):
-                for _ in range(client.hlen(browsertrix.entries_key(crawl))):
+                for _ in range(client.hlen(browsertrix_part.entries_key(crawl))):
                     yield Refusal("uncommitted")
         if self._problems > _PROBLEMS_SHOWN:
             more = self._problems - _PROBLEMS_SHOWN

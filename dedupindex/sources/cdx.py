@@ -11,9 +11,9 @@ from operator import itemgetter
 
 from dedupindex.capture import Item, Problem, Refusal, Rows
 from dedupindex.digest import FROM_BASE32
-from dedupindex.sources.cdxlayout import NO_HEADER, Layout, Row, guess, header, layout_of
+from dedupindex.sources.cdx_columns import NO_HEADER, Layout, Row, guess, header, layout_of
+from dedupindex.sources.line_source import TextSource
 from dedupindex.sources.rows import BARE, RowReader, other_method
-from dedupindex.sources.text import TextSource
 
 _PRINTABLE = bytes(range(0x20, 0x7F))
 _BASE32 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"

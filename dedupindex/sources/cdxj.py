@@ -13,8 +13,8 @@ from typing import Any
 import orjson
 
 from dedupindex.capture import Item, Refusal
+from dedupindex.sources.line_source import TextSource
 from dedupindex.sources.rows import Fields, RowReader, other_method
-from dedupindex.sources.text import TextSource
 
 _KEYS = ("mime", "status", "digest", "length", "offset", "filename")  # as in `Fields`, from mime
 

@@ -6,8 +6,8 @@ from typing import BinaryIO
 from zipfile import BadZipFile, ZipFile
 
 from dedupindex.errors import BadSource
-from dedupindex.sources import cdxlayout, crawllog
-from dedupindex.sources.text import GZIP, inflated
+from dedupindex.sources import cdx_columns, crawl_log
+from dedupindex.sources.line_source import GZIP, inflated
 
 KINDS = ("warc", "arc", "wacz", "cdx", "cdxj", "crawllog", "browsertrix")
 HEAD = 1 << 15  # bytes of a file that are looked at
@@ -56,12 +56,12 @@ def kind_of(head: bytes, whole: BinaryIO | None = None) -> str:
 
 
 def _kind_of_line(line: bytes) -> str:
-    if crawllog.recognise(line):
+    if crawl_log.recognise(line):
         return "crawllog"
     parts = line.split(b" ", 2)
     if len(parts) == 3 and parts[2].startswith(b"{") and parts[1].isdigit():
         return "cdxj" if len(parts[1]) in (14, 17) else ""
-    return "cdx" if cdxlayout.recognise([line]) else ""
+    return "cdx" if cdx_columns.recognise([line]) else ""
 
 
 def _is_wacz(whole: BinaryIO) -> bool:

@@ -12,9 +12,9 @@ from typing import Self
 from zipfile import ZipFile, ZipInfo
 
 from dedupindex.capture import Item, Problem
-from dedupindex.sources.protocol import GROWING
+from dedupindex.sources.source import GROWING
 from dedupindex.sources.warc import WarcSource
-from dedupindex.warc.wacz import BROKEN, archived, check, place_of, why_nothing
+from dedupindex.warc.wacz_members import BROKEN, archived, check, place_of, why_nothing
 from dedupindex.warc.window import Openable, Window, open_window, spool
 
 

@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from typing import Self
 
 from dedupindex.capture import Capture, Evidence, Item, Problem, Refusal, Revisit
-from dedupindex.sources.protocol import GROWING
-from dedupindex.sources.responses import Responses, special
-from dedupindex.sources.stated import Refused, refusal
-from dedupindex.sources.vicinity import FULL, Vicinity
+from dedupindex.sources.source import GROWING
+from dedupindex.sources.warc_records import Responses, special
 from dedupindex.warc.arc import DOCUMENT, HEADER
-from dedupindex.warc.brisk import read
-from dedupindex.warc.heads import COMMON
-from dedupindex.warc.members import Filler
+from dedupindex.warc.fast_reader import read
+from dedupindex.warc.gzip_members import Filler
+from dedupindex.warc.headers import COMMON
 from dedupindex.warc.record import BrokenRecord, Record, Sound
+from dedupindex.warc.record_facts import Refused, refusal
+from dedupindex.warc.request_pairing import FULL, Vicinity
 from dedupindex.warc.window import Openable, open_window
 
 _REASONS = {

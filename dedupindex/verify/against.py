@@ -8,14 +8,14 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from dedupindex.counts import OnProgress, Seen
 from dedupindex.errors import BadSource
-from dedupindex.tally import OnProgress, Seen
-from dedupindex.verify.bytes import Unreadable
 from dedupindex.verify.collection import archives_below, in_order, size_of
-from dedupindex.verify.container import is_named
-from dedupindex.verify.finding import Finding
-from dedupindex.verify.originals import Originals, places
-from dedupindex.verify.pair import verify_pair
+from dedupindex.verify.compare_files import verify_pair
+from dedupindex.verify.file_bytes import Unreadable
+from dedupindex.verify.issues import Finding
+from dedupindex.verify.locate_originals import Originals, places
+from dedupindex.verify.walk_file import is_named
 
 
 class Against:

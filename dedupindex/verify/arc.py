@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dedupindex.verify.finding import Broken
-from dedupindex.verify.records import Reader
+from dedupindex.verify.issues import Broken
+from dedupindex.verify.parse_records import Reader
 
 _LINE = re.compile(
     rb"([a-zA-Z][a-zA-Z0-9+.-]*:[^\n]*?)"

@@ -10,16 +10,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, TypeVar
 
+from dedupindex.counts import OnProgress, Seen
 from dedupindex.errors import BadSource
-from dedupindex.processes import workers
-from dedupindex.tally import OnProgress, Seen
+from dedupindex.runtime.workers import workers
 from dedupindex.verify import revisits
-from dedupindex.verify.bytes import Unreadable, opened
-from dedupindex.verify.container import AnyRecord, Container, is_archive
-from dedupindex.verify.facts import FULL, Facts, Note, checked
-from dedupindex.verify.finding import Finding
-from dedupindex.verify.records import Record
+from dedupindex.verify.block_facts import FULL, Facts, Note, checked
+from dedupindex.verify.file_bytes import Unreadable, opened
+from dedupindex.verify.issues import Finding
+from dedupindex.verify.parse_records import Record
 from dedupindex.verify.references import References, Row, posted_by
+from dedupindex.verify.walk_file import AnyRecord, Container, is_archive
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 
 from zlib_ng import zlib_ng
 
-from dedupindex.verify.bytes import File
-from dedupindex.verify.finding import Broken
+from dedupindex.verify.file_bytes import File
+from dedupindex.verify.issues import Broken
 
 MAGIC = b"\x1f\x8b\x08"
 LEAST = 18  # bytes of the shortest member

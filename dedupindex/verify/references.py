@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dedupindex.verify import revisits
-from dedupindex.verify.digests import is_cut, read
-from dedupindex.verify.facts import FULL, Facts, bare, moment
-from dedupindex.verify.finding import Finding
+from dedupindex.verify.block_facts import FULL, Facts, bare, moment
+from dedupindex.verify.http_blocks import is_cut, read
+from dedupindex.verify.issues import Finding
 
 _TABLE = """
 CREATE TABLE records (

@@ -10,10 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dedupindex.verify.digests import is_cut, is_empty, read
-from dedupindex.verify.facts import Facts, Note, bare, is_date, moment
+from dedupindex.verify.block_facts import Facts, Note, bare, is_date, moment
 from dedupindex.verify.http import Http
-from dedupindex.verify.records import Record
+from dedupindex.verify.http_blocks import is_cut, is_empty, read
+from dedupindex.verify.parse_records import Record
 
 _PROFILE = re.compile(
     rb"<?http://netpreserve\.org/warc/(0\.17|0\.18|1\.0|1\.1)/(?:revisit/)?"

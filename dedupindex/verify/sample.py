@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
-from dedupindex.verify.bytes import Unreadable, opened
+from dedupindex.verify.block_facts import bare, examine
 from dedupindex.verify.collection import archives_below, in_order, size_of
-from dedupindex.verify.container import Container
-from dedupindex.verify.facts import bare, examine
-from dedupindex.verify.finding import Broken
-from dedupindex.verify.originals import Originals, Shelf, Wanted, places
-from dedupindex.verify.records import Record
+from dedupindex.verify.file_bytes import Unreadable, opened
+from dedupindex.verify.issues import Broken
+from dedupindex.verify.locate_originals import Originals, Shelf, Wanted, places
+from dedupindex.verify.parse_records import Record
+from dedupindex.verify.walk_file import Container
 
 
 class Sample:

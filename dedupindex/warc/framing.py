@@ -10,7 +10,8 @@ import re
 from typing import ClassVar, Protocol
 
 from dedupindex.warc.cursor import Cursor
-from dedupindex.warc.heads import (
+from dedupindex.warc.gzip_members import SHORT
+from dedupindex.warc.headers import (
     BLANK_LINE,
     LONGEST,
     BadHead,
@@ -21,7 +22,6 @@ from dedupindex.warc.heads import (
     form_of,
     parse,
 )
-from dedupindex.warc.members import SHORT
 from dedupindex.warc.record import (
     BARE,
     CUT,

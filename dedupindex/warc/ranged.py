@@ -17,7 +17,7 @@ from isal.isal_zlib import decompressobj
 from dedupindex.warc.arc import ArcFraming
 from dedupindex.warc.cursor import Cursor
 from dedupindex.warc.framing import Framing, WarcFraming
-from dedupindex.warc.heads import BLANK_LINE, LONGEST, BadHead, parse
+from dedupindex.warc.headers import BLANK_LINE, LONGEST, BadHead, parse
 from dedupindex.warc.record import CUT, BrokenRecord, Record
 from dedupindex.warc.recovery import MAGIC, IsalError
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Generator, Iterator
 from dedupindex.warc.arc import DOCUMENT, HEADER, ArcFraming
 from dedupindex.warc.cursor import Cursor
 from dedupindex.warc.framing import Framing, WarcFraming, next_framed, skip_line_ends
-from dedupindex.warc.heads import BadHead, NoRecord
-from dedupindex.warc.members import Damage, Filler, LongMember, Member, members
+from dedupindex.warc.gzip_members import Damage, Filler, LongMember, Member, members
+from dedupindex.warc.headers import BadHead, NoRecord
 from dedupindex.warc.record import LEADING, BrokenRecord, Record
 from dedupindex.warc.recovery import MAGIC, zeros_end
 from dedupindex.warc.window import Window

@@ -19,7 +19,7 @@ from typing import IO, BinaryIO
 import blake3
 
 from dedupindex.errors import BadSource
-from dedupindex.remote import RemoteFile, is_remote
+from dedupindex.object_store import RemoteFile, is_remote
 
 CHUNK = 1 << 20  # bytes held at a time
 _PIECE = 1 << 18

@@ -10,25 +10,25 @@ from werkzeug.exceptions import HTTPException
 
 from dedupindex import __version__
 from dedupindex.errors import DedupError
-from server.access import Access
-from server.bodies import Bodies
+from server.api.bodies import Bodies
+from server.api.crawl_reports import Reporting
+from server.auth import Access
 from server.commands import Commands
 from server.config import RETRY_AFTER, Config
-from server.live import LiveIndex
+from server.live_index import LiveIndex
 from server.logs import report
 from server.metrics import Metrics
-from server.pages.charts import Charts
-from server.pages.crawling import CrawlPages
+from server.pages.chart_pages import Charts
+from server.pages.command_pages import WhatIf
+from server.pages.crawl_pages import CrawlPages
+from server.pages.escape import dress
 from server.pages.forms import from_here
 from server.pages.headers import protect
 from server.pages.impact import ImpactPage
-from server.pages.looking import LookupPage
+from server.pages.login import COOKIE, Signing, with_token
+from server.pages.lookup_page import LookupPage
 from server.pages.overview import Overview
-from server.pages.signing import COOKIE, Signing, with_token
-from server.pages.text import dress
-from server.pages.what_if import WhatIf
-from server.replies import ERRORS, RequestError, code_of
-from server.reporting import Reporting
+from server.responses import ERRORS, RequestError, code_of
 
 
 class Page(NamedTuple):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dedupindex.chart import Values, bar
-from dedupindex.crawls.rows import Row
+from dedupindex.crawls.statistics_keys import Row
+from dedupindex.runtime.charts import Values, bar
 
 CLASSES = {
     "exact_url": "same URL",

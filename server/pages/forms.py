@@ -11,9 +11,9 @@ from werkzeug.datastructures import FileStorage
 from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.formparser import parse_form_data
 
-from server.bodies import Bodies
-from server.pages.text import amount
-from server.replies import RequestError
+from server.api.bodies import Bodies
+from server.pages.escape import amount
+from server.responses import RequestError
 
 FIELDS = 1 << 14  # bytes of a form beside its file
 _PARTS = 20

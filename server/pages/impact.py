@@ -9,11 +9,11 @@ import orjson
 from flask import render_template, request
 
 from dedupindex.errors import BadInput, BadQuery
-from dedupindex.tokens import Role
+from dedupindex.index.tokens import Role
 from server import commands
-from server.access import Access
+from server.auth import Access
 from server.commands import Commands
-from server.pages.signing import with_token
+from server.pages.login import with_token
 
 KINDS = {
     "container": "a container",

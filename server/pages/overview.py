@@ -11,16 +11,16 @@ from typing import Any
 
 from flask import render_template, request
 
-from dedupindex.chart import bar
 from dedupindex.crawls.crawl import State
 from dedupindex.index.identity import FORMAT, Settings
+from dedupindex.runtime.charts import bar
 from server import metrics as counting
-from server.access import Access, Sight
-from server.live import LiveIndex
+from server.api.crawl_reports import Reporting
+from server.auth import Access, Sight
+from server.live_index import LiveIndex
 from server.metrics import Metrics
+from server.pages.login import with_token
 from server.pages.paging import Paging, page_asked
-from server.pages.signing import with_token
-from server.reporting import Reporting
 
 _CRAWLS = 5  # of the latest
 CLASSES = {

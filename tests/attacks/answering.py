@@ -21,23 +21,23 @@ from urllib.parse import quote
 
 from werkzeug.test import EnvironBuilder, run_wsgi_app
 
-from dedupindex import lookup
-from dedupindex.cli.upkeep import read_back
-from dedupindex.crawls.captures import of_crawl
+from dedupindex.cli.maintenance import read_back
+from dedupindex.crawls.combined_view import Snapshot
+from dedupindex.crawls.crawl_captures import of_crawl
 from dedupindex.crawls.store import open_store
-from dedupindex.crawls.view import Snapshot
 from dedupindex.errors import DedupError
 from dedupindex.index import open_index
-from dedupindex.index.whoosh_engine import WhooshEngine
-from dedupindex.lookup import Query, Strategy
-from dedupindex.original import original_as_json
-from dedupindex.purge.purge import survey
-from dedupindex.purge.shown import impact_as_json
-from dedupindex.purge.target import Kind, Target
+from dedupindex.index.engines.whoosh.whoosh_engine import WhooshEngine
+from dedupindex.lookup import decide
+from dedupindex.lookup.decide import Query, Strategy
+from dedupindex.lookup.render_json import original_as_json
+from dedupindex.post_crawl.purge.remove import survey
+from dedupindex.post_crawl.purge.shown import impact_as_json
+from dedupindex.post_crawl.purge.target import Kind, Target
 from dedupindex.urlkey import urlkey
 from server.app import create_app
 from server.config import Config
-from server.live import LiveIndex
+from server.live_index import LiveIndex
 from tests.captures import sha1
 
 DEADLINE = 120  # seconds that all answers may take: more is a hang
@@ -136,7 +136,7 @@ def _decided(view: Any, settings: Any) -> dict[str, Any]:
             query = Query(sha1(number), url_of(number).encode(), strategy)
             name = f"{strategy.value} {number}"
             found[name] = _or_error(
-                lambda q=query: lookup.as_json(lookup.decide(view, settings, q))
+                lambda q=query: decide.as_json(decide.decide(view, settings, q))
             )
     return found
 

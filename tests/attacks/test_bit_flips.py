@@ -24,11 +24,11 @@ import pytest
 from dedupindex.capture import Capture, Evidence, RefersTo, Revisit
 from dedupindex.digest import Digest
 from dedupindex.index.identity import Settings
-from dedupindex.purge.purge import purge
-from dedupindex.purge.target import Kind, Target
+from dedupindex.post_crawl.purge.remove import purge
+from dedupindex.post_crawl.purge.target import Kind, Target
 from server.app import create_app
 from server.config import Config
-from server.live import LiveIndex
+from server.live_index import LiveIndex
 from tests.attacks.answering import NUMBERS, stored, url_of
 from tests.captures import capture, sha1
 from tests.purging import begin, load

@@ -16,25 +16,25 @@ from typing import Any
 
 import pytest
 
-from dedupindex.build.builder import Build, build
+from dedupindex.build.pipeline import Build, build
 from dedupindex.build.stage import judge_of
-from dedupindex.cli.upkeep import read_back
-from dedupindex.crawls import claims, life, statistics, upkeep
-from dedupindex.crawls.captures import add, of_crawl
-from dedupindex.crawls.cassandra_store import CassandraStore
+from dedupindex.cli.maintenance import read_back
+from dedupindex.crawls import claims, lifecycle, merge_crawls, statistics
+from dedupindex.crawls.combined_view import Snapshot
 from dedupindex.crawls.counting import Counting, add_counted
-from dedupindex.crawls.rows import Kind, key_of
+from dedupindex.crawls.crawl_captures import add, of_crawl
+from dedupindex.crawls.statistics_keys import Kind, key_of
 from dedupindex.crawls.store import Writing, make_store
+from dedupindex.crawls.stores.cassandra_crawl_store import CassandraStore
 from dedupindex.crawls.told import tell, told_of
-from dedupindex.crawls.view import Snapshot
 from dedupindex.errors import Damaged, DedupError, FormatFromPast, IndexUnavailable
 from dedupindex.index import open_index
 from dedupindex.index.address import Address
-from dedupindex.index.cassandra_engine import CassandraEngine
-from dedupindex.index.cells import Place, digest_prefix
-from dedupindex.index.cql import Row, Session, Statement, Use
+from dedupindex.index.engines.cassandra.cassandra_engine import CassandraEngine
+from dedupindex.index.engines.cassandra.cql import Row, Session, Statement, Use
+from dedupindex.index.format.cells import Place, digest_prefix
 from dedupindex.index.identity import Settings
-from dedupindex.lookup import Query, find
+from dedupindex.lookup.decide import Query, find
 from tests.captures import capture, sha1
 from tests.peers.cassandra import Keyspaces
 from tests.test_spot_check import rows
@@ -64,16 +64,16 @@ Answers = dict[str, Any]
 @pytest.fixture
 def index(keyspaces: Keyspaces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An index on a cluster with crawls that have asked, claimed and reported."""
-    monkeypatch.setattr("dedupindex.crawls.cassandra_registry.AGE", 0.0)
+    monkeypatch.setattr("dedupindex.crawls.stores.cassandra_crawl_registry.AGE", 0.0)
     with keyspaces.some() as address:
         made = tmp_path / "index"
         build(Build([str(rows(tmp_path / "a.cdx", 1, 7))], made, engine=address(), crawl="weekly"))
         with closing(make_store(made)) as store:
             for name in ("done", "gone", "going"):
-                store.write(partial(life.begin, name=name))
+                store.write(partial(lifecycle.begin, name=name))
                 store.write(partial(_reported, name=name))
-            store.write(partial(life.commit, name="done"))
-            store.write(partial(life.cancel, name="gone"))
+            store.write(partial(lifecycle.commit, name="done"))
+            store.write(partial(lifecycle.cancel, name="gone"))
         yield made
 
 
@@ -284,7 +284,7 @@ def test_crawls_with_a_damaged_row_are_swept(index: Path) -> None:
             Use.WRITE,
         )
         session.execute(put, bytes(rows[0][4])[:-1] + b"?", *rows[0][:4])
-        upkeep.sweep(store, 0.0, {})
+        merge_crawls.sweep(store, 0.0, {})
         with store.reading() as reading:
             assert reading.crawl("gone").swept and not reading.crawl("going").swept
         left = [row for row in rows_of(session, keyspace, "capture") if row[1] == 1]

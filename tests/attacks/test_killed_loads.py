@@ -21,16 +21,16 @@ from random import Random
 import pytest
 
 from dedupindex.build.stage import judge_of
-from dedupindex.cli.upkeep import BEGUN
-from dedupindex.cli.where import home_of
-from dedupindex.crawls import life
-from dedupindex.crawls.captures import add
+from dedupindex.cli.index_location import home_of
+from dedupindex.cli.maintenance import BEGUN
+from dedupindex.crawls import lifecycle
+from dedupindex.crawls.crawl_captures import add
 from dedupindex.crawls.store import Writing, make_store
 from dedupindex.index import open_index
 from dedupindex.index.address import is_cluster
+from dedupindex.index.engine import look_ahead
 from dedupindex.index.identity import FILE, Settings, read_identity
-from dedupindex.index.protocol import look_ahead
-from dedupindex.lookup import Match, Query, find
+from dedupindex.lookup.decide import Match, Query, find
 from tests.captures import capture, sha1
 from tests.peers.cassandra import Keyspaces
 
@@ -196,9 +196,9 @@ def crawled(where: str) -> None:
         add(writing, writing.crawl("weekly"), items, Settings(), judge_of(Settings()))
 
     with closing(make_store(Path(where))) as store:
-        store.write(partial(life.begin, name="weekly"))
+        store.write(partial(lifecycle.begin, name="weekly"))
         store.write(report)
-        store.write(partial(life.commit, name="weekly"))
+        store.write(partial(lifecycle.commit, name="weekly"))
 
 
 @pytest.mark.parametrize("new_index", ["lmdb", "whoosh"], indirect=True)

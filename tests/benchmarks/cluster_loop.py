@@ -28,13 +28,13 @@ from cassandra.query import tuple_factory
 from dedupindex.digest import Digest
 from dedupindex.index import open_index
 from dedupindex.index.address import Address
-from dedupindex.index.cassandra_partitions import AT_ONCE
-from dedupindex.index.cassandra_schema import Statements
-from dedupindex.index.cells import digest_prefix
-from dedupindex.index.cql import IN_FLIGHT
+from dedupindex.index.engine import look_ahead
+from dedupindex.index.engines.cassandra.cassandra_partitions import AT_ONCE
+from dedupindex.index.engines.cassandra.cassandra_schema import Statements
+from dedupindex.index.engines.cassandra.cql import IN_FLIGHT
+from dedupindex.index.format.cells import digest_prefix
 from dedupindex.index.identity import read_identity
-from dedupindex.index.protocol import look_ahead
-from dedupindex.lookup import Query, find
+from dedupindex.lookup.decide import Query, find
 
 BATCH = 1000
 

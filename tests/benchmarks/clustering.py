@@ -16,7 +16,7 @@ from urllib.request import Request, urlopen
 
 from dedupindex.index import adopt
 from dedupindex.index.address import DRIVERS, Address
-from dedupindex.index.cql import connect
+from dedupindex.index.engines.cassandra.cql import connect
 from demo import nodes
 from tests.benchmarks.asking import ASKED, BATCH
 from tests.benchmarks.building import index

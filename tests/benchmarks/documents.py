@@ -12,7 +12,7 @@ from pathlib import Path
 
 import duckdb
 
-from dedupindex.database import quoted
+from dedupindex.runtime.duckdb import quoted
 from tests.benchmarks.measure import ROOT, Failed, Spent, run
 from tests.benchmarks.peers import need
 from tests.benchmarks.suite import Bench, Line, Target, compare

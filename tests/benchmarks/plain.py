@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from warcio.archiveiterator import ArchiveIterator
 
-from dedupindex.corpus import page
+from dedupindex.corpus import html_text
 
 Found = tuple[str, str, str]  # URL, 14 digits, title
 
@@ -55,11 +55,11 @@ def _is_wanted(wanted: dict[str, Any], record: Any) -> bool:
 def _title(record: Any) -> str:
     stated = record.http_headers.get_header("Content-Type") or ""
     content = record.content_stream().read()
-    found = page.found_mime(content)
-    text = page.text_of(content, stated, found)
-    if text is None or not page.is_html(stated.partition(";")[0].strip().lower(), found):
+    found = html_text.found_mime(content)
+    text = html_text.text_of(content, stated, found)
+    if text is None or not html_text.is_html(stated.partition(";")[0].strip().lower(), found):
         return ""
-    return page.title(page.parsed(text)) or ""
+    return html_text.title(html_text.parsed(text)) or ""
 
 
 def told(found: Iterable[Found], *, latest: bool) -> dict[str, Any]:

@@ -12,9 +12,7 @@ from pathlib import Path
 
 import duckdb
 
-from dedupindex.database import quoted, write_parquet
-from dedupindex.manifest.spool import nothing
-from dedupindex.manifest.store import (
+from dedupindex.post_crawl.manifest.parquet import (
     CONTAINERS,
     FILE,
     FORMAT,
@@ -23,6 +21,8 @@ from dedupindex.manifest.store import (
     lines_file,
     references_file,
 )
+from dedupindex.post_crawl.manifest.spool import nothing
+from dedupindex.runtime.duckdb import quoted, write_parquet
 from tests.benchmarks.measure import ROOT, Spent, run
 from tests.benchmarks.suite import Bench, Line, Target, compare
 

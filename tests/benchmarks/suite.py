@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
-from dedupindex.documents.corpus import Options, generate
+from dedupindex.documents.generate import Options, generate
 from dedupindex.documents.sample import write_rows_of
 from tests.benchmarks import harvest
 from tests.benchmarks.captures import (

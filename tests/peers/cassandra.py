@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from functools import partial
 
 from dedupindex.index.address import Address
-from dedupindex.index.cassandra_schema import made
-from dedupindex.index.cql import Statement, Use, connect, patiently, write_all
+from dedupindex.index.engines.cassandra.cassandra_schema import made
+from dedupindex.index.engines.cassandra.cql import Statement, Use, connect, patiently, write_all
 from demo import nodes
 from demo.nodes import DEADLINE, Ring
 from tests.conftest import need

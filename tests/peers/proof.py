@@ -19,7 +19,7 @@ from fastwarc.warc import ArchiveIterator, WarcRecordType
 
 from dedupindex.verify.against import Against
 from dedupindex.verify.collection import Collection
-from dedupindex.verify.finding import REASONS, REMARK
+from dedupindex.verify.issues import REASONS, REMARK
 from tests.peers.environments import JWARC, jar
 from tests.peers.replay import records, replay, second
 from tests.test_cli import dedupindex

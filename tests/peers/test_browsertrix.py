@@ -23,13 +23,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis.connection import Connection
 
-from dedupindex.browsertrix import Entry
 from dedupindex.capture import Capture, Evidence
 from dedupindex.digest import Digest
 from dedupindex.errors import CrawlExists, DedupError, IndexBusy, UnknownCrawl
-from dedupindex.export.browsertrix import Choice, Exported, Files, originals
+from dedupindex.export.browsertrix_redis import Choice, Exported, Files, originals
 from dedupindex.export.redis import LOCK, writing
 from dedupindex.index.identity import Settings
+from dedupindex.sources.browsertrix_part import Entry
 from tests.conftest import MakeIndex
 from tests.peers.environments import DEADLINE
 from tests.peers.redis import Crawl, redis_server, state

@@ -14,17 +14,18 @@ import pytest
 
 from dedupindex.capture import Capture, Evidence
 from dedupindex.errors import Damaged, IndexBusy, IndexUnavailable, SettingsConflict
-from dedupindex.index import cassandra_load, open_index
+from dedupindex.index import open_index
 from dedupindex.index.address import Address
-from dedupindex.index.cassandra_partitions import AT_ONCE
-from dedupindex.index.cassandra_schema import Statements
-from dedupindex.index.cassandra_state import About, Lease
-from dedupindex.index.cassandra_view import CassandraView
-from dedupindex.index.cells import DIGEST_KEY, Place, digest_of_key, digest_prefix
-from dedupindex.index.cql import Row, Session, Statement, Use, connect
+from dedupindex.index.engine import Container
+from dedupindex.index.engines.cassandra import cassandra_load
+from dedupindex.index.engines.cassandra.cassandra_partitions import AT_ONCE
+from dedupindex.index.engines.cassandra.cassandra_schema import Statements
+from dedupindex.index.engines.cassandra.cassandra_view import CassandraView
+from dedupindex.index.engines.cassandra.cql import Row, Session, Statement, Use, connect
+from dedupindex.index.engines.cassandra.metadata import About, Lease
+from dedupindex.index.format.cells import DIGEST_KEY, Place, digest_of_key, digest_prefix
 from dedupindex.index.identity import Identity, Settings
-from dedupindex.index.protocol import Container
-from dedupindex.lookup import LIMIT, Query, Strategy, find
+from dedupindex.lookup.decide import LIMIT, Query, Strategy, find
 from dedupindex.urlkey import urlkey
 from tests.captures import capture, sha1
 from tests.engine_bench import Bench
@@ -320,7 +321,9 @@ def test_a_load_reads_as_safely_as_it_writes(bench: Bench, monkeypatch: pytest.M
             pass
 
     with monkeypatch.context() as patched:
-        patched.setattr("dedupindex.index.cassandra_engine.connect", lambda _: Watched())
+        patched.setattr(
+            "dedupindex.index.engines.cassandra.cassandra_engine.connect", lambda _: Watched()
+        )
         bench.load([capture(2, A), *many(AT_ONCE + 5)])
     read = {one.use for one in seen if f"FROM {keyspace}.capture" in one.text}
     assert read == {Use.WRITE}

@@ -22,20 +22,20 @@ import pytest
 from dedupindex.build.stage import judge_of
 from dedupindex.capture import Capture
 from dedupindex.cli import main
-from dedupindex.cli.where import home_of
-from dedupindex.crawls import life
-from dedupindex.crawls.captures import add
+from dedupindex.cli.index_location import home_of
+from dedupindex.crawls import lifecycle
+from dedupindex.crawls.crawl_captures import add
 from dedupindex.crawls.store import Writing, make_store
 from dedupindex.errors import BadInput, Damaged, IndexExists, IndexUnavailable, SettingsConflict
 from dedupindex.index import adopt, open_index
 from dedupindex.index.address import Address
-from dedupindex.index.cql import Row, Statement, connect, patiently
-from dedupindex.index.cql_driver import DriverSession
+from dedupindex.index.engines.cassandra.cql import Row, Statement, connect, patiently
+from dedupindex.index.engines.cassandra.cql_driver import DriverSession
 from dedupindex.index.identity import Settings, read_identity
-from dedupindex.lookup import Query, find
+from dedupindex.lookup.decide import Query, find
 from server.app import create_app
 from server.config import Config
-from server.live import LiveIndex
+from server.live_index import LiveIndex
 from tests.captures import capture
 from tests.captures import sha1 as sha1_of
 from tests.conftest import MakeIndex
@@ -243,10 +243,10 @@ def test_a_copy_has_what_crawls_have_committed(address: str, run: Run, tmp_path:
 
     with closing(make_store(home)) as store:
         for number, name in enumerate(("done", "open"), 50):
-            store.write(partial(life.begin, name=name))
+            store.write(partial(lifecycle.begin, name=name))
             items = [capture(number), capture(7)]
             store.write(partial(report, name, items))
-        store.write(partial(life.commit, name="done"))
+        store.write(partial(lifecycle.commit, name="done"))
     for back in ("back", "searched"):
         words = [tmp_path / back, address, "--engine", "whoosh" if back == "searched" else "lmdb"]
         status, _, err = run("index", "--copy", *words)

@@ -19,22 +19,22 @@ from hypothesis import strategies as st
 
 from dedupindex.build.stage import judge_of
 from dedupindex.capture import Capture
-from dedupindex.crawls import claims, life, statistics
-from dedupindex.crawls.captures import Added, add, of_crawl
-from dedupindex.crawls.cassandra_store import CassandraStore
+from dedupindex.crawls import claims, lifecycle, statistics
+from dedupindex.crawls.combined_view import Snapshot
 from dedupindex.crawls.counting import Counting, Hit, add_counted
 from dedupindex.crawls.crawl import Claim, Crawl, State
+from dedupindex.crawls.crawl_captures import Added, add, of_crawl
 from dedupindex.crawls.store import FILE, Store, Writing, make_store
-from dedupindex.crawls.view import Snapshot
+from dedupindex.crawls.stores.cassandra_crawl_store import CassandraStore
 from dedupindex.errors import CrawlEnded, IndexUnavailable
 from dedupindex.index import open_index
 from dedupindex.index.address import DRIVERS, Address
-from dedupindex.index.cql import Row, Session, Statement, Unclear, Use, connect
+from dedupindex.index.engines.cassandra.cql import Row, Session, Statement, Unclear, Use, connect
 from dedupindex.index.identity import Settings
 from server.app import create_app
 from server.config import Config
-from server.crawls import Crawls
-from server.live import LiveIndex
+from server.live_index import LiveIndex
+from server.worker_crawls import Crawls
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.peers.cassandra import Keyspaces
@@ -52,7 +52,7 @@ Servers = Callable[[], CassandraStore]
 def engine(
     request: pytest.FixtureRequest, keyspaces: Keyspaces, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
-    monkeypatch.setattr("dedupindex.crawls.cassandra_registry.AGE", 0.0)
+    monkeypatch.setattr("dedupindex.crawls.stores.cassandra_crawl_registry.AGE", 0.0)
     with keyspaces.some() as address:
         yield f"{address()}&driver={request.param}"
 
@@ -76,7 +76,7 @@ def server(index: Path) -> Iterator[Servers]:
 
 
 def begin(store: Store, name: str = "a", **how: Any) -> Crawl:
-    return store.write(partial(life.begin, name=name, **how))
+    return store.write(partial(lifecycle.begin, name=name, **how))
 
 
 def put(store: Store, name: str, *captures: Capture) -> Added:
@@ -204,7 +204,7 @@ def test_a_short_claim_in_place_of_a_long_one_leaves_nothing(server: Servers) ->
         return lambda writing: claims.claim(writing, writing.crawl(name), sha1(1), 0, lease)
 
     assert store.write(of("a", 3600))[1]
-    store.write(partial(life.cancel, name="a"))
+    store.write(partial(lifecycle.cancel, name="a"))
     assert store.write(of("b", 1))[1]
     with store.reading() as reading:
         while list(reading.claims(b"\x02" + sha1(1).raw)):  # its time to live is a second
@@ -231,8 +231,8 @@ def test_of_a_commit_and_a_cancel_at_once_one_holds(server: Servers) -> None:
         name = f"c{number}"
         begin(stores[0], name)
         ends = at_once(
-            lambda name=name: stores[0].write(partial(life.commit, name=name)),
-            lambda name=name: stores[1].write(partial(life.cancel, name=name)),
+            lambda name=name: stores[0].write(partial(lifecycle.commit, name=name)),
+            lambda name=name: stores[1].write(partial(lifecycle.cancel, name=name)),
         )
         ended = [one for one in ends if isinstance(one, Crawl)]
         assert len(ended) == 1 and sum(isinstance(one, CrawlEnded) for one in ends) == 1
@@ -247,7 +247,7 @@ def test_a_change_of_a_crawl_whose_answer_is_lost_is_made_once(server: Servers) 
     session.back = iter([True, False, True, True])
     assert begin(store).number == 1
     assert begin(store, "b").number == 2
-    assert store.write(partial(life.commit, name="a")).state is State.COMMITTED
+    assert store.write(partial(lifecycle.commit, name="a")).state is State.COMMITTED
     with server().reading() as reading:
         assert [crawl.name for crawl in reading.crawls()] == ["a", "b"]
 
@@ -355,8 +355,8 @@ def test_a_copy_on_another_engine_has_what_crawls_have_committed(
     for number, name in enumerate("abc", 1):
         begin(store, name)
         put(store, name, capture(number), capture(90, b"http://b.example/%d" % number))
-    store.write(partial(life.commit, name="a"))
-    store.write(partial(life.cancel, name="c"))
+    store.write(partial(lifecycle.commit, name="a"))
+    store.write(partial(lifecycle.cancel, name="c"))
     copy = tmp_path / "copy"
     dedupindex("index", "--copy", copy, index)
     with closing(open_index(copy)) as opened, opened.view() as view:
@@ -370,7 +370,7 @@ def test_crawls_of_a_directory_that_names_another_index_are_let_go(
     index: Path, make_index: MakeIndex
 ) -> None:
     live = Crawls(index)
-    live.write(partial(life.begin, name="a"), make=True)
+    live.write(partial(lifecycle.begin, name="a"), make=True)
     assert live.crawl("a")
     (make_index([]) / "index.json").replace(index / "index.json")
     live.refresh()
@@ -400,7 +400,7 @@ def test_a_keyspace_that_is_dropped_and_loaded_anew_leaves_nothing_behind(
             )
 
     assert names() == ["/warcs/1.warc.gz"]
-    live.crawls.write(partial(life.begin, name="a"), make=True)
+    live.crawls.write(partial(lifecycle.begin, name="a"), make=True)
     report("a")
     with other.reading() as reading:
         assert [crawl.name for crawl in reading.crawls()] == ["a"]
@@ -430,7 +430,7 @@ def test_a_list_of_crawls_waits_for_the_cluster_once(index: Path) -> None:
     live.refresh()
     web = create_app(Config(index), live).test_client()
     for number in range(12):
-        live.crawls.write(partial(life.begin, name=f"c{number}"), make=True)
+        live.crawls.write(partial(lifecycle.begin, name=f"c{number}"), make=True)
         for who in ("one", "two"):
             told = {"who": who, "not_reported": number}
             assert web.post(f"/crawls/c{number}/counts", json=told).status_code == 200

@@ -22,13 +22,13 @@ from dedupindex.digest import Digest
 from dedupindex.errors import IndexUnavailable
 from dedupindex.index import adopt, open_index
 from dedupindex.index.address import Address
-from dedupindex.index.cql import Statement, connect
+from dedupindex.index.engines.cassandra.cql import Statement, connect
 from dedupindex.index.identity import Identity, Settings
-from dedupindex.lookup import Query, find
+from dedupindex.lookup.decide import Query, find
 from demo.cluster import show
 from server.app import create_app
 from server.config import Config
-from server.live import LiveIndex
+from server.live_index import LiveIndex
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.peers.cassandra import DEADLINE, Ring, ring

@@ -12,14 +12,14 @@ from urllib.parse import urlencode
 import pytest
 
 from dedupindex.capture import Covers, Evidence
-from dedupindex.crawls import life
+from dedupindex.crawls import lifecycle
 from dedupindex.crawls.crawl import Seen
 from dedupindex.crawls.store import make_store
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput, StrategyUnavailable
-from dedupindex.index import cassandra_urls
 from dedupindex.index.address import Address
-from dedupindex.index.cql import Statement, Use, connect
+from dedupindex.index.engines.cassandra import cassandra_urls
+from dedupindex.index.engines.cassandra.cql import Statement, Use, connect
 from dedupindex.index.identity import Settings
 from dedupindex.urlkey import urlkey
 from tests.captures import capture, sha1
@@ -101,20 +101,20 @@ def test_without_a_list_nobody_is_told_that_there_is_nothing(engine: str, tmp_pa
 def test_crawls_list_what_their_askers_see(
     engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dedupindex.crawls.cassandra_registry.AGE", 0.0)
+    monkeypatch.setattr("dedupindex.crawls.stores.cassandra_crawl_registry.AGE", 0.0)
     bench = Bench(tmp_path, engine, BY_URL)
     bench.load([capture(1, A)])
     with closing(make_store(bench.index)) as store:
         for name, seen in (("own", Seen.OWN), ("shared", Seen.ALL)):
-            store.write(partial(life.begin, name=name, seen=seen, covers=Covers.STORED))
+            store.write(partial(lifecycle.begin, name=name, seen=seen, covers=Covers.STORED))
         report(store, "own", capture(2, A), capture(1, A), capture(2, B))
         report(store, "shared", capture(3, A), capture(1, A))
         digests = [
             [one.digest for one in listed(bench.index, store, A, who)] for who in ("", "own")
         ]
         assert digests == [sorted(map(sha1, (1, 3))), sorted(map(sha1, (1, 2, 3)))]
-        store.write(partial(life.commit, name="own"))
-        store.write(partial(life.cancel, name="shared"))
+        store.write(partial(lifecycle.commit, name="own"))
+        store.write(partial(lifecycle.cancel, name="shared"))
         assert [one.digest for one in listed(bench.index, store, A)] == sorted(map(sha1, (1, 2)))
     with bench.open() as opened:
         assert opened.check() == []

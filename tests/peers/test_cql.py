@@ -14,7 +14,7 @@ import pytest
 from dedupindex.cli import main
 from dedupindex.errors import BadInput, IndexUnavailable
 from dedupindex.index.address import DRIVERS, PASSWORD, USER, Address
-from dedupindex.index.cql import (
+from dedupindex.index.engines.cassandra.cql import (
     IN_FLIGHT,
     PAGE,
     Session,

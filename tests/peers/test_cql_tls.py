@@ -13,8 +13,8 @@ import pytest
 
 from dedupindex.errors import BadInput, IndexUnavailable
 from dedupindex.index.address import AUTHORITY, CERTIFICATE, KEY, Address
-from dedupindex.index.cql import Statement, connect
-from dedupindex.index.cql_tls import context, trust
+from dedupindex.index.engines.cassandra.cql import Statement, connect
+from dedupindex.index.engines.cassandra.cql_tls import context, trust
 from tests.peers.cassandra import PATIENCE, Ring, ring
 from tests.test_operation import certificate
 

@@ -18,7 +18,7 @@ import pytest
 
 from dedupindex.verify.against import Against
 from dedupindex.verify.collection import Collection
-from dedupindex.verify.finding import BROKEN, LOSS, REASONS, REMARK
+from dedupindex.verify.issues import BROKEN, LOSS, REASONS, REMARK
 from tests.peers.test_jwarc import jwarc
 from tests.test_cli import dedupindex
 from tests.test_resolve_compare import SHATTERED

@@ -25,10 +25,10 @@ import pytest
 
 from dedupindex.capture import Capture
 from dedupindex.sources import open_source
-from dedupindex.verify.bytes import opened
 from dedupindex.verify.collection import Collection
-from dedupindex.verify.container import Container
-from dedupindex.verify.finding import Finding
+from dedupindex.verify.file_bytes import opened
+from dedupindex.verify.issues import Finding
+from dedupindex.verify.walk_file import Container
 from tests.peers.environments import npm, sdist
 from tests.readings import agreed, by_manifest, by_verify
 

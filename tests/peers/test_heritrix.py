@@ -23,7 +23,7 @@ import pytest
 
 from dedupindex.digest import Digest
 from dedupindex.index import open_index
-from dedupindex.lookup import Query, find
+from dedupindex.lookup.decide import Query, find
 from tests.peers import replay
 from tests.peers.environments import JWARC, jar
 from tests.peers.heritrix import (

@@ -14,9 +14,9 @@ from urllib.parse import quote
 
 import pytest
 
-from dedupindex import tokens
-from dedupindex.tables import printable
-from dedupindex.tokens import Role
+from dedupindex.index import tokens
+from dedupindex.index.tokens import Role
+from dedupindex.runtime.tables import printable
 from server.pages.blueprint import PAGES
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from dedupindex.documents.dedup import dedup_hashes
-from dedupindex.manifest.judge import Options
-from dedupindex.manifest.making import make
-from dedupindex.manifest.store import open_manifest
-from dedupindex.resolve.plan import COLUMNS, open_plan
-from dedupindex.resolve.run import Options as Resolving
-from dedupindex.resolve.run import resolve
+from dedupindex.documents.dedup_shards import dedup_hashes
+from dedupindex.post_crawl.manifest.make_manifest import make
+from dedupindex.post_crawl.manifest.parquet import open_manifest
+from dedupindex.post_crawl.manifest.record_lines import Options
+from dedupindex.post_crawl.plan.make_plan import Options as Resolving
+from dedupindex.post_crawl.plan.make_plan import resolve
+from dedupindex.post_crawl.plan.plan_file import COLUMNS, open_plan
 from tests.corpora import Page, archive, html
 from tests.peers.spark import DEADLINE, MASTER, on_spark
 from tests.stores import Fault, web

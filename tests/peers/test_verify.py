@@ -9,7 +9,7 @@ import pytest
 
 from dedupindex.verify.against import Against
 from dedupindex.verify.collection import Collection
-from dedupindex.verify.finding import REASONS, REMARK
+from dedupindex.verify.issues import REASONS, REMARK
 from tests.peers.site import PAGES, site
 from tests.peers.test_jwarc import harvest, jwarc
 from tests.peers.test_wget_dedup import harvest as wget

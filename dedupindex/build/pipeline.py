@@ -1,0 +1,342 @@
+"""A whole build: lock, plan, stage in one or several processes, load, account for every record."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from shutil import rmtree
+from typing import TYPE_CHECKING, Any
+
+from dedupindex.build import spot_check
+from dedupindex.build.stage import Staged, Task, judge_of, run_task
+from dedupindex.build.tasks import Plan, make_plan
+from dedupindex.capture import Problem
+from dedupindex.counts import BuildTally, OnProgress, Seen
+from dedupindex.errors import BadSource, IndexExists, IndexUnavailable
+from dedupindex.index import adopt, open_index
+from dedupindex.index.address import Address, is_cluster
+from dedupindex.index.engine import Engine, Load
+from dedupindex.index.format.cells import Place
+from dedupindex.index.identity import FILE, Identity, Settings, read_identity, unfinished
+from dedupindex.index.load.merge_rule import CHAINED, CONTRADICTED, PURGED, Outcome
+from dedupindex.index.load.staging import Staging
+from dedupindex.index.repair import reread
+from dedupindex.object_store import is_remote, kept, local
+from dedupindex.runtime.files import exclusive
+from dedupindex.runtime.workers import read_all
+from dedupindex.sources import Expanded, SourceOptions, expand, passing
+from dedupindex.sources.browsertrix_part import is_address, shown
+
+if TYPE_CHECKING:
+    from dedupindex.runtime.spark import Cluster
+
+_NOTED = 20  # containers by which a load is known again
+
+
+@dataclass(frozen=True)
+class Build:
+    """What to build; every field is an option of ``bin/index``."""
+
+    sources: list[str]  # none: an index of nothing
+    index: Path
+    settings: Settings = field(default_factory=Settings)
+    engine: str = "lmdb"
+    kind: str | None = None
+    options: SourceOptions = field(default_factory=SourceOptions)
+    add: bool = False
+    replace: bool = False
+    resume: bool = False
+    reread: bool = False  # containers that are known are read again
+    jobs: int = 1
+    crawl: str = ""
+    spark: str = ""  # the master of a cluster that reads the containers
+
+    def signature(self) -> dict[str, Any]:
+        """What makes two builds the same: run again, the second has nothing left to do."""
+        return {
+            "sources": [_named(source) for source in self.sources],
+            "settings": asdict(self.settings),
+            "engine": self.engine,
+            "kind": self.kind,
+            "crawl": self.crawl,
+        }
+
+
+@dataclass
+class Built:
+    """How a build went."""
+
+    tally: BuildTally
+    problems: list[Problem]
+    skipped: int  # files found in directories that are no source
+
+
+def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
+    """Build an index, or add to one.
+
+    Killed at any moment and run again, it ends in the same index as one undisturbed run.
+    Raises `DedupError`; nothing of the index has then changed.
+    """
+    start = time.monotonic()
+    found = _find(job)
+    _check_target(job.index)
+    _check_added(job)
+    job.index.mkdir(parents=True, exist_ok=True)
+    with (
+        exclusive(job.index / "lock", f"the index at {job.index}"),
+        _explained(job.index),
+        _cluster(job) as cluster,
+    ):
+        if cluster is not None:
+            job = replace(job, jobs=cluster.cores)
+        _prepare(job)
+        staging = Staging(job.index, job.signature(), resume=job.resume)
+        done = [Staged.from_json(task) for task in staging.done]
+        plan = _plan(job, found, done)
+        for staged in _stage_all(job, plan, staging, cluster, on_progress):
+            staging.finish(staged.as_json())
+            done.append(staged)
+        on_progress(Seen("loading", 0, 0, sum(staged.tally.records for staged in done)))
+        outcome, drawn = _load(job, plan, staging, done)
+        staging.clear()
+        spot_check.confirm_recalled(job.index, drawn)
+    tally = _account(done, outcome)
+    tally.known, tally.purged = plan.known, plan.purged
+    tally.seconds = time.monotonic() - start
+    problems = [*found.problems, *(problem for staged in done for problem in staged.problems)]
+    return Built(tally, problems, found.skipped)
+
+
+@contextmanager
+def _cluster(job: Build) -> Iterator[Cluster | None]:
+    if not job.spark:
+        yield None
+        return
+    from dedupindex.runtime.spark import connected  # and with it PySpark
+
+    with connected(job.spark) as cluster:
+        yield cluster
+
+
+def _named(source: str) -> str:
+    """A source as an index may remember it: without a password."""
+    if is_address(source):
+        return shown(source)
+    return kept(source) if is_remote(source) else os.path.abspath(local(source))
+
+
+def _find(job: Build) -> Expanded:
+    """What there is to read; wrong options and sources are found before anything is written."""
+    judge_of(job.settings)
+    found = expand(job.sources, job.kind)
+    if job.sources and not found.paths and not found.problems:
+        passed = f" ({found.skipped} files of no known kind passed over)" if found.skipped else ""
+        raise BadSource(
+            f"nothing to index in {', '.join(job.sources)}: no WARC, ARC, WACZ, CDX, CDXJ or "
+            f"crawl log was found{passed}"
+        )
+    return found
+
+
+def _check_target(index: Path) -> None:
+    """Refuse a target that is something else, before a lock file is put into it."""
+    if not index.exists():
+        return
+    if not index.is_dir():
+        raise IndexExists(f"{index} is a file; the index, which comes last, is a directory")
+    if (index / FILE).exists():
+        return
+    others = {path.name for path in index.iterdir()} - {"lock", "staging", "staging.gone"}
+    others = {name for name in others if not name.startswith(f".{FILE}.")}
+    if others:
+        raise IndexExists(
+            f"{index} is not empty and not an index (it holds {min(others)}); "
+            "name a new or empty directory; the index comes last"
+        )
+
+
+def _check_added(job: Build) -> None:
+    """Adding needs an index whose first build has finished; raises `IndexUnavailable`."""
+    if not (job.add or job.replace):
+        return
+    where = str(job.index)
+    there = read_identity(job.index) if (job.index / FILE).exists() else None
+    if is_cluster(job.engine) and (there is None or not there.generation):
+        from dedupindex.index.engines.cassandra.cassandra_engine import identity_at
+
+        address = Address.parse(job.engine)
+        where, there = str(address), identity_at(address) or there
+    if there is None:
+        raise IndexUnavailable(
+            f"there is no index at {where} to add to: bin/index SOURCE... {where} makes one, "
+            f"bin/index --empty {where} one with nothing in it"
+        )
+    if not there.generation:
+        raise IndexUnavailable(f"{unfinished(job.index)}; then add to it")
+
+
+@contextmanager
+def _explained(index: Path) -> Iterator[None]:
+    """A full disk and its like, said in a sentence. What was never begun leaves nothing behind."""
+    try:
+        yield
+    except BadSource:
+        _forget(index)
+        raise
+    except OSError as error:
+        raise IndexUnavailable(
+            f"building {index} failed: {error}; the index is as it was, "
+            "run the same command again when there is room"
+        ) from error
+
+
+def _forget(index: Path) -> None:
+    """Make a target that holds no index and no finished task what it was before."""
+    identity = read_identity(index)
+    if not identity.generation and not list((index / "staging").glob("*.run")):
+        (index / FILE).unlink()
+        for name in ("staging", "staging.gone"):
+            rmtree(index / name, ignore_errors=True)
+        (index / "lock").unlink()
+        with suppress(OSError):
+            index.rmdir()
+
+
+def _prepare(job: Build) -> None:
+    """Make sure that the target is an index that this build may write to."""
+    if is_cluster(job.engine):
+        adopt(job.index, Address.parse(job.engine))
+    for leftover in job.index.glob(f".{FILE}.*.part"):  # of a killed build
+        leftover.unlink()
+    if not (job.index / FILE).exists():
+        Identity(job.engine, job.settings).write(job.index)
+    identity = read_identity(job.index)
+    if not identity.generation:
+        Identity(job.engine, job.settings).write(job.index)
+        return
+    with closing(open_index(job.index)) as engine:
+        if not engine.identity.generation:  # the cluster has lost it, and its directory here not
+            Identity(job.engine, job.settings).write(job.index)
+            return
+        again = engine.note() == job.signature() and not any(map(passing, job.sources))
+        if not (job.add or job.replace or again):
+            raise IndexExists(
+                f"there is an index at {job.index}; give --add to add to it, "
+                "or name another directory"
+            )
+    identity.agree(job.engine, job.settings)
+
+
+def _plan(job: Build, found: Expanded, done: list[Staged]) -> Plan:
+    names = {
+        container.name: (container.size, container.modified)
+        for staged in done
+        for container in staged.containers
+    }
+    chosen: Any = {
+        "replace": job.replace,
+        "reread": job.reread,
+        "jobs": job.jobs,
+        "done": names,
+    }
+    with closing(open_index(job.index)) as engine:
+        if not engine.identity.generation:
+            return make_plan(found, None, **chosen)
+        with engine.view() as view:
+            return make_plan(found, view, **chosen)
+
+
+def _stage_all(
+    job: Build, plan: Plan, staging: Staging, cluster: Cluster | None, on_progress: OnProgress
+) -> Iterator[Staged]:
+    first = staging.next_task()
+    tasks = [
+        Task(
+            first + number,
+            inputs,
+            job.index,
+            staging.directory,
+            job.settings,
+            job.kind,
+            job.options,
+            job.crawl,
+        )
+        for number, inputs in enumerate(plan.tasks)
+    ]
+    total = sum(item.size for task in tasks for item in task.inputs)
+    if cluster is None:
+        threads = any(is_remote(item.path) for task in tasks for item in task.inputs)
+        yield from read_all(run_task, tasks, job.jobs, total, on_progress, threads=threads)
+        return
+    from dedupindex.build.stage_spark import stage_on
+
+    read = records = 0
+    for staged in stage_on(cluster, tasks):
+        read += sum(container.size for container in staged.containers)
+        records += staged.tally.records
+        on_progress(Seen("reading", read, total, records))
+        yield staged
+
+
+def _unconfirmed(job: Build, plan: Plan, engine: Engine) -> spot_check.Unconfirmed:
+    """What an earlier load has brought and nobody has confirmed, unless it goes now."""
+    if not engine.identity.generation or plan.dropped:
+        return spot_check.NOTHING
+    with engine.view() as view:
+        return spot_check.recalled(job.index, view)
+
+
+def _repair(job: Build) -> str:
+    shown_as = job.engine if is_cluster(job.engine) else str(job.index)
+    command = reread(shown_as, job.sources, job.crawl)
+    return (
+        f"This repairs it: {command} (if it does not, build the index anew from its sources, under "
+        "another name)"
+    )
+
+
+def _load(
+    job: Build, plan: Plan, staging: Staging, done: list[Staged]
+) -> tuple[Outcome, spot_check.Unconfirmed]:
+    containers = [container for staged in done for container in staged.containers]
+    with closing(open_index(job.index, write=True)) as engine:
+        engine.clear_leftovers()  # also of a load that was killed after its commit
+        before = _unconfirmed(job, plan, engine)
+        if engine.identity.generation and not containers:
+            return Outcome(), before
+        load = Load(
+            staging.runs(),
+            [(number, Place(name, job.crawl)) for number, name in staging.names()],
+            containers,
+            frozenset(plan.dropped),
+            job.signature(),
+            ledger=staging.ledger(),
+            own_digests=not job.settings.also_digest,
+        )
+        drawn = spot_check.Unconfirmed(
+            spot_check.of_load(load, job.settings.keys()) + before.drawn[: spot_check.MOST],
+            [(one.name, one.content_hash) for one in containers[:_NOTED]],
+            _repair(job),
+        )
+        drawn.remember(job.index)
+        return engine.load(load), drawn
+
+
+def _account(done: list[Staged], outcome: Outcome) -> BuildTally:
+    tally = BuildTally()
+    for staged in done:
+        tally.add(staged.tally)
+    tally.added, tally.replaced = outcome.added, outcome.replaced
+    tally.unchanged = outcome.unchanged
+    if outcome.chained:
+        tally.refused[CHAINED] += outcome.chained
+    if outcome.contradicted:
+        tally.refused[CONTRADICTED] += outcome.contradicted
+    if outcome.purged:
+        tally.refused[PURGED] += outcome.purged
+    tally.check()
+    return tally

@@ -1,0 +1,133 @@
+"""Where an index is: a directory, or the address of a cluster, which has a directory here too.
+
+The directory of an address holds what is of this machine alone, staging, locks and tokens:
+``$XDG_STATE_HOME/dedupindex/…``, by default in ``~/.local/state``. Everything below the command
+line takes directories.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from glob import has_magic
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dedupindex.cli.common import TYPED, check_no_address, stated
+from dedupindex.errors import SettingsConflict
+from dedupindex.index import ENGINES, adopt
+from dedupindex.index.address import SCHEME, Address, is_cluster, shown
+from dedupindex.index.identity import FILE, read_identity, same_engine
+
+_ADDRESS = "dedupindex.address"  # under which a context remembers that it was given one
+ENGINE_HELP = f"In INDEX's place: {SCHEME}host,host/keyspace."
+
+
+def any_index(text: str) -> Path:
+    """The type of an INDEX: a directory, or an address, which becomes the directory it has here."""
+    context = click.get_current_context()
+    if is_cluster(text):
+        return home_of(text, context)
+    if "://" in text and "sources" in {param.name for param in context.command.params}:
+        context.meta[TYPED] = text  # a path would lose a slash
+    return Path(text)
+
+
+def any_engine(text: str) -> str:
+    """The type of an engine: its name, or the address of a cluster."""
+    if text and text not in ENGINES and not is_cluster(text):
+        raise click.BadParameter(f"{shown(text)!r} is not one of {', '.join(ENGINES)}, {SCHEME}…")
+    return str(Address.parse(text)) if is_cluster(text) else text
+
+
+def home_of(address: str, ctx: click.Context | None = None) -> Path:
+    """The directory of an address, which says of the index what the cluster says."""
+    found = Address.parse(address)
+    if ctx is not None:
+        ctx.meta[_ADDRESS] = str(found)
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    home = Path(state) / "dedupindex" / found.slug
+    home.mkdir(parents=True, exist_ok=True)
+    adopt(home, found)
+    return home
+
+
+def given_address() -> str:
+    """The address that was given as INDEX, "" for a directory."""
+    found: str = click.get_current_context().meta.get(_ADDRESS, "")
+    return found
+
+
+def asked_index(index: Path | None, engine: str) -> Path:
+    """The INDEX of a command that asks; `engine` may stand in its place, or must agree with it."""
+    context = click.get_current_context()
+    if index is None:
+        if not is_cluster(engine):
+            raise click.UsageError("Missing argument 'INDEX'.")
+        return home_of(engine, context)
+    if engine:
+        if is_cluster(engine) and not (index / FILE).exists() and index.is_dir():
+            adopt(index, Address.parse(engine))
+        found = read_identity(index).engine
+        if not same_engine(found, engine):
+            raise SettingsConflict(
+                f"the index at {index} is on engine {shown(found)}, not {engine}; "
+                "leave --engine out"
+            )
+    return index
+
+
+def shown_index(index: Path) -> str:
+    """The index as it was named, for people."""
+    return given_address() or str(index)
+
+
+def placed(
+    sources: tuple[str, ...], index: Path | None, options: dict[str, Any]
+) -> tuple[tuple[str, ...], Path]:
+    """The sources, and the directory of the index; the engine is that of the address, if any.
+
+    With the address of a cluster as the engine there need be no INDEX, and what stands last may be
+    a source.
+    """
+    address = given_address()
+    if options["copy"] and index is not None:
+        pass  # an engine is that of the copy
+    elif address:
+        if stated("engine") is not None and not same_engine(options["engine"], address):
+            raise SettingsConflict(f"INDEX is {address}, and --engine another; leave --engine out")
+        options["engine"] = address
+    elif is_cluster(options["engine"]):
+        typed = click.get_current_context().meta.pop(TYPED, str(index))
+        if index is None or _is_source(typed):
+            sources = sources if index is None else (*sources, typed)
+            index = home_of(options["engine"], click.get_current_context())
+        elif index.is_dir() or options["add"] or options["replace"]:
+            new = not index.exists()
+            index.mkdir(parents=True, exist_ok=True)
+            try:
+                adopt(index, Address.parse(options["engine"]))
+            finally:
+                if new:
+                    with suppress(OSError):  # it is not empty: the cluster has an index
+                        index.rmdir()
+    if index is None:
+        raise click.UsageError("Missing argument 'INDEX'.")
+    check_no_address(index)
+    return sources, index
+
+
+def _is_source(typed: str) -> bool:
+    """Whether what stands in the place of an INDEX is none."""
+    from dedupindex.object_store import (  # commands that only ask need not wait for them
+        is_remote,
+        local,
+    )
+    from dedupindex.sources import passing
+
+    path = Path(local(typed))
+    if path.is_dir():
+        return not (path / FILE).exists() and any(path.iterdir())
+    return path.exists() or typed == "-" or passing(typed) or is_remote(typed) or has_magic(typed)

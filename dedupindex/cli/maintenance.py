@@ -1,0 +1,363 @@
+"""Looking after an index: ``bin/index --check``, ``--stats``, ``--compact`` and the others."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Iterator
+from concurrent.futures import BrokenExecutor
+from contextlib import closing, contextmanager, nullcontext, suppress
+from dataclasses import asdict
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+import click
+
+from dedupindex.build import spot_check
+from dedupindex.build.copy_index import Copied, copy_to_engine
+from dedupindex.cli.common import check_no_address, print_json, say
+from dedupindex.cli.index_location import home_of, shown_index
+from dedupindex.crawls import merge_crawls as crawls
+from dedupindex.crawls.store import open_store
+from dedupindex.errors import Damaged, DedupError, IndexExists
+from dedupindex.index import open_index, tokens
+from dedupindex.index.address import Address, is_cluster
+from dedupindex.index.engine import Counts, Engine, Load, View
+from dedupindex.index.format.cells import sealed_text, unsealed_text
+from dedupindex.index.identity import FILE, read_identity
+from dedupindex.runtime.bounded_counter import Sums
+from dedupindex.runtime.files import exclusive
+from dedupindex.runtime.tables import amount, printable, singular
+from dedupindex.runtime.workers import workers
+from dedupindex.urls import host_of
+
+_HOSTS_SHOWN = 20
+BEGUN = ".unfinished-copy"  # in the directory of a copy, until it is whole
+
+
+def check(index: Path, as_json: bool) -> int:
+    """Read everything back; the exit status is that of damage if anything is wrong.
+
+    A page that is damaged may kill who reads it: a process of its own reads.
+    """
+    try:
+        with workers(1) as pool:
+            wrong, counts = pool.submit(read_back, index).result()
+    except DedupError as error:
+        if not isinstance(error.__cause__, BrokenExecutor):
+            raise
+        wrong, counts = ["a page is damaged: the process that read it was killed by that"], None
+    if as_json:
+        counted = dict.fromkeys(Counts._fields) if counts is None else counts._asdict()
+        print_json({"ok": not wrong, "problems": wrong, **counted})
+    else:
+        for problem in wrong:
+            click.echo(printable(problem))
+        said = f"{len(wrong)} problems" if wrong else "no problem found"
+        checked = "" if counts is None else f"{counts.captures:,} captures checked, "
+        click.echo(f"{printable(shown_index(index))}: {checked}{said}")
+    return Damaged.exit_status if wrong else 0
+
+
+def read_back(index: Path) -> tuple[list[str], Counts | None]:
+    """What is wrong with an index and its crawls, and how much there is, if that can be read."""
+    counts = None
+    with closing(open_index(index)) as engine:
+        wrong = engine.check()
+        with engine.view() as view, suppress(Damaged):
+            counts = view.counts()
+    try:
+        if (store := open_store(index)) is not None:
+            with closing(store):
+                wrong += store.check()
+    except Damaged as error:
+        wrong.append(str(error))
+    return wrong, counts
+
+
+def stats(index: Path, as_json: bool) -> int:
+    """Say what the index holds; reads all of it once, for the hosts."""
+    with closing(open_index(index)) as engine:
+        content = _stats(engine, index)
+    if as_json:
+        print_json(content)
+        return 0
+    for name in ("captures", "digests", "containers"):
+        click.echo(f"{name:<22}{content[name]:>16,}")
+    if content["bytes"] is not None:
+        click.echo(f"{'bytes':<22}{content['bytes']:>16,}")
+        click.echo(f"{'bytes per capture':<22}{content['bytes_per_capture']:>16}")
+    click.echo(f"{'payload bytes':<22}{content['payload_bytes']:>16,}  (of known size)")
+    click.echo(f"engine {content['engine']}, format {content['format']}, urlkeys of ", nl=False)
+    click.echo(content["canonicaliser"])
+    click.echo(f"options: {content['options'] or 'all at their defaults'}")
+    for row in content["crawls"]:
+        name = printable(row["crawl"]) or "(no name)"
+        said = singular(f"{row['files']:,} files, {row['records']:,} records")
+        click.echo(f"crawl {name}: {said}")
+    click.echo(f"hosts: {content['hosts']:,}; the largest:")
+    for row in content["largest_hosts"]:
+        size = amount(row["payload_bytes"])
+        click.echo(f"  {row['captures']:>12,}  {size:>10}  {printable(row['host'])}")
+    return 0
+
+
+def _stats(engine: Engine, index: Path) -> dict[str, Any]:
+    from dedupindex.index.identity import FORMAT
+
+    hosts = Sums(2)
+    payload = 0
+    with engine.view() as view:
+        counts = view.counts()
+        for _, capture in view.captures():
+            size = 0 if capture.size_of_record else max(capture.size, 0)
+            payload += size
+            hosts.add(host_of(capture.url), 1, size)
+        crawls = _crawls(view)
+    stored = None if is_cluster(engine.identity.engine) else _size(index)
+    largest = hosts.largest(_HOSTS_SHOWN, 0)
+    return {
+        **counts._asdict(),
+        "bytes": stored,
+        "bytes_per_capture": _each(stored, counts.captures),
+        "payload_bytes": payload,
+        "engine": engine.identity.engine,
+        "format": FORMAT,
+        "canonicaliser": engine.identity.canonicaliser,
+        "generation": engine.identity.generation,
+        "settings": asdict(engine.identity.settings),
+        "options": engine.identity.settings.as_options(),
+        "crawls": crawls,
+        "hosts": len(hosts),
+        "largest_hosts": [
+            {
+                "host": host.decode("utf-8", "backslashreplace"),
+                "captures": sums[0],
+                "payload_bytes": sums[1],
+            }
+            for host, sums in largest
+        ],
+    }
+
+
+def _each(size: int | None, captures: int) -> float | None:
+    """Bytes of one capture; a cluster does not say what it needs."""
+    if size is None:
+        return None
+    return round(size / captures, 1) if captures else 0
+
+
+def _crawls(view: View) -> list[dict[str, Any]]:
+    """The crawls of ``--crawl`` with what they brought; one without a name is that of the rest."""
+    sums: dict[str, list[int]] = {}
+    for container in view.containers():
+        of_crawl = sums.setdefault(container.crawl, [0, 0])
+        of_crawl[0] += 1
+        of_crawl[1] += container.records
+    return [
+        {"crawl": crawl, "files": files, "records": records}
+        for crawl, (files, records) in sorted(sums.items())
+    ]
+
+
+def compact(index: Path, as_json: bool) -> int:
+    """Write the index anew with full pages; servers go on and take the new file by themselves."""
+    read_identity(index)  # where there is no index, no lock file is to be made
+    with (
+        exclusive(index / "lock", f"the index at {index}"),
+        closing(open_index(index, write=True)) as engine,
+    ):
+        before = _size(index)
+        engine.compact()
+    after = _size(index)
+    if as_json:
+        print_json({"bytes_before": before, "bytes_after": after})
+    else:
+        click.echo(f"{printable(str(index))}: {amount(before)} before, {amount(after)} now")
+    return 0
+
+
+def merge(index: Path, as_json: bool) -> int:
+    """Take the captures of committed crawls into the index."""
+    read_identity(index)
+    store, outcome = open_store(index), None
+    if store is not None:
+        with closing(store):
+            outcome = crawls.merge(index, store)
+    counts = {name: getattr(outcome, name, 0) for name in ("added", "replaced", "unchanged")}
+    if as_json:
+        print_json(counts)
+    else:
+        told = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+        click.echo(f"{printable(str(index))}: {told}")
+    return 0
+
+
+def copy(index: Path, to: str, engine: str, *, as_json: bool) -> int:
+    """Copy one consistent state to a new directory, while the index is read and written.
+
+    To an address, from one, or where `engine` names another, capture by capture.
+    """
+    if not is_cluster(to):
+        check_no_address(Path(to))
+    mine = read_identity(index).engine
+    if is_cluster(to) or is_cluster(mine) or engine not in ("", mine):
+        return _copy_to_engine(index, to, engine, as_json)
+    target = Path(to)
+    with _new_copy(index, target):
+        _copy_files(index, target)
+    if as_json:
+        print_json({"copy": printable(str(target)), "bytes": _size(target)})
+    else:
+        say(f"copied {index} to {target} ({amount(_size(target))})")
+    return 0
+
+
+def _copy_files(index: Path, target: Path) -> None:
+    """Copy one consistent state, as the files that it has."""
+    with closing(open_index(index)) as source, source.view() as view:
+        asked = spot_check.of_index(view)
+    before = spot_check.check_source(index, asked)
+    store = open_store(index)
+    if store is not None:  # first: what is merged meanwhile is then in both, and not in neither
+        with closing(store):
+            store.copy(target)
+    tokens.copy(index, target)
+    with closing(open_index(index)) as source:
+        source.copy(target)
+    if (copied := open_store(target)) is not None:
+        with closing(copied):
+            crawls.note_merging(copied)
+    spot_check.confirm_copy(index, target, asked, before, _copy_again(index, str(target)))
+
+
+def _copy_again(index: Path, to: str, engine: str = "") -> str:
+    """What repairs a copy."""
+    chosen = ["--engine", engine] if engine and not is_cluster(to) else []
+    again = shlex.join(["bin/index", "--copy", to, *chosen, str(shown_index(index))])
+    if is_cluster(to):
+        return f"Copy it into another keyspace: {again}"
+    return f"Remove it and copy again: rm -r {shlex.quote(to)} && {again}"
+
+
+@contextmanager
+def _new_copy(index: Path, target: Path) -> Iterator[bool]:
+    """Make a directory for a copy, which is new or empty, or has what a killed copy left.
+
+    What it left is removed, so the copy always begins anew: yields False.
+    """
+    if target.resolve().is_relative_to(index.resolve()):
+        raise IndexExists(f"the copy cannot be inside the index; name a directory beside {index}")
+    begun = target / BEGUN
+    if target.exists() and (not target.is_dir() or (any(target.iterdir()) and not begun.exists())):
+        raise IndexExists(f"{target} is not an empty directory; name a new one")
+    target.mkdir(parents=True, exist_ok=True)
+    with exclusive(begun, f"the copy at {target}"):
+        for path in target.iterdir():
+            if path.is_dir():
+                rmtree(path)
+            elif path != begun:
+                path.unlink()
+        yield False
+        begun.unlink()
+
+
+def _copy_to_engine(index: Path, to: str, engine: str, as_json: bool) -> int:
+    """Copy to an index on another engine; says what shows that the two are equal."""
+    if is_cluster(to):
+        target, engine = home_of(to), str(Address.parse(to))
+        new = _new_on_cluster(target, engine)
+    else:
+        target, engine = Path(to), engine or "lmdb"
+        new = _new_copy(index, target)
+    with new as again:
+        repair = _copy_again(index, to, engine)
+        copied, taken = _copied_to_engine(index, target, engine, repair, again=again)
+    if as_json:
+        name = engine if is_cluster(to) else str(target)
+        counts = copied.counts._asdict()
+        told = {"copy": printable(name), **counts, "content": copied.content}
+        print_json({**told, "of_crawls": taken})
+    else:
+        click.echo(
+            f"{copied.counts.captures:,} captures of {copied.counts.digests:,} digests in "
+            f"{copied.counts.containers:,} containers copied and read back"
+        )
+        click.echo(f"content hash of both: {copied.content}")
+        if taken:
+            click.echo(f"then {taken:,} captures of committed crawls were taken in")
+    return 0
+
+
+@contextmanager
+def _new_on_cluster(home: Path, engine: str) -> Iterator[bool]:
+    """Make sure that a copy to a cluster has begun here, or may; whether it has."""
+    begun = home / BEGUN
+    again = begun.exists()
+    if not again and (home / FILE).exists() and read_identity(home).generation:
+        raise IndexExists(f"there is an index at {engine}; name another keyspace")
+    with exclusive(begun, f"the copy at {engine}"):
+        yield again
+        begun.unlink()
+
+
+def _copied_to_engine(
+    index: Path, target: Path, engine: str, repair: str, *, again: bool
+) -> tuple[Copied, int]:
+    """What was copied, and how many captures of crawls were taken in."""
+    drawn: list[spot_check.Drawn] = []
+    writable = os.access(index, os.W_OK)  # else nothing is merged into it anyway
+    # What crawls commit is in the index or with them: nothing may go from here to there meanwhile.
+    with exclusive(index / "lock", f"the index at {index}") if writable else nullcontext():
+        with closing(open_index(index)) as source:
+            with source.view() as view:
+                if view.ledger():
+                    say("what bin/purge and bin/impact need stays behind")
+            keys = source.identity.settings.keys()
+
+            def draw(load: Load) -> None:
+                drawn.extend(spot_check.of_load(load, keys))
+
+            copied = compared_before(target) if again else None
+            if copied is None:
+                copied = copy_to_engine(source, target, engine, draw, again=again)
+        spot_check.confirm(target, drawn, repair)
+        note_compared(target, copied)
+        taken = _crawls_too(index, target, repair)
+    tokens.copy(index, target)
+    return copied, taken
+
+
+def note_compared(target: Path, copied: Copied) -> None:
+    """Note in the file that stands while a copy is not whole that nothing but crawls is left."""
+    (target / BEGUN).write_text(sealed_text(b"", json.dumps(copied)))
+
+
+def compared_before(target: Path) -> Copied | None:
+    """What a copy had copied that was killed while it took in what crawls have; None: not all.
+
+    It may also have been killed while it wrote that down: then it is compared once more.
+    """
+    with suppress(ValueError, Damaged):
+        counts, content = json.loads(unsealed_text(b"", (target / BEGUN).read_text()))
+        return Copied(Counts(*counts), content)
+    return None
+
+
+def _crawls_too(index: Path, target: Path, repair: str) -> int:
+    """Take what committed crawls have into a copy; how many captures it had not."""
+    store = open_store(index)
+    if store is None:
+        return 0
+    with closing(store):
+        with store.reading() as reading:
+            if any(not crawl.swept and not crawl.merged for crawl in reading.crawls()):
+                say("its crawls stay behind; what the committed ones reported is taken in")
+        outcome = crawls.take_over(store, target, repair)
+    return 0 if outcome is None else outcome.added
+
+
+def _size(index: Path) -> int:
+    return sum(path.stat().st_size for path in index.rglob("*") if path.is_file())

@@ -1,0 +1,300 @@
+"""The records of captures, read by their ranges: what a record says, and the payload it has.
+
+Containers are opened as they are needed, a bounded number at a time, and nothing is read of one but
+the ranges of captures that are wanted.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from typing import BinaryIO, NamedTuple
+
+from dedupindex.corpus.row import Capture, Place, shown
+from dedupindex.digest import Digest
+from dedupindex.errors import BadDate, BadDigest, BadSource
+from dedupindex.object_store import RemoteFile, opened
+from dedupindex.timestamps import check_date, digits_of_date
+from dedupindex.urlkey import urlkey
+from dedupindex.verify.revisits import not_modified
+from dedupindex.warc import http, wacz_members
+from dedupindex.warc.arc import DOCUMENT
+from dedupindex.warc.payload_digests import Payload
+from dedupindex.warc.ranged import Ranged, Unreadable, record_at
+from dedupindex.warc.record import Record
+from dedupindex.warc.record_facts import Refused, bare, stated_digest
+
+MOST = 64 << 20  # bytes of a record, as stored or inflated, that are held
+_OPEN = 16  # containers
+
+
+class Missing(Exception):
+    """What was asked for of a capture cannot be had, for the reason that this says."""
+
+
+class Stored(NamedTuple):
+    """What a record says. Where it has no HTTP header, its whole block is the payload."""
+
+    record_header: dict[str, str]
+    status_line: str | None
+    http_header: dict[str, str] | None
+    payload: bytes  # without transfer coding
+
+
+class Containers:
+    """Reads records; one of these is in each process. Counts what it does."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self.most = most
+        self.opened = self.records = self.bytes = 0
+        self._open: OrderedDict[str, _Opened] = OrderedDict()
+        self._gone: dict[str, str] = {}  # what cannot be opened, and why: it is not tried again
+
+    def stored(self, capture: Capture) -> Stored:
+        """Raises `Missing`."""
+        own = self.own(capture)
+        said = _header_of(own.record)
+        if own.record.type != b"revisit":
+            return Stored(said, *_taken_apart(own))
+        status, fields, _ = _taken_apart(own)
+        if capture.payload is None:
+            raise Missing("its original is not known")
+        original = self.original(capture, own.record)
+        first, theirs, payload = _taken_apart(original)
+        # how the payload is coded is for the header to say that it came with
+        coded = {**theirs, **_uncoded(fields)} if fields and theirs else theirs or fields
+        return Stored(said, status or first, coded, payload)
+
+    def own(self, capture: Capture) -> Ranged:
+        """The record of a capture itself; raises `Missing`."""
+        if capture.container and not capture.record.container:
+            raise Missing(f"{capture.container} is nowhere to be found: say with --containers, or "
+                          "containers=, where it is")  # fmt: skip
+        found = self.ranged(capture.record)
+        _check_own(found.record, capture)
+        return found
+
+    def original(self, capture: Capture, revisit: Record) -> Ranged:
+        """The record that has the payload of a revisit; raises `Missing`."""
+        assert capture.payload is not None
+        found = self.ranged(capture.payload)
+        if found.record.type == b"revisit":
+            raise Missing("what should be its original is a revisit")
+        fields = revisit.head.fields
+        unmodified = not_modified(fields.get(b"WARC-Profile", b""))
+        names = b"WARC-Refers-To-Target-URI" in fields or b"WARC-Refers-To-Date" in fields
+        if unmodified and not capture.unmodified and (names or capture.status != 304):
+            _check_named(found.record, revisit)  # which its metadata did not tell, as 304 does
+        of_payload = not unmodified and _check_payload(found, capture.digest)
+        if capture.to_url or not of_payload:
+            check(found.record, capture.to_url or capture.url, "another record than its original")
+        return found
+
+    def ranged(self, place: Place) -> Ranged:
+        """The record at a place; raises `Missing`."""
+        if not place.container:
+            raise Missing("nobody says in which container it is, or that is nowhere to be found")
+        if place.offset < 0:
+            raise Missing("nobody says where in its container it is")
+        file = self._file(place.container)
+        try:
+            found = record_at(
+                lambda offset, count: self._read(file, offset, count),
+                place.offset, place.length, self.most,
+            )  # fmt: skip
+        except Unreadable as error:
+            at = f"{place.container} at {place.offset}"
+            raise Missing(f"no record can be read in {at}: {error}") from error
+        except (OSError, BadSource) as error:
+            raise Missing(str(error)) from error
+        self.records += 1
+        return found
+
+    def close(self) -> None:
+        for one in self._open.values():
+            one.file.close()
+        self._open.clear()
+
+    def _file(self, path: str) -> _Opened:
+        if path in self._gone:
+            raise Missing(self._gone[path])
+        if path not in self._open:
+            try:
+                container = _opened(path)
+            except (OSError, BadSource) as error:
+                self._gone[path] = f"{path} cannot be read: {error}"
+                raise Missing(self._gone[path]) from error
+            self.opened += 1
+            self._open[path] = container
+            if len(self._open) > _OPEN:
+                self._open.popitem(last=False)[1].file.close()
+        self._open.move_to_end(path)
+        return self._open[path]
+
+    def _read(self, container: _Opened, offset: int, count: int) -> bytes:
+        file, begin, size = container
+        if size is not None:
+            count = max(min(count, size - offset), 0)
+        if isinstance(file, RemoteFile):
+            data = file.range(count, begin + offset)
+        else:
+            data = os.pread(file.fileno(), count, begin + offset)
+        self.bytes += len(data)
+        return data
+
+
+class _Opened(NamedTuple):
+    """An open container, or the part that it is of a WACZ."""
+
+    file: BinaryIO | RemoteFile
+    begin: int = 0
+    size: int | None = None  # None: to its end
+
+
+def _opened(path: str) -> _Opened:
+    """Raises `OSError`, `BadSource`."""
+    parts = wacz_members.within(path)
+    outer, name = parts or (path, "")
+    file = opened(outer)
+    if not name:
+        return _Opened(file)
+    try:
+        return _Opened(file, *wacz_members.find(name, file))
+    except wacz_members.BROKEN as error:
+        file.close()
+        raise BadSource(str(error)) from error
+
+
+def _check_own(record: Record, capture: Capture) -> None:
+    """Raise `Missing` for a record of another URL, or of another time and another payload.
+
+    Two files of one name may have captures of one URL at one place.
+    """
+    check(record, capture.url, "another capture")
+    try:
+        digits = digits_of_date(check_date(record.values[1])).decode()
+    except BadDate:
+        return  # who has told of it knows better
+    stated, told = _digest(shown(record.values[4])), _digest(capture.digest or "")
+    if digits != capture.timestamp and (stated is None or stated != told):
+        raise Missing(f"another capture stands where its metadata say: that of {digits}")
+
+
+def check(record: Record, url: str, what: str) -> None:
+    """Raise `Missing` if a record is not of this URL: its metadata may be of another file."""
+    found = bare(record.values[0])
+    if shown(found) != url and urlkey(found) != urlkey(url.encode()):
+        raise Missing(f"{what} stands where its metadata say: {shown(found)}")
+
+
+def _check_named(original: Record, revisit: Record) -> None:
+    """Raise `Missing` unless a revisit without a digest of its payload means this record."""
+    fields = revisit.head.fields
+    url = bare(fields.get(b"WARC-Refers-To-Target-URI", b"")) or bare(revisit.values[0])
+    check(original, shown(url), "another record than its original")
+    date = fields.get(b"WARC-Refers-To-Date", b"")
+    try:
+        same = not date or _second(date) == _second(original.values[1])
+    except BadDate:
+        same = False
+    if not same:
+        raise Missing("what should be its original is of another date")
+
+
+def _second(date: bytes) -> bytes:
+    return digits_of_date(check_date(date))
+
+
+def _check_payload(found: Ranged, digest: str | None) -> bool:
+    """Raise `Missing` unless the payload has the digest of the revisit; False if none can tell."""
+    stated = _digest(digest or "")
+    if stated is None:
+        return False
+    block = found.block()
+    answer = http.parse(block, 0, len(block))
+    try:
+        payload = Payload(stated.algorithm, (), answer.coding if answer else b"")
+    except BadDigest:
+        return False
+    payload.update(memoryview(block)[answer.body if answer else 0 :])
+    if payload.judge(stated) is None:
+        raise Missing("what should be its original has another payload")
+    return True
+
+
+def _digest(text: str) -> Digest | None:
+    """A digest as metadata spell it, of SHA-1 with or without its name; None if it cannot be."""
+    for prefix in ("", "sha1:"):
+        try:
+            return stated_digest(f"{prefix}{text}".encode())[0]
+        except Refused:
+            pass
+    return None
+
+
+def _taken_apart(found: Ranged) -> tuple[str | None, dict[str, str] | None, bytes]:
+    """Status line, fields and payload; raises `Missing`."""
+    try:
+        block = found.block()
+    except Unreadable as error:
+        raise Missing(f"its record is damaged: {error}") from error
+    if not block.startswith(b"HTTP/"):
+        return None, None, block
+    end = b"\r\n\r\n" if found.record.type == b"revisit" else b""  # some lack their last line end
+    answer = http.parse(block + end, 0, len(block) + len(end))
+    if answer is None:
+        raise Missing("its HTTP header does not end")
+    first, *lines = answer.head.rstrip(b"\r\n").split(b"\n")
+    body = block[answer.body :]
+    if answer.coding == b"chunked":
+        body = _dechunked(body)
+    return shown(first.rstrip(b"\r")), _fields(lines), body
+
+
+def _dechunked(body: bytes) -> bytes:
+    """What is in chunks, as far as they go; what is stored without them as it is."""
+    dechunker = http.Dechunker()
+    pieces = dechunker.feed(body)
+    coded = dechunker.complete or (dechunker.cut and pieces)
+    return b"".join(pieces) if coded else body
+
+
+def _fields(lines: list[bytes]) -> dict[str, str]:
+    """Names as they are spelled first; what stands twice is joined by commas."""
+    fields: dict[str, str] = {}
+    spelled: dict[str, str] = {}
+    name = ""
+    for line in lines:
+        text = _header_text(line)
+        if line[:1] in (b" ", b"\t") and name:
+            fields[name] = f"{fields[name]} {text}".strip()
+            continue
+        key, colon, value = text.partition(":")
+        if not colon:
+            continue
+        name = spelled.setdefault(key.strip().lower(), key.strip())
+        fields[name] = f"{fields[name]}, {value.strip()}" if name in fields else value.strip()
+    return fields
+
+
+def _header_text(line: bytes) -> str:
+    try:
+        return line.decode().strip()
+    except UnicodeDecodeError:
+        return line.decode("latin-1").strip()
+
+
+def _header_of(record: Record) -> dict[str, str]:
+    """The record's own header; of an ARC document what a WARC would say in its place."""
+    if record.type == DOCUMENT:
+        names = ("WARC-Target-URI", "WARC-Date")
+        return dict(zip(names, map(shown, record.values[:2]), strict=True))
+    return _fields(record.text.rstrip(b"\r\n").split(b"\n")[1:])
+
+
+def _uncoded(fields: dict[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in fields.items()
+        if name.lower() not in ("content-encoding", "transfer-encoding", "content-type")
+    }

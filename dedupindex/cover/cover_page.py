@@ -1,0 +1,168 @@
+"""The report of a run as a page of its own: numbers, pictures, and a table by host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from dedupindex.corpus.output import compressed
+from dedupindex.cover import picture, result
+from dedupindex.cover.covering import Covered
+from dedupindex.cover.find_cover import Report
+from dedupindex.cover.picture import MOST, Graph, Shown, svg
+from dedupindex.cover.relation import Relation, exactly
+from dedupindex.runtime.charts import bar
+from dedupindex.runtime.duckdb import Database
+from dedupindex.runtime.files import whole
+from dedupindex.runtime.tables import amount, html_lines, printable
+
+_GRAPHS = 3  # components that are drawn
+_BARS = 20  # hosts of the chart
+_NAMES = ("host", "documents", "kept", "covered", "bytes", "covered_bytes")
+_HOW = (
+    "<p>A lane for each URL, captures from left to right as time goes by. Full circles stay, "
+    "hollow ones are covered; an arrow leads to the document that covers, thin lines are the other "
+    "pairs.</p>\n"
+)
+_STYLE = (
+    picture.STYLE + ".bar{vertical-align:middle}rect.kept{fill:#1f6fb5}rect.covered{fill:#b35c00}"
+    "th+td:last-child{white-space:normal;overflow-wrap:anywhere}"  # relations are long
+    "rect.rest{fill:#8882}table.bars td{min-width:20rem;width:100%}.key{margin:0 .3rem 0 1rem}"
+)
+
+
+def write(database: Database, relation: Relation, report: Report, path: Path) -> None:
+    """Write the page, compressed as lines are; it appears whole."""
+    hosts = result.hosts(database)
+    with whole(path) as stream, compressed(stream, path.name) as add:
+        lines = html_lines(
+            "What covers what", _facts(relation, report), _NAMES, hosts,
+            _pictures(database, relation, report, hosts), _STYLE,
+        )  # fmt: skip
+        for line in lines:
+            add(line.encode("utf-8", "replace"))
+
+
+def _facts(relation: Relation, report: Report) -> dict[str, Any]:
+    covered = report.covered
+    facts: dict[str, Any] = {
+        "relation": relation.text,
+        "documents": report.loaded.documents,
+        "documents without text": report.loaded.empty,
+        "pairs": covered.pairs,
+        "components": covered.components,
+        "documents of the largest component": covered.largest,
+        "kept": covered.kept,
+        "covered": covered.covered,
+        "covered_percent": _share(covered.covered, covered.kept + covered.covered),
+        "bytes": covered.bytes_kept + covered.bytes_covered,
+        "covered_bytes": covered.bytes_covered,
+        "covered_bytes_percent": _share(
+            covered.bytes_covered, covered.bytes_kept + covered.bytes_covered
+        ),
+        "components whose cover is least for certain": covered.proved,
+        "cost of what is kept in components": f"{covered.cost:,.6g}",
+        "what any cover costs at least": f"{covered.bound:,.6g}",
+    }
+    if report.found.recall is not None:
+        facts["pairs that MinHash found, of a sample"] = f"{report.found.recall:.1%}"
+    return facts
+
+
+def _share(part: float, of: float) -> float:
+    return 100 * part / of if of else 0.0
+
+
+def _pictures(
+    database: Database, relation: Relation, report: Report, hosts: Sequence[dict[str, Any]]
+) -> Iterator[str]:
+    key = (
+        '<p><svg class="key" width="12" height="12"><rect class="kept" width="12" height="12"/>'
+        '</svg>stays<svg class="key" width="12" height="12"><rect class="covered" width="12" '
+        'height="12"/></svg>is covered</p>\n'
+    )
+    most = max((host["bytes"] for host in hosts), default=0)
+    rows = ((host["host"] or "-", host["bytes"] - host["covered_bytes"], host["covered_bytes"])
+            for host in hosts[:_BARS])  # fmt: skip
+    yield from _bars("Bytes by host, those first of which most are covered", key, rows, most)
+    if report.what_if:
+        tried = {**report.what_if, exactly(relation.content[0].threshold): report.covered}
+        size = report.covered.bytes_kept + report.covered.bytes_covered
+        title = f"Bytes by threshold of {relation.content[0].name}"
+        yield from _bars(
+            title,
+            key,
+            map(_of_threshold, sorted(tried.items(), key=lambda one: Fraction(one[0]))),
+            size,
+        )
+    for number, graph in enumerate(_graphs(database, relation)):
+        if not number:
+            yield _HOW
+        part = (
+            ""
+            if graph.size <= len(graph.documents)
+            else f", of which {len(graph.documents)} are shown"
+        )
+        yield f"<h2>Component {graph.component}: {graph.size:,} documents{part}</h2>\n<div>"
+        yield from svg(graph)
+        yield "</div>\n"
+
+
+def _of_threshold(tried: tuple[str, Covered]) -> tuple[str, int, int]:
+    threshold, covered = tried
+    return threshold, covered.bytes_kept, covered.bytes_covered
+
+
+def _bars(title: str, key: str, rows: Iterable[tuple[str, int, int]], most: float) -> Iterator[str]:
+    yield f'<table class="bars"><caption>{escape(title)}</caption>\n'
+    for name, kept, covered in rows:
+        shown = escape(printable(name))
+        said = f"{shown}: {amount(kept)} stay, {amount(covered)} are covered"
+        yield f'<tr><th scope="row">{shown}</th><td><svg class="bar" width="100%" height="14" '
+        yield f'role="img" aria-label="{said}"><title>{said}</title>'
+        yield '<rect class="rest" width="100%" height="14"/>'
+        for part in bar([("kept", kept), ("covered", covered)], most):
+            yield f'<rect class="{part.name}" x="{part.x}%" width="{part.width}%" height="14"/>'
+        yield f"</svg></td><td>{amount(covered)} of {amount(kept + covered)}</td></tr>\n"
+    yield f"</table>\n{key}"
+
+
+def _graphs(database: Database, relation: Relation) -> Iterator[Graph]:
+    """The largest components, those first that can be shown as a whole."""
+    found = database.execute(
+        "SELECT component, count(*) AS size FROM chosen GROUP BY component "
+        f"ORDER BY size > {MOST}, size DESC, component LIMIT {_GRAPHS}"
+    ).fetchall()
+    for component, size in found:
+        yield Graph(component, size, *_of_component(database, relation, component))
+
+
+def _of_component(
+    database: Database, relation: Relation, component: int
+) -> tuple[list[Shown], list[tuple[int, int]]]:
+    columns = "".join(f", k.of_a_{one}, k.of_b_{one}, k.shared_{one}" for one in relation.ks)
+    documents = database.execute(
+        f"SELECT d.n, d.url, coalesce(d.digits, ''), c.kept, k.by{columns} FROM documents d "
+        "JOIN chosen c ON d.n = c.n LEFT JOIN coverers k ON d.n = k.n WHERE c.component = ? "
+        f"ORDER BY c.kept DESC, d.n LIMIT {MOST}",
+        [component],
+    ).fetchall()
+    numbers = ", ".join(str(row[0]) for row in documents)
+    pairs = database.execute(
+        f"SELECT a, b FROM live WHERE a IN ({numbers}) AND b IN ({numbers}) ORDER BY a, b"
+    ).fetchall()
+    shown = [
+        Shown(n, url, digits, kept, by, _why(relation, by, shared))
+        for n, url, digits, kept, by, *shared in documents
+    ]
+    return shown, pairs
+
+
+def _why(relation: Relation, by: int | None, shared: Sequence[int]) -> str:
+    if by is None:
+        return "stays"
+    told = result.why(relation, shared)
+    return ", ".join(f"{name} {value}" for name, value in told if not isinstance(value, list))

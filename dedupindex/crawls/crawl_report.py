@@ -1,0 +1,204 @@
+"""The report of a crawl that asks and reports while it runs, from its statistics.
+
+Its fields are those of the DeDuplicator's Processors Report, as far as a server can know them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, NamedTuple
+
+import orjson
+
+from dedupindex.crawls import statistics
+from dedupindex.crawls.crawl import Crawl, State
+from dedupindex.crawls.statistics_keys import Row
+from dedupindex.crawls.store import Reading
+from dedupindex.crawls.told import told_of
+from dedupindex.runtime.tables import amount, csv_lines, html_lines, printable
+
+FORMATS = ("text", "json", "csv", "html")
+UNKNOWN = "unknown"  # how an empty heading is shown where there is no null
+COLUMNS = (
+    *("lookups", "duplicates", "duplicates_percent", "duplicate_bytes"),
+    *("exact_url", "exact_url_bytes", "canonical_url", "canonical_url_bytes"),
+    *("digest", "digest_bytes", "listed", "new", "stored", "stored_bytes", "errors", "unsized"),
+    *("stated_bytes", "duplicate_stated_bytes"),
+)
+_READABLE = (  # those of them that fit on a page
+    *("lookups", "duplicates", "duplicates_percent", "duplicate_bytes"),
+    *("exact_url", "canonical_url", "digest", "new", "stored", "stored_bytes"),
+)
+_LABELS = {
+    "exact_url": "Exact URL hits",
+    "canonical_url": "Canonical URL hits",
+    "digest": "Digest hits",
+}
+
+
+class Asked(NamedTuple):
+    """What a report shall hold."""
+
+    by: str = ""  # one of `statistics.BY`, or nothing: no groups
+    top: int = 0  # as many groups, the largest first; 0: all, in the order of their headings
+    order: str = "lookups"  # what makes them large, one of `statistics.ORDERS`
+    after: bytes | None = None  # a heading: groups beyond it
+    most: int = 0  # as many groups; 0: all
+
+
+class Report(NamedTuple):
+    """Figures of a crawl, and its groups as they are read."""
+
+    by: str
+    summary: dict[str, Any]
+    groups: Iterator[statistics.Headed]
+
+
+def report(reading: Reading, crawl: Crawl, asked: Asked) -> Report:
+    """The report of a crawl; raises `BadQuery`. Its groups are read within the transaction."""
+    groups: Iterable[statistics.Headed] = ()
+    if asked.by and asked.top:
+        groups = statistics.largest(reading, crawl, asked.by, asked.top, asked.order)
+    elif asked.by:
+        groups = statistics.rows(reading, crawl, asked.by, asked.after)
+    return Report(asked.by, summary(reading, crawl), islice(groups, asked.most or None))
+
+
+def summary(reading: Reading, crawl: Crawl) -> dict[str, Any]:
+    """What is known of a crawl as a whole."""
+    captures, size = reading.counts(crawl)
+    total, times = statistics.total(reading, crawl), statistics.times(reading, crawl)
+    return {
+        "crawl": crawl.name,
+        **{name: value for name, value in crawl.as_json().items() if name != "name"},
+        "captures": captures,
+        "bytes": size,
+        **total.as_json(),
+        **told_of(reading, crawl)._asdict(),
+        "first_lookup": date(times.first),
+        "last_lookup": date(times.last),
+        "average_lookup_ms": round(1000 * times.average, 4),
+        "p99_lookup_ms": round(1000 * times.p99, 4),
+        "strategies": {
+            name.decode(): row.as_json()
+            for name, row in statistics.rows(reading, crawl, "strategy")
+        },
+        "warning": warning(crawl, total),
+    }
+
+
+def warning(crawl: Crawl, total: Row) -> str | None:
+    """What is wrong with a crawl that should ask."""
+    if total.lookups or crawl.dropped:
+        return None
+    return "begun, no lookup yet" if crawl.state is State.OPEN else "ended without a lookup"
+
+
+def date(moment: int) -> str | None:
+    """A WARC-Date of seconds since 1970, None for never."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment)) if moment else None
+
+
+def group_as_json(by: str, headed: statistics.Headed) -> dict[str, Any]:
+    """A group: its heading, null if it is not known, and its figures."""
+    heading, row = headed
+    return {by: heading.decode("utf-8", "backslashreplace") or None, **row.as_json()}
+
+
+def written(found: Report, style: str) -> Iterator[str]:
+    """The report in one of `FORMATS`, piece by piece: groups may be more than memory holds."""
+    if style == "json":
+        return _json(found)
+    rows = ({**group, found.by: group[found.by] or UNKNOWN} for group in _groups(found))
+    names = [found.by, *COLUMNS]
+    if style == "text":
+        return (line + "\n" for line in _text(found, rows))
+    if style == "html":
+        facts = {name: value for name, value in found.summary.items() if _is_fact(value)}
+        title = f"Crawl {found.summary['crawl']}"
+        return html_lines(title, facts, [found.by, *_READABLE] if found.by else (), rows)
+    if not found.by:
+        told = ("not_looked_up", "not_reported", "average_lookup_ms", "p99_lookup_ms")
+        return csv_lines(["crawl", "state", *COLUMNS, *told], [found.summary])
+    return csv_lines(names, rows)
+
+
+def _is_fact(value: Any) -> bool:
+    return value is not None and not isinstance(value, dict | list)
+
+
+def _groups(found: Report) -> Iterator[dict[str, Any]]:
+    return (group_as_json(found.by, headed) for headed in found.groups)
+
+
+def _json(found: Report) -> Iterator[str]:
+    head = orjson.dumps(found.summary).decode()
+    if not found.by:
+        yield head + "\n"
+        return
+    yield f'{head[:-1]},"by":"{found.by}","groups":['
+    for number, group in enumerate(_groups(found)):
+        yield ("," if number else "") + orjson.dumps(group).decode()
+    yield "]}\n"
+
+
+def _text(found: Report, rows: Iterator[dict[str, Any]]) -> Iterator[str]:
+    """For people, with the fields of the DeDuplicator's report."""
+    yield from _totals(found.summary)
+    if not found.by:
+        return
+    yield ""
+    yield (
+        f"{'lookups':>9} {'exact':>8} {'canonical':>9} {'digest':>8} {'saved':>10} "
+        f"{'stored':>9} {'bytes':>10}  by {found.by}"
+    )
+    for row in rows:
+        yield (
+            f"{row['lookups']:>9,} {row['exact_url']:>8,} {row['canonical_url']:>9,} "
+            f"{row['digest']:>8,} {amount(row['duplicate_bytes']):>10} {row['stored']:>9,} "
+            f"{amount(row['stored_bytes']):>10}  {printable(row[found.by])}"
+        )
+
+
+def _totals(content: dict[str, Any]) -> Iterator[str]:
+    ended = f", ended {content['ended']}" if content["ended"] else ""
+    said = f" ({printable(content['exit'])})" if content["exit"] else ""
+    yield f"Crawl:                {content['crawl']}, {content['state']}"
+    yield f"                      begun {content['begun']}{ended}{said}"
+    if content["warning"]:
+        yield f"Warning:              {content['warning']}"
+    yield f"Total handled:        {content['lookups']:,}"
+    yield f"Duplicates found:     {content['duplicates']:,} ({content['duplicates_percent']} %)"
+    yield f"Bytes duplicate:      {_bytes(content['duplicate_bytes'])}{_unsized(content)}"
+    if content["stated_bytes"]:
+        stated, duplicate = content["stated_bytes"], content["duplicate_stated_bytes"]
+        yield f"  as the crawler counts: {_bytes(duplicate)} of {_bytes(stated)}"
+    yield f"New (no hits):        {content['new']:,}"
+    for name, label in _LABELS.items():
+        yield f"{label + ':':<22}{content[name]:,}, bytes: {content[name + '_bytes']:,}"
+    if content["listed"]:
+        yield f"Listed by URL only:   {content['listed']:,}"
+    yield f"Stored:               {content['captures']:,}, bytes: {_bytes(content['bytes'])}"
+    yield f"Not looked up:        {_told(content['not_looked_up'])}"
+    yield f"Not reported:         {_told(content['not_reported'])}"
+    yield f"Answered by errors:   {content['errors']:,}"
+    yield f"Average lookup time:  {content['average_lookup_ms']} ms"
+    yield f"99 of 100 lookups:    {content['p99_lookup_ms']} ms at most"
+    for name, row in content["strategies"].items():
+        share = f"{row['duplicates']:,} duplicates ({row['duplicates_percent']} %)"
+        yield f"  {name + ':':<20}{row['lookups']:,} lookups, {share}"
+
+
+def _bytes(count: int) -> str:
+    return f"{count:,} ({amount(count)})"
+
+
+def _told(number: int | None) -> str:
+    return "not told" if number is None else f"{number:,}"
+
+
+def _unsized(content: dict[str, Any]) -> str:
+    count = content["unsized"]
+    return f", and {count:,} hits of payloads whose size is not known" if count else ""

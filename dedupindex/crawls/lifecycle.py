@@ -1,0 +1,122 @@
+"""The life of a crawl: begun, committed or cancelled. Every step may be asked for again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from dedupindex.capture import Covers
+from dedupindex.crawls import statistics
+from dedupindex.crawls.crawl import Crawl, Seen, State
+from dedupindex.crawls.store import Writing
+from dedupindex.errors import CrawlEnded, CrawlExists, HasDependents, IndexBusy, UnknownCrawl
+from dedupindex.lookup.conditions import check_crawl_name
+from dedupindex.runtime.tables import singular
+
+
+def begin(
+    writing: Writing,
+    name: str,
+    *,
+    seen: Seen = Seen.OWN,
+    covers: Covers = Covers.UNKNOWN,
+    **more: Any,
+) -> Crawl:
+    """Begin a crawl, or find it as it was begun before.
+
+    `more` are a strategy, a policy and a namespace. Who does not state one, as stock crawlers do
+    not, has that with which it was begun. Raises `CrawlExists` if it was begun otherwise,
+    `CrawlEnded` if it has ended.
+    """
+    check_crawl_name(name)
+    try:
+        crawl = writing.crawl(name)
+    except UnknownCrawl:
+        crawl = Crawl(writing.new_number(), name, _now(), seen=seen, covers=covers, **more)
+        writing.put_crawl(crawl)
+        return crawl
+    if crawl.state is not State.OPEN:
+        raise CrawlEnded(f"crawl {name} is {crawl.state.value}; begin another under another name")
+    if (crawl.seen, crawl.covers) != (seen, covers):
+        raise CrawlExists(
+            f"crawl {name} was begun with seen_by {crawl.seen.value} and digest_covers "
+            f"{crawl.covers.name.lower()}"
+        )
+    if other := [name for name, value in more.items() if getattr(crawl, name) != value]:
+        raise CrawlExists(f"crawl {name} was begun with another {other[0]}")
+    return crawl
+
+
+def commit(writing: Writing, name: str, exit: str = "") -> Crawl:
+    """Let the captures of a crawl answer everybody; raises `CrawlEnded` if it was cancelled."""
+    return _end(writing, name, State.COMMITTED, exit)
+
+
+def cancel(writing: Writing, name: str, exit: str = "", *, force: bool = False) -> Crawl:
+    """Take back all that a crawl reported; raises `CrawlEnded` if it was committed.
+
+    From then on nobody sees its captures; `upkeep.sweep` takes away those that are left. Raises
+    `HasDependents` if they have answered lookups of others, unless it is forced.
+    """
+    _require_unused(writing, writing.crawl(name), force)
+    return _end(writing, name, State.CANCELLED, exit)
+
+
+def _require_unused(writing: Writing, crawl: Crawl, force: bool) -> None:  # noqa: FBT001
+    count = 0 if force or crawl.state is State.CANCELLED else statistics.others(writing, crawl)
+    if count:
+        lookups = singular(f"{count} lookups")
+        raise HasDependents(
+            f"captures of crawl {crawl.name} have answered {lookups} of others, who have "
+            "probably stored revisits of them; without the crawl these revisits cannot be "
+            "replayed. Commit it, or send force=true in the body to take it back all the same"
+        )
+
+
+def drop(writing: Writing, name: str, *, force: bool = True) -> Crawl:
+    """Take back all that a crawl reported, also if it was committed; nobody sees it from then on.
+
+    Raises `CrawlEnded` if the index has taken it in, `IndexBusy` if it may have: a merge was cut
+    off. None must be going on: the caller holds the index's write lock. Unless it is forced it
+    raises `HasDependents` as `cancel` does.
+    """
+    crawl = writing.crawl(name)
+    if crawl.merged:
+        raise CrawlEnded(
+            f"crawl {name} is merged, its captures are in the index: bin/purge --crawl {name} "
+            "takes them out"
+        )
+    if crawl.merging:
+        raise IndexBusy(
+            f"crawl {name} is being merged, the index may hold its captures already: try again, or "
+            f"bin/purge --crawl {name}"
+        )
+    _require_unused(writing, crawl, force)
+    if crawl.state is not State.CANCELLED:
+        writing.put_crawl(replace(crawl, state=State.CANCELLED, ended=_now(), exit="dropped"))
+    return forget(writing, name)
+
+
+def forget(writing: Writing, name: str) -> Crawl:
+    """Count nothing more of a crawl, whoever may still ask as it; raises `UnknownCrawl`."""
+    crawl = writing.crawl(name)
+    if not crawl.dropped:
+        crawl = replace(crawl, dropped=True)
+        writing.put_crawl(crawl)
+    return crawl
+
+
+def _end(writing: Writing, name: str, state: State, exit: str) -> Crawl:
+    crawl = writing.crawl(name)
+    if crawl.state is state:
+        return crawl
+    if crawl.state is not State.OPEN:
+        raise CrawlEnded(f"crawl {name} is {crawl.state.value} already")
+    crawl = replace(crawl, state=state, ended=_now(), exit=exit[:200])
+    writing.put_crawl(crawl)
+    return crawl
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,170 @@
+"""What becomes of the captures of crawls that have ended: merged into the index, or taken away."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from dedupindex.build import spot_check
+from dedupindex.crawls import claims
+from dedupindex.crawls.crawl import Crawl, State
+from dedupindex.crawls.crawl_captures import of_crawl
+from dedupindex.crawls.store import Reading, Store, Writing
+from dedupindex.index import open_index
+from dedupindex.index.engine import Engine, Load
+from dedupindex.index.format.cells import ALSO, Place, container_of, renumbered
+from dedupindex.index.load.merge_rule import Outcome
+from dedupindex.index.load.runs import CHUNK, RunWriter
+from dedupindex.runtime.files import exclusive
+
+DROPPED_AT_ONCE = 1000  # captures, in one transaction: crawls write in between
+KEPT = 10.0  # seconds that merged captures still answer here: readers open the index anew by then
+
+
+def committed(store: Store) -> list[Crawl]:
+    """The crawls that are committed and not merged yet."""
+    with store.reading() as reading:
+        return [one for one in reading.crawls() if waits(reading, one)]
+
+
+def waits(reading: Reading, crawl: Crawl) -> bool:
+    """Whether a crawl is to be merged; those of a namespace stay apart."""
+    return reading.beside and _ends_in_the_index(crawl)
+
+
+def _ends_in_the_index(crawl: Crawl) -> bool:
+    return crawl.state is State.COMMITTED and not (crawl.merged or crawl.namespace)
+
+
+def merge(index: Path, store: Store) -> Outcome | None:
+    """Take the captures of committed crawls into the index; None if there is nothing to take.
+
+    If it is killed, all of it is done again, which changes nothing; until then the crawls stay
+    marked as merging, since the index may have them already. What was taken is still answered from
+    the crawls until `sweep`. Raises `IndexBusy` while something else writes.
+    """
+    if not committed(store):
+        return None
+    with exclusive(index / "lock", f"the index at {index}"):
+        with closing(open_index(index, write=True)) as engine:
+            ready = committed(store)  # as it is now: one may have been dropped meanwhile
+            if not ready:
+                return None
+            _note(store, ready, merging=True)
+            outcome, drawn = _loaded(engine, store, ready, index / "merging")
+        command = shlex.join(["bin/index", "--merge", str(index)])
+        spot_check.confirm(index, drawn, f"Its crawls still answer; this repairs it: {command}")
+        _note(store, ready, merging=False, merged=True)
+    return outcome
+
+
+def _loaded(
+    engine: Engine, store: Store, crawls: list[Crawl], directory: Path
+) -> tuple[Outcome, list[spot_check.Drawn]]:
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    load = staged(engine, store, crawls, directory)
+    drawn = spot_check.of_load(load, engine.identity.settings.keys())
+    outcome = engine.load(load)
+    shutil.rmtree(directory)
+    return outcome, drawn
+
+
+def take_over(store: Store, target: Path, repair: str) -> Outcome | None:
+    """Take the captures of committed crawls into a copy of their index, on whatever engine.
+
+    None if there is nothing to take. The crawls themselves stay as they are. `repair` is what to do
+    if the copy does not answer with what was taken.
+    """
+    with store.reading() as reading:
+        ready = [one for one in reading.crawls() if _ends_in_the_index(one)]
+    if not ready:
+        return None
+    with exclusive(target / "lock", f"the index at {target}"):
+        with closing(open_index(target, write=True)) as engine:
+            outcome, drawn = _loaded(engine, store, ready, target / "merging")
+        spot_check.confirm(target, drawn, repair)
+    return outcome
+
+
+def note_merging(store: Store) -> None:
+    """Mark crawls that the index beside them may hold: it was copied later than they were."""
+    if waiting := committed(store):
+        _note(store, waiting, merging=True)
+
+
+def _note(store: Store, crawls: list[Crawl], *, merging: bool, merged: bool = False) -> None:
+    def change(writing: Writing) -> None:
+        for crawl in crawls:
+            known = writing.crawl(crawl.name)
+            writing.put_crawl(replace(known, merging=merging, merged=merged))
+
+    store.write(change)
+
+
+def staged(engine: Engine, store: Store, crawls: list[Crawl], directory: Path) -> Load:
+    """The captures of crawls as sorted runs."""
+    numbers: dict[Place, int] = {}
+    after = engine.next_number()
+    writer = RunWriter(directory, "crawl")
+
+    def number_of(place: Place) -> int:
+        if place not in numbers:
+            numbers[place] = engine.number_of(place) or after + len(numbers)
+        return numbers[place]
+
+    further = 0
+    with store.reading() as reading:
+        for crawl in crawls:
+            staged = []
+            for found in of_crawl(reading, crawl):
+                place = Place(reading.file_of(container_of(found.entry)), crawl.name)
+                staged.append(found.key + renumbered(found.entry, number_of(place)))
+                further |= found.entry[1] & ALSO
+                if len(staged) == CHUNK:
+                    writer.extend(staged)
+                    staged = []
+            writer.extend(staged)
+    writer.flush()
+    places = [(number, place) for place, number in numbers.items()]
+    return Load(writer.paths, places, [], own_digests=not further)
+
+
+def sweep(store: Store, now: float, seen_merged: dict[int, float]) -> None:
+    """Take away what nobody asks for any more: captures of ended crawls, claims that are over.
+
+    `now` is in seconds since 1970. `seen_merged` is the caller's, empty at first: when it was
+    first seen that a crawl was merged.
+    """
+    store.write(partial(claims.sweep, now=int(now * 1000)))
+    with store.reading() as reading:
+        crawls = list(reading.crawls())
+    for crawl in crawls:
+        if crawl.swept or not (crawl.merged or crawl.state is State.CANCELLED):
+            continue
+        if crawl.merged and now - seen_merged.setdefault(crawl.number, now) < KEPT:
+            continue
+        drop_all(store, crawl)
+
+
+def drop_all(store: Store, crawl: Crawl) -> None:
+    """Take away what is kept here of a crawl that has ended, damaged or not.
+
+    Captures are sought while others write, and taken away in short transactions.
+
+    Nothing can be added to a crawl that has ended, so what was found stays what there is. If this
+    is killed, it is done from the beginning, which finds what is left.
+    """
+    for keys in store.keys_of(crawl):
+        for at in range(0, len(keys), DROPPED_AT_ONCE):
+            with store.writing() as writing:
+                writing.drop_cells(crawl, keys[at : at + DROPPED_AT_ONCE])
+    store.write(partial(_note_swept, name=crawl.name))
+
+
+def _note_swept(writing: Writing, name: str) -> None:
+    writing.put_crawl(replace(writing.crawl(name), swept=True))

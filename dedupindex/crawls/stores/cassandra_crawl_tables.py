@@ -1,0 +1,118 @@
+"""What is said to the tables of crawls, in the keyspace of an index on a cluster.
+
+    crawl      all crawls, in one partition: so that every change of one raises the version that
+               they share, by compare and set, and numbers and names are given once
+    reported   the keys that a crawl has captures under, in 64 parts, to find them again
+    claim      who may store a payload; ends by itself
+    statistic  amounts of `rows`, by who wrote them and since when: appended, and joined when read
+
+The captures themselves are rows of the index's own table ``capture``, behind what the index has of
+the same digest: one for each entry, with the hash of the entry behind the rest of the key. So two
+servers that are told of the same URL at once write two rows, and none is lost; whoever reads finds
+both. A row never changes: what becomes of a crawl stands in ``crawl`` alone.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dedupindex.index.engines.cassandra.cql import Statement, Use
+
+PARTS = 64  # of the keys of a crawl
+HOST_PARTS = 16  # of its hosts
+SUFFIX = 8  # bytes of an entry's hash behind the rest of its key
+
+
+class Said(NamedTuple):
+    """Statements, ready to be executed."""
+
+    version: Statement
+    crawls: Statement
+    cells: Statement
+    row: Statement
+    put_row: Statement
+    drop_row: Statement
+    listed: Statement
+    enlist: Statement
+    unlist: Statement
+    claims: Statement
+    claim_back: Statement
+    make_claim: Statement
+    take_claim: Statement
+    drop_claim: Statement
+    statistic: Statement
+    statistics: Statement
+    put_statistic: Statement
+    drop_statistics: Statement
+
+    @classmethod
+    def to(cls, keyspace: str) -> Said:
+        """What is said to the tables of a keyspace."""
+        return cls(
+            *(Statement(_TEXTS[name].format(k=keyspace), _use(name)) for name in cls._fields)
+        )
+
+
+_SERIAL, _CONDITIONAL = ("claim_back",), ("make_claim", "take_claim", "drop_claim")
+_UNDER = "SELECT rest, crawl, cell FROM {k}.capture WHERE dk = ? AND live = 1"
+_CLAIM = "SELECT crawl, until, secret FROM {k}.claim WHERE dk = ? AND namespace = ?"
+_AT = "crawl = ? AND kind = ? AND part = ?"
+_TEXTS = {
+    "version": "SELECT DISTINCT shelf, version, writer FROM {k}.crawl WHERE shelf = 0",
+    "crawls": "SELECT version, writer, number, about FROM {k}.crawl WHERE shelf = 0",
+    "cells": f"{_UNDER} AND rest >= ? AND rest <= ?",
+    "row": f"{_UNDER} AND rest >= ? AND rest <= ?",
+    "put_row": "INSERT INTO {k}.capture (dk, live, rest, crawl, cell) VALUES (?, 1, ?, ?, ?)",
+    "drop_row": "DELETE FROM {k}.capture WHERE dk = ? AND live = 1 AND rest = ? AND crawl = ?",
+    "listed": "SELECT key FROM {k}.reported WHERE crawl = ? AND part = ?",
+    "enlist": "INSERT INTO {k}.reported (crawl, part, key) VALUES (?, ?, ?)",
+    "unlist": "DELETE FROM {k}.reported WHERE crawl = ? AND part = ? AND key = ?",
+    "claims": "SELECT namespace, crawl, until, secret FROM {k}.claim WHERE dk = ?",
+    "claim_back": _CLAIM,
+    "make_claim": (
+        # An INSERT has a time to live of its own beside that of the columns, and would leave a row
+        # of nothing where a shorter claim takes its place.
+        "UPDATE {k}.claim USING TTL ? SET crawl = ?, until = ?, secret = ? "
+        "WHERE dk = ? AND namespace = ? IF secret = NULL"
+    ),
+    "take_claim": (
+        "UPDATE {k}.claim USING TTL ? SET crawl = ?, until = ?, secret = ? "
+        "WHERE dk = ? AND namespace = ? IF secret = ?"
+    ),
+    "drop_claim": "DELETE FROM {k}.claim WHERE dk = ? AND namespace = ? IF secret = ?",
+    "statistic": f"SELECT amounts FROM {{k}}.statistic WHERE {_AT} AND heading = ?",
+    "statistics": f"SELECT heading, amounts FROM {{k}}.statistic WHERE {_AT} AND heading >= ?",
+    "put_statistic": (
+        "INSERT INTO {k}.statistic (crawl, kind, part, heading, writer, since, amounts) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?"
+    ),
+    "drop_statistics": f"DELETE FROM {{k}}.statistic WHERE {_AT}",
+}
+
+
+def _use(name: str) -> Use:
+    """Whatever lookups are content with, the rest is read as safely as it is written.
+
+    That a crawl was cancelled must be seen, and what it reported before.
+    """
+    if name == "cells":
+        return Use.READ
+    return Use.SERIAL if name in _SERIAL else Use.CONDITIONAL if name in _CONDITIONAL else Use.WRITE
+
+
+def put_crawls(keyspace: str, count: int) -> Statement:
+    """Changes as many crawls, if none was changed since: version, token, version, crawls."""
+    k = keyspace
+    put = f"UPDATE {k}.crawl SET about = ? WHERE shelf = 0 AND number = ?;"
+    return Statement(
+        f"""BEGIN BATCH UPDATE {k}.crawl SET version = ?, writer = ? WHERE shelf = 0 IF version = ?;
+        {count * put} APPLY BATCH""",
+        Use.CONDITIONAL,
+    )
+
+
+def crawls_back(keyspace: str) -> Statement:
+    """Who changed crawls last."""
+    return Statement(
+        f"SELECT DISTINCT shelf, writer FROM {keyspace}.crawl WHERE shelf = 0", Use.SERIAL
+    )

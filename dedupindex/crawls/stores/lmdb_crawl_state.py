@@ -1,0 +1,403 @@
+"""Crawls in a transaction of LMDB. The file holds these trees, all numbers big-endian:
+
+    crawls    number (4)                    -> what is known of the crawl, JSON
+    numbers   name                          -> number
+    counts    number                        -> u64 captures, u64 bytes of payload
+    captures  key of `index.cells`, number  -> cell, as in the index
+    files     name of a container           -> its number, and back
+    claims    digest prefix, namespace      -> `crawl.Claim`
+    urls      captures by URL, see `index.byurl`
+    statistics  number, kind, heading         -> see `rows`
+    meta      "version"                     -> raised whenever a crawl changes its state
+              "format"                      -> that of the file: `index.identity.FORMAT`
+
+Values, but for those of `urls`, which only find, are stored with a checksum (`cells.sealed`).
+
+A capture's key ends with the number of its crawl, so one seek on a digest finds what all crawls
+have of it.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from typing import Any, NamedTuple, TypeVar, cast
+
+import lmdb
+
+from dedupindex.cache import MEGABYTE, Cache
+from dedupindex.crawls.crawl import Claim, Crawl
+from dedupindex.crawls.statistics_keys import FORMS, KIND, MOST
+from dedupindex.crawls.store import Held, Reading, Writing
+from dedupindex.errors import Damaged, UnknownCrawl
+from dedupindex.index.format import url_index
+from dedupindex.index.format.cells import container_of, entries_of, is_sound, sealed, unsealed
+from dedupindex.index.format.fast_answer import BROKEN
+from dedupindex.index.format.tombstones import REVISIT
+from dedupindex.index.identity import FORMAT
+from dedupindex.lookup.conditions import LONGEST_NAME
+
+NUMBER = 4  # bytes of a crawl's number, at the end of a key
+_COUNTS = struct.Struct(">QQ")
+_CLAIM = struct.Struct(">IQ16s")  # crawl, end in milliseconds since 1970, token
+_SWEPT = 1000  # claims that are over, taken away at once
+_FORMAT = b"format"
+_LONGEST_KEY = 400  # bytes of a container's name that a key holds
+
+_T = TypeVar("_T")
+
+
+class Trees(NamedTuple):
+    """The trees of the file."""
+
+    crawls: Any
+    numbers: Any
+    counts: Any
+    captures: Any
+    files: Any
+    claims: Any
+    statistics: Any
+    meta: Any
+    urls: Any
+
+    @classmethod
+    def open(cls, env: lmdb.Environment, txn: lmdb.Transaction | None = None) -> Trees:
+        """The trees of a file; in a transaction that writes they are made."""
+        trees: list[Any] = [
+            env.open_db(name.encode(), txn=txn, create=txn is not None) for name in cls._fields[:-1]
+        ]
+        trees.append(url_index.open_tree(env, txn=txn, create=txn is not None))
+        return cls(*trees)
+
+
+class LmdbReading(Reading):
+    """What can be asked in a transaction."""
+
+    def __init__(self, txn: lmdb.Transaction, trees: Trees) -> None:
+        self.txn, self.trees = txn, trees
+        self.origin = trees
+
+    def _get(self, key: bytes, tree: Any) -> bytes | None:
+        """What is kept under a key; raises `Damaged`."""
+        stored = self.txn.get(key, db=tree)
+        return None if stored is None else unsealed(key, cast(bytes, stored))
+
+    def version(self) -> int:
+        return int.from_bytes(self._get(b"version", self.trees.meta) or b"", "big")
+
+    def crawl(self, name: str) -> Crawl:
+        key = name.encode("utf-8", "surrogateescape")
+        number = self._get(key, self.trees.numbers) if 0 < len(key) <= LONGEST_NAME else None
+        if number is None:
+            raise UnknownCrawl(f"there is no crawl {name[:200]!r}; begin it with POST /crawls")
+        value = self._get(number, self.trees.crawls)
+        if value is None:
+            raise Damaged(f"the number of crawl {name} is that of none; restore the file of crawls")
+        return _restored(value)
+
+    def numbered(self, number: int) -> Crawl | None:
+        value = self._get(number.to_bytes(4, "big"), self.trees.crawls)
+        return None if value is None else _restored(value)
+
+    def crawls(self) -> Iterator[Crawl]:
+        cursor = self.txn.cursor(db=self.trees.crawls)
+        for key, stored in cast(Iterable[tuple[bytes, bytes]], cursor):
+            yield _restored(unsealed(key, stored))
+
+    def newest(self, before: Crawl | None = None) -> Iterator[Crawl]:
+        with self.txn.cursor(db=self.trees.crawls) as cursor:
+            if cursor.last() if before is None else cursor.set_key(_number(before)):
+                for key, stored in cast(Iterable[tuple[bytes, bytes]], cursor.iterprev()):
+                    if before is None or key != _number(before):
+                        yield _restored(unsealed(key, stored))
+
+    def counts(self, crawl: Crawl) -> tuple[int, int]:
+        value = self._get(_number(crawl), self.trees.counts)
+        if value is None:  # it was set as the crawl began
+            raise Damaged(f"the counts of crawl {crawl.name} are lost; restore crawls.mdb")
+        with _as_damage():
+            captures, size = _COUNTS.unpack(value)
+        return captures, size
+
+    def file_of(self, number: int) -> str:
+        if not number:
+            return ""
+        name = self._get(b"#" + number.to_bytes(4, "big"), self.trees.files)
+        if name is None:
+            raise Damaged(f"container number {number} has no name; restore the file of crawls")
+        return name.decode("utf-8", "surrogateescape")
+
+    def cells(self, prefix: bytes = b"") -> Iterator[Held]:
+        with self.txn.cursor(db=self.trees.captures) as cursor:
+            if not cursor.set_range(prefix):
+                return
+            for place, stored in cast(Iterable[tuple[bytes, bytes]], cursor):
+                if not place.startswith(prefix):
+                    return
+                cell = unsealed(place, stored)
+                yield place[:-NUMBER], int.from_bytes(place[-NUMBER:], "big"), cell
+
+    def stretch(
+        self, after: bytes, crawl: Crawl | None, most: int
+    ) -> tuple[list[Held], bytes | None]:
+        """What is in the next `most` places from one on, and is the crawl's, if one is named.
+
+        And the place from which to go on, None at the end. Raises `Damaged`.
+        """
+
+        def held(place: bytes, cursor: lmdb.Cursor) -> Held:
+            cell = unsealed(place, cast(bytes, cursor.value()))
+            return place[:-NUMBER], int.from_bytes(place[-NUMBER:], "big"), cell
+
+        return self._stretch(after, crawl, most, held)
+
+    def keys(self, after: bytes, crawl: Crawl, most: int) -> tuple[list[bytes], bytes | None]:
+        """As `stretch`, but only the keys: whether what is under them is damaged is not asked."""
+        return self._stretch(after, crawl, most, lambda place, _: place[:-NUMBER])
+
+    def _stretch(
+        self,
+        after: bytes,
+        crawl: Crawl | None,
+        most: int,
+        take: Callable[[bytes, lmdb.Cursor], _T],
+    ) -> tuple[list[_T], bytes | None]:
+        found: list[_T] = []
+        tail = b"" if crawl is None else _number(crawl)
+        with self.txn.cursor(db=self.trees.captures) as cursor:
+            if not cursor.set_range(after):
+                return found, None
+            places = cast(Iterable[bytes], cursor.iternext(keys=True, values=False))
+            for looked, place in enumerate(places):
+                if looked >= most:
+                    return found, bytes(place)
+                if place.endswith(tail):
+                    found.append(take(place, cursor))
+        return found, None
+
+    def cell(self, key: bytes, crawl: Crawl) -> bytes | None:
+        place = key + crawl.number.to_bytes(NUMBER, "big")
+        return self._get(place, self.trees.captures)
+
+    def silent(self, prefix: bytes) -> bool:
+        with self.txn.cursor(db=self.trees.captures) as cursor:
+            return not (cursor.set_range(prefix) and cast(bytes, cursor.key()).startswith(prefix))
+
+    def listed(self, sought: bytes) -> Iterator[bytes]:
+        return url_index.prefixes(self.txn, self.trees.captures, self.trees.urls, sought)
+
+    def claims(self, prefix: bytes) -> Iterator[tuple[str, Claim]]:
+        with self.txn.cursor(db=self.trees.claims) as cursor:
+            if cursor.set_range(prefix):
+                for key, value in cast(Iterable[tuple[bytes, bytes]], cursor):
+                    if not key.startswith(prefix):
+                        return
+                    yield key[len(prefix) :].decode(), _claim(unsealed(key, value))
+
+    def statistic(self, key: bytes) -> Sequence[int] | None:
+        value = self._get(key, self.trees.statistics)
+        with _as_damage():
+            return None if value is None else FORMS[key[KIND]].unpacked(value)
+
+    def statistics(
+        self, prefix: bytes, start: bytes = b""
+    ) -> Iterator[tuple[bytes, Sequence[int]]]:
+        unpacked = FORMS[prefix[KIND]].unpacked
+        with self.txn.cursor(db=self.trees.statistics) as cursor:
+            if not cursor.set_range(prefix + start):
+                return
+            for key, value in cast(Iterable[tuple[bytes, bytes]], cursor):
+                if not key.startswith(prefix):
+                    return
+                yield bytes(key[len(prefix) :]), unpacked(unsealed(key, value))
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong, in sentences: all values are read back, and what they name is sought."""
+        for name, tree in self.trees._asdict().items():
+            if name == "urls":
+                continue
+            cursor = self.txn.cursor(db=tree)
+            for key, stored in cast(Iterable[tuple[bytes, bytes]], cursor):
+                try:
+                    self._check(name, key, unsealed(key, stored))
+                except Damaged as error:
+                    yield f"{name}: {error}"
+                except (*BROKEN, OverflowError) as error:
+                    yield f"{name}: under {key.hex()} stands what is of another tree: {error!r}"
+
+    def _check(self, name: str, key: bytes, value: bytes) -> None:
+        """Raise `Damaged` if a sound value names what is not there."""
+        if name == "captures":
+            number = int.from_bytes(key[-NUMBER:], "big")
+            for entry in entries_of(value):
+                if entry[0] & 3 != REVISIT:
+                    self.file_of(container_of(entry))
+            # The list by URL has no checksums: a bit that flips there only hides what it lists.
+            own = key[:-NUMBER]
+            if url_index.listed(value) and not url_index.holds(self.txn, self.trees.urls, own):
+                raise Damaged(f"the capture under {own.hex()} is not listed by its URL")
+        elif name in ("counts", "statistics"):
+            number = int.from_bytes(key[:NUMBER], "big")
+        elif name == "numbers":
+            number = int.from_bytes(value, "big")
+        else:
+            return
+        if self.numbered(number) is None:
+            raise Damaged(f"crawl number {number}, of {key.hex()}, is not there")
+
+
+class LmdbWriting(LmdbReading, Writing):
+    """What can be changed in a transaction."""
+
+    def _put(self, key: bytes, value: bytes, tree: Any) -> None:
+        self.txn.put(key, sealed(key, value), db=tree)
+
+    def new_number(self) -> int:
+        with self.txn.cursor(db=self.trees.crawls) as cursor:
+            if not cursor.last():
+                return 1
+            key = cast(bytes, cursor.key())
+            unsealed(key, cast(bytes, cursor.value()))  # else a number might be given twice
+            return int.from_bytes(key, "big") + 1
+
+    def put_crawl(self, crawl: Crawl) -> None:
+        key = _number(crawl)
+        if self.txn.get(key, db=self.trees.crawls) is None:
+            self._put(key, _COUNTS.pack(0, 0), self.trees.counts)
+        self._put(key, json.dumps(crawl.stored()).encode(), self.trees.crawls)
+        self._put(crawl.name.encode(), key, self.trees.numbers)
+        version = (self.version() + 1).to_bytes(8, "big")
+        self._put(b"version", version, self.trees.meta)
+
+    def count(self, crawl: Crawl, captures: int, size: int) -> None:
+        try:
+            before = self.counts(crawl)
+        except Damaged:
+            return  # it stays damaged, and whoever reads it is told; the captures are taken
+        value = _COUNTS.pack(max(before[0] + captures, 0), min(max(before[1] + size, 0), MOST))
+        self._put(_number(crawl), value, self.trees.counts)
+
+    def number_of(self, name: str) -> int:
+        if not name:
+            return 0
+        text = name.encode("utf-8", "surrogateescape")
+        key = b"=" + text[:_LONGEST_KEY]
+        if len(text) > _LONGEST_KEY:
+            key += sha256(text).digest()
+        value = self._get(key, self.trees.files)
+        if value is None:
+            value = (self.txn.stat(self.trees.files)["entries"] // 2 + 1).to_bytes(4, "big")
+            self._put(key, value, self.trees.files)
+            self._put(b"#" + value, text, self.trees.files)
+        return int.from_bytes(value, "big")
+
+    def put_cell(self, key: bytes, crawl: Crawl, cell: bytes) -> None:
+        place = key + crawl.number.to_bytes(NUMBER, "big")
+        self._put(place, cell, self.trees.captures)
+
+    def drop_cell(self, key: bytes, crawl: Crawl) -> None:
+        self.txn.delete(key + _number(crawl), db=self.trees.captures)
+        if self.silent(key):
+            self.txn.delete(key[:1], url_index.value_of(key), db=self.trees.urls)
+
+    def list_url(self, key: bytes) -> None:
+        url_index.put(self.txn, self.trees.urls, key)
+
+    def claim(
+        self,
+        prefix: bytes,
+        namespace: str,
+        claim: Claim,
+        lease: int,
+        over: Callable[[Claim], bool],
+    ) -> Claim:
+        key = prefix + namespace.encode()
+        value = self._get(key, self.trees.claims)
+        if value is not None and not over(held := _claim(value)):
+            return held
+        value = _CLAIM.pack(claim.crawl, claim.until, bytes.fromhex(claim.token))
+        self._put(key, value, self.trees.claims)
+        return claim
+
+    def free(self, prefix: bytes, namespace: str, wanted: Callable[[Claim], bool]) -> bool:
+        key = prefix + namespace.encode()
+        value = self._get(key, self.trees.claims)
+        if value is None or not wanted(_claim(value)):
+            return False
+        return self.txn.delete(key, db=self.trees.claims)
+
+    def sweep_claims(self, now: int) -> int:
+        over = []
+        with self.txn.cursor(db=self.trees.claims) as cursor:
+            for key, value in cast(Iterable[tuple[bytes, bytes]], cursor):
+                # One that is damaged ends: to store a payload twice is safe.
+                if not is_sound(key, value) or _claim(unsealed(key, value)).until <= now:
+                    over.append(bytes(key))
+                    if len(over) >= _SWEPT:
+                        break
+        for key in over:
+            self.txn.delete(key, db=self.trees.claims)
+        return len(over)
+
+    def add(self, key: bytes, amounts: Sequence[int]) -> None:
+        form, tree = FORMS[key[KIND]], self.trees.statistics
+        try:
+            value = self._get(key, tree)
+        except Damaged:
+            return  # it stays damaged, and whoever reads it is told; other rows go on
+        after = form.joined(form.unpacked(value), amounts) if value else amounts
+        self._put(key, form.packed(after), tree)
+
+    def drop_statistics(self, crawl: Crawl, most: int) -> int:
+        prefix, count = _number(crawl), 0
+        with self.txn.cursor(db=self.trees.statistics) as cursor:
+            found = cursor.set_range(prefix)
+            while found and count < most and cast(bytes, cursor.key()).startswith(prefix):
+                found = cursor.delete()
+                count += 1
+        return count
+
+
+_crawls = Cache[bytes, Crawl](4 * MEGABYTE)  # as they are kept
+
+
+def format_of(txn: lmdb.Transaction, meta: Any) -> int:
+    """The format of a file; versions that knew only one said none. Raises `Damaged`."""
+    stored = cast(bytes | None, txn.get(_FORMAT, db=meta))
+    return 1 if stored is None else int.from_bytes(unsealed(_FORMAT, stored), "big")
+
+
+def put_format(txn: lmdb.Transaction, meta: Any) -> None:
+    """Say which format a file has."""
+    txn.put(_FORMAT, sealed(_FORMAT, FORMAT.to_bytes(4, "big")), db=meta)
+
+
+def _restored(value: bytes) -> Crawl:
+    crawl = _crawls.get(value)
+    if crawl is None:
+        with _as_damage():
+            restored = Crawl.restored(json.loads(value))
+        crawl = _crawls.keep(value, restored, 1000 + 5 * len(value))
+    return crawl
+
+
+@contextmanager
+def _as_damage() -> Iterator[None]:
+    """What a tree holds that is another's, sound as it is: the page that names trees is damaged."""
+    try:
+        yield
+    except (*BROKEN, TypeError) as error:
+        raise Damaged("the file of crawls is damaged; restore it from a copy") from error
+
+
+def _claim(value: bytes) -> Claim:
+    with _as_damage():
+        crawl, until, token = _CLAIM.unpack(value)
+    return Claim(crawl, until, token.hex())
+
+
+def _number(crawl: Crawl) -> bytes:
+    return crawl.number.to_bytes(NUMBER, "big")

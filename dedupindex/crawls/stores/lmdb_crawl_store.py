@@ -1,0 +1,174 @@
+"""The file of the crawls: one LMDB environment beside the index, written by several processes.
+
+``INDEX/crawls.mdb`` holds the trees that `lmdb_state` describes. LMDB lets one process write at a
+time and forces every transaction to disk.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import lmdb
+
+from dedupindex.crawls.crawl import Crawl
+from dedupindex.crawls.store import FILE, Held, Store
+from dedupindex.crawls.stores.lmdb_crawl_state import (
+    LmdbReading,
+    LmdbWriting,
+    Trees,
+    format_of,
+    put_format,
+)
+from dedupindex.crawls.stores.writer import GroupWriter
+from dedupindex.errors import (
+    Damaged,
+    DedupError,
+    FormatFromFuture,
+    FormatFromPast,
+    IndexUnavailable,
+)
+from dedupindex.index.engines.lmdb.lmdb_file import check_pages, open_in
+from dedupindex.index.identity import FORMAT
+from dedupindex.runtime.files import pinned, sync_directory
+
+LOOKED_AT_ONCE = 100_000  # cells, in one read transaction
+_MAP_SIZE = 1 << 40  # address space, not disk
+
+
+class LmdbStore(Store):
+    """The open file. One process opens it once."""
+
+    def __init__(self, index: Path, *, create: bool = True) -> None:
+        """Open, and make it if need be and `create`; raises `IndexUnavailable`.
+
+        Where nothing can be written, as in a copy on a read-only disk, it can be read.
+        """
+        self.path = index / FILE
+        self._env: Any = None
+        try:
+            with pinned(index) as home:  # another index may take its place at any moment
+                made = not (home / FILE).exists()
+                if made and not create:
+                    raise FileNotFoundError(f"{self.path} is gone")
+                if not made:
+                    check_pages(home / FILE)
+                self._open(home, write=os.access(home, os.W_OK))
+                self._inode = os.stat(home / FILE).st_ino
+                if made:
+                    sync_directory(home)
+        except (lmdb.Error, OSError) as error:
+            raise IndexUnavailable(f"{self.path} cannot be opened: {error}") from error
+        except DedupError:
+            self.close()
+            raise
+
+    def _open(self, home: Path, *, write: bool) -> None:
+        self._env = open_in(
+            home,
+            self.path,
+            map_size=_MAP_SIZE if write else 0,
+            readonly=not write,
+            lock=write,
+            create=write,
+            max_dbs=len(Trees._fields),
+            max_readers=1024,
+            max_spare_txns=32,
+            readahead=False,
+        )
+        if write:
+            with self._env.begin(write=True) as txn:
+                if not txn.stat()["entries"]:
+                    put_format(txn, Trees.open(self._env, txn).meta)
+        try:
+            meta = self._env.open_db(b"meta", create=False)
+            with self._env.begin() as txn:
+                self._agree(format_of(txn, meta))
+            self.trees = Trees.open(self._env)
+        except lmdb.NotFoundError as error:  # made anew it would pass for empty
+            raise Damaged(f"{self.path} is damaged: it lacks a tree; restore a copy") from error
+
+    def _agree(self, number: int) -> None:
+        """Raise `FormatFromPast` or `FormatFromFuture` for a file that another version wrote."""
+        if number == 1:
+            raise FormatFromPast(
+                f"{self.path} was written by an older version, whose format this one does not "
+                "read: index the WARCs that its crawls wrote with bin/index, then remove the file"
+            )
+        if number != FORMAT:
+            raise FormatFromFuture(
+                f"{self.path} has format {number}, this version reads format {FORMAT}; "
+                "use the dedupindex that wrote it, or a newer one"
+            )
+
+    def in_place(self) -> bool:
+        try:
+            return os.stat(self.path).st_ino == self._inode
+        except OSError:
+            return False
+
+    def forget_dead_readers(self) -> None:
+        """Let go of what processes that were killed were reading, which keeps the file growing."""
+        with self._explained():
+            self._env.reader_check()
+
+    @contextmanager
+    def reading(self) -> Iterator[LmdbReading]:
+        with self._explained(), self._env.begin() as txn:
+            yield LmdbReading(txn, self.trees)
+
+    @contextmanager
+    def writing(self) -> Iterator[LmdbWriting]:
+        """A transaction that is on disk when the block ends, or never was if it raises."""
+        with self._explained(), self._env.begin(write=True) as txn:
+            yield LmdbWriting(txn, self.trees)
+
+    @contextmanager
+    def part(self, whole: LmdbWriting) -> Iterator[LmdbWriting]:
+        """A part of a transaction: undone alone if it raises."""
+        with self._explained(), self._env.begin(write=True, parent=whole.txn) as txn:
+            yield LmdbWriting(txn, self.trees)
+
+    def writer(self) -> GroupWriter:
+        return GroupWriter(self)
+
+    def stretches(self, crawl: Crawl | None = None) -> Iterator[list[Held]]:
+        after: bytes | None = b""
+        while after is not None:
+            with self.reading() as reading:
+                found, after = reading.stretch(after, crawl, LOOKED_AT_ONCE)
+            yield found
+
+    def keys_of(self, crawl: Crawl) -> Iterator[list[bytes]]:
+        after: bytes | None = b""
+        while after is not None:
+            with self.reading() as reading:
+                found, after = reading.keys(after, crawl, LOOKED_AT_ONCE)
+            yield found
+
+    def check(self) -> list[str]:
+        try:
+            with self.reading() as reading:
+                return [f"{self.path}: {problem}" for problem in reading.problems()]
+        except DedupError as error:
+            return [f"{self.path} cannot be read to its end: {error}"]
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except lmdb.Error as error:
+            raise IndexUnavailable(f"{self.path}: {error}") from error
+
+    def copy(self, target: Path) -> None:
+        with self._explained(), open(target / FILE, "xb") as stream:
+            # Page by page: LMDB 0.9's compacting copy crashes on a large tree of fixed duplicates.
+            self._env.copyfd(stream.fileno())
+            os.fsync(stream.fileno())
+
+    def close(self) -> None:
+        if self._env is not None:
+            self._env.close()

@@ -1,0 +1,73 @@
+"""A corpus to try deduplication on: random files, some of them copies, the same for a seed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+from dedupindex.counts import OnProgress, Seen
+from dedupindex.errors import IndexExists
+from dedupindex.runtime.whole import whole_directory
+
+SMALLEST = 1024  # bytes of a file
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a corpus is like; the defaults are those of the seed of this design."""
+
+    size: int = 2 << 30  # bytes in all, at least
+    duplicates: float = 0.05  # of the files, each a copy of one before it
+    mean: int = 500 << 10  # bytes of a file
+    deviation: int = 5 << 10
+    seed: int = 0
+
+
+@dataclass
+class Corpus:
+    """What was made."""
+
+    files: int = 0
+    bytes: int = 0
+    unique: int = 0
+    duplicates: int = 0
+    duplicate_bytes: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def generate(top: Path, options: Options, on_progress: OnProgress = lambda seen: None) -> Corpus:
+    """Make the directory `top`, whole or not at all; raises `IndexExists` if something is there.
+
+    Files are named by 32 hexadecimal digits, so that globs cut the corpus evenly.
+    """
+    if top.exists() and (not top.is_dir() or any(top.iterdir())):
+        raise IndexExists(f"{top} is there already: remove it, or name another directory")
+    with whole_directory(top) as beside:
+        return _generate(beside, options, on_progress)
+
+
+def _generate(top: Path, options: Options, on_progress: OnProgress) -> Corpus:
+    chance, corpus = random.Random(options.seed), Corpus()
+    before: tuple[int, int] | None = None  # number and size of the last that is no copy
+    while corpus.bytes < options.size:
+        size = max(round(chance.gauss(options.mean, options.deviation)), SMALLEST)
+        if before is not None and chance.random() < options.duplicates:
+            number, size = before
+            corpus.duplicates += 1
+            corpus.duplicate_bytes += size
+        else:
+            before = number, size = corpus.files, size
+            corpus.unique += 1
+        name = blake3(f"name {options.seed} {corpus.files}".encode()).hexdigest(16)
+        content = blake3(f"content {options.seed} {number}".encode())
+        (top / f"{name}.bin").write_bytes(content.digest(size))
+        corpus.files += 1
+        corpus.bytes += size
+        on_progress(Seen("generating", corpus.bytes, options.size, corpus.files))
+    return corpus

@@ -1,0 +1,1 @@
+"""The engines that store an index: LMDB, Whoosh and Cassandra."""

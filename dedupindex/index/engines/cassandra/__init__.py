@@ -1,0 +1,1 @@
+"""The engine for clusters: Apache Cassandra or ScyllaDB."""

@@ -1,0 +1,279 @@
+"""The engine for more than one machine: captures in Apache Cassandra, or ScyllaDB.
+
+A directory names the cluster (``index.json``), and is where builds of this machine stage; all else
+is in one keyspace, for any number of machines that read, and one at a time that loads. A load is
+not there at once or not at all: what it has written is true when it is there, and a load that was
+killed is simply run again. Until the first one has finished the index answers nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import closing
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from dedupindex.cache import Cache
+from dedupindex.errors import BadInput, Damaged, IndexUnavailable
+from dedupindex.index.address import Address
+from dedupindex.index.engine import PLACES_KEPT, Load, numbers_of
+from dedupindex.index.engines.cassandra.cassandra_check import counted, problems
+from dedupindex.index.engines.cassandra.cassandra_load import (
+    Loader,
+    container_number,
+    numbered_anew,
+)
+from dedupindex.index.engines.cassandra.cassandra_places import bytes_of, register, unnamed
+from dedupindex.index.engines.cassandra.cassandra_schema import Statements, empty, made, make
+from dedupindex.index.engines.cassandra.cassandra_view import CassandraView
+from dedupindex.index.engines.cassandra.cql import Session, Use, connect, write_all
+from dedupindex.index.engines.cassandra.metadata import (
+    About,
+    Lease,
+    State,
+    agree,
+    is_marked,
+    mark_of,
+)
+from dedupindex.index.format.cells import NOWHERE, Place, sealed_text
+from dedupindex.index.identity import Identity, read_identity, unfinished
+from dedupindex.index.load.merge_rule import Outcome, Rule
+from dedupindex.index.load.runs import merge_files, read_run
+
+NO_FILES = "an index on a cluster has no files to copy"
+
+
+def identity_at(address: Address) -> Identity | None:
+    """What the index at an address says of itself, None while there is none."""
+    with closing(connect(address)) as session:
+        if not made(session, address.keyspace):
+            return None
+        return About(session, Statements.of(address.keyspace)).identity(str(address))
+
+
+class CassandraEngine:
+    """An open index on a cluster; `write` asks for the right to load."""
+
+    def __init__(self, index: Path, *, write: bool = False) -> None:
+        self.index, self._write = index, write
+        self.identity = read_identity(index)
+        self.address = Address.parse(self.identity.engine)
+        self._on = Statements.of(self.address.keyspace)
+        self._places = Cache[int, Place](PLACES_KEPT)
+        self._mark = ""
+        self._session: Session | None = connect(self.address)
+        try:
+            self._made = made(self._session, self.address.keyspace)
+            self._take_identity()
+        except BaseException:
+            self.close()
+            raise
+
+    def _take_identity(self) -> None:
+        """Believe the cluster; a directory only says which it is."""
+        # Before what it is the mark of: it may be replaced meanwhile.
+        self._mark = mark_of(self._open(), self.address.keyspace) if self._made else ""
+        cluster = self._about().identity(self.identity.engine) if self._made else None
+        if cluster is None:
+            self.identity = replace(self.identity, generation=0)
+            return
+        if self.identity.generation:
+            agree(self.identity, cluster, self.address)
+        self.identity = cluster
+
+    def _open(self) -> Session:
+        if self._session is None:
+            raise IndexUnavailable(f"the index at {self.index} is closed")
+        return self._session
+
+    def _about(self) -> About:
+        return About(self._open(), self._on)
+
+    def view(self) -> CassandraView:
+        """What the cluster answers; see `protocol.View`."""
+        if not self.identity.generation:
+            raise IndexUnavailable(unfinished(self.index))
+        return self._view()
+
+    def _view(self) -> CassandraView:
+        chosen = self.identity.settings
+        return CassandraView(
+            self._open(), self._on, chosen.keys(), self._places, self.index, by_url=chosen.by_url
+        )
+
+    def in_place(self) -> bool:
+        """Whether what answers is still the index that was opened; see `protocol.in_place`."""
+        return is_marked(self._open(), self.address.keyspace, self._mark)
+
+    def number_of(self, place: Place) -> int:
+        # Before the first load has finished no number counts: the next one removes them all.
+        return self._view().number_of(place) if self.identity.generation else 0
+
+    def next_number(self) -> int:
+        return self._about().next_number() if self._made else 1
+
+    def note(self) -> dict[str, Any]:
+        return self._about().state().note if self._made else {}
+
+    def load(self, load: Load) -> Outcome:
+        """Take in a load; see `protocol.Engine.load`. What was written when it fails stays."""
+        used = self._numbers_in(load.runs)  # damage is found before anything is written
+        session = self._open()
+        self._on = Statements.of(self.address.keyspace, Use.WRITE)
+        make(session, self.address)
+        self._made = True
+        with Lease(session, self._on, str(self.address)) as lease:
+            self._take_identity()
+            state = self._about().state()
+            killed = self._begin(state)
+            places = list(load.places)
+            now = register(session, self._on, places)
+            fresh = {now[number]: place for number, place in places}
+            self._check_named(used - now.keys())
+            loader = Loader(
+                session, self._on, self._view(), self._rule(fresh), state.written, lease
+            )
+            loader.drop(self._numbers_of(load.dropped))
+            if load.runs:
+                batches = merge_files(load.runs, load.runs[0].parent)
+                if any(number != given for number, given in now.items()):
+                    batches = numbered_anew(batches, self.identity.settings.keys(), now)
+                (loader.add if state.generation else loader.fill)(batches)
+            self._finish(load, state, loader.outcome, lease, recount=killed)
+        return loader.outcome
+
+    def _numbers_in(self, runs: list[Path]) -> set[int]:
+        """The container numbers in runs, which can all be read to their ends.
+
+        Raises `Damaged` or `IndexUnavailable` if one cannot.
+        """
+        lengths = self.identity.settings.keys().lengths()
+        used: set[int] = set()
+        for path in runs:
+            try:
+                for chunk in read_run(path):
+                    used.update(container_number(staged, lengths) for staged in chunk)
+            except OSError as error:
+                raise IndexUnavailable(f"{path}: {error}; nothing was changed") from error
+        return used - {0}
+
+    def _check_named(self, numbers: set[int]) -> None:
+        """Raise `IndexUnavailable` if a load uses numbers of containers that nobody has named.
+
+        They had names when the sources were read; since then the index was removed.
+        """
+        if numbers and (lost := unnamed(self._open(), self._on, numbers)):
+            raise IndexUnavailable(
+                f"the index at {self.address} has lost the names of {len(lost)} containers since "
+                "the sources were read (was it removed meanwhile?); run the same command again"
+            )
+
+    def _begin(self, state: State) -> bool:
+        """Note that a load begins; whether counts are to be made anew, as one did not finish."""
+        about = self._about()
+        loading = about.get("loading")  # the timestamp of a load that was killed
+        killed = loading is not None
+        state.written = max(time.time_ns() // 1000, state.written + 2, (loading or 0) + 2)
+        if not state.generation:
+            if killed:
+                self._remove_unfinished()
+            about.identify(self.identity, state.written)
+        about.put("loading", state.written, state.written)
+        return killed and state.generation > 0
+
+    def _remove_unfinished(self) -> None:
+        try:
+            empty(self._open(), self.address.keyspace)
+        except IndexUnavailable as error:
+            raise IndexUnavailable(
+                f"what an unfinished first load wrote to {self.address} cannot be removed: "
+                f"{error}; run the same command again when all nodes are there"
+            ) from error
+
+    def _rule(self, fresh: dict[int, Place]) -> Rule:
+        settings, view = self.identity.settings, self._view()
+
+        def place_of(number: int) -> Place:
+            try:
+                return fresh.get(number) or view.place_of(number)
+            except KeyError:  # its name is lost: the same capture with a name takes its place
+                return NOWHERE
+
+        return Rule(settings.keys(), settings.keep == "latest", place_of)
+
+    def _numbers_of(self, names: frozenset[str]) -> set[int]:
+        return numbers_of(self._view(), names)
+
+    def _finish(
+        self, load: Load, state: State, outcome: Outcome, lease: Lease, *, recount: bool
+    ) -> None:
+        """Write what becomes true with the captures; the state last, while the lease lasts."""
+        lease.check()
+        session, on, about = self._open(), self._on, self._about()
+        fresh = {bytes_of(one.name): one for one in load.containers}
+        gone = [bytes_of(name) for name in load.dropped if bytes_of(name) not in fresh]
+        names = [*fresh, *gone]
+        found = session.execute_many((on.container, (name,)) for name in names)
+        there = {name for name, rows in zip(names, found, strict=True) if rows}
+        write_all(session, [(on.remove_container, (state.written, name)) for name in gone])
+        told = [
+            (name, sealed_text(name, json.dumps(one._asdict())), state.written)
+            for name, one in fresh.items()
+        ]
+        write_all(session, [(on.put_container, values) for values in told])
+        state.containers += len(fresh.keys() - there) - len(there.intersection(gone))
+        for name in ("captures", "digests", "checksum"):
+            changed = getattr(state, name) + getattr(outcome, name)
+            setattr(state, name, changed % (1 << 64))
+        if recount:
+            for name, count in counted(self._view())._asdict().items():
+                setattr(state, name, count)
+        state.generation += 1
+        state.note = load.note or state.note
+        state.own_digests = state.own_digests and (load.own_digests or not load.runs)
+        lease.check()
+        about.put("state", asdict(state), state.written)
+        about.remove("loading", state.written + 1)
+        self.identity = replace(self.identity, generation=state.generation)
+        self.identity.write(self.index)
+
+    def forget_dead_readers(self) -> None:
+        """See `protocol.Engine`; nothing is kept for readers here."""
+
+    def check(self) -> list[str]:
+        """Read everything back; see `protocol.Engine.check`."""
+        with self.view() as view:
+            about = self._about()
+            loading = about.get("loading") is not None
+            wrong = problems(view, about.state(), str(self.address), loading=loading)
+            try:
+                about.next_number()
+            except Damaged as error:
+                wrong.append(str(error))
+            return wrong
+
+    def copy(self, target: Path) -> None:
+        """A cluster is copied capture by capture, see `copying`; its own tools do it better."""
+        raise BadInput(NO_FILES)
+
+    def compact(self) -> None:
+        """A cluster compacts by itself."""
+        raise BadInput(
+            f"the nodes of {self.address} compact by themselves; nodetool compact makes them do so"
+        )
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+            self._places.clear()
+
+    def clear_leftovers(self) -> None:
+        """Count anew what is there, if a load was killed before its counts were written.
+
+        All else is left to the next load; but there may be none, for what was loaded is known.
+        """
+        if self.identity.generation and self._about().get("loading") is not None:
+            self.load(Load([], (), []))

@@ -1,0 +1,293 @@
+"""Reading an index on a cluster: all of a digest at once, so that a lookup waits only once.
+
+There is no state of a whole cluster to read from. Each answer is true by itself; a load becomes
+visible while it goes on.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+
+from dedupindex.cache import Cache
+from dedupindex.capture import Capture
+from dedupindex.digest import Digest
+from dedupindex.errors import Damaged, IndexUnavailable, StrategyUnavailable
+from dedupindex.index.engine import Container, Counts
+from dedupindex.index.engines.cassandra import cassandra_urls
+from dedupindex.index.engines.cassandra.cassandra_partitions import Cell, Partition, Partitions
+from dedupindex.index.engines.cassandra.cassandra_places import (
+    bytes_of,
+    key_of,
+    number_in,
+    place_in,
+)
+from dedupindex.index.engines.cassandra.cassandra_schema import Statements
+from dedupindex.index.engines.cassandra.cql import Row, Session
+from dedupindex.index.engines.cassandra.metadata import About
+from dedupindex.index.engines.cell_view import Decoding
+from dedupindex.index.format import url_index
+from dedupindex.index.format.cells import (
+    DIGEST_KEY,
+    Keys,
+    Place,
+    answers,
+    canonical_prefix,
+    container_of,
+    digest_of_key,
+    digest_prefix,
+    entries_of,
+    is_sound,
+    unsealed,
+    unsealed_text,
+)
+from dedupindex.index.load.runs import in_order
+from dedupindex.urlkey import urlkey
+
+
+class CassandraView(Decoding):
+    """What a cluster answers; see `protocol.View`."""
+
+    def __init__(
+        self,
+        session: Session,
+        statements: Statements,
+        keys: Keys,
+        places: Cache[int, Place],
+        scratch: Path,
+        *,
+        by_url: bool = False,
+    ) -> None:
+        self._session, self._on, self.keys = session, statements, keys
+        self._places, self._scratch, self.by_url = places, scratch, by_url
+        self._partitions = Partitions(session, statements.partition, self._name)
+
+    def __enter__(self) -> CassandraView:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._partitions.forget()
+
+    # --- lookups ---------------------------------------------------------------------------------
+
+    def ahead(self, digests: Iterable[Digest]) -> None:
+        """Read what lookups of these digests will ask for, side by side.
+
+        The first of it is there on return, the rest comes while the first is looked at.
+        """
+        self._partitions.ahead(map(digest_prefix, digests))
+
+    def partition(self, key: bytes) -> Partition:
+        """The first rows of a digest."""
+        return self._partitions.of(key)
+
+    def _name(self, found: list[Partition]) -> None:
+        """Read the names of all containers in them that are not known yet."""
+        numbers = {
+            container_of(entry)
+            for one in found
+            for rest, stored in one.cells
+            if is_sound(one.start + rest, stored)  # else it is told who asks for it
+            for entry in entries_of(unsealed(one.start + rest, stored))
+            if answers(entry)
+        }
+        unknown = sorted(numbers - self._places.keys() - {0})
+        if not unknown:
+            return
+        asked = ((self._on.place, (number,)) for number in unknown)
+        for number, rows in zip(unknown, self._session.execute_many(asked), strict=True):
+            if rows:
+                with suppress(Damaged):  # which is told who asks for it
+                    self._remember(number, rows[0])
+
+    def cell(self, key: bytes) -> bytes | None:
+        """What is under a key; raises `Damaged`."""
+        start, rest = _parted(key)
+        known = self.partition(start)
+        for one, stored in known.cells:
+            if one == rest:
+                return unsealed(key, stored)
+        if known.whole:
+            return None
+        rows = self._session.execute(self._on.cell, start, rest)
+        return unsealed(key, bytes(rows[0][0])) if rows else None
+
+    def exact(self, digest: Digest, url: bytes) -> list[Capture]:
+        key = self.keys.of(digest, url)
+        cell = self.cell(key)
+        if cell is None:
+            return []
+        return [capture for capture in self.decoded(key, cell) if capture.url == url]
+
+    def canonical(self, digest: Digest, key: bytes, limit: int) -> list[Capture]:
+        start, begin = _parted(canonical_prefix(digest, key))
+        known = self.partition(start)
+        if known.whole:
+            cells = [pair for pair in known.cells if pair[0].startswith(begin)]
+        else:
+            cells = self._rows(start, begin, limit)
+        found = self._decoded(start, cells[: max(limit, 0)])
+        return [capture for capture in found if urlkey(capture.url) == key]
+
+    def any(self, digest: Digest, limit: int) -> list[Capture]:
+        start = digest_prefix(digest)
+        known = self.partition(start)
+        cells = known.cells
+        if not known.whole and len(cells) < limit:
+            cells = self._rows(start, b"", limit)
+        return self._decoded(start, cells[: max(limit, 0)])
+
+    def _rows(self, start: bytes, begin: bytes, limit: int) -> list[Row]:
+        """The first rows of a digest that bin/index took in and whose rest begins so."""
+        return self._session.execute(self._on.between, start, begin, _next(begin), max(limit, 1))
+
+    def denies(self, digest: Digest, capture: Capture) -> bool:
+        key = self.keys.of(digest, capture.url)
+        return self.denied_in(key, self.cell(key), capture)
+
+    def cells_at(self, sought: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """See `Decoding`."""
+        for key in self.listed(sought):
+            if cell := self.cell(key):
+                yield key, cell
+
+    def listed(self, sought: bytes) -> Iterator[bytes]:
+        """The keys that are listed by URL and, after the digest, begin so.
+
+        What stands under their digests is read before they are yielded, side by side.
+        """
+        if not self.by_url:
+            raise StrategyUnavailable(url_index.MISSING)
+        keys = cassandra_urls.keys_at(self._session, self._on, sought)
+        while some := list(islice(keys, cassandra_urls.AT_ONCE)):
+            self._partitions.ahead(_parted(key)[0] for key in some)
+            yield from some
+
+    def unlisted(self, keys: Sequence[bytes]) -> Iterable[bytes]:
+        """Of keys those that are not listed by URL."""
+        return cassandra_urls.missing(self._session, self._on, keys)
+
+    def _decoded(self, start: bytes, cells: list[Cell]) -> list[Capture]:
+        return [one for key, cell in _opened(start, cells) for one in self.decoded(key, cell)]
+
+    # --- names -----------------------------------------------------------------------------------
+
+    def place_of(self, number: int) -> Place:
+        """What a container number stands for."""
+        place = self._places.get(number)
+        if place is None:
+            rows = self._session.execute(self._on.place, number)
+            if not rows:
+                raise KeyError(f"container number {number} has no name")
+            place = self._remember(number, rows[0])
+        return place
+
+    def _remember(self, number: int, row: Row) -> Place:
+        return self._places.keep(number, place_in(number, row))
+
+    def number_of(self, place: Place) -> int:
+        """The container number of a place, 0 if it has none."""
+        key = key_of(place)
+        rows = self._session.execute(self._on.number, key)
+        number = number_in(key, rows[0][0]) if rows else 0
+        if number and number not in self._places:
+            if not (named := self._session.execute(self._on.place, number)):
+                return 0  # it has lost its name: who uses it brings the name again
+            self._remember(number, named[0])
+        return number
+
+    def places(self) -> Iterator[tuple[int, Place]]:
+        for page in self._session.scan(self._on.places):
+            for row in page:
+                yield row[0], place_in(row[0], row[1:])
+
+    def registrations(self) -> Iterator[Container]:
+        """Every registered container, in no order."""
+        for page in self._session.scan(self._on.containers):
+            for name, about in page:
+                yield Container(**json.loads(unsealed_text(bytes(name), about)))
+
+    def containers(self) -> Iterator[Container]:
+        found = self.registrations()
+        named = (bytes_of(one.name) + b"\0" + json.dumps(one).encode() for one in found)
+        for item in in_order(named, self._scratch):
+            yield Container(*json.loads(item.partition(b"\0")[2]))
+
+    def container(self, name: str) -> Container | None:
+        key = bytes_of(name)
+        rows = self._session.execute(self._on.container, key)
+        return Container(**json.loads(unsealed_text(key, rows[0][0]))) if rows else None
+
+    # --- all of it -------------------------------------------------------------------------------
+
+    def counts(self) -> Counts:
+        state = About(self._session, self._on).state()
+        if not state.generation:
+            raise IndexUnavailable(
+                "the index in the cluster is gone, or its first build is going on"
+            )
+        return Counts(state.captures, state.digests, state.containers)
+
+    def own_digests(self) -> bool:
+        return About(self._session, self._on).state().own_digests
+
+    def ledger(self) -> list[str]:
+        """A cluster keeps none."""
+        return []
+
+    def unordered(self) -> Iterator[Cell]:
+        """All keys and cells; those of a digest come together, and in order. Raises `Damaged`."""
+        for key, stored in self.stored():
+            yield key, unsealed(key, stored)
+
+    def stored(self) -> Iterator[Cell]:
+        """As `unordered`, but as they are stored, unchecked."""
+        for page in self._session.scan(self._on.all_cells):
+            for start, live, rest, cell in page:
+                if not live:
+                    yield start + rest, cell
+
+    def cells(self, prefix: bytes = b"") -> Iterator[Cell]:
+        """In order, which a cluster does not have: all is read, and sorted on disk if need be."""
+        if prefix and len(prefix) >= DIGEST_KEY[prefix[0]]:
+            start, begin = _parted(prefix)
+            statement, values = self._on.between, (start, begin, _next(begin), 2**31 - 1)
+            for page in self._session.scan(statement, *values):
+                yield from _opened(start, page)
+            return
+        lengths = self.keys.lengths()
+        found = (key + cell for key, cell in self.unordered() if key.startswith(prefix))
+        for item in in_order(found, self._scratch):
+            end = lengths[item[0]]
+            yield item[:end], item[end:]
+
+    def captures(self) -> Iterator[tuple[Digest, Capture]]:
+        for key, cell in self.cells():
+            for capture in self.decoded(key, cell):
+                yield digest_of_key(key), capture
+
+
+def _parted(key: bytes) -> tuple[bytes, bytes]:
+    """The digest's part of a key, and the rest."""
+    end = DIGEST_KEY[key[0]]
+    return key[:end], key[end:]
+
+
+def _opened(start: bytes, rows: Iterable[Row | Cell]) -> Iterator[Cell]:
+    """Keys and cells of rows of a digest; raises `Damaged`."""
+    for rest, stored in rows:
+        yield start + rest, unsealed(start + rest, stored)
+
+
+def _next(begin: bytes) -> bytes:
+    """What comes after everything that begins so; a rest is shorter than 16 bytes."""
+    return begin + b"\xff" * 16

@@ -1,0 +1,1 @@
+"""The default engine: one LMDB file per generation."""

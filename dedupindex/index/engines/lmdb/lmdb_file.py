@@ -1,0 +1,112 @@
+"""The data file of an LMDB index: opened, measured, removed."""
+
+from __future__ import annotations
+
+import os
+import struct
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import lmdb
+
+from dedupindex.errors import Damaged
+from dedupindex.runtime.files import pinned
+
+MAP_SIZE = 1 << 40  # address space, not disk: the largest an index may grow
+
+_META = struct.Struct("=16xII16xI92x8xQ")  # of a page: magic, version, page size, transaction
+_MAGIC, _DATA_VERSION = 0xBEEFC0DE, 1
+_LOOKED = 20  # times: whoever commits meanwhile changes one page, then the other
+
+
+class _Meta(NamedTuple):
+    """What one of the two first pages of a file says; each is written by every other commit."""
+
+    magic: int
+    version: int
+    page: int  # bytes
+    transaction: int  # the last that was committed
+
+
+def open_in(home: Path, path: Path, **options: Any) -> lmdb.Environment:
+    """As `lmdb.open`, of the file at `path`, whose directory is pinned as `home`.
+
+    LMDB opens a file and its lock one after the other: by path they might be of two directories.
+
+    A process that was killed while it read has left an entry in the table of readers. As long as
+    the entry is there, no page that it could read is used again, and every load makes the file
+    larger; so such entries are cleared.
+    """
+    try:
+        env = lmdb.open(os.fsencode(home / path.name), subdir=False, **options)
+        env.reader_check()
+        return env
+    except lmdb.Error as error:
+        raise type(error)(str(error).replace(str(home), str(path.parent))) from None
+
+
+def environment(path: Path, *, write: bool, bulk: bool = False) -> lmdb.Environment:
+    """Open a data file; `bulk` makes it, and forces nothing to disk before it is told to."""
+    with pinned(path.parent) as home:
+        return open_in(
+            home,
+            path,
+            map_size=MAP_SIZE if write else 0,
+            readonly=not write,
+            lock=write or os.access(home, os.W_OK),  # readers of a read-only copy need none
+            create=bulk,
+            max_dbs=5,
+            max_readers=1024,
+            max_spare_txns=32,
+            readahead=bulk,  # lookups are random: reading ahead would only evict what is hot
+            sync=not bulk,
+            metasync=not bulk,
+        )
+
+
+def check_pages(path: Path) -> None:
+    """Raise `Damaged` unless the first two pages of a file agree; `OSError`.
+
+    LMDB believes the page with the higher transaction: if a bit of that flips, it answers from an
+    old state, and if one of the page size does, it reads anything.
+    """
+    for _ in range(_LOOKED):
+        with open(path, "rb", buffering=0) as stream:
+            first = _meta(stream.read(_META.size))
+            if first is None or first[:2] != (_MAGIC, _DATA_VERSION):
+                return  # it is being made, or LMDB itself refuses it
+            stream.seek(first.page)
+            second = _meta(stream.read(_META.size))
+        if second is not None and _agree(first, second):
+            return
+    raise Damaged(
+        f"{path} is damaged: its first two pages contradict each other; restore the index from a "
+        "copy, or build it again"
+    )
+
+
+def _meta(data: bytes) -> _Meta | None:
+    return _Meta(*_META.unpack(data)) if len(data) == _META.size else None
+
+
+def _agree(first: _Meta, second: _Meta) -> bool:
+    one, other = first.transaction, second.transaction
+    return (
+        first[:3] == second[:3]
+        and first.page & (first.page - 1) == 0
+        and 256 <= first.page <= 1 << 16
+        and (one == other == 0 or (abs(one - other) == 1 and one & 1 == 0))
+    )
+
+
+def length_of(env: lmdb.Environment) -> int:
+    """Bytes that a data file must have; reading beyond a file's end would kill the process."""
+    return int((env.info()["last_pgno"] + 1) * env.stat()["psize"])
+
+
+def remove(path: Path) -> None:
+    """Remove a data file, if it is there, and its lock."""
+    for name in (path, path.with_name(path.name + "-lock")):
+        with suppress(FileNotFoundError):
+            name.unlink()

@@ -1,0 +1,1 @@
+"""The searchable engine: pure Python, on Whoosh."""

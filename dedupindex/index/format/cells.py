@@ -1,0 +1,345 @@
+"""Keys and entries of an index as bytes. No I/O; every engine stores what is drawn here.
+
+    key    algorithm | digest  | urlkey hash | URL hash        canonical and exact URLs indexed
+           1 byte    | 16..64  | 4           | 5
+           algorithm | digest  | URL hash (8)                  without canonical URLs
+           algorithm | digest                                  digest only
+
+One ordered keyspace answers every strategy: all of a digest is one range, all of its captures
+with one urlkey a range in that, an exact URL one key. Hashes only find: the URL in the entry
+decides, and a cell (the value under a key) holds every entry whose key is the same.
+
+    stored cell, then u32 CRC-32 of key and cell, little-endian (`sealed`)
+    cell   entry, or 0x80 followed by (u32 length, entry) for each of several
+    entry  0      flags: bits 0-1 evidence, 2-3 covers, 4 UUID follows, 5 size is of the record,
+                  6 extras follow, 7 in reserve behind others, and no answer (SPARE)
+           1      spelling of the digest; bit 7: under another digest of the same payload (ALSO);
+                  bit 3: the entry was in the index before (only while entries are merged)
+           2-7    date, its 14 digits as a number; a fraction is in the extras
+           8-11   size        0xFFFFFFFF unknown, 0xFFFFFFFE in the extras
+           12-16  offset      all ones unknown
+           17-20  container   number of its `Place`, 0 unknown
+           21     mime        index into MIMES, 0 unknown, 255 in the extras
+           ..     record id   16 bytes, if it is a UUID
+           ..     extras      u16 length of all, then (u8 tag, u16 length, bytes) each
+           ..     URL         packed, to the end
+    An entry of a revisit, or of a record that was refused, is a mark and ends after the date: it
+    only says that the digest of this URL was seen there as no original. Bit 2 of its flags: the
+    record was read (READ), and not only a row of it. Bit 3 (GONE): an original was there that was
+    purged; 4 bytes follow, the number of its container (0: wherever it is), and the hash of its
+    URL (8).
+
+Numbers are big-endian, but for the checksum. The format has a version (`identity.FORMAT`).
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from binascii import a2b_hex
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from isal.isal_zlib import crc32
+from xxhash import xxh3_64_digest
+
+from dedupindex.capture import Capture, Covers, Evidence
+from dedupindex.digest import SIZES, Digest, Spelling
+from dedupindex.errors import Damaged
+from dedupindex.index.format.mimes import MIME_CODES, MIMES
+from dedupindex.index.format.packing import pack, unpack
+from dedupindex.timestamps import date_of_digits, digits_of_date
+from dedupindex.urlkey import urlkey
+
+ALGORITHMS = ("", "md5", "sha1", "sha256", "sha512", "blake3")  # the place is the code
+ALSO, BEFORE, SEVERAL, SPARE, READ, GONE = 0x80, 0x08, 0x80, 0x80, 0x04, 0x08
+UNKNOWN_SIZE, SIZE_IN_EXTRAS = 0xFFFFFFFF, 0xFFFFFFFE
+UNKNOWN_OFFSET = 0xFFFFFFFFFF
+LOW = 0xFFFFFFFF
+SEAL = 4  # bytes of the checksum behind what is stored
+SOUND = 0x2144DF1C  # CRC-32 of anything that ends with its own CRC-32
+
+CODES = {name: bytes([code]) for code, name in enumerate(ALGORITHMS)}
+HEAD = struct.Struct(">BBHIIBIIB")  # date and offset are split: struct has no 48 or 40 bits
+_MARK = struct.Struct(">BBHI")
+_ITEM = struct.Struct(">BH")
+_SHORT = struct.Struct(">H")
+_LONG = struct.Struct(">I")
+_CHECKSUM = struct.Struct("<I")  # little-endian: only so has the whole always the same CRC-32
+_UUID = re.compile(rb"urn:uuid:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_STATUS, _FRACTION, _RECORD_ID, _MIME, _SIZE, _ETAG, _MODIFIED, _OWN = range(1, 9)  # extras
+
+_SPELLINGS = [Spelling.from_code(code) for code in range(128)]
+_EVIDENCE, _COVERS = list(Evidence), list(Covers)
+_LONGEST = 4096  # bytes of one extra
+_NOTHING = Digest("sha1", b"")
+
+DIGEST_KEY = [0] + [1 + SIZES[name] for name in ALGORITHMS[1:]]  # algorithm code -> bytes
+
+
+def sealed(key: bytes, value: bytes) -> bytes:
+    """What an engine stores under `key` for `value`: with a checksum of both behind it."""
+    return value + _CHECKSUM.pack(crc32(value, crc32(key)))
+
+
+def is_sound(key: bytes, stored: bytes) -> bool:
+    """Whether `stored` is what `sealed` made under `key`, to the bit."""
+    return bool(crc32(stored, crc32(key)) == SOUND)
+
+
+def unsealed(key: bytes, stored: bytes) -> bytes:
+    """The value in what is stored under `key`; raises `Damaged`."""
+    if crc32(stored, crc32(key)) != SOUND:
+        raise damaged(key)
+    return stored[:-SEAL]
+
+
+def sealed_text(key: bytes, text: str) -> str:
+    """As `sealed`, for text: with the checksum as hexadecimal digits behind "#"."""
+    return f"{text}#{crc32(text.encode(), crc32(key)):08x}"
+
+
+def unsealed_text(key: bytes, stored: str) -> str:
+    """The text in what is stored under `key`; raises `Damaged`."""
+    text = stored[:-9]
+    if sealed_text(key, text) != stored:
+        raise damaged(key)
+    return text
+
+
+def is_sealed_text(stored: str) -> bool:
+    """Whether text has a checksum, right or not."""
+    return stored[-9:-8] == "#"
+
+
+def damaged(key: bytes) -> Damaged:
+    """What is said of stored bytes that have another checksum."""
+    return Damaged(
+        f"what is stored under {key.hex()} is damaged (it does not have its checksum); "
+        "bin/index --check finds all such: restore the index from a copy, or build it again"
+    )
+
+
+class Place(NamedTuple):
+    """What a container number stands for: the name of a file, and the crawl that it is of."""
+
+    container: str
+    crawl: str = ""
+
+
+NOWHERE = Place("")  # number 0
+
+
+class Keys(NamedTuple):
+    """How an index makes keys: with URLs, and with their canonical form, or without."""
+
+    url: bool = True
+    canonical: bool = True
+
+    def of(self, digest: Digest, url: bytes) -> bytes:
+        """The key of a capture."""
+        algorithm, raw = digest
+        if self.canonical:
+            found = xxh3_64_digest(urlkey(url))[:4] + xxh3_64_digest(url)[:5]
+            return CODES[algorithm] + raw + found
+        return CODES[algorithm] + raw + (xxh3_64_digest(url) if self.url else b"")
+
+    def tail(self, url: bytes) -> bytes:
+        """What all keys of a URL end with, under whatever digest."""
+        return self.of(_NOTHING, url)[1:]
+
+    def lengths(self) -> list[int]:
+        """Algorithm code -> bytes of a whole key."""
+        tail = 9 if self.canonical else 8 if self.url else 0
+        return [length + tail for length in DIGEST_KEY]
+
+
+def digest_prefix(digest: Digest) -> bytes:
+    """What all keys of a digest begin with."""
+    return CODES[digest.algorithm] + digest.raw
+
+
+def canonical_prefix(digest: Digest, key: bytes) -> bytes:
+    """What the keys of a digest and a urlkey begin with."""
+    return CODES[digest.algorithm] + digest.raw + urlkey_hash(key)
+
+
+def urlkey_hash(key: bytes) -> bytes:
+    """What stands for a urlkey in the keys of an index with canonical URLs."""
+    return xxh3_64_digest(key)[:4]
+
+
+def digest_of_key(key: bytes) -> Digest:
+    """The digest a key begins with."""
+    return Digest(ALGORITHMS[key[0]], key[1 : DIGEST_KEY[key[0]]])
+
+
+def encode_revisit(capture: Capture, *, read: bool = False) -> bytes:
+    """The mark of a revisit or refused record: when its digest was seen as one at its URL."""
+    moment = int(digits_of_date(capture.date))
+    return _MARK.pack(3 | READ if read else 3, capture.spelling.code, moment >> 32, moment & LOW)
+
+
+def encode(capture: Capture, container: int, *, etag: bool = False, also: bool = False) -> bytes:
+    """The entry of an original; `container` is the number of its container's name.
+
+    `etag` keeps ETag and Last-Modified. With `also` the entry is to stand under one of
+    `capture.also`, and carries the capture's own digest.
+    """
+    date, size, offset, record_id = capture.date, capture.size, capture.offset, capture.record_id
+    moment = int(date[:19].translate(None, b"-T:"))
+    flags = capture.evidence | capture.covers << 2 | (32 if capture.size_of_record else 0)
+    mime = MIME_CODES.get(capture.mime, 255)
+    uuid = extras = b""
+    if record_id and _UUID.fullmatch(record_id):
+        flags |= 16
+        uuid = a2b_hex(record_id[9:].replace(b"-", b""))
+        record_id = b""
+    plain = capture.status == 200 and not record_id and mime != 255 and len(date) == 20
+    if not plain or size >= SIZE_IN_EXTRAS or etag or also:
+        extras = _extras(capture, record_id, mime, etag, also)
+        flags |= 64 if extras else 0
+    if not 0 <= offset < UNKNOWN_OFFSET:
+        offset = UNKNOWN_OFFSET
+    head = HEAD.pack(
+        flags,
+        capture.spelling.code | (ALSO if also else 0),
+        moment >> 32,
+        moment & LOW,
+        UNKNOWN_SIZE if size < 0 else min(size, SIZE_IN_EXTRAS),
+        offset >> 32,
+        offset & LOW,
+        container,
+        mime,
+    )
+    return head + uuid + extras + pack(capture.url)
+
+
+def _extras(capture: Capture, record_id: bytes, mime: int, etag: bool, also: bool) -> bytes:
+    items = []
+    if capture.status != 200:
+        items.append((_STATUS, _SHORT.pack(capture.status & 0xFFFF)))
+    if len(capture.date) != 20:
+        items.append((_FRACTION, capture.date[20:-1]))
+    if record_id:
+        items.append((_RECORD_ID, record_id))
+    if mime == 255:
+        items.append((_MIME, capture.mime))
+    if capture.size >= SIZE_IN_EXTRAS:
+        items.append((_SIZE, capture.size.to_bytes(8, "big")))
+    if etag and capture.etag:
+        items.append((_ETAG, capture.etag))
+    if etag and capture.last_modified:
+        items.append((_MODIFIED, capture.last_modified))
+    if also:
+        items.append((_OWN, digest_prefix(capture.digest)))
+    if not items:
+        return b""
+    # What does not fit is left out whole: half an identifier would name something else.
+    fitting = [(tag, value) for tag, value in items if len(value) <= _LONGEST]
+    body = b"".join([_ITEM.pack(tag, len(value)) + value for tag, value in fitting])
+    return _SHORT.pack(len(body)) + body
+
+
+def decode(key: bytes, entry: bytes, place_of: Callable[[int], Place]) -> Capture:
+    """The capture of an entry under `key`; `place_of` says what a container number stands for."""
+    flags, spelling, high, low, size, far, near, number, mime = HEAD.unpack_from(entry)
+    date = date_of_digits(b"%014d" % (high << 32 | low))
+    at = 22
+    record_id = b""
+    if flags & 16:
+        text = entry[22:38].hex()
+        record_id = (
+            f"urn:uuid:{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}".encode()
+        )
+        at = 38
+    extras: dict[int, bytes] = {}
+    if flags & 64:
+        extras, at = _read_extras(entry, at)
+        if _FRACTION in extras:
+            date = date[:-1] + b"." + extras[_FRACTION] + b"Z"
+        record_id = extras.get(_RECORD_ID, record_id)
+    if size == UNKNOWN_SIZE:
+        size = -1
+    elif size == SIZE_IN_EXTRAS:
+        size = int.from_bytes(extras[_SIZE], "big")
+    offset = far << 32 | near
+    own = extras.get(_OWN)
+    container, crawl = place_of(number) if number else NOWHERE
+    status = extras.get(_STATUS)
+    return Capture(
+        digest=digest_of_key(own or key),
+        spelling=_SPELLINGS[spelling & 0x77],
+        url=unpack(entry[at:]),
+        date=date,
+        evidence=_EVIDENCE[flags & 3],
+        covers=_COVERS[flags >> 2 & 3],
+        status=200 if status is None else int.from_bytes(status, "big"),
+        mime=MIMES[mime] if mime != 255 else extras.get(_MIME, b""),
+        size=size,
+        size_of_record=bool(flags & 32),
+        record_id=record_id,
+        container=container,
+        offset=-1 if offset == UNKNOWN_OFFSET else offset,
+        etag=extras.get(_ETAG, b""),
+        last_modified=extras.get(_MODIFIED, b""),
+        crawl=crawl,
+    )
+
+
+def _read_extras(entry: bytes, at: int) -> tuple[dict[int, bytes], int]:
+    end = at + 2 + _SHORT.unpack_from(entry, at)[0]
+    at += 2
+    extras = {}
+    while at < end:
+        tag, length = _ITEM.unpack_from(entry, at)
+        extras[tag] = entry[at + 3 : at + 3 + length]
+        at += 3 + length
+    return extras, end
+
+
+def answers(entry: bytes) -> bool:
+    """Whether a stored entry is an original that may be answered: no revisit, not in reserve."""
+    return entry[0] & (SPARE | 3) < 3
+
+
+def url_of(entry: bytes) -> bytes:
+    """The exact URL of an entry that is not a revisit's."""
+    return unpack(packed_url(entry))
+
+
+def container_of(entry: bytes) -> int:
+    """The number of the container of an entry that is no mark."""
+    return int.from_bytes(entry[17:21], "big")
+
+
+def renumbered(entry: bytes, container: int) -> bytes:
+    """The entry with another number for its container; whether it is in reserve is open again."""
+    return b"%c%b%b%b" % (entry[0] & ~SPARE, entry[1:17], _LONG.pack(container), entry[21:])
+
+
+def packed_url(entry: bytes) -> bytes:
+    """The URL of an entry as packed; equal exactly when the URLs are."""
+    at = 38 if entry[0] & 16 else 22
+    if entry[0] & 64:
+        at += 2 + _SHORT.unpack_from(entry, at)[0]
+    return entry[at:]
+
+
+def entries_of(cell: bytes) -> Iterator[bytes]:
+    """The entries of a cell, one nearly always."""
+    if cell[0] != SEVERAL:
+        yield cell
+        return
+    at = 1
+    while at < len(cell):
+        end = at + 4 + _LONG.unpack_from(cell, at)[0]
+        yield cell[at + 4 : end]
+        at = end
+
+
+def cell_of(entries: list[bytes]) -> bytes:
+    """The cell that holds `entries` (at least one)."""
+    if len(entries) == 1:
+        return entries[0]
+    return b"\x80" + b"".join([_LONG.pack(len(entry)) + entry for entry in entries])

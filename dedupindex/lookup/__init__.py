@@ -1,0 +1,1 @@
+"""Lookups: queries, strategies, policies, decisions, and how answers are rendered."""

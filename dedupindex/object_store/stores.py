@@ -1,0 +1,244 @@
+"""The file systems of fsspec, and how often what fails is tried again.
+
+Failures that may pass (a cut connection, a server that is busy) are tried again after a wait that
+doubles; what will not pass (not there, not allowed) is told at once. Credentials are fsspec's own
+matter: its settings files and ``FSSPEC_…``, ``AWS_…`` and the like. None is read here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import re
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from dedupindex.errors import BadInput, BadSource, to_install
+from dedupindex.object_store.store_address import WEB, check, kept, scheme_of
+
+TRIES, TIMEOUT = "DEDUPINDEX_REMOTE_TRIES", "DEDUPINDEX_REMOTE_TIMEOUT"
+_FIRST_WAIT, _LONGEST_WAIT = 0.5, 20.0  # seconds before what failed is tried again
+_LASTING = (
+    FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, ValueError,
+    TypeError, LookupError, AttributeError, NotImplementedError, ImportError, BadInput,
+)  # fmt: skip
+_GONE = (404, 410)
+_PASSING_STATUSES = (408, 425, 429)
+_QUERY = re.compile(r"(https?://[^\s'\"?]+)\?[^\s'\")]+")
+_STAMPS = ("ETag", "etag", "e_tag", "md5Hash", "content_md5", "generation", "VersionId")
+_TIMES = (
+    "LastModified", "Last-Modified", "last_modified", "updated", "modificationTime", "mtime",
+    "created",
+)  # fmt: skip
+
+T = TypeVar("T")
+
+
+class _Unlisted(Exception):
+    """A page of a web server that cannot be read, by its URL; the cause says why."""
+
+
+class Facts(NamedTuple):
+    """What an object is at a moment."""
+
+    size: int  # bytes
+    stamp: str  # ETag, or time of change: another for other content; empty if there is no telling
+
+    @property
+    def mark(self) -> int:
+        """The stamp as a number, where a file would have the time when it was written."""
+        if not self.stamp:
+            return 0
+        return int.from_bytes(hashlib.blake2b(self.stamp.encode(), digest_size=8).digest()) >> 1
+
+
+class Limits(NamedTuple):
+    """How patient reading is."""
+
+    tries: int = 5  # of one request, one after the other
+    timeout: float = 60.0  # seconds without a byte
+
+
+def limits() -> Limits:
+    """What the environment sets; raises `BadInput`."""
+    usual = Limits()
+    try:
+        chosen = Limits(
+            int(os.environ.get(TRIES, usual.tries)), float(os.environ.get(TIMEOUT, usual.timeout))
+        )
+    except ValueError as error:
+        raise BadInput(f"{TRIES} or {TIMEOUT} is no number: {error}") from error
+    if chosen.tries < 1 or chosen.timeout <= 0:
+        raise BadInput(f"{TRIES} is at least 1, and {TIMEOUT} more than 0")
+    return chosen
+
+
+def store_of(address: str) -> tuple[Any, str]:
+    """The file system that an address is in, and the path there; raises `BadSource`."""
+    check(address)
+    try:
+        from fsspec.core import url_to_fs  # an extra: many have none
+
+        store, path = url_to_fs(address, use_listings_cache=False, **_options(address))
+    except ImportError as error:
+        raise _needs(address, error) from error
+    except Exception as error:
+        raise BadSource(f"{kept(address)} cannot be read: {said_by(error)}") from error
+    if hasattr(store, "retries"):
+        store.retries = 1  # `patiently` has them
+    if scheme_of(address) in WEB:
+        _list_strictly(store)
+    return store, path
+
+
+def check_reader(address: str) -> None:
+    """Raise `BadSource` if packages are missing to read this; asks nobody, and begins no thread."""
+    try:
+        from fsspec import get_filesystem_class
+
+        get_filesystem_class(scheme_of(address))
+    except ImportError as error:
+        raise _needs(address, error) from error
+    except ValueError:
+        pass  # a scheme that it does not know, of which reading tells
+
+
+def _needs(address: str, error: ImportError) -> BadSource:
+    return BadSource(
+        f"{kept(address)} needs packages for s3://, https:// and http://: "
+        f"{to_install('remote')} ({error})"
+    )
+
+
+def _list_strictly(store: Any) -> None:
+    """Make fsspec tell of a page that cannot be read: it passes over every `OSError`.
+
+    Files that such a page links to would otherwise be taken for gone.
+    """
+    page: Callable[..., Awaitable[Any]] = store._ls
+    if getattr(page, "strict", False):
+        return  # a store is made once for the same settings
+
+    async def told(url: str, *args: Any, **options: Any) -> Any:
+        try:
+            return await page(url, *args, **options)
+        except OSError as error:
+            if url.endswith("/") and error.args == (url.rstrip("/"),):
+                return []  # a page without links, which is asked for without the slash, too
+            raise _Unlisted(url) from error
+
+    told.strict = True  # type: ignore[attr-defined]
+    store._ls = told
+
+
+def _options(address: str) -> dict[str, Any]:
+    """Limits in the words of those that have words for them, beside what the user has set."""
+    from fsspec.config import conf
+
+    timeout = limits().timeout
+    scheme = scheme_of(address)
+    if scheme in ("s3", "s3a"):
+        own = {"connect_timeout": timeout, "read_timeout": timeout,
+               "retries": {"total_max_attempts": 3, "mode": "standard"}}  # fmt: skip
+        return {"config_kwargs": {**own, **conf.get("s3", {}).get("config_kwargs", {})}}
+    if scheme in WEB:
+        from aiohttp import ClientTimeout
+
+        waits = ClientTimeout(total=None, sock_connect=timeout, sock_read=timeout)
+        # a .gz that a server calls encoded is to come as it is stored
+        own = {"timeout": waits, "auto_decompress": False, "trust_env": True}
+        set_by_user = {**conf.get("http", {}), **conf.get("https", {})}
+        return {"client_kwargs": {**own, **set_by_user.get("client_kwargs", {})}}
+    return {}
+
+
+def patiently(address: str, work: Callable[[], T]) -> T:
+    """What `work` yields, tried as often as `Limits` allow; raises `BadSource`."""
+    tries = limits().tries
+    for number in range(1, tries + 1):
+        try:
+            return work()
+        except BadSource:
+            raise
+        except Exception as failed:
+            error, where = failed, address
+            if isinstance(failed, _Unlisted) and isinstance(failed.__cause__, OSError):
+                error, where = failed.__cause__, str(failed)
+            if is_lasting(error) or number == tries:
+                why = missing(where) if isinstance(error, FileNotFoundError) else said_by(error)
+                times = f" (tried {number} times)" if number > 1 else ""
+                raise BadSource(f"{kept(where)} cannot be read: {why}{times}") from error
+        pause(number)
+    raise AssertionError
+
+
+def pause(number: int) -> None:
+    """Wait before the next try; `number` failed so far."""
+    wait = min(_FIRST_WAIT * 2 ** (number - 1), _LONGEST_WAIT)
+    time.sleep(wait * random.uniform(0.5, 1.0))
+
+
+def is_lasting(error: Exception) -> bool:
+    """Whether trying again would be of no use."""
+    status = getattr(error, "status", None)
+    if isinstance(status, int) and 400 <= status < 500:
+        return status not in _PASSING_STATUSES
+    name = type(error).__name__  # of packages that may not be there
+    return isinstance(error, _LASTING) or "Credential" in name or name == "FileExpired"
+
+
+def missing(address: str) -> str:
+    return f"nothing is there (is the {scheme_of(address)} address right?)"
+
+
+def said_by(error: Exception) -> str:
+    """What an error says, without what may be secret in addresses."""
+    text = str(error) or type(error).__name__
+    return _QUERY.sub(r"\1", text)
+
+
+def facts(address: str) -> Facts:
+    """Ask the store what an object is now; raises `BadSource`."""
+    store, path = store_of(address)
+    return patiently(address, partial(_ask, store, path, address))
+
+
+def facts_or_none(address: str) -> Facts | None:
+    """As `facts`, but None for an object that is no longer there."""
+    store, path = store_of(address)
+
+    def ask() -> Facts | None:
+        try:
+            return _ask(store, path, address)
+        except FileNotFoundError:
+            return None
+
+    return patiently(address, ask)
+
+
+def _ask(store: Any, path: str, address: str) -> Facts:
+    try:
+        said = store.info(path)
+    except FileNotFoundError as error:
+        cause = error.__cause__  # whatever befalls it on a web server, fsspec calls it this
+        if isinstance(cause, Exception) and getattr(cause, "status", 0) not in _GONE:
+            raise cause from error
+        raise
+    if said.get("type") == "directory":
+        raise IsADirectoryError("it is a directory")
+    return facts_of(said, address)
+
+
+def facts_of(said: dict[str, Any], address: str) -> Facts:
+    """What fsspec's dictionary of an object says; raises `BadSource`."""
+    size = said.get("size")
+    if not isinstance(size, int):
+        raise BadSource(
+            f"{kept(address)}: the server does not say how long it is, so that a transfer that was "
+            "cut would pass for the whole; download it first"
+        )
+    stamps = [str(said[name]) for name in (*_STAMPS, *_TIMES) if said.get(name)]
+    return Facts(size, stamps[0] if stamps else "")

@@ -1,0 +1,144 @@
+"""The working files of a run: manifest, plan, and how far it has come.
+
+dedup.json     format, sources, and the options of a run in place that has not ended
+files.jsonl    the files that this run in place began with: a path a line
+lock           held while a run is at work
+manifest/      for this run, the next, and whoever wants to read it
+plan/          of the last run
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dedupindex.errors import BadInput, FormatFromFuture, SettingsConflict
+from dedupindex.runtime.files import exclusive, whole, write_whole
+from dedupindex.runtime.tables import printable
+
+_FORMAT = 2  # 1 did not say with which files and with which of the options a run in place began
+_FILE, _FILES, _LOCK = "dedup.json", "files.jsonl", "lock"
+_NAMED = 3  # files that a message names
+
+
+class Work:
+    """A directory of working files, locked."""
+
+    def __init__(self, top: Path, said: dict[str, Any]) -> None:
+        self.top = top
+        self.manifest, self.plan = top / "manifest", top / "plan"
+        self._said = said
+
+    @property
+    def begun(self) -> dict[str, Any] | None:
+        """The options of a run in place that has not come to its end, by how they are typed."""
+        found: dict[str, Any] | None = self._said.get("begun")
+        return found
+
+    def begin(self, options: dict[str, Any], files: Iterable[str]) -> None:
+        """Note that a run in place begins, with which options and files."""
+        with whole(self.top / _FILES) as stream:
+            stream.writelines(json.dumps(path).encode("ascii") + b"\n" for path in files)
+        self._note(options)
+
+    def end(self) -> None:
+        """Note that the run in place has come to its end, or was given up."""
+        self._note(None)
+        (self.top / _FILES).unlink(missing_ok=True)
+
+    def check_same(self, options: dict[str, Any], files: Iterable[str]) -> None:
+        """Refuse to finish a run in place with other options or other files than it began with.
+
+        Raises `SettingsConflict`, which names the differences and what can be done.
+        """
+        begun = self.begun or {}
+        if begun.keys() != options.keys():
+            raise SettingsConflict(
+                f"an earlier version has begun a run in place ({self.top}), and nobody knows with "
+                "which options: let that version finish it, or give it up with --restart"
+            )
+        differences = [_difference(name, begun[name], options[name]) for name in options]
+        with open(self.top / _FILES, "rb") as stream:
+            known = {json.loads(line) for line in stream}
+        now = set(files)
+        differences.append(_named(now - known, "that it did not begin with"))
+        differences.append(_named(known - now, "of it that are gone"))
+        if told := [difference for difference in differences if difference]:
+            raise SettingsConflict(
+                f"a run in place was interrupted ({self.top}), and this one is another: "
+                f"{'; '.join(told)}. Nothing was changed. Finish it with the options and files "
+                "that it began with, or give it up with --restart, which plans anew"
+            )
+
+    def _note(self, options: dict[str, Any] | None) -> None:
+        self._said.update(format=_FORMAT, begun=options)
+        write_whole(self.top / _FILE, json.dumps(self._said, indent=1).encode("ascii") + b"\n")
+
+
+def _difference(name: str, before: Any, now: Any) -> str:
+    """How an option differs from what a run began with; empty if it does not."""
+    if before == now:
+        return ""
+    if isinstance(now, bool):
+        return f"{name} is given, and was not" if now else f"{name} is not given, and was"
+    then, after = (f"{name} {value}" if value else f"no {name}" for value in (before, now))
+    return f"it began with {then}, this has {after}"
+
+
+def _named(paths: set[str], what: str) -> str:
+    if not paths:
+        return ""
+    shown = ", ".join(printable(path) for path in sorted(paths)[:_NAMED])
+    more = f" and {len(paths) - _NAMED:,} more" if len(paths) > _NAMED else ""
+    return f"files {what}: {shown}{more}"
+
+
+@contextmanager
+def working(top: Path, sources: list[str]) -> Iterator[Work]:
+    """Make or open the working files of these sources; nobody else can until the block ends.
+
+    Raises `SettingsConflict` if they are of other sources, `BadInput` if `top` is something else,
+    `IndexBusy` if another run is at work.
+    """
+    named = sorted({os.path.abspath(source) for source in sources})
+    if top.exists() and not (top / _FILE).exists() and not _is_begun(top):
+        raise BadInput(f"{top} holds something else; name another directory with --work")
+    top.mkdir(parents=True, exist_ok=True)
+    with exclusive(top / _LOCK, f"the working files {top}"):
+        said = _read(top)
+        if not said:
+            work = Work(top, {"format": _FORMAT, "sources": named, "begun": None})
+            work.end()
+        elif said["sources"] != named:
+            raise SettingsConflict(
+                f"{top} has the working files of other sources ({', '.join(said['sources'])}): "
+                "name those, or another directory with --work"
+            )
+        else:
+            work = Work(top, said)
+        yield work
+
+
+def _is_begun(top: Path) -> bool:
+    """Whether there is nothing but what a run begins with before it was killed."""
+    return top.is_dir() and all(
+        path.name == _LOCK or path.name.startswith(f".{_FILE}.") for path in top.iterdir()
+    )
+
+
+def _read(top: Path) -> dict[str, Any]:
+    if not (top / _FILE).exists():
+        return {}
+    try:
+        said: dict[str, Any] = json.loads((top / _FILE).read_bytes())
+        number = int(said["format"])
+        _ = said["sources"], said["begun"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"{top / _FILE} is none of ours: {error}") from error
+    if number > _FORMAT:
+        raise FormatFromFuture(f"{top} has format {number}, this knows {_FORMAT}")
+    return said

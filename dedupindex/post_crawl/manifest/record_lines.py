@@ -1,0 +1,229 @@
+"""Response records to lines, each with the reason why it is no revisit or no original, if any.
+
+Nothing is left unread: what can be neither has its digests too, so that manifests from before and
+after a conversion say the same. Every clause here can be told from one record; those that need
+another are for the stages behind. WARC-Block-Digest is checked by whoever drops a block.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import NamedTuple
+
+from blake3 import blake3
+from xxhash import xxh64_intdigest
+
+from dedupindex.capture import Covers
+from dedupindex.digest import Digest
+from dedupindex.post_crawl.manifest.lines import Line, header_hash
+from dedupindex.sources.warc_records import HTTP_TYPE, special
+from dedupindex.timestamps import digits_of_date
+from dedupindex.urlkey import urlkey
+from dedupindex.warc import http
+from dedupindex.warc.arc import DOCUMENT
+from dedupindex.warc.payload_digests import Payload
+from dedupindex.warc.record import Record
+from dedupindex.warc.record_facts import Refused, bare, checked, http_url, stated_digest
+
+LINE_VERSIONS = (b"WARC/1.0\r\n", b"WARC/1.1\r\n")
+_VERSION = re.compile(rb"WARC/1\.[01]\s", re.IGNORECASE)
+_CODING = re.compile(rb"\n(transfer|content)-encoding[ \t]*:((?:[^\n]*\n[ \t])*[^\n]*)")
+_NO_CODING = b"\n"
+_LONGEST = 1 << 18  # bytes of all values of a line
+
+
+class Options(NamedTuple):
+    """What a manifest is to hold."""
+
+    algorithm: str = "sha1"  # of `Line.payload`
+    force: bool = False  # take it of the body as stored, whatever the stated digest is of
+    skip_empty: bool = False  # leave responses with nothing in their body out
+
+
+class _Answer(NamedTuple):
+    """What is stored of an HTTP response."""
+
+    body: Iterable[bytes | memoryview]
+    reason: str  # why it is none
+    status: int = 0
+    coding: bytes = b""  # Transfer-Encoding, lower case
+    codings: bytes = _NO_CODING
+    content_type: bytes = b""
+    partial: bool = False
+    header: bytes = b""  # see `Line`
+
+
+class Judge:
+    """Makes the lines of one container."""
+
+    def __init__(self, container: int, options: Options) -> None:
+        self._container = container
+        self._algorithm, self._force = options.algorithm, options.force
+        self._entities = True  # whether the last digest of a chunked body was of its entity
+
+    def line(self, record: Record) -> Line:
+        """The line of any response record; raises `BrokenRecord`.
+
+        `Line.stored` is not known yet, nor whether the record is framed to the letter.
+        """
+        url, date, record_id, _, stated_text, _, _ = record.values
+        reasons = list(_of_header(record))
+        try:
+            url = http_url(url)
+        except Refused as refused:
+            url = bare(url)
+            reasons.append(refused.reason)
+        moment = 0
+        try:
+            moment = moment_of(url, checked(date))
+        except Refused as refused:
+            reasons.append(refused.reason)
+        answer = _answer(record)
+        reasons += _of_answer(answer)
+        stated = None
+        try:
+            stated = stated_digest(stated_text)[0]
+            if stated is None and record.type != DOCUMENT:
+                reasons.append("chunked-without-digest" if answer.coding else "no-digest")
+        except Refused as refused:
+            reasons.append(refused.reason)
+        covers, payload, strong, length, empty, cut = self._hashed(answer, stated)
+        if empty and not answer.reason:
+            reasons.insert(0, "empty")
+        if covers is Covers.UNKNOWN:
+            reasons.append("cut-digest" if cut else "digest-mismatch")
+        stay = unfit = reasons[0] if reasons else ""
+        if record.type == DOCUMENT:
+            stay, unfit = (
+                "arc",
+                unfit or ("chunked-without-digest" if answer.coding else "no-digest"),
+            )
+        line = Line(
+            self._container, record.offset, 0, bare(record_id), url, date, stated_text, payload,
+            covers, strong, length, answer.status, answer.codings,
+            answer.content_type, moment, stay, unfit, answer.header,
+        )  # fmt: skip
+        return short(line)
+
+    def _hashed(
+        self, answer: _Answer, stated: Digest | None
+    ) -> tuple[Covers, bytes, bytes, int, bool, bool]:
+        """What the stated digest covers, our digests and the length of the body, read once.
+
+        Then whether the body is empty, and whether the stated digest was cut at a zero byte.
+        """
+        algorithm = self._algorithm
+        first = algorithm if stated is None else stated.algorithm
+        payload, strong = Payload(first, (algorithm,), answer.coding), blake3()
+        for piece in answer.body:
+            payload.update(piece)
+            strong.update(piece)
+        verdict = payload.judge(stated)
+        covers, digests = verdict or (Covers.UNKNOWN, [])
+        if self._force or not digests:
+            digests = payload.stored.digests()
+        cut = verdict is None and payload.was_cut(stated)
+        length = payload.stored.length
+        return covers, digests[-1].raw, strong.digest(), length, payload.empty, cut
+
+
+def moment_of(url: bytes, date: bytes) -> int:
+    """What replay tools look a capture up by, as one number; `date` is a checked WARC-Date."""
+    return xxh64_intdigest(urlkey(url) + digits_of_date(date))
+
+
+def codings_of(head: bytes) -> bytes:
+    """Transfer-Encoding, line feed, Content-Encoding of an HTTP header: all values that it has."""
+    low = head.lower()
+    if low.find(b"-encoding") < 0:
+        return _NO_CODING
+    found: dict[bytes, list[bytes]] = {b"transfer": [], b"content": []}
+    for name, value in _CODING.findall(low):
+        found[name].append(b" ".join(value.split()))
+    return b",".join(found[b"transfer"]) + b"\n" + b",".join(found[b"content"])
+
+
+def _of_header(record: Record) -> Iterator[str]:
+    """What the header of a record says against it."""
+    _, _, record_id, content_type, _, _, _ = record.values
+    if record.type == DOCUMENT:
+        if record.special:
+            yield "ambiguous-line"
+        return
+    if record.special and (reason := special(record)):
+        yield reason
+    if _VERSION.match(record.text) is None:
+        yield "unknown-version"
+    if record.text.count(b"\n") != record.text.count(b"\r\n"):
+        yield "not-exact"
+    if HTTP_TYPE.fullmatch(content_type) is None:
+        yield "not-http"
+    if len(bare(record_id)) == 0:
+        yield "no-record-id"
+
+
+def _answer(record: Record) -> _Answer:
+    """The HTTP response in the block of a record."""
+    data = record.data
+    if data is None:
+        return _long_answer(record)
+    start = record.start
+    stop = start + record.length
+    if not data.startswith(b"HTTP/", start, stop):
+        return _Answer([record.block], "not-http")
+    answer = http.parse(data, start, stop)
+    if answer is None:
+        return _Answer([record.block], "no-end-of-headers")
+    return _told(answer, [memoryview(data)[answer.body : stop]])
+
+
+def _long_answer(record: Record) -> _Answer:
+    """The response in a record that is streamed; its body is what remains of the stream."""
+    pieces = record.pieces()
+    held = b""
+    for piece in pieces:
+        held += piece
+        if not held.startswith(b"HTTP/"[: len(held)]):
+            return _Answer(chain([held], pieces), "not-http")
+        answer = http.parse(held, 0, len(held))
+        if answer is not None:
+            return _told(answer, chain([held[answer.body :]], pieces))
+        if len(held) > http.LONGEST:
+            break
+    reason = "no-end-of-headers" if held.startswith(b"HTTP/") else "not-http"
+    return _Answer(chain([held], pieces), reason)
+
+
+def _told(answer: http.Response, body: Iterable[bytes | memoryview]) -> _Answer:
+    head = answer.head
+    return _Answer(
+        body, "", answer.status, answer.coding, codings_of(head), http.content_types(head),
+        answer.partial, header_hash(head),
+    )  # fmt: skip
+
+
+def _of_answer(answer: _Answer) -> Iterator[str]:
+    """What the HTTP response says against its record."""
+    status = answer.status
+    if answer.reason:
+        yield answer.reason
+    elif status < 200 or status in (204, 304):
+        yield "status"
+    elif 300 <= status < 400:
+        yield "redirect"
+    elif status == 206 or answer.partial:
+        yield "partial"
+
+
+def short(line: Line) -> Line:
+    """A line that can be held: of values that no tool could use only the beginning is kept."""
+    texts = line.record_id, line.url, line.date, line.digest, line.coding, line.content_type
+    if sum(map(len, texts)) <= _LONGEST:
+        return line
+    record_id, url, date, digest, coding, content_type = (text[:1024] for text in texts)
+    return line._replace(
+        record_id=record_id, url=url, date=date, digest=digest, coding=coding,
+        content_type=content_type, stay="too-long", unfit="too-long",
+    )  # fmt: skip

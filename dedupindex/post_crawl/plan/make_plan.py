@@ -1,0 +1,136 @@
+"""One run: manifests in, a part of a plan out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from dedupindex.errors import IndexExists
+from dedupindex.post_crawl.manifest.parquet import open_manifest
+from dedupindex.post_crawl.plan.compare_payloads import Compare, Comparing
+from dedupindex.post_crawl.plan.group_duplicates import Rule, group
+from dedupindex.post_crawl.plan.manifest_input import Inputs
+from dedupindex.post_crawl.plan.members import Members
+from dedupindex.post_crawl.plan.plan_file import Totals, check_is_plan, part_name
+from dedupindex.post_crawl.plan.plan_writer import write_part
+from dedupindex.post_crawl.plan.text import write_text
+from dedupindex.runtime.duckdb import Database, working
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a run is done."""
+
+    rule: Rule = field(default_factory=Rule)
+    compare: Compare = field(default_factory=Compare)
+    index: Path | None = None  # where originals of other files are looked for
+    base_urls: tuple[str, ...] = ()  # where containers are that are not here
+    memory: str = "1GB"  # for DuckDB; the process takes some more
+    threads: int = 0  # as many as there are cores
+
+
+@dataclass
+class Resolved:
+    """What a run came to."""
+
+    totals: Totals
+    seconds: dict[str, float]  # by step
+
+    def as_json(self) -> dict[str, Any]:
+        seconds = {name: round(value, 3) for name, value in self.seconds.items()}
+        return {**self.totals.as_json(), "seconds": seconds}
+
+
+def resolve(
+    manifests: Sequence[Path],
+    plan: Path,
+    options: Options,
+    say: Callable[[str], None] = lambda text: None,
+    text: BinaryIO | None = None,
+    warn: Callable[[str], None] | None = None,
+) -> Resolved:
+    """Make the part of `plan` that the options name; raises `DedupError`.
+
+    `say` hears of every step that may take long; `text` takes all lines as warccollres has them;
+    `warn`, by default `say`, hears why there are fewer copies than there might be.
+    """
+    rule = options.rule
+    part = plan / part_name(rule.partition)
+    if part.exists():
+        raise IndexExists(f"{part} is there already: remove it, or name another plan")
+    check_is_plan(plan)
+    inputs = Inputs([open_manifest(path) for path in manifests])
+    clock = _Clock(say)
+    with (
+        _made(plan),
+        closing(Members(options.base_urls)) as members,
+        working(plan, options.memory, options.threads) as (database, home),
+    ):
+        database.execute('CREATE TABLE named (container INTEGER, "offset" BIGINT)')
+        _view(database, inputs, rule)
+        if options.index is not None:
+            from dedupindex.post_crawl.plan.index_originals import (
+                consult,  # and with it the engines
+            )
+
+            with clock("asking the index"):
+                consult(database, inputs, options.index, rule, home, say, warn or say)
+                _view(database, inputs, rule)
+        with clock("grouping"):
+            group(database, rule)
+        with clock("comparing"):
+            places = {one.number: one for one in (*inputs.containers, *inputs.outside)}
+            Comparing(members, places, say).run(database, options.compare)
+        clock.seconds["fetching"] = members.fetching
+        with clock("writing"):
+            about = _about(inputs, options)
+            totals = write_part(database, inputs, rule.alike, part, about, members.counted, home)
+        if text is not None:
+            with clock("text"):
+                write_text(database, inputs, rule, part, text)
+    return Resolved(totals, clock.seconds)
+
+
+@contextmanager
+def _made(plan: Path) -> Iterator[None]:
+    """Make the directory of a plan; it goes again if nothing comes to stand in it."""
+    plan.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # it is not empty
+            plan.rmdir()
+
+
+def _about(inputs: Inputs, options: Options) -> dict[str, Any]:
+    """What a part says of itself."""
+    rule = options.rule
+    together = {"later": rule.later, "alike": rule.alike._asdict()}
+    made_of = inputs.made_of(**together, index=options.index is not None)
+    return {"partition": list(rule.partition), **together, "made_of": made_of}
+
+
+def _view(database: Database, inputs: Inputs, rule: Rule) -> None:
+    inputs.view(database)
+    database.execute(
+        f"CREATE OR REPLACE VIEW part AS SELECT * FROM lines WHERE {rule.of_partition()}"
+    )
+
+
+class _Clock:
+    """Says what is done, and how long each step took."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.seconds: dict[str, float] = {}
+        self._say = say
+
+    @contextmanager
+    def __call__(self, step: str) -> Iterator[None]:
+        self._say(step)
+        begin = time.monotonic()
+        yield
+        self.seconds[step] = time.monotonic() - begin

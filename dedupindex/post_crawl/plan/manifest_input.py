@@ -1,0 +1,126 @@
+"""Manifests as one view of lines, with containers numbered by their paths."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
+
+from dedupindex.errors import BadInput
+from dedupindex.post_crawl.manifest.lines import Container
+from dedupindex.post_crawl.manifest.parquet import Manifest, lines_file
+from dedupindex.post_crawl.manifest.reference import REVISIT, STANDING
+from dedupindex.runtime.duckdb import Database, insert, literal, quoted
+
+
+class Inputs:
+    """The containers of several manifests; a file that stands in two of them is taken once."""
+
+    def __init__(self, manifests: Sequence[Manifest]) -> None:
+        self._manifests = manifests
+        self._outside = ""  # glob of lines of originals elsewhere
+        first: dict[bytes, tuple[int, Container]] = {}
+        for number, manifest in enumerate(manifests):
+            for container in manifest.containers().values():
+                path = os.fsencode(container.path)
+                _, known = first.setdefault(path, (number, container))
+                if known.content_hash != container.content_hash:
+                    raise BadInput(
+                        f"{container.path} stands in two manifests with other bytes: "
+                        "run bin/manifest again"
+                    )
+        self._found = [first[path] for path in sorted(first)]
+        self.containers = [
+            container._replace(number=number)
+            for number, (_, container) in enumerate(self._found, start=1)
+        ]
+        self.numbers = {container.path: container.number for container in self.containers}
+        self.outside: list[Container] = []
+        self.first_place = 0  # of the set; those before are outside
+        self._bases: dict[int, int] = {}  # places at which containers of the set begin
+
+    def algorithms(self) -> dict[int, str]:
+        """The algorithm of `Line.payload` in each container."""
+        return {
+            container.number: self._manifests[manifest].algorithm
+            for container, (manifest, _) in zip(self.containers, self._found, strict=True)
+        }
+
+    def made_of(self, **options: object) -> str:
+        """What the parts of one plan have in common: the files and the options."""
+        files = [(container.path, container.content_hash) for container in self.containers]
+        text = json.dumps([files, options], sort_keys=True)
+        return sha256(text.encode()).hexdigest()
+
+    def add_outside(self, containers: list[Container], lines: Path) -> None:
+        """Take in originals of other files, in `lines` under the numbers that these have."""
+        self.outside = containers
+        self._outside = str(lines)
+
+    def view(self, database: Database) -> None:
+        """Make or replace the view ``lines``: the columns of manifests, and `place`.
+
+        And the views ``referred``: what the revisits of the set refer to, and ``standing``: where
+        they stand themselves.
+
+        A place is where a record begins if all files are laid end to end in the order of their
+        paths, those outside of the set first: of two of the same instant theirs is the original.
+        """
+        rows, place = [], 0
+        for container in sorted(self.outside, key=lambda one: os.fsencode(one.path)):
+            rows.append((-1, container.number, container.number, place))
+            place += container.size + 1
+        self.first_place = place
+        for (manifest, old), container in zip(self._found, self.containers, strict=True):
+            rows.append((manifest, old.number, container.number, place))
+            self._bases[container.number] = place
+            place += container.size + 1
+        database.execute(
+            "CREATE OR REPLACE TABLE places (manifest INTEGER, old INTEGER, number INTEGER, "
+            "base BIGINT)"
+        )
+        insert(database, "places", rows)
+        files = [(number, [manifest.parquet]) for number, manifest in enumerate(self._manifests)]
+        if self._outside:
+            files.append((-1, [self._outside]))
+        parts = [_select(manifest, names) for manifest, names in files]
+        database.execute(f"CREATE OR REPLACE VIEW lines AS {' UNION ALL '.join(parts)}")
+        for name, what in (("referred", REVISIT), ("standing", STANDING)):
+            found = [
+                "SELECT record_id, url, digest, moment "
+                f"FROM read_parquet({quoted(one.references)}) WHERE stay = {quoted(what)}"
+                for one in self._manifests
+            ]
+            database.execute(f"CREATE OR REPLACE VIEW {name} AS {' UNION ALL '.join(found)}")
+
+    def stretches(self, most: int) -> Iterator[tuple[str, int, int]]:
+        """The set, some containers after the other: SQL for their lines, first and last place.
+
+        Each stretch has `most` lines and those of a container more; there is at least one.
+        """
+        files: defaultdict[int, list[str]] = defaultdict(list)
+        count, first = 0, self.first_place
+        for at, (manifest, old) in enumerate(self._found):
+            container = self.containers[at]
+            entry = self._manifests[manifest].entries[old.number]
+            files[manifest].append(literal(lines_file(self._manifests[manifest].path, old.number)))
+            count += entry.lines
+            last = self._bases[container.number] + container.size
+            if count >= most or at + 1 == len(self._found):
+                parts = [_select(number, names) for number, names in files.items()]
+                yield " UNION ALL ".join(parts), first, last
+                files.clear()
+                count, first = 0, last + 1
+        if not self._found:
+            yield "SELECT * FROM lines", 0, 0
+
+
+def _select(manifest: int, files: Sequence[str]) -> str:
+    """SQL for the lines in files of one manifest, as the view ``lines`` has them."""
+    return f"""
+        SELECT base + "offset" AS place, number AS container, l.* EXCLUDE (container)
+        FROM read_parquet([{", ".join(map(quoted, files))}]) AS l
+        JOIN places ON manifest = {manifest} AND old = l.container"""

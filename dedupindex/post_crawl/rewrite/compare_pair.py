@@ -1,0 +1,179 @@
+"""Whether one response may become a revisit of another, from the bytes of both, read now.
+
+Whatever a manifest or a plan says is but a hint (a wrong revisit destroys a page for ever). The
+bodies are compared byte by byte, so that no digest has to be believed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple
+
+from dedupindex.post_crawl.manifest.lines import Line
+from dedupindex.post_crawl.plan.alike import Alike
+from dedupindex.post_crawl.plan.plan_file import Planned
+from dedupindex.post_crawl.rewrite.response import Response, Stays
+from dedupindex.post_crawl.rewrite.revisit_record import END, Reference, named_date, revisit
+from dedupindex.timestamps import digits_of_date
+from dedupindex.warc.headers import LENGTH, Head
+from dedupindex.warc.random_access import NotExact, Single
+from dedupindex.warc.record_facts import Refused
+
+_PIECE = 1 << 18
+Pieces = Iterator[bytes | memoryview]
+
+
+class Place(NamedTuple):
+    """Where a record stands now."""
+
+    file: BinaryIO
+    offset: int
+    stored: int
+    identity: tuple[int, int]  # device and inode
+
+
+class Judged(NamedTuple):
+    """A response that may become a revisit."""
+
+    response: Response
+    original: Response
+    record: bytes  # of the revisit
+    sha256: str  # in hex, of the dropped record, inflated
+
+
+def judge(
+    planned: Planned, candidate: Place, original: Place, alike: Alike, *, minimum: int = 0
+) -> Judged:
+    """The revisit that a response becomes; raises `Refused` with the reason why it stays.
+
+    Reasons that begin with ``original-`` are about the original. `minimum` is in bytes of body.
+    What only the neighbours of a record tell is taken from the plan (the method of its request),
+    so each must be the record that the plan means.
+    """
+    if candidate[1:] == original[1:]:
+        raise Stays("same-record")
+    response = Response(*candidate[:3])
+    if not _meant(response, planned.line):
+        raise Stays("changed")
+    if response.body < minimum:
+        raise Stays("small")
+    try:
+        first = Response(*original[:3])
+    except Refused as refused:
+        raise Stays("original-" + refused.reason, refused.problem) from refused
+    if not _meant(first, planned.original):
+        raise Stays("original-changed")
+    _check_pair(response, first, alike)
+    sha256 = compared(response, first)
+    named = first.record_id if planned.original.record_id else b""  # none where it is ambiguous
+    reference = Reference(first.url, first.date, named, first.digest)
+    return Judged(response, first, revisit(response.header, response.http, reference), sha256)
+
+
+def _meant(response: Response, line: Line) -> bool:
+    """Whether a response is that of a line."""
+    same = response.url == line.url and response.date == line.date
+    return same and line.record_id in (b"", response.record_id)
+
+
+def _check_pair(response: Response, first: Response, alike: Alike) -> None:
+    """What the headers of both tell."""
+    if response.record_id == first.record_id:
+        raise Stays("same-record")
+    if not first.digest:
+        raise Stays("original-no-digest")
+    if response.digest not in (b"", first.digest):
+        raise Stays("digest-differs")
+    if response.status != first.status and not alike.any_status:
+        raise Stays("status-differs")
+    if response.content_type != first.content_type and alike.same_type:
+        raise Stays("type-differs")
+    if response.codings != first.codings:
+        raise Stays("coding-differs")
+    if response.body != first.body:
+        raise Stays("body-differs")
+    same_second = digits_of_date(response.date) == digits_of_date(first.date)
+    if response.url == first.url and same_second and response.http != first.http:
+        raise Stays("same-moment")  # replay shows the header of either
+
+
+def compared(response: Response, first: Response) -> str:
+    """SHA-256 of the whole response, when all digests hold and the bodies are equal.
+
+    Raises `Refused`. Both are read side by side, whatever their size. Both state the same payload
+    digest, to the letter, or the response states none; so it is taken once.
+    """
+    payload = first.payload()
+    blocks = response.block_hash(), first.block_hash()
+    whole = hashlib.sha256(response.header + response.http)
+    for piece, other in in_step(response.pieces(), first.pieces()):
+        if piece.tobytes() != other.tobytes():  # views would be compared item by item
+            raise Stays("body-differs")
+        payload.update(piece)
+        whole.update(piece)
+        for block in blocks:
+            if block is not None:
+                block.update(piece)
+    response.verify(payload, blocks[0])
+    try:
+        first.verify(payload, blocks[1])
+    except Refused as refused:
+        raise Stays("original-" + refused.reason) from refused
+    whole.update(END)
+    return whole.hexdigest()
+
+
+def in_step(left: Pieces, right: Pieces) -> Iterator[tuple[memoryview, memoryview]]:
+    """Two streams in pieces of equal length, the last perhaps without its other half."""
+    one = two = memoryview(b"")
+    while True:
+        if not one:
+            one = memoryview(next(left, b""))
+        if not two:
+            two = memoryview(next(right, b""))
+        count = min(len(one), len(two))
+        if not count:
+            if one or two:
+                yield one, two
+            return
+        yield one[:count], two[:count]
+        one, two = one[count:], two[count:]
+
+
+def rebuilt(stored: Single, judged: Judged) -> bool:
+    """Whether a revisit, read back, and its original make the block that was dropped.
+
+    The bodies were found equal, byte by byte; so what must be right is where they begin, the HTTP
+    header in front, and the header that names the original.
+    """
+    response, first = judged.response, judged.original
+    try:
+        block = b"".join(stored.block())
+    except NotExact:
+        return False
+    fields = stored.head.fields
+    return (
+        stored.head.type == b"revisit"
+        and not stored.head.repeated
+        and block == response.http
+        and len(block) + first.body == response.length
+        and fields[LENGTH] == b"%d" % len(block)
+        and fields.get(b"WARC-Payload-Digest") == first.digest
+        and fields.get(b"WARC-Refers-To-Target-URI") == first.url
+        and fields.get(b"WARC-Refers-To-Date") == named_date(response.header, first.date)
+        and _kept(response.single.head) == _kept(stored.head)
+    )
+
+
+_CHANGED = frozenset(
+    (
+        b"warc-type", b"content-length", b"warc-block-digest", b"warc-payload-digest",
+        b"warc-profile", b"warc-truncated", b"warc-refers-to", b"warc-refers-to-target-uri",
+        b"warc-refers-to-date",
+    )
+)  # fmt: skip
+
+
+def _kept(head: Head) -> list[tuple[bytes, bytes]]:
+    return [pair for pair in head.pairs if pair[0].lower() not in _CHANGED]

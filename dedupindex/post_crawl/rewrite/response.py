@@ -1,0 +1,169 @@
+"""A response as it stands in its file now, and all that must hold before anything refers to it.
+
+The same is asked of what is to become a revisit and of its original; whoever wrote the plan may
+have seen other files. The body is read once, by `judge.compared`, and both digests are taken then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from dedupindex.capture import Covers
+from dedupindex.digest import Digest, Hash, new_hash
+from dedupindex.errors import BadDigest
+from dedupindex.post_crawl.rewrite.revisit_record import ADDED, spelled
+from dedupindex.warc import http
+from dedupindex.warc.headers import Head
+from dedupindex.warc.payload_digests import Payload
+from dedupindex.warc.random_access import NotExact, Single
+from dedupindex.warc.record_facts import Refused, bare, checked, http_url
+
+_VERSIONS = (b"WARC/1.0\r\n", b"WARC/1.1\r\n")
+_HTTP_TYPE = re.compile(rb"application/http\s*(?:;.*)?", re.IGNORECASE | re.DOTALL)
+_CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
+_CODINGS = re.compile(
+    rb"^(transfer-encoding|content-encoding)[ \t]*:([^\n]*(?:\n[ \t][^\n]*)*)", re.MULTILINE
+)
+_SPACES = re.compile(rb"\s+")
+
+
+class Stays(Refused):
+    """A copy stays a response, for a `reason` that is counted."""
+
+
+class Response:
+    """A response record; every operation raises `Refused` with the reason why it is none."""
+
+    def __init__(self, file: BinaryIO, offset: int, stored: int) -> None:
+        try:
+            self.single = Single(file, offset, stored)
+        except NotExact as error:
+            raise Stays("not-exact", str(error)) from error
+        self.header = self.single.header
+        head = self.single.head
+        _check(self.header, head)
+        fields = head.fields
+        self.url = http_url(fields.get(b"WARC-Target-URI", b""))
+        self.date = checked(fields.get(b"WARC-Date", b""))
+        self.record_id = bare(fields.get(b"WARC-Record-ID", b""))
+        self.digest = fields.get(b"WARC-Payload-Digest", b"")
+        if not self.record_id:
+            raise Stays("no-record-id")
+        if _CONTROL.search(self.url) or _CONTROL.search(self.record_id):
+            raise Stays("control-character")
+        self.length = head.length  # bytes of the block
+        self.http = b""  # its HTTP header
+        self.status = 0
+        self.content_type = b""
+        self.codings: tuple[tuple[bytes, bytes], ...] = ()
+        self._coding = b""
+        self._stated = _digest(self.digest)
+        self._block_digest = _digest(fields.get(b"WARC-Block-Digest", b""))
+        self._body = self._begin()
+
+    def _begin(self) -> Iterator[bytes | memoryview]:
+        """Read the HTTP header; returns the body, in pieces."""
+        pieces = self._pieces()
+        held = b""
+        for piece in pieces:
+            held += piece
+            answer = http.parse(held, 0, len(held)) if held.startswith(b"HTTP/") else None
+            if answer is not None:
+                break
+            if len(held) > http.LONGEST:
+                raise Stays("no-end-of-headers")
+        else:
+            raise Stays("no-end-of-headers" if held.startswith(b"HTTP/") else "not-http")
+        if answer.status == 206 or answer.partial:
+            raise Stays("partial")
+        if 300 <= answer.status < 400:
+            raise Stays("redirect")
+        if answer.status < 200 or answer.status == 204:
+            raise Stays("status")
+        if answer.body == self.length:
+            raise Stays("empty")
+        self.http, self.status, self._coding = answer.head, answer.status, answer.coding
+        self.content_type = http.content_types(answer.head)
+        self.codings = tuple(
+            sorted(
+                (name, _SPACES.sub(b" ", value).strip())
+                for name, value in _CODINGS.findall(answer.head.lower())
+            )
+        )
+        return _chained(memoryview(held)[answer.body :], pieces)
+
+    @property
+    def body(self) -> int:
+        """Bytes of the body."""
+        return self.length - len(self.http)
+
+    def pieces(self) -> Iterator[bytes | memoryview]:
+        """The body, once, with its end checked."""
+        return self._body
+
+    def _pieces(self) -> Iterator[bytes | memoryview]:
+        try:
+            yield from self.single.block()
+        except NotExact as error:
+            raise Stays("not-exact", str(error)) from error
+
+    def payload(self) -> Payload:
+        """What the body is to be fed to."""
+        return Payload(self._stated.algorithm if self._stated else "sha1", (), self._coding)
+
+    def block_hash(self) -> Hash | None:
+        """Takes the digest of the block, its HTTP header seen; None if none is stated."""
+        if self._block_digest is None:
+            return None
+        running = new_hash(self._block_digest.algorithm)
+        running.update(self.http)
+        return running
+
+    def verify(self, payload: Payload, block: Hash | None) -> None:
+        """Compare what was taken with what the record states."""
+        if payload.empty:
+            raise Stays("empty")
+        judged = payload.judge(self._stated)
+        if judged is None and payload.was_cut(self._stated):
+            raise Stays("cut-digest")
+        if judged is None or judged[0] is Covers.UNKNOWN:
+            raise Stays("digest-mismatch")
+        if self._block_digest and block and block.digest() != self._block_digest.raw:
+            raise Stays("digest-mismatch")
+
+
+def _digest(text: bytes) -> Digest | None:
+    """The digest that a header states, None if it states none; raises `Refused`."""
+    if not text:
+        return None
+    try:
+        return spelled(text.decode("ascii"))[0]
+    except (BadDigest, UnicodeDecodeError) as error:
+        raise Stays("bad-digest") from error
+
+
+def _chained(first: memoryview, rest: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    if first:
+        yield first
+    yield from rest
+
+
+def _check(header: bytes, head: Head) -> None:
+    """What the WARC header alone tells."""
+    if head.type != b"response":
+        raise Stays("not-a-response")
+    if not header.startswith(_VERSIONS):
+        raise Stays("unknown-version")
+    if head.repeated:
+        raise Stays("repeated-field")
+    names = {name.lower() for name, _ in head.pairs}
+    if b"warc-truncated" in names:
+        raise Stays("truncated")
+    if b"warc-segment-number" in names:
+        raise Stays("segmented")
+    if not names.isdisjoint(ADDED):
+        raise Stays("unexpected-field")
+    if _HTTP_TYPE.fullmatch(head.fields.get(b"Content-Type", b"")) is None:
+        raise Stays("not-http")

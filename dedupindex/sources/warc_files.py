@@ -1,0 +1,160 @@
+"""From what a user names to the WARC and ARC files of a manifest, each with its root."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from dedupindex.capture import Problem
+from dedupindex.errors import BadSource
+from dedupindex.object_store import (
+    RemoteFile,
+    check_here,
+    facts_or_none,
+    is_many,
+    is_remote,
+    kept,
+    local,
+)
+from dedupindex.sources import Expanded, expand, passing
+from dedupindex.sources.discover import is_unfinished
+from dedupindex.sources.kinds import HEAD, NO_ZSTD, ZSTD, kind_of
+
+UNFINISHED = "by its name it is still being written"
+NOTHING = "there is no WARC or ARC file in what was named"
+
+
+class Found(NamedTuple):
+    """A file to read, as it stands in its directory."""
+
+    root: str  # what the user named, as far as it is a directory
+    name: str  # path below it
+    size: int
+    mtime_ns: int
+    inode: int
+    device: int
+
+    @property
+    def path(self) -> str:
+        return os.path.join(self.root, self.name)
+
+
+@dataclass
+class Sources:
+    """All that was meant, each file once."""
+
+    files: list[Found] = field(default_factory=list)  # in the order of their paths
+    skipped: int = 0  # files met in directories or by globs that are neither WARC nor ARC
+    problems: list[Problem] = field(default_factory=list)
+    others: list[Found] = field(
+        default_factory=list
+    )  # named as archives, but unknown or unfinished
+
+
+def find(named: Sequence[str], *, elsewhere: bool = False) -> Sources:
+    """Search directories to their bottom, expand globs; see `sources.expand`.
+
+    Raises `BadSource` for what is not there, and for a file, named itself, of another kind; and for
+    an address, but for who only reads (`elsewhere`).
+    """
+    found: dict[str, Found] = {}
+    others: dict[str, Found] = {}
+    sources = Sources()
+    for source in map(local, named):
+        if is_remote(source):
+            _check_address(source, elsewhere)
+        elif passing(source):
+            raise BadSource(
+                f"a manifest is of files: give names of WARC or ARC files, not {source}"
+            )
+        expanded = expand([source], "warc")
+        sources.skipped += expanded.skipped
+        sources.problems += expanded.problems
+        root = _root(source)
+        for path in expanded.paths:
+            if path not in found:
+                itself = path in (source, os.path.abspath(source))
+                found[path] = _found(root, path, expanded, itself=itself)
+        for path in expanded.archives:
+            if path not in others and (path in expanded.elsewhere or os.path.isfile(path)):
+                others[path] = _found(root, path, expanded, itself=False)
+                if is_unfinished(path):
+                    sources.problems.append(Problem(path, -1, UNFINISHED))
+                    sources.skipped -= 1
+    sources.files = [found[path] for path in sorted(found, key=os.fsencode)]
+    sources.others = [others[path] for path in sorted(others, key=os.fsencode) if path not in found]
+    return sources
+
+
+def _check_address(source: str, elsewhere: bool) -> None:
+    if not elsewhere:
+        check_here(source)
+    if kept(source) != source:
+        raise BadSource(
+            f"{kept(source)}: a manifest keeps where its files are, and this address has a "
+            "signature in it that will not hold; let fsspec have the credentials "
+            "(docs/batch.md)"
+        )
+
+
+def _root(source: str) -> str:
+    """The directory that was named, or what the glob begins with."""
+    if is_remote(source):
+        return _root_elsewhere(source)
+    if os.path.isdir(source):
+        return os.path.abspath(source)
+    while glob.has_magic(os.path.dirname(source)) and not os.path.lexists(source):
+        source = os.path.dirname(source)
+    return os.path.dirname(os.path.abspath(source))
+
+
+def _root_elsewhere(source: str) -> str:
+    if is_many(source) and not glob.has_magic(source):
+        return source.rstrip("/")
+    while glob.has_magic(os.path.dirname(source)):
+        source = os.path.dirname(source)
+    return os.path.dirname(source)
+
+
+def status_of(path: str) -> tuple[int, int, int] | None:
+    """Size, time of change and inode of a file now, or what an object has for these; None: gone."""
+    if is_remote(path):
+        facts = facts_or_none(path)
+        return None if facts is None else (facts.size, facts.mark, 0)
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+def _found(root: str, path: str, expanded: Expanded, *, itself: bool) -> Found:
+    if path in expanded.elsewhere:
+        if itself:
+            _check_kind(path)
+        facts = expanded.elsewhere[path]
+        return Found(root, path[len(root) + 1 :], facts.size, facts.mark, 0, 0)
+    try:
+        status = os.stat(path)
+        if itself:
+            _check_kind(path)
+    except OSError as error:
+        raise BadSource(f"{path} cannot be read: {error.strerror}") from error
+    return Found(
+        root, os.path.relpath(path, root), status.st_size, status.st_mtime_ns, status.st_ino,
+        status.st_dev,
+    )  # fmt: skip
+
+
+def _check_kind(path: str) -> None:
+    opened = RemoteFile(path) if is_remote(path) else open(path, "rb")  # noqa: SIM115
+    with opened as stream:
+        head = stream.read(HEAD)
+        kind = kind_of(head, stream)
+    if head.startswith(ZSTD):
+        raise BadSource(f"{path} {NO_ZSTD}")
+    if kind not in ("", "warc"):
+        raise BadSource(f"{path} is {kind}; a manifest is of WARC and ARC files")

@@ -1,0 +1,218 @@
+"""A rewritten file beside the one it was made from: nothing may be lost between them.
+
+What is equal byte for byte is not looked into: from a point where members begin in both files,
+equal bytes are equal members. Where the files begin to differ, the member that holds the
+difference is looked for backwards, its beginning proven (`members`), and the record in it is
+compared with the one in the other file. No map of offsets is needed, and none is trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from itertools import chain, islice
+from pathlib import Path
+from typing import NamedTuple
+
+from dedupindex.verify.file_bytes import Joined, common, opened
+from dedupindex.verify.issues import Broken, Finding
+from dedupindex.verify.locate_originals import FindOriginal
+from dedupindex.verify.members import MAGIC, Beginnings, candidates
+from dedupindex.verify.parse_records import Record
+from dedupindex.verify.rebuild import Opened, Sides, closed
+from dedupindex.verify.walk_file import Container
+
+_TRIED = 64  # places that may be where the differing member begins
+_AHEAD = 64  # records looked at in each file to find out which is missing or new
+
+
+def verify_pair(
+    old: Path | Joined,
+    new: Path,
+    find_original: FindOriginal,
+    members: Iterable[tuple[int, int]] = (),
+) -> Iterator[Finding]:
+    """Compare `new` with `old`, of which it is to be a copy with some records made revisits.
+
+    `members` says where some members of `old` begin and end; it must come from who has followed
+    them from the beginning of the file. Without it that is proven here, which takes longer.
+    """
+    with opened(old) as before, opened(new) as after:
+        container = Container(before)
+        for offset, end in members:
+            container.beginnings.learn(offset, end)
+        pair = _Pair(container, Container(after), find_original)
+        try:
+            yield from pair.findings()
+        finally:
+            pair.close()
+
+
+class _Pair:
+    def __init__(self, old: Container, new: Container, find_original: FindOriginal) -> None:
+        self._old, self._new = old, new
+        self._sides = Sides(old, new, find_original)
+        self._end_of = _member_end if old.zipped else _plain_end
+        self._at, self._there = 0, 0  # where records begin in both
+
+    def close(self) -> None:
+        self._sides.close()
+
+    def findings(self) -> Iterator[Finding]:
+        old, new = self._old, self._new
+        while True:
+            length = common(old.file, self._at, new.file, self._there)
+            if self._at + length == old.file.size and self._there + length == new.file.size:
+                return
+            if old.kind != new.kind or old.kind not in ("warc", "warc.gz"):
+                kind = old.kind or "no archive"
+                message = f"it differs from {old.name} ({kind}), which nobody should rewrite"
+                yield new.finding("bytes-changed", self._there + length, message)
+                return
+            begin = self._beginning(length)
+            self._at, self._there = self._at + begin, self._there + begin
+            end = self._end_of(self._old, self._at)
+            if self._at < end <= self._at + length - begin:  # equal still: it differs in damage
+                self._at, self._there = end, self._there + end - self._at
+            elif not (yield from self._differing()):
+                return
+
+    def _beginning(self, length: int) -> int:
+        """How far on the record begins that holds the first difference, `length` bytes on."""
+        if not self._old.zipped:
+            return self._walked(length)
+        start = self._at
+        beginnings = self._old.beginnings
+        beginnings.add(start)
+        stop = start + length
+        for offset in islice(chain([stop], candidates(self._old.file, start, stop)), _TRIED):
+            # The bytes before are equal, so what begins in one file begins in the other: members
+            # follow each other there from where both are known to agree.
+            if _may_begin(beginnings, offset) and beginnings.certain(offset):
+                return offset - start
+        return self._walked(length)
+
+    def _walked(self, length: int) -> int:
+        """As `_beginning`, following every record from where both files are known to agree."""
+        position = self._at
+        while position < self._at + length:
+            end = self._end_of(self._old, position)
+            if not position < end <= self._at + length:
+                break
+            position = end
+        return position - self._at
+
+    def _differing(self) -> Generator[Finding, None, bool]:
+        """Compare the records that begin here in both files; False if nothing can follow."""
+        here = _opened(self._old, self._at), _opened(self._new, self._there)
+        if here[0] is None or here[1] is None:  # damaged, or the end of one of them
+            return (yield from self._at_an_end())
+        mine, theirs = here[0][0], here[1][0]
+        same_url = mine.url == theirs.url
+        if mine.record_id == theirs.record_id and (mine.record_id or same_url):
+            return (yield from self._compared(here))
+        olds, news = self._ahead(self._old, self._at), self._ahead(self._new, self._there)
+        skipped = _aligned(olds, news)
+        if skipped is None and not same_url:
+            skipped = 1, 1
+        if skipped is None or not (olds or news) or (skipped[0] == skipped[1] and same_url):
+            return (yield from self._compared(here))
+        yield from self._skip(olds[: skipped[0]], news[: skipped[1]])
+        return True
+
+    def _compared(
+        self, here: tuple[Opened | None, Opened | None] = (None, None)
+    ) -> Generator[Finding, None, bool]:
+        ends = yield from self._sides.compare(self._at, self._there, here)
+        if ends is not None:
+            self._at, self._there = ends
+        return ends is not None
+
+    def _at_an_end(self) -> Generator[Finding, None, bool]:
+        """One file ends here, or cannot be read on."""
+        old, new = self._old, self._new
+        if self._at < old.file.size and self._there < new.file.size:
+            return (yield from self._compared())
+        olds, news = self._ahead(old, self._at), self._ahead(new, self._there)
+        yield from self._skip(olds, news)
+        if not olds and not news:
+            rest = old.file.size - self._at + new.file.size - self._there
+            message = f"{rest:,} bytes that are no record are there in only one of the files"
+            yield new.finding("bytes-changed", self._there, message)
+        return bool(olds or news)
+
+    def _skip(self, olds: list[_Seen], news: list[_Seen]) -> Iterator[Finding]:
+        """Name records that stand in only one of the files, and go on behind them."""
+        for seen in olds:
+            message = f"the record at {seen.offset} of {self._old.name} is not here"
+            yield self._new.finding("record-missing", self._there, message, seen.record_id)
+            self._at = seen.end
+        for seen in news:
+            message = "no such record stands here in the file before"
+            yield self._new.finding("record-extra", seen.offset, message, seen.record_id)
+            self._there = seen.end
+
+    def _ahead(self, container: Container, offset: int, most: int = _AHEAD) -> list[_Seen]:
+        """The records from `offset` on, as far as they can be read."""
+        found: list[_Seen] = []
+        while offset < container.file.size and len(found) < most:
+            try:
+                record, member = container.at(offset)
+                end = closed(container, record, member)
+            except Broken:
+                break
+            found.append(_Seen(offset, end, record.record_id, record.url))
+            offset = end
+        return found
+
+
+class _Seen(NamedTuple):
+    """A record that was passed."""
+
+    offset: int
+    end: int
+    record_id: bytes
+    url: bytes
+
+
+def _opened(container: Container, offset: int) -> Opened | None:
+    """The record at `offset`; None if none begins there."""
+    try:
+        return container.at(offset)
+    except Broken:
+        return None
+
+
+def _aligned(olds: list[_Seen], news: list[_Seen]) -> tuple[int, int] | None:
+    """How many records of each file to leave behind until both agree, the fewest; None if never."""
+    numbers = {seen.record_id: number for number, seen in reversed(list(enumerate(olds)))}
+    found = [
+        (numbers[seen.record_id], number)
+        for number, seen in enumerate(news)
+        if seen.record_id and seen.record_id in numbers
+    ]
+    return min(found, key=sum, default=None)
+
+
+def _may_begin(beginnings: Beginnings, position: int) -> bool:
+    return beginnings.file.read(position, len(MAGIC)) == MAGIC
+
+
+def _member_end(container: Container, offset: int) -> int:
+    try:
+        return container.beginnings.end(offset)
+    except Broken:
+        return -1
+
+
+def _plain_end(container: Container, offset: int) -> int:
+    """Where the record at `offset` ends by what it says; -1 if that is not certain."""
+    try:
+        record = container.at(offset)[0]
+        if not isinstance(record, Record):
+            return -1
+        end = offset + record.head_size + record.length
+        if container.file.read(end, 4) == b"\r\n\r\n":
+            return end + 4
+        return closed(container, record, None)
+    except Broken:
+        return -1

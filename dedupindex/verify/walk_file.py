@@ -1,0 +1,355 @@
+"""A file from its beginning to its end: every record, and every byte that is none.
+
+Behind damage in a gzip file reading goes on at the next certain beginning of a member
+(`members`); in a plain file, at the first place from which records to the letter follow each other
+to its end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+
+from dedupindex.verify import arc
+from dedupindex.verify.file_bytes import File, Unreadable, opened
+from dedupindex.verify.issues import Broken, Finding
+from dedupindex.verify.members import MAGIC, Beginnings, Member, magics
+from dedupindex.verify.parse_records import Reader, Record
+
+AnyRecord = Record | arc.Document
+SUFFIXES = (".warc", ".warc.gz", ".arc", ".arc.gz")
+_NAMED = re.compile(r"\.w?arc((?:\.[a-z0-9]+)*)$")
+_BESIDE = frozenset(
+    ["cdx", "cdxj", "idx", "md5", "sha1", "sha256", "sha512", "txt", "log", "json", "csv", "xml"]
+)
+_PLAIN = 1 << 18  # bytes read at once of a plain file
+_START = 1 << 16
+_RECORD = re.compile(rb"\r\n\r\n(?=WARC/[0-9])")
+_DOCUMENT = re.compile(rb"\n(?=(?:https?|ftp|dns|filedesc|whois|gopher|nntp|mms|rtsp):)")
+_ZSTD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")
+_OVERLAP = 16  # bytes; no match of these is longer
+
+
+def is_archive(path: Path) -> bool:
+    """Whether a file is to be looked at: by its name, else by what it begins with."""
+    if path.name.startswith("."):
+        return False
+    if path.name.lower().endswith(SUFFIXES):
+        return True
+    try:
+        with opened(path) as file:
+            return file.size > 0 and kind_of(file) != ""
+    except Unreadable:
+        return False
+
+
+def is_named(path: Path) -> bool:
+    """Whether a file is an archive by its name or its bytes, though nobody here may read it.
+
+    Such as zstd, or one of which the beginning is gone. Catalogues and sums beside it are none.
+    """
+    found = _NAMED.search(path.name.lower())
+    return is_archive(path) or (found is not None and not _BESIDE & set(found[1].split(".")))
+
+
+def kind_of(file: File) -> str:
+    """``warc``, ``arc``, with ``.gz`` if compressed; "" for anything else."""
+    start = file.read(0, _START)
+    begin = len(start) - len(start.lstrip(b"\0"))
+    end = ""
+    if start.startswith(MAGIC, begin):
+        start, end = _first_text(file, begin), ".gz"
+    start = start.lstrip(b"\r\n\0")
+    if start[:5].upper() == b"WARC/":
+        return "warc" + end
+    if arc.begins(start):
+        return "arc" + end
+    other = not end and (not start or _ZSTD.match(start) is not None)
+    if file.path.name.lower().endswith(SUFFIXES) and not other:
+        # what is first may be empty, or damaged
+        return ("arc" if ".arc" in file.path.suffixes else "warc") + end
+    return ""
+
+
+def _first_text(file: File, offset: int) -> bytes:
+    """The first bytes in the first gzip members that hold more than line ends and zeros."""
+    try:
+        while file.read(offset, len(MAGIC)) == MAGIC:
+            member = Member(file, offset)
+            while piece := member.piece():
+                if piece.strip(b"\r\n\0"):
+                    return piece
+            offset = member.end
+    except Broken:
+        pass
+    return b""
+
+
+class Container:
+    """One file; a record at an offset, or all of them."""
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+        self.name = str(file.path)
+        self.kind = kind_of(file)
+        self.beginnings = Beginnings(file)
+        self._walked = 0  # in a plain file, as far as records were followed
+        self._fields = -1  # of an ARC file, once its version block was read, see `arc.FIELDS`
+
+    @property
+    def zipped(self) -> bool:
+        return self.kind.endswith(".gz")
+
+    def at(self, offset: int) -> tuple[AnyRecord, Member | None]:
+        """The record that begins at `offset`, and the member that it is in; raises `Broken`."""
+        if self.zipped:
+            member = Member(self.file, offset)
+            return self._next(Reader(member.piece), offset), member
+        return self._next(Reader(_plain_pieces(self.file, offset)), offset), None
+
+    def _from(self, offset: int) -> Reader:
+        """What can be read from an offset on."""
+        piece = Member(self.file, offset).piece if self.zipped else None
+        return Reader(piece or _plain_pieces(self.file, offset))
+
+    def begins(self, offset: int) -> bool:
+        """Whether a record certainly begins at `offset`."""
+        if self.zipped:
+            if self.beginnings.certain(offset):
+                return True
+            return self.beginnings.reached(0, offset)
+        while self._walked < offset:
+            try:
+                record = self.at(self._walked)[0]
+                record.close()
+                self._walked = record.end
+            except Broken:
+                self._walked = self._behind_plain(self._walked)
+            self.beginnings.add(self._walked)
+        return self.beginnings.known(offset)
+
+    def _next(self, reader: Reader, offset: int) -> AnyRecord:
+        if self.kind.startswith("arc"):
+            if self._fields < 0:
+                self._fields = arc.fields_of(self._from(0))
+            document = arc.Document(reader, offset, self._fields)
+            self._fields = document.fields
+            document.led |= offset > 0 and not self.zipped
+            return document
+        return Record(reader, offset)
+
+    def each(self) -> Iterator[AnyRecord | Finding]:
+        """Every record, and what is wrong between them. A record is read before the next."""
+        if not self.file.size:
+            yield self.finding("unreadable", 0, "it is empty: it holds no record")
+        elif not self.kind:
+            yield self.finding("unreadable", 0, "this is neither WARC nor ARC, gzip or plain")
+        elif self.zipped:
+            yield from self._members()
+        else:
+            yield from self._plain()
+
+    def finding(self, reason: str, offset: int, message: str, record_id: bytes = b"") -> Finding:
+        """A finding in this file."""
+        return Finding(reason, self.name, offset, record_id.decode("utf-8", "replace"), message)
+
+    def _plain(self) -> Iterator[AnyRecord | Finding]:
+        position = 0
+        while position < self.file.size:
+            padding = _zeros_end(self.file, position)
+            if padding > position:
+                text = f"{padding - position:,} zero bytes stand where a record should"
+                yield self.finding("misframed", position, text)
+                position = padding
+                continue
+            reader = Reader(_plain_pieces(self.file, position))
+            position = yield from self._run(reader, position)
+
+    def _run(self, reader: Reader, base: int) -> Generator[AnyRecord | Finding, None, int]:
+        """Records of a plain file that follow each other; returns where to go on."""
+        reader.line_ends()
+        while reader.hold(1) and reader.buffer[reader.at]:
+            start, record_id = base + reader.taken, b""
+            try:
+                record = self._next(reader, start)
+                record_id = record.record_id
+                yield record
+                odd = record.close()
+            except Broken as broken:
+                behind = self._behind_plain(start)
+                left = "nothing behind it in this file was read"
+                if behind < self.file.size:
+                    left = f"{behind - start:,} bytes were not read"
+                yield self.finding(broken.reason, start, f"{broken}; {left}", record_id)
+                return behind
+            if odd:
+                yield self.finding("not-exact", start, odd, record_id)
+        return base + reader.taken
+
+    def _in_member(self, reader: Reader, offset: int) -> Generator[AnyRecord | Finding, None, bool]:
+        """The records of one member; True if it cannot be inflated to its end."""
+        more, first, led = reader.hold(1), True, False
+        if more and reader.buffer[reader.at] in b"\r\n":
+            led, more = True, bool(reader.line_ends()) and reader.hold(1)
+        if not more:
+            yield self.finding("not-exact", offset, "a gzip member without a record stands here")
+        while more:
+            record_id = b""
+            try:
+                record = self._next(reader, offset)
+                record_id = record.record_id
+                yield record
+                odd, more = record.close(), record.more
+            except Broken as broken:
+                yield self.finding(broken.reason, offset, str(broken), record_id)
+                return broken.reason == "damaged-member"
+            if self.kind == "warc.gz" and not first:
+                odd = odd or "it is not the first record of its gzip member"
+            elif self.kind == "warc.gz" and led:
+                odd = odd or "line ends stand before it in its gzip member"
+            if odd:
+                yield self.finding("not-exact", offset, odd, record_id)
+            first = False
+        return False
+
+    def _members(self) -> Iterator[AnyRecord | Finding]:
+        position = 0
+        while position < self.file.size:
+            if self.file.read(position, len(MAGIC)) != MAGIC:
+                position = yield from self._resumed(position, "not-a-member", "no gzip member")
+                continue
+            member = Member(self.file, position)
+            try:
+                if (yield from self._in_member(Reader(member.piece), position)):
+                    position = yield from self._resumed(position)
+                    continue
+                while member.piece():
+                    pass
+            except Broken as broken:
+                position = yield from self._resumed(position, broken.reason, str(broken))
+                continue
+            position = member.end
+
+    def _resumed(
+        self, position: int, reason: str = "", message: str = ""
+    ) -> Generator[Finding, None, int]:
+        """Where to go on behind damage; names what was left out, for a `reason`."""
+        behind = self.behind(position)
+        if reason:
+            left = f"{message} ({behind - position:,} bytes were not read)"
+            yield self.finding(reason, position, left)
+        return behind
+
+    def behind(self, position: int) -> int:
+        """Where the next record certainly begins in a gzip file that is damaged at `position`."""
+        for offset in magics(self.file, position + 1, self.file.size):
+            if self._begins(offset) and self.beginnings.certain(offset):
+                self.beginnings.add(offset)
+                return offset
+        return self.file.size
+
+    def _behind_plain(self, broken: int) -> int:
+        """Where reading a plain file goes on behind a broken record.
+
+        The first place from which records to the letter follow each other to the end of the file;
+        its size if there is none. Where the broken record says that it ends is tried first.
+        """
+        stated = self._stated_end(broken)
+        if stated >= 0 and self._followed_from(stated) >= self.file.size:
+            return stated
+        at = broken + 1
+        while (found := self._candidate(at)) < self.file.size:
+            end = self._followed_from(found)
+            if end >= self.file.size:
+                return found
+            at = max(end, found + 1)
+        return self.file.size
+
+    def _stated_end(self, offset: int) -> int:
+        """Where a broken record says that it ends; -1 if that is nowhere in the file."""
+        record, end = self._block_end(offset)
+        if self.kind == "arc":
+            return end if end == self.file.size else -1
+        if record is None or end > self.file.size:
+            return -1
+        reader = Reader(_plain_pieces(self.file, end))
+        reader.line_ends()
+        return end + reader.taken
+
+    def _block_end(self, offset: int) -> tuple[AnyRecord | None, int]:
+        """The record that begins right at `offset`, and where its block ends by its length."""
+        reader = Reader(_plain_pieces(self.file, offset))
+        try:
+            if not reader.hold(1) or reader.buffer[reader.at] in b"\r\n":
+                return None, -1
+            record = self._next(reader, offset)
+        except Broken:
+            return None, -1
+        return record, offset + reader.taken + record.length
+
+    def _followed_from(self, offset: int) -> int:
+        """Where records to the letter that begin at `offset` stop to follow each other."""
+        while offset < self.file.size:
+            record, end = self._block_end(offset)
+            if record is None or end > self.file.size:
+                break
+            closing = self.file.read(end, 4)
+            if record.kind == b"arc-header":
+                reader = Reader(_plain_pieces(self.file, end))
+                reader.line_ends()
+                offset = end + reader.taken
+            elif isinstance(record, arc.Document) and closing[:1] in (b"", b"\n"):
+                offset = end + len(closing[:1])
+            elif isinstance(record, Record) and closing == b"\r\n\r\n":
+                offset = _end_or_zeros(self.file, end + 4)
+            elif isinstance(record, Record) and record.bare and closing[:2] == b"\n\n":
+                offset = _end_or_zeros(self.file, end + 2)
+            else:
+                break
+        return offset
+
+    def _candidate(self, offset: int) -> int:
+        """The first place from `offset` on where a record may begin; the size if there is none."""
+        expression = _DOCUMENT if self.kind == "arc" else _RECORD
+        base = max(offset - _OVERLAP, 0)
+        while data := self.file.read(base, _PLAIN):
+            for match in expression.finditer(data):
+                if base + match.end() >= offset:
+                    return base + match.end()
+            if base + len(data) >= self.file.size:
+                break
+            base += len(data) - _OVERLAP
+        return self.file.size
+
+    def _begins(self, offset: int) -> bool:
+        try:
+            self.at(offset)
+        except Broken:
+            return False
+        return True
+
+
+def _zeros_end(file: File, offset: int) -> int:
+    """Where the zero bytes that may stand at `offset` stop."""
+    while data := file.read(offset, _PLAIN):
+        rest = data.lstrip(b"\0")
+        offset += len(data) - len(rest)
+        if rest:
+            break
+    return offset
+
+
+def _end_or_zeros(file: File, offset: int) -> int:
+    """The size of a file that holds nothing but zeros from `offset` on, else `offset`."""
+    return file.size if _zeros_end(file, offset) == file.size else offset
+
+
+def _plain_pieces(file: File, offset: int) -> Callable[[], bytes]:
+    def piece() -> bytes:
+        nonlocal offset
+        data = file.read(offset, _PLAIN)
+        offset += len(data)
+        return data
+
+    return piece

@@ -1,0 +1,137 @@
+"""The reader for gzip files as they should be: a record to a member, a GET to a response.
+
+`reader.read` is the reference and says the same of every file, record for record, but that here
+all GET requests are but None: they make half of an archive, and nothing in them matters. What is
+not in order to the letter is left to the walk over the members and to the careful reader. All of
+the rest is one loop, because what is done here is done for every record, and a call or a
+generator between inflating a member and taking its header apart costs as much as either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+
+from isal.isal_zlib import decompressobj
+
+from dedupindex.warc import gzip_members, reader
+from dedupindex.warc.framing import Framing
+from dedupindex.warc.gzip_members import SHORT, Inflater, LongMember, Member, Walk
+from dedupindex.warc.headers import NO_FORM
+from dedupindex.warc.reader import Event
+from dedupindex.warc.record import Record, Sound
+from dedupindex.warc.recovery import MAGIC, RESERVED, IsalError
+from dedupindex.warc.window import Window
+
+_GET, _END = b"GET ", b"\r\n\r\n"
+_HEADER = 10  # bytes of a gzip header
+_LEAST = 18  # bytes of the shortest member
+_SEARCHED = 1 << 12  # bytes in which the end of a member is looked for
+
+
+def read(window: Window) -> Iterator[Event | None]:
+    """See `reader.read`."""
+    framing = reader.gzip_framing(window)
+    return reader.read(window) if framing is None else _records(window, framing)
+
+
+def _records(window: Window, framing: Framing) -> Iterator[Event | None]:
+    position = 0
+    while position < window.size:
+        index, room = position - window.start, window.start + window.filled - position
+        if index < 0 or (room < gzip_members.FEED and position + room < window.size):
+            window.load(position)
+        position, walk = yield from _in_order(window, framing, position)
+        if walk is not None:
+            position = yield from _carefully(walk, framing)
+
+
+def _in_order(
+    window: Window, framing: Framing, position: int
+) -> Generator[Event | None, None, tuple[int, Walk | None]]:
+    """The records of the members that are held; returns where to go on, and how if carefully."""
+    feed, form, request = gzip_members.FEED, NO_FORM, NO_FORM.request
+    buffer, view, start, filled = window.buffer, window.view, window.start, window.filled
+    limit = filled if start + filled >= window.size else filled - feed + 1
+    index = position - start
+    # ten bytes, as most members of a file begin, are found in a third of the time of three
+    mark = bytes(view[index : index + _HEADER])
+    while index < limit:
+        found = buffer.find(mark, index + _LEAST, index + _SEARCHED)
+        stop = found if 0 < found < filled and found <= index + feed else min(index + feed, filled)
+        offset, inflater = start + index, decompressobj(31)
+        try:
+            data = inflater.decompress(view[index:stop])
+            if not inflater.eof:
+                data, stop = _whole(inflater, data, view, stop, filled)
+        except IsalError:
+            return offset, gzip_members.odd(window, offset)
+        if not inflater.eof or len(data) > SHORT or buffer[index + 3] & RESERVED:
+            return offset, _on(window, offset, inflater, start + stop, data)
+        index = stop - len(inflater.unused_data)
+        if found < 0 and index < offset - start + _SEARCHED - _HEADER:
+            mark = MAGIC
+        if request is not None:
+            match = request(data)
+            if match is not None:
+                begin = match.end()
+                held = len(data) - begin - 4
+                if data.startswith(_GET, begin) and data.endswith(_END) and held == int(match[1]):
+                    form = form.next
+                    request = form.next.request
+                    yield None
+                    continue
+        match = form.next.match(data)
+        if match is None and (known := framing.form(data)) is not None:
+            form.next, match = known
+        if match is not None:
+            form = form.next
+            request = form.next.request
+            values = match.group(*form.groups)
+            begin, length = match.end(), int(values[-1])
+            if begin + length + 4 == len(data) and data.endswith(_END):
+                made = Sound if form.response else Record
+                stored = start + index - offset
+                yield made(offset, stored, form.type, values, form.special, data, begin, length)
+                continue
+        yield from reader.in_member(Member(offset, start + index - offset, data), framing)
+    return start + index, None
+
+
+def _whole(
+    inflater: Inflater, data: bytes, view: memoryview, at: int, filled: int
+) -> tuple[bytes, int]:
+    """A member of which only `data` came out of one feed, as far as it is held and short.
+
+    Returns with it where feeding stopped.
+    """
+    pieces, length = [data], len(data)
+    while not inflater.eof and at < filled and length <= SHORT:
+        stop = min(at + gzip_members.FEED, filled)
+        pieces.append(inflater.decompress(view[at:stop]))
+        length += len(pieces[-1])
+        at = stop
+    return b"".join(pieces), at
+
+
+def _on(window: Window, offset: int, inflater: Inflater, at: int, data: bytes) -> Walk:
+    """How to go on with a member that is long, or has flags that no other reader accepts."""
+    held = window.view[offset - window.start : window.filled]
+    if len(held) > 3 and held[3] & RESERVED:
+        return gzip_members.odd(window, offset)
+    return gzip_members.long_member(window, LongMember(window, offset, inflater, at), data)
+
+
+def _carefully(walk: Walk, framing: Framing) -> Generator[Event, None, int]:
+    """What the walk over the members finds; returns where it ended."""
+    end = -1
+
+    def walked() -> Iterator[gzip_members.Step]:
+        nonlocal end
+        end = yield from walk
+
+    for member in walked():
+        if isinstance(member, Member | LongMember):
+            yield from reader.in_member(member, framing)
+        else:
+            yield member
+    return end

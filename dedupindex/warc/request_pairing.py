@@ -1,0 +1,79 @@
+"""Responses to other methods than GET, found by the request records around them.
+
+What a POST was answered may differ for every body that was posted, so such a response is never an
+original for a URL. Only its request record knows the method, and stands before or after it,
+nearly always next to it; either record may name the other (WARC 1.1 section 5.7,
+WARC-Concurrent-To is bidirectional).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from dedupindex.warc.headers import COMMON
+from dedupindex.warc.record import Record
+
+NEAR = 64  # records between a request and its response, at most
+FULL = 4 * NEAR
+_RECORD_ID, _CONCURRENT = (
+    COMMON.index(name) for name in (b"WARC-Record-ID", b"WARC-Concurrent-To")
+)
+_Request = tuple[frozenset[bytes], frozenset[bytes]]  # its own id, and those it was made with
+T = TypeVar("T")
+
+
+class Vicinity(Generic[T]):
+    """Holds the last items back until no request can change them any more.
+
+    `id_of` tells the record id of an item, without brackets: None if no request has to do with it.
+    `refused` makes of an item what the answer to another method than GET is.
+    """
+
+    def __init__(self, id_of: Callable[[T], bytes | None], refused: Callable[[T], T]) -> None:
+        self.items: list[T] = []  # to be left to `leave` when there are `FULL` of them
+        self._id_of, self._refused = id_of, refused
+        self._related: list[bytes] = []  # WARC-Concurrent-To of each
+        self._others: deque[_Request] = deque(maxlen=NEAR)
+
+    def add(self, item: T, concurrent: bytes = b"") -> None:
+        """Take the item of the next record; `concurrent` are the ids of records made with it."""
+        if self._others and any(self._belongs(item, concurrent, other) for other in self._others):
+            item = self._refused(item)
+        self.items.append(item)
+        self._related.append(concurrent)
+
+    def add_apart(self, item: T) -> None:
+        """Take the item of a record that no request has to do with."""
+        self.items.append(item)
+        self._related.append(b"")
+
+    def request(self, record: Record) -> None:
+        """Look at a request record; other methods than GET concern the responses around it."""
+        if record.begins_with(b"GET "):
+            return
+        other = _ids_of(record.values[_RECORD_ID]), _ids_of(record.values[_CONCURRENT])
+        self._others.append(other)
+        for index, item in enumerate(self.items):
+            if self._belongs(item, self._related[index], other):
+                self.items[index] = self._refused(item)
+
+    def leave(self, *, everything: bool = False) -> list[T]:
+        """The items that are settled."""
+        count = len(self.items) if everything else len(self.items) - NEAR
+        settled = self.items[:count]
+        del self.items[:count], self._related[:count]
+        return settled
+
+    def _belongs(self, item: T, concurrent: bytes, other: _Request) -> bool:
+        """Whether `item` is what that request was answered, by either's word."""
+        record_id = self._id_of(item)
+        if record_id is None:
+            return False
+        own, named = other
+        return record_id in named or not own.isdisjoint(_ids_of(concurrent))
+
+
+def _ids_of(text: bytes) -> frozenset[bytes]:
+    return frozenset([part.strip(b"<>") for part in text.split()])

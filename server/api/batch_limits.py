@@ -1,0 +1,80 @@
+"""What one batch may cost, beyond what each of its lookups may."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dedupindex.capture import Capture
+from dedupindex.digest import Digest
+from dedupindex.errors import BadQuery
+from dedupindex.index.engine import Finder
+from dedupindex.lookup.decide import CONDITIONAL_LIMIT, LIMIT
+from server.responses import RequestError
+
+EXPLAINED = 100  # lookups of a request
+LOOKS = 100 * CONDITIONAL_LIMIT  # at captures that conditions may refuse, in a batch
+LOOKS_OF_CLAIMS = LOOKS // 10  # in a transaction, while nobody else writes
+
+
+class Budget:
+    """What a request with many lookups has left."""
+
+    def __init__(self, looks: int | None = None) -> None:
+        """`looks`: None where the asker gets its answers as they are made, and pays for them."""
+        self._total, self._looks, self._explained = looks, looks, EXPLAINED
+
+    def explain(self) -> None:
+        """Count an explanation; raises `BadQuery`."""
+        if not self._explained:
+            raise BadQuery(
+                f"at most {EXPLAINED} lookups of a request are explained; this one is not answered"
+            )
+        self._explained -= 1
+
+    def looking(self, view: Finder) -> Finder:
+        """A view whose long searches are counted."""
+        return view if self._looks is None else _Counted(view, self)
+
+    def check(self) -> None:
+        """Raise `RequestError` if nothing is left for a long search."""
+        if self._looks is not None and self._looks <= 0:
+            raise RequestError(
+                "overloaded",
+                f"the conditions of this batch made it look at {self._total} captures: nobody "
+                "knows the answer to this one; ask for it by itself",
+            )
+
+    def spend(self, looks: int) -> None:
+        """Count captures that were looked at."""
+        if self._looks is not None:
+            self._looks -= looks
+
+
+class _Counted:
+    """A view; see `protocol.Finder`."""
+
+    def __init__(self, view: Finder, budget: Budget) -> None:
+        self._view, self._budget = view, budget
+
+    def exact(self, digest: Digest, url: bytes) -> list[Capture]:
+        return self._view.exact(digest, url)
+
+    def canonical(self, digest: Digest, urlkey: bytes, limit: int) -> list[Capture]:
+        return self._view.canonical(digest, urlkey, limit)
+
+    def any(self, digest: Digest, limit: int) -> list[Capture]:
+        if limit <= LIMIT:
+            return self._view.any(digest, limit)
+        self._budget.check()
+        found = self._view.any(digest, limit)
+        self._budget.spend(len(found))
+        return found
+
+    def denies(self, digest: Digest, capture: Capture) -> bool:
+        return self._view.denies(digest, capture)
+
+    def at_url(self, url: bytes) -> Iterator[Capture]:
+        return self._view.at_url(url)
+
+    def at_urlkey(self, key: bytes) -> Iterator[Capture]:
+        return self._view.at_urlkey(key)

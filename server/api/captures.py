@@ -1,0 +1,83 @@
+"""``POST /captures``: what crawlers stored, one by one or many at once.
+
+A crawler that reports one by one does so for every capture. So nothing here knows Flask: the hot
+layer and the Flask route call the same function, as they do for lookups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import perf_counter_ns
+from typing import Any
+
+import orjson
+
+from server import logs
+from server.api import queries
+from server.api.bodies import Bodies
+from server.api.crawl_reports import Reported, Reporting
+from server.api.lookups import query_string
+from server.api.request_body import stretches
+from server.api.request_fields import text_of
+from server.api.writers import Writers, kind_of
+from server.failures import reply_to
+from server.metrics import Metrics
+from server.responses import JSON, OK, Reply
+
+_LINES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
+
+
+class Captures:
+    """Takes reports, in any number of threads."""
+
+    def __init__(
+        self, reporting: Reporting, writers: Writers, bodies: Bodies, metrics: Metrics, line: int
+    ) -> None:
+        """`line`: bytes of the longest line of JSON lines."""
+        self._reporting, self._writers = reporting, writers
+        self._bodies, self._metrics, self._line = bodies, metrics, line
+
+    def respond(self, environ: dict[str, Any]) -> Reply:
+        """The answer to POST /captures; never raises."""
+        started = perf_counter_ns()
+        try:
+            return OK, JSON, orjson.dumps(self._taken(environ).as_json())
+        except Exception as error:
+            return reply_to(error, environ, self._metrics)
+        finally:
+            self._metrics.route("add_captures", started)
+
+    def _taken(self, environ: dict[str, Any]) -> Reported:
+        total = Reported()
+        crawl = queries.read(query_string(environ), queries.CAPTURES).get("crawl", "")
+        if kind_of(environ) in _LINES:
+            who = self._writers.allowed(environ, crawl)
+            with (
+                self._bodies.one(),
+                self._writers.received(environ) as body,
+                self._audited(environ, who, crawl, total),
+            ):
+                self._reporting.lines(crawl, stretches(body, self._line), total)
+            return total
+        given = self._writers.given(environ, queried=True)
+        crawl = crawl or text_of(given, "crawl")
+        who = self._writers.allowed(environ, crawl)
+        with self._audited(environ, who, crawl, total):
+            self._reporting.captures(crawl, given, total)
+        return total
+
+    @contextmanager
+    def _audited(
+        self, environ: dict[str, Any], who: str, crawl: str, total: Reported
+    ) -> Iterator[None]:
+        """A line in the log for what was written, also where it broke off in the middle."""
+        try:
+            yield
+        except BaseException:
+            self._metrics.written(total.counts())
+            if total.added or total.unchanged or total.refused:
+                logs.audit(environ, who, {**vars(total), "broken_off": True}, crawl)
+            raise
+        self._metrics.written(total.counts())
+        logs.audit(environ, who, vars(total), crawl)

@@ -1,0 +1,217 @@
+"""What a client of a CDX server asks: the parameters of all dialects, read into one query."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from urllib.parse import unquote_to_bytes
+
+from dedupindex.digest import Digest
+from dedupindex.errors import BadDate, BadQuery
+from dedupindex.timestamps import check_digits, date_of_digits, seconds
+from server.api.cdx_filters import ALIASES, FIELDS, FILTERS, Filter, filter_of
+
+MOST = 10_000  # lines of an answer
+MOST_FIELDS = 50  # of a line
+OUTPUTS = ("text", "json", "jsondict", "cdxj")
+SORTS = ("default", "reverse", "closest")
+MATCHES = ("exact", "canonical")
+IGNORED = ("gzip", "resolveRevisits", "allowFuzzy")  # change nothing in what we list
+_EMPTY_CLOSEST = re.compile("(?:^|&)closest=(?:&|$)")  # how pywb asks for all
+_BASE32, _HEX = 0, 2
+
+
+class CdxParameter(NamedTuple):
+    """One parameter, as the OpenAPI document and docs/http.md have it."""
+
+    name: str
+    description: str
+    schema: dict[str, Any]
+
+
+_TEXT = {"type": "string"}
+PARAMETERS = (
+    CdxParameter("url", "The URL whose captures are asked for.", _TEXT),
+    CdxParameter(
+        "matchType",
+        "`exact`: this very URL. `canonical`: every URL with its urlkey.",
+        {**_TEXT, "enum": list(MATCHES)},
+    ),
+    CdxParameter("limit", "The first lines, or if negative the last.", {"type": "integer"}),
+    CdxParameter("rows", "The same as `limit`, which wins.", {"type": "integer"}),
+    CdxParameter("fl", "Fields, with commas.", {**_TEXT, "example": "timestamp,digest"}),
+    CdxParameter("fields", "The same as `fl`.", _TEXT),
+    CdxParameter(
+        "filter",
+        "`[!][=|~]field:value`, may be repeated: a regular expression for the whole field, with "
+        "`=` plain text; `!` keeps what does not match.",
+        {**_TEXT, "example": "!mimetype:warc/revisit"},
+    ),
+    CdxParameter("from", "The earliest time, 1 to 14 digits.", {**_TEXT, "pattern": r"^\d{1,14}$"}),
+    CdxParameter("to", "The latest time, 1 to 14 digits.", {**_TEXT, "pattern": r"^\d{1,14}$"}),
+    CdxParameter(
+        "sort", "By time, backwards, or by distance from `closest`.", {"enum": list(SORTS)}
+    ),
+    CdxParameter("closest", "A time of 1 to 14 digits; implies `sort=closest`.", _TEXT),
+    CdxParameter("output", "The form of the answer.", {**_TEXT, "enum": list(OUTPUTS)}),
+    CdxParameter("digest", "How digests are written.", {**_TEXT, "enum": ["base32", "hex"]}),
+    CdxParameter(
+        "bridge",
+        "`1`: also captures whose own record spells its digest otherwise.",
+        {**_TEXT, "enum": ["0", "1"]},
+    ),
+    CdxParameter("crawl", "The crawl that asks.", _TEXT),
+)
+_NAMES = frozenset(parameter.name for parameter in PARAMETERS)
+
+
+@dataclass(frozen=True)
+class CdxQuery:
+    """What is asked."""
+
+    url: bytes
+    match: str = "exact"
+    limit: int = MOST
+    named: tuple[str, ...] = ()  # fields as the asker calls them; empty: all
+    filters: tuple[Filter, ...] = ()
+    since: str = ""
+    until: str = "9"
+    sort: str = "default"
+    closest: int = 0  # seconds since 1970
+    output: str = "text"
+    hex: bool = False
+    bridge: bool = False
+    crawl: str = ""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The fields of a line, by their canonical names."""
+        return tuple(ALIASES.get(name, name) for name in self.named) or FIELDS
+
+    @property
+    def encoding(self) -> int:
+        """How digests are written, as `Spelling` has it."""
+        return _HEX if self.hex else _BASE32
+
+    def digest(self) -> Digest | None:
+        """The only digest that the filters let pass, None if there is no such."""
+        for one in self.filters:
+            if one.digest is not None and not one.negated:
+                return one.digest
+        return None
+
+
+def cdx_query_of(text: str, *, hex: bool = False) -> CdxQuery:
+    """The query of a WSGI query string; raises `BadQuery`. Empty values count as not given."""
+    given, filters = _parameters(text)
+    if len(filters) > FILTERS:
+        raise BadQuery(f"a query has at most {FILTERS} filters")
+    if "url" not in given:
+        raise BadQuery("a url is needed")
+    limit = _number(given, "limit" if "limit" in given else "rows", MOST)
+    closest = given.get("closest", b"")
+    sort = _one_of(given, "sort", SORTS, "closest" if closest else "default")
+    if sort == "closest" and not closest:
+        if _EMPTY_CLOSEST.search(text) is None:
+            raise BadQuery("sort=closest needs closest")
+        sort = "default"
+    if "fl" in given and "fields" in given:
+        raise BadQuery("give either fl or fields")
+    return CdxQuery(
+        url=given["url"],
+        match=_match(given),
+        limit=max(-MOST, min(limit, MOST)),
+        named=_fields(_text(given, "fl") or _text(given, "fields")),
+        filters=tuple(map(filter_of, filters)),
+        since=_digits(given, "from"),
+        until=_digits(given, "to").ljust(14, "9"),
+        sort=sort,
+        closest=_moment(_digits(given, "closest")) if closest else 0,
+        output=_one_of(given, "output", OUTPUTS, "text"),
+        hex=_one_of(given, "digest", ("base32", "hex"), "hex" if hex else "base32") == "hex",
+        bridge=_one_of(given, "bridge", ("0", "1"), "0") == "1",
+        crawl=_text(given, "crawl"),
+    )
+
+
+def _parameters(text: str) -> tuple[dict[str, bytes], list[str]]:
+    """What is given, decoded, and apart from it the filters."""
+    given: dict[str, bytes] = {}
+    filters: list[str] = []
+    for part in text.encode("latin-1").replace(b"+", b" ").split(b"&"):
+        name, _, value = part.partition(b"=")
+        key = unquote_to_bytes(name).decode("utf-8", "backslashreplace")
+        if not value or key in IGNORED:
+            continue
+        if key not in _NAMES:
+            raise BadQuery(f"there is no parameter {key[:64]!r}; percent-encode & in values as %26")
+        value = unquote_to_bytes(value)
+        if key == "filter":
+            filters.append(value.decode("utf-8", "surrogateescape"))
+        elif key in given:
+            raise BadQuery(f"{key} is given twice; percent-encode & in values as %26")
+        else:
+            given[key] = value
+    return given, filters
+
+
+def _text(given: dict[str, bytes], name: str) -> str:
+    return given.get(name, b"").decode("utf-8", "surrogateescape")
+
+
+def _number(given: dict[str, bytes], name: str, default: int) -> int:
+    text = given.get(name, b"")
+    if not text:
+        return default
+    if re.fullmatch(rb"-?[0-9]{1,12}", text) is None:
+        raise BadQuery(f"{name} must be a whole number")
+    return int(text)
+
+
+def _digits(given: dict[str, bytes], name: str) -> str:
+    text = _text(given, name)
+    if text and re.fullmatch("[0-9]{1,14}", text) is None:
+        raise BadQuery(f"{name} takes a time of 1 to 14 digits")
+    return text
+
+
+def _moment(digits: str) -> int:
+    """Seconds since 1970 of a time, its missing digits those of the first moment."""
+    whole = digits + "10000101000000"[len(digits) :]
+    try:
+        return seconds(date_of_digits(check_digits(whole.encode())))
+    except BadDate as error:
+        raise BadQuery(f"closest takes a time of 1 to 14 digits: {error}") from None
+
+
+def _one_of(given: dict[str, bytes], name: str, values: tuple[str, ...], default: str) -> str:
+    value = _text(given, name) or default
+    if value not in values:
+        raise BadQuery(f"{name} takes one of {', '.join(values)}")
+    return value
+
+
+def _meant(url: bytes) -> str:
+    """What a URL without matchType asks for, as pywb and OutbackCDX have it."""
+    return "prefix" if url.endswith(b"*") else "domain" if url.startswith(b"*.") else "exact"
+
+
+def _match(given: dict[str, bytes]) -> str:
+    value = _text(given, "matchType") or _meant(given.get("url", b""))
+    if value in ("prefix", "host", "domain", "range"):
+        raise BadQuery(
+            f"matchType={value} cannot be answered: URLs are found by their hash, which has no "
+            f"order; there are {', '.join(MATCHES)}"
+        )
+    return _one_of(given, "matchType", MATCHES, "exact")
+
+
+def _fields(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",", MOST_FIELDS)) if text else ()
+    if len(names) > MOST_FIELDS:
+        raise BadQuery(f"a query names at most {MOST_FIELDS} fields")
+    for name in names:
+        if ALIASES.get(name, name) not in FIELDS:
+            raise BadQuery(f"there is no field {name[:64]!r}; there are {', '.join(FIELDS)}")
+    return names

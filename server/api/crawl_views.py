@@ -1,0 +1,96 @@
+"""The Flask views of crawls: requests read at the edge, answers made elsewhere."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import Any
+
+from flask import Response, request
+
+from server import logs
+from server.api.captures import Captures
+from server.api.claims import Claiming
+from server.api.crawl_reports import Reporting
+from server.api.request_fields import text_of
+from server.api.writers import Writers
+from server.auth import Access
+from server.metrics import Metrics
+from server.responses_part import json_of, response_of
+
+
+class CrawlViews:
+    """One method for each route of crawls; see `routes`."""
+
+    def __init__(
+        self,
+        reporting: Reporting,
+        captures: Captures,
+        claiming: Claiming,
+        access: Access,
+        writers: Writers,
+        metrics: Metrics,
+    ) -> None:
+        self._reporting, self._captures, self._claiming = reporting, captures, claiming
+        self._access, self._writers, self._metrics = access, writers, metrics
+
+    def begin_crawl(self) -> Response:
+        given = self._given()
+        who = self._allowed(text_of(given, "name"), text_of(given, "namespace"))
+        return self._written(who, self._reporting.begin(given))
+
+    def show_crawl(self, name: str) -> Response:
+        self._access.may_read(request.environ, self._reporting.apart(name))
+        return json_of(self._reporting.crawl(name))
+
+    def commit_crawl(self, name: str) -> Response:
+        who = self._allowed(name)
+        return self._written(who, self._reporting.end(name, self._given(), keep=True))
+
+    def cancel_crawl(self, name: str) -> Response:
+        who = self._allowed(name)
+        return self._written(who, self._reporting.end(name, self._given(), keep=False))
+
+    def count_crawl(self, name: str) -> Response:
+        who = self._allowed(name)
+        return self._written(who, self._reporting.told(name, self._given()))
+
+    def add_captures(self) -> Response:
+        return response_of(self._captures.respond(request.environ))
+
+    def claim(self) -> Response:
+        given = self._given()
+        crawl = text_of(given, "crawl")
+        who, allowed = self._allowed(crawl), partial(self._access.may_read, request.environ)
+        many = "claims" in given
+        answer = (self._claiming.claims if many else self._claiming.claim)(given, allowed)
+        results = Counter(map(_result, answer["answers"] if many else [answer]))
+        self._metrics.written(results, "claims")
+        return self._written(who, dict(results) if many else answer, crawl, answer)
+
+    def release(self) -> Response:
+        given = self._given()
+        return self._written(self._allowed(), self._claiming.release(given))
+
+    def _allowed(self, crawl: str = "", namespace: str = "") -> str:
+        return self._writers.allowed(request.environ, crawl, namespace)
+
+    def _given(self) -> dict[str, Any]:
+        return self._writers.given(request.environ)
+
+    def _written(
+        self,
+        who: str,
+        content: dict[str, Any],
+        crawl: str = "",
+        answer: dict[str, Any] | None = None,
+    ) -> Response:
+        """The answer to a write, if it is not its content, which leaves a line in the log."""
+        logs.audit(request.environ, who, content, crawl)
+        return json_of(content if answer is None else answer)
+
+
+def _result(answer: dict[str, Any]) -> str:
+    if "error" in answer:
+        return "bad"
+    return "duplicate" if answer["duplicate"] else "claimed" if answer["claimed"] else "taken"

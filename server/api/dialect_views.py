@@ -1,0 +1,84 @@
+"""The Flask views of other servers' protocols, which crawlers already speak."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, cast
+from urllib.parse import quote
+
+import orjson
+from flask import Response, request
+
+from dedupindex.errors import UnknownCrawl
+from dedupindex.index.tokens import Role
+from server import logs
+from server.api.bodies import Bodies
+from server.api.cdx_server_api import Cdx
+from server.api.doppelganger import Records
+from server.api.lookups import query_string
+from server.api.request_body import read_body
+from server.auth import Access
+from server.config import Config
+from server.responses import RequestError
+from server.responses_part import json_of, response_of
+
+
+class DialectViews:
+    """One method for each route of a dialect; see `routes`."""
+
+    def __init__(
+        self, cdx: Cdx, records: Records, access: Access, bodies: Bodies, config: Config
+    ) -> None:
+        self._cdx, self._records, self._access, self._config = cdx, records, access, config
+        self._bodies = bodies
+
+    def cdx(self) -> Response:
+        return response_of(self._cdx.get(request.environ))
+
+    cdx_hex = cdx_search = cdx_timemap = cdx
+
+    def crawl_cdx(self, name: str) -> Response:
+        """As `cdx` for clients that cannot add the parameter `crawl` to the address."""
+        text = request.environ["QUERY_STRING"]
+        asked = f"{text}&" if text else ""
+        named = {"QUERY_STRING": f"{asked}crawl={quote(name, safe='')}"}
+        return response_of(self._cdx.get({**request.environ, **named}))
+
+    crawl_cdx_timemap = crawl_cdx
+
+    def record(self, id: str) -> Response:
+        return self.crawl_record("", id)
+
+    def crawl_record(self, name: str, id: str) -> Response:
+        allowed = partial(self._access.may_read, request.environ)
+        allowed()
+        try:
+            found = self._records.find(id, query_string(request.environ), name, allowed)
+        except UnknownCrawl as error:
+            return Response(f"{error}\n", status=404, content_type="text/plain")
+        if found is None:
+            return Response("record not found\n", status=404, content_type="text/plain")
+        return json_of(found)
+
+    def no_record(self) -> Response:
+        raise RequestError("bad_digest", "invalid ID: a record is asked for by its digest")
+
+    def add_records(self) -> Response:
+        allowed = partial(self._writer, request.environ)
+        who = allowed(self._records.crawl())  # before the body is received
+        stream = cast(Any, request.environ["wsgi.input"])
+        length = request.headers.get("Content-Length", "")
+        with self._bodies.one():
+            body = read_body(stream, length, self._config.max_body)
+        try:
+            items = orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise RequestError("bad_request", f"the body is not JSON: {error}") from error
+        logs.audit(request.environ, who, self._records.take(items, allowed))
+        return Response(status=201)
+
+    def _writer(self, environ: dict[str, Any], crawl: str) -> str:
+        """Who writes to a crawl of no namespace; raises `RequestError` unless they may."""
+        return self._access.require(environ, Role.WRITE, crawl, lambda: [""])
+
+    add_records_slash = add_records

@@ -1,0 +1,192 @@
+"""``/api/records``: doppelganger's protocol, which Zeno and gowarc ask and ingesters write to.
+
+What is posted says that an original exists, as a revisit does that names it; nobody here has seen
+the record. It goes into a shared crawl that stays open, so that it is on disk when it is
+acknowledged and answers everybody at once. When somebody commits or cancels that crawl, the next
+record begins another. Who posts must be allowed to write to the crawl that it is then, which is in
+no namespace.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from time import perf_counter_ns
+from typing import Any, NamedTuple
+
+from dedupindex.build.judges import Judges
+from dedupindex.capture import Capture, Evidence, spelled_alike
+from dedupindex.crawls import lifecycle
+from dedupindex.crawls.crawl import Crawl, Seen, State
+from dedupindex.crawls.crawl_captures import Added, add
+from dedupindex.crawls.store import Reading, Writing
+from dedupindex.digest import Spelling, parse_spelled
+from dedupindex.errors import BadInput, BadQuery, UnknownCrawl
+from dedupindex.lookup import decide
+from dedupindex.lookup.decide import Answer, Query
+from dedupindex.timestamps import check_digits, date_of_digits, digits_of_date
+from server.api.cdx_server_api import may_be_named
+from server.config import RECORDS_CRAWL
+from server.live_index import LiveIndex
+from server.responses import RequestError
+
+_FIELDS = {"id", "uri", "date"}
+_LONGEST_URL = 65_000
+_DATE = re.compile(r"[0-9]{14}")
+
+
+class _Current(NamedTuple):
+    """The crawl that is open for records, or only the name of the one that will be."""
+
+    name: str
+    crawl: Crawl | None
+
+
+class Records:
+    """Answers and takes records, in any number of threads; raises `DedupError`."""
+
+    def __init__(self, live: LiveIndex, judges: Judges, most: int) -> None:
+        self._live, self._judges, self._most = live, judges, most
+        self._held: tuple[object, int, _Current] | None = None
+
+    def find(
+        self, text: str, query: str, crawl: str, allowed: Callable[[tuple[str, ...]], object]
+    ) -> dict[str, Any] | None:
+        """The record of a digest; `query` is ``uri=`` and then the URL, not escaped.
+
+        `crawl` is who asks, "" if that is not known; raises `UnknownCrawl`. `allowed` raises if
+        the asker may not read namespaces.
+        """
+        started = perf_counter_ns()
+        digest, spelling = parse_spelled(text, unlabelled="sha1")
+        url = query.removeprefix("uri=").encode("latin-1") if query.startswith("uri=") else b""
+        opened = self._live.opened()
+        settings = opened.engine.identity.settings
+        fits = partial(_nameable, spelling=spelling)
+        asked = self._live.crawls.completed(Query(digest, url, crawl=crawl, fits=fits), {})
+        if asked.namespaces:
+            allowed(asked.namespaces)
+        with (
+            opened.engine.view() as base,
+            self._live.crawls.seen(base, settings.keys(), crawl, asked.namespaces) as view,
+        ):
+            answer = decide.find(view, settings, asked)
+        self._note(Query(digest, url, crawl=crawl), answer, perf_counter_ns() - started)
+        if answer is None:
+            return None
+        original = answer.original
+        date = int(digits_of_date(original.date))
+        return {"id": text, "uri": original.url.decode(), "date": date}
+
+    def _note(self, query: Query, answer: Answer | None, taken: int) -> None:
+        """Count a lookup for its crawl; for the crawl of records where it names none."""
+        if not query.crawl:
+            with self._live.crawls.reading() as reading:
+                crawl = None if reading is None else self._current(reading).crawl
+            if crawl is not None:
+                query = replace(query, crawl=crawl.name)
+        self._live.crawls.counting.note_answer(query, answer, taken)
+
+    def crawl(self) -> str:
+        """The name of the crawl that the next record goes into."""
+        with self._live.crawls.reading() as reading:
+            return RECORDS_CRAWL if reading is None else self._current(reading).name
+
+    def _current(self, reading: Reading) -> _Current:
+        """The crawl for records, sought anew only if a crawl has changed: many may have ended."""
+        version, held = reading.version(), self._held
+        if held is not None and held[0] is reading.origin and held[1] == version:
+            return held[2]
+        current = _next(reading)
+        if not isinstance(reading, Writing):  # which may come to nothing
+            self._held = reading.origin, version, current
+        return current
+
+    def take(self, items: Any, allowed: Callable[[str], object]) -> dict[str, Any]:
+        """An array of ``{"id", "uri", "date"}``; all of it or, if one cannot be read, nothing.
+
+        Returns what became of them. `allowed` raises if nothing may be written to a crawl.
+        """
+        if not isinstance(items, list):
+            raise RequestError("bad_request", "records come as a JSON array")
+        if len(items) > self._most:
+            raise RequestError("too_large", f"at most {self._most} records at once")
+        captures = [_capture(item) for item in items]
+        if not captures:
+            return {"added": 0}
+        settings = self._live.opened().engine.identity.settings
+        judge = self._judges.of(settings)
+
+        def change(writing: Writing) -> tuple[str, Added]:
+            name, crawl = self._current(writing)
+            allowed(name)  # another may have begun since the asker was let in
+            crawl = crawl or lifecycle.begin(writing, name, seen=Seen.ALL)
+            return crawl.name, add(writing, crawl, captures, settings, judge)
+
+        name, done = self._live.crawls.write(change, make=True)
+        self._live.crawls.counting.note_stored(name, done.held)
+        counts = {"added": done.added, "unchanged": done.unchanged, "refused": done.refused}
+        return {"crawl": name, **counts}
+
+
+def _nameable(capture: Capture, spelling: Spelling) -> bool:
+    """Whether the client can be told of an original: JSON cannot hold every URL.
+
+    Nor of one whose own record spells the digest otherwise: the client writes it as it asks for it,
+    and replay compares that text.
+    """
+    if not may_be_named(capture) or not spelled_alike(capture, spelling.encoding):
+        return False
+    try:
+        capture.url.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _next(reading: Reading) -> _Current:
+    for name in _names():
+        crawl = _known(reading, name)
+        # Somebody may have begun one of this name for themselves: nobody else would see records.
+        if crawl is None or _for_all(crawl):
+            return _Current(name, crawl)
+    raise AssertionError  # names do not end
+
+
+def _for_all(crawl: Crawl) -> bool:
+    return crawl.state is State.OPEN and crawl.seen is Seen.ALL and not crawl.namespace
+
+
+def _known(reading: Reading, name: str) -> Crawl | None:
+    try:
+        return reading.crawl(name)
+    except UnknownCrawl:
+        return None
+
+
+def _names() -> Iterator[str]:
+    number = 1
+    while True:
+        yield RECORDS_CRAWL if number == 1 else f"{RECORDS_CRAWL}-{number}"
+        number += 1
+
+
+def _capture(item: Any) -> Capture:
+    if not isinstance(item, dict) or not item.keys() <= _FIELDS:
+        raise BadQuery('a record is {"id", "uri", "date"}')
+    text, url, date = item.get("id"), item.get("uri"), item.get("date")
+    if not isinstance(text, str) or not isinstance(url, str) or not 0 < len(url) <= _LONGEST_URL:
+        raise BadQuery("id and uri of a record are text")
+    digits = str(date) if type(date) in (int, str) else ""
+    if not _DATE.fullmatch(digits):
+        raise BadQuery("the date of a record is a number of 14 digits")
+    digest, spelling = parse_spelled(text, unlabelled="sha1")
+    try:
+        return Capture(
+            digest, spelling, url.encode(), date_of_digits(check_digits(digits.encode())),
+            Evidence.NAMED,
+        )  # fmt: skip
+    except UnicodeEncodeError as error:
+        raise BadInput(f"the uri cannot be read: {error}") from error

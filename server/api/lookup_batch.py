@@ -1,0 +1,275 @@
+"""Many lookups in one request: a JSON batch in one read transaction, or a stream of JSON lines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from time import perf_counter_ns
+from typing import Any, BinaryIO, NamedTuple, cast
+
+import orjson
+
+from dedupindex.crawls.begun import completed
+from dedupindex.crawls.combined_view import NOTHING, Snapshot
+from dedupindex.crawls.counting import Outcome
+from dedupindex.errors import BadQuery, DedupError, UnknownCrawl
+from dedupindex.index.engine import AHEAD, View, look_ahead
+from dedupindex.index.format.fast_answer import BROKEN, NONE, PlainView, sought
+from dedupindex.lookup import decide
+from dedupindex.lookup import explain as explanation
+from dedupindex.lookup.decide import Strategy
+from dedupindex.lookup.foresight import digests_of
+from dedupindex.lookup.params import PARAMETERS, UnknownAlgorithm, of_json, query_of
+from dedupindex.lookup.policy import Policy
+from server.api.batch_limits import LOOKS, Budget
+from server.api.firsts import Firsts
+from server.api.request_body import stretches
+from server.config import Config
+from server.counting import Counting, failed, noted
+from server.live_index import LiveIndex, Opened
+from server.metrics import HIT, MISS, Metrics, cell_of, error_cell
+from server.responses import RequestError, code_of, error_object
+from server.worker_crawls import plain_covers
+
+UNKNOWN = orjson.dumps({"duplicate": False, "reason": "unknown_algorithm"})
+"""The answer to a digest of an algorithm that we do not know: not found, and no error."""
+
+Given = dict[str, bytes]
+Allowed = Callable[[Iterable[str]], None]  # raises if the asker may not read these namespaces
+
+
+class Batch:
+    """Answers one request with many lookups."""
+
+    def __init__(self, live: LiveIndex, metrics: Metrics, config: Config) -> None:
+        self._live, self._metrics, self._config = live, metrics, config
+        self._known, self._counting = NOTHING, live.crawls.counting
+
+    @contextmanager
+    def _state(self) -> Iterator[_State]:
+        """One state of crawls and index: see `Snapshot` for why in this order."""
+        with self._live.crawls.reading() as reading:
+            crawls = Snapshot(reading, self._known)
+            self._known = crawls.known
+            opened = self._live.opened()
+            with opened.engine.view() as view:
+                yield _State(opened, view, crawls)
+
+    def _answers(
+        self, opened: Opened, defaults: Given, allowed: Allowed, firsts: Firsts | None, left: Budget
+    ) -> _Answers:
+        policy = self._live.crawls.policy
+        return _Answers(opened, self._counting, policy, defaults, allowed, firsts, left)
+
+    def json(self, body: bytes, defaults: Given, allowed: Allowed) -> bytes:
+        """``{"answers": [...]}`` to ``{"lookups": [...], ...}``, all of one state of the index."""
+        started = perf_counter_ns()
+        try:
+            content = orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise RequestError("bad_request", f"the body is not JSON: {error}") from error
+        if not isinstance(content, dict) or not isinstance(content.get("lookups"), list):
+            raise RequestError("bad_request", 'the body must be an object with a list "lookups"')
+        lookups = content.pop("lookups")
+        limit = self._config.max_batch
+        if len(lookups) > limit:
+            raise RequestError("too_large", f"a batch has at most {limit} lookups")
+        defaults, firsts = _in_batch({**defaults, **of_json(content)})
+        try:
+            with self._state() as state:
+                answers = self._answers(state.opened, defaults, allowed, firsts, Budget(LOOKS))
+                joined = b",".join(answers.of(state, lookups))
+        except DedupError:
+            self._failed(defaults, len(lookups))
+            raise
+        answers.count(started, len(lookups))
+        self._metrics.batch("batch", answers.cells, started)
+        return b'{"answers":[' + joined + b"]}"
+
+    def lines(self, stream: BinaryIO, defaults: Given, allowed: Allowed) -> Iterator[bytes]:
+        """A line for each line, while they come; blank lines are passed over."""
+        # It says at once what no line could be answered for.
+        defaults, firsts = _in_batch(defaults)
+        self._answers(self._live.opened(), defaults, allowed, firsts, Budget())
+        return self._lines(stream, defaults, allowed, firsts)
+
+    def _lines(
+        self, stream: BinaryIO, defaults: Given, allowed: Allowed, firsts: Firsts | None
+    ) -> Iterator[bytes]:
+        left = Budget()
+        for lookups, numbers in stretches(stream, self._config.max_line):
+            started = perf_counter_ns()
+            try:
+                with self._state() as state:
+                    answers = self._answers(state.opened, defaults, allowed, firsts, left)
+                    found = answers.of(state, lookups, numbers)
+                cells = answers.cells
+                answers.count(started, len(lookups))
+            except DedupError as error:  # the index went away: no line may pass for "not found"
+                code = code_of(error)
+                self._failed(defaults, len(lookups))
+                found = [orjson.dumps(error_object(code, str(error), line)) for line in numbers]
+                cells = Counter({error_cell(code): len(lookups)})
+            self._metrics.batch("lines", cells, started)
+            found.append(b"")
+            yield b"\n".join(found)
+
+    def _failed(self, defaults: Given, count: int) -> None:
+        """Count lookups none of which could be answered."""
+        if name := defaults.get("crawl", b"").decode("utf-8", "replace"):
+            self._counting.note_all([failed(name)] * count)
+
+
+def _in_batch(defaults: Given) -> tuple[Given, Firsts | None]:
+    """Whether payloads that come twice are to be told; what is left holds for each lookup."""
+    left = {**defaults}
+    text = left.pop("in_batch", b"")
+    return left, Firsts() if text and PARAMETERS["in_batch"].read(text) else None
+
+
+class _State(NamedTuple):
+    """What answers a stretch of lookups, none of it changing meanwhile."""
+
+    opened: Opened
+    view: View
+    crawls: Snapshot
+
+
+class _Answers:
+    """Answers lookups with common defaults, and counts what it answered."""
+
+    def __init__(
+        self,
+        opened: Opened,
+        counting: Counting,
+        policy: Policy,
+        defaults: Given,
+        allowed: Allowed,
+        firsts: Firsts | None,
+        left: Budget,
+    ) -> None:
+        """Raises what makes the defaults unfit for any lookup."""
+        self._counting, self._policy, self._defaults = counting, policy, defaults
+        self._allowed, self._firsts, self._left = allowed, firsts, left
+        self._lines = False
+        self._noted: list[tuple[str, str, str | bytes, Outcome, int]] = []  # of crawls
+        self._settings = opened.engine.identity.settings
+        read_values = {name: PARAMETERS[name].read(text) for name, text in defaults.items() if text}
+        strategy = read_values.get("strategy", Strategy.DIGEST_ANY)
+        decide.require_strategy(self._settings, strategy)
+        self._strategy, self._base = strategy.value, cell_of(strategy.value, "exact_url")
+        plain = firsts is None and defaults.keys() <= {"strategy", "crawl"}
+        self._plain = opened.plain if plain else None
+        self._asker = read_values.get("crawl", "")
+        self.cells: Counter[int] = Counter()
+
+    def count(self, started: int, of: int) -> None:
+        """Note what was answered; each of them took its share of the time since `started`."""
+        if self._noted:
+            share = (perf_counter_ns() - started) // of
+            self._counting.note_all((*one, share) for one in self._noted)
+
+    def of(
+        self, state: _State, lookups: list[Any], lines: Sequence[int] | None = None
+    ) -> list[bytes]:
+        """The answer to each, in order; `lines` are the numbers of those that they stood in."""
+        self._lines = lines is not None
+        places = range(len(lookups)) if lines is None else lines
+        covers = plain_covers(state.crawls.crawl(self._asker)) if self._asker else 0
+        if self._plain is None or covers < 0:
+            return self._each(state, lookups, places)
+        answer, cursor = self._plain.answer, cast(PlainView, state.view).cursor()
+        silent, asker, answering = state.crawls.silent, self._asker, state.crawls.known.answering
+        found: list[bytes] = []
+        misses = hits = 0
+        aside = set[int]()  # which of them were not plain
+        for item in lookups:
+            body = None
+            try:
+                # Anything else in it, and a URL in angle brackets, is no plain question.
+                if len(item) == 2:
+                    text, url = item["digest"], item["url"]
+                    prefix = sought(text[5:]) if text.startswith("sha1:") else None
+                    text_url = type(url) is str and url[0] != "<" and url[-1] != ">"
+                    if prefix is not None and text_url:
+                        body = answer(cursor, prefix, text[5:], url, covers)
+                        if (asker or answering or body is NONE) and not silent(prefix, asker):
+                            body = None
+            except (TypeError, AttributeError, UnknownCrawl, *BROKEN):
+                body = None  # asked the other way, it will say what is wrong
+            if body is None:
+                aside.add(len(found))
+                body = self._one(state, item, places[len(found)])
+            elif body is NONE:
+                misses += 1
+            else:
+                hits += 1
+            found.append(body)
+        if asker:
+            self._noted += [
+                (asker, self._strategy, item["url"], body, -1)
+                for place, (item, body) in enumerate(zip(lookups, found, strict=True))
+                if place not in aside
+            ]
+        self.cells[self._base + HIT] += hits
+        self.cells[self._base + MISS] += misses
+        return found
+
+    def _each(self, state: _State, lookups: list[Any], places: Sequence[int]) -> list[bytes]:
+        found: list[bytes] = []
+        for at in range(0, len(lookups), AHEAD):
+            some = lookups[at : at + AHEAD]
+            look_ahead(state.view, digests_of(some, self._defaults))
+            found += [self._one(state, *one) for one in zip(some, places[at:], strict=False)]
+        return found
+
+    def _one(self, state: _State, asked: Any, place: int) -> bytes:
+        try:
+            if isinstance(asked, DedupError):
+                raise asked
+            if not isinstance(asked, dict):
+                raise BadQuery("a lookup is a JSON object")
+            given = {**self._defaults, **of_json(asked)}
+            query, explain = query_of(given)
+            if query.crawl or self._policy.rules:
+                crawl = state.crawls.crawl(query.crawl)
+                query = completed(query, given, crawl, self._policy)
+            if query.namespaces:
+                self._allowed(query.namespaces)
+            keys = self._settings.keys()
+            seen = state.crawls.seen(state.view, keys, query.crawl, query.namespaces)
+            if query.conditional():
+                seen = self._left.looking(seen)
+            decision = decide.decide(seen, self._settings, query)
+            answer, content = decision.answer, decide.as_json(decision)
+            if explain:
+                self._left.explain()
+                content |= explanation.explained(seen, self._settings, query)
+            new = answer is None and not decision.policy
+            if self._firsts is not None and new and not decide.wary(query):
+                first = self._firsts.before(query, place)
+                content |= {} if first is None else {"in_batch": first}
+            if answer is not None:
+                self._counting.note_original(query.crawl, answer.original)
+            if query.crawl:
+                self._noted.append(noted(query, answer))
+            match = answer.match.value if answer else "none"
+            self.cells[cell_of(query.strategy.value, match)] += 1
+            return orjson.dumps(content)
+        except UnknownAlgorithm:
+            self.cells[cell_of(Strategy.DIGEST_ANY.value, "unknown_algorithm")] += 1
+            if name := asked.get("crawl") or self._asker:
+                self._noted.append((name, self._strategy, asked.get("url") or "", None, -1))
+            return UNKNOWN
+        except DedupError as error:
+            code = code_of(error)
+            self.cells[error_cell(code)] += 1
+            self._note_failure(asked)
+            return orjson.dumps(error_object(code, str(error), place if self._lines else 0))
+
+    def _note_failure(self, asked: Any) -> None:
+        """Count a lookup that could not be answered for the crawl that made it, if it says."""
+        own = asked.get("crawl") if isinstance(asked, dict) else None
+        if name := own if isinstance(own, str) else self._asker:
+            self._counting.note(failed(name))

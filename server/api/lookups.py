@@ -1,0 +1,288 @@
+"""What a request for lookups is answered: one lookup here, many of them in `batches`.
+
+Nothing here knows Flask: the hot layer and the Flask routes call the same functions with the WSGI
+environment, so that they cannot differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from time import perf_counter_ns
+from typing import Any, BinaryIO, cast
+from urllib.parse import unquote_to_bytes
+
+import orjson
+from werkzeug.datastructures import MIMEAccept
+from werkzeug.http import parse_accept_header
+
+from dedupindex.cache import Cache
+from dedupindex.capture import Uncommitted, spelled_alike
+from dedupindex.crawls.counting import SHORT
+from dedupindex.digest import parse_spelled
+from dedupindex.errors import BadQuery
+from dedupindex.index.format.fast_answer import NONE, sought
+from dedupindex.lookup import decide
+from dedupindex.lookup import explain as explanation
+from dedupindex.lookup.decide import Decision, Strategy
+from dedupindex.lookup.params import (
+    NAMES,
+    NEWER_NAMES,
+    PARAMETERS,
+    UnknownAlgorithm,
+    of_query_string,
+    query_of,
+)
+from dedupindex.lookup.render_json import header_lines
+from server.api.bodies import Bodies
+from server.api.lookup_batch import UNKNOWN, Batch
+from server.api.request_body import read_body
+from server.auth import Access
+from server.config import MAX_QUERY, Config
+from server.failures import reply_to
+from server.live_index import LiveIndex, Opened
+from server.logs import report
+from server.metrics import HIT, MISS, Metrics, cell_of
+from server.responses import JSON, LINES, OK, TEXT, Reply, RequestError, error_object
+
+_LINES_TYPES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
+_BASES = {
+    f"strategy={name}": cell_of(Strategy.parse(name).value, "exact_url")
+    for name in NAMES + NEWER_NAMES
+}
+_STRATEGIES = {base: name.removeprefix("strategy=") for name, base in reversed(_BASES.items())}
+
+_LONGEST_ACCEPT = 4096  # characters of Accept that are read; to read 200,000 takes 30 ms
+
+Environ = dict[str, Any]
+
+
+class Lookups:
+    """Answers requests for lookups, in any number of threads."""
+
+    def __init__(
+        self, live: LiveIndex, metrics: Metrics, access: Access, bodies: Bodies, config: Config
+    ) -> None:
+        self._live, self._metrics, self._config = live, metrics, config
+        self._access, self._private = access, access.private
+        self._bodies, self._batch = bodies, Batch(live, metrics, config)
+        self._counting = live.crawls.counting
+        self._note_short = self._counting.note_short
+        self._accepts = Cache[str, bool]()
+
+    def respond(self, environ: Environ) -> Reply:
+        """The answer to GET or POST /lookup; never raises."""
+        if environ["REQUEST_METHOD"] != "POST":
+            return self.get(environ)
+        try:
+            self._access.may_read(environ)
+            return self._post(environ, query_string(environ))
+        except Exception as error:
+            return reply_to(error, environ, self._metrics)
+
+    def get(self, environ: Environ) -> Reply:
+        """The answer to GET /lookup; never raises. What is done here is done for every lookup."""
+        started = perf_counter_ns()
+        try:
+            text = query_string(environ)
+            if self._private:
+                self._access.may_read(environ)
+            opened = self._live.opened()
+            as_text = "HTTP_ACCEPT" in environ and self._wants_text(environ["HTTP_ACCEPT"])
+            if opened.plain is not None and not as_text:
+                question = _plain_question(text)
+                if question is not None:
+                    prefix, spelled, url, base, asker = question
+                    body, covers = None, self._live.crawls.plainly(asker) if asker else 0
+                    if covers >= 0:
+                        body = opened.plain.one(prefix, spelled, url, covers)
+                        crawls = self._live.crawls
+                        if asker or body is NONE or crawls.answering:
+                            body = body if crawls.silent(prefix, asker) else None
+                    if body is not None:
+                        if asker:
+                            strategy, taken = _STRATEGIES[base], perf_counter_ns() - started
+                            noted = asker, strategy, url, body, -1, taken
+                            if len(url) + len(body) < SHORT:
+                                self._note_short(noted)
+                            else:
+                                self._counting.note(noted)
+                        self._metrics.lookup(base + (MISS if body is NONE else HIT), started)
+                        return OK, JSON, body
+            return self._one(opened, environ, as_text, started)
+        except Exception as error:
+            self._counting.note_failure(error, environ["QUERY_STRING"])
+            return reply_to(error, environ, self._metrics)
+
+    def _one(self, opened: Opened, environ: Environ, as_text: bool, started: int) -> Reply:
+        strategy = Strategy.DIGEST_ANY.value
+        given = of_query_string(query_string(environ))
+        try:
+            query, explain = query_of(given)
+        except UnknownAlgorithm:
+            self._counting.note_unknown(given, perf_counter_ns() - started)
+            self._metrics.lookup(cell_of(strategy, "unknown_algorithm"), started)
+            return ("204 No Content", [], b"") if as_text else (OK, JSON, UNKNOWN)
+        if as_text and explain:
+            raise BadQuery("an explanation is JSON: ask for it with Accept: application/json")
+        settings = opened.engine.identity.settings
+        query = self._live.crawls.completed(query, given)
+        if query.namespaces:
+            self._access.may_read(environ, query.namespaces)
+        if as_text and not query.bridge:
+            query = replace(query, fits=partial(spelled_alike, encoding=_encoding(given)))
+        with (
+            opened.engine.view() as base,
+            self._live.crawls.seen(base, settings.keys(), query.crawl, query.namespaces) as view,
+        ):
+            decision = decide.decide(view, settings, query)
+            match = decision.answer.match.value if decision.answer else "none"
+            cell = cell_of(query.strategy.value, match)
+            if as_text:
+                reply = _text_of(decision)
+            else:
+                content = decide.as_json(decision)
+                if explain:
+                    content |= explanation.explained(view, settings, query)
+                reply = (OK, JSON, orjson.dumps(content))
+        if query.crawl or decision.answer is not None:
+            self._counting.note_answer(query, decision.answer, perf_counter_ns() - started)
+        self._metrics.lookup(cell, started)
+        return reply
+
+    def _wants_text(self, accept: str) -> bool:
+        wanted = self._accepts.get(accept)
+        if wanted is None:
+            types = parse_accept_header(accept[:_LONGEST_ACCEPT], MIMEAccept)
+            wanted = types.quality("text/plain") > types.quality("application/json")
+            self._accepts.keep(accept, wanted)
+        return wanted
+
+    def _post(self, environ: Environ, text: str) -> Reply:
+        kind = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
+        lines = kind in _LINES_TYPES
+        if not lines and kind != "application/json":
+            raise RequestError(
+                "unsupported_media_type", "POST application/json or application/x-ndjson"
+            )
+        defaults = of_query_string(text)
+        stream = cast(BinaryIO, environ["wsgi.input"])
+        allowed = partial(self._access.may_read, environ)
+        if lines:
+            answers = self._batch.lines(stream, defaults, allowed)
+            self._bodies.enter()
+            try:  # where the body breaks off before, nothing is answered, and nothing is counted
+                first = next(answers, b"")
+            except BaseException:
+                self._bodies.leave()
+                raise
+            released = self._released(chain((first,), answers), environ)
+            next(released)
+            return (OK, LINES, released)
+        with self._bodies.one():
+            body = read_body(stream, environ.get("CONTENT_LENGTH", ""), self._config.max_body)
+        return (OK, JSON, self._batch.json(body, defaults, allowed))
+
+    def _released(self, answers: Iterator[bytes], environ: Environ) -> Iterator[bytes]:
+        """A stream that lets the next body in when it has ended, however it ended.
+
+        Its first item is nothing: a generator that was never begun would end without a word.
+        """
+        try:
+            yield b""
+            yield from answers
+        except OSError:
+            return  # the client went away
+        except RequestError as error:  # of the body, in the middle of it: said in the last line
+            self._metrics.error(error.reason)
+            yield orjson.dumps(error_object(error.reason, str(error))) + b"\n"
+        except Exception as error:
+            report(error, environ)
+            self._metrics.error("internal")
+            raise
+        finally:
+            self._bodies.leave()
+
+
+def _text_of(decision: Decision) -> Reply:
+    """Header lines of a revisit; what is no line of one is said in the answer's own headers."""
+    answer = decision.answer
+    if answer is None:
+        said = [("Dedup-Policy", decision.policy), ("Dedup-Reason", decision.reason)]
+        return "204 No Content", [header for header in said if header[1]], b""
+    headers = [*TEXT]
+    if answer.skip:
+        headers.append(("Dedup-Skip", "1"))
+    if isinstance(answer.original, Uncommitted):
+        headers.append(("Dedup-Uncommitted", "1"))
+    return OK, headers, header_lines(answer.original)
+
+
+def _encoding(given: Mapping[str, bytes]) -> int:
+    """In which encoding a question that could be read has its digest."""
+    unlabelled = PARAMETERS["unlabelled"].read(given.get("unlabelled") or b"sha1")
+    text = PARAMETERS["digest"].read(given["digest"])
+    return parse_spelled(text, unlabelled=unlabelled)[1].encoding
+
+
+def query_string(environ: Environ) -> str:
+    """The query string; what is no ASCII reaches us decoded by somebody else, so it is refused."""
+    text: str = environ["QUERY_STRING"]
+    if len(text) > MAX_QUERY:
+        raise RequestError("uri_too_long", f"a query string has at most {MAX_QUERY} bytes")
+    if not text.isascii():
+        raise RequestError("bad_query", "percent-encode what is not ASCII in a query string")
+    return text
+
+
+def _plain_question(text: str) -> tuple[bytes, str, str, int, str] | None:
+    """What a query string asks that asks nothing else, or None.
+
+    Key prefix, digest without label, URL, the cell that counts it, and the crawl that asks.
+    """
+    asker = ""
+    if "&crawl=" in text:
+        text, _, asker = text.partition("&crawl=")
+        if "%" in asker or "+" in asker or "&" in asker:
+            return None
+    if text.find("&url=") == 44 and text.startswith("digest=sha1:") and text.find("&", 45) < 0:
+        spelled, url, base = text[12:44], text[49:], 0
+    else:
+        parts = _parts(text)
+        if parts is None:
+            return None
+        spelled, url, base = parts
+    prefix = sought(spelled)
+    if prefix is None or not url or "+" in url:
+        return None
+    if "%" in url:
+        # Nearly always these escapes are all there is, and replacing them makes no new one.
+        plain = url.replace("%3A", ":").replace("%2F", "/")
+        if "%" in plain:
+            plain = plain.replace("%3F", "?").replace("%3D", "=").replace("%26", "&")
+        if "%" in plain:
+            try:
+                plain = unquote_to_bytes(url).decode()
+            except UnicodeDecodeError:
+                return None
+        url = plain
+    if url[0] == "<" or url[-1] == ">":
+        return None
+    return prefix, spelled, url, base, asker
+
+
+def _parts(text: str) -> tuple[str, str, int] | None:
+    """Digest without label, URL and cell, in any order, and with a strategy."""
+    parts = text.split("&")
+    base = 0 if len(parts) == 2 else _BASES.get(parts.pop(), -1)
+    if base < 0 or len(parts) != 2:
+        return None
+    digest, url = parts
+    if url.startswith("digest="):
+        digest, url = url, digest
+    label, _, spelled = digest.replace("%3A", ":").partition(":")
+    if label != "digest=sha1" or not url.startswith("url="):
+        return None
+    return spelled, url[4:], base

@@ -1,0 +1,132 @@
+"""The Flask views of what goes: impact, crawls that are dropped, captures that are deleted.
+
+Index and ledger are read by commands in processes of their own, so that no lookup waits for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from tempfile import TemporaryFile
+from typing import Any
+
+import orjson
+from flask import Response, request
+
+from dedupindex.crawls import lifecycle, statistics
+from dedupindex.errors import BadInput, BadQuery, HasDependents
+from dedupindex.index.tokens import Role
+from dedupindex.runtime.files import exclusive
+from server import logs
+from server.api import queries
+from server.api.crawl_reports import Reporting
+from server.api.request_fields import flag, only, text_of
+from server.auth import Access
+from server.commands import Commands, TooLong
+from server.live_index import LiveIndex
+from server.responses import RequestError
+from server.responses_part import json_of
+
+LISTED = 1000  # originals and revisits in one answer
+_MEANT = ("container", "crawl", "url")
+_CAPTURE = ("digest", "url", "date")
+_UNCHANGED = (BadInput, HasDependents, RequestError)  # it was refused
+
+
+class PurgeViews:
+    """One method for each route; see `routes`. All need the role admin, if there are tokens."""
+
+    def __init__(
+        self,
+        live: LiveIndex,
+        reporting: Reporting,
+        access: Access,
+        commands: Commands,
+        given: Callable[[dict[str, Any]], dict[str, Any]],
+        most: int,
+    ) -> None:
+        """`given` reads the body of a request; `most` captures are deleted at once."""
+        self._live, self._reporting, self._access = live, reporting, access
+        self._commands, self._given, self._most = commands, given, most
+
+    def impact(self) -> Response:
+        """What depends on a container, crawl or URL."""
+        self._admin()
+        given = queries.read(request.environ["QUERY_STRING"], queries.IMPACT)
+        options = [f"--{name}={given[name]}" for name in _MEANT if name in given]
+        if len(options) != 1:
+            raise BadQuery(f"give one of {', '.join(_MEANT)}")
+        if given.get("prefix") == "true":
+            options.append("--prefix")
+        lines = LISTED if given.get("list") == "true" else 0
+        listing = ["--list"] if lines else []
+        said = self._commands.run("impact", ["--json", *listing, *options], lines=lines)
+        content = orjson.loads(said.last)
+        if lines:
+            content["listed"] = [orjson.loads(line) for line in said.lines]
+        return json_of(content)
+
+    def drop_crawl(self, name: str) -> Response:
+        """Take back what a crawl reported, also if it is committed, unless the index has it."""
+        # The body is read first: a request that breaks off drops nothing.
+        who, given = self._admin(), self._given(request.environ)
+        only(given, "force")
+        drop = partial(lifecycle.drop, name=name, force=flag(given, "force"))
+        self._live.crawls.write_counts()
+        # So no merge is going on: it would take in what is dropped.
+        with exclusive(self._live.index / "lock", "the index"):
+            crawl = self._live.crawls.write(drop)
+        with _audited(who):
+            while self._live.crawls.write(partial(statistics.drop, crawl=crawl)):
+                pass
+            content = self._reporting.crawl(name)
+        logs.audit(request.environ, who, content)
+        return json_of(content)
+
+    def delete_captures(self) -> Response:
+        """Take single captures out of the index and the crawls."""
+        who, given = self._admin(), self._given(request.environ)
+        force = flag(given, "force")
+        given.pop("force", None)
+        items = given.pop("captures", None)
+        if items is None:
+            items = [given]
+        elif given or not isinstance(items, list):
+            raise BadQuery('a batch is an object with a list "captures", and perhaps "force"')
+        if len(items) > self._most:
+            raise RequestError("too_large", f"at most {self._most} captures at once")
+        with TemporaryFile() as lines:
+            for item in items:
+                lines.write(orjson.dumps(_one(item)) + b"\n")
+            lines.seek(0)
+            options = ["--captures=-", "--json", *(["--force"] if force else [])]
+            with _audited(who):
+                content = orjson.loads(self._commands.run("purge", options, lines).last)
+        self._live.refresh()
+        logs.audit(request.environ, who, content)
+        return json_of(content)
+
+    def _admin(self) -> str:
+        return self._access.require(request.environ, Role.ADMIN)
+
+
+@contextmanager
+def _audited(who: str) -> Iterator[None]:
+    """A line in the log also for what broke off in the middle: some of it may have been done."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, TooLong) or not isinstance(error, _UNCHANGED):
+            logs.audit(request.environ, who, {"broken_off": True})
+        raise
+
+
+def _one(item: Any) -> dict[str, str]:
+    if not isinstance(item, dict):
+        raise BadQuery("a capture is a JSON object")
+    only(item, *_CAPTURE)
+    found = {name: text_of(item, name) for name in _CAPTURE}
+    if not found["digest"] or not found["url"]:
+        raise BadQuery("a capture that is deleted needs digest and url")
+    return found

@@ -1,0 +1,106 @@
+"""The Flask views of what crawls did: the list of them, their reports, and what they tell."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from hashlib import sha256
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import orjson
+from flask import Response, request
+
+from dedupindex.crawls import crawl_report as crawlreport
+from dedupindex.crawls.crawl import Crawl
+from dedupindex.crawls.crawl_report import Asked, Report
+from dedupindex.crawls.store import Reading
+from dedupindex.errors import BadQuery, UnknownCrawl
+from dedupindex.runtime.tables import STYLE
+from server.api.crawl_reports import Reporting
+from server.api.lookups import query_string
+from server.api.queries import CRAWLS, CRAWLS_PAGE, PAGE, REPORT, read
+from server.auth import Access, Sight
+from server.live_index import LiveIndex
+
+_TYPES = {
+    "text": "text/plain; charset=utf-8",
+    "csv": "text/csv; charset=utf-8",
+    "html": "text/html; charset=utf-8",
+    "json": "application/json",
+}
+_HASH = b64encode(sha256(STYLE.encode()).digest()).decode()
+_POLICY = f"default-src 'none'; style-src 'sha256-{_HASH}'; frame-ancestors 'none'"
+
+
+class ReportViews:
+    """One method for each route of reports; see `routes`."""
+
+    def __init__(self, live: LiveIndex, reporting: Reporting, access: Access) -> None:
+        self._live, self._reporting, self._access = live, reporting, access
+
+    def list_crawls(self) -> Response:
+        self._access.may_read(request.environ)
+        given = read(query_string(request.environ), CRAWLS)
+        most = given.get("limit", CRAWLS_PAGE)
+        sight = Sight(self._access, request.environ)
+        found = self._reporting.crawls(most + 1, given.get("after", ""), sees=sight.sees)
+        content: dict[str, Any] = {"crawls": found[:most], "next": None}
+        if len(found) > most:
+            content["next"] = _page("/crawls", given, found[most - 1]["name"])
+        return _linked(
+            Response(orjson.dumps(content), content_type=_TYPES["json"]), content["next"]
+        )
+
+    def crawl_report(self, name: str) -> Response:
+        self._access.may_read(request.environ, self._reporting.apart(name))
+        given = read(query_string(request.environ), REPORT)
+        asked, most = _asked(given), given.get("limit", PAGE)
+        with self._live.crawls.reading() as reading:
+            if reading is None:
+                raise UnknownCrawl(f"there is no crawl {name[:200]!r}")
+            sight = Sight(self._access, request.environ)
+            crawl = reading.reported(name, sight.sees)
+            found, follows = _some(reading, crawl, asked, most)
+        path = f"/crawls/{quote(name, '')}/report"
+        follow = None if follows is None else _page(path, given, follows)
+        style = given.get("format", "json")
+        if style == "json":
+            found.summary["next"] = follow
+        response = Response("".join(crawlreport.written(found, style)), content_type=_TYPES[style])
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        if style == "html":
+            response.headers["Content-Security-Policy"] = _POLICY
+        return _linked(response, follow)
+
+
+def _asked(given: dict[str, Any]) -> Asked:
+    """What a report shall hold, with one group more than a page if it is in pages."""
+    if "by" not in given and given.keys() - {"format"}:
+        raise BadQuery("groups need by")
+    if "top" in given and given.keys() & {"limit", "after"}:
+        raise BadQuery("give either top, or limit and after")
+    if "order" in given and "top" not in given:
+        raise BadQuery("order needs top; without it groups come in the order of their headings")
+    after = given["after"].encode("utf-8", "surrogateescape") if "after" in given else None
+    asked = Asked(given.get("by", ""), given.get("top", 0), given.get("order", "lookups"), after)
+    return asked if asked.top else asked._replace(most=given.get("limit", PAGE) + 1)
+
+
+def _some(reading: Reading, crawl: Crawl, asked: Asked, most: int) -> tuple[Report, str | None]:
+    """A page of a report, in memory, and its last heading if there are more."""
+    found = crawlreport.report(reading, crawl, asked)
+    groups = list(found.groups)
+    more = not asked.top and len(groups) > most
+    last = groups[most - 1][0].decode("utf-8", "surrogateescape") if more else None
+    return found._replace(groups=iter(groups[:most] if more else groups)), last
+
+
+def _page(path: str, given: dict[str, Any], after: str) -> str:
+    """Where the next page is."""
+    return f"{path}?{urlencode({**given, 'after': after}, errors='surrogateescape')}"
+
+
+def _linked(response: Response, follow: str | None) -> Response:
+    if follow is not None:
+        response.headers["Link"] = f'<{follow}>; rel="next"'
+    return response

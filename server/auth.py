@@ -1,0 +1,158 @@
+"""Who may do what: bearer tokens, if the index has any."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from dedupindex.crawls.crawl import Crawl
+from dedupindex.errors import DedupError, IndexUnavailable
+from dedupindex.index.tokens import FILE, Role, Token, holder, read_tokens
+from server import logs
+from server.responses import RequestError
+
+_LOOK_EVERY = 1.0  # seconds
+
+
+class Access:
+    """Checks requests against the tokens of an index, in any number of threads.
+
+    Without tokens everything is allowed, unless it is `guarded`, as a server is that listens
+    beyond loopback. With tokens, writing needs one; reading does if it is `private`.
+    """
+
+    def __init__(self, index: Path, *, private: bool = False, guarded: bool = False) -> None:
+        self._index, self.private = index, private
+        self._guarded = private or guarded  # whether no tokens means that nobody may
+        self._tokens: list[Token] = []
+        self._stamp: tuple[int, int] | None = None
+        self._looked = -_LOOK_EVERY
+        self._busy = threading.Lock()
+
+    def require(
+        self,
+        environ: dict[str, Any],
+        role: Role,
+        crawl: str = "",
+        namespaces: Callable[[], Iterable[str]] = tuple,
+    ) -> str:
+        """The name of whose token allows it, "-" if none is needed; raises `RequestError`.
+
+        `namespaces` are those that are touched, "" for none; it is called only if that matters.
+        A refusal leaves a line in the log, but for those who only read.
+        Raises `Damaged` or `IndexUnavailable` if it cannot tell.
+        """
+        who = "-"
+
+        def refused(code: str, message: str) -> RequestError:
+            if role is not Role.READ:
+                logs.audit(environ, who, {"denied": code}, crawl[:200])
+            return RequestError(code, message)
+
+        tokens = self._known()
+        if not tokens and not self._guarded:
+            if role is not Role.READ and _of_a_page(environ):
+                raise refused(
+                    "forbidden", "a web page sent this; without tokens only programs may write"
+                )
+            return "-"
+        token = self._token(environ, tokens)
+        if token is None:
+            said = (
+                "this token is not known here: it was taken away, or is another index's"
+                if _sent(environ)
+                else "send a token: Authorization: Bearer <token>"
+            )
+            raise refused("unauthorized", said)
+        who = token.name
+        touched = tuple(namespaces())
+        if not token.may(role, crawl, touched):
+            what = f" to crawl {crawl[:200]!r}" if crawl else ""
+            where = f" in namespace {', '.join(touched)}" if any(touched) else ""
+            raise refused(
+                "forbidden", f"token {token.name} may not {role.name.lower()}{what}{where}"
+            )
+        return token.name
+
+    def holder(self, environ: dict[str, Any]) -> str:
+        """The name of the token that comes with a request, "" if none that is known."""
+        try:
+            token = self._token(environ, self._known())
+        except DedupError:
+            return ""
+        return token.name if token else ""
+
+    def _token(self, environ: dict[str, Any], tokens: list[Token]) -> Token | None:
+        text = _sent(environ)
+        return holder(tokens, text) if text else None
+
+    def may_read(self, environ: dict[str, Any], namespaces: Iterable[str] = ()) -> None:
+        """Raise `RequestError` if lookups are private and no token allows this one."""
+        if self.private:
+            self.require(environ, Role.READ, namespaces=lambda: namespaces)
+
+    def _known(self) -> list[Token]:
+        now = time.monotonic()
+        if now - self._looked >= _LOOK_EVERY:
+            with self._busy:
+                stamp = _stamp(self._index / FILE)
+                # Where the file is away, the index is being replaced: what was known still holds.
+                if stamp is not None and stamp != self._stamp:
+                    self._tokens, self._stamp = read_tokens(self._index), stamp
+                self._looked = now
+        return self._tokens
+
+
+class Sight:
+    """What whoever asks may see of crawls that stay apart."""
+
+    def __init__(self, access: Access, environ: dict[str, Any]) -> None:
+        self._access, self._environ = access, environ
+        self._known: dict[str, bool] = {"": True}
+
+    def require(self, crawl: Crawl) -> None:
+        """Raise `RequestError` for a crawl of a namespace that is closed to them."""
+        if crawl.namespace:
+            self._access.may_read(self._environ, [crawl.namespace])
+
+    def sees(self, crawl: Crawl) -> bool:
+        """Whether `require` lets a crawl pass."""
+        known = self._known.get(crawl.namespace)
+        if known is None:
+            try:
+                self.require(crawl)
+                known = True
+            except RequestError:
+                known = False
+            self._known[crawl.namespace] = known
+        return known
+
+
+def _sent(environ: dict[str, Any]) -> str:
+    """The token that comes with a request, "" for none."""
+    scheme, _, text = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
+    return str(text.strip()) if scheme.lower() == "bearer" else ""
+
+
+def _of_a_page(environ: dict[str, Any]) -> bool:
+    """Whether a browser sent a request to write, for a page that somebody has open in it.
+
+    Any page of the web can make it do that to a server on the same machine. No crawler says where a
+    request comes from, and our own pages write nothing.
+    """
+    site = environ.get("HTTP_SEC_FETCH_SITE", "none")
+    return "HTTP_ORIGIN" in environ or site not in ("none", "same-origin")
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise IndexUnavailable(f"{path} cannot be read: {error.strerror}") from error
+    return status.st_ino, status.st_mtime_ns

@@ -1,0 +1,109 @@
+"""Charts over time: lookups by what was found, captures and bytes that were saved and stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from flask import render_template, request
+
+from dedupindex.crawls import statistics
+from dedupindex.crawls.statistics_keys import Row
+from dedupindex.errors import BadQuery
+from dedupindex.runtime.charts import columns
+from server.auth import Access, Sight
+from server.live_index import LiveIndex
+from server.pages.figures import CLASSES, found, kept, shown, spent, text_of
+from server.pages.login import with_token
+
+
+class _Span(NamedTuple):
+    """A stretch of time until now, in units."""
+
+    name: str
+    by: str  # of the statistics
+    width: int  # letters of a date that make a unit
+    units: int
+
+
+SPANS = {
+    "hours": _Span("48 hours", "hour", len("2026-11-20T09"), 48),
+    "days": _Span("60 days", "day", len("2026-11-20"), 60),
+    "months": _Span("24 months", "day", len("2026-11"), 24),
+}
+
+
+class Charts:
+    """The view of charts."""
+
+    def __init__(self, live: LiveIndex, access: Access) -> None:
+        self._live, self._access = live, access
+
+    def charts(self) -> str:
+        """All crawls together, or one."""
+        name, crawl = request.args.get("span", "hours"), request.args.get("crawl", "")
+        if name not in SPANS:
+            raise BadQuery(f"span takes one of {', '.join(SPANS)}")
+        rows = self._rows(SPANS[name], crawl)
+        return render_template(
+            "charts.html",
+            crawl=crawl,
+            span=name,
+            spans={key: span.name for key, span in SPANS.items()},
+            classes=CLASSES,
+            any=any(any(row) for _, row in rows),
+            rows=[shown(unit, row) for unit, row in reversed(rows)],
+            units=[text_of(unit) for unit, _ in rows],
+            lookups=columns([(_lookups_in(unit, row), found(row)) for unit, row in rows]),
+            captures=columns([(_captures_in(unit, row), kept(row)) for unit, row in rows]),
+            bytes=columns([(_bytes_in(unit, row), spent(row)) for unit, row in rows]),
+        )
+
+    def _rows(self, span: _Span, crawl: str) -> Sequence[tuple[bytes, Row]]:
+        """A row for every unit, also for those in which nothing happened."""
+        sums = {unit: Row() for unit in _units(span, datetime.now(UTC))}
+        self._live.opened()
+        sight = Sight(self._access, with_token(request.environ))
+        with self._live.crawls.reading() as reading:
+            if reading is not None:
+                if crawl:
+                    known = reading.reported(crawl, sight.sees)
+                    sight.require(known)
+                    crawls = iter([known])
+                else:
+                    crawls = filter(sight.sees, reading.crawls())
+                first = min(sums)
+                for unit, row in statistics.over_time(reading, crawls, span.by, since=first):
+                    unit = unit[: span.width]
+                    if unit in sums:  # and not of a clock that is ahead
+                        sums[unit] = sums[unit].plus(row)
+        return list(sums.items())
+
+
+def _units(span: _Span, now: datetime) -> list[bytes]:
+    """The units of a span, the first one first."""
+    if span.by == "hour":
+        moments = [now - timedelta(hours=back) for back in range(span.units)]
+    elif span.width == len("2026-11-20"):
+        moments = [now - timedelta(days=back) for back in range(span.units)]
+    else:
+        months = now.year * 12 + now.month - 1
+        moments = [
+            datetime((months - back) // 12, (months - back) % 12 + 1, 1)
+            for back in range(span.units)
+        ]
+    return [moment.isoformat()[: span.width].encode() for moment in reversed(moments)]
+
+
+def _lookups_in(unit: bytes, row: Row) -> str:
+    return f"{text_of(unit)}: {row.lookups:,} lookups, {row.duplicates:,} duplicates"
+
+
+def _captures_in(unit: bytes, row: Row) -> str:
+    return f"{text_of(unit)}: {row.duplicates:,} captures saved, {row.stored:,} stored"
+
+
+def _bytes_in(unit: bytes, row: Row) -> str:
+    saved, stored = row.duplicate_bytes, row.stored_bytes
+    return f"{text_of(unit)}: {saved:,} bytes saved, {stored:,} stored"

@@ -1,0 +1,73 @@
+"""What a crawl would have saved: a CDX file or crawl log is sent, and looked up as a whole."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath, PureWindowsPath
+from typing import Any
+
+import orjson
+from flask import render_template, request
+
+from dedupindex.errors import BadInput
+from dedupindex.lookup.savings import GROUPS, STRATEGIES
+from dedupindex.runtime.charts import bar
+from server import commands
+from server.api.bodies import Bodies
+from server.commands import Commands
+from server.config import Config
+from server.pages.forms import received
+
+_ROWS = 50  # of the largest groups
+
+
+class WhatIf:
+    """The views of the form and of its answer."""
+
+    def __init__(self, config: Config, bodies: Bodies, running: Commands) -> None:
+        self._config, self._bodies, self._commands = config, bodies, running
+
+    def what_if(self) -> str:
+        """The form."""
+        return self._page()
+
+    def try_out(self) -> tuple[str, int]:
+        """The answer."""
+        form, files = received(request.environ, self._bodies, self._config.max_body)
+        sent = files.get("crawl")
+        by = form.get("by", "host")
+        if sent is None or not sent.filename:
+            return self._page(problem="Choose a file first.", by=by), 400
+        name = PurePosixPath(PureWindowsPath(sent.filename).as_posix()).name
+        with sent.stream as stream:
+            try:
+                if by not in GROUPS:
+                    raise BadInput(f"there are groups by {', '.join(GROUPS)}")
+                stream.seek(0)
+                options = ["--against=-", "--json", f"--by={by}", f"--limit={_ROWS}"]
+                said = self._commands.run("report", options, stream)
+            except BadInput as error:
+                return self._page(problem=str(error), by=by), 400
+        return self._page(report=orjson.loads(said.last), said=said.talk, name=name, by=by), 200
+
+    def _page(self, *, report: dict[str, Any] | None = None, **more: Any) -> str:
+        shown = {"problem": "", "by": "host", "said": [], "name": "", "bar": [], **more}
+        if report is not None:
+            shown["bar"] = _bar(report)
+            for group in report["groups"]:
+                group["bar"] = _bar(group, report["groups"][0]["handled_bytes"])
+        return render_template(
+            "what_if.html",
+            report=report,
+            groups=list(GROUPS),
+            strategies=[strategy.value for strategy in STRATEGIES],
+            limit=self._config.max_body,
+            rows=_ROWS,
+            longest=commands.LONGEST,
+            **shown,
+        )
+
+
+def _bar(sums: dict[str, Any], whole: float = 0) -> Any:
+    """The bytes of a group by what would have become of them."""
+    names = ("exact_url", "canonical_url", "digest", "new")
+    return bar([(name, sums[f"{name}_bytes"]) for name in names], whole)

@@ -1,0 +1,135 @@
+"""Crawls and how far they are; their hosts, media types and statuses; one host of all crawls."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from flask import render_template, request
+
+from dedupindex.crawls import statistics
+from dedupindex.crawls.crawl import Crawl
+from dedupindex.crawls.crawl_report import date
+from dedupindex.crawls.statistics_keys import LONGEST, Row
+from dedupindex.crawls.store import Reading
+from dedupindex.errors import BadQuery, UnknownCrawl
+from dedupindex.runtime.charts import bar
+from server.api.crawl_reports import Reporting
+from server.auth import Access, Sight
+from server.live_index import LiveIndex
+from server.pages.figures import CLASSES, found, shown, spent
+from server.pages.login import with_token
+from server.pages.paging import Paging, page_asked
+
+BY = {"host": "Hosts", "mime": "Media types", "status": "HTTP statuses", "strategy": "Strategies"}
+ORDERS = {
+    "lookups": "lookups",
+    "duplicates": "duplicates",
+    "duplicate_bytes": "bytes saved",
+    "stored_bytes": "bytes stored",
+}
+_ROWS = 50  # of the largest
+
+
+class CrawlPages:
+    """The views of crawls. Names are sent in queries: as parts of paths, some would be lost."""
+
+    def __init__(self, live: LiveIndex, reporting: Reporting, access: Access) -> None:
+        self._live, self._reporting, self._access = live, reporting, access
+
+    def crawls(self) -> str:
+        """All of them, the newest first."""
+        paging = Paging(page_asked(request.args.get("page", "")))
+        sight = Sight(self._access, with_token(request.environ))
+        rows = self._reporting.crawls(paging.size + 1, skip=paging.start, sees=sight.sees)
+        return render_template("crawls.html", rows=rows[: paging.size], paging=paging.of(len(rows)))
+
+    def crawl(self) -> str:
+        """One of them."""
+        name = request.args.get("name", "")
+        if not name:
+            raise BadQuery("say which crawl: ?name=…")
+        by, order = request.args.get("by", "host"), request.args.get("order", "lookups")
+        if by not in BY or order not in ORDERS:
+            raise BadQuery(f"by takes one of {', '.join(BY)}, order of {', '.join(ORDERS)}")
+        sight = Sight(self._access, with_token(request.environ))
+        brief = "brief" in request.args  # as the script of the page asks every few seconds
+        with self._live.crawls.reading() as reading:
+            if reading is None:
+                raise UnknownCrawl(f"there is no crawl {name[:200]!r}")
+            known = reading.reported(name, sight.sees)
+            sight.require(known)
+            total, times = statistics.total(reading, known), statistics.times(reading, known)
+            rows = [] if brief else statistics.largest(reading, known, by, _ROWS, order)
+        most = max((row.lookups for _, row in rows), default=0)
+        return render_template(
+            "crawl.html",
+            crawl=self._reporting.crawl(name),
+            brief=brief,
+            now=date(int(time.time())),
+            times=times,
+            by=by,
+            order=order,
+            all_by=BY,
+            orders=ORDERS,
+            rows=[shown(heading, row, most) for heading, row in rows],
+            most=_ROWS,
+            **_sums(total),
+        )
+
+    def host(self) -> str:
+        """One host of all crawls, or the form that asks which."""
+        name = request.args.get("host", "").strip()
+        self._live.opened()
+        sight = Sight(self._access, with_token(request.environ))
+        content: dict[str, Any] = {"rows": [], "largest": [], "latest": "", **_sums(Row())}
+        with self._live.crawls.reading() as reading:
+            if reading is not None and name:
+                content.update(_host(reading, name, sight))
+            elif reading is not None:
+                content.update(_some_hosts(reading, sight))
+        return render_template("host.html", host=name, **content)
+
+
+def _host(reading: Reading, name: str, sight: Sight) -> dict[str, Any]:
+    """What all crawls have of a host."""
+    known: list[tuple[Crawl, Row]] = []
+    for host in _spellings(name):
+        known += (one for one in statistics.at_host(reading, host) if sight.sees(one[0]))
+    total = Row()
+    for _, row in known:
+        total = total.plus(row)
+    most = max((row.lookups for _, row in known), default=0)
+    rows = [{**shown(b"", row, most), "crawl": crawl.name} for crawl, row in reversed(known)]
+    return {"rows": rows, **_sums(total)}
+
+
+def _spellings(name: str) -> list[bytes]:
+    """A host as crawlers write it: most of them not in the letters of its language."""
+    text = name.encode("utf-8", "replace").lower()[:LONGEST]
+    if text.isascii():
+        return [text]
+    try:
+        return [text, name.encode("idna")]
+    except UnicodeError:
+        return [text]
+
+
+def _some_hosts(reading: Reading, sight: Sight) -> dict[str, Any]:
+    """Hosts to choose from: those of the latest crawl that has any."""
+    for crawl in filter(sight.sees, reading.newest()):
+        largest = statistics.largest(reading, crawl, "host", 20)
+        if largest:
+            rows = [shown(heading, row) for heading, row in largest]
+            return {"largest": rows, "latest": crawl.name}
+    return {}
+
+
+def _sums(row: Row) -> dict[str, Any]:
+    """What templates show of a sum."""
+    return {
+        "total": row.as_json(),
+        "found": [(name, CLASSES[name], count) for name, count in found(row)],
+        "found_bar": bar(found(row)),
+        "spent_bar": bar(spent(row)),
+    }

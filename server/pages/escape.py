@@ -1,0 +1,98 @@
+"""How values become text of a page: printable, nothing invisible, numbers and dates for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask.sansio.app import App
+from jinja2 import StrictUndefined
+from markupsafe import Markup, escape
+
+from dedupindex.runtime.tables import printable
+
+_SHOWN = 400  # characters of one value
+
+
+def dress(app: App) -> None:
+    """Teach the templates of an application what is here, before it uses any."""
+    app.jinja_options = {
+        **app.jinja_options,
+        "undefined": StrictUndefined,
+        "finalize": _finalized,
+        "trim_blocks": True,
+        "lstrip_blocks": True,
+    }
+    app.jinja_env.tests["sendable"] = sendable
+    app.jinja_env.filters.update(
+        number=number,
+        amount=amount,
+        date=date,
+        percent=percent,
+        field=field,
+        long=long,
+        visible=printable,
+        unit=unit,
+    )
+
+
+def _finalized(value: Any) -> Any:
+    """What every expression of a template goes through before it is printable.
+
+    Characters that would not be seen are made visible: a URL must not look like another one.
+    """
+    return printable(value) if type(value) is str else value
+
+
+def sendable(value: str) -> bool:
+    """Whether a link can carry a text: names of files may have bytes that are none."""
+    try:
+        return bool(value.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def field(value: str) -> Markup:
+    """A value to send again with a form: as it was given, not as it is shown."""
+    return escape(value.encode("utf-8", "replace").decode())
+
+
+def long(value: Any, most: int = _SHOWN) -> str:
+    """A text of which not more than a part is shown."""
+    text = str(value)
+    return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
+
+
+def number(value: float | None) -> str:
+    """``12,345``."""
+    return "not known" if value is None else f"{value:,}"
+
+
+def amount(value: float | None) -> str:
+    """Bytes for people: ``1.4 MB``."""
+    if value is None:
+        return "not known"
+    count = float(value)
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if count < 1000 or unit == "TB":
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= 1000
+    return ""
+
+
+def percent(part: float, whole: float) -> str:
+    """``12.5 %``."""
+    return f"{100 * part / whole:.1f} %" if whole else "–"
+
+
+def unit(value: str) -> str:
+    """A month, day or hour as a heading: ``2026-11-20 09:00``."""
+    day, _, hour = value.partition("T")
+    return f"{day} {hour}:00" if hour else day
+
+
+def date(value: str | None) -> Markup:
+    """A WARC-Date as an element that programs can read as well."""
+    if not value:
+        return Markup("never")
+    shown = value.replace("T", " ").removesuffix("Z")
+    return Markup('<time datetime="{}">{} UTC</time>').format(printable(value), printable(shown))

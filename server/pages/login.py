@@ -1,0 +1,84 @@
+"""Who looks at a page: a token in a cookie, because a browser sends no token by itself.
+
+The cookie counts for pages only, never for the API, and is sent along only by our own pages
+(SameSite=Strict). What is sent with POST must come from a page of this server besides.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flask import Response, redirect, render_template, request
+from werkzeug.http import parse_cookie
+
+from dedupindex.index.tokens import Role
+from server.api.bodies import Bodies
+from server.auth import Access
+from server.pages.forms import received
+from server.responses import RequestError
+
+COOKIE = "dedupindex_token"
+
+
+def with_token(environ: dict[str, Any]) -> dict[str, Any]:
+    """A request whose cookie is taken for its token."""
+    token = parse_cookie(environ.get("HTTP_COOKIE", "")).get(COOKIE, "")
+    return {**environ, "HTTP_AUTHORIZATION": f"Bearer {token}"}
+
+
+class Signing:
+    """The pages on which a browser gets its cookie, and gives it back."""
+
+    def __init__(self, access: Access, bodies: Bodies) -> None:
+        self._access, self._bodies = access, bodies
+
+    def sign_in(self) -> Response:
+        """The form."""
+        return self.asked_for(_local(request.args.get("next", "")))
+
+    def asked_for(self, target: str, problem: str = "", status: int = 200) -> Response:
+        """The form, from which one goes on to `target`."""
+        page = render_template("sign_in.html", target=target, problem=problem)
+        return Response(page, status, [("WWW-Authenticate", "Bearer")] if status == 401 else [])
+
+    def take_token(self) -> Response:
+        """What the form sends: a token for a cookie."""
+        form, _ = received(request.environ, self._bodies)
+        token, target = form.get("token", "").strip(), _local(form.get("next", ""))
+        # A header or cookie can carry no other characters, and no token has them.
+        sent = token if token.isascii() and token.isprintable() else ""
+        given = {**request.environ, "HTTP_AUTHORIZATION": f"Bearer {sent}"}
+        try:
+            self._access.require(given, Role.READ)
+        except RequestError:
+            problem = "This is no token of this index. Tokens begin with dedup_."
+            return self.asked_for(target, problem, 401)
+        answer = _to(target)
+        answer.set_cookie(COOKIE, sent, httponly=True, samesite="Strict", secure=_secure())
+        return answer
+
+    def sign_out(self) -> Response:
+        """Forget the token."""
+        if request.environ.get("CONTENT_LENGTH"):  # a request that breaks off changes nothing
+            received(request.environ, self._bodies)
+        answer = _to(_local(""))
+        answer.delete_cookie(COOKIE, httponly=True, samesite="Strict", secure=_secure())
+        return answer
+
+
+def _to(target: str) -> Response:
+    answer = redirect(target, 303)
+    assert isinstance(answer, Response)
+    return answer
+
+
+def _local(target: str) -> str:
+    """Where to go on to: a page of ours, else the first one."""
+    own = target.startswith("/pages/") and "\\" not in target and target.isprintable()
+    return target if own else "/"
+
+
+def _secure() -> bool:
+    """Whether the browser speaks TLS, with us or with a proxy that says so."""
+    forwarded = request.environ.get("HTTP_X_FORWARDED_PROTO", "")
+    return request.is_secure or forwarded.strip().lower() == "https"

@@ -1,0 +1,128 @@
+"""A digest or URL looked up by a person, who is told why the answer is what it is.
+
+It does not count as a lookup of a crawl: people must see whether the crawler itself has asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+from flask import render_template, request
+
+from dedupindex.digest import SIZES
+from dedupindex.errors import Damaged, DedupError
+from dedupindex.index.engine import Finder
+from dedupindex.index.identity import Settings
+from dedupindex.lookup import decide, explain
+from dedupindex.lookup.params import NAMES, PARAMETERS, UnknownAlgorithm, of_query_string, query_of
+from dedupindex.lookup.render_json import header_lines, original_as_json
+from dedupindex.urlkey import urlkey
+from server.api.lookups import query_string
+from server.auth import Access
+from server.live_index import LiveIndex
+from server.pages.login import with_token
+from server.responses import ERRORS, code_of
+
+_SHOWN = 200  # captures
+
+Given = dict[str, bytes]
+
+
+class LookupPage:
+    """The view of lookups."""
+
+    def __init__(self, live: LiveIndex, access: Access) -> None:
+        self._live, self._access = live, access
+
+    def lookup(self) -> tuple[str, int]:
+        """The form, and the answer to what was filled in."""
+        given: Given = {}
+        found: dict[str, Any] = {"kind": "nothing"}
+        problem, status = "", 200
+        try:
+            given = of_query_string(query_string(request.environ))
+            if given.get("digest"):
+                found = self._of_digest(given)
+            elif given.get("url"):
+                found = self._of_url(given)
+        except UnknownAlgorithm:
+            found = {"kind": "unknown"}
+        except DedupError as error:
+            status = ERRORS[code_of(error)][0]
+            if status >= 500:
+                raise
+            problem = str(error)
+        page = render_template(
+            "lookup.html",
+            given={
+                name: given.get(name, b"").decode("utf-8", "surrogateescape") for name in PARAMETERS
+            },
+            strategies=NAMES,
+            algorithms=list(SIZES),
+            problem=problem,
+            found=found,
+            crawls=self._begun(found.get("considered", ())),
+            by_url=self._live.opened().engine.identity.settings.by_url,
+        )
+        return page, status
+
+    def _begun(self, rows: Iterable[dict[str, Any]]) -> set[str]:
+        """The crawls of captures that have a page: names that bin/index was given have none."""
+        names = {row["original"]["crawl"] for row in rows} - {None}
+        return {name for name in names if self._live.crawls.crawl(name) is not None}
+
+    def _of_digest(self, given: Given) -> dict[str, Any]:
+        query, _ = query_of(given)
+        query = self._live.crawls.completed(query, given)
+        with self._seen(query.crawl, query.namespaces) as (view, settings):
+            decision = decide.decide(view, settings, query)
+            explained = explain.explained(view, settings, query)
+        lines, answer = "", decision.answer
+        if answer is not None:
+            try:
+                lines = header_lines(answer.original).decode("utf-8", "surrogateescape")
+            except Damaged as error:
+                lines = str(error)
+        return {
+            "kind": "digest",
+            "answer": decide.as_json(decision),
+            "lines": lines.splitlines(),
+            "more": False,
+            **explained,
+        }
+
+    def _of_url(self, given: Given) -> dict[str, Any]:
+        """The captures of a URL, and of those that are the same to a canonicaliser."""
+        values = {name: PARAMETERS[name].read(value) for name, value in given.items() if value}
+        url: bytes = values["url"]
+        crawl = self._live.crawls.crawl(values.get("crawl", ""))
+        namespaces = {*values.get("namespace", ()), crawl.namespace if crawl else ""} - {""}
+        with self._seen(values.get("crawl", ""), tuple(namespaces)) as (view, settings):
+            captures = view.at_urlkey(urlkey(url)) if settings.canonical else view.at_url(url)
+            some = list(islice(captures, _SHOWN + 1))
+        rows = [
+            {
+                "match": decide.match_of(url, capture.url).value,
+                "original": {**original_as_json(capture), "crawl": capture.crawl or None},
+            }
+            for capture in some[:_SHOWN]
+        ]
+        return {"kind": "url", "considered": rows, "more": len(some) > _SHOWN}
+
+    @contextmanager
+    def _seen(
+        self, crawl: str, namespaces: tuple[str, ...] = ()
+    ) -> Iterator[tuple[Finder, Settings]]:
+        """Index and crawls as a crawl sees them, or ("") anybody; raises `RequestError`."""
+        if namespaces:
+            self._access.may_read(with_token(request.environ), namespaces)
+        opened = self._live.opened()
+        settings = opened.engine.identity.settings
+        with (
+            opened.engine.view() as base,
+            self._live.crawls.seen(base, settings.keys(), crawl, namespaces) as view,
+        ):
+            yield view, settings
