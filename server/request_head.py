@@ -47,16 +47,7 @@ class RequestHead:
         self._names = frozenset((LOOPBACK, *names))
         self._metrics = metrics
         self._logged: set[str] = set()
-        self.accepted: set[str] = set()
-        """Values of Host that were accepted before: the quick way looks only here."""
-
-    def plain(self, environ: dict[str, Any]) -> bool:
-        """Whether a request without a body can be answered without looking closer."""
-        return (
-            environ.get("HTTP_HOST") in self.accepted
-            and environ.get("CONTENT_LENGTH", "0") == "0"
-            and "HTTP_TRANSFER_ENCODING" not in environ
-        )
+        self._accepted: set[str] = set()  # values of Host that were accepted before
 
     def refusal(self, environ: dict[str, Any]) -> Reply | None:
         """The answer to a request that must not be answered otherwise, else None."""
@@ -70,7 +61,7 @@ class RequestHead:
 
     def _check_host(self, environ: dict[str, Any]) -> None:
         host: str = environ.get("HTTP_HOST", "")
-        if host in self.accepted:
+        if host in self._accepted:
             return
         if not host and environ.get("SERVER_PROTOCOL") != "HTTP/1.1":
             return  # HTTP/1.0 has no Host, and no browser speaks it
@@ -84,8 +75,8 @@ class RequestHead:
             )
             self._log(shown, message)
             raise RequestError("wrong_host", message)
-        if len(self.accepted) < _KEPT and len(host) <= _SHOWN:
-            self.accepted.add(host)
+        if len(self._accepted) < _KEPT and len(host) <= _SHOWN:
+            self._accepted.add(host)
 
     def _accepts(self, host: str) -> bool:
         match = _HOST.fullmatch(host)

@@ -32,7 +32,7 @@ from dedupindex.errors import BadInput
 from dedupindex.index import open_index
 from dedupindex.index.address import ENVIRONMENT
 from dedupindex.index.engine import Counts
-from server import listeners, logs, shortcut
+from server import listeners, logs
 from server.app import create_app
 from server.background_merge import Upkeep
 from server.config import DRAIN, HEADER_TIMEOUT, THREADS, Config
@@ -178,12 +178,7 @@ class _Server(MPServer):
         gc.freeze()
         os.write(self._loading, b".")
         hot.patience.start()
-        if self._config.access_log:
-            return AccessLog(hot)
-        if self._config.rate_limit:
-            return hot
-        shortcut.install(hot)
-        return hot
+        return AccessLog(hot) if self._config.access_log else hot
 
     def _outlive(self) -> None:
         """End this worker when the main process was killed: nobody else would."""

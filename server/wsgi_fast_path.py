@@ -39,10 +39,10 @@ class HotRoutes:
         limits: Limits | None = None,
     ) -> None:
         self._inner = inner
-        self.patience, self.head, self._limits = patience, head, limits
-        self.gets = {"/lookup": lookups.get, **dict.fromkeys(PATHS, cdx.get)}
+        self.patience, self._head, self._limits = patience, head, limits
+        self._gets = {"/lookup": lookups.get, **dict.fromkeys(PATHS, cdx.get)}
         self._posts = {"/lookup": lookups.respond, "/captures": captures.respond}
-        self.stopping = False
+        self._stopping = False
 
     def stop(self) -> None:
         """Ask clients, with every answer from now on, to close their connections.
@@ -50,24 +50,24 @@ class HotRoutes:
         A client that sends its next request just when its connection is closed gets no answer; so
         for a little while before that, every answer says that it is the last.
         """
-        self.stopping = True
+        self._stopping = True
 
     def __call__(self, environ: dict[str, Any], start: StartResponse) -> Iterable[bytes]:
-        if self.stopping:
+        if self._stopping:
             start = _last(start)
-        refusal = self.head.refusal(environ)
+        refusal = self._head.refusal(environ)
         if refusal is None and self._limits is not None:
             refusal = self._limits.refusal(environ)
         if refusal is not None:
             start(refusal[0], refusal[1])
             return [cast(bytes, refusal[2])]
-        if environ["REQUEST_METHOD"] == "GET" and environ["PATH_INFO"] in self.gets:
+        if environ["REQUEST_METHOD"] == "GET" and environ["PATH_INFO"] in self._gets:
             return self._answer(environ, start)  # which takes no body and does not last
         return self.patience.watched(environ, lambda: self._answer(environ, start))
 
     def _answer(self, environ: dict[str, Any], start: StartResponse) -> Iterable[bytes]:
         path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
-        by_path = self.gets if method == "GET" else self._posts if method == "POST" else {}
+        by_path = self._gets if method == "GET" else self._posts if method == "POST" else {}
         answer = by_path.get(path)
         if answer is not None:
             status, headers, body = answer(environ)

@@ -24,7 +24,6 @@ ROOT = Path(__file__).resolve().parents[1]
 PRIVATE = {
     "granian": {
         ("granian._granian", "SocketHolder"): "fd, uds, backlog",
-        ("granian.server.mp", "_wsgi_call_wrap"): "callback, scope_opts, access_log_fmt",
         ("granian.server.mp", "MPServer._init_shared_socket"): "self",
         ("granian.server.mp", "MPServer._spawn_worker"): "self, idx, target, callback_loader",
         ("granian.server.mp", "MPServer._spawn_workers"): "self, spawn_target, target_loader",
