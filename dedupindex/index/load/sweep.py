@@ -1,8 +1,7 @@
 """One pass over all staged entries, which come in order: keys and the cells they leave.
 
-The loop runs once for every capture of an index. What is nearly always the case, one new entry
-under each key of a whole batch, is therefore decided at once for all of them, and for a single
-key here; all else is decided by `settle.Rule`.
+The loop runs once for every capture of an index. A key with one entry, as nearly all have, is
+settled here; all else is decided by `settle.Rule`.
 """
 
 from __future__ import annotations
@@ -23,15 +22,6 @@ def settled(batches: Iterable[list[bytes]], rule: Rule, outcome: Outcome) -> Ite
     key, digest, group = b"", b"", list[bytes]()
     for batch in batches:
         cells: Cells = []
-        if group and not batch[0].startswith(key):
-            digest = _close(key, group, digest, rule, outcome, cells)
-            key, group = b"", []
-        if not group:
-            new = _all_new(batch, lengths, digest, outcome)
-            if new:
-                cells += new
-                digest = new[-1][0][: DIGEST_KEY[batch[0][0]]]
-                batch = batch[-1:]
         for staged in batch:
             length = lengths[staged[0]]
             if staged[:length] == key:
@@ -47,36 +37,6 @@ def settled(batches: Iterable[list[bytes]], rule: Rule, outcome: Outcome) -> Ite
         _close(key, group, digest, rule, outcome, cells)
         outcome.checksum += checksum(cells)
         yield cells
-
-
-_CAPTURE = bytes(first for first in range(256) if first & 3 != REVISIT)
-_COUNTED = bytes(second for second in range(256) if not second & (ALSO | BEFORE))
-
-
-def _all_new(batch: list[bytes], lengths: list[int], digest: bytes, outcome: Outcome) -> Cells:
-    """The cells of a batch in which each key has one entry, and that a new one; none if not so.
-
-    The last entry is left out, for its key may go on in the next batch. `digest` is the one last
-    counted.
-    """
-    code = batch[0][0]
-    length, end = lengths[code], DIGEST_KEY[code]
-    if (
-        code != batch[-1][0]
-        or bytes([staged[length + 1] for staged in batch]).translate(None, _COUNTED)
-        or bytes([staged[length] for staged in batch]).translate(None, _CAPTURE)
-        or len({staged[:length] for staged in batch}) != len(batch)
-    ):
-        return []
-    digests = {staged[:end] for staged in batch}
-    cells = [(staged[:length], staged[length:]) for staged in batch]
-    last = cells.pop()[0][:end]
-    if not cells or cells[-1][0][:end] != last:
-        digests.discard(last)
-    outcome.added += len(cells)
-    outcome.captures += len(cells)
-    outcome.digests += len(digests) - (digest in digests)
-    return cells
 
 
 def grouped(
