@@ -47,7 +47,7 @@ def to_install(extra: str) -> str:
     place of the checkout, and commands would run that copy for ever.
     """
     checkout = Path(__file__).resolve().parents[1]
-    if (checkout / "bin" / "setup").is_file() and Path(sys.prefix).resolve() == checkout / ".venv":
+    if (checkout / "bin" / "setup").is_file() and Path(sys.prefix).resolve().parent == checkout:
         return f"bin/setup {extra}"
     return f"pip install 'dedupindex[{extra}]'"
 

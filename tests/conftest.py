@@ -28,10 +28,22 @@ if TYPE_CHECKING:
 settings.register_profile(
     "ours", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
+settings.register_profile(
+    "thorough",
+    settings.get_profile("ours"),
+    derandomize=False,
+    print_blob=True,
+    max_examples=10 * settings.get_profile("ours").max_examples,
+)
 settings.load_profile("ours")
 
 MakeIndex = Callable[..., Path]
 _ended = count(1)
+
+
+def examples(count: int) -> int:
+    """The number of examples of a property: `count`, or ten times that with --thorough."""
+    return count * settings().max_examples // settings.get_profile("ours").max_examples
 
 
 def need(command: str, *, found: bool) -> None:
@@ -69,7 +81,33 @@ def effort(request: pytest.FixtureRequest) -> int:
 @pytest.fixture
 def chance(request: pytest.FixtureRequest) -> Random:
     """The random numbers of an attack test: the same in every run with one ``--seed``."""
-    return Random(f"{request.config.getoption('--seed')} {request.node.nodeid}")
+    name = request.node.nodeid.removesuffix(f"@{_group(request.node)}")
+    return Random(f"{request.config.getoption('--seed')} {name}")
+
+
+LONGEST = ["cassandra", "peers/test_cassandra_ring", "test_benchmarks", "peers/test_heritrix"]
+"""Groups of tests that start first, in this order; then other tests with peers, then the rest."""
+
+
+def _group(item: pytest.Item) -> str:
+    """The tests that one process runs: those of a file, and all those of the one node."""
+    callspec = getattr(item, "callspec", None)
+    parameters = callspec.params.values() if callspec else ()
+    if "cassandra" in getattr(item, "fixturenames", ()) or "cassandra" in parameters:
+        return "cassandra"
+    return item.path.relative_to(Path(__file__).parent).with_suffix("").as_posix()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Group the tests for pytest-xdist, and put the groups that take longest first."""
+    order: dict[str, tuple[int, bool]] = {}
+    for item in items:
+        group = _group(item)
+        item.add_marker(pytest.mark.xdist_group(group))
+        place = LONGEST.index(group) if group in LONGEST else len(LONGEST)
+        order[item.nodeid] = place, item.get_closest_marker("peer") is None
+    items.sort(key=lambda item: order[item.nodeid])
 
 
 def pytest_collection_finish() -> None:

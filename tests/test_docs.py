@@ -122,7 +122,8 @@ def test_commands_of_the_readme_exist() -> None:
 
 def test_options_of_the_docs_exist() -> None:
     pages = "".join(path.read_text() for path in (ROOT / "dedupindex" / "cli").glob("*.py"))
-    pages += (ROOT / "bin" / "setup").read_text() + (ROOT / "bin" / "lock").read_text()
+    for name in ("setup", "lock", "test"):
+        pages += (ROOT / "bin" / name).read_text()
     # Options of crawlers are those that they are really run with.
     for folder in ("conf", "demo", "tests/peers"):
         pages += "".join(p.read_text() for p in (ROOT / folder).rglob("*") if _is_text(p))

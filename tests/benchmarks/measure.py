@@ -50,7 +50,11 @@ class Cores:
 
 def environment(**more: str) -> dict[str, str]:
     """Ours, without the settings of dedupindex that somebody may have made."""
-    kept = {name: text for name, text in os.environ.items() if not name.startswith("DEDUPINDEX_")}
+    kept = {
+        name: text
+        for name, text in os.environ.items()
+        if not name.startswith("DEDUPINDEX_") or name == "DEDUPINDEX_VENV"
+    }
     kept.pop("PYTHONDONTWRITEBYTECODE", None)  # would make every start compile our modules
     return {**kept, "PYTHONPATH": str(ROOT), **more}
 

@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import need
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,6 +90,15 @@ def npm(package: str, sha256: str) -> Path:
         return subprocess.run(words, capture_output=True, text=True, cwd=folder)
 
     return _unpacked(f"npm-{package}", sha256, download)
+
+
+def built(name: str) -> Path:
+    """A program that no package registry has: of DEDUPINDEX_PEERS, else of PATH; or skips."""
+    places = (os.environ.get("DEDUPINDEX_PEERS", ""), os.environ["PATH"])
+    path = shutil.which(name, path=os.pathsep.join(filter(None, places)))
+    if path is None:
+        pytest.skip(f"{name} is in no package registry and not installed here, so it was not run")
+    return Path(path).absolute()
 
 
 def _unpacked(

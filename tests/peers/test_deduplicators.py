@@ -19,6 +19,7 @@ import pytest
 from dedupindex.verify.against import Against
 from dedupindex.verify.collection import Collection
 from dedupindex.verify.issues import BROKEN, LOSS, REASONS, REMARK
+from tests.peers.environments import built
 from tests.peers.test_jwarc import jwarc
 from tests.test_cli import dedupindex
 from tests.test_resolve_compare import SHATTERED
@@ -74,15 +75,8 @@ def jwarc_dedupe(old: Path, new: Path) -> None:
     new.with_name(new.name.replace(".warc", "-dedup.warc")).replace(new)
 
 
-def installed(name: str) -> str:
-    path = shutil.which(name)
-    if path is None:
-        pytest.skip(f"{name} is not installed here, so what it writes was not tested")
-    return path
-
-
 def warchaeology(old: Path, new: Path, *, lenient: bool = False) -> None:
-    words = [installed("warchaeology"), "dedup", "--one-to-one", "--deterministic", "-g", "0"]
+    words = [built("warchaeology"), "dedup", "--one-to-one", "--deterministic", "-g", "0"]
     more = [
         "-w",
         new.parent,
@@ -98,7 +92,7 @@ def warchaeology(old: Path, new: Path, *, lenient: bool = False) -> None:
 
 
 def warcdedupe(old: Path, new: Path) -> None:
-    subprocess.run([installed("warcdedupe"), "--disable-progress", old, new], check=True)
+    subprocess.run([built("warcdedupe"), "--disable-progress", old, new], check=True)
 
 
 _JWARC = {"id-changed", "field-lost", "field-changed", "not-truncated"}

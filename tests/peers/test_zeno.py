@@ -1,7 +1,7 @@
 """gowarc, which fetches, looks up and writes WARCs in Zeno, by both protocols; and Zeno itself.
 
 gowarc comes from the Go module proxy, in a crawler of one screen (`gowarc/main.go`). Zeno is in no
-registry: it is run where a `zeno` is on the PATH.
+registry: it is run where a `zeno` is in DEDUPINDEX_PEERS or on the PATH.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import pytest
 from dedupindex.client import Client
 from dedupindex.timestamps import digits_of_date
 from tests.conftest import need
-from tests.peers.environments import DEADLINE, PEERS, ROOT, environment
+from tests.peers.environments import DEADLINE, PEERS, ROOT, built, environment
 from tests.peers.front import in_front_of
 from tests.peers.replay import Record, check_revisits, free_port, records, replay
 from tests.peers.site import COPIES, PAGES, bodies, site
@@ -79,12 +79,10 @@ def crawl_with_gowarc(folder: Path, urls: Sequence[str], *options: str) -> list[
 
 
 def crawl_with_zeno(folder: Path, urls: Sequence[str], *options: str) -> list[Path]:
-    zeno = shutil.which("zeno")
-    if zeno is None:
-        pytest.skip("zeno is in no package registry and not installed here, so it was not run")
+    zeno = built("zeno")
     folder.mkdir()
     words: list[str | Path] = [zeno, "get", "url", *options]
-    environ = dict(os.environ)
+    environ = {**os.environ, "PATH": f"{zeno.parent}:{os.environ['PATH']}"}
     if options[:-1] == (*SHA1, DOPPELGANGER):  # as our script has it
         server, _, environ["DEDUPINDEX_CRAWL"] = options[-1].partition("/crawls/")
         words, environ["DEDUPINDEX_URL"] = [SCRIPT], server
