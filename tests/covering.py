@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dedupindex.cover import result
 from dedupindex.cover.document import shingles, terms
-from dedupindex.cover.find_cover import Options, Report, run
+from dedupindex.cover.find_cover import CoverOptions, CoverReport, run
 from dedupindex.cover.relation import Relation, parse
 from dedupindex.expression.evaluate import holds, hostname
 from dedupindex.expression.tree import Attribute, Leaf, Value
@@ -30,7 +30,7 @@ JOURNALIST = (
 class Made:
     """What a run said."""
 
-    report: Report
+    report: CoverReport
     rows: list[dict[str, Any]]
     pairs: set[tuple[str, str]]
     hosts: list[dict[str, Any]] = field(default_factory=list)
@@ -48,14 +48,14 @@ def made(
     documents: Sequence[Found],
     relation: str | Relation,
     home: Path,
-    options: Options = Options(),  # noqa: B008 (it is frozen)
+    options: CoverOptions = CoverOptions(),  # noqa: B008 (it is frozen)
     **more: Any,
 ) -> Made:
     """Run on documents."""
     wanted = relation if isinstance(relation, Relation) else parse(relation)
-    said = Made(Report(""), [], set())
+    said = Made(CoverReport(""), [], set())
 
-    def finish(database: Database, report: Report) -> None:
+    def finish(database: Database, report: CoverReport) -> None:
         said.rows = list(result.rows(database, wanted))
         said.hosts = result.hosts(database)
         query = "SELECT a.id, b.id FROM live JOIN ids a ON a.n = live.a JOIN ids b ON b.n = live.b"

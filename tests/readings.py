@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from dedupindex.capture import Capture, Problem, Refusal
 from dedupindex.post_crawl.manifest.lines import Line
-from dedupindex.post_crawl.manifest.record_lines import Options
+from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
 from dedupindex.post_crawl.manifest.scan_file import Scan
 from dedupindex.sources.warc import WarcSource
 from dedupindex.verify.file_bytes import opened
@@ -54,7 +54,7 @@ def by_index(path: Path) -> tuple[Reading, set[Payload]]:
 
 def by_manifest(path: Path) -> tuple[Reading, list[Line]]:
     """As `bin/manifest` reads it."""
-    with closing(Scan(str(path), 0, Options())) as scan:
+    with closing(Scan(str(path), 0, ManifestOptions())) as scan:
         lines = [line for some in scan.lines() for line in some]
     payloads = {(line.offset, line.length, line.payload.hex()) for line in lines}
     damaged = {offset for offset, text in scan.problems if not text.startswith("zero bytes")}

@@ -23,7 +23,7 @@ from dedupindex.cli import COMMANDS, group, main
 from dedupindex.cli import ONCE as DONE_ONCE
 from dedupindex.cli.common import settings_of
 from dedupindex.index import ENGINES, open_index
-from dedupindex.lookup.savings import COLUMNS, Filter, Report
+from dedupindex.lookup.savings import COLUMNS, DuplicationReport, ReportFilter
 from dedupindex.sources import SourceOptions, open_source
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
@@ -538,7 +538,7 @@ def test_a_report_takes_groups_one_by_one(make_index: MakeIndex, tmp_path: Path)
         group["host"] for group in groups
     ]
     assert dedupindex("report", index, crawl)[0].count(".example\n") == 20
-    report = Report([Filter()])
+    report = DuplicationReport([ReportFilter()])
     with closing(open_index(index)) as engine, engine.view() as view:
         settings = engine.identity.settings
         with open_source(str(crawl), None, SourceOptions()) as source:

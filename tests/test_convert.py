@@ -20,7 +20,7 @@ from warcio.archiveiterator import ArchiveIterator
 
 from dedupindex.errors import DedupError
 from dedupindex.post_crawl.convert.arc_layout import End
-from dedupindex.post_crawl.convert.arc_to_warc import Task, convert
+from dedupindex.post_crawl.convert.arc_to_warc import ConvertTask, convert
 from dedupindex.post_crawl.convert.convert_files import Outcome, bring_back
 from dedupindex.post_crawl.convert.warc_to_arc import rebuild
 from dedupindex.post_crawl.rewrite import part_files as parts
@@ -46,12 +46,12 @@ def converted(folder: Path, arc: bytes, *, keep: bool = True, name: str = "t.arc
     """What becomes of an ARC file; where it becomes a WARC file, it is made of that again."""
     (folder / name).write_bytes(arc)
     target = folder / "out" / "t.warc"
-    outcome = convert(Task(str(folder / name), target, keep))
+    outcome = convert(ConvertTask(str(folder / name), target, keep))
     hidden = [path for path in folder.rglob(".*")]
     assert hidden == [] and target.exists() == (outcome.state != "left")
     assert (outcome.state == "left") == bool(outcome.problem)
     if outcome.state != "left":
-        back = bring_back(Task(str(target), folder / "back"))
+        back = bring_back(ConvertTask(str(target), folder / "back"))
         assert back.problem == ""
         made = (folder / "back" / name).read_bytes()
         assert back.state in ("exact", "content")
@@ -356,11 +356,11 @@ def test_nothing_that_is_there_is_replaced(tmp_path: Path) -> None:
     target = tmp_path / "out" / "t.warc"
     content = target.read_bytes()
     (tmp_path / "t.arc").write_bytes(header() + document(b"other"))
-    outcome = convert(Task(str(tmp_path / "t.arc"), target))
+    outcome = convert(ConvertTask(str(tmp_path / "t.arc"), target))
     assert outcome.state == "left" and "made of another file" in outcome.problem
     target.write_bytes(content[:-5])
     (tmp_path / "t.arc").write_bytes(GOOD)
-    assert convert(Task(str(tmp_path / "t.arc"), target)).state == "left"
+    assert convert(ConvertTask(str(tmp_path / "t.arc"), target)).state == "left"
     assert target.read_bytes() == content[:-5]
 
 
@@ -377,7 +377,7 @@ def test_what_another_process_brings_back_meanwhile_stays(
         return end
 
     monkeypatch.setattr("dedupindex.post_crawl.convert.convert_files.rebuild", rebuilt)
-    outcome = bring_back(Task(str(tmp_path / "out" / "t.warc"), made.parent))
+    outcome = bring_back(ConvertTask(str(tmp_path / "out" / "t.warc"), made.parent))
     assert outcome.state == "left" and "is there already" in outcome.problem
     assert made.read_bytes() == b"of another"
 
@@ -398,7 +398,7 @@ def test_a_changed_warc_does_not_come_back(tmp_path: Path) -> None:
     ):
         assert old in content
         target.write_bytes(content.replace(old, new, 1))
-        back = bring_back(Task(str(target), tmp_path / "again"))
+        back = bring_back(ConvertTask(str(target), tmp_path / "again"))
         assert back.state == "left" and list((tmp_path / "again").iterdir()) == []
 
 
@@ -422,7 +422,7 @@ def test_a_layout_is_not_believed(tmp_path: Path, old: bytes, new: bytes, word: 
     assert layout != content[start:] and stated.encode() in content
     head = content[:start].replace(stated.encode(), sha1(layout[:-4]).encode())
     target.write_bytes(head + layout)
-    back = bring_back(Task(str(target), tmp_path / "again"))
+    back = bring_back(ConvertTask(str(target), tmp_path / "again"))
     assert back.state == "left" and word in back.problem
 
 
@@ -433,7 +433,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             for name in names:
                 patched.setattr(f"os.{name}", _full)
             with pytest.raises(OSError, match="No space"):
-                convert(Task(str(tmp_path / "t.arc"), tmp_path / "out" / "t.warc"))
+                convert(ConvertTask(str(tmp_path / "t.arc"), tmp_path / "out" / "t.warc"))
         assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -444,9 +444,9 @@ def test_a_name_is_given_to_what_was_checked_only(
     """Another process has put something else in the place of the part."""
     assert converted(tmp_path, GOOD).state == "converted"
     work, task = (
-        (bring_back, Task(str(tmp_path / "out" / "t.warc"), tmp_path / "again"))
+        (bring_back, ConvertTask(str(tmp_path / "out" / "t.warc"), tmp_path / "again"))
         if back
-        else (convert, Task(str(tmp_path / "t.arc"), tmp_path / "again" / "t.warc"))
+        else (convert, ConvertTask(str(tmp_path / "t.arc"), tmp_path / "again" / "t.warc"))
     )
     put_new = parts.put_new
 
@@ -475,7 +475,7 @@ def test_a_warc_takes_the_place_of_none_that_came_meanwhile(
 
     (tmp_path / "t.arc").write_bytes(GOOD)
     monkeypatch.setattr("dedupindex.post_crawl.convert.arc_to_warc.put_new", late)
-    outcome = convert(Task(str(tmp_path / "t.arc"), tmp_path / "out" / "t.warc"))
+    outcome = convert(ConvertTask(str(tmp_path / "t.arc"), tmp_path / "out" / "t.warc"))
     assert outcome.state == "left" and "is there already" in outcome.problem
     assert [path.read_bytes() for path in (tmp_path / "out").iterdir()] == [b"of another process"]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from dedupindex.corpus import Corpus, Enrichment, Entry, Report
+from dedupindex.corpus import Corpus, CorpusReport, Enrichment, Entry
 from dedupindex.errors import BadInput, BadQuery, BadSource
 from tests.corpora import Page, archive, html
 from tests.stores import web
@@ -581,4 +581,4 @@ def test_peek(tmp_path: Path) -> None:
     corpus = Corpus.from_cdx(news(tmp_path))
     assert corpus.peek().startswith('{\n  "record": {\n    "surtUrl": "org,')
     assert corpus.peek(9).count('"record": {') == 5
-    assert Report().as_json()["entries"] == 0
+    assert CorpusReport().as_json()["entries"] == 0

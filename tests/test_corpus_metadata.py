@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedupindex.corpus import Corpus, Report
+from dedupindex.corpus import Corpus, CorpusReport
 from dedupindex.corpus.capture_list import Work
 from dedupindex.corpus.extract import nothing
 from dedupindex.corpus.listed import OfLines
@@ -66,7 +66,7 @@ rows = st.builds(
 
 def seen(path: Path, corpus: Corpus) -> list[tuple[str, str, int]]:
     """URL, timestamp and number of every capture of a corpus."""
-    kept = corpus.kept(Report(), nothing)
+    kept = corpus.kept(CorpusReport(), nothing)
     return sorted((k.capture.url, k.capture.timestamp, k.capture.record.offset) for k in kept)
 
 
@@ -222,7 +222,7 @@ def test_each_line_has_an_end_of_its_own(
         text = "".join(line + chance.choice(ends) for line in lines)
         for last in ("", "\r", "\n\r\n\n"):
             path.write_bytes((text.rstrip() + last).encode())
-            report = Report()
+            report = CorpusReport()
             kept = Corpus.from_cdx(path).having(jobs=1).kept(report, nothing)
             assert sorted(one.capture.url for one in kept) == sorted(wanted)
             assert report.refused == 0
@@ -237,7 +237,7 @@ def test_a_line_of_any_length_is_counted(tmp_path: Path, name: str, size: int) -
     long = row._replace(url=f"http://a/{'x' * (size << 20)}").line(0)
     data = (HEADER + "".join([*before, long, *before])).encode()
     (tmp_path / name).write_bytes(gzip.compress(data, 1) if name.endswith(".gz") else data)
-    report = Report()
+    report = CorpusReport()
     assert len(list(Corpus.from_cdx(tmp_path / name).having(jobs=1).kept(report, nothing))) == 30
     assert report.refused == 1
 

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from dedupindex.cover import set_cover
 from dedupindex.cover.components import Components
 from dedupindex.cover.exact import Found
-from dedupindex.cover.find_cover import Options
+from dedupindex.cover.find_cover import CoverOptions
 from dedupindex.cover.minhash import AIM, HASHES, bands
 from dedupindex.cover.relation import parse
-from dedupindex.cover.set_cover import FEW, Instance, Task, _replaceable, greedy, solve
+from dedupindex.cover.set_cover import FEW, CoverTask, Instance, _replaceable, greedy, solve
 from dedupindex.errors import BadInput, BadQuery, BadSource, SettingsConflict
 from tests.covering import (
     DOCUMENTS,
@@ -71,8 +71,8 @@ GRAPHS = st.integers(2, 13).flatmap(
 )
 
 
-def task_of(costs: Sequence[float], pairs: Sequence[tuple[int, int]]) -> Task:
-    return Task(0, dict(enumerate(map(float, costs))), pairs)
+def task_of(costs: Sequence[float], pairs: Sequence[tuple[int, int]]) -> CoverTask:
+    return CoverTask(0, dict(enumerate(map(float, costs))), pairs)
 
 
 @_SETTINGS
@@ -243,19 +243,19 @@ def test_the_journalist_keeps_the_latest_of_each_host(tmp_path: Path) -> None:
 
 def test_costs_decide_what_stays(tmp_path: Path) -> None:
     either = "jaccard(k=5) >= 0.6 and hostname(a) == hostname(b)"
-    said = made(VERSIONS, either, tmp_path, Options(cost="size"))
+    said = made(VERSIONS, either, tmp_path, CoverOptions(cost="size"))
     assert said.kept == {"v1", "alone", "else"} or said.report.covered.minimal
     assert said.report.covered.cost == said.report.covered.bound
     documents = [{**one, "quality": n + 1} for n, one in enumerate(VERSIONS)]
-    said = made(documents, either, tmp_path, Options(cost="1 / quality"))
+    said = made(documents, either, tmp_path, CoverOptions(cost="1 / quality"))
     assert "v1" not in said.kept and not uncovered({"v1"}, said.kept, said.pairs)
 
 
 def test_a_cost_that_is_not_known_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="--cost quality: that of v1 is not known"):
-        made(VERSIONS, JOURNALIST, tmp_path, Options(cost="quality"))
+        made(VERSIONS, JOURNALIST, tmp_path, CoverOptions(cost="quality"))
     with pytest.raises(BadInput, match="would be -1, and it must be above 0"):
-        made(VERSIONS, JOURNALIST, tmp_path, Options(cost="0 - 1"))
+        made(VERSIONS, JOURNALIST, tmp_path, CoverOptions(cost="0 - 1"))
 
 
 @_WHOLE
@@ -263,7 +263,7 @@ def test_a_cost_that_is_not_known_is_refused(tmp_path: Path) -> None:
 def test_so_many_stay_of_every_host(documents: list[dict[str, Any]], count: int) -> None:
     text = "containment(k=1) >= 0.3 and hostname(a) == hostname(b)"
     with tempfile.TemporaryDirectory() as home:
-        said = made(documents, text, Path(home), Options(per_host=count))
+        said = made(documents, text, Path(home), CoverOptions(per_host=count))
     hosts: dict[str, list[bool]] = {}
     for row in said.rows:
         hosts.setdefault(row["url"].lower().partition("/1")[0].partition("/2")[0], []).append(
@@ -295,9 +295,9 @@ def test_the_latest_of_several_is_that_of_time(order: tuple[int, ...], tmp_path:
     dated = [dated[one] for one in order]
     first = "jaccard(k=5) >= 0.9 and timestamp(a) >= timestamp(b)"
     assert made(dated, first, tmp_path).kept == {"2020"}
-    assert made(dated, first, tmp_path, Options(per_host=2)).kept == {"2020", "2022"}
+    assert made(dated, first, tmp_path, CoverOptions(per_host=2)).kept == {"2020", "2022"}
     dear = [{**one, "quality": 2 if one["id"] == "2022" else 1} for one in dated]
-    options = Options(per_host=2, cost="quality")
+    options = CoverOptions(per_host=2, cost="quality")
     assert made(dear, first, tmp_path, options).kept == {"2020", "2021"}
 
 
@@ -306,17 +306,17 @@ def test_of_one_time_the_last_that_came_covers(tmp_path: Path) -> None:
     sides = [page(name, moment, BASE, title="t") for name in ("one", "two")]
     other = page("other", moment, BASE, title="u", quality=9)
     documents = [{**one, "quality": 1} for one in sides] + [other]
-    said = made(documents, host, tmp_path, Options(cost="quality"))
+    said = made(documents, host, tmp_path, CoverOptions(cost="quality"))
     assert said.kept == {"one", "two"} and said.rows[-1]["covered_by"] == "two"
     same = [page(f"p{n}", moment, BASE) for n in range(4)]
     first = "jaccard(k=5) >= 0.9 and size(a) >= size(b)"
     sized = [{**one, "bytes": n + 1} for n, one in enumerate(same)]
-    assert made(sized, first, tmp_path, Options(per_host=2)).kept == {"p0", "p3"}
+    assert made(sized, first, tmp_path, CoverOptions(per_host=2)).kept == {"p0", "p3"}
 
 
 def test_what_if_counts_what_a_run_of_its_own_would(tmp_path: Path) -> None:
     wanted = tuple(map(Fraction, ("0.5", "0.8", "0.95")))
-    said = made(VERSIONS, JOURNALIST, tmp_path, Options(what_if=wanted))
+    said = made(VERSIONS, JOURNALIST, tmp_path, CoverOptions(what_if=wanted))
     assert said.report.covered.covered == 2
     for threshold, covered in said.report.what_if.items():
         alone = made(VERSIONS, JOURNALIST.replace("0.7", threshold), tmp_path)
@@ -326,12 +326,12 @@ def test_what_if_counts_what_a_run_of_its_own_would(tmp_path: Path) -> None:
             alone.report.covered.bytes_covered,
         )
     with pytest.raises(BadInput, match="--what-if takes a relation with a content constraint"):
-        made(VERSIONS, "title(a) == title(b)", tmp_path, Options(what_if=wanted))
+        made(VERSIONS, "title(a) == title(b)", tmp_path, CoverOptions(what_if=wanted))
 
 
 def test_thresholds_that_differ_late_are_not_one(tmp_path: Path) -> None:
     wanted = tuple(map(Fraction, ("0.12345678", "0.12345679", "1/3")))
-    said = made(VERSIONS, JOURNALIST, tmp_path, Options(what_if=wanted))
+    said = made(VERSIONS, JOURNALIST, tmp_path, CoverOptions(what_if=wanted))
     assert list(said.report.what_if) == ["0.12345678", "0.12345679", "1/3"]
     assert str(parse("dice(k=2) > 0.123456789").content[0]) == "dice(k=2) > 0.123456789"
     assert str(parse("dice(k=2) >= 1.0").content[0]) == "dice(k=2) >= 1"
@@ -381,7 +381,7 @@ def test_processes_find_the_same(tmp_path: Path) -> None:
         for n in range(1500)
     ]
     one = made(documents, JOURNALIST, tmp_path)
-    two = made(documents, JOURNALIST, tmp_path, Options(jobs=2))
+    two = made(documents, JOURNALIST, tmp_path, CoverOptions(jobs=2))
     assert one.rows == two.rows
     assert one.report.covered.covered > 1000
 
@@ -398,7 +398,7 @@ def test_by_minhash_what_is_found_is_right_and_what_is_missed_is_measured(tmp_pa
                 page(f"{group}-{version}", f"2020010{version + 1}000000", " ".join(words))
             )
     exact = made(documents, JOURNALIST, tmp_path)
-    near = made(documents, JOURNALIST, tmp_path, Options(approximate=True))
+    near = made(documents, JOURNALIST, tmp_path, CoverOptions(approximate=True))
     assert near.pairs <= exact.pairs
     recall = near.report.found.recall
     assert recall is not None and near.report.found.sampled > 100
@@ -462,7 +462,7 @@ def test_lines_that_are_no_documents(line: bytes, said: str, tmp_path: Path) -> 
         run(
             [("line 7", line)],
             parse(JOURNALIST),
-            Options(),
+            CoverOptions(),
             tmp_path,
             lambda database, report: None,
         )

@@ -13,7 +13,7 @@ import pytest
 
 from dedupindex.cli import main
 from dedupindex.cover import reduce
-from dedupindex.cover.find_cover import Options
+from dedupindex.cover.find_cover import CoverOptions
 from dedupindex.cover.set_cover import Instance, _pruned, _whole
 from tests.covering import JOURNALIST, Made, least, made
 from tests.test_cover import BASE, VERSIONS, page
@@ -27,7 +27,7 @@ def drawn(home: Path, costs: Mapping[str, int], pairs: str, **options: Any) -> M
         for a, b in (pair.split(">") for pair in pairs.split())
     )
     relation = f"title(a) == title(b) and ({joined})"
-    return made(documents, relation, home, Options(cost="quality", **options))
+    return made(documents, relation, home, CoverOptions(cost="quality", **options))
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_what_if_may_be_asked_in_any_order(tmp_path: Path) -> None:
         for n in range(1, 6)
     ]
     wanted = tuple(map(Fraction, ("0.8", "0.3", "0.6")))
-    said = made(documents, text, tmp_path, Options(what_if=wanted)).report.what_if
+    said = made(documents, text, tmp_path, CoverOptions(what_if=wanted)).report.what_if
     assert {name: one.pairs for name, one in said.items()} == {
         name: made(documents, text.replace("0.9", name), tmp_path).report.covered.pairs
         for name in ("0.8", "0.3", "0.6")
@@ -124,9 +124,11 @@ def test_more_of_a_host_may_have_been_had_for_less(tmp_path: Path) -> None:
         page(one, "20200101000000", "", quality=cost)
         for one, cost in (("x", 3), ("p", 2), ("q", 2))
     ]
-    found = made(documents, relation, tmp_path, Options(cost="quality", per_host=2)).report.covered
+    found = made(
+        documents, relation, tmp_path, CoverOptions(cost="quality", per_host=2)
+    ).report.covered
     assert found.cost == 5 and found.bound <= 4 and not found.minimal
-    found = made(documents, relation, tmp_path, Options(per_host=2)).report.covered
+    found = made(documents, relation, tmp_path, CoverOptions(per_host=2)).report.covered
     assert (found.cost, found.bound, found.added, found.minimal) == (2, 2, 1, True)
 
 

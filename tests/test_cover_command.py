@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from dedupindex.cli import main
 from dedupindex.cover import document_store, result
-from dedupindex.cover.find_cover import Options, Report, run, told
+from dedupindex.cover.find_cover import CoverOptions, CoverReport, run, told
 from dedupindex.cover.reading import Archives, gather, lines_of
 from dedupindex.cover.relation import parse
 from dedupindex.runtime.duckdb import Database
@@ -346,11 +346,11 @@ def test_an_update_is_as_good_as_a_run_on_all(
         home = Path(name)
         state = home / "state"
 
-        def finish(database: Database, report: Report) -> None:
+        def finish(database: Database, report: CoverReport) -> None:
             assert list(result.rows(database, relation))
-            document_store.save(database, state, relation.ks, told(relation, Options()))
+            document_store.save(database, state, relation.ks, told(relation, CoverOptions()))
 
-        run(lines(first), relation, Options(), home, finish)
+        run(lines(first), relation, CoverOptions(), home, finish)
         updated = made(more, relation, home, before=state)
         whole = made(documents, relation, home)
     assert updated.pairs == whole.pairs

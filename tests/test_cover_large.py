@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedupindex.cover.components import Components
-from dedupindex.cover.find_cover import Options
+from dedupindex.cover.find_cover import CoverOptions
 from dedupindex.cover.relation import parse
 from tests.covering import (
     DOCUMENTS,
@@ -46,7 +46,7 @@ def _checked(documents: list[dict[str, Any]], text: str, cost: str, **patched: i
     with tempfile.TemporaryDirectory() as home, pytest.MonkeyPatch.context() as patch:
         for name, bound in patched.items():
             patch.setattr(f"dedupindex.cover.thinning.{name}", bound)
-        said = made(documents, relation, Path(home), Options(cost=cost))
+        said = made(documents, relation, Path(home), CoverOptions(cost=cost))
     pairs = all_pairs(documents, relation)
     names = [one["id"] for one in documents]
     assert said.pairs == pairs

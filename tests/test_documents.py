@@ -28,9 +28,8 @@ from dedupindex.capture import Problem
 from dedupindex.cli import main
 from dedupindex.documents import hashing, read_shards
 from dedupindex.documents.dedup_shards import dedup_hashes
-from dedupindex.documents.generate import Options as CorpusOptions
-from dedupindex.documents.generate import generate
-from dedupindex.documents.hash_objects import UNFINISHED, Options, Report, hash_documents
+from dedupindex.documents.generate import GeneratorOptions, generate
+from dedupindex.documents.hash_objects import UNFINISHED, HashOptions, HashReport, hash_documents
 from dedupindex.documents.naming import Layout
 from dedupindex.errors import BadInput, BadSource, IndexBusy, IndexExists
 from dedupindex.runtime.files import exclusive
@@ -115,10 +114,10 @@ def fill(top: Path, files: dict[bytes, bytes]) -> None:
         path.write_bytes(data)
 
 
-def hashed(pattern: object, top: Path, **options: Any) -> tuple[Report, list[Problem]]:
+def hashed(pattern: object, top: Path, **options: Any) -> tuple[HashReport, list[Problem]]:
     problems: list[Problem] = []
     layout = Layout(options.pop("characters", 1), options.pop("form", "parquet"))
-    report = hash_documents(str(pattern), top, Options(layout, **options), problems.append)
+    report = hash_documents(str(pattern), top, HashOptions(layout, **options), problems.append)
     assert report.problems == len(problems)
     assert report.rows == report.num_files_processed + report.known
     return report, problems
@@ -326,7 +325,7 @@ def test_a_killed_run_goes_on_to_the_same_end(
 
     monkeypatch.setattr(state, "_EVERY", 0.01)
     top, out = tmp_path / "in", tmp_path / "out"
-    generate(top, CorpusOptions(size=400_000, mean=1500, deviation=300, duplicates=0.2))
+    generate(top, GeneratorOptions(size=400_000, mean=1500, deviation=300, duplicates=0.2))
     hashed(top, tmp_path / "whole", deterministic=True, jobs=2)
     whole = {path.name: path.read_bytes() for path in (tmp_path / "whole").glob("[0-9a-f]_*")}
     begin = time.monotonic()
@@ -358,7 +357,7 @@ def test_a_killed_run_goes_on_to_the_same_end(
     assert spared
 
 
-def patiently(top: Path, out: Path) -> Report:
+def patiently(top: Path, out: Path) -> HashReport:
     """As soon as the processes of the killed run are gone."""
     deadline = time.monotonic() + 60
     while True:
@@ -369,7 +368,9 @@ def patiently(top: Path, out: Path) -> Report:
 
 
 def test_the_same_input_gives_the_same_files(tmp_path: Path) -> None:
-    generate(tmp_path / "in", CorpusOptions(size=100_000, mean=1024, deviation=0, duplicates=0.5))
+    generate(
+        tmp_path / "in", GeneratorOptions(size=100_000, mean=1024, deviation=0, duplicates=0.5)
+    )
     for name, jobs in (("a", 1), ("b", 2)):
         hashed(tmp_path / "in", tmp_path / name, deterministic=True, jobs=jobs)
         dedup_hashes(str(tmp_path / name), tmp_path / f"{name}.parquet", threads=jobs)
@@ -569,13 +570,13 @@ def test_a_corpus_is_what_it_says(tmp_path: Path) -> None:
     typed("generate_corpus", tmp_path / "c", *options, status=5)
     typed("generate_corpus", tmp_path / "bad", "--size", "many", status=2)
     with pytest.raises(IndexExists):
-        generate(tmp_path / "c", CorpusOptions())
+        generate(tmp_path / "c", GeneratorOptions())
 
 
 @pytest.mark.parametrize("debug", [(), ("--debug",)])
 def test_the_pipeline_does_both_steps(tmp_path: Path, debug: tuple[str, ...]) -> None:
     top = tmp_path / "in"
-    generate(top, CorpusOptions(size=200_000, mean=1500, deviation=300, duplicates=0.2, seed=3))
+    generate(top, GeneratorOptions(size=200_000, mean=1500, deviation=300, duplicates=0.2, seed=3))
     globs = f"{top}/[0-7]*, {top}/[89a-f]*"
     out, err = typed("run_pipeline", globs, tmp_path / "out", "--json", "--format", "csv", *debug)
     said = json.loads(out)

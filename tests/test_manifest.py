@@ -20,7 +20,7 @@ from dedupindex.capture import Covers
 from dedupindex.post_crawl.manifest import lines_fast
 from dedupindex.post_crawl.manifest.lines import REASONS, Line
 from dedupindex.post_crawl.manifest.parquet import lines_of
-from dedupindex.post_crawl.manifest.record_lines import Options, codings_of
+from dedupindex.post_crawl.manifest.record_lines import ManifestOptions, codings_of
 from dedupindex.post_crawl.manifest.scan_file import Scan
 from dedupindex.post_crawl.manifest.spool import Spool
 from dedupindex.warc.gzip_members import SHORT
@@ -65,15 +65,15 @@ def test_lines_come_back_from_parquet_as_they_were(tmp_path: Path, written: list
     assert [path.name for path in tmp_path.iterdir()] == [target.name]
 
 
-def scanned(data: bytes, options: Options | None = None) -> tuple[list[Line], Scan]:
+def scanned(data: bytes, options: ManifestOptions | None = None) -> tuple[list[Line], Scan]:
     PATH.write_bytes(data)
-    scan = Scan(str(PATH), 7, options or Options())
+    scan = Scan(str(PATH), 7, options or ManifestOptions())
     lines = [line for batch in scan.lines() for line in batch]
     scan.close()
     return lines, scan
 
 
-def line_of(data: bytes, options: Options | None = None) -> Line:
+def line_of(data: bytes, options: ManifestOptions | None = None) -> Line:
     (line,), _ = scanned(data, options)
     return line
 
@@ -222,7 +222,7 @@ def test_damage_is_named_and_the_rest_is_read() -> None:  # 3, 4, 5, 10, 12
 def test_a_growing_file_is_not_read(tmp_path: Path) -> None:  # 21
     path = tmp_path / "a.warc.gz.open"
     path.write_bytes(gz(response()))
-    scan = Scan(str(path), 1, Options())
+    scan = Scan(str(path), 1, ManifestOptions())
     assert [line for batch in scan.lines() for line in batch] == [] and scan.changed
     scan.close()
 
@@ -294,7 +294,12 @@ def test_what_a_digest_is_of() -> None:
         (stored, Covers.STORED, BODY), (entity, Covers.ENTITY, b"hello"),
     ):  # fmt: skip
         data = response(BODY, head=CHUNKED_HTTP, Payload_Digest=stated)
-        for options in (Options(), Options("sha256"), Options("md5"), Options("sha512")):
+        for options in (
+            ManifestOptions(),
+            ManifestOptions("sha256"),
+            ManifestOptions("md5"),
+            ManifestOptions("sha512"),
+        ):
             line = line_of(data, options)
             assert (line.covers, line.digest, line.unfit) == (covers, stated, "")
             assert line.payload == hashlib.new(options.algorithm, raw).digest()
@@ -321,7 +326,7 @@ def test_digests_in_any_spelling_are_verified(spelled: str) -> None:
 
 def test_skip_empty() -> None:
     data = gz(response(b"")) + gz(response(number=2))
-    lines, scan = scanned(data, Options(skip_empty=True))
+    lines, scan = scanned(data, ManifestOptions(skip_empty=True))
     assert len(lines) == 1 and scan.records["response"] == 2
     assert len(scanned(data)[0]) == 2
 
@@ -388,7 +393,7 @@ def _sha1_of(body: bytes) -> str:
 
 @pytest.mark.parametrize("path", sorted(DATA.glob("*arc*")), ids=lambda path: path.name)
 def test_any_file_goes_through(path: Path) -> None:
-    scan = Scan(str(path), 1, Options())
+    scan = Scan(str(path), 1, ManifestOptions())
     lines = [line for batch in scan.lines() for line in batch]
     scan.close()
     assert len(lines) == scan.records["response"] + scan.records["arc-document"]

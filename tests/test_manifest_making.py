@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput, BadSource, FormatFromFuture, IndexBusy, SettingsConflict
 from dedupindex.post_crawl.manifest.lines import TYPES, Container, Line
-from dedupindex.post_crawl.manifest.make_manifest import Made, make
+from dedupindex.post_crawl.manifest.make_manifest import ManifestReport, make
 from dedupindex.post_crawl.manifest.parquet import open_manifest
-from dedupindex.post_crawl.manifest.record_lines import Options
+from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
 from dedupindex.post_crawl.manifest.spool import Spool
 from dedupindex.post_crawl.manifest.warcsum_format import Hint, read_text, text_line
 from dedupindex.runtime.files import exclusive
@@ -48,8 +48,8 @@ def sources(tmp_path: Path) -> Path:
     return top
 
 
-def made(sources: Path, top: Path, **options: object) -> Made:
-    return make([str(sources)], top, Options(), **options)  # type: ignore[arg-type]
+def made(sources: Path, top: Path, **options: object) -> ManifestReport:
+    return make([str(sources)], top, ManifestOptions(), **options)  # type: ignore[arg-type]
 
 
 def lines_of(top: Path) -> dict[str, list[Line]]:
@@ -141,7 +141,7 @@ def test_other_sources_are_added(sources: Path, tmp_path: Path) -> None:
 def test_roots_of_files_and_globs(sources: Path, tmp_path: Path) -> None:
     def names(*given: Path) -> list[tuple[str, str]]:
         top = tmp_path / f"m{len(list(tmp_path.iterdir()))}"
-        make([str(each) for each in given], top, Options())
+        make([str(each) for each in given], top, ManifestOptions())
         return sorted((each.root, each.name) for each in open_manifest(top).containers().values())
 
     assert names(sources / "a" / "x.warc.gz") == [(str(sources / "a"), "x.warc.gz")]
@@ -195,16 +195,16 @@ def test_what_cannot_be_read_is_named(sources: Path, tmp_path: Path) -> None:
     for name in ("z.warc.zst", "notes.cdx", "nothing-there"):
         (sources / "notes.cdx").write_text(" CDX N b a m s k r M S V g\n")
         with pytest.raises(BadSource, match=name):
-            make([str(sources / name)], tmp_path / "m", Options())
+            make([str(sources / name)], tmp_path / "m", ManifestOptions())
     with pytest.raises(BadSource):
-        make(["-"], tmp_path / "m", Options())
+        make(["-"], tmp_path / "m", ManifestOptions())
 
 
 def test_options_and_targets_that_do_not_fit(sources: Path, tmp_path: Path) -> None:
     top = tmp_path / "m"
     made(sources, top)
     with pytest.raises(SettingsConflict, match="algorithm"):
-        make([str(sources)], top, Options("md5"))
+        make([str(sources)], top, ManifestOptions("md5"))
     with pytest.raises(BadInput, match="something else"):
         made(sources, sources)
     with pytest.raises(IndexBusy), exclusive(top / "lock", "it"):

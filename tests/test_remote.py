@@ -28,10 +28,9 @@ from dedupindex.index.identity import Settings
 from dedupindex.object_store import RemoteFile, read_object, stores
 from dedupindex.post_crawl.manifest.make_manifest import make
 from dedupindex.post_crawl.manifest.parquet import open_manifest
-from dedupindex.post_crawl.manifest.record_lines import Options
+from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
 from dedupindex.post_crawl.plan.compare_payloads import Compare
-from dedupindex.post_crawl.plan.make_plan import Options as Resolving
-from dedupindex.post_crawl.plan.make_plan import resolve
+from dedupindex.post_crawl.plan.make_plan import ResolveOptions, resolve
 from dedupindex.sources.warc_files import find
 from tests.stores import Bucket, Fault, object_store, web
 from tests.test_sources_wacz import wacz
@@ -389,7 +388,7 @@ def test_a_manifest_and_a_plan_of_what_is_elsewhere(
     put_all(bucket, collection)
     there = f"{bucket.url}/crawl"
     for name, source in (("here", str(collection)), ("there", there)):
-        made = make([source], tmp_path / name, Options())
+        made = make([source], tmp_path / name, ManifestOptions())
         assert (made.files, made.known) == (2, 0)
     lines = {
         name: {
@@ -400,16 +399,18 @@ def test_a_manifest_and_a_plan_of_what_is_elsewhere(
         for manifest in [open_manifest(tmp_path / name)]
     }
     assert lines["there"] == lines["here"]
-    assert make([there], tmp_path / "there", Options()).known == 2
+    assert make([there], tmp_path / "there", ManifestOptions()).known == 2
     totals = [
-        resolve([tmp_path / name], tmp_path / f"{name}.plan", Resolving(compare=Compare(-1))).totals
+        resolve(
+            [tmp_path / name], tmp_path / f"{name}.plan", ResolveOptions(compare=Compare(-1))
+        ).totals
         for name in ("here", "there")
     ]
     assert totals[1].compared.pop("remote") == totals[0].compared.pop("local") > 0
     assert totals[0] == totals[1]
     assert totals[0].copies > 10
     bucket.put("crawl/deep/b.warc", response(b"another", number=7))
-    made = make([there], tmp_path / "there", Options())
+    made = make([there], tmp_path / "there", ManifestOptions())
     assert (made.files, made.known, made.gone) == (1, 1, 1)
 
 
@@ -431,7 +432,7 @@ def test_processes_do_not_begin_by_fork_beside_the_threads_of_fsspec(
             ("here", f"{tmp_path}/crawl", 1),
         ):
             assert built(tmp_path / name, source, jobs=jobs).tally.added == 18
-            made = make([source], tmp_path / f"{name}.manifest", Options(), jobs=jobs)
+            made = make([source], tmp_path / f"{name}.manifest", ManifestOptions(), jobs=jobs)
             assert (made.files, made.lines) == (3, 18)
         assert captures(tmp_path / "there", f"{server.url}/") == captures(
             tmp_path / "here", f"{tmp_path}/crawl/"
@@ -447,8 +448,8 @@ def test_only_files_are_rewritten(bucket: Bucket, tmp_path: Path, capsys: Any) -
     ):
         assert main(arguments) == BadSource.exit_status
         assert "no file here" in capsys.readouterr().err
-    make([address], tmp_path / "manifest", Options())
-    resolve([tmp_path / "manifest"], tmp_path / "plan", Resolving())
+    make([address], tmp_path / "manifest", ManifestOptions())
+    resolve([tmp_path / "manifest"], tmp_path / "plan", ResolveOptions())
     for how in (["--out", str(tmp_path / "out")], ["--in-place"]):
         assert main(["rewrite", str(tmp_path / "plan"), *how]) == BadSource.exit_status
         assert "no file here" in capsys.readouterr().err

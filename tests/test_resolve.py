@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dedupindex.post_crawl.manifest.lines import Container, Line
 from dedupindex.post_crawl.plan.alike import Alike
 from dedupindex.post_crawl.plan.group_duplicates import Rule
-from dedupindex.post_crawl.plan.make_plan import Options, resolve
+from dedupindex.post_crawl.plan.make_plan import ResolveOptions, resolve
 from dedupindex.post_crawl.plan.plan_file import Plan, open_plan
 from tests.manifests import container, line, write_manifest
 
@@ -146,7 +146,7 @@ def made(top: Path, lines: list[Line], shuffled: random.Random | None = None, **
     paths = [write_manifest(top / f"m{n}", group) for n, group in enumerate(groups)]
     parts = rule.pop("parts", 1)
     for part in range(1, parts + 1):
-        resolve(paths, top / "plan", Options(Rule((part, parts), **rule), threads=1))
+        resolve(paths, top / "plan", ResolveOptions(Rule((part, parts), **rule), threads=1))
     return open_plan(top / "plan")
 
 

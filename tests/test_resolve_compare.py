@@ -22,7 +22,7 @@ from dedupindex.cli import main
 from dedupindex.errors import BadInput
 from dedupindex.post_crawl.manifest.lines import Container, Line
 from dedupindex.post_crawl.plan.compare_payloads import HELD, Compare, same_bytes
-from dedupindex.post_crawl.plan.make_plan import Options, resolve
+from dedupindex.post_crawl.plan.make_plan import ResolveOptions, resolve
 from dedupindex.post_crawl.plan.plan_file import open_plan
 from tests.manifests import line, write_manifest
 from tests.warc_cases import gz, response
@@ -84,7 +84,7 @@ def test_what_differs_now_stays(tmp_path: Path, plain: bool) -> None:
     first = harvest(tmp_path / "set", "a b/x.warc", 1, [*BODIES, LONG], plain=plain)
     again = harvest(tmp_path / "set", "y.warc", 2, [*BODIES, LONG], plain=plain)
     manifest = write_manifest(tmp_path / "manifest", dict([first, again]))
-    sound = resolve([manifest], tmp_path / "sound", Options(compare=Compare.parse("always")))
+    sound = resolve([manifest], tmp_path / "sound", ResolveOptions(compare=Compare.parse("always")))
     assert sound.totals.copies == 6
     assert sound.totals.compared["equal"] == 6
     assert sound.totals.compared["bytes"] == 3 * 4000 + 300 + 1 + len(LONG)
@@ -92,18 +92,20 @@ def test_what_differs_now_stays(tmp_path: Path, plain: bool) -> None:
     lie = list(BODIES)
     lie[1] = b"B" * 300  # a file that has changed behind our back
     harvest(tmp_path / "set", "y.warc", 2, [*lie, LONG[:-1] + b"!"], plain=plain)
-    changed = resolve([manifest], tmp_path / "changed", Options(compare=Compare.parse("always")))
+    changed = resolve(
+        [manifest], tmp_path / "changed", ResolveOptions(compare=Compare.parse("always"))
+    )
     assert changed.totals.copies <= 4
     assert changed.totals.stayed["differs"] + changed.totals.stayed["unreadable"] >= 2
     dropped = {one.line.offset for one in open_plan(tmp_path / "changed").of(2)}
     assert not dropped & {again[1][1].offset, again[1][4].offset}
 
     (tmp_path / "set/a b/x.warc").unlink()
-    gone = resolve([manifest], tmp_path / "gone", Options(compare=Compare.parse("always")))
+    gone = resolve([manifest], tmp_path / "gone", ResolveOptions(compare=Compare.parse("always")))
     assert gone.totals.copies == 0
     assert gone.totals.stayed["original-unreadable"] == 6
 
-    some = resolve([manifest], tmp_path / "some", Options(compare=Compare.parse("sample 2")))
+    some = resolve([manifest], tmp_path / "some", ResolveOptions(compare=Compare.parse("sample 2")))
     assert some.totals.compared["clusters"] == 2
 
 
@@ -160,9 +162,9 @@ def test_members_come_by_range_from_the_first_server_that_has_them(tmp_path: Pat
         serving(tmp_path / "served", met=ports) as good,
         serving(tmp_path / "served", wrong=b"?") as bad,
     ):
-        options = Options(compare=always, base_urls=(none, whole, good))
+        options = ResolveOptions(compare=always, base_urls=(none, whole, good))
         found = resolve([manifest], tmp_path / "plan", options)
-        options = Options(compare=always, base_urls=(bad,))
+        options = ResolveOptions(compare=always, base_urls=(bad,))
         refused = resolve([manifest], tmp_path / "refused", options)
     assert found.totals.copies == found.totals.compared["equal"] == 5
     assert found.totals.compared["fetched"] == 3 + 5
@@ -195,7 +197,9 @@ def test_a_real_server_of_ranges_and_one_that_sends_us_on(tmp_path: Path) -> Non
             ("there", (f"{at}/none/", f"{at}/files")),
             ("moved", (f"{at}/moved/",)),
         ):
-            found = resolve([manifest], tmp_path / name, Options(compare=always, base_urls=bases))
+            found = resolve(
+                [manifest], tmp_path / name, ResolveOptions(compare=always, base_urls=bases)
+            )
             assert found.totals.copies == found.totals.compared["equal"] == 9
             assert found.totals.compared["fetched"] == 3 + 9
     finally:
@@ -219,7 +223,9 @@ def test_payloads_that_collide_are_two_originals(
         text = b"x:" + raw.hex().encode() if stated else b""
         contents[place] = [line._replace(digest=text, payload=raw) for line in lines]
     manifest = write_manifest(tmp_path / "manifest", contents)
-    totals = resolve([manifest], tmp_path / "plan", Options(compare=Compare.parse(mode))).totals
+    totals = resolve(
+        [manifest], tmp_path / "plan", ResolveOptions(compare=Compare.parse(mode))
+    ).totals
     assert (totals.collisions, totals.collided) == (1, 2)
     assert (totals.originals, totals.copies) == (2, 2)
     planned = list(open_plan(tmp_path / "plan").of(2))

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from dedupindex.build import stage_spark
 from dedupindex.build import tasks as plan
 from dedupindex.build.pipeline import Build, Built, build
-from dedupindex.build.stage import Task
+from dedupindex.build.stage import StageTask
 from dedupindex.capture import RefersTo, Revisit
 from dedupindex.cli import main
 from dedupindex.documents.dedup_shards import dedup_hashes
@@ -33,9 +33,8 @@ from dedupindex.index.identity import Settings
 from dedupindex.index.load.staging import renumbered
 from dedupindex.post_crawl.manifest.make_manifest import make
 from dedupindex.post_crawl.manifest.parquet import open_manifest
-from dedupindex.post_crawl.manifest.record_lines import Options
-from dedupindex.post_crawl.plan.make_plan import Options as Resolving
-from dedupindex.post_crawl.plan.make_plan import resolve
+from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
+from dedupindex.post_crawl.plan.make_plan import ResolveOptions, resolve
 from dedupindex.post_crawl.plan.plan_file import COLUMNS, open_plan
 from dedupindex.post_crawl.plan.spread import resolve_on
 from dedupindex.runtime import spark as clusters
@@ -189,7 +188,7 @@ def test_a_run_that_ended_goes_on_with_what_is_done(
     ended = []
     stage = stage_spark._stage
 
-    def staged(groups: int, task: Task) -> Iterator[Any]:
+    def staged(groups: int, task: StageTask) -> Iterator[Any]:
         if task.inputs[0].path == str(missing):
             missing.unlink(missing_ok=True)
         ended.append(task.inputs[0].path)
@@ -226,7 +225,7 @@ def test_what_is_damaged_or_missing(tmp_path: Path, collection: Path) -> None:
     from dedupindex.build.tasks import Input
     from dedupindex.sources import SourceOptions
 
-    task = Task(0, [Input("/nowhere.warc", 1)], tmp_path, tmp_path, EVERYTHING, None,
+    task = StageTask(0, [Input("/nowhere.warc", 1)], tmp_path, tmp_path, EVERYTHING, None,
                 SourceOptions(), "")  # fmt: skip
     with pytest.raises(BadSource, match="every executor reads the sources itself"):
         list(_stage(1, task))
@@ -292,7 +291,7 @@ def test_rows_that_are_made_again_in_the_midst_are_never_mixed(
 
 def test_a_manifest_and_a_plan_are_the_same(tmp_path: Path, collection: Path) -> None:
     made = [
-        make([str(collection)], tmp_path / name, Options(), spark=master)
+        make([str(collection)], tmp_path / name, ManifestOptions(), spark=master)
         for name, master in (("one", ""), ("two", "2"))
     ]
     assert [one.as_json() | {"seconds": 0} for one in made][0] == made[1].as_json() | {"seconds": 0}
@@ -304,16 +303,18 @@ def test_a_manifest_and_a_plan_are_the_same(tmp_path: Path, collection: Path) ->
     assert lines[0] == lines[1]
     (collection / "w1.warc.gz").unlink()
     (collection / "w9.warc.gz").write_bytes(archive(900, 4))
-    again = make([str(collection)], tmp_path / "two", Options(), spark="2")
+    again = make([str(collection)], tmp_path / "two", ManifestOptions(), spark="2")
     assert (again.files, again.known, again.gone) == (1, 5, 1)
-    make([str(collection)], tmp_path / "one", Options())
-    here = resolve([tmp_path / "one"], tmp_path / "plan", Resolving())
+    make([str(collection)], tmp_path / "one", ManifestOptions())
+    here = resolve([tmp_path / "one"], tmp_path / "plan", ResolveOptions())
     for cores in (1, 3):
-        there = resolve_on(Here(cores), [tmp_path / "one"], tmp_path / f"plan{cores}", Resolving())
+        there = resolve_on(
+            Here(cores), [tmp_path / "one"], tmp_path / f"plan{cores}", ResolveOptions()
+        )
         assert there.totals == here.totals
         assert _rows(tmp_path / f"plan{cores}") == _rows(tmp_path / "plan")
     with pytest.raises(IndexExists):
-        resolve_on(Here(), [tmp_path / "one"], tmp_path / "plan3", Resolving())
+        resolve_on(Here(), [tmp_path / "one"], tmp_path / "plan3", ResolveOptions())
     assert here.totals.copies > 50
 
 
@@ -324,9 +325,9 @@ def _rows(plan: Path) -> list[tuple[Any, ...]]:
 def test_a_manifest_that_executors_do_not_have(tmp_path: Path, collection: Path) -> None:
     from dedupindex.post_crawl.plan.spread import _resolve
 
-    make([str(collection)], tmp_path / "one", Options())
+    make([str(collection)], tmp_path / "one", ManifestOptions())
     with pytest.raises(BadInput, match="on storage that all mount"):
-        list(_resolve([tmp_path / "one"], [b"another"], Resolving(), (1, 1)))
+        list(_resolve([tmp_path / "one"], [b"another"], ResolveOptions(), (1, 1)))
 
 
 def test_no_text_and_no_partition(tmp_path: Path, capsys: Any) -> None:

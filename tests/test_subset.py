@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from warcio.archiveiterator import ArchiveIterator
 
-from dedupindex.post_crawl.subset.scan import Filter
-from dedupindex.post_crawl.subset.write_subset import Exported, export
+from dedupindex.post_crawl.subset.scan import SubsetFilter
+from dedupindex.post_crawl.subset.write_subset import SubsetReport, export
 from dedupindex.verify.collection import Collection
 from dedupindex.verify.issues import REASONS, REMARK
 from tests.test_cli import dedupindex
@@ -27,8 +27,12 @@ OTHER = b"<p>other" * 100
 
 
 def exported(
-    folder: Path, wanted: Filter, *sources: Path, originals: tuple[Path, ...] = (), out: str = "o"
-) -> Exported:
+    folder: Path,
+    wanted: SubsetFilter,
+    *sources: Path,
+    originals: tuple[Path, ...] = (),
+    out: str = "o",
+) -> SubsetReport:
     """Export; what is written must be sound, but for revisits that dangle."""
     done = export(list(map(str, sources)), list(map(str, originals)), wanted, folder / out)
     if done.files:
@@ -38,12 +42,12 @@ def exported(
     return done
 
 
-def _unsound(done: Exported) -> list[str]:
+def _unsound(done: SubsetReport) -> list[str]:
     return [reason for reason in done.findings if REASONS[reason] != REMARK]
 
 
-def one(number: int) -> Filter:
-    return Filter(urls=(b"http://example.com/%d" % number,))
+def one(number: int) -> SubsetFilter:
+    return SubsetFilter(urls=(b"http://example.com/%d" % number,))
 
 
 def test_a_revisit_brings_its_original(tmp_path: Path) -> None:
@@ -61,16 +65,16 @@ def test_originals_in_another_place(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     old = write(tmp_path / "in" / "old.warc.gz", [INFO, page(1), page(2, OTHER)])
     new = write(tmp_path / "new.warc.gz", [INFO, copy_of(3, 1)])
-    alone = exported(tmp_path, Filter(), new, out="alone")
+    alone = exported(tmp_path, SubsetFilter(), new, out="alone")
     assert (alone.originals, alone.dangling, alone.findings["dangling"]) == (0, 1, 1)
-    done = exported(tmp_path, Filter(), new, originals=(old.parent,), out="both")
+    done = exported(tmp_path, SubsetFilter(), new, originals=(old.parent,), out="both")
     assert (done.records, done.originals, done.dangling, done.findings) == (1, 1, 0, {})
     assert (tmp_path / "both" / "old.warc.gz").read_bytes() == gz(INFO) + gz(page(1))
 
 
 def test_an_original_that_is_wanted_itself_stands_there_once(tmp_path: Path) -> None:
     path = write(tmp_path / "a.warc.gz", [page(1), copy_of(3, 1)])
-    done = exported(tmp_path, Filter(), path, originals=(tmp_path,))
+    done = exported(tmp_path, SubsetFilter(), path, originals=(tmp_path,))
     assert (done.records, done.originals) == (2, 0)
     assert (tmp_path / "o" / "a.warc.gz").read_bytes() == path.read_bytes()
 
@@ -109,7 +113,7 @@ def test_chains_are_followed_to_their_end(tmp_path: Path) -> None:
 def test_what_was_not_modified(tmp_path: Path) -> None:
     bare = {"Refers_To_Target_URI": None, "Refers_To_Date": None, "Payload_Digest": None}
     path = write(tmp_path / "a.warc.gz", [page(1), revisit(Profile=NOT_MODIFIED, **bare)])
-    done = export([str(path)], [], Filter(urls=(b"http://example.com/",)), tmp_path / "o")
+    done = export([str(path)], [], SubsetFilter(urls=(b"http://example.com/",)), tmp_path / "o")
     assert (done.records, done.revisits, done.dangling) == (2, 0, 0)
 
 
@@ -119,13 +123,13 @@ def test_filters(tmp_path: Path) -> None:
     path = write(tmp_path / "a.warc.gz", records)
     for number, (wanted, count) in enumerate(
         (
-            (Filter(), 3),
-            (Filter(hosts=(b"example.com",)), 2),
-            (Filter(hosts=(b"example.com",), urls=(b"http://b.",)), 3),
-            (Filter(urls=(b"https://",)), 0),
-            (Filter(begin=b"20261102000000"), 2),
-            (Filter(end=b"20261101999999"), 1),
-            (Filter(begin=b"20261102000000", end=b"20261102999999"), 1),
+            (SubsetFilter(), 3),
+            (SubsetFilter(hosts=(b"example.com",)), 2),
+            (SubsetFilter(hosts=(b"example.com",), urls=(b"http://b.",)), 3),
+            (SubsetFilter(urls=(b"https://",)), 0),
+            (SubsetFilter(begin=b"20261102000000"), 2),
+            (SubsetFilter(end=b"20261101999999"), 1),
+            (SubsetFilter(begin=b"20261102000000", end=b"20261102999999"), 1),
         )
     ):
         assert exported(tmp_path, wanted, path, out=str(number)).records == count
@@ -211,12 +215,12 @@ def test_records_without_their_line_ends_stay_apart(tmp_path: Path, end: bytes) 
     path = tmp_path / "in" / "a.warc"
     path.write_bytes(page(1, end=end) + page(2) + page(3, end=end) + page(4, end=end))
     urls = tuple(b"http://example.com/%d" % number for number in (1, 3, 4))
-    done = exported(tmp_path, Filter(urls=urls), path)
+    done = exported(tmp_path, SubsetFilter(urls=urls), path)
     assert (done.records, done.problems) == (3, [])
     with open(tmp_path / "o" / "a.warc", "rb") as stream:
         assert [record.rec_type for record in ArchiveIterator(stream)] == ["response"] * 3
     arc = tmp_path / "in" / "b.arc"
     arc.write_bytes(header() + document(b"first", end=b"") + document(b"second", end=b""))
-    done = exported(tmp_path, Filter(urls=(b"http://example.com/",)), arc, out="arc")
+    done = exported(tmp_path, SubsetFilter(urls=(b"http://example.com/",)), arc, out="arc")
     with open(tmp_path / "arc" / "b.arc", "rb") as stream:
         assert len(list(ArchiveIterator(stream))) == 3

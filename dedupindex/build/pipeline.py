@@ -12,7 +12,7 @@ from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
 from dedupindex.build import spot_check
-from dedupindex.build.stage import Staged, Task, judge_of, run_task
+from dedupindex.build.stage import Staged, StageTask, judge_of, run_task
 from dedupindex.build.tasks import Plan, make_plan
 from dedupindex.capture import Problem
 from dedupindex.counts import BuildTally, OnProgress, Seen
@@ -255,7 +255,7 @@ def _stage_all(
 ) -> Iterator[Staged]:
     first = staging.next_task()
     tasks = [
-        Task(
+        StageTask(
             first + number,
             inputs,
             job.index,

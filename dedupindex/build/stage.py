@@ -35,7 +35,7 @@ Progress = Callable[[int, int], None]  # bytes and records read since the last c
 
 
 @dataclass(frozen=True)
-class Task:
+class StageTask:
     """Everything a process needs to know."""
 
     number: int
@@ -93,7 +93,7 @@ class Staged:
         self.containers += other.containers
 
 
-def run_task(task: Task, progress: Progress) -> Staged:
+def run_task(task: StageTask, progress: Progress) -> Staged:
     """Stage the containers of a task; what it returns is on disk."""
     engine = open_index(task.index)
 
@@ -107,7 +107,7 @@ def run_task(task: Task, progress: Progress) -> Staged:
     return staged
 
 
-def stage(task: Task, numbers: Callable[[str], int], progress: Progress) -> Staged:
+def stage(task: StageTask, numbers: Callable[[str], int], progress: Progress) -> Staged:
     """The same, with numbers from elsewhere for the names of containers."""
     staged = Staged()
     writer = RunWriter(task.staging, f"{task.number:06d}")

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from blake3 import blake3
 
-from dedupindex.build.stage import Staged, Task, stage
+from dedupindex.build.stage import Staged, StageTask, stage
 from dedupindex.errors import BadInput, BadSource
 from dedupindex.index import open_index
 from dedupindex.index.format.cells import Place
@@ -58,7 +58,7 @@ class Part(NamedTuple):
     entries: bytes  # a list, marshalled
 
 
-def stage_on(cluster: Cluster, tasks: list[Task]) -> Iterator[Staged]:
+def stage_on(cluster: Cluster, tasks: list[StageTask]) -> Iterator[Staged]:
     """Stage tasks on a cluster, many at a time; what is yielded is on disk here."""
     for task in tasks:
         for item in task.inputs:
@@ -68,7 +68,7 @@ def stage_on(cluster: Cluster, tasks: list[Task]) -> Iterator[Staged]:
         yield _stage_some(cluster, list(some))
 
 
-def _stage_some(cluster: Cluster, tasks: list[Task]) -> Staged:
+def _stage_some(cluster: Cluster, tasks: list[StageTask]) -> Staged:
     first = tasks[0]
     total = sum(item.size for task in tasks for item in task.inputs)
     groups = max(cluster.cores, total // _GROUP_BYTES)
@@ -109,7 +109,7 @@ def _group_of(row: Told | Part) -> int:
     return row.group if isinstance(row, Part) else -1
 
 
-def _stage(groups: int, task: Task) -> Iterator[Told | Part]:
+def _stage(groups: int, task: StageTask) -> Iterator[Told | Part]:
     """Runs on an executor: read the containers of a task to their ends."""
     names, counts = _Names(), Counter[int]()
     with tempfile.TemporaryDirectory(prefix="dedupindex-") as home:

@@ -30,10 +30,10 @@ def measure(
     with tempfile.TemporaryDirectory(prefix=".plan-", dir=beside) as name:
         top = Path(name)
         say(f"making {size >> 20:,} MiB of files of about 500 KiB")
-        generate.generate(top / "corpus", generate.Options(size=size))
+        generate.generate(top / "corpus", generate.GeneratorOptions(size=size))
         say("hashing them")
         hashed = hash_objects.hash_documents(
-            str(top / "corpus"), top / "hashes", hash_objects.Options(jobs=jobs)
+            str(top / "corpus"), top / "hashes", hash_objects.HashOptions(jobs=jobs)
         )
         say(f"deduplicating {rows:,} rows")
         write_rows_of(top / "rows", rows)

@@ -19,7 +19,7 @@ from dedupindex.cli.index_location import any_index
 from dedupindex.cli.progress import shown
 from dedupindex.corpus.archive import Corpus
 from dedupindex.corpus.extract import nested
-from dedupindex.corpus.extract_report import Report
+from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.output import WARC
 from dedupindex.corpus.select import KEYS, REVISITS
 from dedupindex.corpus.spread import on
@@ -158,9 +158,9 @@ def _function(text: str) -> Callable[[Any], Any]:
     return made
 
 
-def _save(corpus: Corpus, out: Path | None) -> Report:
+def _save(corpus: Corpus, out: Path | None) -> CorpusReport:
     if out is None:
-        report = Report()
+        report = CorpusReport()
         for kept in corpus.kept(report, nested):
             sys.stdout.buffer.write(kept.made + b"\n")
         sys.stdout.buffer.flush()
@@ -181,7 +181,7 @@ def _save(corpus: Corpus, out: Path | None) -> Report:
                    ".jsonl.gz, .jsonl.zst")  # fmt: skip
 
 
-def _tell(report: Report, out: Path | None, *, as_json: bool) -> int:
+def _tell(report: CorpusReport, out: Path | None, *, as_json: bool) -> int:
     warn(report.problems)
     if as_json:
         print_json(report.as_json())

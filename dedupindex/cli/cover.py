@@ -18,10 +18,10 @@ from dedupindex.cli.common import SPARK, Command, print_json, say, warn, warn_of
 from dedupindex.cli.index_location import any_index
 from dedupindex.cli.progress import shown
 from dedupindex.corpus.apart import keep_apart
-from dedupindex.corpus.extract_report import Report as Extracted
+from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.cover import cover_page, document_store, result
 from dedupindex.cover.covering import Covered
-from dedupindex.cover.find_cover import EXACT_SECONDS, Options, Report, run, told
+from dedupindex.cover.find_cover import EXACT_SECONDS, CoverOptions, CoverReport, run, told
 from dedupindex.cover.reading import Archives, gather, lines_of, size_of
 from dedupindex.cover.relation import Relation, parse
 from dedupindex.errors import BadInput, Damaged
@@ -143,7 +143,9 @@ def command(
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave no file that is not whole
     wanted = parse(_text(relation))
-    chosen = Options(jobs=jobs or len(os.sched_getaffinity(0)), per_host=min_per_host, **options)
+    chosen = CoverOptions(
+        jobs=jobs or len(os.sched_getaffinity(0)), per_host=min_per_host, **options
+    )
     keep_apart([one for one in (out, listed, shown_on) if one is not None], sources)
     made = _Made(out, listed, shown_on, updatable or update is not None, as_json)
     beside = out.absolute().parent
@@ -167,7 +169,7 @@ def command(
     return 0 if gathered.report.whole else Damaged.exit_status
 
 
-def _warn(gathered: Extracted, *, doubt: bool) -> None:
+def _warn(gathered: CorpusReport, *, doubt: bool) -> None:
     warn(gathered.problems)
     warn_of_lines(gathered.refused)
     if doubt:
@@ -189,7 +191,7 @@ class _Made:
     every_host: bool
 
     def write(
-        self, relation: Relation, options: Options, database: Database, report: Report
+        self, relation: Relation, options: CoverOptions, database: Database, report: CoverReport
     ) -> None:
         result.write(database, relation, self.out)
         if self.listed is not None:
@@ -225,7 +227,7 @@ def _state(out: Path) -> Path:
     return out.with_name(out.name + STATE)
 
 
-def _tell(report: Report, relation: Relation, out: Path) -> None:
+def _tell(report: CoverReport, relation: Relation, out: Path) -> None:
     loaded, covered = report.loaded, report.covered
     click.echo(f"{printable(relation.text)}")
     added = loaded.fresh < loaded.documents

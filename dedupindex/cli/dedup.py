@@ -16,8 +16,8 @@ from dedupindex.cli.index_location import any_index
 from dedupindex.cli.match_options import alike_options
 from dedupindex.cli.progress import shown
 from dedupindex.errors import Damaged
-from dedupindex.post_crawl.dedup_all import Options, dedup
-from dedupindex.post_crawl.dedup_report import Report
+from dedupindex.post_crawl.dedup_all import DedupOptions, dedup
+from dedupindex.post_crawl.dedup_report import DedupReport
 from dedupindex.post_crawl.plan.alike import Alike
 from dedupindex.post_crawl.plan.compare_payloads import Compare
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY
@@ -90,7 +90,7 @@ def command(
     if options["restart"] and (dry_run or not in_place):
         raise click.UsageError("--restart goes with --in-place, and not with --dry-run")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave no file that is not whole
-    chosen = Options(
+    chosen = DedupOptions(
         out=out, compare=Compare.parse(compare), alike=Alike(any_status, same_type, other_second),
         dry=dry_run, jobs=jobs or len(os.sched_getaffinity(0)), every_host=as_json, **options,
     )  # fmt: skip
@@ -112,7 +112,7 @@ def command(
     return _status(report, in_place=in_place)
 
 
-def _status(report: Report, *, in_place: bool) -> int:
+def _status(report: DedupReport, *, in_place: bool) -> int:
     if report.proof.sound:
         if report.left:
             say("status 7: what is named above was left alone, or has damage that was kept")
@@ -124,7 +124,7 @@ def _status(report: Report, *, in_place: bool) -> int:
     return UNSOUND
 
 
-def _tell_absent(report: Report) -> None:
+def _tell_absent(report: DedupReport) -> None:
     if report.absent:
         size = amount(sum(absent.bytes for absent in report.absent))
         files = singular(f"{len(report.absent):,} files")
@@ -135,7 +135,7 @@ def _tell_absent(report: Report) -> None:
             click.echo(f"  and {len(report.absent) - _SHOWN:,} more, which --json names")
 
 
-def _tell_outside(report: Report) -> None:
+def _tell_outside(report: DedupReport) -> None:
     if outside := sorted(+report.outside):
         where = printable(os.path.commonpath([os.path.dirname(path) for path in outside]))
         click.echo(
@@ -149,7 +149,7 @@ def _tell_outside(report: Report) -> None:
             click.echo(f"  and {len(outside) - _FEW:,} more, which --json names")
 
 
-def _tell(report: Report) -> None:
+def _tell(report: DedupReport) -> None:
     would = "would become" if report.dry_run else "became"
     click.echo(
         singular(
@@ -190,7 +190,7 @@ def _tell(report: Report) -> None:
         click.echo(singular(f"verified: {report.proof.files:,} files, {found or 'nothing found'}"))
 
 
-def _tell_undo(report: Report) -> None:
+def _tell_undo(report: DedupReport) -> None:
     plan = printable(shlex.quote(str(report.work / "plan")))
     click.echo(f"undo: bin/rewrite {plan} --undo")
     click.echo(f"or let go of what was dropped, for ever: bin/rewrite {plan} --commit")

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from dedupindex.cli.common import SPARK, Command, print_json, say
-from dedupindex.documents.dedup_shards import Report, dedup_hashes
+from dedupindex.documents.dedup_shards import HashDedupReport, dedup_hashes
 from dedupindex.runtime.tables import amount, printable
 
 EXAMPLES = """
@@ -66,7 +66,7 @@ def command(
     return 0
 
 
-def tell(report: Report, output: Path) -> None:
+def tell(report: HashDedupReport, output: Path) -> None:
     """Say what became of the rows."""
     click.echo(
         f"{printable(str(output))}: {report.unique_files:,} unique of {report.total_files:,} files "

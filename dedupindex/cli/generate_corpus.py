@@ -10,7 +10,7 @@ import click
 
 from dedupindex.cli.common import Command, print_json
 from dedupindex.cli.progress import shown
-from dedupindex.documents.generate import Options, generate
+from dedupindex.documents.generate import GeneratorOptions, generate
 from dedupindex.runtime.tables import amount, printable
 
 EXAMPLES = """
@@ -60,7 +60,9 @@ def command(
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with shown(verbose=verbose) as progress:
-        corpus = generate(directory, Options(size, duplicates, mean, deviation, seed), progress)
+        corpus = generate(
+            directory, GeneratorOptions(size, duplicates, mean, deviation, seed), progress
+        )
     if as_json:
         print_json(corpus.as_json())
     else:

@@ -10,7 +10,7 @@ import click
 
 from dedupindex.cli.common import Command, print_json, say, warn
 from dedupindex.cli.progress import shown
-from dedupindex.documents.hash_objects import Options, Report, hash_documents
+from dedupindex.documents.hash_objects import HashOptions, HashReport, hash_documents
 from dedupindex.documents.naming import CHARACTERS, FORMATS, Layout
 from dedupindex.errors import Damaged
 from dedupindex.runtime.tables import amount, printable
@@ -65,7 +65,7 @@ def command(
     out; the exit status is then 7.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave nothing half done
-    options = Options(
+    options = HashOptions(
         Layout(characters, form), jobs or len(os.sched_getaffinity(0)), deterministic, memory
     )
     with shown(verbose=verbose) as progress:
@@ -82,7 +82,7 @@ def command(
     return Damaged.exit_status
 
 
-def _tell(report: Report, output_dir: Path) -> None:
+def _tell(report: HashReport, output_dir: Path) -> None:
     click.echo(
         f"{report.num_files_processed:,} files hashed, {amount(report.bytes)} in "
         f"{report.elapsed_time_secs:.1f} s ({report.rate_mb_per_sec:,.0f} MB/s); known before: "

@@ -13,9 +13,9 @@ from dedupindex.cli.common import SPARK, UNSOUND, Command, print_json, say, warn
 from dedupindex.cli.progress import shown
 from dedupindex.digest import SIZES
 from dedupindex.errors import BadInput, Damaged
-from dedupindex.post_crawl.manifest.make_manifest import Made, make
+from dedupindex.post_crawl.manifest.make_manifest import ManifestReport, make
 from dedupindex.post_crawl.manifest.parquet import Manifest, open_manifest
-from dedupindex.post_crawl.manifest.record_lines import Options
+from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
 from dedupindex.post_crawl.manifest.warcsum_format import text_line
 from dedupindex.runtime.files import whole
 from dedupindex.runtime.tables import amount, printable, singular
@@ -86,7 +86,7 @@ def command(
     """
     if as_json and text == Path("-"):
         raise click.UsageError("--json and --text - both write to stdout")
-    options = Options(algorithm, force, skip_empty)
+    options = ManifestOptions(algorithm, force, skip_empty)
     found = find(sources, elsewhere=True)
     if not found.files and not found.others:  # a wrong path, or a disk that is not mounted
         raise BadInput(NOTHING)
@@ -135,7 +135,9 @@ def _checked(manifest: Manifest, lines: Path) -> Checking:
     return checking
 
 
-def _tell(made: Made, output: Path, checked: Checking | None, *, as_json: bool, quiet: bool) -> int:
+def _tell(
+    made: ManifestReport, output: Path, checked: Checking | None, *, as_json: bool, quiet: bool
+) -> int:
     """Print what a run did; returns the exit status."""
     warn(made.problems)
     if as_json:

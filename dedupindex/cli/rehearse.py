@@ -11,7 +11,7 @@ import click
 from dedupindex.cli.common import UNSOUND, Command, print_json, say
 from dedupindex.cli.progress import shown
 from dedupindex.post_crawl.rehearsal.rehearsal_steps import Step
-from dedupindex.post_crawl.rehearsal.rehearse_all import Options, rehearse
+from dedupindex.post_crawl.rehearsal.rehearse_all import RehearseOptions, rehearse
 from dedupindex.runtime.tables import amount, printable
 
 EXAMPLES = """
@@ -52,7 +52,7 @@ def command(
     one of them found what should not be.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    options = Options(work, sample, seed, jobs or len(os.sched_getaffinity(0)), memory)
+    options = RehearseOptions(work, sample, seed, jobs or len(os.sched_getaffinity(0)), memory)
     sound = True
     with shown(verbose=verbose) as progress:
         for step in rehearse(list(sources), options, say, progress):

@@ -27,7 +27,7 @@ from dedupindex.errors import Damaged, UnknownCrawl
 from dedupindex.index import open_index
 from dedupindex.index.engine import View
 from dedupindex.index.identity import Settings
-from dedupindex.lookup.savings import GROUPS, Filter, Report
+from dedupindex.lookup.savings import GROUPS, DuplicationReport, ReportFilter
 from dedupindex.sources import KINDS, Expanded, Source, SourceOptions, expand, open_source, passing
 from dedupindex.sources.line_source import TextSource
 from dedupindex.urlkey import urlkey
@@ -150,9 +150,9 @@ def _of_crawl(index: Path, *, crawl: str, format: str, **options: Any) -> int:
 def _against(index: Path, sources: list[str], **options: Any) -> int:
     """What a crawl would have saved; its status."""
     kind = options["iterator"]
-    filters = [Filter(mime, size) for mime in options["mime"] for size in options["min_size"]]
+    filters = [ReportFilter(mime, size) for mime in options["mime"] for size in options["min_size"]]
     status = statuses(options["status"])
-    report = Report(filters, by=options["by"] or "host", status=status)
+    report = DuplicationReport(filters, by=options["by"] or "host", status=status)
     reading = SourceOptions(revisit_annotation=annotation(options["revisit_annotation"]))
     with closing(open_index(index)) as engine, engine.view() as view:
         settings = engine.identity.settings
@@ -165,7 +165,7 @@ def _against(index: Path, sources: list[str], **options: Any) -> int:
 
 
 def _read(
-    report: Report,
+    report: DuplicationReport,
     found: Expanded,
     kind: str | None,
     reading: SourceOptions,
@@ -190,7 +190,9 @@ def _read(
     return kinds
 
 
-def _tell(progress: OnProgress, source: Source, before: int, of: int, report: Report) -> None:
+def _tell(
+    progress: OnProgress, source: Source, before: int, of: int, report: DuplicationReport
+) -> None:
     progress(Seen("reading", before + source.position, of, report.records))
 
 
@@ -201,7 +203,7 @@ def _watched(items: Iterable[Item], tell: Callable[[], None]) -> Iterator[Item]:
         yield item
 
 
-def _doubts(report: Report, kinds: set[str]) -> None:
+def _doubts(report: DuplicationReport, kinds: set[str]) -> None:
     """Say what makes the figures other than they look."""
     if len(kinds) > 1:
         say(

@@ -15,7 +15,7 @@ from dedupindex.cli.match_options import alike_options
 from dedupindex.post_crawl.plan.alike import Alike
 from dedupindex.post_crawl.plan.compare_payloads import Compare
 from dedupindex.post_crawl.plan.group_duplicates import Rule
-from dedupindex.post_crawl.plan.make_plan import Options, Resolved, resolve
+from dedupindex.post_crawl.plan.make_plan import Resolved, ResolveOptions, resolve
 from dedupindex.runtime.files import whole
 from dedupindex.runtime.tables import amount, singular
 
@@ -86,7 +86,7 @@ def command(
         raise click.UsageError("--json and --text - both write to stdout")
     alike = Alike(options["any_status"], options["same_type"], options["other_second"])
     rule = Rule(_partition(options["partition"]), options["later"], alike)
-    chosen = Options(
+    chosen = ResolveOptions(
         rule,
         Compare.parse(options["compare"]),
         options["index"],
@@ -109,7 +109,11 @@ def command(
 
 
 def _on_cluster(
-    master: str, manifests: tuple[Path, ...], output: Path, chosen: Options, text: Path | None
+    master: str,
+    manifests: tuple[Path, ...],
+    output: Path,
+    chosen: ResolveOptions,
+    text: Path | None,
 ) -> Resolved:
     if text is not None or chosen.rule.partition != (1, 1):
         raise click.UsageError("--spark makes all parts of a plan: no --partition, and no --text")

@@ -14,8 +14,8 @@ import click
 
 from dedupindex.cli.common import print_json, say, warn
 from dedupindex.errors import BadInput, Damaged
-from dedupindex.post_crawl.subset.scan import Filter
-from dedupindex.post_crawl.subset.write_subset import Exported, export
+from dedupindex.post_crawl.subset.scan import SubsetFilter
+from dedupindex.post_crawl.subset.write_subset import SubsetReport, export
 from dedupindex.runtime.tables import amount, printable, singular
 from dedupindex.verify.issues import DAMAGE, REASONS, REMARK, Finding
 
@@ -70,7 +70,7 @@ def write(sources: tuple[str, ...], options: dict[str, Any]) -> int:
     out: Path | None = options["out"]
     if out is None or not sources:
         raise click.UsageError("--self-contained takes a SOURCE, and -o for where to write")
-    wanted = Filter(
+    wanted = SubsetFilter(
         tuple(map(os.fsencode, options["urls"])),
         tuple(host.lower().strip(".").encode("idna") for host in options["host"]),
         _moment(options["begin"], "00000101000000"),
@@ -103,7 +103,7 @@ def _name(finding: Finding) -> None:
     say(f"warning: {finding.file} at {finding.offset}: {finding.reason}: {finding.message}")
 
 
-def _tell(exported: Exported, out: Path, *, as_json: bool) -> int:
+def _tell(exported: SubsetReport, out: Path, *, as_json: bool) -> int:
     if not exported.records:
         say("nothing was written: no record is wanted of all that was read")
     if as_json:

@@ -10,6 +10,6 @@ from __future__ import annotations
 
 from dedupindex.corpus.archive import Corpus
 from dedupindex.corpus.enrich import Enrichment, Entry
-from dedupindex.corpus.extract_report import Report
+from dedupindex.corpus.extract_report import CorpusReport
 
-__all__ = ["Corpus", "Enrichment", "Entry", "Report"]
+__all__ = ["Corpus", "Enrichment", "Entry", "CorpusReport"]

@@ -23,7 +23,7 @@ from dedupindex.corpus.chunks import Spooled
 from dedupindex.corpus.enrich import Enrichment, Entry, known
 from dedupindex.corpus.enrichments import check_packages, makers_of, named
 from dedupindex.corpus.extract import Keep, Kept, Plan, Run, counted, here, nested, nothing
-from dedupindex.corpus.extract_report import Report
+from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.filters import Condition
 from dedupindex.corpus.from_index import OfIndex
 from dedupindex.corpus.from_warc import OfContainers
@@ -192,19 +192,19 @@ class Corpus:
             ]
         return "\n".join(shown)
 
-    def save_as_json(self, path: str | Path) -> Report:
+    def save_as_json(self, path: str | Path) -> CorpusReport:
         """Lines of JSON; compressed if the name ends with ``.gz`` or ``.zst``."""
         return self._saved(path, output.as_lines)
 
-    def save_as_parquet(self, path: str | Path) -> Report:
+    def save_as_parquet(self, path: str | Path) -> CorpusReport:
         """A table with a column for each thing that is known, and for each value."""
         return self._saved(path, output.as_parquet)
 
-    def save_as_cdxj(self, path: str | Path) -> Report:
+    def save_as_cdxj(self, path: str | Path) -> CorpusReport:
         """A CDXJ of the captures, sorted."""
         return self._saved(path, output.as_cdxj)
 
-    def save_as_warc(self, path: str | Path) -> Report:
+    def save_as_warc(self, path: str | Path) -> CorpusReport:
         """The records themselves, and a CDXJ beside them; see `warcs`."""
         from dedupindex.corpus import write_warc  # and with it all that verifies
 
@@ -233,15 +233,15 @@ class Corpus:
 
     def _seen(self, render: Callable[[Entry], bytes] = nested) -> Generator[Kept, None, None]:
         """As `kept`, for who is given no report: what is wrong with the sources is a warning."""
-        report = Report()
+        report = CorpusReport()
         with closing(self.kept(report, render)) as found:
             some = list(islice(found, 1))
             if report.problems or report.refused:
                 warn(report.told(), stacklevel=3)
             yield from chain(some, found)
 
-    def _saved(self, path: str | Path, save: output.Save, *beside: Path) -> Report:
-        report, path = Report(), Path(path)
+    def _saved(self, path: str | Path, save: output.Save, *beside: Path) -> CorpusReport:
+        report, path = CorpusReport(), Path(path)
         keep_apart([path, *beside], (*self.told.sources, *self.told.places))
         begin = time.monotonic()
         save(self, path, report)
@@ -249,7 +249,7 @@ class Corpus:
         return report
 
     def kept(
-        self, report: Report, render: Callable[[Entry], bytes] = nested
+        self, report: CorpusReport, render: Callable[[Entry], bytes] = nested
     ) -> Generator[Kept, None, None]:
         """Every capture that passes, and what `render` makes of it."""
         early, plan = self._parted()

@@ -12,7 +12,7 @@ import orjson
 
 from dedupindex.corpus.chunks import Chunk, Chunks
 from dedupindex.corpus.enrich import Enrichment, Entry, Failed, Makers, as_json
-from dedupindex.corpus.extract_report import Report
+from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.filters import Condition
 from dedupindex.corpus.read_records import Containers
 from dedupindex.corpus.row import Capture
@@ -195,7 +195,7 @@ def _killed(plan: Plan, chunk: Chunk) -> Iterator[Done]:
             return
 
 
-def counted(done: Iterable[Done], into: Report, on_progress: OnProgress) -> Iterator[Kept]:
+def counted(done: Iterable[Done], into: CorpusReport, on_progress: OnProgress) -> Iterator[Kept]:
     """Yield what was kept, and count it."""
     for one in done:
         into.tried += one.tried

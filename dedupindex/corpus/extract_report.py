@@ -10,7 +10,7 @@ from dedupindex.capture import Problem
 
 
 @dataclass
-class Report:
+class CorpusReport:
     """``chosen = entries + left_out`` where each capture of the metadata was tried."""
 
     refused: int = 0  # lines of the metadata that are no captures

@@ -11,7 +11,7 @@ from typing import BinaryIO, ClassVar
 
 from dedupindex.corpus.capture_list import KINDS, Revisits, Work, looked_at
 from dedupindex.corpus.from_cdx import File, file_of, has_lines, select
-from dedupindex.corpus.scanning import Task, scan
+from dedupindex.corpus.scanning import CorpusScanTask, scan
 from dedupindex.corpus.spool import relation
 from dedupindex.errors import BadSource
 from dedupindex.object_store import RemoteFile, is_remote, local, opened
@@ -40,7 +40,7 @@ class OfContainers:
             raise BadSource(f"there is no WARC or ARC file in {', '.join(self.sources)}; a WACZ is "
                             "to be named itself")  # fmt: skip
         tasks = [
-            Task(path, work.home / f"{number}.rows")
+            CorpusScanTask(path, work.home / f"{number}.rows")
             for number, path in enumerate(dict.fromkeys(paths))
         ]
         for scanned in side_by_side(scan, None, tasks, work.jobs):

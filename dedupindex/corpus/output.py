@@ -14,7 +14,7 @@ import orjson
 
 from dedupindex.corpus.enrich import Entry, flat
 from dedupindex.corpus.extract import Kept, nested, nothing
-from dedupindex.corpus.extract_report import Report
+from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.row import Capture, Place
 from dedupindex.errors import BadInput, to_install
 from dedupindex.runtime.duckdb import from_json, working, write_parquet
@@ -28,19 +28,21 @@ _LEAST = 1 << 20  # bytes that DuckDB makes room for in a line
 
 
 class Kepts(Protocol):
-    """What is asked of a `corpus.Corpus`."""
+    """What is asked of a `corpus.GeneratedCorpus`."""
 
     @property
     def settings(self) -> Any: ...
     @property
     def paths(self) -> tuple[str, ...]: ...
-    def kept(self, report: Report, render: Callable[[Entry], bytes] = nested) -> Iterator[Kept]: ...
+    def kept(
+        self, report: CorpusReport, render: Callable[[Entry], bytes] = nested
+    ) -> Iterator[Kept]: ...
 
 
-Save = Callable[[Any, Path, Report], None]
+Save = Callable[[Any, Path, CorpusReport], None]
 
 
-def as_lines(corpus: Kepts, path: Path, report: Report) -> None:
+def as_lines(corpus: Kepts, path: Path, report: CorpusReport) -> None:
     """Lines of JSON, plain, gzip or zstd by the ending of the name."""
     with whole(path) as stream, compressed(stream, path.name) as write:
         for kept in corpus.kept(report):
@@ -79,7 +81,7 @@ _TYPES = {str: "VARCHAR", bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE"}
 _MOST = (1 << 63) - 1  # of a BIGINT
 
 
-def as_parquet(corpus: Kepts, path: Path, report: Report) -> None:
+def as_parquet(corpus: Kepts, path: Path, report: CorpusReport) -> None:
     """A column for each field of ``record``, ``error``, and one for each value by its path.
 
     Values that are lists or objects, or of several types, are JSON. Raises `BadInput` for columns
@@ -123,7 +125,7 @@ def _row(entry: Entry) -> bytes:
     return orjson.dumps(flat(entry))
 
 
-def as_cdxj(corpus: Kepts, path: Path, report: Report) -> None:
+def as_cdxj(corpus: Kepts, path: Path, report: CorpusReport) -> None:
     """As `pywb` writes it, sorted; containers by their last names, as far as these tell them apart.
 
     Else by their paths or addresses: which it is, is known once all lines are there to be sorted.

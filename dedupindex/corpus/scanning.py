@@ -31,7 +31,7 @@ _UNKNOWN = "of {:,} records nobody can tell the URL or the time: they are left o
 _SHARED = "several records share one gzip member: all but the first are left out"
 
 
-class Task(NamedTuple):
+class CorpusScanTask(NamedTuple):
     """A file to read."""
 
     path: str  # or an address
@@ -44,7 +44,7 @@ class Scanned(NamedTuple):
     problems: list[Problem]
 
 
-def scan(_: None, task: Task) -> Scanned:
+def scan(_: None, task: CorpusScanTask) -> Scanned:
     """Read a file; of one that cannot be read there are no captures."""
     problems: list[Problem] = []
     shared: Problem | None = None

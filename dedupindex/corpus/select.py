@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dedupindex.corpus.extract_report import Report
+from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.filters import Condition
 from dedupindex.corpus.originals import FOUND, found_in
 from dedupindex.errors import BadInput
@@ -95,7 +95,7 @@ def choose(
     steps: Sequence[Step],
     revisits: str,
     index: Path | None,
-    report: Report,
+    report: CorpusReport,
     *,
     spared: bool = False,
 ) -> None:

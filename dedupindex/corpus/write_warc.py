@@ -20,7 +20,7 @@ from uuid import uuid4
 from dedupindex import __version__
 from dedupindex.capture import Problem
 from dedupindex.corpus.extract import nothing
-from dedupindex.corpus.extract_report import Report
+from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.output import WARC, Kepts, cdxj_line
 from dedupindex.corpus.read_records import Containers, Missing
 from dedupindex.corpus.row import Capture, Place
@@ -42,7 +42,7 @@ def index_of(path: Path) -> Path:
     return path.with_name(path.name.removesuffix(WARC) + ".cdxj")
 
 
-def as_warc(corpus: Kepts, path: Path, report: Report) -> None:
+def as_warc(corpus: Kepts, path: Path, report: CorpusReport) -> None:
     """Write `path`, which ends with ``.warc.gz``, and its CDXJ; raises `BadInput`."""
     if not path.name.endswith(WARC):
         raise BadInput(f"{path}: a WARC is written to a name that ends with {WARC}")
@@ -90,7 +90,7 @@ class _Firsts:
             yield problem._replace(message=f"{problem.message}{more}")
 
 
-def _written(corpus: Kepts, name: str, stream: BinaryIO, report: Report) -> Iterator[bytes]:
+def _written(corpus: Kepts, name: str, stream: BinaryIO, report: CorpusReport) -> Iterator[bytes]:
     """Write all records; yields the lines of the CDXJ."""
     stream.write(_packed(_warcinfo(name)))
     left = _Firsts()  # of each container

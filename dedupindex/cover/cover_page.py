@@ -11,7 +11,7 @@ from typing import Any
 from dedupindex.corpus.output import compressed
 from dedupindex.cover import picture, result
 from dedupindex.cover.covering import Covered
-from dedupindex.cover.find_cover import Report
+from dedupindex.cover.find_cover import CoverReport
 from dedupindex.cover.picture import MOST, Graph, Shown, svg
 from dedupindex.cover.relation import Relation, exactly
 from dedupindex.runtime.charts import bar
@@ -34,7 +34,7 @@ _STYLE = (
 )
 
 
-def write(database: Database, relation: Relation, report: Report, path: Path) -> None:
+def write(database: Database, relation: Relation, report: CoverReport, path: Path) -> None:
     """Write the page, compressed as lines are; it appears whole."""
     hosts = result.hosts(database)
     with whole(path) as stream, compressed(stream, path.name) as add:
@@ -46,7 +46,7 @@ def write(database: Database, relation: Relation, report: Report, path: Path) ->
             add(line.encode("utf-8", "replace"))
 
 
-def _facts(relation: Relation, report: Report) -> dict[str, Any]:
+def _facts(relation: Relation, report: CoverReport) -> dict[str, Any]:
     covered = report.covered
     facts: dict[str, Any] = {
         "relation": relation.text,
@@ -77,7 +77,7 @@ def _share(part: float, of: float) -> float:
 
 
 def _pictures(
-    database: Database, relation: Relation, report: Report, hosts: Sequence[dict[str, Any]]
+    database: Database, relation: Relation, report: CoverReport, hosts: Sequence[dict[str, Any]]
 ) -> Iterator[str]:
     key = (
         '<p><svg class="key" width="12" height="12"><rect class="kept" width="12" height="12"/>'

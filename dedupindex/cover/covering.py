@@ -19,7 +19,7 @@ from dedupindex.cover import document_store, reduce
 from dedupindex.cover.executors import CHUNK, Means
 from dedupindex.cover.likeness import holds, measured
 from dedupindex.cover.relation import Relation
-from dedupindex.cover.set_cover import Solution, Task
+from dedupindex.cover.set_cover import CoverTask, Solution
 from dedupindex.cover.thinning import joints, thin
 from dedupindex.errors import BadInput
 from dedupindex.runtime.duckdb import Database, number
@@ -101,7 +101,7 @@ def _rows(database: Database, query: str) -> Iterator[Any]:
             yield from some
 
 
-def _tasks(database: Database) -> Iterator[Task]:
+def _tasks(database: Database) -> Iterator[CoverTask]:
     """All components, one by one; not those that are too large for memory."""
     costs = groupby(
         _rows(
@@ -120,7 +120,7 @@ def _tasks(database: Database) -> Iterator[Task]:
         itemgetter(0),
     )
     for (component, of), (_, joined) in zip(costs, pairs, strict=True):
-        yield Task(
+        yield CoverTask(
             component,
             {document: cost for _, document, cost in of},
             [(covered, covering) for _, covered, covering in joined],
@@ -147,8 +147,8 @@ def _of_large(database: Database, home: Path) -> Iterator[list[Solution]]:
         yield [reduce.solve(component, dict(costs), by_covered, by_covering, home)]
 
 
-def _chunks(tasks: Iterator[Task]) -> Iterator[list[Task]]:
-    held: list[Task] = []
+def _chunks(tasks: Iterator[CoverTask]) -> Iterator[list[CoverTask]]:
+    held: list[CoverTask] = []
     size = 0
     for task in tasks:
         held.append(task)

@@ -14,7 +14,7 @@ from typing import Any
 from dedupindex.counts import OnProgress
 from dedupindex.cover.components import Components
 from dedupindex.cover.propagation import together
-from dedupindex.cover.set_cover import Solution, Task, solve
+from dedupindex.cover.set_cover import CoverTask, Solution, solve
 from dedupindex.runtime.spark import AT_ONCE, Cluster
 
 CHUNK = 20_000  # pairs of components that are solved as one task
@@ -23,7 +23,7 @@ _AHEAD = 4  # such tasks for each process
 Pairs = Iterator[tuple[int, int]]
 Join = Callable[[Pairs, int], Iterable[tuple[int, int]]]
 """Documents of pairs, below a number, each with its component."""
-Solve = Callable[[Iterator[list[Task]]], Iterator[list[Solution]]]
+Solve = Callable[[Iterator[list[CoverTask]]], Iterator[list[Solution]]]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def join_here(pairs: Pairs, count: int) -> Iterable[tuple[int, int]]:
     return components.together()
 
 
-def solve_all(seconds: float, tasks: list[Task]) -> list[Solution]:
+def solve_all(seconds: float, tasks: list[CoverTask]) -> list[Solution]:
     """Cover several components."""
     return [solve(task, seconds) for task in tasks]
 
@@ -52,7 +52,7 @@ def solve_all(seconds: float, tasks: list[Task]) -> list[Solution]:
 def solve_here(pool: Executor | None, jobs: int, seconds: float) -> Solve:
     """Covers in processes, or in this one; in the order of tasks."""
 
-    def run(tasks: Iterator[list[Task]]) -> Iterator[list[Solution]]:
+    def run(tasks: Iterator[list[CoverTask]]) -> Iterator[list[Solution]]:
         if pool is None:
             yield from map(partial(solve_all, seconds), tasks)
         else:
@@ -70,7 +70,7 @@ def join_on(cluster: Cluster, pairs: Pairs, count: int) -> Iterable[tuple[int, i
 def solve_on(cluster: Cluster, seconds: float) -> Solve:
     """Covers on Spark, in the order of tasks."""
 
-    def run(tasks: Iterator[list[Task]]) -> Iterator[list[Solution]]:
+    def run(tasks: Iterator[list[CoverTask]]) -> Iterator[list[Solution]]:
         for large, alike in groupby(tasks, _is_large):
             while some := list(islice(alike, 1 if large else AT_ONCE * cluster.cores)):
                 yield list(cluster.rows(partial(solve_all, seconds), some))
@@ -78,7 +78,7 @@ def solve_on(cluster: Cluster, seconds: float) -> Solve:
     return run
 
 
-def _is_large(tasks: list[Task]) -> bool:
+def _is_large(tasks: list[CoverTask]) -> bool:
     """Whether no other should be in memory at the same time."""
     return sum(len(task.pairs) for task in tasks) > 2 * CHUNK
 

@@ -29,7 +29,7 @@ EXACT_SECONDS = 10.0  # that HiGHS gets for one component
 
 
 @dataclass(frozen=True)
-class Options:
+class CoverOptions:
     """How a run is made."""
 
     approximate: bool = False
@@ -43,7 +43,7 @@ class Options:
 
 
 @dataclass
-class Report:
+class CoverReport:
     """What a run came to."""
 
     relation: str
@@ -71,13 +71,13 @@ class Report:
         }
 
 
-Finish = Callable[[Database, Report], None]
+Finish = Callable[[Database, CoverReport], None]
 
 
 def run(
     lines: Iterable[Line],
     relation: Relation,
-    options: Options,
+    options: CoverOptions,
     home: Path,
     finish: Finish,
     *,
@@ -85,7 +85,7 @@ def run(
     left_out: Iterable[Line] = (),
     of: int = 0,
     on_progress: OnProgress = lambda seen: None,
-) -> Report:
+) -> CoverReport:
     """Cover documents; `finish` is given the tables while they are there.
 
     `home` is an empty directory with room, `before` the state of an earlier run, `left_out` what
@@ -94,7 +94,7 @@ def run(
     """
     if options.exact_seconds > 0:
         exact.available()
-    report = Report(relation.text)
+    report = CoverReport(relation.text)
     widened = _widened(relation, options.what_if)
     if before is not None:
         _check(before, widened, options)
@@ -127,14 +127,18 @@ def run(
 
 
 def _cover(
-    database: Database, relation: Relation, what_if: Iterable[Fraction], means: Means, to: Report
+    database: Database,
+    relation: Relation,
+    what_if: Iterable[Fraction],
+    means: Means,
+    to: CoverReport,
 ) -> None:
     for threshold in what_if:
         to.what_if[exactly(threshold)] = cover(database, relation.at(threshold), means)
     to.covered = cover(database, relation, means)
 
 
-def told(relation: Relation, options: Options) -> dict[str, Any]:
+def told(relation: Relation, options: CoverOptions) -> dict[str, Any]:
     """What a later run must know of this one."""
     widened = _widened(relation, options.what_if)
     return {
@@ -144,7 +148,7 @@ def told(relation: Relation, options: Options) -> dict[str, Any]:
     }
 
 
-def _check(before: Path, widened: Relation, options: Options) -> None:
+def _check(before: Path, widened: Relation, options: CoverOptions) -> None:
     """Raise `SettingsConflict` if the pairs of an earlier run are not those that are wanted."""
     was = document_store.asked(before)
     if [was["relation"], was["content"]] != [widened.text, list(map(str, widened.content))]:
@@ -175,7 +179,7 @@ def _load(
     database: Database,
     home: Path,
     pool: Executor | None,
-    options: Options,
+    options: CoverOptions,
     before: Path | None,
     of: int,
     on_progress: OnProgress,
@@ -196,7 +200,7 @@ def _load(
 
 @contextmanager
 def _means(
-    home: Path, options: Options, pool: Executor | None, on_progress: OnProgress
+    home: Path, options: CoverOptions, pool: Executor | None, on_progress: OnProgress
 ) -> Iterator[Means]:
     if not options.spark:
         solving = solve_here(pool, options.jobs, options.exact_seconds)
@@ -212,7 +216,7 @@ def _means(
 
 
 @contextmanager
-def _timed(report: Report, phase: str) -> Iterator[None]:
+def _timed(report: CoverReport, phase: str) -> Iterator[None]:
     begin = time.monotonic()
     yield
     report.seconds[phase] = round(time.monotonic() - begin, 3)

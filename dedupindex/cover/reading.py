@@ -16,7 +16,7 @@ from dedupindex.corpus.archive import Corpus
 from dedupindex.corpus.capture_list import Revisits
 from dedupindex.corpus.chunks import Spooled
 from dedupindex.corpus.enrich import Entry, Failed
-from dedupindex.corpus.extract_report import Report
+from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.row import Capture
 from dedupindex.counts import OnProgress
 from dedupindex.cover.load_documents import Line
@@ -42,7 +42,7 @@ class Gathered(NamedTuple):
 
     files: list[Path]  # of lines
     left_out: list[Path]  # of revisits that conditions leave out; see `needs`
-    report: Report
+    report: CorpusReport
     all_revisits: bool = True  # whether for certain all that the sources hold were told
 
 
@@ -60,7 +60,7 @@ def gather(
     """
     lines = [Path(source) for source in sources if is_lines(source)]
     archives = [source for source in sources if not is_lines(source)]
-    report = Report()
+    report = CorpusReport()
     if not archives:
         if how.where or how.containers or how.originals:
             raise BadInput("--where, --containers and --originals are of archives, and lines of "

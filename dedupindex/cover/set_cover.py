@@ -25,7 +25,7 @@ _EXACT = 1 << 53  # whole numbers that sums of doubles have
 
 
 @dataclass(frozen=True)
-class Task:
+class CoverTask:
     """A component: its documents with what each costs, and its pairs of covered and covering."""
 
     component: int
@@ -95,7 +95,7 @@ class Instance:
         return sum(map(len, self.coverers.values()))
 
 
-def solve(task: Task, seconds: float) -> Solution:
+def solve(task: CoverTask, seconds: float) -> Solution:
     """Cover a component; HiGHS takes at most so many seconds."""
     instance = _instance(task)
     kept = _forced(instance)
@@ -110,7 +110,7 @@ def solve(task: Task, seconds: float) -> Solution:
     return Solution(task.component, sorted(kept), cost, bound, how)
 
 
-def _instance(task: Task) -> Instance:
+def _instance(task: CoverTask) -> Instance:
     coverers = {document: {document} for document in task.costs}
     for covered, covering in task.pairs:
         coverers[covered].add(covering)

@@ -48,7 +48,7 @@ class Asked(NamedTuple):
     most: int = 0  # as many groups; 0: all
 
 
-class Report(NamedTuple):
+class CrawlReport(NamedTuple):
     """Figures of a crawl, and its groups as they are read."""
 
     by: str
@@ -56,14 +56,14 @@ class Report(NamedTuple):
     groups: Iterator[statistics.Headed]
 
 
-def report(reading: Reading, crawl: Crawl, asked: Asked) -> Report:
+def report(reading: Reading, crawl: Crawl, asked: Asked) -> CrawlReport:
     """The report of a crawl; raises `BadQuery`. Its groups are read within the transaction."""
     groups: Iterable[statistics.Headed] = ()
     if asked.by and asked.top:
         groups = statistics.largest(reading, crawl, asked.by, asked.top, asked.order)
     elif asked.by:
         groups = statistics.rows(reading, crawl, asked.by, asked.after)
-    return Report(asked.by, summary(reading, crawl), islice(groups, asked.most or None))
+    return CrawlReport(asked.by, summary(reading, crawl), islice(groups, asked.most or None))
 
 
 def summary(reading: Reading, crawl: Crawl) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def group_as_json(by: str, headed: statistics.Headed) -> dict[str, Any]:
     return {by: heading.decode("utf-8", "backslashreplace") or None, **row.as_json()}
 
 
-def written(found: Report, style: str) -> Iterator[str]:
+def written(found: CrawlReport, style: str) -> Iterator[str]:
     """The report in one of `FORMATS`, piece by piece: groups may be more than memory holds."""
     if style == "json":
         return _json(found)
@@ -129,11 +129,11 @@ def _is_fact(value: Any) -> bool:
     return value is not None and not isinstance(value, dict | list)
 
 
-def _groups(found: Report) -> Iterator[dict[str, Any]]:
+def _groups(found: CrawlReport) -> Iterator[dict[str, Any]]:
     return (group_as_json(found.by, headed) for headed in found.groups)
 
 
-def _json(found: Report) -> Iterator[str]:
+def _json(found: CrawlReport) -> Iterator[str]:
     head = orjson.dumps(found.summary).decode()
     if not found.by:
         yield head + "\n"
@@ -144,7 +144,7 @@ def _json(found: Report) -> Iterator[str]:
     yield "]}\n"
 
 
-def _text(found: Report, rows: Iterator[dict[str, Any]]) -> Iterator[str]:
+def _text(found: CrawlReport, rows: Iterator[dict[str, Any]]) -> Iterator[str]:
     """For people, with the fields of the DeDuplicator's report."""
     yield from _totals(found.summary)
     if not found.by:

@@ -28,12 +28,12 @@ class Done:
     """What a step came to."""
 
     name: str  # the glob, or the output file
-    report: hash_objects.Report | dedup_shards.Report
+    report: hash_objects.HashReport | dedup_shards.HashDedupReport
     problems: list[Problem]
 
 
 @dataclass
-class Report:
+class PipelineReport:
     """What the pipeline came to."""
 
     hashing: list[Done]
@@ -57,11 +57,11 @@ class Report:
 def run_pipeline(
     globs: Sequence[str],
     top: Path,
-    options: hash_objects.Options,
+    options: hash_objects.HashOptions,
     *,
     one_by_one: bool = False,
     say: Say = lambda text: None,
-) -> Report:
+) -> PipelineReport:
     """Hash each glob into ``top/hashes``, then write a file for each shard to ``top/unique``.
 
     `options` are of all processes together; `one_by_one` has them wait for each other. Raises what
@@ -74,7 +74,7 @@ def run_pipeline(
     hashes.mkdir(parents=True, exist_ok=True)
     at_once = 1 if one_by_one else len(globs)
     each = replace(options, jobs=max(1, options.jobs // at_once))
-    report = Report([], [])
+    report = PipelineReport([], [])
     try:
         for done in side_by_side(_hash, (hashes, each), globs, at_once):
             report.hashing.append(done)
@@ -86,7 +86,9 @@ def run_pipeline(
         raise
     report.hashing.sort(key=lambda done: done.name)
     runs = {
-        done.report.run for done in report.hashing if isinstance(done.report, hash_objects.Report)
+        done.report.run
+        for done in report.hashing
+        if isinstance(done.report, hash_objects.HashReport)
     }
     shards = shards_of(str(hashes), runs)
     at_once = 1 if one_by_one else min(options.jobs, len(shards))
@@ -100,7 +102,7 @@ def run_pipeline(
     return report
 
 
-def _hash(shared: tuple[Path, hash_objects.Options], pattern: str) -> Done:
+def _hash(shared: tuple[Path, hash_objects.HashOptions], pattern: str) -> Done:
     top, options = shared
     problems: list[Problem] = []
 
@@ -111,7 +113,7 @@ def _hash(shared: tuple[Path, hash_objects.Options], pattern: str) -> Done:
     return Done(pattern, hash_objects.hash_documents(pattern, top, options, warn), problems)
 
 
-def _dedup(shared: tuple[Path, hash_objects.Options, int], shard: Shard) -> Done:
+def _dedup(shared: tuple[Path, hash_objects.HashOptions, int], shard: Shard) -> Done:
     top, options, at_once = shared
     output = top / f"{shard.first or 'all'}.{options.layout.format}"
     threads = max(1, options.jobs // at_once)

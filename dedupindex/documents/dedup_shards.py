@@ -20,7 +20,7 @@ SIZE = 32  # bytes of a BLAKE3
 
 
 @dataclass
-class Report:
+class HashDedupReport:
     """What a run came to; the first four fields are those of the seed's profiling report."""
 
     unique_files: int = 0
@@ -45,7 +45,7 @@ def dedup_hashes(
     memory: str = "1GB",
     threads: int = 0,
     say: Callable[[str], None] = lambda text: None,
-) -> Report:
+) -> HashDedupReport:
     """Write one path for each hash in the shards that a glob names, the first by path.
 
     `output` is CSV if its name ends so, else Parquet. Raises `BadSource`, `BadInput`.
@@ -62,10 +62,10 @@ def dedup_shards(
     memory: str = "1GB",
     threads: int = 0,
     say: Callable[[str], None] = lambda text: None,
-) -> Report:
+) -> HashDedupReport:
     """As `dedup_hashes`, of shards that were found."""
     begin = time.monotonic()
-    report = Report(shards=len(shards))
+    report = HashDedupReport(shards=len(shards))
     with working(output.absolute().parent, memory, threads) as (database, _):
         database.execute("CREATE TABLE candidates (short UBIGINT)")
         database.execute(
@@ -97,7 +97,7 @@ def dedup_shards(
     return report
 
 
-def _group(database: Database, shard: Shard, rows: str, report: Report) -> None:
+def _group(database: Database, shard: Shard, rows: str, report: HashDedupReport) -> None:
     """Put the hashes that come several times into ``several``, and count."""
     found = database.execute(
         "SELECT count(*), count(size), sum(size), hex(min(hash)), hex(max(hash)), "

@@ -17,7 +17,7 @@ SMALLEST = 1024  # bytes of a file
 
 
 @dataclass(frozen=True)
-class Options:
+class GeneratorOptions:
     """What a corpus is like; the defaults are those of the seed of this design."""
 
     size: int = 2 << 30  # bytes in all, at least
@@ -28,7 +28,7 @@ class Options:
 
 
 @dataclass
-class Corpus:
+class GeneratedCorpus:
     """What was made."""
 
     files: int = 0
@@ -41,7 +41,9 @@ class Corpus:
         return asdict(self)
 
 
-def generate(top: Path, options: Options, on_progress: OnProgress = lambda seen: None) -> Corpus:
+def generate(
+    top: Path, options: GeneratorOptions, on_progress: OnProgress = lambda seen: None
+) -> GeneratedCorpus:
     """Make the directory `top`, whole or not at all; raises `IndexExists` if something is there.
 
     Files are named by 32 hexadecimal digits, so that globs cut the corpus evenly.
@@ -52,8 +54,8 @@ def generate(top: Path, options: Options, on_progress: OnProgress = lambda seen:
         return _generate(beside, options, on_progress)
 
 
-def _generate(top: Path, options: Options, on_progress: OnProgress) -> Corpus:
-    chance, corpus = random.Random(options.seed), Corpus()
+def _generate(top: Path, options: GeneratorOptions, on_progress: OnProgress) -> GeneratedCorpus:
+    chance, corpus = random.Random(options.seed), GeneratedCorpus()
     before: tuple[int, int] | None = None  # number and size of the last that is no copy
     while corpus.bytes < options.size:
         size = max(round(chance.gauss(options.mean, options.deviation)), SMALLEST)

@@ -37,7 +37,7 @@ _AHEAD = 3  # batches that wait, for each process
 
 
 @dataclass(frozen=True)
-class Options:
+class HashOptions:
     """How a run is done."""
 
     layout: Layout = field(default_factory=Layout)
@@ -47,7 +47,7 @@ class Options:
 
 
 @dataclass
-class Report:
+class HashReport:
     """What a run did; the first four fields are those of the seed's profiling report."""
 
     num_files_processed: int = 0  # hashed in this run
@@ -69,17 +69,17 @@ class Report:
 def hash_documents(
     pattern: str,
     top: Path,
-    options: Options,
+    options: HashOptions,
     warn: Warn = lambda problem: None,
     on_progress: OnProgress = lambda seen: None,
-) -> Report:
+) -> HashReport:
     """Hash what a glob names into shards in the directory `top`.
 
     `warn` hears of every object that is left out. Raises `BadSource` if the glob names nothing,
     `IndexBusy` if another process does the same, `DedupError` of DuckDB.
     """
     begin = time.monotonic()
-    pattern, top, report = normal(pattern), top.absolute(), Report()
+    pattern, top, report = normal(pattern), top.absolute(), HashReport()
 
     def tell(problem: Problem) -> None:
         report.problems += 1
@@ -117,7 +117,7 @@ def _made(top: Path) -> Iterator[None]:
 class _Run:
     """One run, its lock held."""
 
-    def __init__(self, top: Path, options: Options, state: State, report: Report) -> None:
+    def __init__(self, top: Path, options: HashOptions, state: State, report: HashReport) -> None:
         self._top, self._options, self._state, self._report = top, options, state, report
         report.run = state.run
 
@@ -162,13 +162,13 @@ class _Run:
                 yield one
 
 
-def _key(pattern: str, options: Options) -> str:
+def _key(pattern: str, options: HashOptions) -> str:
     """Under which a run finds what it, or the same run before, has done."""
     home = b"" if options.deterministic else os.fsencode(socket.gethostname()) + b"\0"
     return blake3(home + os.fsencode(pattern)).hexdigest()[:12]
 
 
-def _run_id(key: str, options: Options) -> str:
+def _run_id(key: str, options: HashOptions) -> str:
     return key if options.deterministic else secrets.token_hex(6)
 
 

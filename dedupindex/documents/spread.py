@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from dedupindex.documents.dedup_shards import Report, dedup_shards
+from dedupindex.documents.dedup_shards import HashDedupReport, dedup_shards
 from dedupindex.documents.read_shards import Shard, shards_of
 from dedupindex.documents.shards import write_rows
 from dedupindex.errors import BadInput
@@ -27,7 +27,7 @@ def dedup_on(
     memory: str = "1GB",
     threads: int = 0,
     say: Callable[[str], None] = lambda text: None,
-) -> Report:
+) -> HashDedupReport:
     """As `dedup.dedup_hashes`; the shards are on storage that driver and executors mount."""
     begin = time.monotonic()
     shards = [
@@ -35,7 +35,7 @@ def dedup_on(
         for shard in shards_of(pattern, output=output)
     ]
     tasks = [_task(number, some) for number, some in enumerate(_dealt(shards, cluster.cores))]
-    report = Report(shards=len(shards))
+    report = HashDedupReport(shards=len(shards))
     say(f"{len(shards):,} shards in {len(tasks):,} tasks")
     with working(output.absolute().parent, memory, threads) as (database, home):
         files = Files(home)
@@ -64,7 +64,7 @@ def _task(number: int, shards: list[Shard]) -> Task:
     return number, shards, [file.stat().st_size for shard in shards for file in shard.files]
 
 
-def _dedup(memory: str, threads: int, task: Task) -> Iterator[Piece | Report]:
+def _dedup(memory: str, threads: int, task: Task) -> Iterator[Piece | HashDedupReport]:
     """Runs on an executor."""
     number, shards, sizes = task
     files = [file for shard in shards for file in shard.files]
@@ -81,7 +81,7 @@ def _dedup(memory: str, threads: int, task: Task) -> Iterator[Piece | Report]:
     yield report
 
 
-def _add(report: Report, part: Report) -> None:
+def _add(report: HashDedupReport, part: HashDedupReport) -> None:
     for name in ("unique_files", "total_files", "duplicate_files", "repeated", "total_bytes",
                  "bytes_saved", "unsized"):  # fmt: skip
         setattr(report, name, getattr(report, name) + getattr(part, name))

@@ -50,7 +50,7 @@ GROUPS: dict[str, Group] = {
 
 
 @dataclass(frozen=True)
-class Filter:
+class ReportFilter:
     """Which captures a crawler would have looked up."""
 
     mime: str = ""  # captures whose media type matches are left out; "" leaves none out
@@ -64,10 +64,10 @@ class Filter:
 
 
 @dataclass
-class Report:
+class DuplicationReport:
     """Sums over a crawl; `rows` of the first filter are kept by group, on disk if need be."""
 
-    filters: list[Filter]
+    filters: list[ReportFilter]
     by: str = "host"
     status: frozenset[int] = frozenset({200})
     records: int = 0

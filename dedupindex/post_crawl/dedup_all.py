@@ -1,7 +1,7 @@
 """The stages one after the other: manifest, plan, rewriting, verification.
 
-A run with `Options.out` can be killed at any time: the same again resumes it, with files that are
-whole. A run in place notes in its working files when it begins to write, with which options and
+A run with `DedupOptions.out` can be killed at any time: the same again resumes it, with files that
+are whole. A run in place notes in its working files when it begins to write, with which options and
 files. Until it has ended the same plan counts, because the files that it was made of are changing,
 and a run with other options or files is refused.
 """
@@ -23,7 +23,7 @@ from dedupindex.counts import OnProgress, Seen
 from dedupindex.errors import BadInput, SettingsConflict
 from dedupindex.index import open_index
 from dedupindex.post_crawl.dedup_files import Work, working
-from dedupindex.post_crawl.dedup_report import Report
+from dedupindex.post_crawl.dedup_report import DedupReport
 from dedupindex.post_crawl.manifest import make_manifest, record_lines
 from dedupindex.post_crawl.manifest.parquet import is_of_before, open_manifest
 from dedupindex.post_crawl.others import awaited, copy
@@ -47,7 +47,7 @@ _SHOWN = 20  # hosts of a report
 
 
 @dataclass(frozen=True)
-class Options:
+class DedupOptions:
     """How a run is done."""
 
     out: Path | None = None  # where the results go; None is in place
@@ -60,7 +60,7 @@ class Options:
     dry: bool = False
     jobs: int = 1
     memory: str = "1GB"  # for DuckDB
-    every_host: bool = False  # write `Report.every_host`
+    every_host: bool = False  # write `DedupReport.every_host`
     restart: bool = False  # give up a run in place that was interrupted
 
     def decisive(self) -> dict[str, Any]:
@@ -79,10 +79,10 @@ class Options:
 
 def dedup(
     sources: list[str],
-    options: Options,
+    options: DedupOptions,
     say: Callable[[str], None] = lambda text: None,
     on_progress: OnProgress = lambda seen: None,
-) -> Report:
+) -> DedupReport:
     """Run all stages; raises `DedupError`. What is left alone is named in the report."""
     found = find(sources)
     roots = sorted({Path(file.root) for file in (*found.files, *found.others)})
@@ -106,16 +106,16 @@ class _Run:
     def __init__(
         self,
         found: Sources,
-        options: Options,
+        options: DedupOptions,
         work: Work,
         say: Callable[[str], None],
         on_progress: OnProgress,
     ) -> None:
         self._found, self._options, self._work = found, options, work
         self._say, self._progress = say, on_progress
-        self._report = Report(options.dry, skipped=found.skipped, work=work.top)
+        self._report = DedupReport(options.dry, skipped=found.skipped, work=work.top)
 
-    def report(self) -> Report:
+    def report(self) -> DedupReport:
         """Go through all stages."""
         report, options = self._report, self._options
         for path, offset, message in self._found.problems:
@@ -182,14 +182,14 @@ class _Run:
             open_index(options.index).close()
         with self._stage("reading"):
             made = make_manifest.make(
-                self._found, work.manifest, record_lines.Options("sha1", False, False),
+                self._found, work.manifest, record_lines.ManifestOptions("sha1", False, False),
                 jobs=options.jobs, on_progress=self._progress,
             )  # fmt: skip
         for path, offset, message in made.problems:
             self._report.leave(path, message, offset)
         with self._stage("resolving"):
             shutil.rmtree(work.plan, ignore_errors=True)
-            chosen = resolving.Options(
+            chosen = resolving.ResolveOptions(
                 rule=Rule(alike=options.alike),
                 compare=options.compare,
                 index=options.index,

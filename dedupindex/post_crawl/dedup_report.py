@@ -29,7 +29,7 @@ class Absent(NamedTuple):
 
 
 @dataclass
-class Report:
+class DedupReport:
     """Numbers of a run; those of a dry run are those of the real one.
 
     ``captures = unique + originals + revisits + sum(refused)``. Copies in files that were left

@@ -12,7 +12,7 @@ from flask import Response, request
 
 from dedupindex.crawls import crawl_report as crawlreport
 from dedupindex.crawls.crawl import Crawl
-from dedupindex.crawls.crawl_report import Asked, Report
+from dedupindex.crawls.crawl_report import Asked, CrawlReport
 from dedupindex.crawls.store import Reading
 from dedupindex.errors import BadQuery, UnknownCrawl
 from dedupindex.runtime.tables import STYLE
@@ -86,7 +86,9 @@ def _asked(given: dict[str, Any]) -> Asked:
     return asked if asked.top else asked._replace(most=given.get("limit", PAGE) + 1)
 
 
-def _some(reading: Reading, crawl: Crawl, asked: Asked, most: int) -> tuple[Report, str | None]:
+def _some(
+    reading: Reading, crawl: Crawl, asked: Asked, most: int
+) -> tuple[CrawlReport, str | None]:
     """A page of a report, in memory, and its last heading if there are more."""
     found = crawlreport.report(reading, crawl, asked)
     groups = list(found.groups)

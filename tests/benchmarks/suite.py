@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
-from dedupindex.documents.generate import Options, generate
+from dedupindex.documents.generate import GeneratorOptions, generate
 from dedupindex.documents.sample import write_rows_of
 from tests.benchmarks import harvest
 from tests.benchmarks.captures import (
@@ -275,7 +275,7 @@ class Inputs:
 
 
 def _corpus(path: Path, size: int) -> None:
-    generate(path, Options(size=size))
+    generate(path, GeneratorOptions(size=size))
 
 
 def compare(

@@ -15,9 +15,8 @@ import pytest
 from dedupindex.documents.dedup_shards import dedup_hashes
 from dedupindex.post_crawl.manifest.make_manifest import make
 from dedupindex.post_crawl.manifest.parquet import open_manifest
-from dedupindex.post_crawl.manifest.record_lines import Options
-from dedupindex.post_crawl.plan.make_plan import Options as Resolving
-from dedupindex.post_crawl.plan.make_plan import resolve
+from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
+from dedupindex.post_crawl.plan.make_plan import ResolveOptions, resolve
 from dedupindex.post_crawl.plan.plan_file import COLUMNS, open_plan
 from tests.corpora import Page, archive, html
 from tests.peers.spark import DEADLINE, MASTER, on_spark
@@ -65,8 +64,8 @@ def test_what_comes_of_all_commands(tmp_path: Path, collection: Path) -> None:
     here.mkdir()
     there.mkdir()
     told = built(here / "index", collection).tally
-    made = make([str(collection)], here / "manifest", Options())
-    resolved = resolve([here / "manifest"], here / "plan", Resolving())
+    made = make([str(collection)], here / "manifest", ManifestOptions())
+    resolved = resolve([here / "manifest"], here / "plan", ResolveOptions())
     hashed = tmp_path / "hashes"
     hashed.mkdir()
     for number in range(600):

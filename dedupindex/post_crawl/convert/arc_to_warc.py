@@ -53,7 +53,7 @@ _FORMAT = b"http://bibnum.bnf.fr/WARC/WARC_ISO_28500_version1_latestdraft.pdf"
 _USUAL_HEADER = bytes.fromhex("1f8b0800000000000003")
 
 
-class Task(NamedTuple):
+class ConvertTask(NamedTuple):
     """One ARC file to convert."""
 
     path: str
@@ -75,7 +75,7 @@ class Outcome:
     bytes_after: int = 0
 
 
-def convert(task: Task) -> Outcome:
+def convert(task: ConvertTask) -> Outcome:
     """Convert one file; raises `OSError` where writing fails, and then nothing is there."""
     outcome = Outcome(task.path, "left")
     try:
@@ -88,7 +88,7 @@ def convert(task: Task) -> Outcome:
     return outcome
 
 
-def _convert(task: Task, window: Window, outcome: Outcome) -> str:
+def _convert(task: ConvertTask, window: Window, outcome: Outcome) -> str:
     """Returns the state of the outcome; raises `Odd`, `NotBack` or `BadSource`."""
     framed = arc_framing(window)
     if framed is None:
@@ -127,7 +127,7 @@ class _Converter:
     """Writes the records of one WARC file."""
 
     def __init__(
-        self, task: Task, window: Window, file: BinaryIO, framed: tuple[ArcFraming, bool]
+        self, task: ConvertTask, window: Window, file: BinaryIO, framed: tuple[ArcFraming, bool]
     ) -> None:
         self._exact = True
         self._task, self._window, (self._framing, self._zipped) = task, window, framed

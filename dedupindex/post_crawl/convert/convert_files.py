@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from dedupindex.errors import BadInput, DedupError, IndexBusy
 from dedupindex.post_crawl.convert.arc_steps import arc_framing
-from dedupindex.post_crawl.convert.arc_to_warc import Outcome, Task, convert
+from dedupindex.post_crawl.convert.arc_to_warc import ConvertTask, Outcome, convert
 from dedupindex.post_crawl.convert.warc_to_arc import NoLayout, NotBack, examine, rebuild
 from dedupindex.post_crawl.rewrite.part_files import new_part, part_of, put_new, removed, sweep
 from dedupindex.runtime.atomic_replace import (
@@ -29,13 +29,13 @@ from dedupindex.warc.window import open_window
 _SUFFIX = re.compile(r"\.arc(?:\.gz)?$", re.IGNORECASE)
 
 
-def tasks_of(sources: Sequence[str], out: Path, *, keep: bool) -> tuple[list[Task], Sources]:
+def tasks_of(sources: Sequence[str], out: Path, *, keep: bool) -> tuple[list[ConvertTask], Sources]:
     """The ARC files that `sources` name, the largest first, and how all was found.
 
     Raises `BadSource`; `BadInput` if two of them would become one file.
     """
     found = find(sources)
-    tasks: dict[Path, Task] = {}
+    tasks: dict[Path, ConvertTask] = {}
     sizes = {}
     for file in found.files:
         with closing(open_window(file.path, file.path)) as window:
@@ -49,18 +49,20 @@ def tasks_of(sources: Sequence[str], out: Path, *, keep: bool) -> tuple[list[Tas
                 f"{file.path} and {tasks[target].path} would both become {target}: convert them "
                 "in two runs"
             )
-        tasks[target] = Task(file.path, target, keep)
+        tasks[target] = ConvertTask(file.path, target, keep)
         sizes[target] = file.size
     return sorted(tasks.values(), key=lambda task: -sizes[task.target]), found
 
 
-def back_tasks_of(sources: Sequence[str], out: Path) -> tuple[list[Task], Sources]:
+def back_tasks_of(sources: Sequence[str], out: Path) -> tuple[list[ConvertTask], Sources]:
     """All files that may have been made of ARC files, in the folders where these are to be."""
     found = find(sources)
-    return [Task(file.path, out / os.path.dirname(file.name)) for file in found.files], found
+    return [ConvertTask(file.path, out / os.path.dirname(file.name)) for file in found.files], found
 
 
-def run(tasks: list[Task], out: Path, processes: int, *, back: bool = False) -> Iterator[Outcome]:
+def run(
+    tasks: list[ConvertTask], out: Path, processes: int, *, back: bool = False
+) -> Iterator[Outcome]:
     """Convert files side by side; raises `IndexBusy`, and `DedupError` where writing fails."""
     needed = sum(os.path.getsize(task.path) for task in tasks if not task.target.is_file())
     check_room(out, needed)
@@ -69,7 +71,7 @@ def run(tasks: list[Task], out: Path, processes: int, *, back: bool = False) -> 
         yield from side_by_side(_guarded, bring_back if back else convert, tasks, processes)
 
 
-def _guarded(work: Callable[[Task], Outcome], task: Task) -> Outcome:
+def _guarded(work: Callable[[ConvertTask], Outcome], task: ConvertTask) -> Outcome:
     try:
         return work(task)
     except OSError as error:
@@ -79,8 +81,8 @@ def _guarded(work: Callable[[Task], Outcome], task: Task) -> Outcome:
         ) from error
 
 
-def bring_back(task: Task) -> Outcome:
-    """Make the ARC file that a WARC file was made of, in the folder `Task.target`."""
+def bring_back(task: ConvertTask) -> Outcome:
+    """Make the ARC file that a WARC file was made of, in the folder `ConvertTask.target`."""
     outcome = Outcome(task.path, "left")
     path, folder = Path(task.path), task.target
     part = part_of(folder / path.name)

@@ -13,7 +13,7 @@ from xxhash import xxh64_intdigest
 from dedupindex.capture import Covers
 from dedupindex.digest import FROM_BASE32
 from dedupindex.post_crawl.manifest.lines import Line, header_hash
-from dedupindex.post_crawl.manifest.record_lines import LINE_VERSIONS, Options, codings_of
+from dedupindex.post_crawl.manifest.record_lines import LINE_VERSIONS, ManifestOptions, codings_of
 from dedupindex.sources.warc_records import HTTP_TYPE
 from dedupindex.timestamps import digits_of_date
 from dedupindex.urlkey import urlkey
@@ -37,7 +37,7 @@ _LONG = 1 << 16  # bytes of a header that has no surprises
 class Usual:
     """Makes the lines of one container."""
 
-    def __init__(self, container: int, options: Options) -> None:
+    def __init__(self, container: int, options: ManifestOptions) -> None:
         self._container = container
         self._able = options.algorithm == "sha1" and not options.force
         self._types: set[bytes] = set()  # values of Content-Type known to say HTTP

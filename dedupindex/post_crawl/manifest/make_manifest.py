@@ -35,8 +35,8 @@ from dedupindex.post_crawl.manifest.parquet import (
     references_file,
     write_containers,
 )
-from dedupindex.post_crawl.manifest.read_manifest import Read, Task, read_container
-from dedupindex.post_crawl.manifest.record_lines import Options
+from dedupindex.post_crawl.manifest.read_manifest import ManifestTask, Read, read_container
+from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
 from dedupindex.post_crawl.manifest.spool import nothing
 from dedupindex.runtime.duckdb import one_thread, write_parquet
 from dedupindex.runtime.files import exclusive, sync_directory, write_whole
@@ -48,7 +48,7 @@ _OURS = re.compile(r"([0-9]{8,})\.parquet")
 
 
 @dataclass
-class Made:
+class ManifestReport:
     """What a run did, and what the manifest then holds."""
 
     files: int = 0  # read in this run
@@ -72,12 +72,12 @@ class Made:
 def make(
     sources: list[str] | Sources,
     top: Path,
-    options: Options,
+    options: ManifestOptions,
     *,
     jobs: int = 1,
     spark: str = "",
     on_progress: OnProgress = lambda seen: None,
-) -> Made:
+) -> ManifestReport:
     """Make or go on with the manifest in the directory `top`.
 
     Containers are read by `jobs` processes, or on the cluster whose master is `spark`.
@@ -89,7 +89,7 @@ def make(
     _prepare(top, options)
     with exclusive(top / LOCK, f"the manifest {top}"):
         write_about(top, options, complete=False)
-        made = Made(skipped=found.skipped, problems=list(found.problems))
+        made = ManifestReport(skipped=found.skipped, problems=list(found.problems))
         run = _Run(top, options, made)
         total = sum(file.size for file in run.wanted(found.files))
         reading = (
@@ -108,8 +108,8 @@ def make(
 class _Run:
     """The manifest while it is written."""
 
-    def __init__(self, top: Path, options: Options, made: Made) -> None:
-        self.tasks: list[Task] = []
+    def __init__(self, top: Path, options: ManifestOptions, made: ManifestReport) -> None:
+        self.tasks: list[ManifestTask] = []
         self._top, self._options, self._made = top, options, made
         self._entries = read_entries(top)
         self._last = _clear(top, self._entries)
@@ -133,7 +133,7 @@ class _Run:
                 self._drop(entry)
         for file in sorted(left, key=lambda file: -file.size):
             self._last += 1
-            self.tasks.append(Task(self._last, file, self._top, self._options))
+            self.tasks.append(ManifestTask(self._last, file, self._top, self._options))
         return left
 
     def take(self, read: Read) -> None:
@@ -178,7 +178,9 @@ class _Run:
             os.fsync(stream.fileno())
 
 
-def _read_all(tasks: list[Task], jobs: int, total: int, on_progress: OnProgress) -> Iterator[Read]:
+def _read_all(
+    tasks: list[ManifestTask], jobs: int, total: int, on_progress: OnProgress
+) -> Iterator[Read]:
     gc.freeze()  # what is there now stays: collecting would look at all of it again and again
     try:
         threads = any(is_remote(task.file.path) for task in tasks)  # which looked for them
@@ -187,7 +189,9 @@ def _read_all(tasks: list[Task], jobs: int, total: int, on_progress: OnProgress)
         gc.unfreeze()  # DuckDB's bindings complain of what is there still when Python ends
 
 
-def _read_on(master: str, tasks: list[Task], total: int, on_progress: OnProgress) -> Iterator[Read]:
+def _read_on(
+    master: str, tasks: list[ManifestTask], total: int, on_progress: OnProgress
+) -> Iterator[Read]:
     from dedupindex.post_crawl.manifest.spread import read_on
     from dedupindex.runtime.spark import connected  # and with it PySpark
 
@@ -195,7 +199,7 @@ def _read_on(master: str, tasks: list[Task], total: int, on_progress: OnProgress
         yield from read_on(cluster, tasks, total, on_progress)
 
 
-def _prepare(top: Path, options: Options) -> None:
+def _prepare(top: Path, options: ManifestOptions) -> None:
     """Make the directory, or see that it is what these options go on with."""
     if top.exists() and not (top / FILE).exists() and not _is_begun(top):
         raise BadInput(f"{top} holds something else; name a directory that is not there yet")
@@ -220,7 +224,7 @@ def _is_begun(top: Path) -> bool:
     )
 
 
-def write_about(top: Path, options: Options, *, complete: bool) -> None:
+def write_about(top: Path, options: ManifestOptions, *, complete: bool) -> None:
     about = {"format": FORMAT, **options._asdict(), "complete": complete}
     write_whole(top / FILE, json.dumps(about).encode() + b"\n")
 

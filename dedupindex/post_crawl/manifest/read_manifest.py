@@ -11,7 +11,7 @@ from dedupindex.capture import Problem
 from dedupindex.errors import BadSource
 from dedupindex.post_crawl.manifest.lines import Container, Line
 from dedupindex.post_crawl.manifest.parquet import Entry, lines_file, references_file
-from dedupindex.post_crawl.manifest.record_lines import Options
+from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
 from dedupindex.post_crawl.manifest.scan_file import Scan
 from dedupindex.post_crawl.manifest.spool import Spool
 from dedupindex.runtime.duckdb import Database, one_thread
@@ -19,13 +19,13 @@ from dedupindex.runtime.workers import Count
 from dedupindex.sources.warc_files import Found
 
 
-class Task(NamedTuple):
+class ManifestTask(NamedTuple):
     """One container to read."""
 
     number: int
     file: Found
     top: Path
-    options: Options
+    options: ManifestOptions
 
 
 class Read(NamedTuple):
@@ -35,7 +35,7 @@ class Read(NamedTuple):
     problems: list[Problem]
 
 
-def read_container(task: Task, count: Count) -> Read:
+def read_container(task: ManifestTask, count: Count) -> Read:
     """Read a container and write its lines. What it returns is on disk."""
     path = task.file.path
     try:
@@ -54,7 +54,7 @@ def _one(spool: Spool, line: Line) -> None:
     spool.add([line])
 
 
-def _written(task: Task, scan: Scan, references: Spool, count: Count) -> Read:
+def _written(task: ManifestTask, scan: Scan, references: Spool, count: Count) -> Read:
     file = task.file
     spool = Spool(lines_file(task.top, task.number))
     try:

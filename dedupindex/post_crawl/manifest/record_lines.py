@@ -34,7 +34,7 @@ _NO_CODING = b"\n"
 _LONGEST = 1 << 18  # bytes of all values of a line
 
 
-class Options(NamedTuple):
+class ManifestOptions(NamedTuple):
     """What a manifest is to hold."""
 
     algorithm: str = "sha1"  # of `Line.payload`
@@ -58,7 +58,7 @@ class _Answer(NamedTuple):
 class Judge:
     """Makes the lines of one container."""
 
-    def __init__(self, container: int, options: Options) -> None:
+    def __init__(self, container: int, options: ManifestOptions) -> None:
         self._container = container
         self._algorithm, self._force = options.algorithm, options.force
         self._entities = True  # whether the last digest of a chunked body was of its entity

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from dedupindex.post_crawl.manifest.lines import Line
 from dedupindex.post_crawl.manifest.lines_fast import Usual
-from dedupindex.post_crawl.manifest.record_lines import Judge, Options
+from dedupindex.post_crawl.manifest.record_lines import Judge, ManifestOptions
 from dedupindex.post_crawl.manifest.reference import reference, standing
 from dedupindex.sources.source import GROWING
 from dedupindex.warc.arc import DOCUMENT, HEADER
@@ -38,7 +38,7 @@ class Scan:
         self,
         path: str,
         container: int,
-        options: Options,
+        options: ManifestOptions,
         refer: Callable[[Line], None] = lambda line: None,
     ) -> None:
         """Open the file; raises `BadSource`. `refer` gets the lines of `reference`."""

@@ -9,12 +9,12 @@ from pathlib import Path
 from dedupindex.counts import OnProgress, Seen
 from dedupindex.object_store import is_remote
 from dedupindex.post_crawl.manifest.parquet import LINES, REFERENCES, lines_file, references_file
-from dedupindex.post_crawl.manifest.read_manifest import Read, Task, read_container
+from dedupindex.post_crawl.manifest.read_manifest import ManifestTask, Read, read_container
 from dedupindex.runtime.spark import HINT, Cluster, Files, Piece, pieces
 
 
 def read_on(
-    cluster: Cluster, tasks: list[Task], total: int, on_progress: OnProgress
+    cluster: Cluster, tasks: list[ManifestTask], total: int, on_progress: OnProgress
 ) -> Iterator[Read]:
     """Read containers on a cluster, many at a time; what is yielded is on disk here."""
     done = records = 0
@@ -32,7 +32,7 @@ def read_on(
             yield row
 
 
-def _read(task: Task) -> Iterator[Piece | Read]:
+def _read(task: ManifestTask) -> Iterator[Piece | Read]:
     """Runs on an executor."""
     with tempfile.TemporaryDirectory(prefix="dedupindex-") as name:
         home = Path(name)

@@ -23,7 +23,7 @@ from dedupindex.index import open_index
 from dedupindex.index.engine import View
 from dedupindex.object_store import RemoteFile, facts, is_remote
 from dedupindex.post_crawl.manifest.lines import TYPES, Container, Line
-from dedupindex.post_crawl.manifest.record_lines import Judge, Options
+from dedupindex.post_crawl.manifest.record_lines import Judge, ManifestOptions
 from dedupindex.post_crawl.manifest.spool import Spool
 from dedupindex.post_crawl.plan.alike import Alike
 from dedupindex.post_crawl.plan.group_duplicates import Rule
@@ -214,7 +214,7 @@ def _response(window: Window, offset: int) -> Line:
     record = next(events, None)
     if not isinstance(record, Record) or record.type != b"response" or offset < 0:
         raise BadSource(f"{window.file.name} at {offset}: no response begins there")
-    line = Judge(0, Options()).line(record)
+    line = Judge(0, ManifestOptions()).line(record)
     record.finish()
     behind = next(events, None)
     if record.shared or (isinstance(behind, Record) and behind.offset == record.offset):

@@ -22,7 +22,7 @@ from dedupindex.runtime.duckdb import Database, working
 
 
 @dataclass(frozen=True)
-class Options:
+class ResolveOptions:
     """How a run is done."""
 
     rule: Rule = field(default_factory=Rule)
@@ -48,7 +48,7 @@ class Resolved:
 def resolve(
     manifests: Sequence[Path],
     plan: Path,
-    options: Options,
+    options: ResolveOptions,
     say: Callable[[str], None] = lambda text: None,
     text: BinaryIO | None = None,
     warn: Callable[[str], None] | None = None,
@@ -106,7 +106,7 @@ def _made(plan: Path) -> Iterator[None]:
             plan.rmdir()
 
 
-def _about(inputs: Inputs, options: Options) -> dict[str, Any]:
+def _about(inputs: Inputs, options: ResolveOptions) -> dict[str, Any]:
     """What a part says of itself."""
     rule = options.rule
     together = {"later": rule.later, "alike": rule.alike._asdict()}

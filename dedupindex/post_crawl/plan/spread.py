@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dedupindex.errors import BadInput, DedupError, IndexExists
 from dedupindex.post_crawl.manifest.parquet import FILE, open_manifest
-from dedupindex.post_crawl.plan.make_plan import Options, Resolved, resolve
+from dedupindex.post_crawl.plan.make_plan import Resolved, ResolveOptions, resolve
 from dedupindex.post_crawl.plan.plan_file import PART, Totals, part_name
 from dedupindex.runtime.files import sync_directory
 from dedupindex.runtime.spark import Cluster, Files, Piece, pieces
@@ -21,7 +21,7 @@ def resolve_on(
     cluster: Cluster,
     manifests: Sequence[Path],
     plan: Path,
-    options: Options,
+    options: ResolveOptions,
     say: Callable[[str], None] = lambda text: None,
 ) -> Resolved:
     """Make all parts of `plan`, one for each core: equal digests are in one of them.
@@ -60,7 +60,7 @@ def resolve_on(
     return together
 
 
-def _elsewhere(options: Options) -> Options:
+def _elsewhere(options: ResolveOptions) -> ResolveOptions:
     """The same for an executor: its cores have a part each."""
     index = None if options.index is None else options.index.resolve()
     return replace(options, index=index, threads=options.threads or 1)
@@ -74,7 +74,7 @@ def _said(path: Path) -> bytes:
 
 
 def _resolve(
-    manifests: list[Path], said: list[bytes], options: Options, part: tuple[int, int]
+    manifests: list[Path], said: list[bytes], options: ResolveOptions, part: tuple[int, int]
 ) -> Iterator[Piece | Resolved]:
     """Runs on an executor."""
     for path, text in zip(manifests, said, strict=True):

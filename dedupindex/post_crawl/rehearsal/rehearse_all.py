@@ -22,9 +22,8 @@ from dedupindex.counts import OnProgress
 from dedupindex.errors import BadInput, DedupError
 from dedupindex.post_crawl.convert.convert_files import run as run_conversion
 from dedupindex.post_crawl.convert.convert_files import tasks_of
-from dedupindex.post_crawl.dedup_all import Options as Deduping
-from dedupindex.post_crawl.dedup_all import dedup
-from dedupindex.post_crawl.dedup_report import Report
+from dedupindex.post_crawl.dedup_all import DedupOptions, dedup
+from dedupindex.post_crawl.dedup_report import DedupReport
 from dedupindex.post_crawl.manifest import record_lines
 from dedupindex.post_crawl.manifest.comparing import SAME_CAPTURE, SAME_RECORD, Difference, compare
 from dedupindex.post_crawl.manifest.make_manifest import make
@@ -46,7 +45,7 @@ from dedupindex.verify.issues import REMARK
 
 
 @dataclass(frozen=True)
-class Options:
+class RehearseOptions:
     """How a rehearsal is done."""
 
     work: Path
@@ -58,7 +57,7 @@ class Options:
 
 def rehearse(
     sources: list[str],
-    options: Options,
+    options: RehearseOptions,
     say: Callable[[str], None] = lambda text: None,
     on_progress: OnProgress = lambda seen: None,
 ) -> Iterator[Step]:
@@ -73,7 +72,7 @@ class _Rehearsal:
     def __init__(
         self,
         sources: list[str],
-        options: Options,
+        options: RehearseOptions,
         say: Callable[[str], None],
         on_progress: OnProgress,
     ) -> None:
@@ -81,7 +80,7 @@ class _Rehearsal:
         self._say, self._progress = say, on_progress
         self._top = options.work.absolute()
         self._baseline: Counter[str] = Counter()
-        self._done = Report(dry_run=False)
+        self._done = DedupReport(dry_run=False)
         self._resources = 0  # documents of ARC files that are no HTTP responses
 
     def steps(self) -> Iterator[Step]:
@@ -126,7 +125,7 @@ class _Rehearsal:
         step.numbers = {**collection.totals(), "bytes": size, "findings": dict(self._baseline)}
 
     def _manifest(self, name: str, sources: Sources | list[str]) -> Manifest:
-        chosen = record_lines.Options("sha1", False, False)
+        chosen = record_lines.ManifestOptions("sha1", False, False)
         make(sources, self._top / name, chosen, jobs=self._options.jobs, on_progress=self._progress)
         return open_manifest(self._top / name)
 
@@ -178,7 +177,7 @@ class _Rehearsal:
 
     def _dedup(self, step: Step) -> None:
         options = self._options
-        chosen = Deduping(
+        chosen = DedupOptions(
             out=self._top / "out", work=self._top / "dedup", jobs=options.jobs,
             memory=options.memory,
         )  # fmt: skip
@@ -215,7 +214,7 @@ class _Rehearsal:
         }
         copied = self._top / "copy"
         for turn in ("first", "second"):
-            chosen = Deduping(
+            chosen = DedupOptions(
                 work=self._top / "in-place" / turn, jobs=self._options.jobs,
                 memory=self._options.memory,
             )  # fmt: skip
@@ -246,7 +245,7 @@ class _Rehearsal:
                 step.fail(f"{path} is not what {there} is")
 
 
-def _numbers(report: Report) -> dict[str, Any]:
+def _numbers(report: DedupReport) -> dict[str, Any]:
     return {
         "files": report.files,
         "captures": report.captures,
@@ -258,7 +257,7 @@ def _numbers(report: Report) -> dict[str, Any]:
     }
 
 
-def _note_proof(step: Step, report: Report) -> None:
+def _note_proof(step: Step, report: DedupReport) -> None:
     for finding in report.proof.named:
         if finding.level != REMARK:
             step.fail(f"{finding.file} at {finding.offset}: {finding.reason}: {finding.message}")

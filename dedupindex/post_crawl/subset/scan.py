@@ -24,7 +24,7 @@ INFO = frozenset((b"warcinfo", HEADER))
 _BATCH = 1000
 
 
-class Filter(NamedTuple):
+class SubsetFilter(NamedTuple):
     """Which records are wanted; what is empty asks for nothing."""
 
     urls: tuple[bytes, ...] = ()  # they begin with one of these
@@ -71,15 +71,15 @@ class Scanned(NamedTuple):
     problems: list[tuple[int, str]]
 
 
-class Task(NamedTuple):
+class SubsetScanTask(NamedTuple):
     """One file to read."""
 
     file: Found
     spool: Path
-    filter: Filter | None  # None: it may only have originals
+    filter: SubsetFilter | None  # None: it may only have originals
 
 
-def scan(_: None, task: Task) -> Scanned:
+def scan(_: None, task: SubsetScanTask) -> Scanned:
     """Read a file; of one that cannot be read or changes meanwhile there are no rows."""
     path, problems = task.file.path, list[tuple[int, str]]()
     arc = zipped = False
@@ -132,7 +132,7 @@ def _keep(
         batch.clear()
 
 
-def _row(record: Record, wanted: Filter | None) -> Row:
+def _row(record: Record, wanted: SubsetFilter | None) -> Row:
     url, date, record_id, _, digest, _, _ = record.values
     url, moment = bare(url), _moment(date)
     takes = wanted is not None and record.type not in INFO and bool(url)

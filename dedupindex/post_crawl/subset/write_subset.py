@@ -21,7 +21,7 @@ from dedupindex.capture import Problem
 from dedupindex.errors import BadInput, DedupError
 from dedupindex.post_crawl.rewrite.part_files import PART, new_part, part_of, put_new, sweep
 from dedupindex.post_crawl.subset.choose_records import Choice, Piece
-from dedupindex.post_crawl.subset.scan import Filter, Scanned, Task, rows, scan
+from dedupindex.post_crawl.subset.scan import Scanned, SubsetFilter, SubsetScanTask, rows, scan
 from dedupindex.runtime.atomic_replace import FileSink, check_room, open_for_reading
 from dedupindex.runtime.workers import side_by_side
 from dedupindex.sources.warc_files import Found, find
@@ -35,7 +35,7 @@ _LEVEL = 6  # of deflate, for records of plain files
 
 
 @dataclass
-class Exported:
+class SubsetReport:
     """What a subset has, and what is wrong with it."""
 
     files: int = 0  # written
@@ -84,11 +84,11 @@ class _Places:
 def export(
     sources: Sequence[str],
     originals: Sequence[str],
-    wanted: Filter,
+    wanted: SubsetFilter,
     out: Path,
     processes: int = 1,
     on_finding: Callable[[Finding], None] = lambda finding: None,
-) -> Exported:
+) -> SubsetReport:
     """Write the records of `sources` that are wanted, and those that their revisits refer to.
 
     Raises `BadSource`, `BadInput` if something is where the subset would go, `DedupError`.
@@ -98,10 +98,12 @@ def export(
     found, others = find(sources), find(originals)
     paths = {file.path for file in found.files}
     files = [*found.files, *(file for file in others.files if file.path not in paths)]
-    exported = Exported(problems=found.problems + others.problems)
+    exported = SubsetReport(problems=found.problems + others.problems)
     with TemporaryDirectory(prefix="dedupindex-export-") as beside:
         tasks = [
-            Task(file, Path(beside) / str(number), wanted if number < len(found.files) else None)
+            SubsetScanTask(
+                file, Path(beside) / str(number), wanted if number < len(found.files) else None
+            )
             for number, file in enumerate(files)
         ]
         with closing(Choice(Path(beside) / "records.sqlite")) as choice:
@@ -120,7 +122,7 @@ def export(
     return exported
 
 
-def _scanned(tasks: list[Task], processes: int) -> Iterator[Scanned]:
+def _scanned(tasks: list[SubsetScanTask], processes: int) -> Iterator[Scanned]:
     """In the order of the tasks."""
     done = {one.spool: one for one in side_by_side(scan, None, tasks, processes)}
     yield from (done[task.spool] for task in tasks)
@@ -130,7 +132,7 @@ def _write(
     choice: Choice,
     files: list[Found],
     places: _Places,
-    exported: Exported,
+    exported: SubsetReport,
     on_finding: Callable[[Finding], None],
 ) -> None:
     """Write all pieces, verify what was written, and give it its names."""
@@ -210,7 +212,9 @@ def _pack(source: BinaryIO, piece: Piece, sink: FileSink) -> None:
     sink.write(packer.flush())
 
 
-def _verify(parts: list[Path], exported: Exported, on_finding: Callable[[Finding], None]) -> None:
+def _verify(
+    parts: list[Path], exported: SubsetReport, on_finding: Callable[[Finding], None]
+) -> None:
     """Have every record read again, and each reference looked up within the subset alone."""
     known = exported.dangling
     for finding in Collection(parts).findings():
