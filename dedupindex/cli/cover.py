@@ -86,7 +86,7 @@ def _seconds(ctx: click.Context, option: click.Parameter, seconds: float) -> flo
     help="What keeping a document costs: size, 1 / quality, …; the cover costs least.",
 )  # fmt: skip
 @click.option(
-    "--min-per-host", type=click.IntRange(0), default=0,
+    "--min-per-host", "per_host", type=click.IntRange(0), default=0,
     help="Documents to keep of each host at least.",
 )  # fmt: skip
 @click.option(
@@ -130,7 +130,6 @@ def command(
     jobs: int,
     verbose: bool,
     as_json: bool,
-    min_per_host: int,
     **options: Any,
 ) -> int:
     """Find the least set of documents in SOURCEs that covers all others, and write who covers whom.
@@ -143,9 +142,7 @@ def command(
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave no file that is not whole
     wanted = parse(_text(relation))
-    chosen = CoverOptions(
-        jobs=jobs or len(os.sched_getaffinity(0)), per_host=min_per_host, **options
-    )
+    chosen = CoverOptions(jobs=jobs or len(os.sched_getaffinity(0)), **options)
     keep_apart([one for one in (out, listed, shown_on) if one is not None], sources)
     made = _Made(out, listed, shown_on, updatable or update is not None, as_json)
     beside = out.absolute().parent
