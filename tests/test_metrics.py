@@ -206,14 +206,14 @@ def test_many_crawls_cost_no_more_than_some(
     for name in ("counts", "statistic", "statistics"):
         counted(name, LmdbReading)
     counted("restored", Crawl)
-    counted("Bounded", policy)  # the expressions of policies are not made anew for a list
+    counted("of_request", policy)  # the expressions of policies are not made anew for a list
     paths = ("/metrics", "/crawls", "/", "/pages/crawls")
     begun(0, 250)
     before, names = {path: cost(path) for path in paths}, samples(web).keys()
     begun(250, 750)
     assert {path: cost(path) for path in paths} == before and samples(web).keys() == names
     assert all(sum(before[path].values()) <= 4 * READ for path in paths), before
-    assert not any(found["Bounded"] for found in before.values())
+    assert not any(found["of_request"] for found in before.values())
     assert samples(web)["dedupindex_crawls", frozenset(["open"])] == 1000
     page = web.get("/crawls").json
     assert len(page["crawls"]) == CRAWLS_PAGE and page["crawls"][0]["name"] == "crawl-999"

@@ -68,7 +68,7 @@ class Held:
         [{"min_size": "1"}], [{"min_size": -1}], [{"min_size": True}], [{"max_age": "1w"}],
         [{"max_age": 1.5}], [{"blackout": -1}], [{"blackout": True}], [{"originals_from": "a"}],
         [{"originals_from": []}], [{"originals_from": [1]}], [{"ever": True}], [{"url": "(a"}],
-        [{"url": "(a*)*"}], [{"url": "a*b*c*"}], [{"url": r"(a)\1"}], [{"url": "x" * 201}],
+        [{"url": "(?=a)"}], [{"url": "a**"}], [{"url": r"(a)\1"}], [{"url": "x" * 201}],
         [{"mime": "x" * 301}], [{}] * (MOST + 1), [{"never": True, "min_size": 1}],
     ],
 )  # fmt: skip
@@ -142,10 +142,10 @@ def test_the_rules_of_the_docs_are_rules() -> None:
 
 def test_the_expressions_of_a_policy_take_bounded_time() -> None:
     """Those of one URL in all, however many rules there are; what is short enough is none of it."""
-    slow = {"url": ".*.*(" + "|".join(["a"] * 80) + ")b", "never": True}
+    slow = {"url": "(.{1,9}){9}b", "never": True}
     with pytest.raises(BadInput, match="take too long"):
-        rules_of([slow] * 4)
-    policy = rules_of([slow] * 2 + [{"url": f"http://{n}.*", "never": True} for n in range(90)])
+        rules_of([slow] * 90)
+    policy = rules_of([slow] * 10 + [{"url": f"http://{n}.*", "never": True} for n in range(90)])
     for length in (480, 1990):
         start = thread_time()
         assert not policy.applied(b"http://" + b"a" * length, b"").never()

@@ -23,6 +23,7 @@ from dedupindex.expression.tree import (
     Some,
     Value,
 )
+from dedupindex.runtime.safe_regex import Pattern
 
 HOST = r"^[A-Za-z][A-Za-z0-9+.-]*://(?:[^/?#@]*@)?(\[[^\]/?#]*\]|[^/?#:]*)"
 UPPER, LOWER = "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz"
@@ -47,9 +48,9 @@ def holds(node: Node, asked: Asked) -> bool:
             return bool(_COMPARE[sign](first, second))
         case Member(of=one, values=values):
             return value(one, asked) in [constant.value for constant in values]
-        case Matching(of=one, python=pattern):
+        case Matching(of=one, pattern=pattern):
             text = value(one, asked)
-            return text is not None and _compiled(pattern).search(str(text)) is not None
+            return text is not None and _compiled(pattern).found_in(str(text))
         case _:
             raise TypeError(f"{node} is no condition")
 
@@ -88,5 +89,5 @@ def _calculated(sign: str, left: Value, right: Value) -> Value:
 
 
 @lru_cache(1024)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.DOTALL)
+def _compiled(pattern: str) -> Pattern:
+    return Pattern(pattern)

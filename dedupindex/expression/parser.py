@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import re
 
-from dedupindex.errors import BadDate
+from dedupindex.errors import BadDate, BadQuery
 from dedupindex.expression.constants import SIZES, SPANS, advice, moments, number
-from dedupindex.expression.regular import Wrong, translate
 from dedupindex.expression.tokens import Token, complain
 from dedupindex.expression.tree import (
     Arithmetic,
@@ -32,6 +31,7 @@ from dedupindex.expression.tree import (
     Vocabulary,
 )
 from dedupindex.expression.words import KEYWORDS, Words, shown
+from dedupindex.runtime.safe_regex import Pattern
 
 DEEPEST = 50  # parentheses, minuses and nots within each other
 _SIGNS = ("==", "!=", "<=", ">=", "<", ">")
@@ -171,10 +171,10 @@ class _Parser(Words):
             self.fail(token, "=~ takes text at its left, and at its right a regular expression "
                        "in quotes")  # fmt: skip
         try:
-            return Matching(left, *translate(pattern.text))
-        except Wrong as error:
-            at = pattern.at + 1 + error.at
-            complain(self.text, at, f"in this regular expression, {error}")
+            Pattern(pattern.text)
+        except BadQuery as error:
+            complain(self.text, pattern.at, str(error))
+        return Matching(left, pattern.text)
 
     def _member(self, left: Node, token: Token) -> Node:
         self.expect("(", "after 'in'")

@@ -39,7 +39,7 @@ def to_sql(node: Node, column: Column) -> str:
             return f"({to_sql(left, column)} {sign} {to_sql(right, column)})"
         case Member(of=one, values=values):
             return f"({to_sql(one, column)} IN ({', '.join(map(_constant, values))}))"
-        case Matching(of=one, re2=pattern):
+        case Matching(of=one, pattern=pattern):
             return f"regexp_matches({to_sql(one, column)}, {text(pattern)}, 's')"
         case Not(of=one):
             return f"(({to_sql(one, column)}) IS NOT TRUE)"

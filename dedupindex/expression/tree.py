@@ -101,11 +101,10 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """Whether a regular expression is found anywhere in a text; see `regular`."""
+    """Whether a regular expression is found anywhere in a text; see `patterns`."""
 
     of: Node
-    python: str
-    re2: str
+    pattern: str
     kind: Kind = field(default=Kind.CONDITION, init=False)
 
 

@@ -26,7 +26,7 @@ from dedupindex.cache import MEGABYTE, Cache
 from dedupindex.capture import Capture
 from dedupindex.errors import BadInput
 from dedupindex.lookup.conditions import parse_age
-from dedupindex.runtime.safe_regex import Bounded, footprint
+from dedupindex.runtime.safe_regex import LONGEST_MATCHED, MEMORY, Pattern, of_request
 from dedupindex.timestamps import seconds
 from dedupindex.urls import host_of
 
@@ -57,8 +57,7 @@ class Rule:
             return False
         if not self.url:
             return True
-        expression = _expression(self.url)
-        return 0 < len(url) <= expression.longest and bool(expression.matches(url))
+        return 0 < len(url) <= LONGEST_MATCHED and _expression(self.url).matches(url)
 
     def is_of(self, mime: str) -> bool:
         """Whether a media type meets the condition; one that is not known meets none."""
@@ -85,19 +84,20 @@ class Rule:
 
 
 _DEFAULTS = {one.name: one.default for one in fields(Rule)}
-_expressions = Cache[str, Bounded](4 * MEGABYTE)
+_expressions = Cache[str, Pattern](16 * MEGABYTE)
 _patterns = Cache[str, Callable[[str], Any]](2 * MEGABYTE)
 
 
-def _expression(text: str) -> Bounded:
-    return _expressions.get(text) or _expressions.keep(text, Bounded(text), footprint(text))
+def _expression(text: str) -> Pattern:
+    return _expressions.get(text) or _expressions.keep(text, of_request(text), MEMORY)
 
 
 def _fits(text: str, pattern: str) -> bool:
     """As `fnmatch.fnmatchcase`, which remembers 32,768 patterns, however long."""
     match = _patterns.get(pattern)
     if match is None:
-        match = _patterns.keep(pattern, re.compile(translate(pattern)).match, footprint(pattern))
+        size = 1000 + 40 * len(pattern)  # bytes, about
+        match = _patterns.keep(pattern, re.compile(translate(pattern)).match, size)
     return match(text) is not None
 
 
@@ -189,10 +189,10 @@ def rules_of(given: Any) -> Policy:
     if sum(map(_length, rules)) > MOST_TEXT:
         raise BadInput(f"the texts of a policy have at most {MOST_TEXT:,} characters together")
     expressions = [_expression(rule.url) for rule in rules if rule.url]
-    if sum(one.steps(one.longest) for one in expressions) > MOST_STEPS:
+    if sum(one.steps(LONGEST_MATCHED) for one in expressions) > MOST_STEPS:
         raise BadInput(
-            "the rules of a policy take too long with their urls: use one of *, + and {} in each, "
-            "or shorter ones"
+            "the rules of a policy take too long with their urls: use fewer or smaller {}, or fewer "
+            "rules"
         )
     return Policy(rules)
 
