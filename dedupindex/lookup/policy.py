@@ -191,8 +191,8 @@ def rules_of(given: Any) -> Policy:
     expressions = [_expression(rule.url) for rule in rules if rule.url]
     if sum(one.steps(LONGEST_MATCHED) for one in expressions) > MOST_STEPS:
         raise BadInput(
-            "the rules of a policy take too long with their urls: use fewer or smaller {}, or fewer "
-            "rules"
+            "the rules of a policy take too long with their urls: use fewer or smaller {}, "
+            "or fewer rules"
         )
     return Policy(rules)
 

@@ -1,8 +1,8 @@
 """Regular expressions of users: RE2, whose time is linear in the text.
 
 DuckDB has the same engine, so an expression has the same meaning in Python and in SQL. RE2 has no
-lookaround and no backreferences. ``\\p``, ``\\P`` and ``\\C`` are refused, too: the Unicode tables of
-the two copies are of different versions, and ``\\C`` divides a character.
+lookaround and no backreferences. ``\\p``, ``\\P`` and ``\\C`` are refused, too: the Unicode tables
+of the two copies are of different versions, and ``\\C`` divides a character.
 """
 
 from __future__ import annotations
