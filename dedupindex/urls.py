@@ -1,4 +1,4 @@
-"""What is needed of a URL: whether it is of the web, and its host."""
+"""What is needed of a URL: whether it is of the web, its host, and what it is without brackets."""
 
 from __future__ import annotations
 
@@ -20,3 +20,11 @@ def host_of(url: bytes) -> bytes:
 def is_http(url: bytes) -> bool:
     """Whether a URL is of the web; the scheme in any case of letters."""
     return url[:8].lower().startswith((b"http://", b"https://"))
+
+
+def unbracket(text: bytes) -> bytes:
+    """Return a URL or record id without the pair of angle brackets around it.
+
+    wget writes them around URLs and everybody around record ids. One alone belongs to the value.
+    """
+    return text[1:-1] if text[:1] == b"<" and text[-1:] == b">" else text

@@ -23,6 +23,7 @@ from dedupindex.post_crawl.manifest.parquet import lines_of
 from dedupindex.post_crawl.manifest.record_lines import ManifestOptions, codings_of
 from dedupindex.post_crawl.manifest.scan_file import Scan
 from dedupindex.post_crawl.manifest.spool import Spool
+from dedupindex.warc import record_facts
 from dedupindex.warc.gzip_members import SHORT
 from dedupindex.warc.http import content_types
 from tests.warc_cases import (
@@ -403,7 +404,7 @@ def test_any_file_goes_through(path: Path) -> None:
 
 def test_every_reason_is_explained() -> None:
     package = Path(lines_fast.__file__).parents[1]
-    paths = [*package.glob("manifest/*.py"), *package.glob("sources/*.py")]
+    paths = [*package.glob("manifest/*.py"), Path(record_facts.__file__)]
     text = "".join(path.read_text() for path in paths)
     for reason in REASONS:
         assert text.count(f'"{reason}"') > 1, f"nothing says {reason}"

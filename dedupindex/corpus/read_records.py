@@ -16,13 +16,14 @@ from dedupindex.errors import BadDate, BadDigest, BadSource
 from dedupindex.object_store import RemoteFile, opened
 from dedupindex.timestamps import check_date, digits_of_date
 from dedupindex.urlkey import urlkey
+from dedupindex.urls import unbracket
 from dedupindex.verify.revisits import not_modified
 from dedupindex.warc import http, wacz_members
 from dedupindex.warc.arc import DOCUMENT
 from dedupindex.warc.payload_digests import Payload
 from dedupindex.warc.ranged import Ranged, Unreadable, record_at
 from dedupindex.warc.record import Record
-from dedupindex.warc.record_facts import Refused, bare, stated_digest
+from dedupindex.warc.record_facts import Refused, stated_digest
 
 MOST = 64 << 20  # bytes of a record, as stored or inflated, that are held
 _OPEN = 16  # containers
@@ -182,7 +183,7 @@ def _check_own(record: Record, capture: Capture) -> None:
 
 def check(record: Record, url: str, what: str) -> None:
     """Raise `Missing` if a record is not of this URL: its metadata may be of another file."""
-    found = bare(record.values[0])
+    found = unbracket(record.values[0])
     if shown(found) != url and urlkey(found) != urlkey(url.encode()):
         raise Missing(f"{what} stands where its metadata say: {shown(found)}")
 
@@ -190,7 +191,7 @@ def check(record: Record, url: str, what: str) -> None:
 def _check_named(original: Record, revisit: Record) -> None:
     """Raise `Missing` unless a revisit without a digest of its payload means this record."""
     fields = revisit.head.fields
-    url = bare(fields.get(b"WARC-Refers-To-Target-URI", b"")) or bare(revisit.values[0])
+    url = unbracket(fields.get(b"WARC-Refers-To-Target-URI", b"")) or unbracket(revisit.values[0])
     check(original, shown(url), "another record than its original")
     date = fields.get(b"WARC-Refers-To-Date", b"")
     try:

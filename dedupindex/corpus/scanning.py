@@ -14,13 +14,13 @@ from dedupindex.corpus.spool import Spool
 from dedupindex.errors import BadDate, BadSource
 from dedupindex.timestamps import check_date, digits_of_date
 from dedupindex.urlkey import urlkey
+from dedupindex.urls import unbracket
 from dedupindex.verify.revisits import not_modified
 from dedupindex.warc import http
 from dedupindex.warc.arc import DOCUMENT
 from dedupindex.warc.fast_reader import read
 from dedupindex.warc.gzip_members import Damage, Filler
 from dedupindex.warc.record import BrokenRecord, Record
-from dedupindex.warc.record_facts import bare
 from dedupindex.warc.wacz_members import BROKEN, find, within
 from dedupindex.warc.window import Window, open_window
 
@@ -110,7 +110,7 @@ def _keep(rows: Spool, path: str, last: tuple[Record, Row] | None) -> None:
 def row_of(record: Record) -> Row | None:
     """What is known of a capture; None if it has no URL or no time."""
     url, date, _, content_type, digest, _, _ = record.values
-    url = bare(url)
+    url = unbracket(url)
     try:
         timestamp = digits_of_date(check_date(date)).decode()
     except BadDate:
@@ -154,7 +154,7 @@ def _answered(record: Record, content_type: bytes) -> Row:
 
 def _refers_to(record: Record) -> Row:
     fields = record.head.fields
-    url = bare(fields.get(b"WARC-Refers-To-Target-URI", b""))
+    url = unbracket(fields.get(b"WARC-Refers-To-Target-URI", b""))
     try:
         date = digits_of_date(check_date(fields.get(b"WARC-Refers-To-Date", b""))).decode()
     except BadDate:

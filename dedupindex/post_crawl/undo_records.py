@@ -25,11 +25,11 @@ from dedupindex.post_crawl.rewrite.moved import Offsets
 from dedupindex.post_crawl.rewrite.revisit_record import END
 from dedupindex.runtime.atomic_replace import Left, Sink, identity, open_for_reading
 from dedupindex.timestamps import digits_of_date
+from dedupindex.urls import unbracket
 from dedupindex.warc import http
 from dedupindex.warc.random_access import NotExact, Single
 from dedupindex.warc.reader import read
 from dedupindex.warc.record import BrokenRecord, Record
-from dedupindex.warc.record_facts import bare
 from dedupindex.warc.window import open_window
 
 _LEVEL = 6  # as most crawlers compress
@@ -192,7 +192,9 @@ def _places(path: Path, _: tuple[int, int, int, int]) -> dict[bytes, list[tuple[
                 url, date = last.values[:2]
                 with suppress(BrokenRecord):
                     last.finish()
-                    found.setdefault(_key(bare(url), date), []).append((last.offset, last.stored))
+                    found.setdefault(_key(unbracket(url), date), []).append(
+                        (last.offset, last.stored)
+                    )
             last = event if isinstance(event, Record) and event.type == b"response" else None
     return found
 

@@ -12,14 +12,21 @@ from collections.abc import Iterator
 from typing import Self
 
 from dedupindex.capture import Capture, Evidence, Item, Problem, Refusal, Revisit
+from dedupindex.digest import is_cut
 from dedupindex.sources.source import GROWING
-from dedupindex.sources.warc_records import Responses, special
+from dedupindex.sources.warc_records import Responses
 from dedupindex.warc.arc import DOCUMENT, HEADER
 from dedupindex.warc.fast_reader import read
 from dedupindex.warc.gzip_members import Filler
 from dedupindex.warc.headers import COMMON
 from dedupindex.warc.record import BrokenRecord, Record, Sound
-from dedupindex.warc.record_facts import Refused, refusal
+from dedupindex.warc.record_facts import (
+    Refused,
+    checked,
+    http_url,
+    irregularity,
+    stated_digest,
+)
 from dedupindex.warc.request_pairing import FULL, Vicinity
 from dedupindex.warc.window import Openable, open_window
 
@@ -121,7 +128,7 @@ class WarcSource:
             try:
                 item = self._judged(record)
             except Refused as refused:
-                item = refusal(record, refused.reason)
+                item = _refusal(record, refused.reason)
                 if refused.problem:
                     record.finish()
                     self._vicinity.add(Problem(self.name, record.offset, refused.problem))
@@ -140,9 +147,9 @@ class WarcSource:
         if record.shared:
             return self._unreachable(record)
         if record.special:
-            reason = "ambiguous-line" if kind == DOCUMENT else special(record)
+            reason = "ambiguous-line" if kind == DOCUMENT else irregularity(record)
             if reason:
-                return refusal(record, reason)
+                return _refusal(record, reason)
         if kind == b"response" or kind == DOCUMENT:
             return self._responses.response(record)
         if kind == b"revisit":
@@ -157,7 +164,24 @@ class WarcSource:
                 "recompress the file record by record"
             )
             self._vicinity.add(Problem(self.name, record.offset, message))
-        return refusal(record, "shared-member")
+        return _refusal(record, "shared-member")
+
+
+def _refusal(record: Record, reason: str) -> Refusal:
+    """The refusal of a record, with what no revisit and no row may make an original of.
+
+    That is a response or revisit of which URL, date and the digest it states are known.
+    """
+    if record.type not in (b"response", b"revisit"):
+        return Refusal(reason)
+    url, date, _, _, text, _, _ = record.values
+    try:
+        url, date, (digest, spelling) = http_url(url), checked(date), stated_digest(text)
+    except Refused:
+        return Refusal(reason)
+    if digest is None or is_cut(digest.raw):  # no original can have it
+        return Refusal(reason)
+    return Refusal(reason, Capture(digest, spelling, url, date, Evidence.REVISIT))
 
 
 def _id_of(item: Item) -> bytes | None:

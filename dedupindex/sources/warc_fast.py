@@ -11,6 +11,7 @@ from dedupindex.capture import Capture, Covers, Evidence
 from dedupindex.digest import CANONICAL, FROM_BASE32, Digest
 from dedupindex.warc import http
 from dedupindex.warc.record import Sound
+from dedupindex.warc.record_facts import is_http_type
 
 _PLAIN, _MEDIA_TYPES = http.PLAIN.match, http.MEDIA_TYPES
 _SCHEMES = (b"http://", b"https://")
@@ -26,9 +27,8 @@ _RECORD, _BOTH = Evidence.RECORD, Covers.BOTH
 class Usual:
     """Makes the captures of one container."""
 
-    def __init__(self, container: str, types: set[bytes]) -> None:
+    def __init__(self, container: str) -> None:
         self._container = container
-        self._types = types  # values of Content-Type known to say HTTP
 
     def learn_day(self, date: bytes) -> None:
         """Know the day of a date that was checked."""
@@ -49,7 +49,7 @@ class Usual:
             match is None
             or stated[:5] != b"sha1:"
             or len(stated) != 37
-            or content_type not in self._types
+            or not is_http_type(content_type)
             or not url.startswith(_SCHEMES)
             or date[:10] not in _days
             or date[10:17] not in _MINUTES

@@ -6,11 +6,9 @@ A capture's digest is always recomputed: half of its use is that it can be trust
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from itertools import chain
 
-from dedupindex.capture import Capture, Covers, Evidence, RefersTo, Revisit
+from dedupindex.capture import Capture, Covers, Evidence, Revisit
 from dedupindex.digest import (
     CUT_DIGEST,
     EMPTY,
@@ -18,19 +16,23 @@ from dedupindex.digest import (
     Hash,
     new_hash,
 )
-from dedupindex.errors import BadDate
 from dedupindex.sources.warc_fast import Usual
-from dedupindex.timestamps import check_date
+from dedupindex.urls import is_http, unbracket
 from dedupindex.warc import http
 from dedupindex.warc.arc import DOCUMENT
-from dedupindex.warc.headers import VERSIONS
 from dedupindex.warc.payload_digests import Payload
 from dedupindex.warc.record import Record
-from dedupindex.warc.record_facts import Refused, bare, checked, http_url, stated_digest
-
-HTTP_TYPE = re.compile(rb"application/http\s*(?:;.*)?", re.IGNORECASE | re.DOTALL)
-_IDENTICAL = re.compile(
-    rb"<?https?://netpreserve\.org/warc/(?:0\.18|1\.[0-2])/revisit/identical-payload-digest>?"
+from dedupindex.warc.record_facts import (
+    Refused,
+    checked,
+    http_block,
+    http_url,
+    is_http_type,
+    refers_to,
+    revisit_http,
+    says_identical,
+    stated_digest,
+    timestamp14,
 )
 
 
@@ -47,38 +49,30 @@ class Responses:
         self._thorough = bool(also) or etag or verify_block
         self._last_date = b"-"  # the last that was checked
         self._entities = True  # whether the last digest of a chunked body was of its entity
-        self._types: set[bytes] = set()  # values of Content-Type known to say HTTP
-        self.usual = Usual(container, self._types)
+        self.usual = Usual(container)
 
     def response(self, record: Record) -> Capture:
         """The capture that a response record is; raises `Refused` or `BrokenRecord`."""
         url, date, record_id, content_type, _, _, _ = record.values
-        if content_type not in self._types:
-            self._check_type(content_type)
+        if not is_http_type(content_type):
+            raise Refused("not-http")
         url = http_url(url)
         if date != self._last_date:
             self._last_date = checked(date)
             self.usual.learn_day(date)
-        record_id = bare(record_id)
-        data = record.data
-        if data is None:
-            return self._long(record, url, record_id)
-        start = record.start
-        stop = start + record.length
-        if not data.startswith(b"HTTP/", start):
-            raise Refused("not-http")
-        answer = http.parse(data, start, stop)
+        record_id = unbracket(record_id)
+        answer, body, reason = http_block(record)
         if answer is None:
-            raise Refused("no-end-of-headers")
+            raise Refused(reason)
         if answer.status == 206 or answer.partial:
             raise Refused("partial")
-        if answer.body == stop:
+        if len(answer.head) == record.length:
             raise Refused("empty")
         if answer.coding == b"chunked" and not self._thorough and record_id:
             capture = self._chunked(record, url, record_id, answer)
             if capture is not None:
                 return capture
-        return self._judged(record, url, record_id, answer, [memoryview(data)[answer.body : stop]])
+        return self._judged(record, url, record_id, answer, body)
 
     def _chunked(
         self, record: Record, url: bytes, record_id: bytes, answer: http.Response
@@ -105,24 +99,6 @@ class Responses:
             Covers.ENTITY if self._entities else Covers.STORED, answer.status, answer.mime,
             stop - answer.body, False, record_id, self._container, record.offset,
         )  # fmt: skip
-
-    def _long(self, record: Record, url: bytes, record_id: bytes) -> Capture:
-        """A response that is streamed."""
-        pieces = record.pieces()
-        held = b""
-        for piece in pieces:
-            held += piece
-            if not held.startswith(b"HTTP/"[: len(held)]):
-                raise Refused("not-http")
-            answer = http.parse(held, 0, len(held))
-            if answer is not None:
-                if answer.status == 206 or answer.partial:
-                    raise Refused("partial")
-                body = chain([held[answer.body :]], pieces)
-                return self._judged(record, url, record_id, answer, body)
-            if len(held) > http.LONGEST:
-                break
-        raise Refused("no-end-of-headers" if held.startswith(b"HTTP/") else "not-http")
 
     def _judged(
         self,
@@ -155,10 +131,7 @@ class Responses:
             what = "WARC-Payload-Digest" if verdict is None else "WARC-Block-Digest"
             raise Refused("digest-mismatch", f"{what} is not that of the bytes it stands for")
         covers, digests = verdict
-        etag = modified = b""
-        if self._etag:
-            etag = http.field(answer.head, b"etag")
-            modified = http.field(answer.head, b"last-modified")
+        etag, modified = self._validators(answer)
         return Capture(
             digests[0], spelling, url, record.values[1], Evidence.RECORD, covers,
             answer.status, answer.mime, payload.stored.length, False, record_id,
@@ -184,69 +157,35 @@ class Responses:
 
     def revisit(self, record: Record) -> Revisit:
         """What a revisit record says; raises `Refused` or `BrokenRecord`."""
-        head = record.head
-        url, date, record_id, content_type, text, _, _ = record.values
+        fields = record.head.fields
+        url, date, record_id, _, text, _, _ = record.values
         url = http_url(url)
         try:
             stated, spelling = stated_digest(text)
-            check_date(date)
-        except (Refused, BadDate):
+            checked(date)
+        except Refused:
             stated = None
         if stated is None:
             raise Refused("unresolved-revisit")
-        refers_to = None
-        if _IDENTICAL.fullmatch(head.fields.get(b"WARC-Profile", b"")) and stated not in EMPTY:
-            refers_to = _refers_to(head.fields)
-        if refers_to is not None and (refers_to.url, refers_to.date) == (url, date):
-            refers_to = None
-        status, mime, etag, modified = self._revisited(record)
+        original = refers_to(fields)
+        resolved = (
+            says_identical(fields)
+            and stated not in EMPTY
+            and is_http(original.url)
+            and timestamp14(original.date)
+            and original[:2] != (url, date)
+        )
+        answer = revisit_http(record)
+        etag, modified = self._validators(answer)
         capture = Capture(
             stated, spelling, url, date, Evidence.REVISIT, Covers.UNKNOWN,
-            status, mime, -1, False, bare(record_id),
-            self._container, record.offset, etag, modified,
+            answer.status if answer else 0, answer.mime if answer else b"", -1, False,
+            unbracket(record_id), self._container, record.offset, etag, modified,
         )  # fmt: skip
-        return Revisit(capture, refers_to)
+        return Revisit(capture, original if resolved else None)
 
-    def _revisited(self, record: Record) -> tuple[int, bytes, bytes, bytes]:
-        """Status, media type, ETag and Last-Modified in the block of a revisit, if it has them."""
-        block = b""
-        for piece in record.pieces():
-            block += piece
-            if len(block) > http.LONGEST or http.header_end(block, 0, len(block)) >= 0:
-                break
-        if not block.startswith(b"HTTP/"):
-            return 0, b"", b"", b""
-        answer = http.parse(block + b"\r\n\r\n", 0, len(block) + 4)
-        assert answer is not None
-        if not self._etag:
-            return answer.status, answer.mime, b"", b""
-        etag, modified = (http.field(answer.head, name) for name in (b"etag", b"last-modified"))
-        return answer.status, answer.mime, etag, modified
-
-    def _check_type(self, content_type: bytes) -> None:
-        if HTTP_TYPE.fullmatch(content_type) is None:
-            raise Refused("not-http")
-        if len(self._types) < 1000 and len(content_type) <= 300:
-            self._types.add(content_type)
-
-
-def special(record: Record) -> str:
-    """Why a record with `Record.special` is no capture; empty if that is no reason."""
-    head = record.head
-    if head.repeated:
-        return "repeated-field"
-    if head.version not in VERSIONS:
-        return "unknown-version"
-    if b"WARC-Segment-Number" in head.fields:
-        return "segmented"
-    return "truncated" if record.type == b"response" else ""
-
-
-def _refers_to(fields: dict[bytes, bytes]) -> RefersTo | None:
-    """What the fields of a revisit name as its original; None unless by URL and date."""
-    try:
-        url = http_url(fields.get(b"WARC-Refers-To-Target-URI", b""))
-        date = checked(fields.get(b"WARC-Refers-To-Date", b""))
-    except Refused:
-        return None
-    return RefersTo(url, date, bare(fields.get(b"WARC-Refers-To", b"")))
+    def _validators(self, answer: http.Response | None) -> tuple[bytes, bytes]:
+        """ETag and Last-Modified, if they are to be kept."""
+        if answer is None or not self._etag:
+            return b"", b""
+        return http.field(answer.head, b"etag"), http.field(answer.head, b"last-modified")

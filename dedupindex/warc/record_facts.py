@@ -1,16 +1,34 @@
-"""What the header of a record states, and the refusal of a record that is no capture."""
+"""The facts of a WARC record, read here and nowhere else but in `dedupindex.verify`.
+
+What its header states (WARC 1.1 section 5): URL, date, record id, payload digest, profile, and the
+original that a revisit refers to. All values are bytes as the file has them; angle brackets around
+URLs and record ids are removed in pairs. Where a field stands twice the first counts.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from typing import NamedTuple
 
-from dedupindex.capture import Capture, Evidence, Refusal
-from dedupindex.digest import CANONICAL, Digest, Spelling, is_cut, parse_spelled
+from dedupindex.capture import RefersTo
+from dedupindex.digest import CANONICAL, Digest, Spelling, parse_spelled
 from dedupindex.errors import BadDate, BadDigest
-from dedupindex.timestamps import check_date
+from dedupindex.timestamps import check_date, digits_of_date
+from dedupindex.urls import is_http, unbracket
+from dedupindex.warc import http
+from dedupindex.warc.headers import VERSIONS
 from dedupindex.warc.record import Record
 
-_HTTP_URL = re.compile(rb"https?://", re.IGNORECASE)
+_HTTP_TYPE = re.compile(rb"application/http\s*(?:;.*)?", re.IGNORECASE | re.DOTALL)
+_IDENTICAL = re.compile(
+    rb"<?https?://netpreserve\.org/warc/(?:0\.18|1\.[0-2])/revisit/identical-payload-digest>?"
+)
+_NOT_MODIFIED = b"server-not-modified"
+_MOST_TYPES, _LONGEST_TYPE = 1000, 300  # remembered values of Content-Type, and bytes of one
+
+_http_types: set[bytes] = set()  # values of Content-Type known to say HTTP
 
 
 class Refused(Exception):
@@ -22,55 +40,158 @@ class Refused(Exception):
         self.problem = problem
 
 
-def refusal(record: Record, reason: str) -> Refusal:
-    """The refusal of a record, with what no revisit and no row may make an original of.
-
-    That is a response or revisit of which URL, date and the digest it states are known.
-    """
-    if record.type not in (b"response", b"revisit") or not record.values[4]:
-        return Refusal(reason)
-    url, date = record.values[:2]
-    try:
-        url, date, (digest, spelling) = (
-            http_url(url),
-            checked(date),
-            stated_digest(record.values[4]),
-        )
-    except Refused:
-        return Refusal(reason)
-    assert digest is not None
-    if is_cut(digest.raw):  # no original can have it
-        return Refusal(reason)
-    return Refusal(reason, Capture(digest, spelling, url, date, Evidence.REVISIT))
-
-
 def http_url(url: bytes) -> bytes:
-    """The URL without the brackets that wget writes; raises `Refused` if it is not HTTP."""
-    if url[:1] == b"<" and url[-1:] == b">":
-        url = url[1:-1]
+    """Return the URL of WARC-Target-URI without the brackets that wget writes.
+
+    Raises `Refused`: "no-url", or "not-http" for a URL of another scheme (section 5.14).
+    """
+    url = unbracket(url)
     if not url:
         raise Refused("no-url")
-    if _HTTP_URL.match(url) is None:
+    if not is_http(url):
         raise Refused("not-http")
     return url
 
 
-def bare(record_id: bytes) -> bytes:
-    return record_id[1:-1] if record_id[:1] == b"<" and record_id[-1:] == b">" else record_id
-
-
 def checked(date: bytes) -> bytes:
+    """Return a WARC-Date to the letter; raises `Refused`: "bad-date" (section 5.4)."""
     try:
         return check_date(date)
     except BadDate as error:
         raise Refused("bad-date") from error
 
 
+def timestamp14(date: bytes) -> bytes:
+    """Return the 14 digits (UTC) of a WARC-Date, its fraction cut off; empty if it is none."""
+    try:
+        return digits_of_date(check_date(date))
+    except BadDate:
+        return b""
+
+
 def stated_digest(text: bytes) -> tuple[Digest | None, Spelling]:
-    """The digest that a header states, None if it states none; raises `Refused`."""
+    """Return the digest that a header states and how it is spelled; None if it states none.
+
+    `text` is that of WARC-Payload-Digest or WARC-Block-Digest (sections 5.8 and 5.9). Raises
+    `Refused`: "bad-digest".
+    """
     if not text:
         return None, CANONICAL
     try:
         return parse_spelled(text.decode("ascii"))
     except (BadDigest, UnicodeDecodeError) as error:
         raise Refused("bad-digest") from error
+
+
+def is_http_type(content_type: bytes) -> bool:
+    """Whether a record's Content-Type says that its block is an HTTP message (section 6.3)."""
+    if content_type in _http_types:
+        return True
+    if _HTTP_TYPE.fullmatch(content_type) is None:
+        return False
+    if len(_http_types) < _MOST_TYPES and len(content_type) <= _LONGEST_TYPE:
+        _http_types.add(content_type)
+    return True
+
+
+def irregularity(record: Record) -> str:
+    """Return why a record with `Record.special` is no capture; empty if that is no reason.
+
+    A revisit may be truncated: that is how it says that it has no payload (section 6.7.2).
+    """
+    head = record.head
+    if head.repeated:
+        return "repeated-field"
+    if head.version not in VERSIONS:
+        return "unknown-version"
+    if b"WARC-Segment-Number" in head.fields:
+        return "segmented"
+    return "truncated" if record.type == b"response" else ""
+
+
+def refers_to(fields: Mapping[bytes, bytes]) -> RefersTo:
+    """Return what the fields of a revisit name as its original (sections 5.11 to 5.13).
+
+    Nothing is checked; empty is what it does not name.
+    """
+    return RefersTo(
+        unbracket(fields.get(b"WARC-Refers-To-Target-URI", b"")),
+        fields.get(b"WARC-Refers-To-Date", b""),
+        unbracket(fields.get(b"WARC-Refers-To", b"")),
+    )
+
+
+def says_identical(fields: Mapping[bytes, bytes]) -> bool:
+    """Whether a revisit has the profile identical-payload-digest (section 6.7.2), in any spelling.
+
+    That is one of WARC 0.18 to 1.2, with or without angle brackets.
+    """
+    return _IDENTICAL.fullmatch(fields.get(b"WARC-Profile", b"")) is not None
+
+
+def says_not_modified(fields: Mapping[bytes, bytes]) -> bool:
+    """Whether a revisit has the profile server-not-modified (section 6.7.3), misprints included."""
+    return _NOT_MODIFIED in fields.get(b"WARC-Profile", b"")
+
+
+def record_ids(text: bytes) -> frozenset[bytes]:
+    """Return the record ids, without brackets, of WARC-Record-ID or of WARC-Concurrent-To.
+
+    The latter may stand there several times; `heads` joins its values by spaces (section 5.7).
+    """
+    return frozenset([unbracket(part) for part in text.split()])
+
+
+class Block(NamedTuple):
+    """The block of a record, divided behind its HTTP header."""
+
+    answer: http.Response | None  # None: there is no whole HTTP header
+    body: Iterable[bytes | memoryview]  # what follows it, once, in pieces; without one the block
+    reason: str = ""  # why there is none: "not-http" or "no-end-of-headers"
+
+
+def http_block(record: Record) -> Block:
+    """Divide the block of a response (section 6.3). The body may raise `BrokenRecord`."""
+    data = record.data
+    if data is None:
+        return divided(record.pieces())
+    start = record.start
+    stop = start + record.length
+    if not data.startswith(b"HTTP/", start, stop):
+        return Block(None, [record.block], "not-http")
+    answer = http.parse(data, start, stop)
+    if answer is None:
+        return Block(None, [record.block], "no-end-of-headers")
+    return Block(answer, [memoryview(data)[answer.body : stop]])
+
+
+def divided(pieces: Iterator[bytes | memoryview]) -> Block:
+    """Divide a block that is streamed; no more of it is held than its HTTP header takes."""
+    held = b""
+    for piece in pieces:
+        held += piece
+        if not held.startswith(b"HTTP/"[: len(held)]):
+            break
+        answer = http.parse(held, 0, len(held))
+        if answer is not None:
+            rest = memoryview(held)[answer.body :]
+            return Block(answer, chain([rest], pieces) if rest else pieces)
+        if len(held) > http.LONGEST:
+            break
+    reason = "no-end-of-headers" if held.startswith(b"HTTP/") else "not-http"
+    return Block(None, chain([held], pieces), reason)
+
+
+def revisit_http(record: Record) -> http.Response | None:
+    """Return the HTTP header that a revisit keeps; None if its block is empty or something else.
+
+    Some lack their blank line or the end of their last line (section 6.7.2 does not ask for it).
+    """
+    held = b""
+    for piece in record.pieces():
+        held += piece
+        if len(held) > http.LONGEST or http.header_end(held, 0, len(held)) >= 0:
+            break
+    if not held.startswith(b"HTTP/"):
+        return None
+    return http.parse(held + b"\r\n\r\n", 0, len(held) + 4)

@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 
 from dedupindex.warc.headers import COMMON
 from dedupindex.warc.record import Record
+from dedupindex.warc.record_facts import record_ids
 
 NEAR = 64  # records between a request and its response, at most
 FULL = 4 * NEAR
@@ -53,7 +54,7 @@ class Vicinity(Generic[T]):
         """Look at a request record; other methods than GET concern the responses around it."""
         if record.begins_with(b"GET "):
             return
-        other = _ids_of(record.values[_RECORD_ID]), _ids_of(record.values[_CONCURRENT])
+        other = record_ids(record.values[_RECORD_ID]), record_ids(record.values[_CONCURRENT])
         self._others.append(other)
         for index, item in enumerate(self.items):
             if self._belongs(item, self._related[index], other):
@@ -72,8 +73,4 @@ class Vicinity(Generic[T]):
         if record_id is None:
             return False
         own, named = other
-        return record_id in named or not own.isdisjoint(_ids_of(concurrent))
-
-
-def _ids_of(text: bytes) -> frozenset[bytes]:
-    return frozenset([part.strip(b"<>") for part in text.split()])
+        return record_id in named or not own.isdisjoint(record_ids(concurrent))

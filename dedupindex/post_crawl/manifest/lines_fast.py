@@ -14,12 +14,11 @@ from dedupindex.capture import Covers
 from dedupindex.digest import FROM_BASE32
 from dedupindex.post_crawl.manifest.lines import Line, header_hash
 from dedupindex.post_crawl.manifest.record_lines import LINE_VERSIONS, ManifestOptions, codings_of
-from dedupindex.sources.warc_records import HTTP_TYPE
 from dedupindex.timestamps import digits_of_date
 from dedupindex.urlkey import urlkey
 from dedupindex.warc import http
 from dedupindex.warc.record import Sound
-from dedupindex.warc.record_facts import Refused, checked
+from dedupindex.warc.record_facts import Refused, checked, is_http_type
 
 _PLAIN = http.PLAIN.match
 _CHUNKED = b"chunked"
@@ -40,7 +39,6 @@ class Usual:
     def __init__(self, container: int, options: ManifestOptions) -> None:
         self._container = container
         self._able = options.algorithm == "sha1" and not options.force
-        self._types: set[bytes] = set()  # values of Content-Type known to say HTTP
         self._date = b""  # the last that was checked
         self._digits = b""  # of it
         self._entities = True  # whether the last digest of a chunked body was of its entity
@@ -60,7 +58,7 @@ class Usual:
             or stated[:5] != b"sha1:"
             or len(stated) != 37
             or not data.startswith(LINE_VERSIONS)
-            or not (content_type in self._types or self._is_http(content_type))
+            or not is_http_type(content_type)
             or not url.startswith(_SCHEMES)
             or not (date == self._date or self._is_date(date))
         ):
@@ -119,13 +117,6 @@ class Usual:
             covers, blake3(body).digest(), len(body), status, codings,
             content_type, moment, "", "", header_hash(head),
         ))  # fmt: skip
-
-    def _is_http(self, content_type: bytes) -> bool:
-        if HTTP_TYPE.fullmatch(content_type) is None:
-            return False
-        if len(self._types) < 1000:
-            self._types.add(content_type)
-        return True
 
     def _is_date(self, date: bytes) -> bool:
         try:

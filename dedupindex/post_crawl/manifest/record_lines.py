@@ -18,14 +18,21 @@ from xxhash import xxh64_intdigest
 from dedupindex.capture import Covers
 from dedupindex.digest import Digest
 from dedupindex.post_crawl.manifest.lines import Line, header_hash
-from dedupindex.sources.warc_records import HTTP_TYPE, special
 from dedupindex.timestamps import digits_of_date
 from dedupindex.urlkey import urlkey
+from dedupindex.urls import unbracket
 from dedupindex.warc import http
 from dedupindex.warc.arc import DOCUMENT
 from dedupindex.warc.payload_digests import Payload
 from dedupindex.warc.record import Record
-from dedupindex.warc.record_facts import Refused, bare, checked, http_url, stated_digest
+from dedupindex.warc.record_facts import (
+    Refused,
+    checked,
+    http_url,
+    irregularity,
+    is_http_type,
+    stated_digest,
+)
 
 LINE_VERSIONS = (b"WARC/1.0\r\n", b"WARC/1.1\r\n")
 _VERSION = re.compile(rb"WARC/1\.[01]\s", re.IGNORECASE)
@@ -73,7 +80,7 @@ class Judge:
         try:
             url = http_url(url)
         except Refused as refused:
-            url = bare(url)
+            url = unbracket(url)
             reasons.append(refused.reason)
         moment = 0
         try:
@@ -101,8 +108,8 @@ class Judge:
                 unfit or ("chunked-without-digest" if answer.coding else "no-digest"),
             )
         line = Line(
-            self._container, record.offset, 0, bare(record_id), url, date, stated_text, payload,
-            covers, strong, length, answer.status, answer.codings,
+            self._container, record.offset, 0, unbracket(record_id), url, date, stated_text,
+            payload, covers, strong, length, answer.status, answer.codings,
             answer.content_type, moment, stay, unfit, answer.header,
         )  # fmt: skip
         return short(line)
@@ -152,15 +159,15 @@ def _of_header(record: Record) -> Iterator[str]:
         if record.special:
             yield "ambiguous-line"
         return
-    if record.special and (reason := special(record)):
+    if record.special and (reason := irregularity(record)):
         yield reason
     if _VERSION.match(record.text) is None:
         yield "unknown-version"
     if record.text.count(b"\n") != record.text.count(b"\r\n"):
         yield "not-exact"
-    if HTTP_TYPE.fullmatch(content_type) is None:
+    if not is_http_type(content_type):
         yield "not-http"
-    if len(bare(record_id)) == 0:
+    if len(unbracket(record_id)) == 0:
         yield "no-record-id"
 
 

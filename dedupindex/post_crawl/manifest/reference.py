@@ -9,8 +9,9 @@ from __future__ import annotations
 from dedupindex.capture import Covers
 from dedupindex.post_crawl.manifest.lines import Line
 from dedupindex.post_crawl.manifest.record_lines import moment_of, short
+from dedupindex.urls import unbracket
 from dedupindex.warc.record import Record
-from dedupindex.warc.record_facts import Refused, bare, checked, http_url
+from dedupindex.warc.record_facts import Refused, checked, http_url, refers_to
 
 REVISIT, STANDING = "revisit", "standing"  # what is said of the record meant, and of its own
 
@@ -20,17 +21,15 @@ def reference(container: int, record: Record) -> Line:
 
     Empty is what it does not say; the URL is then its own, the moment 0. Its payload is unknown.
     """
-    fields = record.head.fields
-    url = bare(fields.get(b"WARC-Refers-To-Target-URI", b"")) or bare(record.values[0])
-    date = fields.get(b"WARC-Refers-To-Date", b"")
-    record_id = bare(fields.get(b"WARC-Refers-To", b""))
-    return _line(container, record, record_id, url, date, REVISIT)
+    original = refers_to(record.head.fields)
+    url = original.url or unbracket(record.values[0])
+    return _line(container, record, original.record_id, url, original.date, REVISIT)
 
 
 def standing(container: int, record: Record) -> Line:
     """A line with the place of a revisit, and its own record id, URL, date and digest."""
     url, date, record_id = record.values[:3]
-    return _line(container, record, bare(record_id), bare(url), date, STANDING)
+    return _line(container, record, unbracket(record_id), unbracket(url), date, STANDING)
 
 
 def _line(

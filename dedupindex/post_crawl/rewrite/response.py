@@ -14,11 +14,12 @@ from dedupindex.capture import Covers
 from dedupindex.digest import Digest, Hash, new_hash
 from dedupindex.errors import BadDigest
 from dedupindex.post_crawl.rewrite.revisit_record import ADDED, spelled
+from dedupindex.urls import unbracket
 from dedupindex.warc import http
 from dedupindex.warc.headers import Head
 from dedupindex.warc.payload_digests import Payload
 from dedupindex.warc.random_access import NotExact, Single
-from dedupindex.warc.record_facts import Refused, bare, checked, http_url
+from dedupindex.warc.record_facts import Refused, checked, http_url
 
 _VERSIONS = (b"WARC/1.0\r\n", b"WARC/1.1\r\n")
 _HTTP_TYPE = re.compile(rb"application/http\s*(?:;.*)?", re.IGNORECASE | re.DOTALL)
@@ -47,7 +48,7 @@ class Response:
         fields = head.fields
         self.url = http_url(fields.get(b"WARC-Target-URI", b""))
         self.date = checked(fields.get(b"WARC-Date", b""))
-        self.record_id = bare(fields.get(b"WARC-Record-ID", b""))
+        self.record_id = unbracket(fields.get(b"WARC-Record-ID", b""))
         self.digest = fields.get(b"WARC-Payload-Digest", b"")
         if not self.record_id:
             raise Stays("no-record-id")

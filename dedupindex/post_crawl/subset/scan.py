@@ -11,12 +11,11 @@ from typing import BinaryIO, NamedTuple
 from dedupindex.errors import BadDate, BadSource
 from dedupindex.sources.warc_files import Found
 from dedupindex.timestamps import check_date, digits_of_date
-from dedupindex.urls import host_of
+from dedupindex.urls import host_of, unbracket
 from dedupindex.warc.arc import DOCUMENT, HEADER
 from dedupindex.warc.gzip_members import Damage
 from dedupindex.warc.reader import read
 from dedupindex.warc.record import MISSING, BrokenRecord, Record
-from dedupindex.warc.record_facts import bare
 from dedupindex.warc.window import open_window
 
 FULL = frozenset((b"response", b"resource", b"conversion", DOCUMENT))  # what may be an original
@@ -134,17 +133,17 @@ def _keep(
 
 def _row(record: Record, wanted: SubsetFilter | None) -> Row:
     url, date, record_id, _, digest, _, _ = record.values
-    url, moment = bare(url), _moment(date)
+    url, moment = unbracket(url), _moment(date)
     takes = wanted is not None and record.type not in INFO and bool(url)
     takes = takes and wanted is not None and wanted.takes(url, moment)
-    row = Row(record.offset, 0, record.type, takes, url, moment, bare(record_id), digest)
+    row = Row(record.offset, 0, record.type, takes, url, moment, unbracket(record_id), digest)
     if record.type != b"revisit":
         return row
     fields = record.head.fields
     return row._replace(
-        to_url=bare(fields.get(b"WARC-Refers-To-Target-URI", b"")),
+        to_url=unbracket(fields.get(b"WARC-Refers-To-Target-URI", b"")),
         to_moment=_moment(fields.get(b"WARC-Refers-To-Date", b"")),
-        to_id=bare(fields.get(b"WARC-Refers-To", b"")),
+        to_id=unbracket(fields.get(b"WARC-Refers-To", b"")),
         modified=b"server-not-modified" not in fields.get(b"WARC-Profile", b""),
     )
 

@@ -1,0 +1,68 @@
+"""The facts of a WARC record, where two readers once read them by different rules."""
+
+from __future__ import annotations
+
+import pytest
+
+from dedupindex.urls import unbracket
+from dedupindex.warc.record_facts import (
+    Refused,
+    http_url,
+    record_ids,
+    refers_to,
+    says_identical,
+    says_not_modified,
+    timestamp14,
+)
+
+
+@pytest.mark.parametrize(
+    ("written", "bare"),
+    [
+        (b"<http://e.com/>", b"http://e.com/"),
+        (b"http://e.com/<>", b"http://e.com/<>"),
+        (b"<http://e.com/", b"<http://e.com/"),
+        (b"http://e.com/>", b"http://e.com/>"),
+        (b"<<urn:x>>", b"<urn:x>"),
+        (b"<>", b""),
+        (b"<", b"<"),
+        (b"", b""),
+    ],
+)
+def test_case_77_brackets_come_off_in_one_pair(written: bytes, bare: bytes) -> None:
+    assert unbracket(written) == bare
+    assert record_ids(written) == ({bare} if written else set())
+    named = {b"WARC-Refers-To": written, b"WARC-Refers-To-Target-URI": written}
+    assert refers_to(named) == (bare, b"", bare)
+
+
+@pytest.mark.parametrize("url", [b"<http://e.com/", b"< http://e.com/>", b"ftp://e.com/", b"<>>"])
+def test_case_77_what_stands_in_half_a_pair_is_no_url_of_the_web(url: bytes) -> None:
+    with pytest.raises(Refused, match="not-http"):
+        http_url(url)
+
+
+def test_case_55_several_ids_in_one_field() -> None:
+    assert record_ids(b"<urn:a> urn:b  <urn:c>") == {b"urn:a", b"urn:b", b"urn:c"}
+
+
+@pytest.mark.parametrize("date", [b"2016-01", b"2016-01-01", b"2016-01-01T00:00:00+00:00", b""])
+def test_case_66_what_is_no_date_has_no_digits(date: bytes) -> None:
+    assert timestamp14(date) == b""
+    assert timestamp14(b"2016-01-01T01:02:03.999Z") == b"20160101010203"
+
+
+@pytest.mark.parametrize(
+    "form", ["http://netpreserve.org/warc/{}/{}", "<http://netpreserve.org/warc/{}/{}>"]
+)
+def test_case_81_profiles(form: str) -> None:
+    for version in ("0.18", "1.0", "1.1"):
+        profile = form.format(version, "revisit/identical-payload-digest").encode()
+        assert says_identical({b"WARC-Profile": profile})
+        assert not says_not_modified({b"WARC-Profile": profile})
+        for misprint in ("server-not-modified", "revisit/server-not-modified"):
+            other = {b"WARC-Profile": form.format(version, misprint).encode()}
+            assert says_not_modified(other)
+            assert not says_identical(other)
+    assert not says_identical({})
+    assert not says_not_modified({b"WARC-Profile": b"http://example.com/other"})
