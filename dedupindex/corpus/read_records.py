@@ -12,18 +12,22 @@ from typing import BinaryIO, NamedTuple
 
 from dedupindex.corpus.row import Capture, Place, shown
 from dedupindex.digest import Digest
-from dedupindex.errors import BadDate, BadDigest, BadSource
+from dedupindex.errors import BadDigest, BadSource
 from dedupindex.object_store import RemoteFile, opened
-from dedupindex.timestamps import check_date, digits_of_date
 from dedupindex.urlkey import urlkey
 from dedupindex.urls import unbracket
-from dedupindex.verify.revisits import not_modified
 from dedupindex.warc import http, wacz_members
 from dedupindex.warc.arc import DOCUMENT
 from dedupindex.warc.payload_digests import Payload
 from dedupindex.warc.ranged import Ranged, Unreadable, record_at
 from dedupindex.warc.record import Record
-from dedupindex.warc.record_facts import Refused, stated_digest
+from dedupindex.warc.record_facts import (
+    Refused,
+    refers_to,
+    says_not_modified,
+    stated_digest,
+    timestamp14,
+)
 
 MOST = 64 << 20  # bytes of a record, as stored or inflated, that are held
 _OPEN = 16  # containers
@@ -82,9 +86,9 @@ class Containers:
         if found.record.type == b"revisit":
             raise Missing("what should be its original is a revisit")
         fields = revisit.head.fields
-        unmodified = not_modified(fields.get(b"WARC-Profile", b""))
-        names = b"WARC-Refers-To-Target-URI" in fields or b"WARC-Refers-To-Date" in fields
-        if unmodified and not capture.unmodified and (names or capture.status != 304):
+        unmodified = says_not_modified(fields)
+        named = any(refers_to(fields)[:2])
+        if unmodified and not capture.unmodified and (named or capture.status != 304):
             _check_named(found.record, revisit)  # which its metadata did not tell, as 304 does
         of_payload = not unmodified and _check_payload(found, capture.digest)
         if capture.to_url or not of_payload:
@@ -172,9 +176,8 @@ def _check_own(record: Record, capture: Capture) -> None:
     Two files of one name may have captures of one URL at one place.
     """
     check(record, capture.url, "another capture")
-    try:
-        digits = digits_of_date(check_date(record.values[1])).decode()
-    except BadDate:
+    digits = timestamp14(record.values[1]).decode()
+    if not digits:
         return  # who has told of it knows better
     stated, told = _digest(shown(record.values[4])), _digest(capture.digest or "")
     if digits != capture.timestamp and (stated is None or stated != told):
@@ -190,20 +193,12 @@ def check(record: Record, url: str, what: str) -> None:
 
 def _check_named(original: Record, revisit: Record) -> None:
     """Raise `Missing` unless a revisit without a digest of its payload means this record."""
-    fields = revisit.head.fields
-    url = unbracket(fields.get(b"WARC-Refers-To-Target-URI", b"")) or unbracket(revisit.values[0])
+    named = refers_to(revisit.head.fields)
+    url = named.url or unbracket(revisit.values[0])
     check(original, shown(url), "another record than its original")
-    date = fields.get(b"WARC-Refers-To-Date", b"")
-    try:
-        same = not date or _second(date) == _second(original.values[1])
-    except BadDate:
-        same = False
-    if not same:
+    second = timestamp14(named.date)
+    if named.date and not (second and second == timestamp14(original.values[1])):
         raise Missing("what should be its original is of another date")
-
-
-def _second(date: bytes) -> bytes:
-    return digits_of_date(check_date(date))
 
 
 def _check_payload(found: Ranged, digest: str | None) -> bool:

@@ -11,16 +11,21 @@ from typing import NamedTuple
 from dedupindex.capture import Problem
 from dedupindex.corpus.row import shown
 from dedupindex.corpus.spool import Spool
-from dedupindex.errors import BadDate, BadSource
-from dedupindex.timestamps import check_date, digits_of_date
+from dedupindex.errors import BadSource
 from dedupindex.urlkey import urlkey
 from dedupindex.urls import unbracket
-from dedupindex.verify.revisits import not_modified
 from dedupindex.warc import http
 from dedupindex.warc.arc import DOCUMENT
 from dedupindex.warc.fast_reader import read
 from dedupindex.warc.gzip_members import Damage, Filler
 from dedupindex.warc.record import BrokenRecord, Record
+from dedupindex.warc.record_facts import (
+    http_block,
+    refers_to,
+    revisit_http,
+    says_not_modified,
+    timestamp14,
+)
 from dedupindex.warc.wacz_members import BROKEN, find, within
 from dedupindex.warc.window import Window, open_window
 
@@ -111,11 +116,8 @@ def row_of(record: Record) -> Row | None:
     """What is known of a capture; None if it has no URL or no time."""
     url, date, _, content_type, digest, _, _ = record.values
     url = unbracket(url)
-    try:
-        timestamp = digits_of_date(check_date(date)).decode()
-    except BadDate:
-        return None
-    if not url:
+    timestamp = timestamp14(date).decode()
+    if not url or not timestamp:
         return None
     return {
         "surt": shown(urlkey(url)),
@@ -135,13 +137,7 @@ def _answered(record: Record, content_type: bytes) -> Row:
             return {}
         match = _MEDIA_TYPE.match(content_type)
         return {"mime": shown(match[0]).lower() if match else None}
-    held = b""
-    for piece in record.pieces():
-        held += bytes(piece[: http.LONGEST])
-        if len(held) >= http.LONGEST or http.header_end(held, 0, len(held)) >= 0:
-            break
-    end = b"" if record.type != b"revisit" else b"\r\n\r\n"  # some end with their last line
-    answer = http.parse(held + end, 0, len(held) + len(end))
+    answer = revisit_http(record) if record.type == b"revisit" else http_block(record).answer
     if answer is None:
         return {}
     location = http.field(answer.head, b"location") if answer.status // 100 == 3 else b""
@@ -154,10 +150,9 @@ def _answered(record: Record, content_type: bytes) -> Row:
 
 def _refers_to(record: Record) -> Row:
     fields = record.head.fields
-    url = unbracket(fields.get(b"WARC-Refers-To-Target-URI", b""))
-    try:
-        date = digits_of_date(check_date(fields.get(b"WARC-Refers-To-Date", b""))).decode()
-    except BadDate:
-        date = None
-    return {"to_url": shown(url) or None, "to_timestamp": date,
-            "unmodified": not_modified(fields.get(b"WARC-Profile", b""))}  # fmt: skip
+    named = refers_to(fields)
+    return {
+        "to_url": shown(named.url) or None,
+        "to_timestamp": timestamp14(named.date).decode() or None,
+        "unmodified": says_not_modified(fields),
+    }
