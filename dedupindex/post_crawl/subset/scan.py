@@ -8,14 +8,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from dedupindex.errors import BadDate, BadSource
+from dedupindex.errors import BadSource
 from dedupindex.sources.warc_files import Found
-from dedupindex.timestamps import check_date, digits_of_date
 from dedupindex.urls import host_of, unbracket
 from dedupindex.warc.arc import DOCUMENT, HEADER
 from dedupindex.warc.gzip_members import Damage
 from dedupindex.warc.reader import read
 from dedupindex.warc.record import MISSING, BrokenRecord, Record
+from dedupindex.warc.record_facts import refers_to, says_not_modified, timestamp14
 from dedupindex.warc.window import open_window
 
 FULL = frozenset((b"response", b"resource", b"conversion", DOCUMENT))  # what may be an original
@@ -133,23 +133,17 @@ def _keep(
 
 def _row(record: Record, wanted: SubsetFilter | None) -> Row:
     url, date, record_id, _, digest, _, _ = record.values
-    url, moment = unbracket(url), _moment(date)
+    url, moment = unbracket(url), timestamp14(date)
     takes = wanted is not None and record.type not in INFO and bool(url)
     takes = takes and wanted is not None and wanted.takes(url, moment)
     row = Row(record.offset, 0, record.type, takes, url, moment, unbracket(record_id), digest)
     if record.type != b"revisit":
         return row
     fields = record.head.fields
+    original = refers_to(fields)
     return row._replace(
-        to_url=unbracket(fields.get(b"WARC-Refers-To-Target-URI", b"")),
-        to_moment=_moment(fields.get(b"WARC-Refers-To-Date", b"")),
-        to_id=unbracket(fields.get(b"WARC-Refers-To", b"")),
-        modified=b"server-not-modified" not in fields.get(b"WARC-Profile", b""),
+        to_url=original.url,
+        to_moment=timestamp14(original.date),
+        to_id=original.record_id,
+        modified=not says_not_modified(fields),
     )
-
-
-def _moment(date: bytes) -> bytes:
-    try:
-        return digits_of_date(check_date(date))
-    except BadDate:
-        return b""
