@@ -20,10 +20,10 @@ from dedupindex.capture import Covers
 from dedupindex.post_crawl.manifest import lines_fast
 from dedupindex.post_crawl.manifest.lines import REASONS, Line
 from dedupindex.post_crawl.manifest.parquet import lines_of
-from dedupindex.post_crawl.manifest.record_lines import ManifestOptions, codings_of
+from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
 from dedupindex.post_crawl.manifest.scan_file import Scan
 from dedupindex.post_crawl.manifest.spool import Spool
-from dedupindex.warc import record_facts
+from dedupindex.warc import http, record_facts
 from dedupindex.warc.gzip_members import SHORT
 from dedupindex.warc.http import content_types
 from tests.warc_cases import (
@@ -263,7 +263,7 @@ def test_records_of_other_kinds_are_counted_only() -> None:  # 30, 31, 35
     ],
 )  # fmt: skip
 def test_codings_as_the_header_has_them(head: bytes, coding: bytes) -> None:  # 44 to 47
-    assert codings_of(head) == coding
+    assert http.codings(head) == coding
     assert line_of(response(b"5\r\nhello\r\n0\r\n\r\n", head=head)).coding == coding
 
 

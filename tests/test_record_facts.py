@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from dedupindex.urls import unbracket
+from dedupindex.warc import http
 from dedupindex.warc.record_facts import (
     Refused,
+    divided,
     http_url,
     record_ids,
     refers_to,
@@ -14,6 +16,7 @@ from dedupindex.warc.record_facts import (
     says_not_modified,
     timestamp14,
 )
+from tests.warc_cases import HTTP
 
 
 @pytest.mark.parametrize(
@@ -66,3 +69,28 @@ def test_case_81_profiles(form: str) -> None:
             assert not says_identical(other)
     assert not says_identical({})
     assert not says_not_modified({b"WARC-Profile": b"http://example.com/other"})
+
+
+@pytest.mark.parametrize("size", [3, 5, 1 << 22])
+def test_case_36_what_is_no_http_is_not_searched_for_a_header(size: int) -> None:
+    pieces = iter([b"x" * 5] * (size // 5) + [b"y"])
+    answer, body, reason = divided(pieces)
+    assert (answer, reason) == (None, "not-http")
+    assert sum(map(len, body)) == size // 5 * 5 + 1
+
+
+@pytest.mark.parametrize("cut", range(1, len(HTTP) + 3))
+def test_a_streamed_block_is_divided_wherever_it_was_cut(cut: int) -> None:
+    block = HTTP + b"body"
+    answer, body, reason = divided(iter([block[:cut], block[cut:]]))
+    assert answer is not None and answer.head == HTTP and not reason
+    pieces = list(body)
+    assert b"".join(pieces) == b"body" and all(pieces)
+
+
+def test_case_47_codings_in_another_order_are_other_codings() -> None:
+    one, two = b"\r\nContent-Encoding: gzip", b"\r\nContent-Encoding: br"
+    codings = {
+        http.codings(b"HTTP/1.1 200 OK" + text + b"\r\n\r\n") for text in (one + two, two + one)
+    }
+    assert codings == {b"\ngzip,br", b"\nbr,gzip"}

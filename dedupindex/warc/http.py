@@ -26,6 +26,7 @@ all this and the end of the header in a third of the time that the searches of `
 never tries twice, and counts lines, so that a body without a header is not searched far.
 """
 _TYPES = re.compile(rb"\ncontent-type[ \t]*:((?:[^\n]*\n[ \t])*[^\n]*)")
+_CODING = re.compile(rb"\n(transfer|content)-encoding[ \t]*:((?:[^\n]*\n[ \t])*[^\n]*)")
 _LONGEST_LINE = 1 << 16  # bytes of a chunk header or trailer line
 
 
@@ -123,6 +124,20 @@ def content_types(head: bytes) -> bytes:
     if low.find(b"\ncontent-type") < 0:
         return b""
     return b",".join(b"".join(value.split()) for value in _TYPES.findall(low))
+
+
+def codings(head: bytes) -> bytes:
+    """Transfer-Encoding, line feed, Content-Encoding: all values of each, separated by commas.
+
+    They are in lower case, in order, white space in them is one space (RFC 9110 section 8.4).
+    """
+    low = head.lower()
+    if low.find(b"-encoding") < 0:
+        return b"\n"
+    found: dict[bytes, list[bytes]] = {b"transfer": [], b"content": []}
+    for name, value in _CODING.findall(low):
+        found[name].append(b" ".join(value.split()))
+    return b",".join(found[b"transfer"]) + b"\n" + b",".join(found[b"content"])
 
 
 def plain_chunks(data: bytes, at: int, stop: int) -> list[memoryview]:

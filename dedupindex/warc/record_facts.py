@@ -8,7 +8,7 @@ URLs and record ids are removed in pairs. Where a field stands twice the first c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import NamedTuple
 
@@ -146,7 +146,7 @@ class Block(NamedTuple):
     """The block of a record, divided behind its HTTP header."""
 
     answer: http.Response | None  # None: there is no whole HTTP header
-    body: Iterable[bytes | memoryview]  # what follows it, once, in pieces; without one the block
+    body: Iterator[bytes | memoryview]  # what follows it, once, in pieces; without one the block
     reason: str = ""  # why there is none: "not-http" or "no-end-of-headers"
 
 
@@ -158,11 +158,11 @@ def http_block(record: Record) -> Block:
     start = record.start
     stop = start + record.length
     if not data.startswith(b"HTTP/", start, stop):
-        return Block(None, [record.block], "not-http")
+        return Block(None, iter([record.block]), "not-http")
     answer = http.parse(data, start, stop)
     if answer is None:
-        return Block(None, [record.block], "no-end-of-headers")
-    return Block(answer, [memoryview(data)[answer.body : stop]])
+        return Block(None, iter([record.block]), "no-end-of-headers")
+    return Block(answer, iter([memoryview(data)[answer.body : stop]]))
 
 
 def divided(pieces: Iterator[bytes | memoryview]) -> Block:

@@ -13,7 +13,7 @@ from xxhash import xxh64_intdigest
 from dedupindex.capture import Covers
 from dedupindex.digest import FROM_BASE32
 from dedupindex.post_crawl.manifest.lines import Line, header_hash
-from dedupindex.post_crawl.manifest.record_lines import LINE_VERSIONS, ManifestOptions, codings_of
+from dedupindex.post_crawl.manifest.record_lines import LINE_VERSIONS, ManifestOptions
 from dedupindex.timestamps import digits_of_date
 from dedupindex.urlkey import urlkey
 from dedupindex.warc import http
@@ -108,7 +108,7 @@ class Usual:
         self, record: Sound, raw: bytes, covers: int, body: memoryview, status: int, head: bytes
     ) -> Line | None:
         url, date, record_id, _, stated, _, _ = record.values
-        codings, content_type = codings_of(head), http.content_types(head)
+        codings, content_type = http.codings(head), http.content_types(head)
         if record.start > _LONG or len(codings) + len(content_type) > _LONG:
             return None
         moment = xxh64_intdigest(urlkey(url) + self._digits)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from itertools import chain
 from typing import NamedTuple
 
 from blake3 import blake3
@@ -28,6 +27,7 @@ from dedupindex.warc.record import Record
 from dedupindex.warc.record_facts import (
     Refused,
     checked,
+    http_block,
     http_url,
     irregularity,
     is_http_type,
@@ -36,8 +36,6 @@ from dedupindex.warc.record_facts import (
 
 LINE_VERSIONS = (b"WARC/1.0\r\n", b"WARC/1.1\r\n")
 _VERSION = re.compile(rb"WARC/1\.[01]\s", re.IGNORECASE)
-_CODING = re.compile(rb"\n(transfer|content)-encoding[ \t]*:((?:[^\n]*\n[ \t])*[^\n]*)")
-_NO_CODING = b"\n"
 _LONGEST = 1 << 18  # bytes of all values of a line
 
 
@@ -56,7 +54,7 @@ class _Answer(NamedTuple):
     reason: str  # why it is none
     status: int = 0
     coding: bytes = b""  # Transfer-Encoding, lower case
-    codings: bytes = _NO_CODING
+    codings: bytes = b"\n"
     content_type: bytes = b""
     partial: bool = False
     header: bytes = b""  # see `Line`
@@ -141,17 +139,6 @@ def moment_of(url: bytes, date: bytes) -> int:
     return xxh64_intdigest(urlkey(url) + digits_of_date(date))
 
 
-def codings_of(head: bytes) -> bytes:
-    """Transfer-Encoding, line feed, Content-Encoding of an HTTP header: all values that it has."""
-    low = head.lower()
-    if low.find(b"-encoding") < 0:
-        return _NO_CODING
-    found: dict[bytes, list[bytes]] = {b"transfer": [], b"content": []}
-    for name, value in _CODING.findall(low):
-        found[name].append(b" ".join(value.split()))
-    return b",".join(found[b"transfer"]) + b"\n" + b",".join(found[b"content"])
-
-
 def _of_header(record: Record) -> Iterator[str]:
     """What the header of a record says against it."""
     _, _, record_id, content_type, _, _, _ = record.values
@@ -167,46 +154,18 @@ def _of_header(record: Record) -> Iterator[str]:
         yield "not-exact"
     if not is_http_type(content_type):
         yield "not-http"
-    if len(unbracket(record_id)) == 0:
+    if not unbracket(record_id):
         yield "no-record-id"
 
 
 def _answer(record: Record) -> _Answer:
     """The HTTP response in the block of a record."""
-    data = record.data
-    if data is None:
-        return _long_answer(record)
-    start = record.start
-    stop = start + record.length
-    if not data.startswith(b"HTTP/", start, stop):
-        return _Answer([record.block], "not-http")
-    answer = http.parse(data, start, stop)
+    answer, body, reason = http_block(record)
     if answer is None:
-        return _Answer([record.block], "no-end-of-headers")
-    return _told(answer, [memoryview(data)[answer.body : stop]])
-
-
-def _long_answer(record: Record) -> _Answer:
-    """The response in a record that is streamed; its body is what remains of the stream."""
-    pieces = record.pieces()
-    held = b""
-    for piece in pieces:
-        held += piece
-        if not held.startswith(b"HTTP/"[: len(held)]):
-            return _Answer(chain([held], pieces), "not-http")
-        answer = http.parse(held, 0, len(held))
-        if answer is not None:
-            return _told(answer, chain([held[answer.body :]], pieces))
-        if len(held) > http.LONGEST:
-            break
-    reason = "no-end-of-headers" if held.startswith(b"HTTP/") else "not-http"
-    return _Answer(chain([held], pieces), reason)
-
-
-def _told(answer: http.Response, body: Iterable[bytes | memoryview]) -> _Answer:
+        return _Answer(body, reason)
     head = answer.head
     return _Answer(
-        body, "", answer.status, answer.coding, codings_of(head), http.content_types(head),
+        body, "", answer.status, answer.coding, http.codings(head), http.content_types(head),
         answer.partial, header_hash(head),
     )  # fmt: skip
 
