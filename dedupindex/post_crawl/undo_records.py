@@ -30,6 +30,7 @@ from dedupindex.warc import http
 from dedupindex.warc.random_access import NotExact, Single
 from dedupindex.warc.reader import read
 from dedupindex.warc.record import BrokenRecord, Record
+from dedupindex.warc.record_facts import refers_to
 from dedupindex.warc.window import open_window
 
 _LEVEL = 6  # as most crawlers compress
@@ -160,11 +161,10 @@ class Holders:
 
     def _named(self, path: Path, entry: Entry, revisit: Single) -> Single:
         """The record that a revisit names, if it makes what was dropped; raises `NotExact`."""
-        fields = revisit.head.fields
-        url, date = fields.get(b"WARC-Refers-To-Target-URI"), fields.get(b"WARC-Refers-To-Date")
+        named = refers_to(revisit.head.fields)
         file, _ = self._opened(path)
         places = _places(path, identity(os.fstat(file.fileno())))
-        for offset, stored in places.get(_key(url or b"", date or b""), ()):
+        for offset, stored in places.get(_key(named.url, named.date), ()):
             with suppress(NotExact):
                 found = Single(file, offset, stored)
                 _check(entry, _pieces(entry, revisit, found))

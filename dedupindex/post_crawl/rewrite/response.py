@@ -19,15 +19,10 @@ from dedupindex.warc import http
 from dedupindex.warc.headers import Head
 from dedupindex.warc.payload_digests import Payload
 from dedupindex.warc.random_access import NotExact, Single
-from dedupindex.warc.record_facts import Refused, checked, http_url
+from dedupindex.warc.record_facts import Refused, checked, divided, http_url, is_http_type
 
 _VERSIONS = (b"WARC/1.0\r\n", b"WARC/1.1\r\n")
-_HTTP_TYPE = re.compile(rb"application/http\s*(?:;.*)?", re.IGNORECASE | re.DOTALL)
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
-_CODINGS = re.compile(
-    rb"^(transfer-encoding|content-encoding)[ \t]*:([^\n]*(?:\n[ \t][^\n]*)*)", re.MULTILINE
-)
-_SPACES = re.compile(rb"\s+")
 
 
 class Stays(Refused):
@@ -58,7 +53,7 @@ class Response:
         self.http = b""  # its HTTP header
         self.status = 0
         self.content_type = b""
-        self.codings: tuple[tuple[bytes, bytes], ...] = ()
+        self.codings = b""  # see `http.codings`
         self._coding = b""
         self._stated = _digest(self.digest)
         self._block_digest = _digest(fields.get(b"WARC-Block-Digest", b""))
@@ -66,17 +61,9 @@ class Response:
 
     def _begin(self) -> Iterator[bytes | memoryview]:
         """Read the HTTP header; returns the body, in pieces."""
-        pieces = self._pieces()
-        held = b""
-        for piece in pieces:
-            held += piece
-            answer = http.parse(held, 0, len(held)) if held.startswith(b"HTTP/") else None
-            if answer is not None:
-                break
-            if len(held) > http.LONGEST:
-                raise Stays("no-end-of-headers")
-        else:
-            raise Stays("no-end-of-headers" if held.startswith(b"HTTP/") else "not-http")
+        answer, body, reason = divided(self._pieces())
+        if answer is None:
+            raise Stays(reason)
         if answer.status == 206 or answer.partial:
             raise Stays("partial")
         if 300 <= answer.status < 400:
@@ -87,13 +74,8 @@ class Response:
             raise Stays("empty")
         self.http, self.status, self._coding = answer.head, answer.status, answer.coding
         self.content_type = http.content_types(answer.head)
-        self.codings = tuple(
-            sorted(
-                (name, _SPACES.sub(b" ", value).strip())
-                for name, value in _CODINGS.findall(answer.head.lower())
-            )
-        )
-        return _chained(memoryview(held)[answer.body :], pieces)
+        self.codings = http.codings(answer.head)
+        return body
 
     @property
     def body(self) -> int:
@@ -145,12 +127,6 @@ def _digest(text: bytes) -> Digest | None:
         raise Stays("bad-digest") from error
 
 
-def _chained(first: memoryview, rest: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]:
-    if first:
-        yield first
-    yield from rest
-
-
 def _check(header: bytes, head: Head) -> None:
     """What the WARC header alone tells."""
     if head.type != b"response":
@@ -166,5 +142,5 @@ def _check(header: bytes, head: Head) -> None:
         raise Stays("segmented")
     if not names.isdisjoint(ADDED):
         raise Stays("unexpected-field")
-    if _HTTP_TYPE.fullmatch(head.fields.get(b"Content-Type", b"")) is None:
+    if not is_http_type(head.fields.get(b"Content-Type", b"")):
         raise Stays("not-http")
