@@ -18,10 +18,10 @@ from tempfile import TemporaryFile
 from typing import BinaryIO
 from uuid import NAMESPACE_URL, uuid5
 
-from dedupindex.warc import http
+from dedupindex.urls import is_http
 from dedupindex.warc.record import PIECE, Record
+from dedupindex.warc.record_facts import Block, divided
 
-_HTTP_URL = re.compile(rb"https?://", re.IGNORECASE)
 _MEDIA_TYPE = re.compile(rb"[\w!#$&^.+-]+/[\w!#$&^.+-]+(?:\s*;[\x20-\x7e]*)?", re.ASCII)
 _UNKNOWN = b"application/octet-stream"
 _HTTP = b"application/http; msgtype=response"
@@ -34,18 +34,20 @@ class Document:
 
     def __init__(self, record: Record, url: bytes, mime: bytes, beside: Path) -> None:
         self.length = record.length
-        pieces: Iterator[bytes | memoryview] = record.pieces()
-        held, answer = _begin(pieces) if _HTTP_URL.match(url) else (b"", None)
-        self.http = answer is not None
+        pieces = record.pieces()
+        answer, body, _ = divided(pieces) if is_http(url) else Block(None, pieces)
+        header = answer.head if answer else b""
+        self.http = answer is not None and answer.status > 0
         self.kind = b"response" if self.http else b"resource"
         typed = mime if _MEDIA_TYPE.fullmatch(mime) else _UNKNOWN
         self.mime = _HTTP if self.http else typed
         block, payload = hashlib.sha1(), hashlib.sha1()
-        left = answer.body if answer else 0  # bytes of the HTTP header still to come
+        left = len(header) if self.http else 0  # bytes of the HTTP header still to come
+        empty = self.length == left
         self._short = record.data is not None
         self._pieces: list[bytes | memoryview] = []
         self._spool = None if self._short else TemporaryFile(dir=beside)  # noqa: SIM115
-        for piece in chain([held] if held else [], pieces):
+        for piece in chain([header] if header else [], body):
             block.update(piece)
             payload.update(memoryview(piece)[left:])
             left = max(left - len(piece), 0)
@@ -54,9 +56,8 @@ class Document:
             else:
                 self._spool.write(piece)
         self.block_digest = spelled(block.digest())
-        empty = self.length == (answer.body if answer else 0)
         # What a digest of a chunked body covers, tools do not agree on: none is right for all.
-        stated = not empty and not (answer and answer.coding)
+        stated = not empty and not (self.http and answer and answer.coding)
         self.payload_digest = spelled(payload.digest()) if stated else b""
 
     def pieces(self) -> Iterator[bytes | memoryview]:
@@ -71,21 +72,6 @@ class Document:
     def close(self) -> None:
         if self._spool is not None:
             self._spool.close()
-
-
-def _begin(pieces: Iterator[bytes | memoryview]) -> tuple[bytes, http.Response | None]:
-    """The HTTP header, with what was read behind it; None if there is none with a status."""
-    held = b""
-    for piece in pieces:
-        held += piece
-        if not held.startswith(b"HTTP/"[: len(held)]):
-            break
-        answer = http.parse(held, 0, len(held))
-        if answer is not None:
-            return held, answer if answer.status else None
-        if len(held) > http.LONGEST:
-            break
-    return held, None
 
 
 def spelled(raw: bytes) -> bytes:
