@@ -189,6 +189,11 @@ def test_the_short_way_says_the_same(case: str, monkeypatch: pytest.MonkeyPatch)
     assert scanned(data)[0] == quick
 
 
+def test_records_without_a_date_are_none_of_a_second() -> None:  # 66
+    lines, _ = scanned(gz(response(Date=None)) * 8)
+    assert [line.stay for line in lines] == ["bad-date"] * 8
+
+
 def test_all_of_a_shared_member_stay() -> None:  # 2, 11
     lines, _ = scanned(gz(response() + response(number=2)) + gz(response(number=3)))
     assert [(line.stay, line.unfit) for line in lines] == [("shared-member",) * 2] * 2 + [("", "")]

@@ -21,7 +21,7 @@ from dedupindex.urls import is_http, unbracket
 from dedupindex.warc import http
 from dedupindex.warc.arc import DOCUMENT
 from dedupindex.warc.payload_digests import Payload
-from dedupindex.warc.record import Record
+from dedupindex.warc.record import Record, Sound
 from dedupindex.warc.record_facts import (
     Refused,
     checked,
@@ -48,18 +48,20 @@ class Responses:
         self._verify_block = verify_block
         self._thorough = bool(also) or etag or verify_block
         self._last_date = b"-"  # the last that was checked
-        self._entities = True  # whether the last digest of a chunked body was of its entity
         self.usual = Usual(container)
 
     def response(self, record: Record) -> Capture:
         """The capture that a response record is; raises `Refused` or `BrokenRecord`."""
+        if not (self._thorough or isinstance(record, Sound)):  # which was tried before
+            capture = self.usual.capture(record)
+            if capture is not None:
+                return capture
         url, date, record_id, content_type, _, _, _ = record.values
         if not is_http_type(content_type):
             raise Refused("not-http")
         url = http_url(url)
         if date != self._last_date:
             self._last_date = checked(date)
-            self.usual.learn_day(date)
         record_id = unbracket(record_id)
         answer, body, reason = http_block(record)
         if answer is None:
@@ -68,37 +70,7 @@ class Responses:
             raise Refused("partial")
         if len(answer.head) == record.length:
             raise Refused("empty")
-        if answer.coding == b"chunked" and not self._thorough and record_id:
-            capture = self._chunked(record, url, record_id, answer)
-            if capture is not None:
-                return capture
         return self._judged(record, url, record_id, answer, body)
-
-    def _chunked(
-        self, record: Record, url: bytes, record_id: bytes, answer: http.Response
-    ) -> Capture | None:
-        """The capture that a well-chunked response is, None if it takes both hashes to tell.
-
-        The tool that wrote a file always hashes the same bytes, either as stored or the entity.
-        """
-        data, stop = record.data, record.start + record.length
-        stated, spelling = stated_digest(record.values[4])
-        if data is None or stated is None:
-            return None
-        pieces = http.plain_chunks(data, answer.body, stop)
-        if not pieces:
-            return None
-        running = new_hash(stated.algorithm)
-        for piece in pieces if self._entities else [memoryview(data)[answer.body : stop]]:
-            running.update(piece)
-        if running.digest() != stated.raw:
-            self._entities = not self._entities
-            return None
-        return Capture(
-            stated, spelling, url, record.values[1], Evidence.RECORD,
-            Covers.ENTITY if self._entities else Covers.STORED, answer.status, answer.mime,
-            stop - answer.body, False, record_id, self._container, record.offset,
-        )  # fmt: skip
 
     def _judged(
         self,

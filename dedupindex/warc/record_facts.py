@@ -8,12 +8,20 @@ URLs and record ids are removed in pairs. Where a field stands twice the first c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from hashlib import sha1
 from itertools import chain
 from typing import NamedTuple
 
-from dedupindex.capture import RefersTo
-from dedupindex.digest import CANONICAL, Digest, Spelling, parse_spelled
+from dedupindex.capture import Covers, RefersTo
+from dedupindex.digest import (
+    CANONICAL,
+    FROM_BASE32,
+    Digest,
+    Spelling,
+    new_hash,
+    parse_spelled,
+)
 from dedupindex.errors import BadDate, BadDigest
 from dedupindex.timestamps import check_date, digits_of_date
 from dedupindex.urls import is_http, unbracket
@@ -26,6 +34,10 @@ _IDENTICAL = re.compile(
     rb"<?https?://netpreserve\.org/warc/(?:0\.18|1\.[0-2])/revisit/identical-payload-digest>?"
 )
 _NOT_MODIFIED = b"server-not-modified"
+_SCHEMES = (b"http://", b"https://")
+_PLAIN, _MEDIA_TYPES = http.PLAIN.match, http.MEDIA_TYPES
+_BOTH, _ENTITY, _STORED = Covers.BOTH, Covers.ENTITY, Covers.STORED
+_new = tuple.__new__
 _MOST_TYPES, _LONGEST_TYPE = 1000, 300  # remembered values of Content-Type, and bytes of one
 
 _http_types: set[bytes] = set()  # values of Content-Type known to say HTTP
@@ -195,3 +207,106 @@ def revisit_http(record: Record) -> http.Response | None:
     if not held.startswith(b"HTTP/"):
         return None
     return http.parse(held + b"\r\n\r\n", 0, len(held) + 4)
+
+
+Fast = tuple[Digest, Spelling, Covers, int, bytes, memoryview]
+"""Digest, its spelling, what it covers; HTTP status, media type, and the body as it is stored."""
+
+
+class FastFacts:
+    """Reads the facts of the responses that make up nearly all of an archive, in one step.
+
+    Such a one is short, has a body that is not partial, and states its digest, which is right; its
+    URL has a scheme in lower case, its record id has brackets. The index and the manifest give
+    what is unusual to the functions above, which say the same of every record.
+    """
+
+    def __init__(self, statuses: Iterable[int], algorithm: str = "") -> None:
+        """`statuses` are the usual ones; `algorithm` that of usual digests, empty for any."""
+        self._statuses = {b"%03d" % status: status for status in statuses}
+        self._algorithm, self._sha1 = algorithm, algorithm in ("", "sha1")
+        self._date = b"-"  # the last that was checked
+        self._entities = True  # whether the last digest of a chunked body was of its entity
+
+    def read(self, record: Record) -> Fast | None:
+        """Return the facts of a response that is not `special`; None if one is unusual."""
+        url, date, record_id, content_type, text, _, _ = record.values
+        data, start = record.data, record.start
+        if (
+            data is None
+            or not url.startswith(_SCHEMES)
+            or not (date == self._date or self._is_date(date))
+            or not (content_type in _http_types or is_http_type(content_type))
+            or record_id[:1] != b"<"
+            or record_id[-1:] != b">"
+            or len(record_id) < 3
+        ):
+            return None
+        stop = start + record.length
+        match = _PLAIN(data, start, stop)
+        if match is None:
+            return self._chunked(text, data, start, stop)
+        at, (code, line) = match.end(), match.groups()
+        status = self._statuses.get(code)
+        if status is None or at == stop:
+            return None
+        body = memoryview(data)[at:stop]
+        stated = self._stated(text)
+        if stated is None:
+            return None
+        (algorithm, raw), spelling = stated
+        if algorithm == "sha1":  # as nearly always
+            found = sha1(body, usedforsecurity=False).digest()
+        else:
+            found = _hashed(algorithm, [body])
+        if found != raw:
+            return None
+        return stated[0], spelling, _BOTH, status, _MEDIA_TYPES[line], body
+
+    def _chunked(self, text: bytes, data: bytes, start: int, stop: int) -> Fast | None:
+        """The tool that wrote a file always hashes the same bytes, either as stored or the entity.
+
+        So one hash is enough for nearly all of them.
+        """
+        answer = http.parse(data, start, stop) if data.startswith(b"HTTP/", start, stop) else None
+        if answer is None or answer.coding != b"chunked" or answer.partial:
+            return None
+        status = self._statuses.get(b"%03d" % answer.status)
+        pieces = http.plain_chunks(data, answer.body, stop)
+        if status is None or not pieces or (stated := self._stated(text)) is None:
+            return None
+        digest, spelling = stated
+        body = memoryview(data)[answer.body : stop]
+        if _hashed(digest.algorithm, pieces if self._entities else [body]) != digest.raw:
+            self._entities = not self._entities
+            return None
+        covers = _ENTITY if self._entities else _STORED
+        return digest, spelling, covers, status, answer.mime, body
+
+    def _stated(self, text: bytes) -> tuple[Digest, Spelling] | None:
+        if self._sha1 and text[:5] == b"sha1:" and len(text) == 37:  # as nearly always
+            try:
+                raw = int(text[5:].translate(FROM_BASE32), 32).to_bytes(20)
+                return _new(Digest, ("sha1", raw)), CANONICAL
+            except ValueError:
+                return None
+        try:
+            digest, spelling = stated_digest(text)
+        except Refused:
+            return None
+        if digest is None or self._algorithm not in ("", digest.algorithm):
+            return None
+        return digest, spelling
+
+    def _is_date(self, date: bytes) -> bool:
+        if not timestamp14(date):
+            return False
+        self._date = date
+        return True
+
+
+def _hashed(algorithm: str, pieces: list[memoryview]) -> bytes:
+    running = sha1(usedforsecurity=False) if algorithm == "sha1" else new_hash(algorithm)
+    for piece in pieces:
+        running.update(piece)
+    return running.digest()
