@@ -11,6 +11,7 @@ from dedupindex.capture import Capture, Covers, Evidence
 from dedupindex.digest import Digest, parse_spelled
 from dedupindex.errors import BadInput
 from dedupindex.timestamps import check_date
+from dedupindex.urls import unbracket
 
 NUMBERS = {
     "status": (3, 0),
@@ -35,7 +36,7 @@ def capture_of(given: Mapping[str, Any]) -> Capture:
             raise BadInput(f"a capture has no field {name[:64]!r}; there are {', '.join(FIELDS)}")
     digest, spelling = parse_spelled(_text(given, "digest", needed=True))
     mime = _MEDIA_TYPE.match(_text(given, "mime").strip())
-    record_id = _text(given, "record_id").removeprefix("<").removesuffix(">")
+    record_id = _text(given, "record_id").encode("utf-8", "replace")
     return Capture(
         digest=digest,
         spelling=spelling,
@@ -46,7 +47,7 @@ def capture_of(given: Mapping[str, Any]) -> Capture:
         status=_number(given, "status"),
         mime=mime[0].lower().encode("utf-8", "replace") if mime else b"",
         size=_number(given, "size"),
-        record_id=record_id.encode("utf-8", "replace"),
+        record_id=unbracket(record_id),
         container=_text(given, "container"),
         offset=_number(given, "offset"),
         etag=_text(given, "etag").encode("utf-8", "replace"),
@@ -91,7 +92,7 @@ def _url(given: Mapping[str, Any]) -> bytes:
         raise BadInput(f"the url cannot be read: {error}") from error
     if len(url) > _LONGEST_URL:
         raise BadInput(f"the url has {len(url)} bytes; {_LONGEST_URL} are allowed")
-    return url[1:-1] if url[:1] == b"<" and url[-1:] == b">" else url  # as wget writes it
+    return unbracket(url)
 
 
 def _covers(given: Mapping[str, Any]) -> Covers:

@@ -6,6 +6,7 @@ import re
 
 from dedupindex.errors import BadInput, BadQuery
 from dedupindex.timestamps import check_date, check_digits, date_of_digits
+from dedupindex.urls import unbracket
 
 _AGE = re.compile(r"([0-9]{1,12})([smhdy]?)")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "y": 31_557_600}
@@ -49,7 +50,7 @@ def _date(text: str, rest_of_day: bytes) -> bytes:
 
 def parse_record_id(text: str) -> bytes:
     """A record id with or without its angle brackets."""
-    return text.encode("utf-8", "surrogateescape").removeprefix(b"<").removesuffix(b">")
+    return unbracket(text.encode("utf-8", "surrogateescape"))
 
 
 def check_crawl_name(name: str, what: str = "crawl") -> str:

@@ -19,6 +19,7 @@ from dedupindex.errors import BadQuery
 from dedupindex.lookup import conditions
 from dedupindex.lookup.conditions import check_crawl_name
 from dedupindex.lookup.decide import Query, Strategy
+from dedupindex.urls import unbracket
 
 NAMES = ("DIGEST_ANY", "EXACT_URL", "CANONICAL_URL")
 _MOST_NAMESPACES = 20
@@ -35,10 +36,6 @@ def _text(value: bytes) -> str:
 
 def _strategy(value: bytes) -> Strategy:
     return Strategy.parse(_text(value)[:64])
-
-
-def _url(value: bytes) -> bytes:
-    return value[1:-1] if value[:1] == b"<" and value[-1:] == b">" else value  # as wget writes it
 
 
 def _base64(value: bytes) -> bytes:
@@ -113,7 +110,7 @@ PARAMETERS = {
         ),
         Parameter(
             "url",
-            _url,
+            unbracket,
             "The URL that was fetched. In a query string percent-encoded, byte for byte.",
             {**_TEXT, "example": "http://example.com/"},
         ),

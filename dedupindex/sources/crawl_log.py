@@ -22,9 +22,9 @@ import orjson
 from dedupindex.capture import Capture, Covers, Evidence, Item, RefersTo, Refusal, Revisit
 from dedupindex.errors import BadDate, BadDigest
 from dedupindex.sources.line_source import TextSource
-from dedupindex.sources.rows import Memory, read_digest, strip
+from dedupindex.sources.rows import Memory, read_digest
 from dedupindex.timestamps import check_date
-from dedupindex.urls import is_http
+from dedupindex.urls import is_http, unbracket
 
 _LEAST = 10  # fields; the digest is the tenth
 _NOT_HTTP = (1, 1001, 2001)  # what Heritrix calls a successful DNS or whois lookup
@@ -74,7 +74,7 @@ class CrawlLogSource(TextSource):
         fields = line.split(None, 11)
         if len(fields) < _LEAST:
             raise ValueError(f"{len(fields)} fields, a crawl log has at least {_LEAST}")
-        fields[3] = strip(fields[3])
+        fields[3] = unbracket(fields[3])
         status, size, url = fields[1], fields[2], fields[3]
         if not _INTEGER.fullmatch(status) or not (size == b"-" or _INTEGER.fullmatch(size)):
             raise ValueError("status or size is no number")
@@ -135,7 +135,7 @@ class CrawlLogSource(TextSource):
         url, date = extra.get("RevisitRefersToURI"), extra.get("RevisitRefersToDate")
         if not isinstance(url, str) or not isinstance(date, str):
             return None
-        exact = strip(url.encode())
+        exact = unbracket(url.encode())
         if not is_http(exact):
             return None
         if _NOT_MODIFIED.search(annotations) or "not-modified" in str(extra.get("RevisitProfile")):

@@ -16,7 +16,7 @@ from dedupindex.capture import Capture, Covers, Evidence, Refusal, Revisit
 from dedupindex.digest import CANONICAL, Digest, Spelling, parse_spelled, sha1_of_base32
 from dedupindex.errors import BadDate, BadDigest
 from dedupindex.timestamps import check_digits, date_of_digits
-from dedupindex.urls import is_http
+from dedupindex.urls import is_http, unbracket
 
 REVISIT_MIME = b"warc/revisit"
 METHOD_MARK = b"__wb_method="  # pywb and cdxj-indexer append it to urlkeys of other than GET
@@ -146,7 +146,7 @@ class RowReader:
         """What a row says. `ValueError` if a column holds what such a column cannot hold."""
         status = self.memory.status(fields.status)
         size, offset = _number(fields.size), _number(fields.offset)
-        url = strip(fields.url)
+        url = unbracket(fields.url)
         if not is_http(url):
             return Refusal("not-http")
         if status < 0:
@@ -160,7 +160,7 @@ class RowReader:
             return Refusal("bad-digest")
         mime = self.memory.mime(fields.mime)
         revisit = mime == REVISIT_MIME or fields.container == b"-"
-        record_id = strip(fields.record_id)
+        record_id = unbracket(fields.record_id)
         capture = Capture(
             digest,
             spelling,
@@ -177,11 +177,6 @@ class RowReader:
             offset,
         )
         return Revisit(capture, None) if revisit else capture
-
-
-def strip(text: bytes) -> bytes:
-    """Without the angle brackets that wget puts around URLs and everybody around record ids."""
-    return text[1:-1] if text.startswith(b"<") and text.endswith(b">") else text
 
 
 def other_method(urlkey: bytes) -> bool:

@@ -75,7 +75,6 @@ class WarcSource:
         self._window = open_window(name, source)
         self.size = self._window.size
         self._responses = Responses(name, also=also, etag=etag, verify_block=verify_block)
-        self._thorough = bool(also) or etag or verify_block
         self._vicinity: Vicinity[Item] = Vicinity(_id_of, _refused)
         self._shared = False  # whether a problem has told of members with several records
 
@@ -99,11 +98,11 @@ class WarcSource:
             return
         if not self.size:
             yield Problem(self.name, 0, "is empty: it holds no record")
-        vicinity, usual, quick = self._vicinity, self._responses.usual, not self._thorough
+        vicinity, fast = self._vicinity, self._responses.fast
         for event in read(window):
             if event is None:
                 vicinity.add_apart(_REQUEST)
-            elif quick and isinstance(event, Sound) and (found := usual.capture(event)):
+            elif isinstance(event, Sound) and (found := fast(event)):
                 vicinity.add(found, event.values[_CONCURRENT])
             elif isinstance(event, Record):
                 self._answer(event)

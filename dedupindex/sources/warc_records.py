@@ -46,16 +46,14 @@ class Responses:
         self._also = also
         self._etag = etag
         self._verify_block = verify_block
-        self._thorough = bool(also) or etag or verify_block
         self._last_date = b"-"  # the last that was checked
-        self.usual = Usual(container)
+        thorough = bool(also) or etag or verify_block
+        self.fast = _nothing if thorough else Usual(container).capture
 
     def response(self, record: Record) -> Capture:
         """The capture that a response record is; raises `Refused` or `BrokenRecord`."""
-        if not (self._thorough or isinstance(record, Sound)):  # which was tried before
-            capture = self.usual.capture(record)
-            if capture is not None:
-                return capture
+        if not isinstance(record, Sound) and (capture := self.fast(record)):  # else it was tried
+            return capture
         url, date, record_id, content_type, _, _, _ = record.values
         if not is_http_type(content_type):
             raise Refused("not-http")
@@ -161,3 +159,7 @@ class Responses:
         if answer is None or not self._etag:
             return b"", b""
         return http.field(answer.head, b"etag"), http.field(answer.head, b"last-modified")
+
+
+def _nothing(record: Record) -> Capture | None:
+    """In place of `Usual.capture` where more is wanted than it reads."""

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from dedupindex.digest import SIZES, Digest
 from dedupindex.errors import BadInput
 from dedupindex.post_crawl.manifest.lines import Container, Line
+from dedupindex.urls import unbracket
 
 _UNSAFE = re.compile(rb"[\x00-\x20\x7f]")
 _LINE = re.compile(
@@ -78,9 +79,7 @@ def _hint(match: re.Match[bytes]) -> Hint | None:
     algorithm = "sha1" if len(digits) == 2 * SIZES["sha1"] else label.decode()
     if len(digits) != 2 * SIZES.get(algorithm, 0):
         return None
-    if url[:1] == b"<" and url[-1:] == b">":
-        url = url[1:-1]
-    digest = Digest(algorithm, bytes.fromhex(digits.decode()))
+    digest, url = Digest(algorithm, bytes.fromhex(digits.decode())), unbracket(url)
     return Hint(
         name, int(offset), int(length), url, date, digest, int(extension or 0), int(copy or 0)
     )

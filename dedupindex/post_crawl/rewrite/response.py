@@ -11,15 +11,21 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from dedupindex.capture import Covers
-from dedupindex.digest import Digest, Hash, new_hash
-from dedupindex.errors import BadDigest
-from dedupindex.post_crawl.rewrite.revisit_record import ADDED, spelled
+from dedupindex.digest import Hash, new_hash
+from dedupindex.post_crawl.rewrite.revisit_record import ADDED
 from dedupindex.urls import unbracket
 from dedupindex.warc import http
 from dedupindex.warc.headers import Head
 from dedupindex.warc.payload_digests import Payload
 from dedupindex.warc.random_access import NotExact, Single
-from dedupindex.warc.record_facts import Refused, checked, divided, http_url, is_http_type
+from dedupindex.warc.record_facts import (
+    Refused,
+    checked,
+    divided,
+    http_url,
+    is_http_type,
+    stated_digest,
+)
 
 _VERSIONS = (b"WARC/1.0\r\n", b"WARC/1.1\r\n")
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
@@ -55,8 +61,8 @@ class Response:
         self.content_type = b""
         self.codings = b""  # see `http.codings`
         self._coding = b""
-        self._stated = _digest(self.digest)
-        self._block_digest = _digest(fields.get(b"WARC-Block-Digest", b""))
+        self._stated = stated_digest(self.digest)[0]
+        self._block_digest = stated_digest(fields.get(b"WARC-Block-Digest", b""))[0]
         self._body = self._begin()
 
     def _begin(self) -> Iterator[bytes | memoryview]:
@@ -115,16 +121,6 @@ class Response:
             raise Stays("digest-mismatch")
         if self._block_digest and block and block.digest() != self._block_digest.raw:
             raise Stays("digest-mismatch")
-
-
-def _digest(text: bytes) -> Digest | None:
-    """The digest that a header states, None if it states none; raises `Refused`."""
-    if not text:
-        return None
-    try:
-        return spelled(text.decode("ascii"))[0]
-    except (BadDigest, UnicodeDecodeError) as error:
-        raise Stays("bad-digest") from error
 
 
 def _check(header: bytes, head: Head) -> None:
