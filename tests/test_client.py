@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import anyio
-import httpx
 import pytest
 
 from dedupindex.client import (
     SPELLED_OTHERWISE,
+    Ask,
     AsyncClient,
     Claimed,
     Client,
     Hit,
     Miss,
     NotAsked,
+    Reply,
     Reported,
     Taken,
+    Transport,
 )
 from dedupindex.client.breaker import Breaker
+from dedupindex.client.http1 import NotConnected
 from dedupindex.client.keeping import Keeping
 from dedupindex.digest import Spelling
 from dedupindex.errors import CrawlEnded, DedupError, IndexUnavailable, UnknownCrawl
@@ -42,6 +46,7 @@ from server.live_index import LiveIndex
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.test_server_live import DEADLINE, serving
+from tests.transports import AsyncMock, Mock, ToApp, of_json
 
 PAGE = "http://example.com/a"
 OLD, NEW = str(sha1(90)), str(sha1(1))
@@ -60,7 +65,7 @@ def index(make_index: MakeIndex) -> Path:
 
 @pytest.fixture
 def client(index: Path) -> Iterator[Client]:
-    transport = httpx.WSGITransport(app_of(index).wsgi_app)
+    transport = ToApp(app_of(index))
     with Client(crawl="", transport=transport) as client:
         yield client
 
@@ -93,7 +98,7 @@ def test_a_hit_that_replay_would_not_find_is_a_miss(make_index: MakeIndex) -> No
     """pywb finds an original by the text of the revisit's digest."""
     in_hex = capture(90)._replace(spelling=Spelling(1, 2))
     text = in_hex.digest.spelled(in_hex.spelling)
-    transport = httpx.WSGITransport(app_of(make_index([in_hex])).wsgi_app)
+    transport = ToApp(app_of(make_index([in_hex])))
     with Client(crawl="c", transport=transport) as client:
         client.begin("c")
         assert client.lookup(OLD, PAGE) == SPELLED_OTHERWISE == Miss("spelled_otherwise")
@@ -113,7 +118,7 @@ def test_a_hit_that_replay_would_not_find_is_a_miss(make_index: MakeIndex) -> No
 
 def test_the_settings_of_the_index(make_index: MakeIndex, switch: Switch) -> None:
     chosen = Settings(status="2xx", min_size=5)
-    transport = httpx.WSGITransport(app_of(make_index([], chosen)).wsgi_app)
+    transport = ToApp(app_of(make_index([], chosen)))
     with Client(transport=transport) as client:
         assert client.settings() == asdict(chosen)
     switch.on = False
@@ -197,12 +202,12 @@ def test_of_two_claims_one_stores(client: Client) -> None:
 
 def test_a_token_lets_a_client_write(index: Path) -> None:
     secret = tokens.add(index, "crawler", Role.WRITE, "c")
-    transport = httpx.WSGITransport(app_of(index).wsgi_app)
-    with Client(transport=transport) as nobody:
+    app = app_of(index)
+    with Client(transport=ToApp(app)) as nobody:
         with pytest.raises(DedupError, match="unauthorized"):
             nobody.begin("c")
         assert nobody.report([stored()], crawl="c") == Reported(dropped=1)
-    with Client(transport=transport, token=secret) as client:
+    with Client(transport=ToApp(app, secret)) as client:
         client.begin("c")
         assert client.report([stored()], crawl="c") == Reported(added=1)
         with pytest.raises(DedupError, match="forbidden"):
@@ -212,24 +217,24 @@ def test_a_token_lets_a_client_write(index: Path) -> None:
 class Switch:
     """A transport that can be turned off, and counts what it is asked."""
 
-    def __init__(self, transport: httpx.BaseTransport) -> None:
+    def __init__(self, transport: Transport) -> None:
         self.on, self.asked = True, 0
         self._transport = transport
 
-    def handle(self, request: httpx.Request) -> httpx.Response:
+    def handle(self, ask: Ask) -> Reply:
         self.asked += 1
         if self.on:
-            return self._transport.handle_request(request)
-        raise httpx.ConnectError("nobody listens")
+            return self._transport.exchange(ask)
+        raise NotConnected("nobody listens")
 
 
 @pytest.fixture
 def switch(index: Path) -> Switch:
-    return Switch(httpx.WSGITransport(app_of(index).wsgi_app))
+    return Switch(ToApp(app_of(index)))
 
 
 def switched(switch: Switch, **how: Any) -> Client:
-    return Client(transport=httpx.MockTransport(switch.handle), **how)
+    return Client(transport=Mock(switch.handle), **how)
 
 
 def test_the_breaker_goes_quiet_and_tries_again(switch: Switch) -> None:
@@ -262,16 +267,16 @@ def back_after(outage: float, *, takes: float = 0.0, status: int = 0) -> tuple[f
     now, probes = [100.0], list[float]()
     begun = now[0]
 
-    def handle(request: httpx.Request) -> httpx.Response:
+    def handle(ask: Ask) -> Reply:
         if now[0] >= begun + outage:
-            return httpx.Response(200, json={"duplicate": False})
+            return of_json({"duplicate": False})
         probes.append(now[0] - begun)
         now[0] += takes
         if not status:
-            raise httpx.ReadTimeout("slow") if takes else httpx.ConnectError("nobody listens")
-        return httpx.Response(status)
+            raise TimeoutError("slow") if takes else NotConnected("nobody listens")
+        return Reply(status, b"")
 
-    transport = httpx.MockTransport(handle)
+    transport = Mock(handle)
     with Client(transport=transport, breaker=Breaker(clock=lambda: now[0])) as client:
         while isinstance(client.lookup(NEW, PAGE), NotAsked):
             now[0] += 0.05
@@ -326,23 +331,23 @@ def test_a_task_that_is_cancelled_leaves_the_probe_to_the_next() -> None:
     breaker.failed()
     now[0] = 1
 
-    async def hang(request: httpx.Request) -> httpx.Response:
-        await anyio.sleep_forever()
+    async def hang(ask: Ask) -> Reply:
+        await asyncio.Event().wait()
         raise AssertionError
 
     async def run() -> None:
-        async with AsyncClient(transport=httpx.MockTransport(hang), breaker=breaker) as client:
-            with anyio.move_on_after(0.01):
-                await client.lookup(NEW, PAGE)
+        async with AsyncClient(transport=AsyncMock(hang), breaker=breaker) as client:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await client.lookup(NEW, PAGE)
 
-    anyio.run(run)
+    asyncio.run(run())
     assert breaker.lets_through()
 
 
 def test_lookups_leave_no_lines_in_the_log_of_the_crawler(
     client: Client, index: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whose own use of httpx is logged as ever."""
     with caplog.at_level(logging.INFO):
         client.lookup(OLD, PAGE)
 
@@ -351,51 +356,52 @@ def test_lookups_leave_no_lines_in_the_log_of_the_crawler(
                 async with AsyncClient(f"http://127.0.0.1:{server.port}") as other:
                     assert isinstance(await other.lookup(OLD, PAGE), Hit)
 
-        anyio.run(run)
-        assert caplog.records == []
-        transport = httpx.MockTransport(lambda request: httpx.Response(204))
-        httpx.Client(transport=transport).get("http://a.example/")
-    assert [one.name for one in caplog.records] == ["httpx"]
+        asyncio.run(run())
+    assert caplog.records == []
 
 
-def test_every_request_says_how_long_its_body_is(switch: Switch) -> None:
+def test_every_request_says_how_long_its_body_is(index: Path) -> None:
     """None is chunked: a server cannot tell for sure whether such a body has ended."""
-    seen = list[httpx.Request]()
-    handle = switch.handle
+    seen, app = list[tuple[str, Message]](), ToApp(app_of(index))
 
-    def note(request: httpx.Request) -> httpx.Response:
-        seen.append(request)
-        return handle(request)
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        seen.append((handler.command, handler.headers))
+        reply = app.exchange(Ask(handler.command, handler.path, body_of(handler), 9))
+        saying(*reply)(handler)
 
-    with Client(transport=httpx.MockTransport(note), crawl="c") as client:
+    with failing(answer, read=False) as url, Client(url, crawl="c") as client:
         client.begin("c")
         client.lookup(OLD, PAGE)
         client.lookup(OLD, "http://a.example/" + "x" * 9000)
         client.lookups([(OLD, PAGE)])
         claim = client.claim(NEW, PAGE)
         assert isinstance(claim, Claimed) and client.release(NEW, claim.token)
-        client.report([stored(2)])
+        assert client.report([stored(2)]) == Reported(added=1)
         client.tell("c")
         client.commit("c")
-    assert {request.method for request in seen} == {"GET", "POST", "DELETE"}
-    for request in seen:
-        assert "transfer-encoding" not in request.headers
-        assert request.method == "GET" or int(request.headers["content-length"]) > 0
+    assert {method for method, _ in seen} == {"GET", "POST", "DELETE"}
+    for method, headers in seen:
+        assert "Transfer-Encoding" not in headers
+        assert method == "GET" or int(headers["Content-Length"]) > 0
 
 
 def test_a_name_and_password_in_the_address_are_sent() -> None:
     """As a proxy before the server may want them."""
-    seen = list[str]()
+    seen = list[Message]()
 
-    def handle(request: httpx.Request) -> httpx.Response:
-        seen.append(request.headers.get("authorization", ""))
-        return httpx.Response(200, json={"duplicate": False})
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        seen.append(handler.headers)
+        saying(200, b'{"duplicate": false}')(handler)
 
-    transport = httpx.MockTransport(handle)
-    for url, token in (("http://me:p%40ss@a.example", ""), ("http://a.example", "t")):
-        with Client(url, token=token, transport=transport) as client:
-            assert client.lookup(NEW, PAGE) == Miss()
-    assert seen == ["Basic bWU6cEBzcw==", "Bearer t"]
+    with failing(answer) as url:
+        for named, how in (
+            (url.replace("//", "//me:p%40ss@"), {}),
+            (url + "/behind/a/proxy/", {"token": "t", "headers": {"host": "a.example"}}),
+        ):
+            with Client(named, **how) as client:  # type: ignore[arg-type]
+                assert client.lookup(NEW, PAGE) == Miss()
+    assert [one["Authorization"] for one in seen] == ["Basic bWU6cEBzcw==", "Bearer t"]
+    assert [one["Host"] for one in seen] == [url.removeprefix("http://"), "a.example"]
 
 
 def test_reports_of_an_outage_are_sent_later(switch: Switch) -> None:
@@ -478,13 +484,20 @@ def test_many_threads_share_a_client(client: Client) -> None:
 # --- servers that fail ------------------------------------------------------------------------
 
 
+def body_of(handler: BaseHTTPRequestHandler) -> bytes:
+    return handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
+
+
 @contextmanager
-def failing(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
-    """A real server that does as `answer` does; gives its URL."""
+def failing(
+    answer: Callable[[BaseHTTPRequestHandler], None], *, read: bool = True
+) -> Iterator[str]:
+    """A real server that does as `answer` does, which may `read` the body; gives its URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            if read:
+                body_of(self)
             answer(self)
 
         do_POST = do_DELETE = do_GET
@@ -569,7 +582,7 @@ def all_of(kind: str, url: str, **how: Any) -> tuple[list[Any], dict[str, Any]]:
         return [one[0] if isinstance(one, list) else one for one in found], counts
 
     if kind == "async":
-        return anyio.run(ask)
+        return asyncio.run(ask())
     with Client(url, **how) as client:
         found: list[Any] = [
             client.lookup(OLD, PAGE), *client.lookups([(OLD, PAGE)]), client.claim(OLD, PAGE),
@@ -643,9 +656,7 @@ def test_async_over_the_wire(index: Path) -> None:
             assert await client.release(NEW, claim.token)
             assert await client.report([stored(n) for n in range(1, 5)]) == Reported(added=4)
             assert (await client.flush(), client.kept) == (Reported(), 0)
-            async with anyio.create_task_group() as tasks:
-                for number in range(20):
-                    tasks.start_soon(client.lookup, str(sha1(number)), PAGE)
+            await asyncio.gather(*(client.lookup(str(sha1(n)), PAGE) for n in range(20)))
             answers = await client.lookups([(NEW, PAGE), (str(sha1(99)), PAGE)])
             assert [type(answer) for answer in answers] == [Hit, Miss]
             assert (await client.commit("c"))["captures"] == 4
@@ -654,7 +665,7 @@ def test_async_over_the_wire(index: Path) -> None:
         return client
 
     with serving(index) as server:
-        client = anyio.run(crawl, f"http://127.0.0.1:{server.port}")
+        client = asyncio.run(crawl(f"http://127.0.0.1:{server.port}"))
     counts = client.counts.as_json()
     assert (counts["lookups"], counts["hits"], counts["not_looked_up"]) == (24, 6, 0)
 
@@ -664,13 +675,14 @@ def test_a_cancelled_report_is_kept(index: Path) -> None:
 
     async def crawl(url: str) -> int:
         client = AsyncClient(url, crawl="c")
-        with anyio.move_on_after(0.05):
-            await client.report([stored()])
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await client.report([stored()])
         return client.kept
 
     with failing(lambda handler: end.wait(20) and None) as url:  # type: ignore[func-returns-value]
         try:
-            assert anyio.run(crawl, url) == 1
+            assert asyncio.run(crawl(url)) == 1
         finally:
             end.set()
 

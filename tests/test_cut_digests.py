@@ -9,7 +9,6 @@ import shutil
 from pathlib import Path
 from urllib.parse import quote
 
-import httpx
 import pytest
 from flask.testing import FlaskClient
 
@@ -31,6 +30,7 @@ from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.test_cli import dedupindex
 from tests.test_crawl_api import begin, report, served
+from tests.transports import ToApp
 from tests.verifying import copy_of, page, write
 from tests.warc_cases import CHUNKED_HTTP, chunked
 
@@ -258,7 +258,7 @@ def test_reports(web: FlaskClient) -> None:
 
 def test_the_client(make_index: MakeIndex) -> None:
     app = served(make_index([capture(1)._replace(digest=CUT[0])])).application
-    with Client(crawl="", transport=httpx.WSGITransport(app.wsgi_app)) as client:  # type: ignore[arg-type]
+    with Client(crawl="", transport=ToApp(app)) as client:
         assert client.lookup(str(CUT[0]), PAGE) == Miss(CUT_DIGEST)
         answers = client.lookups([(str(digest), PAGE) for digest in CUT])  # type: ignore[misc]
         assert answers == [Miss(CUT_DIGEST)] * len(CUT)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import httpx
 import pytest
 from flask.testing import FlaskClient
 
-from dedupindex.client import Client, Hit, Miss, NotAsked
+from dedupindex.client import Ask, Client, Hit, Miss, NotAsked, Reply
 from dedupindex.client.answers import Claimed
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.test_crawl_api import PAGE, begin, error, report, served
+from tests.transports import Mock, ToApp
 
 OTHER = "http://example.com/other"
 
@@ -132,16 +132,15 @@ def test_the_client_claims_again_what_it_did_not_hear(web: FlaskClient) -> None:
     begin(web)
     lose = [True]
 
-    def handle(request: httpx.Request) -> httpx.Response:
-        path = request.url.raw_path.decode()
-        done = web.open(
-            path, method=request.method, data=request.content, headers=dict(request.headers)
-        )
-        if lose.pop() if lose else False:
-            raise httpx.ReadTimeout("lost")
-        return httpx.Response(done.status_code, content=done.data)
+    app = ToApp(web.application)
 
-    with Client(crawl="a", transport=httpx.MockTransport(handle)) as client:
+    def handle(ask: Ask) -> Reply:
+        reply = app.exchange(ask)
+        if lose.pop() if lose else False:
+            raise TimeoutError("lost")
+        return reply
+
+    with Client(crawl="a", transport=Mock(handle)) as client:
         assert isinstance(client.claim(str(sha1(1)), PAGE), NotAsked)
         again = client.claim(str(sha1(1)), PAGE)
         assert isinstance(again, Claimed) and client.release(str(sha1(1)), again.token)

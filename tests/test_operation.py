@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
@@ -15,16 +16,16 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from http.client import HTTPException, HTTPSConnection
+from email.message import Message
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any, cast
 
-import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedupindex.client import Client, Hit, NotAsked
+from dedupindex.client import Answer, Ask, AsyncClient, Client, Hit, NotAsked, Reply
 from server import logs
 from server.app import create_app
 from server.body_timeout import Patience
@@ -37,6 +38,7 @@ from tests.conftest import MakeIndex, need
 from tests.test_cli import dedupindex
 from tests.test_crawls_live import report, send
 from tests.test_server_live import DEADLINE, PAGE, await_line, question, serving, until
+from tests.transports import Mock, of_json
 
 WORD = "word of the key"
 
@@ -75,15 +77,21 @@ def test_lookups_over_tls(make_index: MakeIndex, tmp_path: Path) -> None:
                 connection.request("GET", question(1))
                 assert json.loads(connection.getresponse().read())["duplicate"]
             assert connection.sock.version() == "TLSv1.3"  # type: ignore[union-attr]
-        with httpx.Client(verify=trusting, trust_env=False) as client:
-            assert client.get(server.ready["url"] + "/readyz").status_code == 200
-        transport = httpx.HTTPTransport(verify=trusting)
-        with Client(server.ready["url"], transport=transport) as ours:
-            assert isinstance(ours.lookup(str(sha1(1)), PAGE), Hit)
+        for trust in (trusting, cert):
+            with Client(server.ready["url"], tls=trust) as ours:
+                assert isinstance(ours.lookup(str(sha1(1)), PAGE), Hit)
+                assert isinstance(ours.lookup(str(sha1(1)), PAGE), Hit)  # over what was kept
+            found = asyncio.run(looked_up(server.ready["url"], trust))
+            assert [type(one) for one in found] == [Hit, Hit]
         with Client(server.ready["url"]) as strict:  # a certificate that nobody signed
             assert isinstance(strict.lookup(str(sha1(1)), PAGE), NotAsked)
         with pytest.raises((OSError, HTTPException)):
             server.get("/healthz")
+
+
+async def looked_up(url: str, tls: Path | ssl.SSLContext) -> list[Answer]:
+    async with AsyncClient(url, tls=tls) as client:
+        return [await client.lookup(str(sha1(1)), PAGE) for _ in range(2)]
 
 
 def test_versions_of_tls(make_index: MakeIndex, tmp_path: Path) -> None:
@@ -194,6 +202,13 @@ def test_what_one_client_is() -> None:
     assert network("fe80::1%eth0") == "fe80::/64" and network("-") == "-"
 
 
+def asked(port: int) -> tuple[int, Message, bytes]:
+    with closing(HTTPConnection("127.0.0.1", port, timeout=DEADLINE)) as connection:
+        connection.request("GET", question(1))
+        response = connection.getresponse()
+        return response.status, response.headers, response.read()
+
+
 def test_who_asks_too_often_is_told_to_wait_and_stores(make_index: MakeIndex) -> None:
     index = make_index([capture(1, PAGE)])
     token = dedupindex("token", index, "--add", "a")[0].strip()
@@ -201,10 +216,10 @@ def test_who_asks_too_often_is_told_to_wait_and_stores(make_index: MakeIndex) ->
         assert [server.get(question(1))[0] for _ in range(5)] == [200] * 5
         assert until(lambda: server.get(question(1))[0] == 429)
         address = f"http://127.0.0.1:{server.port}"
-        answers = (httpx.get(address + question(1)) for _ in range(100))
-        answer = next(one for one in answers if one.status_code == 429)  # of a slow machine one is
-        assert answer.json()["error"]["code"] == "rate_limited"
-        assert int(answer.headers["Retry-After"]) >= 1
+        answers = (asked(server.port) for _ in range(100))
+        answer = next(one for one in answers if one[0] == 429)  # of a slow machine one is
+        assert json.loads(answer[2])["error"]["code"] == "rate_limited"
+        assert int(answer[1]["Retry-After"]) >= 1
         # Another client is another matter, and who watches is not counted.
         assert server.get(question(1), Authorization=f"Bearer {token}")[0] == 200
         assert all(server.get("/healthz")[0] == 200 for _ in range(20))
@@ -216,13 +231,13 @@ def test_who_asks_too_often_is_told_to_wait_and_stores(make_index: MakeIndex) ->
 def test_a_report_that_came_too_often_is_kept_for_later() -> None:
     statuses = iter([429, 429, 200])
 
-    def answer(request: httpx.Request) -> httpx.Response:
+    def answer(ask: Ask) -> Reply:
         status = next(statuses)
         if status == 429:
-            return httpx.Response(429, json={"error": {"code": "rate_limited", "message": "-"}})
-        return httpx.Response(200, json={"added": 1, "unchanged": 0, "refused": {}, "bad": 0})
+            return of_json({"error": {"code": "rate_limited", "message": "-"}}, 429)
+        return of_json({"added": 1, "unchanged": 0, "refused": {}, "bad": 0})
 
-    with Client(crawl="a", transport=httpx.MockTransport(answer)) as client:
+    with Client(crawl="a", transport=Mock(answer)) as client:
         assert client.report([report(1)]).kept == 1
         assert client.flush().added == 1
 

@@ -17,7 +17,7 @@ MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob
 COMMANDS = sorted(path for path in (ROOT / "bin").iterdir() if path.is_file())
 LOCKS = (
     "requirements.lock", "requirements-dev.lock",
-    *(f"requirements-{extra}.lock" for extra in ("client", "remote", "spark", "cassandra")),
+    *(f"requirements-{extra}.lock" for extra in ("remote", "spark", "cassandra")),
 )  # fmt: skip
 MODULE_CEILING, FUNCTION_CEILING = 600, 50
 

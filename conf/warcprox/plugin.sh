@@ -4,8 +4,8 @@
 #
 #   DEDUPINDEX_URL=http://127.0.0.1:8484 DEDUPINDEX_CRAWL=weekly conf/warcprox/plugin.sh -p 8000 -d warcs -z
 #
-# warcprox is the one on PATH. Its environment needs httpx, and dedupindex: installed
-# (pip install 'dedupindex[client]'), or from the checkout that this file is in.
+# warcprox is the one on PATH. Its environment needs nothing of ours: dedupindex.client comes from
+# the checkout that this file is in.
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 export PYTHONPATH=$here:$(dirname "$(dirname "$here")")${PYTHONPATH:+:$PYTHONPATH}
 exec warcprox --base32 -g sha1 --dedup-db-file=/dev/null \

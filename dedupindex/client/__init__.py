@@ -18,12 +18,13 @@ as new. Lookups are not retried; after five failures in a row the client only pr
 once a second at first, until it answers again.
 Reports are retried once, then kept and sent with the next; what had to be dropped is counted.
 
-`AsyncClient` has the same methods as coroutines. Both may be used from many threads or tasks.
-Needs httpx (``pip install 'dedupindex[client]'``, in a checkout ``bin/setup client``) and nothing
-else that dedupindex needs, so that it fits into a crawler's own environment.
+`AsyncClient` has the same methods as coroutines, for asyncio. Many threads may share a `Client`,
+many tasks an `AsyncClient`. Both need the standard library and nothing else, so that they fit into
+a crawler's own environment.
 """
 
-from dedupindex.client.aio import AsyncClient
+from typing import TYPE_CHECKING, Any
+
 from dedupindex.client.answers import (
     SPELLED_OTHERWISE,
     Answer,
@@ -37,12 +38,17 @@ from dedupindex.client.answers import (
     Reported,
     Taken,
 )
-from dedupindex.client.blocking import Client
+from dedupindex.client.blocking import Client, Transport
 from dedupindex.client.counts import Counts
+from dedupindex.client.requests import Ask, Reply
+
+if TYPE_CHECKING:
+    from dedupindex.client.aio import AsyncClient
 
 __all__ = [
     "SPELLED_OTHERWISE",
     "Answer",
+    "Ask",
     "AsyncClient",
     "Claim",
     "Claimed",
@@ -53,6 +59,17 @@ __all__ = [
     "NotAsked",
     "Original",
     "Question",
+    "Reply",
     "Reported",
     "Taken",
+    "Transport",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `AsyncClient` when it is asked for: asyncio takes longer than all the rest."""
+    if name != "AsyncClient":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from dedupindex.client.aio import AsyncClient
+
+    return AsyncClient

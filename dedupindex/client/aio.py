@@ -1,23 +1,32 @@
-"""The client that awaits: for crawlers with an event loop (asyncio, trio)."""
+"""The client that awaits: for crawlers with an event loop of asyncio."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
-from contextlib import aclosing
+from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
-
-import anyio
-import httpx
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dedupindex.client.answers import Answer, Claim, Question, Reported
-from dedupindex.client.blocking import FAILURES, KEPT, LIMITS
 from dedupindex.client.breaker import Breaker
-from dedupindex.client.core import Core, Steps
+from dedupindex.client.core import KEPT, Core, Steps
 from dedupindex.client.counts import Counts
-from dedupindex.client.requests import MOST, Ask, Failure, Pause, Reply, authorized
+from dedupindex.client.http1 import FAILURES, failure
+from dedupindex.client.requests import Ask, Failure, Pause, Reply, authorized
+from dedupindex.client.streams import Streams
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 _T = TypeVar("_T")
+
+
+class AsyncTransport(Protocol):
+    """As `sync.Transport`; who calls `exchange` keeps the time."""
+
+    async def exchange(self, ask: Ask) -> Reply: ...
+    async def close(self) -> None: ...
 
 
 class AsyncClient:
@@ -36,18 +45,14 @@ class AsyncClient:
         any_spelling: bool = False,
         token: str = "",
         headers: Mapping[str, str] | None = None,
-        transport: httpx.AsyncBaseTransport | None = None,
+        tls: str | Path | SSLContext | None = None,
+        transport: AsyncTransport | None = None,
         breaker: Breaker | None = None,
     ) -> None:
         breaker = breaker or Breaker(failures, quiet)
         self._core = Core(crawl, (timeout, patience), breaker, keep, any_spelling)
-        self._transport = transport or httpx.AsyncHTTPTransport(limits=LIMITS, trust_env=False)
-        self._http = httpx.AsyncClient(  # makes requests; see `_exchange` for who sends them
-            base_url=url,
-            headers=authorized(url, token, headers),
-            transport=self._transport,
-            trust_env=False,
-        )
+        self._transport = transport or Streams(url, authorized(url, token, headers), tls)
+        self._closed = False
 
     async def lookup(self, digest: str, url: str | bytes = "", **more: Any) -> Answer:
         """Ask whether a payload is stored. Raises nothing; see `Client.lookup`."""
@@ -118,7 +123,8 @@ class AsyncClient:
         if self.kept:
             await self.flush()
         await self._run(self._core.farewell())
-        await self._http.aclose()
+        self._closed = True
+        await self._transport.close()
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -133,43 +139,24 @@ class AsyncClient:
 
     async def _run(self, steps: Steps[_T]) -> _T:
         came: Reply | Failure | None = None
-        while True:
-            try:
-                step = steps.send(came)
-            except StopIteration as done:
-                result: _T = done.value
-                return result
-            came = None
-            if isinstance(step, Pause):
-                await anyio.sleep(step.seconds)
-            else:
-                came = await self._send(step)
+        try:
+            while True:
+                step, came = steps.send(came), None
+                if isinstance(step, Pause):
+                    await asyncio.sleep(step.seconds)
+                else:
+                    came = await self._send(step)
+        except StopIteration as done:
+            result: _T = done.value
+            return result
+        finally:  # also if it is cancelled or interrupted: what was not reported is then kept
+            steps.close()
 
     async def _send(self, ask: Ask) -> Reply | Failure:
-        try:
-            with anyio.fail_after(ask.patience):
-                return await self._exchange(ask)
-        except (httpx.TimeoutException, TimeoutError) as error:
-            return Failure("timeout", f"no answer within {ask.patience:g} s ({error!r})")
-        except FAILURES as error:
-            refused = isinstance(error, httpx.ConnectError)
-            return Failure("unreachable", repr(error), refused)
-
-    async def _exchange(self, ask: Ask) -> Reply | Failure:
-        """Send a request past `httpx.AsyncClient.send`, which logs a line for each at INFO."""
-        if self._http.is_closed:
+        if self._closed:
             return Failure("unreachable", "the client was closed")
-        request = self._http.build_request(
-            ask.method,
-            ask.path,
-            content=ask.content or None,
-            headers={"Content-Type": ask.type} if ask.content else None,
-            timeout=ask.patience,
-        )
-        async with aclosing(await self._transport.handle_async_request(request)) as response:
-            body = bytearray()
-            async for piece in response.aiter_bytes():
-                body += piece
-                if len(body) > MOST:
-                    return Failure("garbage", "the answer does not end")
-            return Reply(response.status_code, bytes(body))
+        try:
+            async with asyncio.timeout(ask.patience):
+                return await self._transport.exchange(ask)
+        except FAILURES as error:
+            return failure(error, ask)

@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import closing
+from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
-
-import httpx
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dedupindex.client.answers import Answer, Claim, Question, Reported
 from dedupindex.client.breaker import Breaker
-from dedupindex.client.core import Core, Steps
+from dedupindex.client.connections import Connections
+from dedupindex.client.core import KEPT, Core, Steps
 from dedupindex.client.counts import Counts
-from dedupindex.client.requests import MOST, Ask, Failure, Pause, Reply, authorized
+from dedupindex.client.http1 import FAILURES, failure
+from dedupindex.client.requests import Ask, Failure, Pause, Reply, authorized
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 _T = TypeVar("_T")
-LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=20)
-KEPT = 100_000
-# What httpx raises for anything that went wrong between here and the server; RuntimeError is its
-# word for a client that was closed, by a crawler that is ending.
-FAILURES = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError, RuntimeError, ValueError)
+
+
+class Transport(Protocol):
+    """Sends requests; any number of threads may use it."""
+
+    def exchange(self, ask: Ask) -> Reply:
+        """Send a request and return the whole answer, within `ask.patience` seconds.
+
+        Raises `TimeoutError` if it comes too late, `http1.NotConnected` where no connection could
+        be made, and `OSError` or `ValueError` for all else that keeps it from coming.
+        """
+
+    def close(self) -> None:
+        """Let go of connections; nothing is sent any more."""
 
 
 class Client:
@@ -33,8 +45,13 @@ class Client:
     At most `keep` captures that could not be reported are kept in memory. A hit whose original
     spells its digest otherwise than the question is a `Miss`, because replay tools compare that
     text; with `any_spelling` it is a hit, for those who write a revisit with the digest of
-    `answer.original`, to the letter. `token` (``bin/token``) and `headers` go with every request;
-    proxies and other settings of the environment are not used. `transport` is httpx's.
+    `answer.original`, to the letter. `token` (``bin/token``) and `headers` go with every request.
+    `tls` is a PEM file of the authorities that may have signed an https server's certificate, or
+    an `ssl.SSLContext`; by default those that the system trusts. Proxies of the environment are not
+    used. A `transport` sends the requests in place of the client's own connections; `url`, `token`,
+    `headers` and `tls` are then its matter.
+
+    Raises `BadInput` if the URL, a header or the file of authorities cannot be used.
     """
 
     def __init__(
@@ -50,18 +67,14 @@ class Client:
         any_spelling: bool = False,
         token: str = "",
         headers: Mapping[str, str] | None = None,
-        transport: httpx.BaseTransport | None = None,
+        tls: str | Path | SSLContext | None = None,
+        transport: Transport | None = None,
         breaker: Breaker | None = None,
     ) -> None:
         breaker = breaker or Breaker(failures, quiet)
         self._core = Core(crawl, (timeout, patience), breaker, keep, any_spelling)
-        self._transport = transport or httpx.HTTPTransport(limits=LIMITS, trust_env=False)
-        self._http = httpx.Client(  # makes requests; see `_send` for who sends them
-            base_url=url,
-            headers=authorized(url, token, headers),
-            transport=self._transport,
-            trust_env=False,
-        )
+        self._transport = transport or Connections(url, authorized(url, token, headers), tls)
+        self._closed = False
 
     def lookup(self, digest: str, url: str | bytes = "", **more: Any) -> Answer:
         """Ask whether a payload is stored. Raises nothing; see `Answer`.
@@ -141,7 +154,8 @@ class Client:
         if self.kept:
             self.flush()
         self._run(self._core.farewell())
-        self._http.close()
+        self._closed = True
+        self._transport.close()
 
     def __enter__(self) -> Client:
         return self
@@ -156,42 +170,23 @@ class Client:
 
     def _run(self, steps: Steps[_T]) -> _T:
         came: Reply | Failure | None = None
-        while True:
-            try:
-                step = steps.send(came)
-            except StopIteration as done:
-                result: _T = done.value
-                return result
-            came = None
-            if isinstance(step, Pause):
-                time.sleep(step.seconds)
-            else:
-                came = self._send(step)
+        try:
+            while True:
+                step, came = steps.send(came), None
+                if isinstance(step, Pause):
+                    time.sleep(step.seconds)
+                else:
+                    came = self._send(step)
+        except StopIteration as done:
+            result: _T = done.value
+            return result
+        finally:  # also if it is cancelled or interrupted: what was not reported is then kept
+            steps.close()
 
     def _send(self, ask: Ask) -> Reply | Failure:
-        """Send a request past `httpx.Client.send`, which logs a line for each at level INFO."""
-        end = time.monotonic() + ask.patience
+        if self._closed:
+            return Failure("unreachable", "the client was closed")
         try:
-            if self._http.is_closed:
-                return Failure("unreachable", "the client was closed")
-            request = self._http.build_request(
-                ask.method,
-                ask.path,
-                content=ask.content or None,
-                headers={"Content-Type": ask.type} if ask.content else None,
-                timeout=ask.patience,
-            )
-            with closing(self._transport.handle_request(request)) as response:
-                body = bytearray()
-                for piece in response.iter_bytes():
-                    body += piece
-                    if time.monotonic() > end:  # httpx times each wait, not all of them
-                        return Failure("timeout", "the answer came too slowly")
-                    if len(body) > MOST:
-                        return Failure("garbage", "the answer does not end")
-                return Reply(response.status_code, bytes(body))
-        except httpx.TimeoutException as error:
-            return Failure("timeout", f"no answer within {ask.patience:g} s ({error!r})")
+            return self._transport.exchange(ask)
         except FAILURES as error:
-            refused = isinstance(error, httpx.ConnectError)
-            return Failure("unreachable", repr(error), refused)
+            return failure(error, ask)

@@ -36,6 +36,7 @@ from dedupindex.client.requests import Ask, Failure, Pause, Reply
 _T = TypeVar("_T")
 Steps = Generator[Ask | Pause, Reply | Failure | None, _T]
 
+KEPT = 100_000  # captures that wait to be reported, at most
 BATCH = 1000  # lookups or captures of one request
 TRIES = 2  # of a report
 PAUSE = 0.2  # seconds between them

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 LONGEST_QUERY = 8000  # bytes; longer lookups are POSTed (some proxies allow no more)
-MOST = 64 << 20  # bytes of an answer that are read
 
 
 class Ask(NamedTuple):

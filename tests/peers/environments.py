@@ -32,7 +32,7 @@ COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy"
 DEADLINE = 180.0  # seconds after which a peer that does nothing has failed the test
 
 # setuptools: both still import pkg_resources, which is gone since 82.
-WARCPROX = ("warcprox==2.13.1", "httpx>=0.28", "setuptools<81")
+WARCPROX = ("warcprox==2.13.1", "setuptools<81")
 PYWB = ("pywb==2.10.0", "setuptools<81")
 JWARC = "org.netpreserve:jwarc:0.36.0"
 # What older source packages import of setuptools, and pip runs to name them, is gone since 72.
