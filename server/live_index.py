@@ -14,12 +14,12 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from dedupindex.errors import DedupError, IndexUnavailable
 from dedupindex.index import open_index
 from dedupindex.index.engine import Engine, in_place
-from dedupindex.index.format.fast_answer import PlainAnswers, PlainView
+from dedupindex.index.format.fast_answer import PlainAnswers
 from dedupindex.index.identity import Identity, read_identity
 from dedupindex.lookup.policy import NO_POLICY, Policy
 from server.config import COUNT_EVERY, GATHER_EVERY, RELOAD_EVERY, RELOAD_GRACE
@@ -84,9 +84,7 @@ class LiveIndex:
             raise IndexUnavailable(f"the index at {self.index} is being replaced")
         with engine.view() as view:
             view.counts()
-            # A plain answer knows no policy.
-            able = hasattr(view, "plain") and not self._ruled
-            plain = cast(PlainView, view).plain() if able else None
+            plain = None if self._ruled else view.plain()  # it applies no policy
         if self._opened is not None:
             self.reloads += 1
         self._opened = Opened(engine, plain)

@@ -25,12 +25,13 @@ from prometheus_client.registry import CollectorRegistry
 
 from dedupindex import __version__
 from dedupindex.errors import DedupError
-from dedupindex.lookup.params import NAMES
+from dedupindex.lookup.decide import Strategy
 from server.gauges import crawl_gauges
 from server.live_index import LiveIndex
 from server.responses import ERRORS
 from server.routes import HOT, ROUTES
 
+NAMES = tuple(Strategy.__members__)
 MATCHES = ("exact_url", "canonical_url", "digest", "none", "unknown_algorithm")
 KINDS = ("single", "batch", "lines")
 WRITTEN = {

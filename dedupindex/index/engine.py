@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from dedupindex.cache import MEGABYTE
 from dedupindex.capture import Capture
@@ -19,6 +19,9 @@ from dedupindex.index.format.file_names import files_of
 from dedupindex.index.format.ledger import Drops
 from dedupindex.index.identity import Identity
 from dedupindex.index.load.merge_rule import Outcome
+
+if TYPE_CHECKING:
+    from dedupindex.index.format.fast_answer import PlainAnswers
 
 
 class Container(NamedTuple):
@@ -102,6 +105,9 @@ class View(Finder, Protocol):
 
     def own_digests(self) -> bool:
         """Whether nothing stands under further digests; False also for not known."""
+
+    def plain(self) -> PlainAnswers | None:
+        """Return what answers plain lookups as bytes while the index is open, None if nothing."""
 
 
 class Load(NamedTuple):

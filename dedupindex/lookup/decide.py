@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, assert_never
 
 from dedupindex.capture import Capture, Covers, Evidence, Uncommitted
 from dedupindex.digest import CUT_DIGEST, EMPTY, Digest, is_cut
@@ -43,13 +43,25 @@ class Strategy(Enum):
     def parse(cls, name: str) -> Strategy:
         """The strategy of a name of the manual, or of the newer code's."""
         try:
-            return cls[_NEWER_NAMES.get(name.upper(), name.upper())]
+            return cls[NEWER_NAMES.get(name.upper(), name.upper())]
         except KeyError:
-            names = ", ".join([*cls.__members__, *_NEWER_NAMES])
+            names = ", ".join([*cls.__members__, *NEWER_NAMES])
             raise BadQuery(f"no strategy {name!r}; there are {names}") from None
 
+    def has_fast_answer(self) -> bool:
+        """Return whether `index.answer_bytes` gives the answers of this strategy.
 
-_NEWER_NAMES = {
+        It answers with the capture of the digest and exactly the URL, and finds nothing where
+        nothing has the digest. A strategy that prefers another capture returns False.
+        """
+        match self:
+            case Strategy.DIGEST_ANY | Strategy.EXACT_URL | Strategy.CANONICAL_URL:
+                return True
+            case _:
+                assert_never(self)
+
+
+NEWER_NAMES = {
     "URL_EXACT": "EXACT_URL",
     "URL_CANONICAL": "CANONICAL_URL",
     "DIGEST_URL_PREFERRED": "DIGEST_ANY",
@@ -130,12 +142,16 @@ def require(settings: Settings, query: Query) -> None:
 
 def require_strategy(settings: Settings, strategy: Strategy) -> None:
     """Raise `StrategyUnavailable` if the index can answer no query of a strategy."""
-    if strategy is Strategy.DIGEST_ANY:
-        return
-    if not settings.url_index:
-        raise StrategyUnavailable(
-            f"{strategy.value} needs URLs, and this index was built with --no-url-index"
-        )
+    match strategy:
+        case Strategy.DIGEST_ANY:
+            return
+        case Strategy.EXACT_URL | Strategy.CANONICAL_URL:
+            if not settings.url_index:
+                raise StrategyUnavailable(
+                    f"{strategy.value} needs URLs, and this index was built with --no-url-index"
+                )
+        case _:
+            assert_never(strategy)
     if strategy is Strategy.CANONICAL_URL and not settings.canonical:
         raise StrategyUnavailable(
             "CANONICAL_URL needs canonical URLs, and this index was built with --no-canonicalized"
@@ -206,10 +222,15 @@ def candidates(view: Finder, settings: Settings, query: Query) -> Iterator[list[
         yield view.exact(digest, url)
         if settings.canonical and strategy is not Strategy.EXACT_URL:
             yield view.canonical(digest, urlkey(url), LIMIT)
-    if strategy is Strategy.DIGEST_ANY:
-        yield view.any(digest, LIMIT)
-        if query.conditional():
-            yield view.any(digest, CONDITIONAL_LIMIT)
+    match strategy:
+        case Strategy.EXACT_URL | Strategy.CANONICAL_URL:
+            return
+        case Strategy.DIGEST_ANY:
+            yield view.any(digest, LIMIT)
+            if query.conditional():
+                yield view.any(digest, CONDITIONAL_LIMIT)
+        case _:
+            assert_never(strategy)
 
 
 def _preferred(settings: Settings, capture: Capture, other: Capture) -> bool:

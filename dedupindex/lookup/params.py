@@ -18,12 +18,10 @@ from dedupindex.digest import SIZES, Digest
 from dedupindex.errors import BadQuery
 from dedupindex.lookup import conditions
 from dedupindex.lookup.conditions import check_crawl_name
-from dedupindex.lookup.decide import Query, Strategy
+from dedupindex.lookup.decide import NEWER_NAMES, Query, Strategy
 from dedupindex.urls import unbracket
 
-NAMES = ("DIGEST_ANY", "EXACT_URL", "CANONICAL_URL")
 _MOST_NAMESPACES = 20
-NEWER_NAMES = ("DIGEST_URL_PREFERRED", "URL_EXACT", "URL_CANONICAL")
 
 
 class UnknownAlgorithm(Exception):
@@ -126,7 +124,7 @@ PARAMETERS = {
             _strategy,
             "Which originals may answer: any with the digest (the same URL first), only of the "
             "exact URL, or only of the canonical URL.",
-            {**_TEXT, "enum": [*NAMES, *NEWER_NAMES], "default": "DIGEST_ANY"},
+            {**_TEXT, "enum": [*Strategy.__members__, *NEWER_NAMES], "default": "DIGEST_ANY"},
         ),
         Parameter(
             "max_age",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, assert_never
 
 from dedupindex.digest import EMPTY, is_cut
 from dedupindex.lookup.decide import Query, Strategy
@@ -24,11 +24,15 @@ class Firsts:
         """
         if query.digest in EMPTY or is_cut(query.digest.raw):
             return None
-        url = b""
-        if query.strategy is Strategy.EXACT_URL:
-            url = query.url
-        elif query.strategy is Strategy.CANONICAL_URL:
-            url = urlkey(query.url)
+        match query.strategy:
+            case Strategy.DIGEST_ANY:
+                url = b""
+            case Strategy.EXACT_URL:
+                url = query.url
+            case Strategy.CANONICAL_URL:
+                url = urlkey(query.url)
+            case _:
+                assert_never(query.strategy)
         key = (query.digest, query.covers, query.crawl, query.namespaces, url)
         first = self._places.get(key)
         if first is None and len(self._places) < _KEPT:

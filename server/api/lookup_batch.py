@@ -160,7 +160,7 @@ class _Answers:
         decide.require_strategy(self._settings, strategy)
         self._strategy, self._base = strategy.value, cell_of(strategy.value, "exact_url")
         plain = firsts is None and defaults.keys() <= {"strategy", "crawl"}
-        self._plain = opened.plain if plain else None
+        self._plain = opened.plain if plain and strategy.has_fast_answer() else None
         self._asker = read_values.get("crawl", "")
         self.cells: Counter[int] = Counter()
 

@@ -26,15 +26,8 @@ from dedupindex.errors import BadQuery
 from dedupindex.index.format.fast_answer import NONE, sought
 from dedupindex.lookup import decide
 from dedupindex.lookup import explain as explanation
-from dedupindex.lookup.decide import Decision, Strategy
-from dedupindex.lookup.params import (
-    NAMES,
-    NEWER_NAMES,
-    PARAMETERS,
-    UnknownAlgorithm,
-    of_query_string,
-    query_of,
-)
+from dedupindex.lookup.decide import NEWER_NAMES, Decision, Strategy
+from dedupindex.lookup.params import PARAMETERS, UnknownAlgorithm, of_query_string, query_of
 from dedupindex.lookup.render_json import header_lines
 from server.api.bodies import Bodies
 from server.api.lookup_batch import UNKNOWN, Batch
@@ -49,10 +42,11 @@ from server.responses import JSON, LINES, OK, TEXT, Reply, RequestError, error_o
 
 _LINES_TYPES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 _BASES = {
-    f"strategy={name}": cell_of(Strategy.parse(name).value, "exact_url")
-    for name in NAMES + NEWER_NAMES
+    f"strategy={name}": cell_of(strategy.value, "exact_url")
+    for name in (*Strategy.__members__, *NEWER_NAMES)
+    if (strategy := Strategy.parse(name)).has_fast_answer()
 }
-_STRATEGIES = {base: name.removeprefix("strategy=") for name, base in reversed(_BASES.items())}
+_STRATEGIES = {cell_of(strategy.value, "exact_url"): strategy.value for strategy in Strategy}
 
 _LONGEST_ACCEPT = 4096  # characters of Accept that are read; to read 200,000 takes 30 ms
 

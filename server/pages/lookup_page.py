@@ -17,7 +17,8 @@ from dedupindex.errors import Damaged, DedupError
 from dedupindex.index.engine import Finder
 from dedupindex.index.identity import Settings
 from dedupindex.lookup import decide, explain
-from dedupindex.lookup.params import NAMES, PARAMETERS, UnknownAlgorithm, of_query_string, query_of
+from dedupindex.lookup.decide import Strategy
+from dedupindex.lookup.params import PARAMETERS, UnknownAlgorithm, of_query_string, query_of
 from dedupindex.lookup.render_json import header_lines, original_as_json
 from dedupindex.urlkey import urlkey
 from server.api.lookups import query_string
@@ -60,7 +61,7 @@ class LookupPage:
             given={
                 name: given.get(name, b"").decode("utf-8", "surrogateescape") for name in PARAMETERS
             },
-            strategies=NAMES,
+            strategies=tuple(Strategy.__members__),
             algorithms=list(SIZES),
             problem=problem,
             found=found,

@@ -17,7 +17,7 @@ from dedupindex.index.format.cells import (
     entries_of,
     urlkey_hash,
 )
-from dedupindex.index.format.fast_answer import BROKEN
+from dedupindex.index.format.fast_answer import BROKEN, PlainAnswers
 from dedupindex.index.format.tombstones import denied
 from dedupindex.urlkey import urlkey
 
@@ -38,6 +38,10 @@ class Decoding:
 
         Raises `StrategyUnavailable` of an index that has no list by URL.
         """
+
+    def plain(self) -> PlainAnswers | None:
+        """See `View`; LMDB has it."""
+        return None
 
     def decoded(self, key: bytes, cell: bytes) -> list[Capture]:
         """The originals of a cell; raises `Damaged`."""

@@ -89,9 +89,8 @@ def sought(spelled: str) -> bytes | None:
 
 
 class PlainView(Protocol):
-    """What a view has that can do this; others are asked through `lookup`."""
+    """A view of an index that has `PlainAnswers`."""
 
-    def plain(self) -> PlainAnswers | None: ...
     def cursor(self) -> Any: ...
 
 

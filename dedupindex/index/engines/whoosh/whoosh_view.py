@@ -183,6 +183,9 @@ class WhooshView:
     ) -> None:
         self._give_back(self.snapshot)
 
+    def plain(self) -> None:
+        """See `View`."""
+
     def exact(self, digest: Digest, url: bytes) -> list[Capture]:
         found = self._under(self.snapshot.keys.of(digest, url))
         return [capture for capture in found if capture.url == url]
