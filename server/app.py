@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from time import perf_counter_ns
 
 from flask import Flask, Response, g, request
@@ -10,6 +11,7 @@ from werkzeug.exceptions import HTTPException
 
 from dedupindex.build.judges import Judges
 from dedupindex.index.identity import FORMAT
+from dedupindex.lookup.params import PARAMETERS
 from dedupindex.urlkey import urlkey
 from server import metrics as counting
 from server.api.bodies import Bodies
@@ -22,6 +24,7 @@ from server.api.dialect_views import DialectViews
 from server.api.doppelganger import Records
 from server.api.lookups import Lookups
 from server.api.purge_views import PurgeViews
+from server.api.queries import described
 from server.api.report_views import ReportViews
 from server.api.writers import Writers
 from server.auth import Access
@@ -37,7 +40,7 @@ from server.rate_limit import Limits
 from server.request_head import RequestHead
 from server.responses import ERRORS, Headers, error_reply
 from server.responses_part import json_of, response_of
-from server.routes import COUNTED, ROUTES
+from server.routes import ROUTES, route, routes_of
 from server.wsgi_fast_path import HotRoutes
 
 _PLACES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
@@ -64,13 +67,10 @@ def create_app(
     dialects = DialectViews(cdx, records, access, bodies, config)
     commands = Commands(config.index)
     purging = PurgeViews(live, reporting, access, commands, writers.given, config.max_batch)
-    for route in ROUTES:
-        of = next(
-            one for one in (views, crawls, reports, purging, dialects) if hasattr(one, route.name)
-        )
-        view = getattr(of, route.name)
-        path = route.path.replace("{", "<").replace("}", ">")
-        app.add_url_rule(path, route.name, view, methods=[route.method])
+    for made in (views, crawls, reports, purging, dialects):
+        for one in routes_of(type(made)):
+            path, view = one.path.replace("{", "<").replace("}", ">"), partial(one.view, made)
+            app.add_url_rule(path, one.name, view, methods=[one.method])
     app.register_blueprint(make_pages(config, live, metrics, access, bodies, reporting, commands))
     app.register_error_handler(HTTPException, views.refused)
     app.register_error_handler(Exception, views.failed)
@@ -84,13 +84,15 @@ def create_app(
 
 
 def _take_times(app: Flask, metrics: Metrics) -> None:
+    counted = {one.name for one in ROUTES if not one.timed}
+
     @app.before_request
     def begin() -> None:
         g.begun = perf_counter_ns()
 
     @app.after_request
     def end(response: Response) -> Response:
-        if request.endpoint not in COUNTED:
+        if request.endpoint not in counted:
             metrics.route(request.endpoint or "", g.begun)
         return response
 
@@ -100,20 +102,40 @@ class _Views:
         self._lookups, self._live, self._metrics = lookups, live, metrics
         self._access = access
 
+    @route(
+        "GET",
+        "/lookup",
+        "Look one digest up",
+        {200: ("Answer", "text/plain"), 204: ()},
+        errors=(404, 409),
+        parameters=described(one for one in PARAMETERS.values() if not one.only_json),
+        required="digest",
+        timed=False,
+    )
+    @route(
+        "POST",
+        "/lookup",
+        "Look many digests up, in order",
+        ("Answers", "application/x-ndjson"),
+        name="lookup_batch",
+        body=("Batch", "application/x-ndjson"),
+        errors=(404, 409, 414, 415),
+        timed=False,
+    )
     def lookup(self) -> Response:
         return response_of(self._lookups.respond(request.environ))
 
-    def lookup_batch(self) -> Response:
-        return self.lookup()
-
+    @route("GET", "/healthz", "Whether the process lives", "Status", open=True)
     def healthz(self) -> Response:
         return json_of({"status": "alive"})
 
+    @route("GET", "/readyz", "Whether the index can answer", "Status", open=True, errors=(503,))
     def readyz(self) -> Response:
         with self._live.opened().engine.view() as view:
             view.counts()
         return json_of({"status": "ready"})
 
+    @route("GET", "/stats", "What the index holds", "Stats")
     def stats(self) -> Response:
         self._access.may_read(request.environ)
         engine = self._live.opened().engine
@@ -131,10 +153,12 @@ class _Views:
             }
         )
 
+    @route("GET", "/metrics", "Counts for Prometheus", ("text/plain",), open=True)
     def metrics(self) -> Response:
         text = counting.exposition(self._metrics, self._live)
         return Response(text, content_type="text/plain; version=0.0.4; charset=utf-8")
 
+    @route("GET", "/openapi.json", "This document", open=True)
     def openapi(self) -> Response:
         return json_of(document())
 

@@ -29,7 +29,7 @@ from dedupindex.lookup.decide import Strategy
 from server.gauges import crawl_gauges
 from server.live_index import LiveIndex
 from server.responses import ERRORS
-from server.routes import HOT, ROUTES
+from server.routes import ROUTES
 
 NAMES = tuple(Strategy.__members__)
 MATCHES = ("exact_url", "canonical_url", "digest", "none", "unknown_algorithm")
@@ -38,7 +38,6 @@ WRITTEN = {
     "captures": ("added", "unchanged", "refused", "bad"),
     "claims": ("claimed", "taken", "duplicate", "bad"),
 }
-SLOW_ROUTES = (*(route.name for route in ROUTES if route.path not in HOT), "page")
 BOUNDS = (25e-6, 5e-5, 1e-4, 25e-5, 5e-4, 1e-3, 25e-4, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5)
 
 _BOUNDS_NS = [int(bound * 1e9) for bound in BOUNDS]
@@ -47,27 +46,31 @@ _CLASSES = len(NAMES) * len(MATCHES)
 
 # Cells of a block: lookups in batches by strategy and match; errors by code; then for each kind of
 # request the sum of its times in nanoseconds and its buckets. Single lookups have a sum and a row
-# of buckets for every strategy and match: one addition counts the lookup and its time. Last come
-# what writes did, and sums and buckets of the routes that Flask answers.
+# of buckets for every strategy and match: one addition counts the lookup and its time. Then comes
+# what writes did, and last a row of sum and buckets for the pages and for each route.
 _ERRORS_AT = _CLASSES
 _SUMS_AT = _ERRORS_AT + len(ERRORS)
 _BATCHES_AT = _SUMS_AT + _CLASSES + len(KINDS) - 1
 _SINGLES_AT = _BATCHES_AT + (len(KINDS) - 1) * _BUCKETS
 _WRITTEN_AT = _SINGLES_AT + _CLASSES * _BUCKETS
-_ROUTE_SUMS_AT = _WRITTEN_AT + sum(map(len, WRITTEN.values()))
-_ROUTES_AT = _ROUTE_SUMS_AT + len(SLOW_ROUTES)
-CELLS = _ROUTES_AT + len(SLOW_ROUTES) * _BUCKETS
+_ROUTES_AT = _WRITTEN_AT + sum(map(len, WRITTEN.values()))
+_ROUTE_ROW = 1 + _BUCKETS
+_PAGE = "page"
 
 _ERROR_CELLS = {code: _ERRORS_AT + place for place, code in enumerate(ERRORS)}
 _MATCH = {name: place for place, name in enumerate(MATCHES)}
 _STRATEGY = {name: place * len(MATCHES) for place, name in enumerate(NAMES)}
-_ROUTE = {name: place for place, name in enumerate(SLOW_ROUTES)}
 HIT, MISS = _MATCH["exact_url"], _MATCH["none"]
 
 
+def _labels() -> list[str]:
+    """Return the labels of the rows of routes; `ROUTES` must be complete."""
+    return [_PAGE, *(route.name for route in ROUTES)]
+
+
 def block_size(workers: int) -> int:
-    """Bytes of the memory that `workers` share."""
-    return CELLS * 8 * workers
+    """Return the bytes of the memory that `workers` share."""
+    return (_ROUTES_AT + len(_labels()) * _ROUTE_ROW) * 8 * workers
 
 
 class Metrics:
@@ -76,8 +79,9 @@ class Metrics:
     def __init__(self, shared: mmap.mmap | None = None, workers: int = 1, worker: int = 0) -> None:
         """`shared` is memory of `block_size` zeros; None counts for this process alone."""
         memory = bytearray(block_size(workers)) if shared is None else shared
-        self._all = memoryview(memory).cast("Q")
-        self._mine = self._all[worker * CELLS : (worker + 1) * CELLS]
+        self._routes = {name: row for row, name in enumerate(_labels())}
+        self._all, self._cells = memoryview(memory).cast("Q"), block_size(1) // 8
+        self._mine = self._all[worker * self._cells : (worker + 1) * self._cells]
         self._lock = Lock()  # adding is two steps, and a worker has several threads
 
     def lookup(self, cell: int, started: int) -> None:
@@ -117,14 +121,20 @@ class Metrics:
     def route(self, name: str, started: int) -> None:
         """One request to a route, or to a page where it is none."""
         taken = perf_counter_ns() - started
-        number = _ROUTE.get(name, len(SLOW_ROUTES) - 1)
+        place = _ROUTES_AT + self._routes.get(name, 0) * _ROUTE_ROW
         with self._lock:
-            self._mine[_ROUTE_SUMS_AT + number] += taken
-            self._mine[_ROUTES_AT + number * _BUCKETS + bisect_left(_BOUNDS_NS, taken)] += 1
+            self._mine[place] += taken
+            self._mine[place + 1 + bisect_left(_BOUNDS_NS, taken)] += 1
+
+    def route_rows(self, totals: list[int]) -> Iterator[tuple[str, list[int]]]:
+        """Yield for each label of a route its sum of nanoseconds and its buckets."""
+        for name, row in self._routes.items():
+            place = _ROUTES_AT + row * _ROUTE_ROW
+            yield name, totals[place : place + _ROUTE_ROW]
 
     def totals(self) -> list[int]:
         """The cells of all workers, added up."""
-        return [sum(self._all[cell::CELLS]) for cell in range(CELLS)]
+        return [sum(self._all[cell :: self._cells]) for cell in range(self._cells)]
 
 
 def cell_of(strategy: str, match: str) -> int:
@@ -208,10 +218,9 @@ class _Collector:
             "Time of requests other than lookups, durable writing included.",
             labels=["route"],
         )
-        rows = _rows(cells, _ROUTES_AT, len(SLOW_ROUTES))
-        for place, name in enumerate(SLOW_ROUTES):
-            if any(rows[place]):
-                _add(times, [name], rows[place], cells[_ROUTE_SUMS_AT + place])
+        for name, row in self._metrics.route_rows(cells):
+            if any(row):
+                _add(times, [name], row[1:], row[0])
         yield times
 
     def _index(self) -> Iterator[Metric]:

@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the tables that parse requests and name errors."""
+"""The OpenAPI document, made from the routes, their schemas and the table of errors."""
 
 from __future__ import annotations
 
@@ -6,105 +6,63 @@ import re
 from typing import Any
 
 from dedupindex import __version__
-from dedupindex.lookup.params import PARAMETERS
-from server.api import cdx_query, queries
 from server.rate_limit import FREE
 from server.responses import ERRORS
-from server.routes import ROUTES, Route, schema
-from server.schemas import schemas
+from server.routes import ROUTES, Content, Route
+from server.schemas import schema, schemas
 
-_EMPTY = {"201": "taken", "204": "no original"}
+_DESCRIPTIONS = {200: "the answer", 201: "taken", 204: "no original", 404: "the answer"}
+
+
+def _content(content: Content) -> dict[str, Any]:
+    """Return what a body may be, by media type."""
+    found: dict[str, Any] = {}
+    for one in content:
+        if isinstance(one, str) and "/" in one:
+            found[one] = {"schema": {"type": "string"}}
+        else:
+            named = schema(one) if isinstance(one, str) else one
+            found["application/json"] = {"schema": named}
+    return {"content": found} if found else {}
 
 
 def _responses(route: Route) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for status, name in route.answers.items():
-        answer: dict[str, Any] = {"description": "the answer" if name else _EMPTY[status]}
-        if name == "text/plain":
-            answer["content"] = {"text/plain": {"schema": {"type": "string"}}}
-        elif name == "Lines":
-            answer["content"] = {
-                "text/plain": {"schema": {"type": "string"}},
-                "application/json": {"schema": {"type": "array"}},
-            }
-        elif name:
-            answer["content"] = {"application/json": {"schema": schema(name)}}
-        found[status] = answer
-    if route.name == "lookup":
-        found["200"]["content"]["text/plain"] = {"schema": {"type": "string"}}
-    if route.name == "crawl_report":
-        for kind in ("text/plain", "text/csv", "text/html"):
-            found["200"]["content"][kind] = {"schema": {"type": "string"}}
-    if route.name == "lookup_batch":
-        found["200"]["content"]["application/x-ndjson"] = {"schema": {"type": "string"}}
-    for number in _errors_of(route):
-        found[str(number)] = {
-            "description": ", ".join(code for code, about in ERRORS.items() if about[0] == number),
-            "content": {"application/json": {"schema": schema("Error")}},
-        }
+    found: dict[str, Any] = {
+        str(status): {"description": _DESCRIPTIONS[status], **_content(content)}
+        for status, content in route.answers.items()
+    }
+    for number in sorted(_errors_of(route)):
+        codes = ", ".join(code for code, (status, _) in ERRORS.items() if status == number)
+        found[str(number)] = {"description": codes, **_content(("Error",))}
     return found
 
 
-def _errors_of(route: Route) -> tuple[int, ...]:
-    """Also those of every route: of its head, of its body if it takes one, if it is limited."""
+def _errors_of(route: Route) -> set[int]:
+    """Return the statuses of a route's errors, also those of its head, body and query."""
     found = {400, 411, 421, *route.errors}
-    if route.body or route.name == "lookup_batch" or route.method == "DELETE":
-        found.add(408)
+    if not route.open:
+        found |= {401, 403, 503}
+    if route.body:
+        found |= {408, 413}
+    if route.parameters:
+        found.add(414)
     if route.path not in FREE:
         found.add(429)
-    return tuple(sorted(found))
-
-
-def _parameters() -> list[dict[str, Any]]:
-    return [
-        {
-            "name": parameter.name,
-            "in": "query",
-            "required": parameter.name == "digest",
-            "description": parameter.description,
-            "schema": parameter.schema,
-        }
-        for parameter in PARAMETERS.values()
-        if not parameter.only_json
-    ]
-
-
-def _cdx_parameters() -> list[dict[str, Any]]:
-    return [
-        {
-            "name": parameter.name,
-            "in": "query",
-            "required": parameter.name == "url",
-            "description": parameter.description,
-            "schema": parameter.schema,
-        }
-        for parameter in cdx_query.PARAMETERS
-    ]
-
-
-_RAW = "The URL, not escaped: everything after uri= is it."
+    return found - route.answers.keys()
 
 
 def _parameters_of(route: Route) -> list[dict[str, Any]]:
     found = []
     for name in re.findall(r"\{(.*?)\}", route.path):
         found.append({"name": name, "in": "path", "required": True, "schema": {"type": "string"}})
-    if route.name == "lookup":
-        found += _parameters()
-    if route.name.startswith("cdx"):
-        found += _cdx_parameters()
-    if route.name.startswith("crawl_cdx"):  # whose path names the crawl
-        found += [parameter for parameter in _cdx_parameters() if parameter["name"] != "crawl"]
-    if route.name in ("record", "crawl_record"):
-        text = {"type": "string"}
-        found.append({"name": "uri", "in": "query", "description": _RAW, "schema": text})
-    for name, content in queries.OF_ROUTES.get(route.name, {}).items():
-        found.append({"name": name, "in": "query", "schema": content})
+    for name, content in route.parameters.items():
+        required = name == route.required
+        found.append({"name": name, "in": "query", "required": required, "schema": content})
     return found
 
 
 def document() -> dict[str, Any]:
-    """The document, as version 3.1 of OpenAPI."""
+    """Return the document, as version 3.1 of OpenAPI."""
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
         operation: dict[str, Any] = {
@@ -115,16 +73,8 @@ def document() -> dict[str, Any]:
         if parameters := _parameters_of(route):
             operation["parameters"] = parameters
         if route.body:
-            content = {"application/json": {"schema": schema(route.body)}}
-            operation["requestBody"] = {"content": content}
-        if route.name == "lookup_batch":
-            operation["requestBody"] = {
-                "required": True,
-                "content": {
-                    "application/json": {"schema": schema("Batch")},
-                    "application/x-ndjson": {"schema": {"type": "string"}},
-                },
-            }
+            required = {"required": True} if len(route.body) > 1 else {}
+            operation["requestBody"] = {**required, **_content(route.body)}
         paths.setdefault(route.path, {})[route.method.lower()] = operation
     return {
         "openapi": "3.1.0",

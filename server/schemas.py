@@ -14,8 +14,8 @@ from dedupindex.crawls.told import NAMES
 from dedupindex.digest import CUT_DIGEST
 from dedupindex.lookup.params import PARAMETERS
 from dedupindex.lookup.policy import MOST
+from server.api.queries import described
 from server.responses import ERRORS
-from server.routes import schema
 
 _TEXT = {"type": "string"}
 _NULLABLE = {"type": ["string", "null"]}
@@ -36,16 +36,18 @@ _ORIGINAL = {
 }
 
 
+def schema(name: str) -> dict[str, Any]:
+    """Return a reference to a schema of the document."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
 def _object(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties, **more}
 
 
 def _lookup(*, digest_required: bool) -> dict[str, Any]:
-    properties = {}
-    for parameter in PARAMETERS.values():
-        properties[parameter.name] = {**parameter.schema, "description": parameter.description}
     required = {"required": ["digest"]} if digest_required else {}
-    return _object(properties, additionalProperties=False, **required)
+    return _object(described(PARAMETERS.values()), additionalProperties=False, **required)
 
 
 def schemas() -> dict[str, Any]:

@@ -488,6 +488,13 @@ def test_the_document_names_every_route_parameter_and_status() -> None:
     assert {status for status, _ in ERRORS.values()} - statuses == {405, 500}
 
 
+def test_the_application_answers_every_route(made: tuple[FlaskClient, FlaskClient]) -> None:
+    """Also one of a class of views that is new."""
+    rules = {(one.endpoint, method) for one in made[1].application.url_map.iter_rules()
+             for method in one.methods or ()}  # fmt: skip
+    assert {(one.name, one.method) for one in ROUTES} <= rules
+
+
 def test_the_documentation_has_the_tables_of_the_code() -> None:
     text = DOCS.read_text()
     found = re.findall(r"^\| (\d{3}) \| `([a-z_]+)` \|", text, re.MULTILINE)

@@ -14,10 +14,10 @@ from typing import Any
 import orjson
 
 from server import logs
-from server.api import queries
 from server.api.bodies import Bodies
 from server.api.crawl_reports import Reported, Reporting
 from server.api.lookups import query_string
+from server.api.queries import TEXT, read
 from server.api.request_body import stretches
 from server.api.request_fields import text_of
 from server.api.writers import Writers, kind_of
@@ -26,6 +26,9 @@ from server.metrics import Metrics
 from server.responses import JSON, OK, Reply
 
 _LINES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
+CAPTURES: dict[str, dict[str, Any]] = {
+    "crawl": {**TEXT, "description": "The crawl that stored them, here or in the body."},
+}
 
 
 class Captures:
@@ -50,7 +53,7 @@ class Captures:
 
     def _taken(self, environ: dict[str, Any]) -> Reported:
         total = Reported()
-        crawl = queries.read(query_string(environ), queries.CAPTURES).get("crawl", "")
+        crawl = read(query_string(environ), CAPTURES).get("crawl", "")
         if kind_of(environ) in _LINES:
             who = self._writers.allowed(environ, crawl)
             with (

@@ -9,7 +9,7 @@ from typing import Any
 from flask import Response, request
 
 from server import logs
-from server.api.captures import Captures
+from server.api.captures import CAPTURES, Captures
 from server.api.claims import Claiming
 from server.api.crawl_reports import Reporting
 from server.api.request_fields import text_of
@@ -17,10 +17,11 @@ from server.api.writers import Writers
 from server.auth import Access
 from server.metrics import Metrics
 from server.responses_part import json_of, response_of
+from server.routes import route
 
 
 class CrawlViews:
-    """One method for each route of crawls; see `routes`."""
+    """Routes of crawls and of what they report."""
 
     def __init__(
         self,
@@ -34,30 +35,74 @@ class CrawlViews:
         self._reporting, self._captures, self._claiming = reporting, captures, claiming
         self._access, self._writers, self._metrics = access, writers, metrics
 
+    @route("POST", "/crawls", "Begin a crawl", "Crawl", body="Begin", errors=(409, 415))
     def begin_crawl(self) -> Response:
         given = self._given()
         who = self._allowed(text_of(given, "name"), text_of(given, "namespace"))
         return self._written(who, self._reporting.begin(given))
 
+    @route("GET", "/crawls/{name}", "One crawl", "Crawl", errors=(404,))
     def show_crawl(self, name: str) -> Response:
         self._access.may_read(request.environ, self._reporting.apart(name))
         return json_of(self._reporting.crawl(name))
 
+    @route(
+        "POST",
+        "/crawls/{name}/commit",
+        "Let a crawl's captures answer everybody",
+        "Crawl",
+        body="End",
+        errors=(404, 409, 415),
+    )
     def commit_crawl(self, name: str) -> Response:
         who = self._allowed(name)
         return self._written(who, self._reporting.end(name, self._given(), keep=True))
 
+    @route(
+        "POST",
+        "/crawls/{name}/cancel",
+        "Take back what a crawl reported",
+        "Crawl",
+        body="Cancel",
+        errors=(404, 409, 415),
+    )
     def cancel_crawl(self, name: str) -> Response:
         who = self._allowed(name)
         return self._written(who, self._reporting.end(name, self._given(), keep=False))
 
+    @route(
+        "POST",
+        "/crawls/{name}/counts",
+        "Tell what a crawler did not ask and not report",
+        "Crawl",
+        body="Told",
+        errors=(404, 415),
+    )
     def count_crawl(self, name: str) -> Response:
         who = self._allowed(name)
         return self._written(who, self._reporting.told(name, self._given()))
 
+    @route(
+        "POST",
+        "/captures",
+        "Report what was stored",
+        "Reported",
+        body="Captures",
+        errors=(404, 409, 415),
+        parameters=CAPTURES,
+        timed=False,
+    )
     def add_captures(self) -> Response:
         return response_of(self._captures.respond(request.environ))
 
+    @route(
+        "POST",
+        "/claims",
+        "Look up, or claim the right to store",
+        "Claimed",
+        body="Claim",
+        errors=(404, 409, 415),
+    )
     def claim(self) -> Response:
         given = self._given()
         crawl = text_of(given, "crawl")
@@ -68,6 +113,14 @@ class CrawlViews:
         self._metrics.written(results, "claims")
         return self._written(who, dict(results) if many else answer, crawl, answer)
 
+    @route(
+        "DELETE",
+        "/claims",
+        "Give a claim back",
+        "Released",
+        body="Release",
+        errors=(404, 409, 415),
+    )
     def release(self) -> Response:
         given = self._given()
         return self._written(self._allowed(), self._claiming.release(given))

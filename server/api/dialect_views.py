@@ -13,18 +13,36 @@ from dedupindex.errors import UnknownCrawl
 from dedupindex.index.tokens import Role
 from server import logs
 from server.api.bodies import Bodies
+from server.api.cdx_query import PARAMETERS
 from server.api.cdx_server_api import Cdx
 from server.api.doppelganger import Records
 from server.api.lookups import query_string
+from server.api.queries import described
 from server.api.request_body import read_body
 from server.auth import Access
 from server.config import Config
 from server.responses import RequestError
 from server.responses_part import json_of, response_of
+from server.routes import route
+
+_CDX = described(PARAMETERS)
+_LIST: dict[str, Any] = {
+    "answer": ("text/plain", {"type": "array"}),
+    "errors": (404, 409),
+    "parameters": _CDX,
+    "required": "url",
+}
+_LIST_OF_CRAWL = {**_LIST, "parameters": {name: _CDX[name] for name in _CDX if name != "crawl"}}
+_RAW = "The URL, not escaped: everything after uri= is it."
+_RECORD: dict[str, Any] = {
+    "answer": {200: ("Record",), 404: ("text/plain",)},
+    "parameters": {"uri": {"type": "string", "description": _RAW}},
+}
+_ADD: dict[str, Any] = {"answer": {201: ()}, "body": "Records"}
 
 
 class DialectViews:
-    """One method for each route of a dialect; see `routes`."""
+    """Routes of protocols that crawlers speak with other servers."""
 
     def __init__(
         self, cdx: Cdx, records: Records, access: Access, bodies: Bodies, config: Config
@@ -32,11 +50,21 @@ class DialectViews:
         self._cdx, self._records, self._access, self._config = cdx, records, access, config
         self._bodies = bodies
 
+    @route("GET", "/cdx", "Originals by URL, as CDX servers list them", **_LIST, timed=False)
+    @route("GET", "/cdx/hex", "The same with digests in hex", name="cdx_hex", **_LIST, timed=False)
+    @route("GET", "/cdx/search", "The same as /cdx", name="cdx_search", **_LIST, timed=False)
+    @route("GET", "/web/timemap/cdx", "The same as /cdx", name="cdx_timemap", **_LIST, timed=False)
     def cdx(self) -> Response:
         return response_of(self._cdx.get(request.environ))
 
-    cdx_hex = cdx_search = cdx_timemap = cdx
-
+    @route("GET", "/crawls/{name}/cdx", "The same as /cdx, asked by a crawl", **_LIST_OF_CRAWL)
+    @route(
+        "GET",
+        "/crawls/{name}/web/timemap/cdx",
+        "The same as /cdx, asked by a crawl",
+        name="crawl_cdx_timemap",
+        **_LIST_OF_CRAWL,
+    )
     def crawl_cdx(self, name: str) -> Response:
         """As `cdx` for clients that cannot add the parameter `crawl` to the address."""
         text = request.environ["QUERY_STRING"]
@@ -44,11 +72,18 @@ class DialectViews:
         named = {"QUERY_STRING": f"{asked}crawl={quote(name, safe='')}"}
         return response_of(self._cdx.get({**request.environ, **named}))
 
-    crawl_cdx_timemap = crawl_cdx
-
+    @route(
+        "GET", "/api/records/{id}", "The original of a digest, as doppelganger says it", **_RECORD
+    )
     def record(self, id: str) -> Response:
         return self.crawl_record("", id)
 
+    @route(
+        "GET",
+        "/crawls/{name}/api/records/{id}",
+        "The same as /api/records/{id}, asked by a crawl",
+        **_RECORD,
+    )
     def crawl_record(self, name: str, id: str) -> Response:
         allowed = partial(self._access.may_read, request.environ)
         allowed()
@@ -60,9 +95,12 @@ class DialectViews:
             return Response("record not found\n", status=404, content_type="text/plain")
         return json_of(found)
 
+    @route("GET", "/api/records/", "Refused: a digest is needed", {}, open=True)
     def no_record(self) -> Response:
         raise RequestError("bad_digest", "invalid ID: a record is asked for by its digest")
 
+    @route("POST", "/api/records", "Take records as originals", **_ADD)
+    @route("POST", "/api/records/", "Take records as originals", name="add_records_slash", **_ADD)
     def add_records(self) -> Response:
         allowed = partial(self._writer, request.environ)
         who = allowed(self._records.crawl())  # before the body is received
@@ -80,5 +118,3 @@ class DialectViews:
     def _writer(self, environ: dict[str, Any], crawl: str) -> str:
         """Who writes to a crawl of no namespace; raises `RequestError` unless they may."""
         return self._access.require(environ, Role.WRITE, crawl, lambda: [""])
-
-    add_records_slash = add_records

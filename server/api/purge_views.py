@@ -19,23 +19,31 @@ from dedupindex.errors import BadInput, BadQuery, HasDependents
 from dedupindex.index.tokens import Role
 from dedupindex.runtime.files import exclusive
 from server import logs
-from server.api import queries
 from server.api.crawl_reports import Reporting
+from server.api.queries import BOOLEAN, TEXT, read
 from server.api.request_fields import flag, only, text_of
 from server.auth import Access
 from server.commands import Commands, TooLong
 from server.live_index import LiveIndex
 from server.responses import RequestError
 from server.responses_part import json_of
+from server.routes import route
 
 LISTED = 1000  # originals and revisits in one answer
 _MEANT = ("container", "crawl", "url")
 _CAPTURE = ("digest", "url", "date")
 _UNCHANGED = (BadInput, HasDependents, RequestError)  # it was refused
+IMPACT: dict[str, dict[str, Any]] = {
+    "container": {**TEXT, "description": "All of this file."},
+    "crawl": {**TEXT, "description": "All of this crawl."},
+    "url": {**TEXT, "description": "All of this URL, exactly as it was."},
+    "prefix": {**BOOLEAN, "description": "With `url`: all that begin so."},
+    "list": {**BOOLEAN, "description": "The first of what would go and of what depends, too."},
+}
 
 
 class PurgeViews:
-    """One method for each route; see `routes`. All need the role admin, if there are tokens."""
+    """Routes that need the role admin, if there are tokens."""
 
     def __init__(
         self,
@@ -50,10 +58,17 @@ class PurgeViews:
         self._live, self._reporting, self._access = live, reporting, access
         self._commands, self._given, self._most = commands, given, most
 
+    @route(
+        "GET",
+        "/impact",
+        "What depends on captures that are to go",
+        "Impact",
+        parameters=IMPACT,
+    )
     def impact(self) -> Response:
         """What depends on a container, crawl or URL."""
         self._admin()
-        given = queries.read(request.environ["QUERY_STRING"], queries.IMPACT)
+        given = read(request.environ["QUERY_STRING"], IMPACT)
         options = [f"--{name}={given[name]}" for name in _MEANT if name in given]
         if len(options) != 1:
             raise BadQuery(f"give one of {', '.join(_MEANT)}")
@@ -67,6 +82,14 @@ class PurgeViews:
             content["listed"] = [orjson.loads(line) for line in said.lines]
         return json_of(content)
 
+    @route(
+        "DELETE",
+        "/crawls/{name}",
+        "Take back a crawl that the index has not taken in",
+        "Crawl",
+        body="Drop",
+        errors=(404, 409, 415),
+    )
     def drop_crawl(self, name: str) -> Response:
         """Take back what a crawl reported, also if it is committed, unless the index has it."""
         # The body is read first: a request that breaks off drops nothing.
@@ -84,6 +107,14 @@ class PurgeViews:
         logs.audit(request.environ, who, content)
         return json_of(content)
 
+    @route(
+        "DELETE",
+        "/captures",
+        "Take captures out of the index",
+        "Impact",
+        body="Deletions",
+        errors=(409, 415),
+    )
     def delete_captures(self) -> Response:
         """Take single captures out of the index and the crawls."""
         who, given = self._admin(), self._given(request.environ)

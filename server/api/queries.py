@@ -1,63 +1,26 @@
-"""The query strings of lists and reports: one table for each, from which OpenAPI is made, too."""
+"""Query strings of lists and reports, read by the tables that the OpenAPI document is made of."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
-from dedupindex.crawls.crawl_report import FORMATS
-from dedupindex.crawls.statistics import BY, ORDERS
 from dedupindex.errors import BadQuery
+from dedupindex.lookup.params import Parameter
+from server.api.cdx_query import CdxParameter
 
 PAGE = 1000  # rows, unless the request says otherwise
-CRAWLS_PAGE = 100  # a crawl is a row with its policy and figures
 LARGEST_PAGE = 10_000
-LARGEST_CRAWLS_PAGE = 1000
-MOST_TOP = 1000
 
-_LIMIT = {"type": "integer", "minimum": 1, "maximum": LARGEST_PAGE, "default": PAGE}
-_TEXT = {"type": "string"}
+LIMIT = {"type": "integer", "minimum": 1, "maximum": LARGEST_PAGE, "default": PAGE}
+TEXT = {"type": "string"}
+BOOLEAN = {**TEXT, "enum": ["true", "false"]}
 
-CRAWLS: dict[str, dict[str, Any]] = {
-    "limit": {**_LIMIT, "maximum": LARGEST_CRAWLS_PAGE, "default": CRAWLS_PAGE},
-    "after": {**_TEXT, "description": "A crawl's name: those that began before it."},
-}
-REPORT: dict[str, dict[str, Any]] = {
-    "by": {**_TEXT, "enum": list(BY), "description": "Group by; not given: no groups."},
-    "format": {**_TEXT, "enum": list(FORMATS), "default": "json"},
-    "top": {
-        "type": "integer",
-        "minimum": 1,
-        "maximum": MOST_TOP,
-        "description": "Only as many groups, the largest first.",
-    },
-    "order": {
-        **_TEXT,
-        "enum": list(ORDERS),
-        "default": "lookups",
-        "description": "With `top`: what the largest have most of.",
-    },
-    "limit": _LIMIT,
-    "after": {**_TEXT, "description": "A group's heading: those that come after it."},
-}
-_BOOLEAN = {**_TEXT, "enum": ["true", "false"]}
-IMPACT: dict[str, dict[str, Any]] = {
-    "container": {**_TEXT, "description": "All of this file."},
-    "crawl": {**_TEXT, "description": "All of this crawl."},
-    "url": {**_TEXT, "description": "All of this URL, exactly as it was."},
-    "prefix": {**_BOOLEAN, "description": "With `url`: all that begin so."},
-    "list": {**_BOOLEAN, "description": "The first of what would go and of what depends, too."},
-}
-CAPTURES: dict[str, dict[str, Any]] = {
-    "crawl": {**_TEXT, "description": "The crawl that stored them, here or in the body."},
-}
-OF_ROUTES = {
-    "add_captures": CAPTURES,
-    "list_crawls": CRAWLS,
-    "crawl_report": REPORT,
-    "impact": IMPACT,
-}
+
+def described(parameters: Iterable[Parameter | CdxParameter]) -> dict[str, dict[str, Any]]:
+    """Return the schemas of parameters that have a reader of their own, by name."""
+    return {one.name: {**one.schema, "description": one.description} for one in parameters}
 
 
 def read(query_string: str, known: Mapping[str, dict[str, Any]]) -> dict[str, Any]:

@@ -12,15 +12,17 @@ from flask import Response, request
 
 from dedupindex.crawls import crawl_report as crawlreport
 from dedupindex.crawls.crawl import Crawl
-from dedupindex.crawls.crawl_report import Asked, CrawlReport
+from dedupindex.crawls.crawl_report import FORMATS, Asked, CrawlReport
+from dedupindex.crawls.statistics import BY, ORDERS
 from dedupindex.crawls.store import Reading
 from dedupindex.errors import BadQuery, UnknownCrawl
 from dedupindex.runtime.tables import STYLE
 from server.api.crawl_reports import Reporting
 from server.api.lookups import query_string
-from server.api.queries import CRAWLS, CRAWLS_PAGE, PAGE, REPORT, read
+from server.api.queries import LIMIT, PAGE, TEXT, read
 from server.auth import Access, Sight
 from server.live_index import LiveIndex
+from server.routes import route
 
 _TYPES = {
     "text": "text/plain; charset=utf-8",
@@ -28,16 +30,44 @@ _TYPES = {
     "html": "text/html; charset=utf-8",
     "json": "application/json",
 }
+_TOP = {"type": "integer", "minimum": 1, "maximum": 1000}
 _HASH = b64encode(sha256(STYLE.encode()).digest()).decode()
 _POLICY = f"default-src 'none'; style-src 'sha256-{_HASH}'; frame-ancestors 'none'"
 
+CRAWLS_PAGE = 100  # a crawl is a row with its policy and figures
+CRAWLS: dict[str, dict[str, Any]] = {
+    "limit": {**LIMIT, "maximum": 1000, "default": CRAWLS_PAGE},
+    "after": {**TEXT, "description": "A crawl's name: those that began before it."},
+}
+REPORT: dict[str, dict[str, Any]] = {
+    "by": {**TEXT, "enum": list(BY), "description": "Group by; not given: no groups."},
+    "format": {**TEXT, "enum": list(FORMATS), "default": "json"},
+    "top": {**_TOP, "description": "Only as many groups, the largest first."},
+    "order": {
+        **TEXT,
+        "enum": list(ORDERS),
+        "default": "lookups",
+        "description": "With `top`: what the largest have most of.",
+    },
+    "limit": LIMIT,
+    "after": {**TEXT, "description": "A group's heading: those that come after it."},
+}
+
 
 class ReportViews:
-    """One method for each route of reports; see `routes`."""
+    """Routes of the list of crawls and of their reports."""
 
     def __init__(self, live: LiveIndex, reporting: Reporting, access: Access) -> None:
         self._live, self._reporting, self._access = live, reporting, access
 
+    @route(
+        "GET",
+        "/crawls",
+        "Crawls, the newest first, in pages",
+        "Crawls",
+        errors=(404,),
+        parameters=CRAWLS,
+    )
     def list_crawls(self) -> Response:
         self._access.may_read(request.environ)
         given = read(query_string(request.environ), CRAWLS)
@@ -51,6 +81,14 @@ class ReportViews:
             Response(orjson.dumps(content), content_type=_TYPES["json"]), content["next"]
         )
 
+    @route(
+        "GET",
+        "/crawls/{name}/report",
+        "What a crawl asked, found and stored",
+        ("CrawlReport", "text/plain", "text/csv", "text/html"),
+        errors=(404,),
+        parameters=REPORT,
+    )
     def crawl_report(self, name: str) -> Response:
         self._access.may_read(request.environ, self._reporting.apart(name))
         given = read(query_string(request.environ), REPORT)
