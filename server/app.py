@@ -9,12 +9,11 @@ from time import perf_counter_ns
 from flask import Flask, Response, g, request
 from werkzeug.exceptions import HTTPException
 
-from dedupindex.build.judges import Judges
 from dedupindex.index.identity import FORMAT
 from dedupindex.lookup.params import PARAMETERS
 from dedupindex.urlkey import urlkey
 from server import metrics as counting
-from server.api.bodies import Bodies
+from server.api.bodies import BodySlots
 from server.api.captures import Captures
 from server.api.cdx_server_api import Cdx
 from server.api.claims import Claiming
@@ -36,34 +35,34 @@ from server.live_index import LiveIndex
 from server.metrics import Metrics
 from server.openapi import document
 from server.pages.blueprint import make_pages
-from server.rate_limit import Limits
+from server.rate_limit import ClientLimits
 from server.request_head import RequestHead
 from server.responses import ERRORS, Headers, error_reply
 from server.responses_part import json_of, response_of
 from server.routes import ROUTES, route, routes_of
 from server.wsgi_fast_path import HotRoutes
 
-_PLACES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
+_CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 
 
 def create_app(
     config: Config, live: LiveIndex, metrics: Metrics | None = None, *, hot: bool = True
 ) -> Flask:
-    """The application over an open index; without `hot` every request goes through Flask."""
-    urlkey(b"http://[::1]:1/")  # makes it import what unusual URLs need, before somebody waits
+    """Return the application of an open index; without `hot` Flask handles every request."""
+    urlkey(b"http://[::1]:1/")  # imports modules for unusual URLs before the first request
     metrics = metrics or Metrics()
     access = Access(config.index, private=config.private, guarded=config.guarded)
-    bodies = Bodies()
+    bodies = BodySlots()
     lookups = Lookups(live, metrics, access, bodies, config)
     app = Flask("server", static_folder=None)
     views = _Views(lookups, live, metrics, access)
-    judges, cdx = Judges(), Cdx(live, metrics, access)
-    reporting = Reporting(live, judges, config.max_batch)
+    cdx = Cdx(live, metrics, access)
+    reporting = Reporting(live, config.max_batch)
     writers = Writers(reporting, access, bodies, config)
     captures = Captures(reporting, writers, bodies, metrics, config.max_line)
     crawls = CrawlViews(reporting, captures, Claiming(live), access, writers, metrics)
     reports = ReportViews(live, reporting, access)
-    records = Records(live, judges, config.max_batch)
+    records = Records(live, config.max_batch)
     dialects = DialectViews(cdx, records, access, bodies, config)
     commands = Commands(config.index)
     purging = PurgeViews(live, reporting, access, commands, writers.given, config.max_batch)
@@ -74,26 +73,26 @@ def create_app(
     app.register_blueprint(make_pages(config, live, metrics, access, bodies, reporting, commands))
     app.register_error_handler(HTTPException, views.refused)
     app.register_error_handler(Exception, views.failed)
-    _take_times(app, metrics)
+    _time_requests(app, metrics)
     if hot:
         patience = Patience(config.body_timeout)
-        limits = Limits(config.rate_limit, access, metrics) if config.rate_limit else None
+        limits = ClientLimits(config.rate_limit, access, metrics) if config.rate_limit else None
         inner, head = app.wsgi_app, RequestHead((config.host.lower(), *config.host_names), metrics)
         app.wsgi_app = HotRoutes(inner, lookups, cdx, captures, patience, head, limits)  # type: ignore[assignment,method-assign]
     return app
 
 
-def _take_times(app: Flask, metrics: Metrics) -> None:
+def _time_requests(app: Flask, metrics: Metrics) -> None:
     counted = {one.name for one in ROUTES if not one.timed}
 
     @app.before_request
     def begin() -> None:
-        g.begun = perf_counter_ns()
+        g.started = perf_counter_ns()
 
     @app.after_request
     def end(response: Response) -> Response:
         if request.endpoint not in counted:
-            metrics.route(request.endpoint or "", g.begun)
+            metrics.route(request.endpoint or "", g.started)
         return response
 
 
@@ -163,8 +162,8 @@ class _Views:
         return json_of(document())
 
     def refused(self, error: HTTPException) -> Response:
-        """What Flask refuses: unknown paths, wrong methods."""
-        code = _PLACES.get(error.code or 500, "internal")
+        """Answer what Flask refuses: unknown paths, wrong methods."""
+        code = _CODES.get(error.code or 500, "internal")
         allow: Headers = []
         for name, value in error.get_headers():
             if name == "Allow":

@@ -1,4 +1,4 @@
-"""Who may do what: bearer tokens, if the index has any."""
+"""The check of bearer tokens, if the index has any."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _LOOK_EVERY = 1.0  # seconds
 
 
 class Access:
-    """Checks requests against the tokens of an index, in any number of threads.
+    """Checks requests against the tokens of an index; thread-safe.
 
-    Without tokens everything is allowed, unless it is `guarded`, as a server is that listens
-    beyond loopback. With tokens, writing needs one; reading does if it is `private`.
+    Without tokens everything is allowed, unless the server is `guarded` because it listens beyond
+    loopback. With tokens, writing needs one; reading needs one if the server is `private`.
     """
 
     def __init__(self, index: Path, *, private: bool = False, guarded: bool = False) -> None:
         self._index, self.private = index, private
-        self._guarded = private or guarded  # whether no tokens means that nobody may
+        self._guarded = private or guarded  # whether nothing is allowed without tokens
         self._tokens: list[Token] = []
         self._stamp: tuple[int, int] | None = None
         self._looked = -_LOOK_EVERY
@@ -40,11 +40,14 @@ class Access:
         crawl: str = "",
         namespaces: Callable[[], Iterable[str]] = tuple,
     ) -> str:
-        """The name of whose token allows it, "-" if none is needed; raises `RequestError`.
+        """Return the name of the token that allows a request, "-" if none is needed.
 
-        `namespaces` are those that are touched, "" for none; it is called only if that matters.
-        A refusal leaves a line in the log, but for those who only read.
-        Raises `Damaged` or `IndexUnavailable` if it cannot tell.
+        `namespaces` returns those that the request touches, "" for none; it is called only if
+        the token is limited to some. A refused write leaves a line in the log.
+
+        Raises:
+            RequestError: the request is refused.
+            Damaged, IndexUnavailable: the tokens cannot be read.
         """
         who = "-"
 
@@ -62,12 +65,12 @@ class Access:
             return "-"
         token = self._token(environ, tokens)
         if token is None:
-            said = (
+            message = (
                 "this token is not known here: it was taken away, or is another index's"
                 if _sent(environ)
                 else "send a token: Authorization: Bearer <token>"
             )
-            raise refused("unauthorized", said)
+            raise refused("unauthorized", message)
         who = token.name
         touched = tuple(namespaces())
         if not token.may(role, crawl, touched):
@@ -79,7 +82,7 @@ class Access:
         return token.name
 
     def holder(self, environ: dict[str, Any]) -> str:
-        """The name of the token that comes with a request, "" if none that is known."""
+        """Return the name of the known token of a request, "" if it has none."""
         try:
             token = self._token(environ, self._known())
         except DedupError:
@@ -100,27 +103,27 @@ class Access:
         if now - self._looked >= _LOOK_EVERY:
             with self._busy:
                 stamp = _stamp(self._index / FILE)
-                # Where the file is away, the index is being replaced: what was known still holds.
+                # The file is missing while the index is being replaced: keep the last tokens.
                 if stamp is not None and stamp != self._stamp:
                     self._tokens, self._stamp = read_tokens(self._index), stamp
                 self._looked = now
         return self._tokens
 
 
-class Sight:
-    """What whoever asks may see of crawls that stay apart."""
+class NamespaceAccess:
+    """Which crawls of namespaces a request may see."""
 
     def __init__(self, access: Access, environ: dict[str, Any]) -> None:
         self._access, self._environ = access, environ
         self._known: dict[str, bool] = {"": True}
 
     def require(self, crawl: Crawl) -> None:
-        """Raise `RequestError` for a crawl of a namespace that is closed to them."""
+        """Raise `RequestError` for a crawl of a namespace that the request may not read."""
         if crawl.namespace:
             self._access.may_read(self._environ, [crawl.namespace])
 
     def sees(self, crawl: Crawl) -> bool:
-        """Whether `require` lets a crawl pass."""
+        """Return whether `require` accepts a crawl."""
         known = self._known.get(crawl.namespace)
         if known is None:
             try:
@@ -133,16 +136,16 @@ class Sight:
 
 
 def _sent(environ: dict[str, Any]) -> str:
-    """The token that comes with a request, "" for none."""
+    """Return the text of the token of a request, "" for none."""
     scheme, _, text = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
     return str(text.strip()) if scheme.lower() == "bearer" else ""
 
 
 def _of_a_page(environ: dict[str, Any]) -> bool:
-    """Whether a browser sent a request to write, for a page that somebody has open in it.
+    """Return whether a browser sent a request to write on behalf of a web page.
 
-    Any page of the web can make it do that to a server on the same machine. No crawler says where a
-    request comes from, and our own pages write nothing.
+    Any page of the web can make a browser do that to a server on the same machine. Crawlers send
+    no Origin, and our own pages write nothing.
     """
     site = environ.get("HTTP_SEC_FETCH_SITE", "none")
     return "HTTP_ORIGIN" in environ or site not in ("none", "same-origin")

@@ -1,7 +1,7 @@
-"""What the server does by itself with crawls that have ended, in one of its workers.
+"""The merge of committed crawls into the index, started by one of the workers.
 
-Committed captures are merged by a process of its own: a file of the index may be open only once in
-a process, and the worker has it open to answer from it.
+A process of its own merges: LMDB allows a file to be open only once in a process, and the worker
+has it open for lookups.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LONGEST = 300.0  # seconds between two tries of a merge that fails, which grow f
 
 
 class Upkeep:
-    """Merges and sweeps, over and over, in a thread that ends with its process."""
+    """Merges committed crawls and removes what is no longer needed, in a daemon thread."""
 
     def __init__(self, live: LiveIndex, clock: Callable[[], float] = time.monotonic) -> None:
         self._live, self._clock = live, clock
@@ -35,10 +35,10 @@ class Upkeep:
         self._failed: set[int] = set()  # numbers of the crawls that could not be merged
         self._pause = EVERY
         self._next = 0.0  # when they are tried again
-        self._said = ""
+        self._logged = ""
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         threading.Thread(target=self._run, name="upkeep", daemon=True).start()
 
     def _run(self) -> None:
@@ -47,16 +47,16 @@ class Upkeep:
             try:
                 self.once()
                 if not self._failed:
-                    self._said = ""
+                    self._logged = ""
             except (DedupError, OSError) as error:
-                if str(error) != self._said:  # said once, not whenever it is tried again
-                    self._said = str(error)
+                if str(error) != self._logged:  # logged once, not at every try
+                    self._logged = str(error)
                     logs.LOGGER.warning("committed crawls are not merged: %s", error)
-            except Exception:  # a defect: the thread goes on, else nothing is merged any more
+            except Exception:  # a defect: the thread goes on, or nothing would be merged
                 logs.LOGGER.exception("the upkeep of crawls failed")
 
     def once(self) -> None:
-        """Merge what is committed, take away what is not needed any more."""
+        """Merge committed crawls, and remove what is no longer needed."""
         with suppress(DedupError):
             self._live.opened().engine.forget_dead_readers()
         store = self._live.crawls.store()
@@ -71,10 +71,10 @@ class Upkeep:
             merge_crawls.sweep(store, time.time(), self._seen_merged)
 
     def _merge_committed(self, store: Store) -> None:
-        """Merge what is committed. What fails is tried again ever more rarely.
+        """Merge committed crawls; try again after a failure, at growing intervals.
 
-        A merge that fails may have read and written for hours. Once another crawl is committed, or
-        one of these is gone, it is tried at once.
+        A merge that fails may have worked for hours. It is tried again at once when another crawl
+        is committed, or one of these is gone.
         """
         numbers = {crawl.number for crawl in merge_crawls.committed(store)}
         if numbers != self._failed:
@@ -95,17 +95,17 @@ class Upkeep:
         path = os.pathsep.join(filter(None, sys.path))
         environment = {**os.environ, "PYTHONPATH": path}
         with (
-            tempfile.TemporaryFile() as said,
+            tempfile.TemporaryFile() as output,
             subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=said, stderr=said
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
             ) as merging,
         ):
-            while True:  # a merge may take hours, in which crawls go on writing
+            while True:  # for hours, perhaps, while crawls write
                 with suppress(subprocess.TimeoutExpired):
                     status = merging.wait(EVERY)
                     break
                 store.forget_dead_readers()
-            said.seek(0)
-            text = said.read().decode("utf-8", "replace").strip()
-        if status not in (0, IndexBusy.exit_status):  # busy: there is time
+            output.seek(0)
+            text = output.read().decode("utf-8", "replace").strip()
+        if status not in (0, IndexBusy.exit_status):  # another process writes: try later
             raise DedupError(text[-500:])

@@ -1,7 +1,7 @@
-"""Commands that read much, run for a request: in a process of their own, at low priority.
+"""Commands that a request runs because they read much: in a process, at low priority.
 
-So no lookup of a crawler waits for them, they can be ended when they take too long, and what they
-hold is gone with them.
+So lookups do not wait for them, they can be killed when they take too long, and their memory is
+freed.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ AT_ONCE = 2  # in one worker
 _LONGEST_LINE = 1 << 24  # bytes
 
 
-class TooLong(BadInput):
-    """A command was ended, since it took too long; it may have done some of its work."""
+class CommandTimeout(BadInput):
+    """A command was killed because it took too long; it may have done part of its work."""
 
 
-class Said(NamedTuple):
-    """What a command said."""
+class CommandOutput(NamedTuple):
+    """The output of a command."""
 
-    lines: list[bytes]  # of its output the first ones
-    last: bytes  # and the last one
-    talk: list[str]  # the last lines of what it said besides
+    lines: list[bytes]  # the first ones
+    last: bytes  # the last one
+    messages: list[str]  # the last lines of stderr
 
 
 class Commands:
@@ -45,11 +45,10 @@ class Commands:
 
     def run(
         self, name: str, options: Sequence[str], stdin: IO[bytes] | None = None, lines: int = 0
-    ) -> Said:
-        """What ``bin/name INDEX`` says; of its output `lines` lines and the last one.
+    ) -> CommandOutput:
+        """Run ``bin/name INDEX``; return the first `lines` lines of its output and the last one.
 
-        Raises `BadInput`, `IndexUnavailable`, `Damaged`, or `RequestError` where there are too many
-        already.
+        Raises `BadInput`, `IndexUnavailable`, `Damaged`, or `RequestError` if too many run already.
         """
         if any("\0" in option for option in options):
             raise BadInput("a name cannot hold a byte of 0")
@@ -60,16 +59,16 @@ class Commands:
         finally:
             self._free.release()
 
-    def _run(self, words: list[str], stdin: IO[bytes] | None, lines: int) -> Said:
+    def _run(self, words: list[str], stdin: IO[bytes] | None, lines: int) -> CommandOutput:
         path = os.pathsep.join(filter(None, sys.path))
         with (
-            TemporaryFile() as talk,
+            TemporaryFile() as stderr,
             subprocess.Popen(
                 ["nice", "-n", "10", sys.executable, "-m", "dedupindex", *words],
                 env={**os.environ, "PYTHONPATH": path},
                 stdin=stdin or subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                stderr=talk,
+                stderr=stderr,
             ) as process,
         ):
             assert process.stdout is not None
@@ -87,15 +86,17 @@ class Commands:
             finally:
                 clock.cancel()
                 process.kill()
-            said = _talk(talk)
+            messages = _messages(stderr)
         if late.is_set():
-            raise TooLong(f"that takes more than {LONGEST} seconds: use bin/{words[0]} itself")
-        _check(words[0], process.returncode, said)
-        return Said(kept, last, said)
+            raise CommandTimeout(
+                f"that takes more than {LONGEST} seconds: use bin/{words[0]} itself"
+            )
+        _check(words[0], process.returncode, messages)
+        return CommandOutput(kept, last, messages)
 
 
 def _lines(stream: IO[bytes], most: int) -> tuple[list[bytes], bytes]:
-    """The first lines of a stream, and the last one; there may be millions between."""
+    """Return the first lines of a stream, and the last one, in bounded memory."""
     kept: list[bytes] = []
     last = b""
     while line := stream.readline(_LONGEST_LINE):
@@ -105,25 +106,27 @@ def _lines(stream: IO[bytes], most: int) -> tuple[list[bytes], bytes]:
     return kept, last
 
 
-def _talk(stream: IO[bytes]) -> list[str]:
+def _messages(stream: IO[bytes]) -> list[str]:
     size = stream.seek(0, os.SEEK_END)
     stream.seek(max(size - (1 << 14), 0))
     lines = stream.read().decode("utf-8", "replace").splitlines()
     return [line for line in lines if line][-20:]
 
 
-def _check(name: str, status: int, said: list[str]) -> None:
-    """Raise what the exit status means."""
-    text = said[-1].removeprefix("dedupindex: ") if said else f"bin/{name} said nothing"
+def _check(name: str, status: int, messages: list[str]) -> None:
+    """Raise the error that the exit status means."""
+    text = messages[-1].removeprefix("dedupindex: ") if messages else f"bin/{name} said nothing"
     if status in (BadInput.exit_status, 2):
         raise BadInput(text)
     if status == IndexUnavailable.exit_status:
         raise IndexUnavailable(text)
     if status == HasDependents.exit_status and name == "purge":
         raise HasDependents(text)
-    if status == Damaged.exit_status and name != "report":  # which leaves it out, and tells
+    if (
+        status == Damaged.exit_status and name != "report"
+    ):  # it leaves out what is damaged, and reports it
         raise Damaged(text)
     if status == NotAnswered.exit_status:
         raise NotAnswered(text)
     if status not in (0, Damaged.exit_status):
-        raise RuntimeError(f"bin/{name} ended with {status}: {said}")
+        raise RuntimeError(f"bin/{name} ended with {status}: {messages}")

@@ -1,4 +1,4 @@
-"""What a server can be told: every setting once, with its default and what it is for."""
+"""The settings of the server, with their defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a failed request is answered, wherever it failed: counted, and logged if it is a defect."""
+"""Replies to failed requests: every failure is counted, and defects are logged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from server.responses import ERRORS, Reply, code_of, error_reply, failure
 
 
 def reply_to(error: Exception, environ: dict[str, Any], metrics: Metrics) -> Reply:
-    """The answer to a request that ended with an error."""
+    """Return the reply to a request that ended with an error."""
     if isinstance(error, DedupError):
         metrics.error(code_of(error))
         return failure(error)

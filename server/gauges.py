@@ -1,4 +1,4 @@
-"""How crawls stand at the moment of a scrape, for Prometheus."""
+"""Gauges of crawls for Prometheus, computed at each scrape."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ READ = 200  # open crawls
 
 
 def crawl_gauges(live: LiveIndex) -> Iterator[Metric]:
-    """Crawls by state, and those that somebody should look at; none if they cannot be read.
+    """Yield crawls by state, and crawls that need attention; nothing if they cannot be read.
 
-    However many crawls there are, it reads the figures of no more than `READ` of them.
+    The figures of at most `READ` open crawls are read, the newest ones.
     """
     crawls: Counter[State] = Counter()
     captures = silent = unmerged = 0
@@ -37,7 +37,7 @@ def crawl_gauges(live: LiveIndex) -> Iterator[Metric]:
             ready = reading.ready(opened)
             for crawl in opened:
                 captures += ready.counts(crawl)[0]
-                own = crawl.name.startswith(RECORDS_CRAWL)  # of /api/records: nobody asks for it
+                own = crawl.name.startswith(RECORDS_CRAWL)  # of /api/records, without lookups
                 silent += not own and not statistics.total(ready, crawl).lookups
     except DedupError:
         return

@@ -1,8 +1,8 @@
-"""The listening sockets, one for each worker, and how to close them so that nobody is cut off.
+"""The listening sockets, one for each worker, and how to close them without a reset.
 
-All listen on one port (SO_REUSEPORT), so that the kernel shares out connections among workers. The
-main process holds them open: a connection that waits when a worker dies is not reset, but taken up
-by the worker's successor.
+All listen on one port (SO_REUSEPORT), and the kernel distributes connections among workers. The
+main process holds the sockets open: when a worker dies, its successor accepts the connections that
+wait.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _DROP = struct.pack("HBBI", 0x06, 0, 0, 0)  # a filter of one instruction: keep 
 
 
 class CannotListen(DedupError):
-    """The address cannot be had."""
+    """The address cannot be bound."""
 
     code = "cannot_listen"
 
 
 def listen(host: str, port: int, count: int) -> list[socket.socket]:
-    """`count` sockets that listen on one port, a free one if it is 0; raises `CannotListen`."""
+    """Return `count` sockets that listen on one port, a free one for 0; raises `CannotListen`."""
     try:
-        # Sockets that share a port would also share it with those of a server that runs already;
-        # one that does not share finds that out.
+        # Sockets with SO_REUSEPORT would share the port of a server that runs already; a socket
+        # without it fails then.
         with socket.create_server((host, port), family=_family(host)) as alone:
             port = alone.getsockname()[1]
         return [_open(host, port) for _ in range(count)]
@@ -53,11 +53,11 @@ def _open(host: str, port: int) -> socket.socket:
 
 
 def shut(sockets: list[socket.socket]) -> None:
-    """Let no new connection in, while those that wait are still taken up by the workers.
+    """Refuse new connections, while the workers accept those that wait.
 
-    A worker that ends resets the connections that wait for it or that it has not yet read from. So
-    for a moment before that there must be no new ones. Their first packet is dropped, which their
-    sender repeats after a second; by then nobody listens, and it is told so.
+    A worker that ends resets connections that it has not read from, so there must be no new ones
+    shortly before. Their first packet is dropped; clients repeat it after a second, when no socket
+    listens any more, and get "connection refused".
     """
     if sys.platform != "linux":
         return

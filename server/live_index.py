@@ -1,10 +1,9 @@
-"""The index that is being served, which others may replace at any moment.
+"""The served index, which other processes may replace at any time.
 
-A worker looks a few times a second whether the files it opened are still the ones that stand
-there: a build may have named a new generation, or the whole directory may have been swapped; and
-whether the keyspace on a cluster was dropped and loaded anew. It then opens the new ones and lets
-go of the old. Requests that are under way finish on what they began with: the old files are closed
-when the last of them lets go.
+Several times a second a worker checks whether the files it has open are still current: a build may
+have made a new generation, the directory may have been swapped, the keyspace on a cluster may have
+been loaded anew. It then opens the new index. Requests in progress finish on the old one, whose
+files are closed when the last of these requests ends.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ _Stamp = tuple[Identity, list[tuple[str, int]]]
 
 
 class Opened(NamedTuple):
-    """An open index, and what is worth keeping as long as it is open."""
+    """An open index."""
 
     engine: Engine
-    plain: PlainAnswers | None  # if its engine can do that
+    plain: PlainAnswers | None  # the fast path, if the engine has one
 
 
 class LiveIndex:
-    """The open index, for as long as there is one. Threads may ask while another reloads."""
+    """The open index; thread-safe, also while it is reloaded."""
 
     def __init__(self, index: Path, policy: Policy = NO_POLICY) -> None:
-        """`policy` holds for all lookups, after that of their crawl."""
+        """`policy` applies to all lookups, after that of their crawl."""
         self.index, self._ruled = index, bool(policy.rules)
         self.crawls = Crawls(index, policy)
         self.reloads = 0
@@ -51,18 +50,18 @@ class LiveIndex:
         self._busy = threading.Lock()
 
     def opened(self) -> Opened:
-        """The open index; raises what keeps it from being open."""
+        """Return the open index; raises the error that keeps it from being open."""
         opened = self._opened
         if opened is None:
             raise type(self._error)(str(self._error))
         return opened
 
     def refresh(self) -> None:
-        """Open what stands there now, if it is not what is open."""
+        """Open the current index, unless it is open already."""
         with self._busy:
             try:
                 if self._opened is not None and not in_place(self._opened.engine):
-                    self._opened = None  # at once: it answers from what took its place
+                    self._opened = None  # at once: it would answer from its replacement
                 stamp = _stamp(self.index)
                 if stamp != self._stamp or self._opened is None:
                     self._open(stamp)
@@ -72,15 +71,15 @@ class LiveIndex:
                 self._error = error
                 now = time.monotonic()
                 self._failing_since = self._failing_since or now
-                # While an index is being swapped there is none for a moment: what is open still
-                # answers rightly. Longer than that, nobody knows whether it does.
+                # While an index is swapped it is missing for a moment, and the open one is still
+                # right. After `RELOAD_GRACE` it may not be.
                 if now - self._failing_since >= RELOAD_GRACE:
                     self._opened = None
         self.crawls.refresh()
 
     def _open(self, stamp: _Stamp) -> None:
         engine = open_index(self.index)
-        if _stamp(self.index) != stamp:  # its files may be of two indexes
+        if _stamp(self.index) != stamp:  # the open files may belong to two indexes
             raise IndexUnavailable(f"the index at {self.index} is being replaced")
         with engine.view() as view:
             view.counts()
@@ -90,7 +89,7 @@ class LiveIndex:
         self._opened = Opened(engine, plain)
 
     def watch(self) -> None:
-        """Refresh for as long as the process lives, in a thread of its own."""
+        """Start the threads that refresh the index and store statistics."""
         works: list[tuple[Callable[[], None], float]] = [
             (self.refresh, RELOAD_EVERY),
             (self.crawls.counting.gather, GATHER_EVERY),
@@ -98,32 +97,30 @@ class LiveIndex:
         ]
         for work, pause in works:
             name = work.__name__
-            threading.Thread(
-                target=_over_and_over, args=(work, pause), name=name, daemon=True
-            ).start()
+            threading.Thread(target=_repeat, args=(work, pause), name=name, daemon=True).start()
 
     def close(self) -> None:
-        """Write down what was counted last; when the process ends in good order."""
+        """Store the last statistics; called when the process ends regularly."""
         try:
             self.crawls.write_counts()
         except DedupError as error:
             LOGGER.error("the last lookups are not counted: %s", error)
 
 
-def _over_and_over(work: Callable[[], None], pause: float) -> None:
-    """Do some work with pauses between; that it fails once does not end it."""
+def _repeat(work: Callable[[], None], pause: float) -> None:
+    """Do some work again and again, also after it has failed."""
     event = threading.Event()
     while not event.wait(pause):
         try:
             work()
-        except DedupError:  # a disk that is full, a file that is away: another time
+        except DedupError:  # such as a full disk or a missing file: try again later
             pass
         except Exception:
             LOGGER.exception("%s failed", work.__name__)
 
 
 def _stamp(index: Path) -> _Stamp:
-    """What changes when the index or its data is replaced, but not when it is added to."""
+    """Return what changes when the index or its data is replaced, but not on additions."""
     identity = read_identity(index)
     data = f"data-{identity.generation}"
     try:

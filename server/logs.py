@@ -1,6 +1,6 @@
-"""Log lines on stderr, text or JSON, with nothing that a stranger could use to forge one.
+"""Log lines on stderr, as text or JSON, which requests cannot forge.
 
-What is known of a line stands in its record's ``fields``; in JSON they are the object's fields.
+The attribute ``fields`` of a log record has the fields of the JSON object.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TRACE = 4000  # characters of a stack trace, its last
 
 
 class _OneLine(logging.Formatter):
-    """``2026-11-20T09:14:17Z ERROR text``, whatever the text."""
+    """``2026-11-20T09:14:17Z ERROR text`` on one line, whatever the text."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%SZ")
@@ -42,14 +42,14 @@ class _Json(logging.Formatter):
         line = {"time": f"{when}.{int(record.msecs):03d}Z", "level": record.levelname, **fields}
         if record.exc_info:
             line["trace"] = self.formatException(record.exc_info)[-_TRACE:]
-        return json.dumps(line)  # in ASCII, so no text can end the line
+        return json.dumps(line)  # in ASCII, so no text ends the line
 
 
 _FORMATTERS = {"text": _OneLine, "json": _Json}
 
 
 def configure(form: str = "text") -> None:
-    """Send our lines to stderr, as text or as JSON."""
+    """Log to stderr, as text or as JSON."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_FORMATTERS[form]())
     LOGGER.handlers[:] = [handler]
@@ -58,7 +58,7 @@ def configure(form: str = "text") -> None:
 
 
 def granian_config(form: str = "text") -> dict[str, Any]:
-    """The same for what Granian has to say, which is about workers that ended or hang."""
+    """Return the same configuration for Granian, which logs workers that end or hang."""
     return {
         "formatters": {"line": {"()": _FORMATTERS[form]}},
         "handlers": {
@@ -76,7 +76,7 @@ def granian_config(form: str = "text") -> dict[str, Any]:
 
 
 def report(error: BaseException, environ: Mapping[str, Any]) -> None:
-    """A defect: what was asked, and where it went wrong, on one line."""
+    """Log a defect: request and traceback on one line."""
     trace = "".join(traceback.format_exception(error))[-_TRACE:]
     fields = {"event": "defect", **_request(environ), "trace": trace}
     LOGGER.error("%s: %s", asked(environ), trace, extra={"fields": fields})
@@ -85,11 +85,11 @@ def report(error: BaseException, environ: Mapping[str, Any]) -> None:
 def audit(
     environ: Mapping[str, Any], who: str, content: Mapping[str, Any], crawl: str = ""
 ) -> None:
-    """One write, done or refused: from where, by whose token, to what, with what result."""
+    """Log one write, done or refused: client, token, request and result."""
     content = {"crawl": crawl, **content} if crawl else content
-    said = {name: content[name] for name in _RESULTS if name in content}
-    result = " ".join(f"{name}={value}" for name, value in said.items())
-    fields = {"event": "audit", **_request(environ), "token": who, **said}
+    results = {name: content[name] for name in _RESULTS if name in content}
+    result = " ".join(f"{name}={value}" for name, value in results.items())
+    fields = {"event": "audit", **_request(environ), "token": who, **results}
     text = "audit %s token=%s %s %s"
     LOGGER.info(text, _address(environ), who, asked(environ), result, extra={"fields": fields})
 
@@ -101,7 +101,7 @@ _RESULTS = (
 
 
 def access(environ: Mapping[str, Any], status: str, seconds: float) -> None:
-    """One request that was answered."""
+    """Log one request with its status and time."""
     ms = round(seconds * 1000, 3)
     fields = {"event": "access", **_request(environ), "status": status[:3], "ms": ms}
     text = "%s %s %s %.3f ms"
@@ -119,7 +119,7 @@ def _request(environ: Mapping[str, Any]) -> dict[str, str]:
 
 
 def asked(environ: Mapping[str, Any]) -> str:
-    """Method, path and query of a request, not all of a long one."""
+    """Return method, path and query of a request, cut if they are long."""
     query = environ.get("QUERY_STRING", "")
     path = environ.get("PATH_INFO", "") + ("?" + query if query else "")
     return f"{environ.get('REQUEST_METHOD', '-')} {path[:1000]}"

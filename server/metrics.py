@@ -1,8 +1,8 @@
-"""Counts of all workers, in memory that they share: exact at every scrape, cheap to raise.
+"""Metrics of all workers in shared memory: exact at every scrape, cheap to increment.
 
-Each worker has a block of 64-bit cells in a shared mapping and writes only there. A scrape, in
-whichever worker it arrives, reads all blocks. A worker that is started anew takes over the block
-of its predecessor, so counts never fall.
+Each worker has a block of 64-bit cells in a shared mapping and writes only there. A scrape reads
+the blocks of all workers. A restarted worker takes over the block of its predecessor, so counters
+never decrease.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ def block_size(workers: int) -> int:
 
 
 class Metrics:
-    """The block of one worker, and a view of all."""
+    """The block of one worker, and the sums of all."""
 
     def __init__(self, shared: mmap.mmap | None = None, workers: int = 1, worker: int = 0) -> None:
-        """`shared` is memory of `block_size` zeros; None counts for this process alone."""
+        """`shared` is memory of `block_size` zeros; None is for a single process."""
         memory = bytearray(block_size(workers)) if shared is None else shared
         self._routes = {name: row for row, name in enumerate(_labels())}
         self._all, self._cells = memoryview(memory).cast("Q"), block_size(1) // 8
@@ -85,7 +85,7 @@ class Metrics:
         self._lock = Lock()  # adding is two steps, and a worker has several threads
 
     def lookup(self, cell: int, started: int) -> None:
-        """One lookup, of `cell_of`, that began at `started` (perf_counter_ns)."""
+        """Count a lookup in a cell of `cell_of`; it began at `started` (perf_counter_ns)."""
         taken = perf_counter_ns() - started
         place = _SINGLES_AT + cell * _BUCKETS + bisect_left(_BOUNDS_NS, taken)
         mine = self._mine
@@ -95,7 +95,7 @@ class Metrics:
         self._lock.release()
 
     def batch(self, kind: str, cells: dict[int, int], started: int) -> None:
-        """Many lookups at once: how often each cell."""
+        """Count a request with many lookups; `cells` has their number by cell."""
         taken = perf_counter_ns() - started
         number = KINDS.index(kind)
         place = _BATCHES_AT + (number - 1) * _BUCKETS + bisect_left(_BOUNDS_NS, taken)
@@ -107,19 +107,19 @@ class Metrics:
             mine[_SUMS_AT + _CLASSES + number - 1] += taken
 
     def error(self, code: str) -> None:
-        """One error that was answered."""
+        """Count an error."""
         with self._lock:
             self._mine[_ERROR_CELLS[code]] += 1
 
     def written(self, counts: Mapping[str, int], what: str = "captures") -> None:
-        """What became of captures or claims, by the names of `WRITTEN`."""
+        """Count captures or claims by their results, the names of `WRITTEN`."""
         at = _WRITTEN_AT + (0 if what == "captures" else len(WRITTEN["captures"]))
         with self._lock:
             for place, name in enumerate(WRITTEN[what]):
                 self._mine[at + place] += counts.get(name, 0)
 
     def route(self, name: str, started: int) -> None:
-        """One request to a route, or to a page where it is none."""
+        """Count a request to a route; an unknown name counts as a page."""
         taken = perf_counter_ns() - started
         place = _ROUTES_AT + self._routes.get(name, 0) * _ROUTE_ROW
         with self._lock:
@@ -133,17 +133,17 @@ class Metrics:
             yield name, totals[place : place + _ROUTE_ROW]
 
     def totals(self) -> list[int]:
-        """The cells of all workers, added up."""
+        """Return the sums of the cells of all workers."""
         return [sum(self._all[cell :: self._cells]) for cell in range(self._cells)]
 
 
 def cell_of(strategy: str, match: str) -> int:
-    """The cell that counts lookups of a strategy with a match class."""
+    """Return the cell that counts lookups of a strategy with a match class."""
     return _STRATEGY[strategy] + _MATCH[match]
 
 
 def error_cell(code: str) -> int:
-    """The cell that counts errors of a code, for `Metrics.batch`."""
+    """Return the cell that counts errors of a code, for `Metrics.batch`."""
     return _ERROR_CELLS[code]
 
 
@@ -207,7 +207,7 @@ class _Collector:
         at = _WRITTEN_AT
         for what, results in WRITTEN.items():
             family = CounterMetricFamily(
-                f"dedupindex_{what}", f"What became of {what} that crawls sent.", labels=["result"]
+                f"dedupindex_{what}", f"Results of {what} that crawls sent.", labels=["result"]
             )
             for result in results:
                 family.add_metric([result], cells[at])
@@ -256,12 +256,12 @@ def _add(times: HistogramMetricFamily, labels: list[str], row: list[int], total:
 
 
 def families(metrics: Metrics, live: LiveIndex) -> Iterator[Metric]:
-    """All counts, as Prometheus groups them."""
+    """Return all metrics in the families of Prometheus."""
     return _Collector(metrics, live).collect()
 
 
 def exposition(metrics: Metrics, live: LiveIndex) -> bytes:
-    """All counts in the text format of Prometheus."""
+    """Return all metrics in the text format of Prometheus."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(metrics, live))
     return generate_latest(registry)

@@ -1,4 +1,4 @@
-"""Tells systemd how the server is, if it was started by a unit of ``Type=notify``."""
+"""The notifications of systemd, for a unit of ``Type=notify``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 def notify(state: str) -> None:
-    """Send ``READY=1`` and the like; nothing where nobody listens."""
+    """Send a state such as ``READY=1``, if systemd waits for it."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return

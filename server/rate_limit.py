@@ -1,4 +1,4 @@
-"""How often one client may ask: a client is a token or, without one, an address."""
+"""The rate limit of clients; a client is a token or, without one, an address."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from server.config import BURST, CLIENTS
 from server.metrics import Metrics
 from server.responses import Reply, error_reply
 
-FREE = ("/healthz", "/readyz", "/metrics")  # asked by those who watch the server
+FREE = ("/healthz", "/readyz", "/metrics")  # for monitoring
 
 
 class RateLimit:
-    """So many requests a second for each client, and `burst` seconds' worth of them at once.
+    """`rate` requests a second for each client, and as many as `burst` seconds allow at once.
 
-    Of each client the moment is kept up to which its requests are paid for. When there are more
-    clients than `most`, the one that was silent for the longest is forgotten.
+    For each client it keeps the time up to which its requests are paid for. If there are more
+    than `most` clients, the least recent one is forgotten.
     """
 
     def __init__(
@@ -33,11 +33,11 @@ class RateLimit:
     ) -> None:
         self._cost, self._slack = 1 / rate, burst - 1 / rate
         self._most, self._clock = most, clock
-        self._paid: dict[str, float] = {}  # the longest silent first
+        self._paid: dict[str, float] = {}  # the least recent first
         self._busy = threading.Lock()
 
     def wait(self, client: str) -> float:
-        """Count a request of a client; 0, or the seconds after which the next may come."""
+        """Count a request; return 0, or the seconds after which the client may send the next."""
         with self._busy:
             now = self._clock()
             paid = max(self._paid.pop(client, now), now)
@@ -49,14 +49,14 @@ class RateLimit:
         return over if refused else 0.0
 
 
-class Limits:
-    """Refuses requests of clients that send too many."""
+class ClientLimits:
+    """Refuses requests of clients that exceed the limit."""
 
     def __init__(self, rate: int, access: Access, metrics: Metrics) -> None:
         self._limit, self._access, self._metrics = RateLimit(rate), access, metrics
 
     def refusal(self, environ: dict[str, Any]) -> Reply | None:
-        """The answer to a request that is one too many, else None."""
+        """Return the reply to a request over the limit, else None."""
         if environ["PATH_INFO"] in FREE:
             return None
         token = self._access.holder(environ)
@@ -72,7 +72,7 @@ class Limits:
 
 
 def network(address: str) -> str:
-    """What counts as one client: an IPv4 address, or the /64 that one holder of IPv6 has."""
+    """Return the network that counts as one client: an IPv4 address, or a /64 of IPv6."""
     try:
         read = ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,12 +1,11 @@
-"""What the head of a request must say before anything is done for it.
+"""Checks of the head of every request.
 
-Which server it means: a web page can make its own name point to this machine (DNS rebinding) and
-then read what a server without tokens answers. It cannot change the Host that the browser sends, so
-names that this server was not given are refused. No DNS answer changes an IP address, so every
-address is taken.
+Host: a web page can make its own name point to this machine (DNS rebinding) and then read the
+answers of a server without tokens. It cannot change the Host that the browser sends, so unknown
+names are refused. DNS cannot change an IP address, so every address is accepted.
 
-Where its body ends: Granian hands a body in chunks that breaks off to us as if it had ended well.
-Only a Content-Length tells the two apart, so a body must have one.
+Content-Length: Granian does not report that a chunked body was cut off. Only a Content-Length
+shows that, so every body must have one.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _NAME = re.compile(r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
 
 
 def host_name(text: str) -> str:
-    """A name in the form in which `RequestHead` compares it; raises `ValueError`."""
+    """Return a host name in the form that `RequestHead` compares; raises `ValueError`."""
     name = text.strip().lower().removesuffix(".")
     if name != ANY_NAME and not _NAME.fullmatch(name):
         raise ValueError(f"{text!r} is no name of a host: give it without scheme, port and path")
@@ -40,17 +39,17 @@ def host_name(text: str) -> str:
 
 
 class RequestHead:
-    """Checks heads of requests, in any number of threads."""
+    """Checks heads of requests; thread-safe."""
 
     def __init__(self, names: Iterable[str], metrics: Metrics) -> None:
-        """`names`: what this server is called beside its addresses; `*` takes every name."""
+        """`names`: host names of this server; `*` accepts every name."""
         self._names = frozenset((LOOPBACK, *names))
         self._metrics = metrics
         self._logged: set[str] = set()
         self._accepted: set[str] = set()  # values of Host that were accepted before
 
     def refusal(self, environ: dict[str, Any]) -> Reply | None:
-        """The answer to a request that must not be answered otherwise, else None."""
+        """Return the reply to a request that is refused, else None."""
         try:
             self._check_host(environ)
             _check_body(environ)

@@ -1,4 +1,4 @@
-"""What goes back over HTTP: one shape for errors, one table of all their codes."""
+"""Replies over HTTP: the shape of errors, and the table of their codes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ TEXT: Headers = [("Content-Type", "text/plain; charset=utf-8")]
 
 
 Reply = tuple[str, Headers, bytes | Iterator[bytes]]
-"""Status line, headers, and the body whole, or as it is made while it is sent."""
+"""Status line, headers, and the body, whole or as a stream."""
 
 OK = "200 OK"
 
 
 class RequestError(DedupError):
-    """A request that is refused before any lookup is made."""
+    """A request that is refused before it is carried out."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -78,7 +78,7 @@ _FOR_500 = "internal"
 
 
 def code_of(error: DedupError) -> str:
-    """The code under which the API reports a failure."""
+    """Return the code under which the API reports an error."""
     if isinstance(error, RequestError):
         return error.reason
     if error.code in ERRORS:
@@ -96,14 +96,14 @@ def status_line(status: int) -> str:
 
 
 def error_object(code: str, message: str, line: int = 0) -> dict[str, dict[str, Any]]:
-    """The shape of every error, also in the place of an answer; `line` is that of JSON lines."""
-    # Messages quote what was sent: bytes that are no text are shown escaped, and not all of it.
+    """Return the JSON object of an error; `line` is its number in JSON lines."""
+    # Messages quote the request: bytes that are not UTF-8 are escaped, and long text is cut.
     shown = message[:500].encode("utf-8", "backslashreplace").decode()
     return {"error": {"code": code, "message": shown, **({"line": line} if line else {})}}
 
 
 def error_reply(code: str, message: str, headers: Headers | None = None) -> Reply:
-    """An error as an answer."""
+    """Return the reply of an error code."""
     status = ERRORS[code][0]
     headers = [*JSON, *(headers or [])]
     if status == HTTPStatus.UNAUTHORIZED:
@@ -114,5 +114,5 @@ def error_reply(code: str, message: str, headers: Headers | None = None) -> Repl
 
 
 def failure(error: DedupError) -> Reply:
-    """The answer to a request that ended with an error of ours."""
+    """Return the reply of a `DedupError`."""
     return error_reply(code_of(error), str(error))

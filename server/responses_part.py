@@ -1,4 +1,4 @@
-"""Answers as Flask sends them."""
+"""Responses of Flask."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from server.responses import Reply
 
 
 def response_of(reply: Reply) -> Response:
-    """An answer that was made without Flask."""
+    """Return a reply as a response."""
     status, headers, body = reply
     return Response(body, status=status, headers=headers)
 
 
 def json_of(content: dict[str, Any]) -> Response:
-    """A JSON object."""
+    """Return a JSON object as a response."""
     return Response(orjson.dumps(content), content_type="application/json")

@@ -17,281 +17,212 @@ from dedupindex.lookup.policy import MOST
 from server.api.queries import described
 from server.responses import ERRORS
 
+Schema = dict[str, Any]
+
 _TEXT = {"type": "string"}
-_NULLABLE = {"type": ["string", "null"]}
-_NUMBER = {"type": ["integer", "null"]}
-
-_ORIGINAL = {
-    "url": {"type": "string"},
-    "date": {"type": "string", "description": "WARC-Date, to the letter"},
-    "record_id": _NULLABLE,
-    "digest": {"type": "string", "description": "as its record spells it"},
-    "size": {**_NUMBER, "description": "bytes of payload"},
-    "record_size": {**_NUMBER, "description": "bytes of the compressed record"},
-    "mime": _NULLABLE,
-    "status": _NUMBER,
-    "container": _NULLABLE,
-    "offset": _NUMBER,
-    "evidence": {"type": "string", "enum": ["record", "row", "revisit"]},
-}
+_TEXT_OR_NULL = {"type": ["string", "null"]}
+_INTEGER = {"type": "integer"}
+_INTEGER_OR_NULL = {"type": ["integer", "null"]}
+_INTEGER_OR_TEXT = {"type": ["integer", "string"]}
+_BOOLEAN = {"type": "boolean"}
+_LIST = {"type": "array"}
 
 
-def schema(name: str) -> dict[str, Any]:
+def schema(name: str) -> Schema:
     """Return a reference to a schema of the document."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def _object(properties: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, **more}
+def schemas() -> dict[str, Schema]:
+    """Return all schemas by name."""
+    return {**_lookups(), **_crawls(), **_captures(), **_claims(), **_deletions(), **_rest()}
 
 
-def _lookup(*, digest_required: bool) -> dict[str, Any]:
-    required = {"required": ["digest"]} if digest_required else {}
-    return _object(described(PARAMETERS.values()), additionalProperties=False, **required)
+def _object(properties: Schema, required: Any = (), *, closed: bool = False) -> Schema:
+    found: Schema = {"type": "object", "properties": properties}
+    if required:
+        found["required"] = list(required)
+    return {**found, "additionalProperties": False} if closed else found
 
 
-def schemas() -> dict[str, Any]:
-    batch = _lookup(digest_required=False)
-    batch["properties"]["lookups"] = {"type": "array", "items": schema("Lookup")}
+def _list(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+def _enum(values: Any) -> Schema:
+    return {"type": "string", "enum": list(values)}
+
+
+def _lookups() -> dict[str, Schema]:
+    lookup = described(PARAMETERS.values())
+    original = {
+        "url": _TEXT,
+        "date": {**_TEXT, "description": "WARC-Date, to the letter"},
+        "record_id": _TEXT_OR_NULL,
+        "digest": {**_TEXT, "description": "as its record spells it"},
+        "size": {**_INTEGER_OR_NULL, "description": "bytes of payload"},
+        "record_size": {**_INTEGER_OR_NULL, "description": "bytes of the compressed record"},
+        "mime": _TEXT_OR_NULL,
+        "status": _INTEGER_OR_NULL,
+        "container": _TEXT_OR_NULL,
+        "offset": _INTEGER_OR_NULL,
+        "evidence": _enum(("record", "row", "revisit")),
+    }
+    more = {
+        "url_base64": {**_TEXT, "description": "if not UTF-8"},
+        "committed": {"const": False, "description": "of a crawl that is open"},
+    }
+    answer = {
+        "duplicate": _BOOLEAN,
+        "match": _enum(("exact_url", "canonical_url", "digest")),
+        "original": schema("Original"),
+        "reason": _enum(("unknown_algorithm", CUT_DIGEST)),
+        "policy": {**_TEXT, "description": "the policy that refused all originals"},
+        "in_batch": {**_INTEGER, "description": "the first lookup of the same payload"},
+        "skip": {"const": True, "description": "by policy, write nothing at all"},
+        "considered": _list({"type": "object"}),
+        "more": {"const": True, "description": "more captures were considered than are listed"},
+    }
+    answers = _list({"anyOf": [schema("Answer"), schema("Error")]})
     return {
-        "Lookup": _lookup(digest_required=True),
-        "Batch": {**batch, "required": ["lookups"]},
-        "Original": _object(
-            {
-                **_ORIGINAL,
-                "url_base64": {"type": "string", "description": "if not UTF-8"},
-                "committed": {"const": False, "description": "of a crawl that goes on"},
-            },
-            required=list(_ORIGINAL),
-        ),
-        "Answer": _object(
-            {
-                "duplicate": {"type": "boolean"},
-                "match": {"type": "string", "enum": ["exact_url", "canonical_url", "digest"]},
-                "original": schema("Original"),
-                "reason": {"type": "string", "enum": ["unknown_algorithm", CUT_DIGEST]},
-                "policy": {"type": "string", "description": "whose word refused all originals"},
-                "in_batch": {"type": "integer", "description": "the lookup with it first"},
-                "skip": {"const": True, "description": "a policy wants nothing written at all"},
-                "considered": {"type": "array", "items": {"type": "object"}},
-                "more": {"const": True, "description": "more was considered than is shown"},
-            },
-            required=["duplicate"],
-        ),
-        "Answers": _object(
-            {
-                "answers": {
-                    "type": "array",
-                    "items": {"anyOf": [schema("Answer"), schema("Error")]},
-                }
-            },
-            required=["answers"],
-        ),
-        **_errors(),
-        "Status": _object({"status": {"type": "string"}}, required=["status"]),
-        "Stats": _object(
-            {name: {"type": "integer"} for name in ("captures", "digests", "containers")},
-            required=["captures", "digests", "containers"],
-        ),
-        "object": {"type": "object"},
-        **_of_crawls(),
-        **_of_purging(),
+        "Lookup": _object(lookup, ["digest"], closed=True),
+        "Batch": _object({**lookup, "lookups": _list(schema("Lookup"))}, ["lookups"], closed=True),
+        "Original": _object(original | more, original),
+        "Answer": _object(answer, ["duplicate"]),
+        "Answers": _object({"answers": answers}, ["answers"]),
     }
 
 
-def _errors() -> dict[str, Any]:
-    return {
-        "Error": _object(
-            {
-                "error": _object(
-                    {
-                        "code": {"type": "string", "enum": list(ERRORS)},
-                        "message": {"type": "string"},
-                        "line": {"type": "integer", "description": "of JSON lines, from 1"},
-                    },
-                    required=["code", "message"],
-                )
-            },
-            required=["error"],
-        ),
-    }
-
-
-def _capture() -> dict[str, Any]:
-    fields = {name: _TEXT for name in TEXTS} | {
-        name: {"type": ["integer", "string"]} for name in NUMBERS
-    }
-    return _object(
-        {
-            "digest": {"type": "string"},
-            "url": {"type": "string"},
-            "url_base64": {"type": "string"},
-            "date": {"type": "string", "description": "WARC-Date"},
-            "also": {"type": "array", "items": _TEXT},
-            "covers": {"type": "string", "enum": list(COVERS)},
-            **fields,
-        },
-        required=["digest", "date"],
-        additionalProperties=False,
-    )
-
-
-def _rule() -> dict[str, Any]:
-    text = {"type": "string", "minLength": 1, "maxLength": 300}
+def _rule() -> Schema:
+    text = {**_TEXT, "minLength": 1, "maxLength": 300}
     age = {**PARAMETERS["max_age"].schema, "description": "seconds, or as 15m, 12h, 30d"}
-    return _object(
-        {
-            "host": {**text, "description": "with a dot before it: and all hosts below"},
-            "mime": {**text, "description": "a pattern, as image/*"},
-            "url": {**text, "description": "a regular expression for the whole URL"},
-            "never": {"const": True},
-            "min_size": PARAMETERS["min_size"].schema,
-            "max_age": age,
-            "blackout": age,
-            "originals_from": {"type": "array", "items": text, "minItems": 1, "maxItems": MOST},
-        },
-        additionalProperties=False,
-    )
-
-
-def _crawl(seen: dict[str, Any], covers: dict[str, Any]) -> dict[str, Any]:
-    """What is shown of a crawl."""
-    return {
-        "name": {"type": "string"},
-        "state": {"type": "string", "enum": [one.value for one in State]},
-        "seen_by": seen,
-        "digest_covers": covers,
-        "strategy": {"type": ["string", "null"]},
-        "policy": {"type": "array", "items": schema("Rule")},
-        "namespace": _NULLABLE,
-        "begun": {"type": "string"},
-        "ended": _NULLABLE,
-        "exit": _NULLABLE,
-        "merged": {"type": "boolean"},
-        "captures": {"type": "integer"},
-        "bytes": {"type": "integer"},
-        "lookups": {"type": "integer"},
-        "duplicates": {"type": "integer"},
-        "duplicate_bytes": {"type": "integer"},
-        "errors": {"type": "integer"},
-        "answered_others": {"type": "integer"},
-        "not_looked_up": _NUMBER,
-        "not_reported": _NUMBER,
-        "first_lookup": _NULLABLE,
-        "last_lookup": _NULLABLE,
-        "warning": _NULLABLE,
+    rule = {
+        "host": {**text, "description": "with a dot before it: and all hosts below"},
+        "mime": {**text, "description": "a pattern, as image/*"},
+        "url": {**text, "description": "a regular expression for the whole URL"},
+        "never": {"const": True},
+        "min_size": PARAMETERS["min_size"].schema,
+        "max_age": age,
+        "blackout": age,
+        "originals_from": {**_list(text), "minItems": 1, "maxItems": MOST},
     }
+    return _object(rule, closed=True)
 
 
-def _report() -> dict[str, Any]:
-    """A crawl's report, with its groups if it was asked for some."""
-    figures = {name: {"type": "integer"} for name in Row._fields}
-    group = _object(figures, required=list(figures))
-    return _object(
-        {
-            "crawl": _TEXT,
-            **figures,
-            "by": {"type": "string", "enum": list(BY)},
-            "groups": {"type": "array", "items": group},
-            "next": _NULLABLE,
-        },
-        required=["crawl", *figures, "next"],
-    )
-
-
-def _claims() -> dict[str, Any]:
-    token = {"type": "string", "pattern": "^([0-9A-Fa-f]{32})?$"}
-    lease = {"type": "integer", "minimum": 1, "maximum": LONGEST}
-    claim = {**_lookup(digest_required=True)["properties"], "lease": lease, "token": token}
-    one = _object(claim, required=["crawl", "digest"], additionalProperties=False)
-    each = _object({n: claim[n] for n in claim if n != "crawl"}, required=["digest"])
-    many = {"crawl": _TEXT, "lease": lease, "claims": {"type": "array", "items": each}}
-    told = _object({"duplicate": {"type": "boolean"}}, required=["duplicate"])
-    answers = {"type": "array", "items": {"anyOf": [told, schema("Error")]}}
-    return {
-        "Claim": {"anyOf": [one, _object(many, required=["crawl", "claims"])]},
-        "Claimed": {"anyOf": [told, _object({"answers": answers}, required=["answers"])]},
+def _crawls() -> dict[str, Schema]:
+    options = {
+        "name": _TEXT,
+        "seen_by": _enum(one.value for one in Seen),
+        "digest_covers": _enum(one.name.lower() for one in Covers),
+        "policy": _list(schema("Rule")),
     }
-
-
-_AMOUNTS = (
-    *("originals", "same_url", "other_url", "nowhere"),
-    *("copies", "dependents", "broken"),
-)
-
-
-def _of_crawls() -> dict[str, Any]:
-    seen = {"type": "string", "enum": [one.value for one in Seen]}
-    covers = {"type": "string", "enum": [one.name.lower() for one in Covers]}
-    crawl = _crawl(seen, covers)
-    flag = {"enum": [True, False, "true", "false"]}
-    told = {name: {"type": ["integer", "string"]} for name in NAMES} | {"who": _TEXT}
-    record = {"id": _TEXT, "uri": _TEXT, "date": {"type": "integer", "description": "14 digits"}}
+    crawl = {
+        **options,
+        "state": _enum(one.value for one in State),
+        "begun": _TEXT,
+        "merged": _BOOLEAN,
+        **dict.fromkeys(("captures", "bytes", "lookups", "duplicates"), _INTEGER),
+        **dict.fromkeys(("duplicate_bytes", "errors", "answered_others"), _INTEGER),
+        **dict.fromkeys(("not_looked_up", "not_reported"), _INTEGER_OR_NULL),
+        **dict.fromkeys(("strategy", "namespace", "ended", "exit", "warning"), _TEXT_OR_NULL),
+        **dict.fromkeys(("first_lookup", "last_lookup"), _TEXT_OR_NULL),
+    }
+    begin = {
+        **options,
+        "strategy": PARAMETERS["strategy"].schema,
+        "policy": {**options["policy"], "maxItems": MOST},
+        "namespace": _TEXT,
+    }
+    force = {"force": {"enum": [True, False, "true", "false"]}}
+    counts = {**dict.fromkeys(NAMES, _INTEGER_OR_TEXT), "who": _TEXT}
+    sums = dict.fromkeys(Row._fields, _INTEGER)
+    report = {
+        **sums,
+        "crawl": _TEXT,
+        "by": _enum(BY),
+        "groups": _list(_object(sums, sums)),
+        "next": _TEXT_OR_NULL,
+    }
+    crawls = {"crawls": _list(schema("Crawl")), "next": _TEXT_OR_NULL}
     return {
-        "Begin": _object(
-            {
-                "name": _TEXT,
-                "seen_by": seen,
-                "digest_covers": covers,
-                "strategy": PARAMETERS["strategy"].schema,
-                "policy": {"type": "array", "items": schema("Rule"), "maxItems": MOST},
-                "namespace": _TEXT,
-            },
-            required=["name"],
-        ),
         "Rule": _rule(),
-        "End": _object({"exit": _TEXT, **told}),
-        "Cancel": _object({"exit": _TEXT, "force": flag, **told}),
-        "Drop": _object({"force": flag}),
-        "Told": _object(told),
-        "CrawlReport": _report(),
-        "Crawl": _object(crawl, required=list(crawl)),
-        "Crawls": _object(
-            {"crawls": {"type": "array", "items": schema("Crawl")}, "next": _NULLABLE},
-            required=["crawls", "next"],
-        ),
-        "Capture": _capture(),
-        "Captures": _object(
-            {"crawl": _TEXT, "captures": {"type": "array", "items": schema("Capture")}}
-        ),
-        "Reported": _object(
-            {
-                **{name: {"type": "integer"} for name in ("added", "unchanged", "bad")},
-                "refused": _object({}, additionalProperties={"type": "integer"}),
-                "results": {"type": "array"},
-                "in_batch": {"type": "array", "description": "pairs: a result, and the first"},
-            }
-        ),
-        **_claims(),
-        "Release": _object({"digest": _TEXT, "token": _TEXT}, required=["digest", "token"]),
-        "Record": _object(record, required=list(record)),
-        "Records": {"type": "array", "items": _object(record, required=list(record))},
-        "Released": _object({"released": {"type": "boolean"}}, required=["released"]),
+        "Begin": _object(begin, ["name"]),
+        "End": _object({"exit": _TEXT, **counts}),
+        "Cancel": _object({"exit": _TEXT, **force, **counts}),
+        "Drop": _object(force),
+        "Told": _object(counts),
+        "Crawl": _object(crawl, crawl),
+        "Crawls": _object(crawls, crawls),
+        "CrawlReport": _object(report, ["crawl", *sums, "next"]),
     }
 
 
-def _of_purging() -> dict[str, Any]:
-    deletion = {name: _TEXT for name in ("digest", "url", "date")}
-    amount = {"captures": {"type": "integer"}, "bytes": {"type": "integer"}}
+def _captures() -> dict[str, Schema]:
+    capture = {
+        **dict.fromkeys(("digest", "url", "url_base64", *TEXTS), _TEXT),
+        **dict.fromkeys(NUMBERS, _INTEGER_OR_TEXT),
+        "date": {**_TEXT, "description": "WARC-Date"},
+        "also": _list(_TEXT),
+        "covers": _enum(COVERS),
+    }
+    reported = {
+        **dict.fromkeys(("added", "unchanged", "bad"), _INTEGER),
+        "refused": {**_object({}), "additionalProperties": _INTEGER},
+        "results": _LIST,
+        "in_batch": {**_LIST, "description": "pairs: a result, and the first of its payload"},
+    }
+    date = {**_INTEGER, "description": "14 digits"}
+    record = {"id": _TEXT, "uri": _TEXT, "date": date}
     return {
-        "Deletions": _object(
-            {
-                "captures": {"type": "array", "items": _object(deletion)},
-                "force": {"type": "boolean"},
-                **deletion,
-            },
-            additionalProperties=False,
-        ),
-        "Impact": _object(
-            {
-                "found": {"type": "integer"},
-                "not_found": {"type": "array"},
-                "live": {"type": "integer"},
-                **dict.fromkeys(
-                    ("by_container", "by_crawl", "unread", "listed"), {"type": "array"}
-                ),
-                **dict.fromkeys(_AMOUNTS, _object(amount, required=list(amount))),
-            },
-            required=["found", "not_found", *_AMOUNTS],
-        ),
+        "Capture": _object(capture, ["digest", "date"], closed=True),
+        "Captures": _object({"crawl": _TEXT, "captures": _list(schema("Capture"))}),
+        "Reported": _object(reported),
+        "Record": _object(record, record),
+        "Records": _list(_object(record, record)),
+    }
+
+
+def _claims() -> dict[str, Schema]:
+    lease = {**_INTEGER, "minimum": 1, "maximum": LONGEST}
+    token = {**_TEXT, "pattern": "^([0-9A-Fa-f]{32})?$"}
+    claim = {**described(PARAMETERS.values()), "lease": lease, "token": token}
+    one = _object(claim, ["crawl", "digest"], closed=True)
+    each = _object({name: claim[name] for name in claim if name != "crawl"}, ["digest"])
+    many = {"crawl": _TEXT, "lease": lease, "claims": _list(each)}
+    answer = _object({"duplicate": _BOOLEAN}, ["duplicate"])
+    answers = {"answers": _list({"anyOf": [answer, schema("Error")]})}
+    return {
+        "Claim": {"anyOf": [one, _object(many, ["crawl", "claims"])]},
+        "Claimed": {"anyOf": [answer, _object(answers, answers)]},
+        "Release": _object({"digest": _TEXT, "token": _TEXT}, ["digest", "token"]),
+        "Released": _object({"released": _BOOLEAN}, ["released"]),
+    }
+
+
+def _deletions() -> dict[str, Schema]:
+    deletion = dict.fromkeys(("digest", "url", "date"), _TEXT)
+    deletions = {"captures": _list(_object(deletion)), "force": _BOOLEAN, **deletion}
+    amount = dict.fromkeys(("captures", "bytes"), _INTEGER)
+    amounts = ("originals", "same_url", "other_url", "nowhere", "copies", "dependents", "broken")
+    lists = ("not_found", "by_container", "by_crawl", "unread", "listed")
+    impact = {
+        **dict.fromkeys(("found", "live"), _INTEGER),
+        **dict.fromkeys(lists, _LIST),
+        **dict.fromkeys(amounts, _object(amount, amount)),
+    }
+    return {
+        "Deletions": _object(deletions, closed=True),
+        "Impact": _object(impact, ["found", "not_found", *amounts]),
+    }
+
+
+def _rest() -> dict[str, Schema]:
+    line = {**_INTEGER, "description": "of JSON lines, from 1"}
+    error = {"code": _enum(ERRORS), "message": _TEXT, "line": line}
+    stats = dict.fromkeys(("captures", "digests", "containers"), _INTEGER)
+    return {
+        "Error": _object({"error": _object(error, ["code", "message"])}, ["error"]),
+        "Status": _object({"status": _TEXT}, ["status"]),
+        "Stats": _object(stats, stats),
+        "object": {"type": "object"},
     }

@@ -1,4 +1,4 @@
-"""TLS by Granian: its files are tried before, so that what is wrong with them is said."""
+"""TLS by Granian; the files are checked first, for clear error messages."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _PKCS8 = b"-----BEGIN PRIVATE KEY-----"
 
 
 class Tls(NamedTuple):
-    """A certificate with its key. Files are read again when workers start."""
+    """A certificate and its key. Workers read the files when they start."""
 
     cert: Path
     key: Path
 
     def check(self) -> None:
-        """Raise `BadInput` for files that do not serve."""
+        """Raise `BadInput` for files that cannot be used."""
         _read(self.cert)
-        if _PKCS8 not in _read(self.key):  # Granian takes no other, and few encrypted ones
+        if _PKCS8 not in _read(self.key):  # the only form that Granian reads
             raise BadInput(
                 f"{self.key} is no PKCS#8 key without a password: "
                 "openssl pkcs8 -topk8 -nocrypt -in OLD -out NEW"
@@ -34,7 +34,7 @@ class Tls(NamedTuple):
             raise BadInput(f"{self.cert} and {self.key} do not serve: {reason}") from error
 
     def options(self) -> dict[str, Any]:
-        """What Granian is told; TLS 1.2 has no weak ciphers there."""
+        """Return the options of Granian; its TLS 1.2 has no weak ciphers."""
         return {
             "ssl_cert": self.cert,
             "ssl_key": self.key,

@@ -1,8 +1,8 @@
-"""The crawls that write to the index that is served, as one worker process sees them.
+"""The crawls beside the served index, as one worker process sees them.
 
-The file of the crawls is opened when it is there, and made when the first crawl is begun: a server
-that nobody writes to changes nothing in the index's directory. Another worker may have made it, or
-the whole directory may have been replaced, so `refresh` looks again.
+The store of crawls is made when the first crawl begins: a server without crawls changes nothing in
+the directory of the index. Another worker may make it, or the directory may be replaced, so
+`refresh` checks for that.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from dedupindex.lookup.decide import Query
 from dedupindex.lookup.policy import NO_POLICY, Policy
 from dedupindex.runtime.files import pinned
 from server.config import RELOAD_GRACE
-from server.counting import Counting
+from server.counting import RequestCounting
 
 _T = TypeVar("_T")
 
 
 class _Opened:
-    """An open file of crawls, and what is known of its crawls, which are numbered by it."""
+    """An open store of crawls, and its crawls as they were last read."""
 
     def __init__(self, index: Path, *, create: bool) -> None:
         self.store = make_store(index, create=create)
@@ -43,21 +43,24 @@ class _Opened:
         self.known = NOTHING
 
     def snapshot(self, reading: Reading) -> Snapshot:
-        """A state of the file."""
+        """Return a state of the store."""
         snapshot = Snapshot(reading, self.known)
         self.known = snapshot.known
         return snapshot
 
 
 def plain_covers(crawl: Crawl | None) -> int:
-    """As `Crawls.plainly`; a crawl that is unknown is found out elsewhere."""
+    """Return what a crawl's digests cover if the fast path may answer it, else -1.
+
+    An unknown crawl (None) is reported elsewhere.
+    """
     if crawl is None:
         return Covers.UNKNOWN
     return -1 if crawl.strategy or crawl.policy.rules or crawl.namespace else crawl.covers
 
 
-def _looked(index: Path) -> tuple[bool, IndexUnavailable | None]:
-    """Whether there are crawls, as one directory says; or why there is no telling."""
+def _has_store(index: Path) -> tuple[bool, IndexUnavailable | None]:
+    """Return whether a directory has a store of crawls, or the error that hides it."""
     try:
         with pinned(index) as home:
             return has_store(home), None
@@ -66,51 +69,50 @@ def _looked(index: Path) -> tuple[bool, IndexUnavailable | None]:
 
 
 class Crawls:
-    """Crawls beside one index; any number of threads may use it."""
+    """The crawls beside one index; thread-safe."""
 
     def __init__(self, index: Path, policy: Policy = NO_POLICY) -> None:
         self._index, self.policy = index, policy
         self._opened: _Opened | None = None
-        self._error: DedupError | None = None  # what keeps a file from being open
-        self._away_since: float | None = None  # when what is open was first missed
+        self._error: DedupError | None = None  # why the store cannot be opened
+        self._away_since: float | None = None  # when the open store was first found missing
         self._busy = threading.Lock()
-        self.counting = Counting()
-        self._counted = threading.Lock()  # the last to write waits for who is writing
+        self.counting = RequestCounting()
+        self._counted = threading.Lock()  # so that `close` waits for a write in progress
         self.answering = False
-        """Whether a hit of the index may not be all; true when in doubt, but for as long as this
-        process has not heard of a change: until the next `refresh` at most."""
+        """Whether crawls may change a hit of the index; true when in doubt. Changes by other
+        processes count from the next `refresh` on."""
 
     def refresh(self) -> None:
-        """Open the file if it is there now, and let go of one that was replaced.
+        """Open the store if it exists, and close one that was replaced.
 
-        While a directory is being replaced there is none for a moment: what is open still answers
-        rightly, and acknowledges no write. Longer than that, nobody knows whether it does.
+        While a directory is replaced it is missing for a moment: the open store still answers, and
+        acknowledges no write. After `RELOAD_GRACE` it may be outdated.
         """
         seen = self._opened
-        gone = (
-            seen is not None and not seen.store.in_place()
-        )  # nobody waits while a cluster is asked
+        # Before the lock, since a cluster may take its time.
+        gone = seen is not None and not seen.store.in_place()
         with self._busy:
             opened = self._opened
             self.answering = opened is not None  # another process may have changed a crawl
             if opened is not None and not (opened is seen and gone):
                 self._away_since = None
                 return
-            there, error = _looked(self._index)
+            there, error = _has_store(self._index)
             if error is not None and opened is None:
-                return  # as it was: none, or none that can be told of
+                return  # nothing has changed
             away = not there and (error is not None or (opened is not None and opened.store.beside))
             if opened is not None and away and self._waits():
                 return
             self._away_since, self._opened, self._error = None, None, error
             if opened is not None:
-                # Its threads may still read: the file is closed when the last of them lets go.
+                # Other threads may still read: the last of them closes the file.
                 threading.Thread(target=opened.writer.close, daemon=True).start()
             if there:
                 self._open(create=False)
 
     def _waits(self) -> bool:
-        """Whether what was open may come back, or what takes its place."""
+        """Return whether the store has been missing for less than `RELOAD_GRACE`."""
         now = time.monotonic()
         if self._away_since is None:
             self._away_since = now
@@ -123,25 +125,25 @@ class Crawls:
         except DedupError as error:
             self._error = error
 
-    def _there(self) -> _Opened | None:
-        """The open file, None if there is none; raises what keeps it from being open."""
+    def _open_store(self) -> _Opened | None:
+        """Return the open store, None if there is none; raises why it cannot be opened."""
         opened = self._opened
         if opened is None and self._error is not None:
             raise type(self._error)(str(self._error))
         return opened
 
     def write(self, change: Callable[[Writing], _T], *, make: bool = False) -> _T:
-        """Make a change, durably; with `make` also the file if there is none.
+        """Make a durable change; `make` creates the store if there is none.
 
-        Raises `UnknownCrawl` without a file, `IndexUnavailable` if it cannot be written.
+        Raises `UnknownCrawl` without a store, `IndexUnavailable` if it cannot be written.
         """
-        self._look()
+        self._open_if_closed()
         with self._busy:
             if self._opened is None and make:
                 if not os.access(self._index, os.W_OK):
                     raise IndexUnavailable(f"{self._index} cannot be written to by the server")
                 self._open(create=True)
-        opened = self._there()
+        opened = self._open_store()
         if opened is None:
             raise UnknownCrawl("no crawl was begun here; begin one with POST /crawls")
         try:
@@ -150,7 +152,7 @@ class Crawls:
             self.answering = True
 
     def write_counts(self) -> None:
-        """Write down what was looked up since this was called last; raises `IndexUnavailable`."""
+        """Store the statistics since the last call; raises `IndexUnavailable`."""
         with self._counted:
             self._write(self.counting.take())
 
@@ -166,21 +168,21 @@ class Crawls:
                 raise
             parts.pop(0)
 
-    def _look(self) -> None:
+    def _open_if_closed(self) -> None:
         if self._opened is None:
             self.refresh()
 
     def store(self) -> Store | None:
-        """The open file, None if there is none."""
-        self._look()
-        opened = self._there()
+        """Return the open store, None if there is none."""
+        self._open_if_closed()
+        opened = self._open_store()
         return None if opened is None else opened.store
 
     @contextmanager
     def reading(self) -> Iterator[Reading | None]:
-        """A consistent state of the crawls, None if there are none."""
-        self._look()
-        opened = self._there()
+        """Open a consistent state of the crawls, None if there are none."""
+        self._open_if_closed()
+        opened = self._open_store()
         if opened is None:
             yield None
             return
@@ -191,10 +193,10 @@ class Crawls:
     def seen(
         self, base: Finder, keys: Keys, asker: str, namespaces: tuple[str, ...] = ()
     ) -> Iterator[Finder]:
-        """Index and crawls as a crawl sees them, or ("") anybody; raises `UnknownCrawl`."""
+        """Open index and crawls as one crawl sees them, "" for none; raises `UnknownCrawl`."""
         if asker:
-            self._look()
-        opened = self._there()
+            self._open_if_closed()
+        opened = self._open_store()
         if opened is None:
             yield Snapshot(None).seen(base, keys, asker, namespaces)
             return
@@ -203,9 +205,9 @@ class Crawls:
 
     @contextmanager
     def known(self) -> Iterator[tuple[list[Crawl], Reading | None]]:
-        """All crawls, in the order in which they began, and the state that they are of.
+        """Open all crawls, in the order in which they began, with the state they belong to.
 
-        They are read again only if one has changed; nobody changes the list.
+        They are read again only after a change. Callers must not change the list.
         """
         with self.reading() as reading:
             opened = self._opened
@@ -215,44 +217,44 @@ class Crawls:
             yield opened.snapshot(reading).known.crawls, reading
 
     def crawl(self, name: str) -> Crawl | None:
-        """What is known of a crawl, None if there is none of this name."""
-        self._look()
-        opened = self._there()
+        """Return a crawl by name, None if there is none."""
+        self._open_if_closed()
+        opened = self._open_store()
         if opened is None:
             return None
         with opened.store.reading() as reading:
             return opened.snapshot(reading).crawl(name)
 
     def written(self, writing: Writing) -> Snapshot:
-        """The crawls as a transaction that writes sees them.
+        """Return the crawls as a write transaction sees them.
 
-        Crawls are read again only if it has changed one. That is not kept: it may come to nothing.
+        They are read again only if it has changed one, and not kept, as it may be rolled back.
         """
         opened = self._opened
         return Snapshot(writing, NOTHING if opened is None else opened.known)
 
     def crawl_in(self, writing: Writing, name: str) -> Crawl:
-        """The crawl of a name as a transaction that writes sees it; raises `UnknownCrawl`."""
+        """Return a crawl by name as a write transaction sees it; raises `UnknownCrawl`."""
         known = NOTHING if self._opened is None else self._opened.known
         crawl = known.by_name.get(name) if known.of(writing) else None
         return writing.crawl(name) if crawl is None else crawl
 
     def plainly(self, asker: str) -> int:
-        """What a crawl's digests cover, if nothing else of it bears on a plain lookup; else -1."""
+        """Return what a crawl's digests cover if the fast path may answer it, else -1."""
         crawl = self.crawl(asker)
         return plain_covers(crawl)
 
     def completed(self, query: Query, given: Mapping[str, bytes]) -> Query:
-        """A query with what its crawl said when it began, and the server's own policy."""
+        """Fill a query's missing options with those of its crawl, and add the server's policy."""
         if not query.crawl:
             return completed(query, given, None, self.policy) if self.policy.rules else query
         return completed(query, given, self.crawl(query.crawl), self.policy)
 
     def silent(self, prefix: bytes, asker: str) -> bool:
-        """Whether crawls have nothing to say of a digest, and the asker is known."""
-        opened = self._opened or self._there()
+        """Return whether no crawl has a digest, and the crawl that asks is known."""
+        opened = self._opened or self._open_store()
         if opened is None:
-            return not asker  # who asks the other way is told
+            return not asker  # the long way reports an unknown crawl
         with opened.store.reading() as reading:
             snapshot = opened.snapshot(reading)
             self.answering = snapshot.known.answering

@@ -16,7 +16,7 @@ from server.api.captures import Captures
 from server.api.cdx_server_api import PATHS, Cdx
 from server.api.lookups import Lookups
 from server.body_timeout import Patience
-from server.rate_limit import Limits
+from server.rate_limit import ClientLimits
 from server.request_head import RequestHead
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class HotRoutes:
         captures: Captures,
         patience: Patience,
         head: RequestHead,
-        limits: Limits | None = None,
+        limits: ClientLimits | None = None,
     ) -> None:
         self._inner = inner
         self.patience, self._head, self._limits = patience, head, limits

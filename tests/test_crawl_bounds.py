@@ -23,7 +23,7 @@ from dedupindex.index.tokens import Role
 from server import app as server_app
 from server import worker_crawls as server_crawls
 from server.api import request_body, writers
-from server.api.bodies import Bodies
+from server.api.bodies import BodySlots
 from server.app import create_app
 from server.config import LINES_BODIES, MAX_SPOOLED, Config
 from server.live_index import LiveIndex
@@ -245,7 +245,7 @@ def test_every_write_names_its_crawl(web: FlaskClient, audits: list[str]) -> Non
 def test_all_bodies_are_counted_together(
     live: LiveIndex, monkeypatch: pytest.MonkeyPatch, method: str, path: str, body: Any, kind: str
 ) -> None:
-    monkeypatch.setattr(server_app, "Bodies", lambda: Bodies(0))
+    monkeypatch.setattr(server_app, "BodySlots", lambda: BodySlots(0))
     web = served(live)
     response = web.open(path, method=method, data=orjson.dumps(body), content_type=kind)
     assert error(response) == (503, "overloaded") and response.headers["Retry-After"]
@@ -258,7 +258,7 @@ def test_all_bodies_are_counted_together(
 def test_a_body_makes_room_for_the_next_however_it_ended(
     live: LiveIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_app, "Bodies", lambda: Bodies(1))
+    monkeypatch.setattr(server_app, "BodySlots", lambda: BodySlots(1))
     web = served(live)
     begin(web)
     for body in (b"{", orjson.dumps(report())):
@@ -270,7 +270,7 @@ def test_a_body_makes_room_for_the_next_however_it_ended(
 def test_a_stream_whose_answer_nobody_reads_makes_room_too(
     live: LiveIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_app, "Bodies", lambda: Bodies(1))
+    monkeypatch.setattr(server_app, "BodySlots", lambda: BodySlots(1))
     application = create_app(Config(live.index), live)
     question = EnvironBuilder("/lookup", method="POST", data=b"{}\n", content_type=LINES)
     said = list[str]()

@@ -13,7 +13,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from dedupindex.build.judges import Judges
+from dedupindex.build.judges import admission_filter
 from dedupindex.crawls import lifecycle
 from dedupindex.crawls.crawl_captures import add
 from dedupindex.crawls.store import make_store
@@ -84,7 +84,7 @@ def commit(index: Path, name: str, first: int, count: int) -> None:
             some = captures[at : at + 100]
             store.write(
                 lambda writing, some=some: add(
-                    writing, writing.crawl(name), some, settings, Judges().of(settings)
+                    writing, writing.crawl(name), some, settings, admission_filter(settings)
                 )
             )
         store.write(lambda writing: lifecycle.commit(writing, name))

@@ -1,25 +1,19 @@
-"""What the index that is served takes for an original, by the settings that it was built with."""
+"""The admission filters that belong to the settings an index was built with."""
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 from dedupindex.build.admission import Judge, make_judge
 from dedupindex.index.identity import Settings
 
 
-class Judges:
-    """Makes the judge of settings once."""
-
-    def __init__(self) -> None:
-        self._made: dict[Settings, Judge] = {}
-
-    def of(self, settings: Settings) -> Judge:
-        """The judge of an index with these settings."""
-        judge = self._made.get(settings)
-        if judge is None:
-            judge = self._made[settings] = make_judge(
-                mime=settings.mime,
-                whitelist=settings.whitelist,
-                status=settings.status,
-                min_size=settings.min_size,
-            )
-        return judge
+@lru_cache(16)
+def admission_filter(settings: Settings) -> Judge:
+    """Return the filter that decides which captures an index with these settings takes."""
+    return make_judge(
+        mime=settings.mime,
+        whitelist=settings.whitelist,
+        status=settings.status,
+        min_size=settings.min_size,
+    )

@@ -1,4 +1,4 @@
-"""What one batch may cost, beyond what each of its lookups may."""
+"""Limits of one request with many lookups, beside those of each lookup."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ LOOKS_OF_CLAIMS = LOOKS // 10  # in a transaction, while nobody else writes
 
 
 class Budget:
-    """What a request with many lookups has left."""
+    """What remains of the limits of one request."""
 
     def __init__(self, looks: int | None = None) -> None:
-        """`looks`: None where the asker gets its answers as they are made, and pays for them."""
+        """`looks`: captures that may be read; None for JSON lines, answered as they are made."""
         self._total, self._looks, self._explained = looks, looks, EXPLAINED
 
     def explain(self) -> None:
@@ -31,12 +31,12 @@ class Budget:
             )
         self._explained -= 1
 
-    def looking(self, view: Finder) -> Finder:
-        """A view whose long searches are counted."""
-        return view if self._looks is None else _Counted(view, self)
+    def limited(self, view: Finder) -> Finder:
+        """Return a view whose long searches count against the limit."""
+        return view if self._looks is None else _LimitedView(view, self)
 
     def check(self) -> None:
-        """Raise `RequestError` if nothing is left for a long search."""
+        """Raise `RequestError` if the limit of long searches is reached."""
         if self._looks is not None and self._looks <= 0:
             raise RequestError(
                 "overloaded",
@@ -45,13 +45,13 @@ class Budget:
             )
 
     def spend(self, looks: int) -> None:
-        """Count captures that were looked at."""
+        """Count captures that were read."""
         if self._looks is not None:
             self._looks -= looks
 
 
-class _Counted:
-    """A view; see `protocol.Finder`."""
+class _LimitedView:
+    """A `protocol.Finder` whose long searches count against a `Budget`."""
 
     def __init__(self, view: Finder, budget: Budget) -> None:
         self._view, self._budget = view, budget

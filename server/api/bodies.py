@@ -1,4 +1,4 @@
-"""How many bodies are received at one time: slow senders must not hold all threads of a worker."""
+"""The number of bodies received at one time: slow clients must not hold all threads of a worker."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from server.config import MAX_STREAMS
 from server.responses import RequestError
 
 
-class Bodies:
-    """Lets `most` in at once, of all routes together."""
+class BodySlots:
+    """Slots for bodies, shared by all routes of a worker."""
 
-    def __init__(self, most: int = MAX_STREAMS) -> None:
-        self._free, self._most = BoundedSemaphore(most), most
+    def __init__(self, limit: int = MAX_STREAMS) -> None:
+        self._free, self._limit = BoundedSemaphore(limit), limit
 
-    def enter(self) -> None:
-        """Begin to receive a body; raises `RequestError` at once where that cannot be."""
+    def acquire(self) -> None:
+        """Take a slot; raises `RequestError` at once if none is free."""
         if not self._free.acquire(blocking=False):
-            raise RequestError("overloaded", f"{self._most} bodies are being received; try again")
+            raise RequestError("overloaded", f"{self._limit} bodies are being received; try again")
 
-    def leave(self) -> None:
-        """The body is received."""
+    def release(self) -> None:
+        """Give a slot back."""
         self._free.release()
 
     @contextmanager
-    def one(self) -> Iterator[None]:
-        """While a body is received."""
-        self.enter()
+    def slot(self) -> Iterator[None]:
+        """Hold a slot while a body is received."""
+        self.acquire()
         try:
             yield
         finally:
-            self.leave()
+            self.release()

@@ -1,7 +1,7 @@
-"""``POST /captures``: what crawlers stored, one by one or many at once.
+"""``POST /captures``: captures that crawlers have stored, alone or in batches.
 
-A crawler that reports one by one does so for every capture. So nothing here knows Flask: the hot
-layer and the Flask route call the same function, as they do for lookups.
+Some crawlers send a request for every capture. So this module does not use Flask: the layer in
+front of Flask and the Flask route call the same function, as for lookups.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 import orjson
 
 from server import logs
-from server.api.bodies import Bodies
+from server.api.bodies import BodySlots
 from server.api.crawl_reports import Reported, Reporting
 from server.api.lookups import query_string
 from server.api.queries import TEXT, read
-from server.api.request_body import stretches
-from server.api.request_fields import text_of
+from server.api.request_body import line_chunks
+from server.api.request_fields import text_field
 from server.api.writers import Writers, kind_of
 from server.failures import reply_to
 from server.metrics import Metrics
@@ -32,39 +32,39 @@ CAPTURES: dict[str, dict[str, Any]] = {
 
 
 class Captures:
-    """Takes reports, in any number of threads."""
+    """Stores reported captures; thread-safe."""
 
     def __init__(
-        self, reporting: Reporting, writers: Writers, bodies: Bodies, metrics: Metrics, line: int
+        self, reporting: Reporting, writers: Writers, bodies: BodySlots, metrics: Metrics, line: int
     ) -> None:
-        """`line`: bytes of the longest line of JSON lines."""
+        """`line`: bytes of the longest JSON line that is accepted."""
         self._reporting, self._writers = reporting, writers
         self._bodies, self._metrics, self._line = bodies, metrics, line
 
     def respond(self, environ: dict[str, Any]) -> Reply:
-        """The answer to POST /captures; never raises."""
+        """Answer POST /captures; never raises."""
         started = perf_counter_ns()
         try:
-            return OK, JSON, orjson.dumps(self._taken(environ).as_json())
+            return OK, JSON, orjson.dumps(self._store(environ).as_json())
         except Exception as error:
             return reply_to(error, environ, self._metrics)
         finally:
             self._metrics.route("add_captures", started)
 
-    def _taken(self, environ: dict[str, Any]) -> Reported:
+    def _store(self, environ: dict[str, Any]) -> Reported:
         total = Reported()
         crawl = read(query_string(environ), CAPTURES).get("crawl", "")
         if kind_of(environ) in _LINES:
             who = self._writers.allowed(environ, crawl)
             with (
-                self._bodies.one(),
+                self._bodies.slot(),
                 self._writers.received(environ) as body,
                 self._audited(environ, who, crawl, total),
             ):
-                self._reporting.lines(crawl, stretches(body, self._line), total)
+                self._reporting.lines(crawl, line_chunks(body, self._line), total)
             return total
         given = self._writers.given(environ, queried=True)
-        crawl = crawl or text_of(given, "crawl")
+        crawl = crawl or text_field(given, "crawl")
         who = self._writers.allowed(environ, crawl)
         with self._audited(environ, who, crawl, total):
             self._reporting.captures(crawl, given, total)
@@ -74,7 +74,7 @@ class Captures:
     def _audited(
         self, environ: dict[str, Any], who: str, crawl: str, total: Reported
     ) -> Iterator[None]:
-        """A line in the log for what was written, also where it broke off in the middle."""
+        """Log what was written, also when the request failed in the middle."""
         try:
             yield
         except BaseException:

@@ -1,4 +1,4 @@
-"""The fields of a CDX line, and the conditions on them that a query may have."""
+"""The fields of a CDX line, and the filters of a query."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ALIASES = {
 FILTERS = 10  # of a query
 _LONGEST = 2_000
 _STEPS = 300_000_000  # of all expressions of a query, see `patterns`: about a third of a second
-_KNOWN = 1_000  # values that the expressions of a query have met
+_KNOWN = 1_000  # results of expressions that are cached
 _SPECIAL = re.compile(r"[\\.^$*+?{}()|\[\]]")
 
 
@@ -35,7 +35,7 @@ class Filter(NamedTuple):
     field: str
     negated: bool
     matches: Callable[[str], object]
-    digest: Digest | None = None  # which the field must be, or with `negated` must not
+    digest: Digest | None = None  # that the field must equal, or with `negated` must not
     steps: Callable[[int], int] | None = None  # that `matches` may take for so many characters
 
 
@@ -43,7 +43,7 @@ _filters = Cache[str, Filter](16 * MEGABYTE)
 
 
 def filter_of(text: str) -> Filter:
-    """One that a query has; raises `BadQuery`."""
+    """Parse a filter of a query; raises `BadQuery`."""
     found = _filters.get(text)
     return found or _filters.keep(text, _filter_of(text), MEMORY)
 
@@ -71,14 +71,14 @@ def _filter_of(text: str) -> Filter:
 
 
 class Sieve:
-    """The filters of one query; their expressions may take so many steps in all."""
+    """The filters of one query, with a common limit of steps for their expressions."""
 
     def __init__(self, filters: tuple[Filter, ...]) -> None:
         self._filters, self._left = filters, _STEPS
         self._known: dict[tuple[int, str], bool] = {}
 
     def passes(self, digest: Digest, field: Callable[[str], str]) -> bool:
-        """Whether a capture with these fields meets all of them; raises `BadQuery`."""
+        """Return whether a capture with these fields passes all filters; raises `BadQuery`."""
         for number, one in enumerate(self._filters):
             if one.digest is not None:
                 met = digest == one.digest
@@ -89,7 +89,7 @@ class Sieve:
         return True
 
     def _met(self, number: int, one: Filter, value: str) -> bool:
-        """Fields of captures that are listed together are often the same."""
+        """Return whether a field passes; the results are cached, as values often repeat."""
         if one.steps is None:
             return bool(one.matches(value))
         met = self._known.get((number, value))

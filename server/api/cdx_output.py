@@ -1,4 +1,4 @@
-"""Captures as the lines of a CDX answer, in the forms that clients ask for.
+"""CDX answers: captures as lines, in the forms that clients ask for.
 
 A client may write what a line says into its WARC, so a line says it to the letter or not at all:
 a URL that the form cannot carry, such as one with a space, makes `value_of` raise `Unwritable`.
@@ -25,11 +25,11 @@ _NONE = "-"
 
 
 class Unwritable(Exception):
-    """The URL cannot stand in such a line as it is."""
+    """The URL cannot be written in this form of line."""
 
 
 def value_of(capture: Capture, field: str, query: CdxQuery) -> str:
-    """One field of a line; raises `Unwritable`."""
+    """Return one field of a line; raises `Unwritable`."""
     match field:
         case "timestamp":
             return digits_of_date(capture.date).decode()
@@ -63,14 +63,14 @@ def _url(capture: Capture, query: CdxQuery) -> str:
 
 
 def _field(text: str) -> str:
-    """Text that no client takes to be the URL: escaped where a line cannot carry it."""
+    """Return the URL, escaped so that no client mistakes it if the line cannot carry it."""
     if text.isascii() and text.isprintable() and " " not in text:
         return text or _NONE
     return quote(text, safe="!\"#$%&'()*+,/:;<=>?@[]^`{|}~", errors="surrogateescape")
 
 
 def writable(capture: Capture, query: CdxQuery) -> bool:
-    """Whether a line can name the capture."""
+    """Return whether a line can carry the URL of a capture."""
     try:
         value_of(capture, "original", query)
     except Unwritable:
@@ -79,7 +79,7 @@ def writable(capture: Capture, query: CdxQuery) -> bool:
 
 
 def written(captures: Iterable[Capture], query: CdxQuery) -> tuple[Headers, bytes]:
-    """The answer."""
+    """Return headers and body of the answer."""
     fields = query.fields
     rows = [[value_of(capture, field, query) for field in fields] for capture in captures]
     if query.output == "text":

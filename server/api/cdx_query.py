@@ -1,4 +1,4 @@
-"""What a client of a CDX server asks: the parameters of all dialects, read into one query."""
+"""CDX queries: the parameters of all CDX servers, read into one query."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ MOST_FIELDS = 50  # of a line
 OUTPUTS = ("text", "json", "jsondict", "cdxj")
 SORTS = ("default", "reverse", "closest")
 MATCHES = ("exact", "canonical")
-IGNORED = ("gzip", "resolveRevisits", "allowFuzzy")  # change nothing in what we list
+IGNORED = ("gzip", "resolveRevisits", "allowFuzzy")  # accepted, without effect
 _EMPTY_CLOSEST = re.compile("(?:^|&)closest=(?:&|$)")  # how pywb asks for all
 _BASE32, _HEX = 0, 2
 
 
 class CdxParameter(NamedTuple):
-    """One parameter, as the OpenAPI document and docs/http.md have it."""
+    """One parameter, for the OpenAPI document and docs/http.md."""
 
     name: str
     description: str
@@ -68,12 +68,12 @@ _NAMES = frozenset(parameter.name for parameter in PARAMETERS)
 
 @dataclass(frozen=True)
 class CdxQuery:
-    """What is asked."""
+    """A CDX query."""
 
     url: bytes
     match: str = "exact"
     limit: int = MOST
-    named: tuple[str, ...] = ()  # fields as the asker calls them; empty: all
+    named: tuple[str, ...] = ()  # fields by the names of the client; empty: all
     filters: tuple[Filter, ...] = ()
     since: str = ""
     until: str = "9"
@@ -86,16 +86,16 @@ class CdxQuery:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields of a line, by their canonical names."""
+        """Return the fields of a line by their canonical names."""
         return tuple(ALIASES.get(name, name) for name in self.named) or FIELDS
 
     @property
     def encoding(self) -> int:
-        """How digests are written, as `Spelling` has it."""
+        """Return the encoding of digests, as in `Spelling`."""
         return _HEX if self.hex else _BASE32
 
     def digest(self) -> Digest | None:
-        """The only digest that the filters let pass, None if there is no such."""
+        """Return the digest that a filter requires, None if none does."""
         for one in self.filters:
             if one.digest is not None and not one.negated:
                 return one.digest
@@ -103,7 +103,7 @@ class CdxQuery:
 
 
 def cdx_query_of(text: str, *, hex: bool = False) -> CdxQuery:
-    """The query of a WSGI query string; raises `BadQuery`. Empty values count as not given."""
+    """Parse a WSGI query string; raises `BadQuery`. Empty values count as not given."""
     given, filters = _parameters(text)
     if len(filters) > FILTERS:
         raise BadQuery(f"a query has at most {FILTERS} filters")
@@ -136,7 +136,7 @@ def cdx_query_of(text: str, *, hex: bool = False) -> CdxQuery:
 
 
 def _parameters(text: str) -> tuple[dict[str, bytes], list[str]]:
-    """What is given, decoded, and apart from it the filters."""
+    """Return the decoded parameters, and the filters."""
     given: dict[str, bytes] = {}
     filters: list[str] = []
     for part in text.encode("latin-1").replace(b"+", b" ").split(b"&"):
@@ -177,7 +177,7 @@ def _digits(given: dict[str, bytes], name: str) -> str:
 
 
 def _moment(digits: str) -> int:
-    """Seconds since 1970 of a time, its missing digits those of the first moment."""
+    """Return a time as seconds since 1970; missing digits mean the earliest time."""
     whole = digits + "10000101000000"[len(digits) :]
     try:
         return seconds(date_of_digits(check_digits(whole.encode())))
@@ -193,7 +193,7 @@ def _one_of(given: dict[str, bytes], name: str, values: tuple[str, ...], default
 
 
 def _meant(url: bytes) -> str:
-    """What a URL without matchType asks for, as pywb and OutbackCDX have it."""
+    """Return the match type of a URL without matchType, as pywb and OutbackCDX do."""
     return "prefix" if url.endswith(b"*") else "domain" if url.startswith(b"*.") else "exact"
 
 

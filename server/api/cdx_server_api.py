@@ -1,8 +1,8 @@
-"""``GET /cdx``: originals by URL, for clients that speak the dialect of CDX servers.
+"""``GET /cdx``: originals by URL, for clients of CDX servers.
 
-They ask before or after a fetch, by URL only, and take what is listed for an original to which a
-revisit may refer. So nothing is listed that must not become one, and a miss is an empty 200: some
-of them take any other status for an outage, and wait.
+These clients ask by URL only, before or after a fetch, and use any capture in the list as the
+original of a revisit. So only possible originals are listed. A miss is an empty 200: some clients
+take any other status for an outage, and wait.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from server.live_index import LiveIndex
 from server.metrics import HIT, MISS, Metrics, cell_of
 from server.responses import OK, Reply
 
-HEX_PATH = "/cdx/hex"  # for clients that cannot add a parameter
+HEX_PATH = "/cdx/hex"  # for clients that cannot send parameters
 COOKIE = "cdx_auth_token"
 PATHS = ("/cdx", HEX_PATH, "/cdx/search", "/web/timemap/cdx")
 _STRATEGIES = {"exact": Strategy.EXACT_URL, "canonical": Strategy.CANONICAL_URL}
@@ -43,13 +43,13 @@ _CELLS = {match: cell_of(one.value, "exact_url") - HIT for match, one in _STRATE
 
 
 class Cdx:
-    """Answers CDX queries, in any number of threads."""
+    """Answers CDX queries; thread-safe."""
 
     def __init__(self, live: LiveIndex, metrics: Metrics, access: Access) -> None:
         self._live, self._metrics, self._access = live, metrics, access
 
     def get(self, environ: Environ) -> Reply:
-        """The answer to GET on one of `PATHS`; never raises."""
+        """Answer GET on one of `PATHS`; never raises."""
         started = perf_counter_ns()
         try:
             if self._access.private:
@@ -76,7 +76,7 @@ class Cdx:
         return OK, headers, body
 
     def _terms(self, environ: Environ, query: CdxQuery) -> tuple[Covers, Policy, tuple[str, ...]]:
-        """What a crawl said when it began, and the rules that hold for all."""
+        """Return the options of the crawl that asks, with the policy of the server."""
         crawls = self._live.crawls
         crawl = crawls.crawl(query.crawl) if query.crawl else None
         if crawl is None:
@@ -87,7 +87,7 @@ class Cdx:
         return crawl.covers, Policy(crawl.policy.rules + crawls.policy.rules), namespaces
 
     def _note(self, query: CdxQuery, captures: list[Capture], taken: int) -> None:
-        """Count what a crawl asked. Without a digest nobody knows what it makes of the answer."""
+        """Count a query for its crawl; without a digest nobody knows if it found a duplicate."""
         strategy = _STRATEGIES[query.match].value
         outcome: Outcome = Other.LISTED if captures else None
         if captures and query.digest() is not None:
@@ -97,7 +97,7 @@ class Cdx:
 
 
 def _with_token(environ: Environ) -> Environ:
-    """A request whose token is a cookie, as these clients can send one, like all others."""
+    """Return a request with its token in a header: these clients send it as a cookie."""
     if "HTTP_AUTHORIZATION" in environ:
         return environ
     token = parse_cookie(environ.get("HTTP_COOKIE", "")).get(COOKIE, "")
@@ -111,9 +111,9 @@ def listed(
     covers: Covers = Covers.UNKNOWN,
     policy: Policy = NO_POLICY,
 ) -> list[Capture]:
-    """The captures that a query asks for, in its order; raises `StrategyUnavailable`.
+    """Return the captures of a query, in its order; raises `StrategyUnavailable`.
 
-    An asker whose digests cover other bytes than a capture's cannot take it for the same.
+    Captures whose digest covers other bytes than the digests of the crawl that asks are left out.
     """
     require_strategy(settings, _STRATEGIES[query.match])
     applied, now, sieve = policy.applied(query.url, b""), int(time()), Sieve(query.filters)
@@ -143,7 +143,7 @@ def _candidates(view: Finder, query: CdxQuery) -> Iterator[Capture]:
 
 
 def _order(query: CdxQuery) -> tuple[Callable[[Capture], Any], bool]:
-    """What captures are sorted by, and whether the greatest come first."""
+    """Return the sort key of captures, and whether the order is descending."""
     if query.sort == "closest":
         return lambda capture: (abs(seconds(capture.date) - query.closest), *_place(capture)), False
     return _place, query.sort == "reverse"
@@ -156,7 +156,7 @@ def _place(capture: Capture) -> tuple[bytes, bytes, Any]:
 def _passes(capture: Capture, query: CdxQuery, sieve: Sieve) -> bool:
     if not may_be_named(capture) or not writable(capture, query):
         return False
-    # A revisit has the digest as its crawler spells it, and replay compares that text.
+    # Replay tools compare the text of digests, so the spelling must be the same.
     if not query.bridge and capture.spelling.encoding != query.encoding:
         return False
     if query.since or query.until != "9" * 14:
@@ -167,9 +167,9 @@ def _passes(capture: Capture, query: CdxQuery, sieve: Sieve) -> bool:
 
 
 def may_be_named(capture: Capture) -> bool:
-    """Whether a revisit may be made of what is the same, whatever the index was told to hold.
+    """Return whether a capture may be the original of a revisit, whatever the index holds.
 
-    Clients of CDX servers ask of no status: they would turn every 404 and redirect into revisits.
+    Clients of CDX servers do not filter by status: they would make revisits of every 404.
     """
     return (
         capture.status in _GOOD
@@ -179,11 +179,11 @@ def may_be_named(capture: Capture) -> bool:
     )
 
 
-_GOOD = frozenset((0, *range(200, 300)))  # 0: of an original that a revisit names, not known
+_GOOD = frozenset((0, *range(200, 300)))  # 0: unknown, of an original that a revisit names
 
 
 def _field(capture: Capture, query: CdxQuery, name: str) -> str:
-    """A field as filters meet it."""
+    """Return a field as filters compare it."""
     if name == "original":
         return capture.url.decode("utf-8", "surrogateescape")
     return value_of(capture, name, query)

@@ -1,4 +1,4 @@
-"""Claims over HTTP: look up, or get the right to store; one at a time or many at once."""
+"""Claims over HTTP: a lookup that gives the right to store a new payload; alone or in a batch."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from server.responses import RequestError, code_of, error_object
 AT_ONCE = 1000  # claims in one transaction: others write in between
 _TOKEN = re.compile(r"(?:[0-9A-Fa-f]{32})?")
 
-Allowed = Callable[[Iterable[str]], None]  # raises if the asker may not read these namespaces
+Allowed = Callable[[Iterable[str]], None]  # raises if the client may not read these namespaces
 
 
-class _Asked(NamedTuple):
-    """One claim that is asked for."""
+class _Claim(NamedTuple):
+    """One claim of a request."""
 
     query: Query
     lease: int  # seconds
-    token: bytes  # the asker's own; empty: it has none
+    token: bytes  # of the client; empty: none
 
 
 class Claiming:
@@ -45,16 +45,16 @@ class Claiming:
         self._live = live
 
     def claim(self, given: Mapping[str, Any], allowed: Allowed) -> dict[str, Any]:
-        """``{"crawl", "digest", …, "lease"?, "token"?}``: an original, or who may store it.
+        """Answer ``{"crawl", "digest", …, "lease"?, "token"?}`` with an original or a claim.
 
-        One transaction: of all who ask at once for a digest that nobody has, one is told to store.
+        One transaction: of all clients that ask for a new digest at once, one may store it.
         """
         return self._claim([self._asked(given, allowed)])[0]
 
     def claims(self, given: Mapping[str, Any], allowed: Allowed) -> dict[str, Any]:
-        """``{"crawl", "claims": [...], …}``: the same for each, in order, in one transaction.
+        """Answer each of ``{"crawl", "claims": [...], …}`` in order, in one transaction.
 
-        What stands beside the list holds for all of it. One that cannot be read is answered so.
+        Options beside the list apply to all of it. An invalid claim gets an error as its answer.
         """
         common = {**given}
         items = common.pop("claims")
@@ -64,7 +64,7 @@ class Claiming:
             raise RequestError("too_large", f"at most {AT_ONCE} claims at once")
         if "token" in common:
             raise BadQuery("each claim has a token of its own")
-        found: list[_Asked | dict[str, Any]] = []
+        found: list[_Claim | dict[str, Any]] = []
         for item in items:
             try:
                 if not isinstance(item, dict) or "crawl" in item:
@@ -72,19 +72,19 @@ class Claiming:
                 found.append(self._asked({**common, **item}, allowed))
             except DedupError as error:
                 found.append(error_object(code_of(error), str(error)))
-        told = iter(self._claim([one for one in found if isinstance(one, _Asked)]))
+        made = iter(self._claim([one for one in found if isinstance(one, _Claim)]))
         answers: list[dict[str, Any]] = []
         firsts: dict[Digest, int] = {}
         for place, one in enumerate(found):
-            answers.append(next(told) if isinstance(one, _Asked) else one)
+            answers.append(next(made) if isinstance(one, _Claim) else one)
             answer = answers[-1]
-            if isinstance(one, _Asked) and "claimed" in answer and _is_for_one(one.query, answer):
+            if isinstance(one, _Claim) and "claimed" in answer and _is_for_one(one.query, answer):
                 first = firsts.setdefault(one.query.digest, place)
                 if first != place:
                     answer["in_batch"] = first
         return {"answers": answers}
 
-    def _asked(self, given: Mapping[str, Any], allowed: Allowed) -> _Asked:
+    def _asked(self, given: Mapping[str, Any], allowed: Allowed) -> _Claim:
         given = {**given}
         lease, token = given.pop("lease", claims.LEASE), given.pop("token", "")
         if type(lease) is not int or not 1 <= lease <= claims.LONGEST:
@@ -101,9 +101,9 @@ class Claiming:
         query = self._live.crawls.completed(query, asked)
         if query.namespaces:
             allowed(query.namespaces)
-        return _Asked(query, lease, bytes.fromhex(token))
+        return _Claim(query, lease, bytes.fromhex(token))
 
-    def _claim(self, asked: list[_Asked]) -> list[dict[str, Any]]:
+    def _claim(self, asked: list[_Claim]) -> list[dict[str, Any]]:
         """All of one crawl, in one transaction."""
         if not asked:
             return []
@@ -116,28 +116,28 @@ class Claiming:
             snapshot, left = self._live.crawls.written(writing), Budget(LOOKS_OF_CLAIMS)
             with opened.engine.view() as base:
 
-                def one(ask: _Asked) -> tuple[Decision | None, dict[str, Any]]:
+                def one(ask: _Claim) -> tuple[Decision | None, dict[str, Any]]:
                     query = ask.query
                     seen = snapshot.seen(base, settings.keys(), query.crawl, query.namespaces)
                     if query.conditional():
-                        seen = left.looking(seen)
+                        seen = left.limited(seen)
                     try:
                         decision = decide.decide(seen, settings, query)
-                    except RequestError as error:  # too much was looked at before
+                    except RequestError as error:  # the limit of the batch is reached
                         return None, error_object(code_of(error), str(error))
-                    answer = _told(writing, crawl, ask, decision)
+                    answer = _answer_of(writing, crawl, ask, decision)
                     held = answer.get("claimed") and _is_for_one(query, answer)
                     if writing.serial or not held:
                         return decision, answer
-                    return self._again(writing, ask, decision, answer)
+                    return self._decide_again(writing, ask, decision, answer)
 
                 look_ahead(base, [ask.query.digest for ask in asked])
                 places: dict[Digest, list[int]] = {}
                 for place, ask in enumerate(asked):
                     places.setdefault(ask.query.digest, []).append(place)
-                groups = list(places.values())  # of one digest in order: the first is to have it
-                told = writing.each(lambda some: [one(asked[place]) for place in some], groups)
-                found = dict(zip(chain(*groups), chain(*told), strict=True))
+                groups = list(places.values())  # of one digest in order: the first gets the claim
+                answered = writing.each(lambda some: [one(asked[place]) for place in some], groups)
+                found = dict(zip(chain(*groups), chain(*answered), strict=True))
                 return [found[place] for place in range(len(asked))]
 
         started = perf_counter_ns()
@@ -148,22 +148,22 @@ class Claiming:
                 self._live.crawls.counting.note_answer(ask.query, decision.answer, share)
         return [content for _, content in done]
 
-    def _again(
-        self, writing: Writing, ask: _Asked, before: Decision, told: dict[str, Any]
+    def _decide_again(
+        self, writing: Writing, ask: _Claim, before: Decision, answer: dict[str, Any]
     ) -> tuple[Decision, dict[str, Any]]:
-        """A claim that was won because another had ended: what it stored is there now."""
+        """Look up again after winning a claim: its last holder may have stored the payload."""
         opened, query = self._live.opened(), ask.query
         settings, snapshot = opened.engine.identity.settings, self._live.crawls.written(writing)
         with opened.engine.view() as base:
             seen = snapshot.seen(base, settings.keys(), query.crawl, query.namespaces)
             decision = decide.decide(seen, settings, query)
         if decision.answer is None:
-            return before, told
-        claims.release(writing, query.digest, told["token"])
+            return before, answer
+        claims.release(writing, query.digest, answer["token"])
         return decision, decide.as_json(decision)
 
     def release(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """``{"digest", "token"}``: the claimant will not store the payload after all."""
+        """Release a claim, ``{"digest", "token"}``, whose holder will not store the payload."""
         given = {**given}
         token = given.pop("token", "")
         if not isinstance(token, str):
@@ -177,17 +177,17 @@ class Claiming:
 
 
 def _is_for_one(query: Query, answer: dict[str, Any]) -> bool:
-    """Return whether a claim is one that others wait for."""
+    """Return whether other clients wait for the holder of a claim."""
     return not answer.keys() & {"policy", "reason"} and query.digest not in EMPTY
 
 
-def _told(writing: Writing, crawl: Crawl, ask: _Asked, decision: Decision) -> dict[str, Any]:
-    """The answer to a claim, which is made if nothing else answers it."""
+def _answer_of(writing: Writing, crawl: Crawl, ask: _Claim, decision: Decision) -> dict[str, Any]:
+    """Return the original for a claim; without one, make the claim."""
     if decision.answer is not None:
         return decide.as_json(decision)
     policy = decision.policy or decide.wary(ask.query)
     if policy or decision.reason or ask.query.digest in EMPTY:
-        # each stores it: nobody is to wait for another
+        # every client stores it, and none waits
         until = time.time() + min(ask.lease, claims.LONGEST)
         free = {"claimed": True, "until": until, "token": (ask.token or token_bytes(16)).hex()}
         return {**decide.as_json(decision._replace(policy=policy)), **free}

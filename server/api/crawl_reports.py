@@ -1,6 +1,6 @@
-"""What crawls report over HTTP: that they begin and end, what they stored, what they claim.
+"""The lifecycle of crawls and the captures that they report, over HTTP.
 
-Every request may be sent again when its answer was lost: beginning, ending and reporting twice
+A client may repeat every request whose answer was lost: beginning, ending and reporting twice
 changes nothing. Nothing is acknowledged before it is on disk.
 """
 
@@ -14,7 +14,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from dedupindex.build.judges import Judges
+from dedupindex.build.judges import admission_filter
 from dedupindex.capture import Capture, Covers
 from dedupindex.crawls import lifecycle, statistics
 from dedupindex.crawls.crawl import Crawl, Seen
@@ -25,19 +25,28 @@ from dedupindex.crawls.store import Reading, Writing
 from dedupindex.crawls.told import tell, told_of
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput, BadQuery, DedupError, UnknownCrawl
-from server.api.request_body import Stretch
-from server.api.request_fields import TOLD, flag, numbers, one_of, only, stated, teller, text_of
+from server.api.request_body import Lines
+from server.api.request_fields import (
+    SELF_REPORT,
+    bool_field,
+    check_names,
+    choice_field,
+    counter_name,
+    crawl_options,
+    self_counts,
+    text_field,
+)
 from server.live_index import LiveIndex
 from server.responses import RequestError, error_object
 
-STRETCH = 1000  # captures in one transaction: others write in between
+CHUNK = 1000  # captures in one transaction: others write in between
 _LISTED_AT_ONCE = 200  # crawls whose figures are in memory
 _BEGIN = ("name", "seen_by", "digest_covers", "strategy", "policy", "namespace")
 
 
 @dataclass
 class Reported:
-    """What became of the captures of a request."""
+    """The results of the captures of a request."""
 
     added: int = 0
     unchanged: int = 0
@@ -47,12 +56,12 @@ class Reported:
     in_batch: list[tuple[int, int]] = field(default_factory=list)  # places in `results`
 
     def as_json(self) -> dict[str, Any]:
-        """As it is answered."""
+        """Return the answer."""
         content = vars(self)
         return content if self.in_batch else {n: content[n] for n in content if n != "in_batch"}
 
     def take(self, done: Added, bad: int) -> None:
-        """Add what became of some of them."""
+        """Add the results of one transaction."""
         self.added += done.added
         self.unchanged += done.unchanged
         self.bad += bad
@@ -60,67 +69,69 @@ class Reported:
             self.refused[reason] = self.refused.get(reason, 0) + count
 
     def counts(self) -> dict[str, int]:
-        """How many by what became of them."""
+        """Return the number of captures by result."""
         refused = sum(self.refused.values())
         done = {"added": self.added, "unchanged": self.unchanged}
         return {**done, "refused": refused, "bad": self.bad}
 
 
 class Reporting:
-    """Answers what crawls report, in any number of threads; raises `DedupError`."""
+    """Changes and shows crawls; thread-safe, raises `DedupError`."""
 
-    def __init__(self, live: LiveIndex, judges: Judges, most: int) -> None:
-        self._live, self._judges, self._most = live, judges, most
+    def __init__(self, live: LiveIndex, most: int) -> None:
+        self._live, self._most = live, most
 
     def begin(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """What `_BEGIN` names, all but the name as one likes, to the crawl as it stands."""
-        only(given, *_BEGIN)
-        self._live.opened()  # crawls of no index would be lost with their directory
-        name = text_of(given, "name")
-        seen = one_of(given, "seen_by", {one.value: one for one in Seen}, Seen.OWN)
-        covers = one_of(
+        """Begin a crawl by the fields of `_BEGIN`, of which `name` is required; return it."""
+        check_names(given, *_BEGIN)
+        self._live.opened()  # without an index, crawls would be lost with their directory
+        name = text_field(given, "name")
+        seen = choice_field(given, "seen_by", {one.value: one for one in Seen}, Seen.OWN)
+        covers = choice_field(
             given, "digest_covers", {one.name.lower(): one for one in Covers}, Covers.UNKNOWN
         )
-        change = partial(lifecycle.begin, name=name, seen=seen, covers=covers, **stated(given))
+        change = partial(
+            lifecycle.begin, name=name, seen=seen, covers=covers, **crawl_options(given)
+        )
         return self._shown(self._live.crawls.write(change, make=True))
 
     def namespace_of(self, crawl: str) -> str | None:
-        """The namespace of a crawl, None if there is no such crawl."""
+        """Return the namespace of a crawl, None if there is no such crawl."""
         known = self._live.crawls.crawl(crawl)
         return None if known is None else known.namespace
 
-    def apart(self, crawl: str) -> Iterator[str]:
-        """The namespace in which a crawl stays apart, if it does; read when it is asked for."""
+    def private_namespace(self, crawl: str) -> Iterator[str]:
+        """Yield the namespace of a crawl, if it has one; it is read when iterated."""
         if namespace := self.namespace_of(crawl):
             yield namespace
 
     def end(self, name: str, given: Mapping[str, Any], *, keep: bool) -> dict[str, Any]:
-        """Commit or cancel; ``{"exit"?, …}`` and what `told` takes, to the crawl as it stands.
+        """Commit or cancel a crawl by ``{"exit"?, …}`` and the fields of `add_counts`; return it.
 
-        With ``force`` it is cancelled also if others may need what it has reported.
+        With ``force`` it is cancelled even if other crawls may depend on its captures.
         """
-        only(given, "exit", *TOLD, *([] if keep else ["force"]))
-        cancel = partial(lifecycle.cancel, force=not keep and flag(given, "force"))
-        step, exit = lifecycle.commit if keep else cancel, text_of(given, "exit")
-        said, who = numbers(given), teller(given)
-        self._live.crawls.write_counts()  # a crawl that was short is shown as it was
+        check_names(given, "exit", *SELF_REPORT, *([] if keep else ["force"]))
+        cancel = partial(lifecycle.cancel, force=not keep and bool_field(given, "force"))
+        step, exit = lifecycle.commit if keep else cancel, text_field(given, "exit")
+        counts, who = self_counts(given), counter_name(given)
+        self._live.crawls.write_counts()  # so that the answer counts the lookups of a short crawl
 
         def change(writing: Writing) -> Crawl:
             crawl = step(writing, name, exit)
-            with suppress(BadInput):  # a crawl ends all the same
-                tell(writing, crawl, said, who)
+            with suppress(BadInput):  # the crawl ends nevertheless
+                tell(writing, crawl, counts, who)
             return crawl
 
         return self._shown(self._live.crawls.write(change))
 
-    def told(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """``{"not_looked_up"?, "not_reported"?, "who"?}``, also of a crawl that has ended."""
-        only(given, *TOLD)
-        said, who = numbers(given), teller(given)
+    def add_counts(self, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Store ``{"not_looked_up"?, "not_reported"?, "who"?}``, also of a crawl that has ended."""
+        check_names(given, *SELF_REPORT)
+        counts, who = self_counts(given), counter_name(given)
 
         def change(writing: Writing) -> Crawl:
             crawl = writing.crawl(name)
-            tell(writing, crawl, said, who)
+            tell(writing, crawl, counts, who)
             return crawl
 
         return self._shown(self._live.crawls.write(change))
@@ -128,9 +139,10 @@ class Reporting:
     def crawls(
         self, most: int = 0, after: str = "", *, skip: int = 0, sees: Callable[[Crawl], bool]
     ) -> list[dict[str, Any]]:
-        """Crawls, the newest first: `most` of them, 0 for all, that began before one named.
+        """Return at most `most` crawls, 0 for all, the newest first.
 
-        Only those of which it `sees` anything, and not the first ones to `skip` of them.
+        `after` names a crawl; those that began before it are returned. Crawls that `sees` refuses
+        are left out, and of the others the first `skip`.
         """
         with self._live.crawls.reading() as reading:
             if reading is None:
@@ -144,7 +156,7 @@ class Reporting:
             return shown
 
     def crawl(self, name: str) -> dict[str, Any]:
-        """One crawl; raises `UnknownCrawl`."""
+        """Return one crawl; raises `UnknownCrawl`."""
         with self._live.crawls.reading() as reading:
             if reading is None:
                 raise UnknownCrawl(f"there is no crawl {name[:200]!r}")
@@ -156,7 +168,7 @@ class Reporting:
     def captures(self, crawl: str, given: Mapping[str, Any], total: Reported) -> None:
         """One capture, or ``{"captures": [...]}``; `total` gets what became of each.
 
-        It is written in stretches, and `total` knows of those that were when this raises.
+        Chunks are stored one by one; when this raises, `total` has those that were stored.
         """
         given = dict(given)
         given.pop("crawl", None)
@@ -167,37 +179,37 @@ class Reporting:
             raise BadQuery('a batch is an object with a list "captures", and perhaps "crawl"')
         if len(items) > self._most:
             raise RequestError("too_large", f"at most {self._most} captures at once; send lines")
-        firsts: dict[Digest, int] = {}
-        for at in range(0, max(len(items), 1), STRETCH):  # none at all is an empty stretch
-            some = items[at : at + STRETCH]
+        first_places: dict[Digest, int] = {}
+        for at in range(0, max(len(items), 1), CHUNK):  # none at all is an empty stretch
+            some = items[at : at + CHUNK]
             found = [_read(item) for item in some]
             became = iter(self._report(crawl, found, total))
             for place, one in enumerate(found, at):
                 result = next(became) if isinstance(one, Capture) else one
                 total.results.append(result)
                 if isinstance(one, Capture) and result in ("added", "unchanged"):
-                    first = firsts.setdefault(one.digest, place)
+                    first = first_places.setdefault(one.digest, place)
                     if first != place:
                         total.in_batch.append((place, first))
 
-    def lines(self, crawl: str, stretches: Iterator[Stretch], total: Reported) -> None:
-        """Captures as they come, each stretch on disk before the next; results only if bad."""
-        for items, places in stretches:
+    def lines(self, crawl: str, chunks: Iterator[Lines], total: Reported) -> None:
+        """Store captures as they come, chunk by chunk; only errors are kept as results."""
+        for items, places in chunks:
             found = [_read(item, line) for item, line in zip(items, places, strict=True)]
             self._report(crawl, found, total)
-            if len(total.results) < STRETCH:
+            if len(total.results) < CHUNK:
                 total.results += [one for one in found if not isinstance(one, Capture)]
 
     def _report(
         self, name: str, found: list[Capture | dict[str, Any]], total: Reported
     ) -> list[str]:
-        """Write captures; what became of each."""
+        """Store captures; return the result of each."""
         settings = self._live.opened().engine.identity.settings
         captures = [one for one in found if isinstance(one, Capture)]
 
         def change(writing: Writing) -> Added:
             crawl = self._live.crawls.crawl_in(writing, name)
-            return add(writing, crawl, captures, settings, self._judges.of(settings))
+            return add(writing, crawl, captures, settings, admission_filter(settings))
 
         done = self._live.crawls.write(change)
         self._live.crawls.counting.note_stored(name, done.held)
@@ -206,7 +218,7 @@ class Reporting:
 
 
 def _read(item: Any, line: int = 0) -> Capture | dict[str, Any]:
-    """A capture, or what is wrong with it."""
+    """Return a capture, or the error object that answers it."""
     try:
         if isinstance(item, RequestError):
             raise item

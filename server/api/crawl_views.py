@@ -1,4 +1,4 @@
-"""The Flask views of crawls: requests read at the edge, answers made elsewhere."""
+"""The Flask views of crawls: they read requests and write the log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from server import logs
 from server.api.captures import CAPTURES, Captures
 from server.api.claims import Claiming
 from server.api.crawl_reports import Reporting
-from server.api.request_fields import text_of
+from server.api.request_fields import text_field
 from server.api.writers import Writers
 from server.auth import Access
 from server.metrics import Metrics
@@ -38,12 +38,12 @@ class CrawlViews:
     @route("POST", "/crawls", "Begin a crawl", "Crawl", body="Begin", errors=(409, 415))
     def begin_crawl(self) -> Response:
         given = self._given()
-        who = self._allowed(text_of(given, "name"), text_of(given, "namespace"))
+        who = self._allowed(text_field(given, "name"), text_field(given, "namespace"))
         return self._written(who, self._reporting.begin(given))
 
     @route("GET", "/crawls/{name}", "One crawl", "Crawl", errors=(404,))
     def show_crawl(self, name: str) -> Response:
-        self._access.may_read(request.environ, self._reporting.apart(name))
+        self._access.may_read(request.environ, self._reporting.private_namespace(name))
         return json_of(self._reporting.crawl(name))
 
     @route(
@@ -80,7 +80,7 @@ class CrawlViews:
     )
     def count_crawl(self, name: str) -> Response:
         who = self._allowed(name)
-        return self._written(who, self._reporting.told(name, self._given()))
+        return self._written(who, self._reporting.add_counts(name, self._given()))
 
     @route(
         "POST",
@@ -105,7 +105,7 @@ class CrawlViews:
     )
     def claim(self) -> Response:
         given = self._given()
-        crawl = text_of(given, "crawl")
+        crawl = text_field(given, "crawl")
         who, allowed = self._allowed(crawl), partial(self._access.may_read, request.environ)
         many = "claims" in given
         answer = (self._claiming.claims if many else self._claiming.claim)(given, allowed)
@@ -138,7 +138,7 @@ class CrawlViews:
         crawl: str = "",
         answer: dict[str, Any] | None = None,
     ) -> Response:
-        """The answer to a write, if it is not its content, which leaves a line in the log."""
+        """Log the content of a write, and answer with it or with `answer`."""
         logs.audit(request.environ, who, content, crawl)
         return json_of(content if answer is None else answer)
 

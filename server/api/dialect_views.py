@@ -1,4 +1,4 @@
-"""The Flask views of other servers' protocols, which crawlers already speak."""
+"""The Flask views of protocols of other servers, which crawlers already use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flask import Response, request
 from dedupindex.errors import UnknownCrawl
 from dedupindex.index.tokens import Role
 from server import logs
-from server.api.bodies import Bodies
+from server.api.bodies import BodySlots
 from server.api.cdx_query import PARAMETERS
 from server.api.cdx_server_api import Cdx
 from server.api.doppelganger import Records
@@ -45,7 +45,7 @@ class DialectViews:
     """Routes of protocols that crawlers speak with other servers."""
 
     def __init__(
-        self, cdx: Cdx, records: Records, access: Access, bodies: Bodies, config: Config
+        self, cdx: Cdx, records: Records, access: Access, bodies: BodySlots, config: Config
     ) -> None:
         self._cdx, self._records, self._access, self._config = cdx, records, access, config
         self._bodies = bodies
@@ -66,7 +66,7 @@ class DialectViews:
         **_LIST_OF_CRAWL,
     )
     def crawl_cdx(self, name: str) -> Response:
-        """As `cdx` for clients that cannot add the parameter `crawl` to the address."""
+        """Answer as `cdx`, for clients that cannot send the parameter `crawl`."""
         text = request.environ["QUERY_STRING"]
         asked = f"{text}&" if text else ""
         named = {"QUERY_STRING": f"{asked}crawl={quote(name, safe='')}"}
@@ -103,10 +103,10 @@ class DialectViews:
     @route("POST", "/api/records/", "Take records as originals", name="add_records_slash", **_ADD)
     def add_records(self) -> Response:
         allowed = partial(self._writer, request.environ)
-        who = allowed(self._records.crawl())  # before the body is received
+        who = allowed(self._records.crawl())  # before the body is read
         stream = cast(Any, request.environ["wsgi.input"])
         length = request.headers.get("Content-Length", "")
-        with self._bodies.one():
+        with self._bodies.slot():
             body = read_body(stream, length, self._config.max_body)
         try:
             items = orjson.loads(body)
@@ -116,5 +116,5 @@ class DialectViews:
         return Response(status=201)
 
     def _writer(self, environ: dict[str, Any], crawl: str) -> str:
-        """Who writes to a crawl of no namespace; raises `RequestError` unless they may."""
+        """Return whose token may write to a crawl without a namespace; raises `RequestError`."""
         return self._access.require(environ, Role.WRITE, crawl, lambda: [""])

@@ -1,10 +1,9 @@
-"""``/api/records``: doppelganger's protocol, which Zeno and gowarc ask and ingesters write to.
+"""``/api/records``: the protocol of doppelganger, which Zeno and gowarc use for lookups.
 
-What is posted says that an original exists, as a revisit does that names it; nobody here has seen
-the record. It goes into a shared crawl that stays open, so that it is on disk when it is
-acknowledged and answers everybody at once. When somebody commits or cancels that crawl, the next
-record begins another. Who posts must be allowed to write to the crawl that it is then, which is in
-no namespace.
+A posted record says that an original exists, as a revisit does; the server has not seen the
+record. It is stored in a shared crawl that stays open: it is on disk when it is acknowledged, and
+answers every lookup at once. When somebody commits or cancels that crawl, the next record begins
+another. The token of a client that posts must allow writing to that crawl, which has no namespace.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from functools import partial
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
-from dedupindex.build.judges import Judges
+from dedupindex.build.judges import admission_filter
 from dedupindex.capture import Capture, Evidence, spelled_alike
 from dedupindex.crawls import lifecycle
 from dedupindex.crawls.crawl import Crawl, Seen, State
@@ -38,26 +37,26 @@ _DATE = re.compile(r"[0-9]{14}")
 
 
 class _Current(NamedTuple):
-    """The crawl that is open for records, or only the name of the one that will be."""
+    """The crawl that is open for records, or the name of the next one."""
 
     name: str
     crawl: Crawl | None
 
 
 class Records:
-    """Answers and takes records, in any number of threads; raises `DedupError`."""
+    """Looks records up and stores them; thread-safe, raises `DedupError`."""
 
-    def __init__(self, live: LiveIndex, judges: Judges, most: int) -> None:
-        self._live, self._judges, self._most = live, judges, most
+    def __init__(self, live: LiveIndex, most: int) -> None:
+        self._live, self._most = live, most
         self._held: tuple[object, int, _Current] | None = None
 
     def find(
         self, text: str, query: str, crawl: str, allowed: Callable[[tuple[str, ...]], object]
     ) -> dict[str, Any] | None:
-        """The record of a digest; `query` is ``uri=`` and then the URL, not escaped.
+        """Return the record of a digest; `query` is ``uri=`` and then the URL, not escaped.
 
-        `crawl` is who asks, "" if that is not known; raises `UnknownCrawl`. `allowed` raises if
-        the asker may not read namespaces.
+        `crawl` is the crawl that asks, "" if it is not known; raises `UnknownCrawl`. `allowed`
+        raises an error if the client may not read a namespace.
         """
         started = perf_counter_ns()
         digest, spelling = parse_spelled(text, unlabelled="sha1")
@@ -81,7 +80,7 @@ class Records:
         return {"id": text, "uri": original.url.decode(), "date": date}
 
     def _note(self, query: Query, answer: Answer | None, taken: int) -> None:
-        """Count a lookup for its crawl; for the crawl of records where it names none."""
+        """Count a lookup for its crawl, or for the crawl of records if it names none."""
         if not query.crawl:
             with self._live.crawls.reading() as reading:
                 crawl = None if reading is None else self._current(reading).crawl
@@ -90,24 +89,25 @@ class Records:
         self._live.crawls.counting.note_answer(query, answer, taken)
 
     def crawl(self) -> str:
-        """The name of the crawl that the next record goes into."""
+        """Return the name of the crawl that the next record is stored in."""
         with self._live.crawls.reading() as reading:
             return RECORDS_CRAWL if reading is None else self._current(reading).name
 
     def _current(self, reading: Reading) -> _Current:
-        """The crawl for records, sought anew only if a crawl has changed: many may have ended."""
+        """Return the crawl for records; it is searched for only after a crawl has changed."""
         version, held = reading.version(), self._held
         if held is not None and held[0] is reading.origin and held[1] == version:
             return held[2]
         current = _next(reading)
-        if not isinstance(reading, Writing):  # which may come to nothing
+        if not isinstance(reading, Writing):  # a transaction may be rolled back
             self._held = reading.origin, version, current
         return current
 
     def take(self, items: Any, allowed: Callable[[str], object]) -> dict[str, Any]:
-        """An array of ``{"id", "uri", "date"}``; all of it or, if one cannot be read, nothing.
+        """Store an array of ``{"id", "uri", "date"}``; nothing of it if one record is invalid.
 
-        Returns what became of them. `allowed` raises if nothing may be written to a crawl.
+        Returns the name of the crawl and how many were added, unchanged and refused. `allowed`
+        raises an error if the client may not write to a crawl.
         """
         if not isinstance(items, list):
             raise RequestError("bad_request", "records come as a JSON array")
@@ -117,13 +117,12 @@ class Records:
         if not captures:
             return {"added": 0}
         settings = self._live.opened().engine.identity.settings
-        judge = self._judges.of(settings)
 
         def change(writing: Writing) -> tuple[str, Added]:
             name, crawl = self._current(writing)
-            allowed(name)  # another may have begun since the asker was let in
+            allowed(name)  # another may have begun since the first check
             crawl = crawl or lifecycle.begin(writing, name, seen=Seen.ALL)
-            return crawl.name, add(writing, crawl, captures, settings, judge)
+            return crawl.name, add(writing, crawl, captures, settings, admission_filter(settings))
 
         name, done = self._live.crawls.write(change, make=True)
         self._live.crawls.counting.note_stored(name, done.held)
@@ -132,10 +131,10 @@ class Records:
 
 
 def _nameable(capture: Capture, spelling: Spelling) -> bool:
-    """Whether the client can be told of an original: JSON cannot hold every URL.
+    """Return whether the answer may name an original: JSON cannot hold every URL.
 
-    Nor of one whose own record spells the digest otherwise: the client writes it as it asks for it,
-    and replay compares that text.
+    An original whose record spells the digest differently is left out: the client writes the
+    digest as it has asked for it, and replay tools compare the text.
     """
     if not may_be_named(capture) or not spelled_alike(capture, spelling.encoding):
         return False
@@ -149,7 +148,7 @@ def _nameable(capture: Capture, spelling: Spelling) -> bool:
 def _next(reading: Reading) -> _Current:
     for name in _names():
         crawl = _known(reading, name)
-        # Somebody may have begun one of this name for themselves: nobody else would see records.
+        # A private crawl of this name may exist: no other client would see its records.
         if crawl is None or _for_all(crawl):
             return _Current(name, crawl)
     raise AssertionError  # names do not end

@@ -1,4 +1,4 @@
-"""Of new payloads that come several times in one batch, which lookup was the first."""
+"""Duplicates within one batch: new payloads that several of its lookups ask for."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dedupindex.digest import EMPTY, is_cut
 from dedupindex.lookup.decide import Query, Strategy
 from dedupindex.urlkey import urlkey
 
-_KEPT = 100_000  # payloads of one batch; of a longer stream the rest are not compared
+_MAX_PAYLOADS = 100_000  # of one batch; those of a longer stream are not compared
 
 
-class Firsts:
+class BatchDuplicates:
     """The new payloads of one batch."""
 
     def __init__(self) -> None:
         self._places: dict[tuple[Any, ...], int] = {}
 
-    def before(self, query: Query, place: int) -> int | None:
-        """Where the payload of a query that found nothing came first, None if it is here.
+    def first_place(self, query: Query, place: int) -> int | None:
+        """Return the place of the first lookup of a new payload, None if that is this one.
 
-        If what the first of two stores would answer the second, they are the same.
+        Two payloads are the same if the capture of the first would be the original of the second.
         """
         if query.digest in EMPTY or is_cut(query.digest.raw):
             return None
@@ -35,6 +35,6 @@ class Firsts:
                 assert_never(query.strategy)
         key = (query.digest, query.covers, query.crawl, query.namespaces, url)
         first = self._places.get(key)
-        if first is None and len(self._places) < _KEPT:
+        if first is None and len(self._places) < _MAX_PAYLOADS:
             self._places[key] = place
         return first

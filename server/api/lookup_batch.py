@@ -23,20 +23,20 @@ from dedupindex.lookup.foresight import digests_of
 from dedupindex.lookup.params import PARAMETERS, UnknownAlgorithm, of_json, query_of
 from dedupindex.lookup.policy import Policy
 from server.api.batch_limits import LOOKS, Budget
-from server.api.firsts import Firsts
-from server.api.request_body import stretches
+from server.api.firsts import BatchDuplicates
+from server.api.request_body import line_chunks
 from server.config import Config
-from server.counting import Counting, failed, noted
+from server.counting import RequestCounting, failed_lookup, lookup_row
 from server.live_index import LiveIndex, Opened
 from server.metrics import HIT, MISS, Metrics, cell_of, error_cell
 from server.responses import RequestError, code_of, error_object
 from server.worker_crawls import plain_covers
 
 UNKNOWN = orjson.dumps({"duplicate": False, "reason": "unknown_algorithm"})
-"""The answer to a digest of an algorithm that we do not know: not found, and no error."""
+"""The answer to a digest of an algorithm that no index holds, which is not an error."""
 
 Given = dict[str, bytes]
-Allowed = Callable[[Iterable[str]], None]  # raises if the asker may not read these namespaces
+Allowed = Callable[[Iterable[str]], None]  # raises if the client may not read these namespaces
 
 
 class Batch:
@@ -48,7 +48,7 @@ class Batch:
 
     @contextmanager
     def _state(self) -> Iterator[_State]:
-        """One state of crawls and index: see `Snapshot` for why in this order."""
+        """Open one state of crawls and index; `Snapshot` says why in this order."""
         with self._live.crawls.reading() as reading:
             crawls = Snapshot(reading, self._known)
             self._known = crawls.known
@@ -57,13 +57,18 @@ class Batch:
                 yield _State(opened, view, crawls)
 
     def _answers(
-        self, opened: Opened, defaults: Given, allowed: Allowed, firsts: Firsts | None, left: Budget
+        self,
+        opened: Opened,
+        defaults: Given,
+        allowed: Allowed,
+        duplicates: BatchDuplicates | None,
+        left: Budget,
     ) -> _Answers:
         policy = self._live.crawls.policy
-        return _Answers(opened, self._counting, policy, defaults, allowed, firsts, left)
+        return _Answers(opened, self._counting, policy, defaults, allowed, duplicates, left)
 
     def json(self, body: bytes, defaults: Given, allowed: Allowed) -> bytes:
-        """``{"answers": [...]}`` to ``{"lookups": [...], ...}``, all of one state of the index."""
+        """Answer ``{"lookups": [...], …}`` from one state of the index: ``{"answers": [...]}``."""
         started = perf_counter_ns()
         try:
             content = orjson.loads(body)
@@ -75,61 +80,65 @@ class Batch:
         limit = self._config.max_batch
         if len(lookups) > limit:
             raise RequestError("too_large", f"a batch has at most {limit} lookups")
-        defaults, firsts = _in_batch({**defaults, **of_json(content)})
+        defaults, duplicates = _in_batch({**defaults, **of_json(content)})
         try:
             with self._state() as state:
-                answers = self._answers(state.opened, defaults, allowed, firsts, Budget(LOOKS))
-                joined = b",".join(answers.of(state, lookups))
+                answers = self._answers(state.opened, defaults, allowed, duplicates, Budget(LOOKS))
+                joined = b",".join(answers.answers_to(state, lookups))
         except DedupError:
-            self._failed(defaults, len(lookups))
+            self._count_failed(defaults, len(lookups))
             raise
         answers.count(started, len(lookups))
         self._metrics.batch("batch", answers.cells, started)
         return b'{"answers":[' + joined + b"]}"
 
     def lines(self, stream: BinaryIO, defaults: Given, allowed: Allowed) -> Iterator[bytes]:
-        """A line for each line, while they come; blank lines are passed over."""
-        # It says at once what no line could be answered for.
-        defaults, firsts = _in_batch(defaults)
-        self._answers(self._live.opened(), defaults, allowed, firsts, Budget())
-        return self._lines(stream, defaults, allowed, firsts)
+        """Yield an answer for each line as it comes; blank lines are skipped."""
+        # Invalid defaults are an error of the whole request.
+        defaults, duplicates = _in_batch(defaults)
+        self._answers(self._live.opened(), defaults, allowed, duplicates, Budget())
+        return self._lines(stream, defaults, allowed, duplicates)
 
     def _lines(
-        self, stream: BinaryIO, defaults: Given, allowed: Allowed, firsts: Firsts | None
+        self,
+        stream: BinaryIO,
+        defaults: Given,
+        allowed: Allowed,
+        duplicates: BatchDuplicates | None,
     ) -> Iterator[bytes]:
         left = Budget()
-        for lookups, numbers in stretches(stream, self._config.max_line):
+        for lookups, numbers in line_chunks(stream, self._config.max_line):
             started = perf_counter_ns()
             try:
                 with self._state() as state:
-                    answers = self._answers(state.opened, defaults, allowed, firsts, left)
-                    found = answers.of(state, lookups, numbers)
+                    answers = self._answers(state.opened, defaults, allowed, duplicates, left)
+                    found = answers.answers_to(state, lookups, numbers)
                 cells = answers.cells
                 answers.count(started, len(lookups))
-            except DedupError as error:  # the index went away: no line may pass for "not found"
+            except DedupError as error:  # of the index: no line may be answered with "not found"
                 code = code_of(error)
-                self._failed(defaults, len(lookups))
+                self._count_failed(defaults, len(lookups))
                 found = [orjson.dumps(error_object(code, str(error), line)) for line in numbers]
                 cells = Counter({error_cell(code): len(lookups)})
             self._metrics.batch("lines", cells, started)
             found.append(b"")
             yield b"\n".join(found)
 
-    def _failed(self, defaults: Given, count: int) -> None:
-        """Count lookups none of which could be answered."""
+    def _count_failed(self, defaults: Given, count: int) -> None:
+        """Count lookups that failed together."""
         if name := defaults.get("crawl", b"").decode("utf-8", "replace"):
-            self._counting.note_all([failed(name)] * count)
+            self._counting.note_all([failed_lookup(name)] * count)
 
 
-def _in_batch(defaults: Given) -> tuple[Given, Firsts | None]:
-    """Whether payloads that come twice are to be told; what is left holds for each lookup."""
+def _in_batch(defaults: Given) -> tuple[Given, BatchDuplicates | None]:
+    """Split the option `in_batch` from the defaults of each lookup."""
     left = {**defaults}
     text = left.pop("in_batch", b"")
-    return left, Firsts() if text and PARAMETERS["in_batch"].read(text) else None
+    return left, BatchDuplicates() if text and PARAMETERS["in_batch"].read(text) else None
 
 
 class _State(NamedTuple):
-    """What answers a stretch of lookups, none of it changing meanwhile."""
+    """The state of index and crawls that answers a chunk of lookups."""
 
     opened: Opened
     view: View
@@ -137,43 +146,43 @@ class _State(NamedTuple):
 
 
 class _Answers:
-    """Answers lookups with common defaults, and counts what it answered."""
+    """Answers lookups that have common defaults, and counts them."""
 
     def __init__(
         self,
         opened: Opened,
-        counting: Counting,
+        counting: RequestCounting,
         policy: Policy,
         defaults: Given,
         allowed: Allowed,
-        firsts: Firsts | None,
+        duplicates: BatchDuplicates | None,
         left: Budget,
     ) -> None:
-        """Raises what makes the defaults unfit for any lookup."""
+        """Raises `BadQuery` or `StrategyUnavailable` for defaults that fit no lookup."""
         self._counting, self._policy, self._defaults = counting, policy, defaults
-        self._allowed, self._firsts, self._left = allowed, firsts, left
+        self._allowed, self._duplicates, self._left = allowed, duplicates, left
         self._lines = False
-        self._noted: list[tuple[str, str, str | bytes, Outcome, int]] = []  # of crawls
+        self._counted: list[tuple[str, str, str | bytes, Outcome, int]] = []  # of crawls
         self._settings = opened.engine.identity.settings
         read_values = {name: PARAMETERS[name].read(text) for name, text in defaults.items() if text}
         strategy = read_values.get("strategy", Strategy.DIGEST_ANY)
         decide.require_strategy(self._settings, strategy)
         self._strategy, self._base = strategy.value, cell_of(strategy.value, "exact_url")
-        plain = firsts is None and defaults.keys() <= {"strategy", "crawl"}
+        plain = duplicates is None and defaults.keys() <= {"strategy", "crawl"}
         self._plain = opened.plain if plain and strategy.has_fast_answer() else None
         self._asker = read_values.get("crawl", "")
         self.cells: Counter[int] = Counter()
 
     def count(self, started: int, of: int) -> None:
-        """Note what was answered; each of them took its share of the time since `started`."""
-        if self._noted:
+        """Count the answers; each took an equal share of the time since `started`."""
+        if self._counted:
             share = (perf_counter_ns() - started) // of
-            self._counting.note_all((*one, share) for one in self._noted)
+            self._counting.note_all((*one, share) for one in self._counted)
 
-    def of(
+    def answers_to(
         self, state: _State, lookups: list[Any], lines: Sequence[int] | None = None
     ) -> list[bytes]:
-        """The answer to each, in order; `lines` are the numbers of those that they stood in."""
+        """Return the answers in order; `lines` are the line numbers of JSON lines."""
         self._lines = lines is not None
         places = range(len(lookups)) if lines is None else lines
         covers = plain_covers(state.crawls.crawl(self._asker)) if self._asker else 0
@@ -183,11 +192,11 @@ class _Answers:
         silent, asker, answering = state.crawls.silent, self._asker, state.crawls.known.answering
         found: list[bytes] = []
         misses = hits = 0
-        aside = set[int]()  # which of them were not plain
+        not_plain = set[int]()  # which of them were not plain
         for item in lookups:
             body = None
             try:
-                # Anything else in it, and a URL in angle brackets, is no plain question.
+                # Other fields, and a URL in angle brackets, take the long way.
                 if len(item) == 2:
                     text, url = item["digest"], item["url"]
                     prefix = sought(text[5:]) if text.startswith("sha1:") else None
@@ -197,9 +206,9 @@ class _Answers:
                         if (asker or answering or body is NONE) and not silent(prefix, asker):
                             body = None
             except (TypeError, AttributeError, UnknownCrawl, *BROKEN):
-                body = None  # asked the other way, it will say what is wrong
+                body = None  # the long way reports the error
             if body is None:
-                aside.add(len(found))
+                not_plain.add(len(found))
                 body = self._one(state, item, places[len(found)])
             elif body is NONE:
                 misses += 1
@@ -207,10 +216,10 @@ class _Answers:
                 hits += 1
             found.append(body)
         if asker:
-            self._noted += [
+            self._counted += [
                 (asker, self._strategy, item["url"], body, -1)
                 for place, (item, body) in enumerate(zip(lookups, found, strict=True))
-                if place not in aside
+                if place not in not_plain
             ]
         self.cells[self._base + HIT] += hits
         self.cells[self._base + MISS] += misses
@@ -219,9 +228,9 @@ class _Answers:
     def _each(self, state: _State, lookups: list[Any], places: Sequence[int]) -> list[bytes]:
         found: list[bytes] = []
         for at in range(0, len(lookups), AHEAD):
-            some = lookups[at : at + AHEAD]
-            look_ahead(state.view, digests_of(some, self._defaults))
-            found += [self._one(state, *one) for one in zip(some, places[at:], strict=False)]
+            chunk = lookups[at : at + AHEAD]
+            look_ahead(state.view, digests_of(chunk, self._defaults))
+            found += [self._one(state, *item) for item in zip(chunk, places[at:], strict=False)]
         return found
 
     def _one(self, state: _State, asked: Any, place: int) -> bytes:
@@ -240,27 +249,27 @@ class _Answers:
             keys = self._settings.keys()
             seen = state.crawls.seen(state.view, keys, query.crawl, query.namespaces)
             if query.conditional():
-                seen = self._left.looking(seen)
+                seen = self._left.limited(seen)
             decision = decide.decide(seen, self._settings, query)
             answer, content = decision.answer, decide.as_json(decision)
             if explain:
                 self._left.explain()
                 content |= explanation.explained(seen, self._settings, query)
             new = answer is None and not decision.policy
-            if self._firsts is not None and new and not decide.wary(query):
-                first = self._firsts.before(query, place)
+            if self._duplicates is not None and new and not decide.wary(query):
+                first = self._duplicates.first_place(query, place)
                 content |= {} if first is None else {"in_batch": first}
             if answer is not None:
                 self._counting.note_original(query.crawl, answer.original)
             if query.crawl:
-                self._noted.append(noted(query, answer))
+                self._counted.append(lookup_row(query, answer))
             match = answer.match.value if answer else "none"
             self.cells[cell_of(query.strategy.value, match)] += 1
             return orjson.dumps(content)
         except UnknownAlgorithm:
             self.cells[cell_of(Strategy.DIGEST_ANY.value, "unknown_algorithm")] += 1
             if name := asked.get("crawl") or self._asker:
-                self._noted.append((name, self._strategy, asked.get("url") or "", None, -1))
+                self._counted.append((name, self._strategy, asked.get("url") or "", None, -1))
             return UNKNOWN
         except DedupError as error:
             code = code_of(error)
@@ -269,7 +278,7 @@ class _Answers:
             return orjson.dumps(error_object(code, str(error), place if self._lines else 0))
 
     def _note_failure(self, asked: Any) -> None:
-        """Count a lookup that could not be answered for the crawl that made it, if it says."""
+        """Count a lookup that failed for the crawl that it names, if any."""
         own = asked.get("crawl") if isinstance(asked, dict) else None
         if name := own if isinstance(own, str) else self._asker:
-            self._counting.note(failed(name))
+            self._counting.note(failed_lookup(name))

@@ -1,7 +1,7 @@
-"""What a request for lookups is answered: one lookup here, many of them in `batches`.
+"""Answers to requests for lookups: single lookups here, batches in `batches`.
 
-Nothing here knows Flask: the hot layer and the Flask routes call the same functions with the WSGI
-environment, so that they cannot differ.
+This module does not use Flask: the layer in front of Flask and the Flask routes call the same
+functions with the WSGI environment, so that their answers are the same.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dedupindex.lookup import explain as explanation
 from dedupindex.lookup.decide import NEWER_NAMES, Decision, Strategy
 from dedupindex.lookup.params import PARAMETERS, UnknownAlgorithm, of_query_string, query_of
 from dedupindex.lookup.render_json import header_lines
-from server.api.bodies import Bodies
+from server.api.bodies import BodySlots
 from server.api.lookup_batch import UNKNOWN, Batch
 from server.api.request_body import read_body
 from server.auth import Access
@@ -48,16 +48,16 @@ _BASES = {
 }
 _STRATEGIES = {cell_of(strategy.value, "exact_url"): strategy.value for strategy in Strategy}
 
-_LONGEST_ACCEPT = 4096  # characters of Accept that are read; to read 200,000 takes 30 ms
+_LONGEST_ACCEPT = 4096  # characters of Accept that are parsed; 200,000 take 30 ms
 
 Environ = dict[str, Any]
 
 
 class Lookups:
-    """Answers requests for lookups, in any number of threads."""
+    """Answers requests for lookups; thread-safe."""
 
     def __init__(
-        self, live: LiveIndex, metrics: Metrics, access: Access, bodies: Bodies, config: Config
+        self, live: LiveIndex, metrics: Metrics, access: Access, bodies: BodySlots, config: Config
     ) -> None:
         self._live, self._metrics, self._config = live, metrics, config
         self._access, self._private = access, access.private
@@ -67,7 +67,7 @@ class Lookups:
         self._accepts = Cache[str, bool]()
 
     def respond(self, environ: Environ) -> Reply:
-        """The answer to GET or POST /lookup; never raises."""
+        """Answer GET or POST /lookup; never raises."""
         if environ["REQUEST_METHOD"] != "POST":
             return self.get(environ)
         try:
@@ -77,7 +77,7 @@ class Lookups:
             return reply_to(error, environ, self._metrics)
 
     def get(self, environ: Environ) -> Reply:
-        """The answer to GET /lookup; never raises. What is done here is done for every lookup."""
+        """Answer GET /lookup; never raises. This is the hottest function of the server."""
         started = perf_counter_ns()
         try:
             text = query_string(environ)
@@ -86,9 +86,9 @@ class Lookups:
             opened = self._live.opened()
             as_text = "HTTP_ACCEPT" in environ and self._wants_text(environ["HTTP_ACCEPT"])
             if opened.plain is not None and not as_text:
-                question = _plain_question(text)
-                if question is not None:
-                    prefix, spelled, url, base, asker = question
+                plain = _plain_question(text)
+                if plain is not None:
+                    prefix, spelled, url, base, asker = plain
                     body, covers = None, self._live.crawls.plainly(asker) if asker else 0
                     if covers >= 0:
                         body = opened.plain.one(prefix, spelled, url, covers)
@@ -98,11 +98,11 @@ class Lookups:
                     if body is not None:
                         if asker:
                             strategy, taken = _STRATEGIES[base], perf_counter_ns() - started
-                            noted = asker, strategy, url, body, -1, taken
+                            row = asker, strategy, url, body, -1, taken
                             if len(url) + len(body) < SHORT:
-                                self._note_short(noted)
+                                self._note_short(row)
                             else:
-                                self._counting.note(noted)
+                                self._counting.note(row)
                         self._metrics.lookup(base + (MISS if body is NONE else HIT), started)
                         return OK, JSON, body
             return self._one(opened, environ, as_text, started)
@@ -166,30 +166,30 @@ class Lookups:
         allowed = partial(self._access.may_read, environ)
         if lines:
             answers = self._batch.lines(stream, defaults, allowed)
-            self._bodies.enter()
-            try:  # where the body breaks off before, nothing is answered, and nothing is counted
+            self._bodies.acquire()
+            try:  # a body that ends early is neither answered nor counted
                 first = next(answers, b"")
             except BaseException:
-                self._bodies.leave()
+                self._bodies.release()
                 raise
             released = self._released(chain((first,), answers), environ)
             next(released)
             return (OK, LINES, released)
-        with self._bodies.one():
+        with self._bodies.slot():
             body = read_body(stream, environ.get("CONTENT_LENGTH", ""), self._config.max_body)
         return (OK, JSON, self._batch.json(body, defaults, allowed))
 
     def _released(self, answers: Iterator[bytes], environ: Environ) -> Iterator[bytes]:
-        """A stream that lets the next body in when it has ended, however it ended.
+        """Yield answers, and release the slot of the body when the stream ends, however it ends.
 
-        Its first item is nothing: a generator that was never begun would end without a word.
+        The first item is empty: a generator that never started would not run its `finally`.
         """
         try:
             yield b""
             yield from answers
         except OSError:
             return  # the client went away
-        except RequestError as error:  # of the body, in the middle of it: said in the last line
+        except RequestError as error:  # in the middle of the body: the last line says so
             self._metrics.error(error.reason)
             yield orjson.dumps(error_object(error.reason, str(error))) + b"\n"
         except Exception as error:
@@ -197,15 +197,15 @@ class Lookups:
             self._metrics.error("internal")
             raise
         finally:
-            self._bodies.leave()
+            self._bodies.release()
 
 
 def _text_of(decision: Decision) -> Reply:
-    """Header lines of a revisit; what is no line of one is said in the answer's own headers."""
+    """Return the header lines of a revisit, and the rest as headers of the response."""
     answer = decision.answer
     if answer is None:
-        said = [("Dedup-Policy", decision.policy), ("Dedup-Reason", decision.reason)]
-        return "204 No Content", [header for header in said if header[1]], b""
+        headers = [("Dedup-Policy", decision.policy), ("Dedup-Reason", decision.reason)]
+        return "204 No Content", [header for header in headers if header[1]], b""
     headers = [*TEXT]
     if answer.skip:
         headers.append(("Dedup-Skip", "1"))
@@ -215,14 +215,14 @@ def _text_of(decision: Decision) -> Reply:
 
 
 def _encoding(given: Mapping[str, bytes]) -> int:
-    """In which encoding a question that could be read has its digest."""
+    """Return the encoding of the digest of a valid query."""
     unlabelled = PARAMETERS["unlabelled"].read(given.get("unlabelled") or b"sha1")
     text = PARAMETERS["digest"].read(given["digest"])
     return parse_spelled(text, unlabelled=unlabelled)[1].encoding
 
 
 def query_string(environ: Environ) -> str:
-    """The query string; what is no ASCII reaches us decoded by somebody else, so it is refused."""
+    """Return the query string; refuse it if it is not ASCII, as its bytes are then lost."""
     text: str = environ["QUERY_STRING"]
     if len(text) > MAX_QUERY:
         raise RequestError("uri_too_long", f"a query string has at most {MAX_QUERY} bytes")
@@ -232,9 +232,9 @@ def query_string(environ: Environ) -> str:
 
 
 def _plain_question(text: str) -> tuple[bytes, str, str, int, str] | None:
-    """What a query string asks that asks nothing else, or None.
+    """Parse a query string of digest, URL, and perhaps strategy and crawl; None for any other.
 
-    Key prefix, digest without label, URL, the cell that counts it, and the crawl that asks.
+    Returns key prefix, digest without label, URL, the cell that counts it, and the crawl.
     """
     asker = ""
     if "&crawl=" in text:
@@ -268,7 +268,7 @@ def _plain_question(text: str) -> tuple[bytes, str, str, int, str] | None:
 
 
 def _parts(text: str) -> tuple[str, str, int] | None:
-    """Digest without label, URL and cell, in any order, and with a strategy."""
+    """Return digest without label, URL and cell of parameters in any order."""
     parts = text.split("&")
     base = 0 if len(parts) == 2 else _BASES.get(parts.pop(), -1)
     if base < 0 or len(parts) != 2:

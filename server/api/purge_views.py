@@ -1,6 +1,6 @@
-"""The Flask views of what goes: impact, crawls that are dropped, captures that are deleted.
+"""The Flask views of deletion: its impact, dropped crawls, deleted captures.
 
-Index and ledger are read by commands in processes of their own, so that no lookup waits for them.
+Commands in their own processes read index and ledger, so that lookups do not wait for them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from dedupindex.runtime.files import exclusive
 from server import logs
 from server.api.crawl_reports import Reporting
 from server.api.queries import BOOLEAN, TEXT, read
-from server.api.request_fields import flag, only, text_of
+from server.api.request_fields import bool_field, check_names, text_field
 from server.auth import Access
-from server.commands import Commands, TooLong
+from server.commands import Commands, CommandTimeout
 from server.live_index import LiveIndex
 from server.responses import RequestError
 from server.responses_part import json_of
@@ -66,7 +66,7 @@ class PurgeViews:
         parameters=IMPACT,
     )
     def impact(self) -> Response:
-        """What depends on a container, crawl or URL."""
+        """Show what depends on a container, crawl or URL."""
         self._admin()
         given = read(request.environ["QUERY_STRING"], IMPACT)
         options = [f"--{name}={given[name]}" for name in _MEANT if name in given]
@@ -76,10 +76,10 @@ class PurgeViews:
             options.append("--prefix")
         lines = LISTED if given.get("list") == "true" else 0
         listing = ["--list"] if lines else []
-        said = self._commands.run("impact", ["--json", *listing, *options], lines=lines)
-        content = orjson.loads(said.last)
+        output = self._commands.run("impact", ["--json", *listing, *options], lines=lines)
+        content = orjson.loads(output.last)
         if lines:
-            content["listed"] = [orjson.loads(line) for line in said.lines]
+            content["listed"] = [orjson.loads(line) for line in output.lines]
         return json_of(content)
 
     @route(
@@ -91,13 +91,13 @@ class PurgeViews:
         errors=(404, 409, 415),
     )
     def drop_crawl(self, name: str) -> Response:
-        """Take back what a crawl reported, also if it is committed, unless the index has it."""
-        # The body is read first: a request that breaks off drops nothing.
+        """Drop the captures of a crawl, even a committed one, that is not merged into the index."""
+        # The body is read first: an aborted request drops nothing.
         who, given = self._admin(), self._given(request.environ)
-        only(given, "force")
-        drop = partial(lifecycle.drop, name=name, force=flag(given, "force"))
+        check_names(given, "force")
+        drop = partial(lifecycle.drop, name=name, force=bool_field(given, "force"))
         self._live.crawls.write_counts()
-        # So no merge is going on: it would take in what is dropped.
+        # So that no merge runs, which would take in what is dropped.
         with exclusive(self._live.index / "lock", "the index"):
             crawl = self._live.crawls.write(drop)
         with _audited(who):
@@ -116,9 +116,9 @@ class PurgeViews:
         errors=(409, 415),
     )
     def delete_captures(self) -> Response:
-        """Take single captures out of the index and the crawls."""
+        """Delete single captures from the index and the crawls."""
         who, given = self._admin(), self._given(request.environ)
-        force = flag(given, "force")
+        force = bool_field(given, "force")
         given.pop("force", None)
         items = given.pop("captures", None)
         if items is None:
@@ -144,11 +144,11 @@ class PurgeViews:
 
 @contextmanager
 def _audited(who: str) -> Iterator[None]:
-    """A line in the log also for what broke off in the middle: some of it may have been done."""
+    """Log a write that failed, too: part of it may have been done."""
     try:
         yield
     except BaseException as error:
-        if isinstance(error, TooLong) or not isinstance(error, _UNCHANGED):
+        if isinstance(error, CommandTimeout) or not isinstance(error, _UNCHANGED):
             logs.audit(request.environ, who, {"broken_off": True})
         raise
 
@@ -156,8 +156,8 @@ def _audited(who: str) -> Iterator[None]:
 def _one(item: Any) -> dict[str, str]:
     if not isinstance(item, dict):
         raise BadQuery("a capture is a JSON object")
-    only(item, *_CAPTURE)
-    found = {name: text_of(item, name) for name in _CAPTURE}
+    check_names(item, *_CAPTURE)
+    found = {name: text_field(item, name) for name in _CAPTURE}
     if not found["digest"] or not found["url"]:
         raise BadQuery("a capture that is deleted needs digest and url")
     return found

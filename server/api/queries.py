@@ -24,10 +24,10 @@ def described(parameters: Iterable[Parameter | CdxParameter]) -> dict[str, dict[
 
 
 def read(query_string: str, known: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """What a query string says, by the names of a table; raises `BadQuery`.
+    """Return the parameters of a query string by the names of a table; raises `BadQuery`.
 
-    Bytes that are not UTF-8 are kept as lone surrogates. Empty values count as not given, but for
-    that of `after`: what is not known has an empty heading.
+    Bytes that are not UTF-8 become lone surrogates. Empty values count as not given, except that
+    of `after`: the group of unknown values has an empty heading.
     """
     given: dict[str, Any] = {}
     for name, value in parse_qsl(query_string, keep_blank_values=True, errors="surrogateescape"):

@@ -1,4 +1,4 @@
-"""The Flask views of what crawls did: the list of them, their reports, and what they tell."""
+"""The Flask views of the list of crawls and of their reports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dedupindex.runtime.tables import STYLE
 from server.api.crawl_reports import Reporting
 from server.api.lookups import query_string
 from server.api.queries import LIMIT, PAGE, TEXT, read
-from server.auth import Access, Sight
+from server.auth import Access, NamespaceAccess
 from server.live_index import LiveIndex
 from server.routes import route
 
@@ -72,8 +72,8 @@ class ReportViews:
         self._access.may_read(request.environ)
         given = read(query_string(request.environ), CRAWLS)
         most = given.get("limit", CRAWLS_PAGE)
-        sight = Sight(self._access, request.environ)
-        found = self._reporting.crawls(most + 1, given.get("after", ""), sees=sight.sees)
+        visible = NamespaceAccess(self._access, request.environ)
+        found = self._reporting.crawls(most + 1, given.get("after", ""), sees=visible.sees)
         content: dict[str, Any] = {"crawls": found[:most], "next": None}
         if len(found) > most:
             content["next"] = _page("/crawls", given, found[most - 1]["name"])
@@ -90,14 +90,14 @@ class ReportViews:
         parameters=REPORT,
     )
     def crawl_report(self, name: str) -> Response:
-        self._access.may_read(request.environ, self._reporting.apart(name))
+        self._access.may_read(request.environ, self._reporting.private_namespace(name))
         given = read(query_string(request.environ), REPORT)
         asked, most = _asked(given), given.get("limit", PAGE)
         with self._live.crawls.reading() as reading:
             if reading is None:
                 raise UnknownCrawl(f"there is no crawl {name[:200]!r}")
-            sight = Sight(self._access, request.environ)
-            crawl = reading.reported(name, sight.sees)
+            visible = NamespaceAccess(self._access, request.environ)
+            crawl = reading.reported(name, visible.sees)
             found, follows = _some(reading, crawl, asked, most)
         path = f"/crawls/{quote(name, '')}/report"
         follow = None if follows is None else _page(path, given, follows)
@@ -112,7 +112,7 @@ class ReportViews:
 
 
 def _asked(given: dict[str, Any]) -> Asked:
-    """What a report shall hold, with one group more than a page if it is in pages."""
+    """Return the options of a report; a page asks for one group more than it shows."""
     if "by" not in given and given.keys() - {"format"}:
         raise BadQuery("groups need by")
     if "top" in given and given.keys() & {"limit", "after"}:
@@ -124,10 +124,8 @@ def _asked(given: dict[str, Any]) -> Asked:
     return asked if asked.top else asked._replace(most=given.get("limit", PAGE) + 1)
 
 
-def _some(
-    reading: Reading, crawl: Crawl, asked: Asked, most: int
-) -> tuple[CrawlReport, str | None]:
-    """A page of a report, in memory, and its last heading if there are more."""
+def _some(reading: Reading, crawl: Crawl, asked: Asked, most: int) -> tuple[CrawlReport, str | None]:
+    """Return a page of a report, and its last heading if there are more pages."""
     found = crawlreport.report(reading, crawl, asked)
     groups = list(found.groups)
     more = not asked.top and len(groups) > most
@@ -136,7 +134,7 @@ def _some(
 
 
 def _page(path: str, given: dict[str, Any], after: str) -> str:
-    """Where the next page is."""
+    """Return the URL of the next page."""
     return f"{path}?{urlencode({**given, 'after': after}, errors='surrogateescape')}"
 
 

@@ -1,4 +1,4 @@
-"""Bodies as they come: whole ones, and JSON lines in stretches, numbered."""
+"""Reading of bodies: as a whole, or as numbered JSON lines in chunks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from dedupindex.errors import IndexUnavailable
 from server.responses import RequestError
 
 _READ = 1 << 16  # bytes of a body that are taken at once
-_STRETCH = 1000  # lines that are answered in one read transaction
+_CHUNK = 1000  # lines that are answered in one read transaction
 
 
 def read_body(stream: BinaryIO, length: str, limit: int) -> bytes:
-    """A whole body; raises `RequestError` as soon as it is known to be over `limit` bytes.
+    """Return a body; raises `RequestError` as soon as it is known to exceed `limit` bytes.
 
-    Of a body that says its length nothing is read behind it: each read waits for another thread.
+    No byte beyond the stated length is read: each read waits for another thread.
     """
     whole = int(length) if length.isdigit() else -1
     if whole > limit:
@@ -36,9 +36,9 @@ def read_body(stream: BinaryIO, length: str, limit: int) -> bytes:
 
 @contextmanager
 def spooled_body(stream: BinaryIO, length: int, folder: Path) -> Iterator[BinaryIO]:
-    """A whole body of known length, in a file in `folder` that has no name and is gone afterwards.
+    """Store a body of known length in an unnamed temporary file in `folder`, and open it.
 
-    Raises `RequestError` if it ends early, and `IndexUnavailable` if the disk does not take it.
+    Raises `RequestError` if the body ends early, and `IndexUnavailable` if it cannot be written.
     """
     with ExitStack() as closing:
         with _disk_errors(folder):
@@ -66,19 +66,19 @@ def _disk_errors(folder: Path) -> Iterator[None]:
 
 
 def _close(file: IO[bytes]) -> None:
-    with suppress(OSError):  # closing tries once more to write what the disk did not take
+    with suppress(OSError):  # closing tries again to write what the disk refused
         file.close()
 
 
-class Stretch(NamedTuple):
-    """Some lines of a stream that are not blank."""
+class Lines(NamedTuple):
+    """Lines of a stream that are not blank."""
 
-    items: list[Any]  # what they say; what is wrong with one takes its place
-    numbers: Sequence[int]  # of the lines, from 1, blank ones counted
+    items: list[Any]  # the decoded lines, or errors in their place
+    numbers: Sequence[int]  # of the lines, from 1; blank ones count
 
 
-def stretches(stream: BinaryIO, limit: int) -> Iterator[Stretch]:
-    """The lines of a stream, in lists of no more than `_STRETCH`; an error for one too long."""
+def line_chunks(stream: BinaryIO, limit: int) -> Iterator[Lines]:
+    """Yield the lines of a stream in chunks of at most `_CHUNK`; a long line is an error."""
     rest, skipping, seen = b"", False, 0
     while True:
         piece = stream.read(_READ)
@@ -99,8 +99,8 @@ def stretches(stream: BinaryIO, limit: int) -> Iterator[Stretch]:
         seen += len(complete)
         if len(rest) > limit:
             rest, skipping = b"", True
-        for at in range(0, len(found), _STRETCH):
-            yield Stretch(found[at : at + _STRETCH], numbers[at : at + _STRETCH])
+        for at in range(0, len(found), _CHUNK):
+            yield Lines(found[at : at + _CHUNK], numbers[at : at + _CHUNK])
         if not piece:
             return
 

@@ -1,4 +1,4 @@
-"""The fields of a request about crawls, checked; all raise `BadQuery`."""
+"""Checks of the fields of requests about crawls; all raise `BadQuery`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from dedupindex.lookup.conditions import check_crawl_name
 from dedupindex.lookup.decide import Strategy
 from dedupindex.lookup.policy import rules_of
 
-TOLD = (*NAMES, "who")
+SELF_REPORT = (*NAMES, "who")
 _DIGITS = 18
 _E = TypeVar("_E", Seen, Covers)
 
 
-def only(given: Mapping[str, Any], *names: str) -> None:
+def check_names(given: Mapping[str, Any], *names: str) -> None:
+    """Refuse fields of other names."""
     for name in given:
         if name not in names:
             raise BadQuery(
@@ -29,24 +30,24 @@ def only(given: Mapping[str, Any], *names: str) -> None:
             )
 
 
-def text_of(given: Mapping[str, Any], name: str) -> str:
-    """The text of a field, "" if it is not there; raises `BadQuery` if it is no text."""
+def text_field(given: Mapping[str, Any], name: str) -> str:
+    """Return the text of a field, "" if it is not there."""
     value = given.get(name, "")
     if not isinstance(value, str):
         raise BadQuery(f"{name} must be a string")
     return value
 
 
-def flag(given: Mapping[str, Any], name: str) -> bool:
-    """Whether a field says true; as text, too, for a form has no other."""
+def bool_field(given: Mapping[str, Any], name: str) -> bool:
+    """Return whether a field is true; forms send it as text."""
     value = given.get(name, False)
     if value not in (True, False, "true", "false"):
         raise BadQuery(f"{name} is true or false")
     return value in (True, "true")
 
 
-def numbers(given: Mapping[str, Any]) -> dict[str, int]:
-    """What a crawler tells of itself; numbers may come as text. Raises `BadQuery`."""
+def self_counts(given: Mapping[str, Any]) -> dict[str, int]:
+    """Return the counts that a crawler reports of itself; forms send them as text."""
     found = {}
     for name in NAMES:
         text = str(given.get(name, "")) if type(given.get(name, "")) in (int, str) else "-"
@@ -57,15 +58,16 @@ def numbers(given: Mapping[str, Any]) -> dict[str, int]:
     return found
 
 
-def teller(given: Mapping[str, Any]) -> str:
-    """Who counts: a name of its own among the processes of a crawl."""
-    who = text_of(given, "who")
+def counter_name(given: Mapping[str, Any]) -> str:
+    """Return the name of the process of a crawl that counts."""
+    who = text_field(given, "who")
     if len(who.encode("utf-8", "surrogatepass")) > LONGEST:
         raise BadQuery(f"who has at most {LONGEST} bytes")
     return who
 
 
-def one_of(given: Mapping[str, Any], name: str, values: Mapping[str, _E], default: _E) -> _E:
+def choice_field(given: Mapping[str, Any], name: str, values: Mapping[str, _E], default: _E) -> _E:
+    """Return the value that a field names."""
     value = given.get(name)
     if value is None:
         return default
@@ -74,13 +76,13 @@ def one_of(given: Mapping[str, Any], name: str, values: Mapping[str, _E], defaul
     return values[value]
 
 
-def stated(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Strategy, policy and namespace of a crawl, those that are stated."""
-    stated: dict[str, Any] = {}
-    if strategy := text_of(given, "strategy"):
-        stated["strategy"] = Strategy.parse(strategy[:64]).value
-    if namespace := text_of(given, "namespace"):
-        stated["namespace"] = check_crawl_name(namespace, "namespace")
+def crawl_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return strategy, policy and namespace of a new crawl, as far as they are given."""
+    options: dict[str, Any] = {}
+    if strategy := text_field(given, "strategy"):
+        options["strategy"] = Strategy.parse(strategy[:64]).value
+    if namespace := text_field(given, "namespace"):
+        options["namespace"] = check_crawl_name(namespace, "namespace")
     rules = given.get("policy")
     if isinstance(rules, str) and rules:  # of a form
         try:
@@ -88,5 +90,5 @@ def stated(given: Mapping[str, Any]) -> dict[str, Any]:
         except orjson.JSONDecodeError as error:
             raise BadQuery(f"policy is not JSON: {error}") from error
     if rules is not None and rules != "":
-        stated["policy"] = rules_of(rules)
-    return stated
+        options["policy"] = rules_of(rules)
+    return options

@@ -1,4 +1,4 @@
-"""Who writes about crawls, and what they send: a JSON object, or a form as scripts send it."""
+"""Requests that write to crawls: their tokens, and their bodies as JSON or as a form."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 import orjson
 
 from dedupindex.index.tokens import Role
-from server.api.bodies import Bodies
+from server.api.bodies import BodySlots
 from server.api.crawl_reports import Reporting
 from server.api.request_body import read_body, spooled_body
 from server.auth import Access
@@ -23,19 +23,19 @@ _MOST_FIELDS = 100  # of a form
 
 
 class Writers:
-    """Lets in those who may write, and reads their bodies, in any number of threads."""
+    """Checks requests to write, and reads their bodies; thread-safe."""
 
     def __init__(
-        self, reporting: Reporting, access: Access, bodies: Bodies, config: Config
+        self, reporting: Reporting, access: Access, bodies: BodySlots, config: Config
     ) -> None:
         self._reporting, self._access = reporting, access
         self._bodies, self._limit, self._index = bodies, config.max_body, config.index
-        self._spools = Bodies(MAX_SPOOLED)
+        self._spools = BodySlots(MAX_SPOOLED)
 
     def allowed(self, environ: dict[str, Any], crawl: str = "", namespace: str = "") -> str:
-        """Who writes to a crawl, "" for not known yet; raises `RequestError` unless they may.
+        """Return the name of the token that may write to a crawl; raises `RequestError`.
 
-        A crawl that is there has its `namespace`; one that is begun gets it.
+        `crawl` is "" while it is not known; `namespace` is that of a crawl that is yet to begin.
         """
 
         def touched() -> list[str]:
@@ -47,10 +47,10 @@ class Writers:
         return self._access.require(environ, Role.WRITE, crawl, touched)
 
     def given(self, environ: dict[str, Any], *, queried: bool = False) -> dict[str, Any]:
-        """The fields of a body; raises `RequestError`.
+        """Return the fields of a body; raises `RequestError`.
 
-        Nobody's body is received who may not write at all. A query string that the caller has not
-        read itself (`queried`) is refused: ``?force=true`` must not be passed over.
+        No body is read without permission to write. A query string is refused unless the caller
+        has read it (`queried`): ``?force=true`` must not be ignored.
         """
         self.allowed(environ)
         if environ.get("QUERY_STRING") and not queried:
@@ -60,9 +60,9 @@ class Writers:
                 "or a JSON object",
             )
         kind, length = kind_of(environ), environ.get("CONTENT_LENGTH", "")
-        if kind == _FORM and not length:  # half a form is a form, too
+        if kind == _FORM and not length:  # a form that is cut off is still a form
             raise RequestError("bad_request", "a form needs its Content-Length")
-        with self._bodies.one():
+        with self._bodies.slot():
             body = read_body(cast(BinaryIO, environ["wsgi.input"]), length, self._limit)
         if kind == _FORM:
             return _fields(body)
@@ -80,9 +80,9 @@ class Writers:
 
     @contextmanager
     def received(self, environ: dict[str, Any]) -> Iterator[BinaryIO]:
-        """The JSON lines of a body once it has come whole; raises `RequestError`.
+        """Read a whole body of JSON lines, and open it; raises `RequestError`.
 
-        One that is larger than a JSON body may be is held in a file beside the index.
+        A body over the limit of a JSON body is stored in a file beside the index.
         """
         stream, length = cast(BinaryIO, environ["wsgi.input"]), environ.get("CONTENT_LENGTH", "")
         size, most = int(length) if length.isdigit() else 0, self._limit * LINES_BODIES
@@ -92,18 +92,18 @@ class Writers:
         if size <= self._limit:
             yield BytesIO(read_body(stream, length, self._limit))
             return
-        with self._spools.one(), spooled_body(stream, size, self._index) as lines:
+        with self._spools.slot(), spooled_body(stream, size, self._index) as lines:
             yield lines
 
 
 def kind_of(environ: dict[str, Any]) -> str:
-    """The media type of a body, without parameters."""
+    """Return the media type of a body, without parameters."""
     kind: str = environ.get("CONTENT_TYPE", "")
     return kind.partition(";")[0].strip().lower()
 
 
 def _fields(body: bytes) -> dict[str, Any]:
-    """The fields of a form that are not empty."""
+    """Return the fields of a form that are not empty."""
     try:
         pairs = parse_qsl(body.decode(), errors="strict", max_num_fields=_MOST_FIELDS)
     except ValueError as error:

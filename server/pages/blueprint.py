@@ -1,4 +1,4 @@
-"""The pages as a Flask blueprint: one table, one guard before all of them, errors as pages."""
+"""The pages as a Flask blueprint, with the check of tokens and the error page of all of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from werkzeug.exceptions import HTTPException
 
 from dedupindex import __version__
 from dedupindex.errors import DedupError
-from server.api.bodies import Bodies
+from server.api.bodies import BodySlots
 from server.api.crawl_reports import Reporting
 from server.auth import Access
 from server.commands import Commands
@@ -31,32 +31,11 @@ from server.pages.overview import Overview
 from server.responses import ERRORS, RequestError, code_of
 
 
-class Page(NamedTuple):
-    """One method of one path."""
-
+class _Page(NamedTuple):
     method: str
     path: str
-    name: str  # of the function that answers, and of the endpoint
-    about: str
+    view: Callable[..., Any]  # its name is the endpoint's
     open: bool = False  # also to those who have no token yet
-
-
-PAGES = (
-    Page("GET", "/", "overview", "what the index holds, crawls, lookups"),
-    Page("GET", "/pages/containers", "containers", "the files that were indexed"),
-    Page("GET", "/pages/crawls", "crawls", "crawls and how far they are"),
-    Page("GET", "/pages/crawl", "crawl", "one crawl"),
-    Page("GET", "/pages/host", "host", "one host of all crawls"),
-    Page("GET", "/pages/charts", "charts", "lookups and bytes over time"),
-    Page("GET", "/pages/lookup", "lookup", "a digest or URL looked up, and why"),
-    Page("GET", "/pages/what-if", "what_if", "what a crawl would have saved: the form"),
-    Page("POST", "/pages/what-if", "try_out", "the same: its answer"),
-    Page("GET", "/pages/impact", "impact", "what depends on a container, crawl or URL"),
-    Page("GET", "/pages/sign-in", "sign_in", "where a browser gets its cookie", open=True),
-    Page("POST", "/pages/sign-in", "take_token", "the same: takes a token", open=True),
-    Page("POST", "/pages/sign-out", "sign_out", "gives the cookie back", open=True),
-    Page("GET", "/pages/<path:rest>", "nothing", "all else: there is no such page", open=True),
-)
 
 
 def make_pages(
@@ -64,11 +43,11 @@ def make_pages(
     live: LiveIndex,
     metrics: Metrics,
     access: Access,
-    bodies: Bodies,
+    bodies: BodySlots,
     reporting: Reporting,
     running: Commands,
 ) -> Blueprint:
-    """The blueprint; nothing of it may be registered twice."""
+    """Return the blueprint of all pages."""
     pages = Blueprint(
         "pages",
         __name__,
@@ -78,21 +57,31 @@ def make_pages(
     )
     pages.record_once(lambda state: dress(state.app))
     pages.after_request(protect)
-    guard = _Guard(access, metrics, Signing(access, bodies))
-    of: list[Any] = [
+    signing = Signing(access, bodies)
+    guard = _Guard(access, metrics, signing)
+    overview, crawls = (
         Overview(live, metrics, reporting, access),
         CrawlPages(live, reporting, access),
-        Charts(live, access),
-        LookupPage(live, access),
-        WhatIf(config, bodies, running),
-        ImpactPage(running, access),
-        guard.signing,
-        guard,
-    ]
-    for page in PAGES:
-        view = next(getattr(one, page.name) for one in of if hasattr(one, page.name))
-        answer = guard.before(view, open=page.open)
-        pages.add_url_rule(page.path, page.name, answer, methods=[page.method])
+    )
+    what_if = WhatIf(config, bodies, running)
+    for page in (
+        _Page("GET", "/", overview.overview),
+        _Page("GET", "/pages/containers", overview.containers),
+        _Page("GET", "/pages/crawls", crawls.crawls),
+        _Page("GET", "/pages/crawl", crawls.crawl),
+        _Page("GET", "/pages/host", crawls.host),
+        _Page("GET", "/pages/charts", Charts(live, access).charts),
+        _Page("GET", "/pages/lookup", LookupPage(live, access).lookup),
+        _Page("GET", "/pages/what-if", what_if.what_if),
+        _Page("POST", "/pages/what-if", what_if.try_out),
+        _Page("GET", "/pages/impact", ImpactPage(running, access).impact),
+        _Page("GET", "/pages/sign-in", signing.sign_in, open=True),
+        _Page("POST", "/pages/sign-in", signing.take_token, open=True),
+        _Page("POST", "/pages/sign-out", signing.sign_out, open=True),
+        _Page("GET", "/pages/<path:rest>", guard.nothing, open=True),
+    ):
+        answer = guard.before(page.view, open=page.open)
+        pages.add_url_rule(page.path, page.view.__name__, answer, methods=[page.method])
 
     @pages.context_processor
     def common() -> dict[str, Any]:
@@ -106,7 +95,7 @@ class _Guard:
         self._access, self._metrics, self.signing = access, metrics, signing
 
     def before(self, view: Callable[..., Any], *, open: bool) -> Callable[..., Any]:
-        """A view for those who may see it; where that fails, the page that says so."""
+        """Wrap a view in the check of tokens and the error page."""
 
         def answer(**values: str) -> Any:
             try:
@@ -121,7 +110,7 @@ class _Guard:
         return answer
 
     def nothing(self, rest: str) -> Response:
-        """Where no page is."""
+        """Refuse an unknown path."""
         raise RequestError("not_found", "There is no such page.")
 
     def _failed(self, error: Exception) -> Response:

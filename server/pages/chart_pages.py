@@ -1,4 +1,4 @@
-"""Charts over time: lookups by what was found, captures and bytes that were saved and stored."""
+"""Charts over time: lookups by match class; captures and bytes, saved and stored."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from dedupindex.crawls import statistics
 from dedupindex.crawls.statistics_keys import Row
 from dedupindex.errors import BadQuery
 from dedupindex.runtime.charts import columns
-from server.auth import Access, Sight
+from server.auth import Access, NamespaceAccess
 from server.live_index import LiveIndex
 from server.pages.figures import CLASSES, found, kept, shown, spent, text_of
 from server.pages.login import with_token
 
 
 class _Span(NamedTuple):
-    """A stretch of time until now, in units."""
+    """A period until now, in units."""
 
     name: str
     by: str  # of the statistics
-    width: int  # letters of a date that make a unit
+    width: int  # characters of a date that name a unit
     units: int
 
 
@@ -35,13 +35,13 @@ SPANS = {
 
 
 class Charts:
-    """The view of charts."""
+    """The page of charts."""
 
     def __init__(self, live: LiveIndex, access: Access) -> None:
         self._live, self._access = live, access
 
     def charts(self) -> str:
-        """All crawls together, or one."""
+        """Show the charts of all crawls, or of one."""
         name, crawl = request.args.get("span", "hours"), request.args.get("crawl", "")
         if name not in SPANS:
             raise BadQuery(f"span takes one of {', '.join(SPANS)}")
@@ -61,39 +61,39 @@ class Charts:
         )
 
     def _rows(self, span: _Span, crawl: str) -> Sequence[tuple[bytes, Row]]:
-        """A row for every unit, also for those in which nothing happened."""
+        """Return a row for every unit, also for those without events."""
         sums = {unit: Row() for unit in _units(span, datetime.now(UTC))}
         self._live.opened()
-        sight = Sight(self._access, with_token(request.environ))
+        visible = NamespaceAccess(self._access, with_token(request.environ))
         with self._live.crawls.reading() as reading:
             if reading is not None:
                 if crawl:
-                    known = reading.reported(crawl, sight.sees)
-                    sight.require(known)
+                    known = reading.reported(crawl, visible.sees)
+                    visible.require(known)
                     crawls = iter([known])
                 else:
-                    crawls = filter(sight.sees, reading.crawls())
+                    crawls = filter(visible.sees, reading.crawls())
                 first = min(sums)
                 for unit, row in statistics.over_time(reading, crawls, span.by, since=first):
                     unit = unit[: span.width]
-                    if unit in sums:  # and not of a clock that is ahead
+                    if unit in sums:  # a clock that is ahead has later ones
                         sums[unit] = sums[unit].plus(row)
         return list(sums.items())
 
 
 def _units(span: _Span, now: datetime) -> list[bytes]:
-    """The units of a span, the first one first."""
+    """Return the units of a span in order of time."""
     if span.by == "hour":
-        moments = [now - timedelta(hours=back) for back in range(span.units)]
+        starts = [now - timedelta(hours=back) for back in range(span.units)]
     elif span.width == len("2026-11-20"):
-        moments = [now - timedelta(days=back) for back in range(span.units)]
+        starts = [now - timedelta(days=back) for back in range(span.units)]
     else:
         months = now.year * 12 + now.month - 1
-        moments = [
+        starts = [
             datetime((months - back) // 12, (months - back) % 12 + 1, 1)
             for back in range(span.units)
         ]
-    return [moment.isoformat()[: span.width].encode() for moment in reversed(moments)]
+    return [start.isoformat()[: span.width].encode() for start in reversed(starts)]
 
 
 def _lookups_in(unit: bytes, row: Row) -> str:

@@ -1,4 +1,4 @@
-"""What a crawl would have saved: a CDX file or crawl log is sent, and looked up as a whole."""
+"""The page that simulates a crawl: it looks up all captures of a CDX file or crawl log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dedupindex.errors import BadInput
 from dedupindex.lookup.savings import GROUPS, STRATEGIES
 from dedupindex.runtime.charts import bar
 from server import commands
-from server.api.bodies import Bodies
+from server.api.bodies import BodySlots
 from server.commands import Commands
 from server.config import Config
 from server.pages.forms import received
@@ -21,17 +21,17 @@ _ROWS = 50  # of the largest groups
 
 
 class WhatIf:
-    """The views of the form and of its answer."""
+    """The form and its answer."""
 
-    def __init__(self, config: Config, bodies: Bodies, running: Commands) -> None:
+    def __init__(self, config: Config, bodies: BodySlots, running: Commands) -> None:
         self._config, self._bodies, self._commands = config, bodies, running
 
     def what_if(self) -> str:
-        """The form."""
+        """Show the form."""
         return self._page()
 
     def try_out(self) -> tuple[str, int]:
-        """The answer."""
+        """Show the answer."""
         form, files = received(request.environ, self._bodies, self._config.max_body)
         sent = files.get("crawl")
         by = form.get("by", "host")
@@ -44,13 +44,15 @@ class WhatIf:
                     raise BadInput(f"there are groups by {', '.join(GROUPS)}")
                 stream.seek(0)
                 options = ["--against=-", "--json", f"--by={by}", f"--limit={_ROWS}"]
-                said = self._commands.run("report", options, stream)
+                output = self._commands.run("report", options, stream)
             except BadInput as error:
                 return self._page(problem=str(error), by=by), 400
-        return self._page(report=orjson.loads(said.last), said=said.talk, name=name, by=by), 200
+        return self._page(
+            report=orjson.loads(output.last), messages=output.messages, name=name, by=by
+        ), 200
 
     def _page(self, *, report: dict[str, Any] | None = None, **more: Any) -> str:
-        shown = {"problem": "", "by": "host", "said": [], "name": "", "bar": [], **more}
+        shown = {"problem": "", "by": "host", "messages": [], "name": "", "bar": [], **more}
         if report is not None:
             shown["bar"] = _bar(report)
             for group in report["groups"]:
@@ -68,6 +70,6 @@ class WhatIf:
 
 
 def _bar(sums: dict[str, Any], whole: float = 0) -> Any:
-    """The bytes of a group by what would have become of them."""
+    """Return the bytes of a group, saved by match class and stored."""
     names = ("exact_url", "canonical_url", "digest", "new")
     return bar([(name, sums[f"{name}_bytes"]) for name in names], whole)

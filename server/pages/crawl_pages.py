@@ -1,4 +1,4 @@
-"""Crawls and how far they are; their hosts, media types and statuses; one host of all crawls."""
+"""The pages of crawls: their list, one crawl with its groups, and one host of all crawls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dedupindex.crawls.store import Reading
 from dedupindex.errors import BadQuery, UnknownCrawl
 from dedupindex.runtime.charts import bar
 from server.api.crawl_reports import Reporting
-from server.auth import Access, Sight
+from server.auth import Access, NamespaceAccess
 from server.live_index import LiveIndex
 from server.pages.figures import CLASSES, found, shown, spent
 from server.pages.login import with_token
@@ -32,33 +32,33 @@ _ROWS = 50  # of the largest
 
 
 class CrawlPages:
-    """The views of crawls. Names are sent in queries: as parts of paths, some would be lost."""
+    """The views of crawls. Names are parameters, because a path cannot carry every name."""
 
     def __init__(self, live: LiveIndex, reporting: Reporting, access: Access) -> None:
         self._live, self._reporting, self._access = live, reporting, access
 
     def crawls(self) -> str:
-        """All of them, the newest first."""
+        """Show all crawls, the newest first."""
         paging = Paging(page_asked(request.args.get("page", "")))
-        sight = Sight(self._access, with_token(request.environ))
-        rows = self._reporting.crawls(paging.size + 1, skip=paging.start, sees=sight.sees)
+        visible = NamespaceAccess(self._access, with_token(request.environ))
+        rows = self._reporting.crawls(paging.size + 1, skip=paging.start, sees=visible.sees)
         return render_template("crawls.html", rows=rows[: paging.size], paging=paging.of(len(rows)))
 
     def crawl(self) -> str:
-        """One of them."""
+        """Show one crawl."""
         name = request.args.get("name", "")
         if not name:
-            raise BadQuery("say which crawl: ?name=…")
+            raise BadQuery("give the name of a crawl: ?name=…")
         by, order = request.args.get("by", "host"), request.args.get("order", "lookups")
         if by not in BY or order not in ORDERS:
             raise BadQuery(f"by takes one of {', '.join(BY)}, order of {', '.join(ORDERS)}")
-        sight = Sight(self._access, with_token(request.environ))
-        brief = "brief" in request.args  # as the script of the page asks every few seconds
+        visible = NamespaceAccess(self._access, with_token(request.environ))
+        brief = "brief" in request.args  # the script of the page asks so every few seconds
         with self._live.crawls.reading() as reading:
             if reading is None:
                 raise UnknownCrawl(f"there is no crawl {name[:200]!r}")
-            known = reading.reported(name, sight.sees)
-            sight.require(known)
+            known = reading.reported(name, visible.sees)
+            visible.require(known)
             total, times = statistics.total(reading, known), statistics.times(reading, known)
             rows = [] if brief else statistics.largest(reading, known, by, _ROWS, order)
         most = max((row.lookups for _, row in rows), default=0)
@@ -78,24 +78,24 @@ class CrawlPages:
         )
 
     def host(self) -> str:
-        """One host of all crawls, or the form that asks which."""
+        """Show one host of all crawls, or the form for its name."""
         name = request.args.get("host", "").strip()
         self._live.opened()
-        sight = Sight(self._access, with_token(request.environ))
+        visible = NamespaceAccess(self._access, with_token(request.environ))
         content: dict[str, Any] = {"rows": [], "largest": [], "latest": "", **_sums(Row())}
         with self._live.crawls.reading() as reading:
             if reading is not None and name:
-                content.update(_host(reading, name, sight))
+                content.update(_host(reading, name, visible))
             elif reading is not None:
-                content.update(_some_hosts(reading, sight))
+                content.update(_largest_hosts(reading, visible))
         return render_template("host.html", host=name, **content)
 
 
-def _host(reading: Reading, name: str, sight: Sight) -> dict[str, Any]:
-    """What all crawls have of a host."""
+def _host(reading: Reading, name: str, visible: NamespaceAccess) -> dict[str, Any]:
+    """Return the statistics of a host in all crawls."""
     known: list[tuple[Crawl, Row]] = []
     for host in _spellings(name):
-        known += (one for one in statistics.at_host(reading, host) if sight.sees(one[0]))
+        known += (one for one in statistics.at_host(reading, host) if visible.sees(one[0]))
     total = Row()
     for _, row in known:
         total = total.plus(row)
@@ -105,7 +105,7 @@ def _host(reading: Reading, name: str, sight: Sight) -> dict[str, Any]:
 
 
 def _spellings(name: str) -> list[bytes]:
-    """A host as crawlers write it: most of them not in the letters of its language."""
+    """Return the spellings of a host in crawls: as given, and in IDNA."""
     text = name.encode("utf-8", "replace").lower()[:LONGEST]
     if text.isascii():
         return [text]
@@ -115,9 +115,9 @@ def _spellings(name: str) -> list[bytes]:
         return [text]
 
 
-def _some_hosts(reading: Reading, sight: Sight) -> dict[str, Any]:
-    """Hosts to choose from: those of the latest crawl that has any."""
-    for crawl in filter(sight.sees, reading.newest()):
+def _largest_hosts(reading: Reading, visible: NamespaceAccess) -> dict[str, Any]:
+    """Return the largest hosts of the newest crawl that has any."""
+    for crawl in filter(visible.sees, reading.newest()):
         largest = statistics.largest(reading, crawl, "host", 20)
         if largest:
             rows = [shown(heading, row) for heading, row in largest]
@@ -126,7 +126,7 @@ def _some_hosts(reading: Reading, sight: Sight) -> dict[str, Any]:
 
 
 def _sums(row: Row) -> dict[str, Any]:
-    """What templates show of a sum."""
+    """Return the values of a sum that templates show."""
     return {
         "total": row.as_json(),
         "found": [(name, CLASSES[name], count) for name, count in found(row)],

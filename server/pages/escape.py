@@ -1,4 +1,4 @@
-"""How values become text of a page: printable, nothing invisible, numbers and dates for people."""
+"""The filters of templates: printable text, numbers, sizes and dates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHOWN = 400  # characters of one value
 
 
 def dress(app: App) -> None:
-    """Teach the templates of an application what is here, before it uses any."""
+    """Register the filters of this module with an application."""
     app.jinja_options = {
         **app.jinja_options,
         "undefined": StrictUndefined,
@@ -44,7 +44,7 @@ def _finalized(value: Any) -> Any:
 
 
 def sendable(value: str) -> bool:
-    """Whether a link can carry a text: names of files may have bytes that are none."""
+    """Return whether a link can carry a text: file names may not be UTF-8."""
     try:
         return bool(value.encode())
     except UnicodeEncodeError:
@@ -52,12 +52,12 @@ def sendable(value: str) -> bool:
 
 
 def field(value: str) -> Markup:
-    """A value to send again with a form: as it was given, not as it is shown."""
+    """Return the value of a form field as it was given, not as it is shown."""
     return escape(value.encode("utf-8", "replace").decode())
 
 
 def long(value: Any, most: int = _SHOWN) -> str:
-    """A text of which not more than a part is shown."""
+    """Return a text, cut if it is long."""
     text = str(value)
     return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
 
@@ -68,7 +68,7 @@ def number(value: float | None) -> str:
 
 
 def amount(value: float | None) -> str:
-    """Bytes for people: ``1.4 MB``."""
+    """Return bytes as ``1.4 MB``."""
     if value is None:
         return "not known"
     count = float(value)
@@ -85,13 +85,13 @@ def percent(part: float, whole: float) -> str:
 
 
 def unit(value: str) -> str:
-    """A month, day or hour as a heading: ``2026-11-20 09:00``."""
+    """Return a month, day or hour as a heading: ``2026-11-20 09:00``."""
     day, _, hour = value.partition("T")
     return f"{day} {hour}:00" if hour else day
 
 
 def date(value: str | None) -> Markup:
-    """A WARC-Date as an element that programs can read as well."""
+    """Return a WARC-Date as a `time` element."""
     if not value:
         return Markup("never")
     shown = value.replace("T", " ").removesuffix("Z")

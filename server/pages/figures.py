@@ -1,4 +1,4 @@
-"""Statistics as pages show them: what was found, by class, in the same order and colours."""
+"""Statistics as pages show them: match classes in the same order and colours everywhere."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ _SAVED = ("exact_url", "canonical_url", "digest")
 
 
 def found(row: Row) -> Values:
-    """Lookups by what was found."""
+    """Return the lookups by match class."""
     return [(name, getattr(row, name)) for name in CLASSES]
 
 
 def kept(row: Row) -> Values:
-    """Captures that need not be stored again, by class, and those that were stored."""
+    """Return the captures saved by match class, and those stored."""
     return [*((name, getattr(row, name)) for name in _SAVED), ("new", row.stored)]
 
 
 def spent(row: Row) -> Values:
-    """Bytes that need not be stored again, by class, and those that were stored."""
+    """Return the bytes saved by match class, and those stored."""
     return [*((name, getattr(row, f"{name}_bytes")) for name in _SAVED), ("new", row.stored_bytes)]
 
 
 def text_of(heading: bytes) -> str:
-    """A heading of statistics as text; what is no text is escaped."""
+    """Return a heading of statistics as text; bytes that are not UTF-8 are escaped."""
     return heading.decode("utf-8", "backslashreplace")
 
 
 def _is_text(heading: bytes) -> bool:
-    """Whether `text_of` gives all of it."""
+    """Return whether `text_of` escapes nothing."""
     try:
         return bool(heading.decode())
     except UnicodeDecodeError:
@@ -46,7 +46,7 @@ def _is_text(heading: bytes) -> bool:
 
 
 def shown(heading: bytes, row: Row, most: float = 0) -> dict[str, Any]:
-    """A row of a table; with a bar of its lookups, which `most` would fill."""
+    """Return a row of a table, with a bar of its lookups in relation to `most`."""
     return {
         "heading": text_of(heading),
         "is_text": _is_text(heading),

@@ -1,4 +1,4 @@
-"""What browsers send: forms of our own pages, whole, and no larger than they may be."""
+"""Forms that browsers send from our own pages, with limits of their size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from werkzeug.datastructures import FileStorage
 from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.formparser import parse_form_data
 
-from server.api.bodies import Bodies
+from server.api.bodies import BodySlots
 from server.pages.escape import amount
 from server.responses import RequestError
 
@@ -23,7 +23,7 @@ _HELD = FIELDS + (1 << 17)
 
 
 def from_here(environ: dict[str, Any]) -> bool:
-    """Whether a browser says that one of our own pages sent this request."""
+    """Return whether one of our own pages sent this request, by the headers of the browser."""
     site = environ.get("HTTP_SEC_FETCH_SITE")
     if site is not None:
         return bool(site == "same-origin")
@@ -38,14 +38,14 @@ def from_here(environ: dict[str, Any]) -> bool:
 
 
 def received(
-    environ: dict[str, Any], bodies: Bodies, most: int = 0
+    environ: dict[str, Any], bodies: BodySlots, most: int = 0
 ) -> tuple[dict[str, str], dict[str, FileStorage]]:
     """The fields and files of a form; files have `most` bytes and lie on disk without a name.
 
     Raises `RequestError`, or what Werkzeug raises of a form that is broken off.
     """
     length = environ.get("CONTENT_LENGTH")
-    if not length:  # half a form would be a form, too
+    if not length:  # a form that is cut off is still a form
         raise RequestError("bad_request", "a form needs its Content-Length")
     if length.isdigit() and int(length) > most + FIELDS:
         larger = "; larger files: bin/report INDEX --against FILE" if most else ""
@@ -55,7 +55,7 @@ def received(
             + larger,
         )
     fields = RequestError("too_large", f"the fields of a form have at most {FIELDS:,} bytes")
-    with bodies.one(), ExitStack() as opened:
+    with bodies.slot(), ExitStack() as opened:
         try:
             _, form, files = parse_form_data(
                 environ,

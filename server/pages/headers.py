@@ -1,4 +1,4 @@
-"""The headers of every page: what a browser may load and run, and from where."""
+"""The security headers of every page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POLICY = "; ".join(
 
 
 def protect(response: Response) -> Response:
-    """Add them to an answer."""
+    """Add the headers to a response."""
     response.headers["Content-Security-Policy"] = POLICY
     response.headers["X-Content-Type-Options"] = "nosniff"
     response.headers["X-Frame-Options"] = "DENY"

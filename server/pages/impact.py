@@ -1,4 +1,4 @@
-"""What depends on a container, a crawl or a URL: which originals would go, and what names them."""
+"""The page of what depends on a container, crawl or URL: originals, and revisits of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OURS = (None, "same-origin", "none")
 
 
 class ImpactPage:
-    """The view of the form, and of its answer."""
+    """The form and its answer."""
 
     def __init__(self, running: Commands, access: Access) -> None:
         self._commands, self._access = running, access
@@ -65,6 +65,6 @@ class ImpactPage:
         if kind not in KINDS:
             raise BadQuery(f"kind takes one of {', '.join(KINDS)}")
         options = [f"--url={text}", "--prefix"] if kind == "prefix" else [f"--{kind}={text}"]
-        said = self._commands.run("impact", [*options, "--list", "--json"], lines=_LISTED)
-        found: dict[str, Any] = orjson.loads(said.last)
-        return {**found, "listed": [orjson.loads(line) for line in said.lines]}
+        output = self._commands.run("impact", [*options, "--list", "--json"], lines=_LISTED)
+        found: dict[str, Any] = orjson.loads(output.last)
+        return {**found, "listed": [orjson.loads(line) for line in output.lines]}

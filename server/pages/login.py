@@ -1,7 +1,7 @@
-"""Who looks at a page: a token in a cookie, because a browser sends no token by itself.
+"""Sign-in to the pages: a cookie holds the token, because browsers send no token themselves.
 
-The cookie counts for pages only, never for the API, and is sent along only by our own pages
-(SameSite=Strict). What is sent with POST must come from a page of this server besides.
+The cookie is valid for pages only, not for the API, and browsers send it only from our own pages
+(SameSite=Strict). A POST must also come from a page of this server.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from flask import Response, redirect, render_template, request
 from werkzeug.http import parse_cookie
 
 from dedupindex.index.tokens import Role
-from server.api.bodies import Bodies
+from server.api.bodies import BodySlots
 from server.auth import Access
 from server.pages.forms import received
 from server.responses import RequestError
@@ -21,28 +21,28 @@ COOKIE = "dedupindex_token"
 
 
 def with_token(environ: dict[str, Any]) -> dict[str, Any]:
-    """A request whose cookie is taken for its token."""
+    """Return a request with the token of its cookie."""
     token = parse_cookie(environ.get("HTTP_COOKIE", "")).get(COOKIE, "")
     return {**environ, "HTTP_AUTHORIZATION": f"Bearer {token}"}
 
 
 class Signing:
-    """The pages on which a browser gets its cookie, and gives it back."""
+    """The pages that set and delete the cookie."""
 
-    def __init__(self, access: Access, bodies: Bodies) -> None:
+    def __init__(self, access: Access, bodies: BodySlots) -> None:
         self._access, self._bodies = access, bodies
 
     def sign_in(self) -> Response:
-        """The form."""
+        """Show the form."""
         return self.asked_for(_local(request.args.get("next", "")))
 
     def asked_for(self, target: str, problem: str = "", status: int = 200) -> Response:
-        """The form, from which one goes on to `target`."""
+        """Return the form, which leads to `target`."""
         page = render_template("sign_in.html", target=target, problem=problem)
         return Response(page, status, [("WWW-Authenticate", "Bearer")] if status == 401 else [])
 
     def take_token(self) -> Response:
-        """What the form sends: a token for a cookie."""
+        """Take the token from the form, and set the cookie."""
         form, _ = received(request.environ, self._bodies)
         token, target = form.get("token", "").strip(), _local(form.get("next", ""))
         # A header or cookie can carry no other characters, and no token has them.
@@ -58,8 +58,8 @@ class Signing:
         return answer
 
     def sign_out(self) -> Response:
-        """Forget the token."""
-        if request.environ.get("CONTENT_LENGTH"):  # a request that breaks off changes nothing
+        """Delete the cookie."""
+        if request.environ.get("CONTENT_LENGTH"):  # an aborted request changes nothing
             received(request.environ, self._bodies)
         answer = _to(_local(""))
         answer.delete_cookie(COOKIE, httponly=True, samesite="Strict", secure=_secure())
@@ -73,12 +73,12 @@ def _to(target: str) -> Response:
 
 
 def _local(target: str) -> str:
-    """Where to go on to: a page of ours, else the first one."""
+    """Return the path of one of our pages, else that of the first."""
     own = target.startswith("/pages/") and "\\" not in target and target.isprintable()
     return target if own else "/"
 
 
 def _secure() -> bool:
-    """Whether the browser speaks TLS, with us or with a proxy that says so."""
+    """Return whether the browser uses TLS, with the server or with a proxy that says so."""
     forwarded = request.environ.get("HTTP_X_FORWARDED_PROTO", "")
     return request.is_secure or forwarded.strip().lower() == "https"

@@ -33,13 +33,13 @@ Given = dict[str, bytes]
 
 
 class LookupPage:
-    """The view of lookups."""
+    """The page of lookups."""
 
     def __init__(self, live: LiveIndex, access: Access) -> None:
         self._live, self._access = live, access
 
     def lookup(self) -> tuple[str, int]:
-        """The form, and the answer to what was filled in."""
+        """Show the form and, if it was filled in, the answer."""
         given: Given = {}
         found: dict[str, Any] = {"kind": "nothing"}
         problem, status = "", 200
@@ -65,13 +65,13 @@ class LookupPage:
             algorithms=list(SIZES),
             problem=problem,
             found=found,
-            crawls=self._begun(found.get("considered", ())),
+            crawls=self._known_crawls(found.get("considered", ())),
             by_url=self._live.opened().engine.identity.settings.by_url,
         )
         return page, status
 
-    def _begun(self, rows: Iterable[dict[str, Any]]) -> set[str]:
-        """The crawls of captures that have a page: names that bin/index was given have none."""
+    def _known_crawls(self, rows: Iterable[dict[str, Any]]) -> set[str]:
+        """Return the crawls of captures that have a page; names from bin/index have none."""
         names = {row["original"]["crawl"] for row in rows} - {None}
         return {name for name in names if self._live.crawls.crawl(name) is not None}
 
@@ -96,28 +96,28 @@ class LookupPage:
         }
 
     def _of_url(self, given: Given) -> dict[str, Any]:
-        """The captures of a URL, and of those that are the same to a canonicaliser."""
+        """Return the captures of a URL, and of the URLs with the same urlkey."""
         values = {name: PARAMETERS[name].read(value) for name, value in given.items() if value}
         url: bytes = values["url"]
         crawl = self._live.crawls.crawl(values.get("crawl", ""))
         namespaces = {*values.get("namespace", ()), crawl.namespace if crawl else ""} - {""}
         with self._seen(values.get("crawl", ""), tuple(namespaces)) as (view, settings):
             captures = view.at_urlkey(urlkey(url)) if settings.canonical else view.at_url(url)
-            some = list(islice(captures, _SHOWN + 1))
+            found = list(islice(captures, _SHOWN + 1))
         rows = [
             {
                 "match": decide.match_of(url, capture.url).value,
                 "original": {**original_as_json(capture), "crawl": capture.crawl or None},
             }
-            for capture in some[:_SHOWN]
+            for capture in found[:_SHOWN]
         ]
-        return {"kind": "url", "considered": rows, "more": len(some) > _SHOWN}
+        return {"kind": "url", "considered": rows, "more": len(found) > _SHOWN}
 
     @contextmanager
     def _seen(
         self, crawl: str, namespaces: tuple[str, ...] = ()
     ) -> Iterator[tuple[Finder, Settings]]:
-        """Index and crawls as a crawl sees them, or ("") anybody; raises `RequestError`."""
+        """Open index and crawls as one crawl sees them, "" for none; raises `RequestError`."""
         if namespaces:
             self._access.may_read(with_token(request.environ), namespaces)
         opened = self._live.opened()

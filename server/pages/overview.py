@@ -1,4 +1,4 @@
-"""The first page: what the index holds, and what the server does with it; and its containers."""
+"""The pages of the index: an overview of its content and lookups, and the list of its files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dedupindex.index.identity import FORMAT, Settings
 from dedupindex.runtime.charts import bar
 from server import metrics as counting
 from server.api.crawl_reports import Reporting
-from server.auth import Access, Sight
+from server.auth import Access, NamespaceAccess
 from server.live_index import LiveIndex
 from server.metrics import Metrics
 from server.pages.login import with_token
@@ -33,7 +33,7 @@ CLASSES = {
 
 
 class Overview:
-    """The views of what is served."""
+    """The views of the served index."""
 
     def __init__(
         self, live: LiveIndex, metrics: Metrics, reporting: Reporting, access: Access
@@ -42,13 +42,13 @@ class Overview:
         self._reporting, self._access = reporting, access
 
     def overview(self) -> str:
-        """The first page."""
+        """Show the overview."""
         engine = self._live.opened().engine
         with engine.view() as view:
             counts = view.counts()
         size, changed = _on_disk(self._live.index)
-        sight = Sight(self._access, with_token(request.environ))
-        states = self._states(sight)
+        visible = NamespaceAccess(self._access, with_token(request.environ))
+        states = self._states(visible)
         return render_template(
             "overview.html",
             index=self._live.index.name,
@@ -57,20 +57,20 @@ class Overview:
             changed=changed,
             identity=engine.identity,
             format=FORMAT,
-            settings=_told(engine.identity.settings),
-            crawls=self._reporting.crawls(_CRAWLS, sees=sight.sees),
+            settings=_settings_text(engine.identity.settings),
+            crawls=self._reporting.crawls(_CRAWLS, sees=visible.sees),
             open=states[State.OPEN],
             all_crawls=states.total(),
             **self._lookups(),
         )
 
-    def _states(self, sight: Sight) -> Counter[State]:
-        """How many crawls stand where."""
+    def _states(self, visible: NamespaceAccess) -> Counter[State]:
+        """Return the number of crawls by state."""
         with self._live.crawls.known() as (crawls, _):
-            return Counter(crawl.state for crawl in crawls if sight.sees(crawl))
+            return Counter(crawl.state for crawl in crawls if visible.sees(crawl))
 
     def _lookups(self) -> dict[str, Any]:
-        """Lookups and errors of all workers since they began to count."""
+        """Return lookups and errors of all workers since the server started."""
         found = dict.fromkeys(CLASSES, 0)
         errors: dict[str, int] = {}
         for family in counting.families(self._metrics, self._live):
@@ -88,7 +88,7 @@ class Overview:
         }
 
     def containers(self) -> str:
-        """The files that were indexed, by name."""
+        """Show the indexed files by name."""
         first = page_asked(request.args.get("page", ""))
         paging = Paging(first)
         with self._live.opened().engine.view() as view:
@@ -100,22 +100,22 @@ class Overview:
 
 
 def _on_disk(index: Path) -> tuple[int, str]:
-    """Bytes of an index's files, and when the last of them was written (WARC-Date)."""
+    """Return the bytes of an index on disk, and its last change as a WARC-Date, "" for none."""
     size, changed = 0, 0.0
     for path in index.rglob("*"):
         try:
             status = path.stat()
         except OSError:  # it is being replaced
             continue
-        if path.is_file() and not path.name.endswith("lock"):  # which is written to read
+        if path.is_file() and not path.name.endswith("lock"):  # readers write it
             size += status.st_blocks * 512  # crawls.mdb and others may have holes
             changed = max(changed, status.st_mtime)
-    moment = datetime.fromtimestamp(changed, UTC)
-    return size, moment.strftime("%Y-%m-%dT%H:%M:%SZ") if changed else ""
+    latest = datetime.fromtimestamp(changed, UTC)
+    return size, latest.strftime("%Y-%m-%dT%H:%M:%SZ") if changed else ""
 
 
-def _told(settings: Settings) -> list[tuple[str, str]]:
-    """The settings an index was built with, in words."""
+def _settings_text(settings: Settings) -> list[tuple[str, str]]:
+    """Return the settings of an index with their names for people."""
     values = asdict(settings)
     mimes = "taken only" if settings.whitelist else "left out"
     words = {
@@ -125,14 +125,14 @@ def _told(settings: Settings) -> list[tuple[str, str]]:
         "mime": f"Media types {mimes}",
         "status": "HTTP status",
         "min_size": "Smallest payload, bytes",
-        "keep": "Of one URL and digest stays the",
+        "keep": "Kept per URL and digest",
         "also_digest": "Digests computed besides",
         "etag": "Keeps ETag and Last-Modified",
     }
-    return [(text, _said(values[name])) for name, text in words.items()]
+    return [(text, _value_text(values[name])) for name, text in words.items()]
 
 
-def _said(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return str(value) if value != "" else "none"

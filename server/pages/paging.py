@@ -1,4 +1,4 @@
-"""Long lists in pages of a size that a person looks through."""
+"""Long lists in pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LAST = 1_000_000
 
 
 class Paging(NamedTuple):
-    """Page `number`, from 1 on."""
+    """One page of a list; `number` counts from 1."""
 
     number: int = 1
     more: bool = False  # whether there is a page after it
@@ -19,7 +19,7 @@ class Paging(NamedTuple):
 
     @property
     def start(self) -> int:
-        """The place of its first row, from 0 on."""
+        """Return the index of its first row."""
         return (self.number - 1) * self.size
 
     @property
@@ -27,12 +27,12 @@ class Paging(NamedTuple):
         return self.start + self.size
 
     def of(self, found: int) -> Paging:
-        """The same, if of one row more than fit `found` were there."""
+        """Return the page, with `more` set if `found` rows are more than fit."""
         return self._replace(more=found > self.size)
 
 
 def page_asked(text: str) -> int:
-    """The number of a page that a query asks for; raises `BadQuery`."""
+    """Return the page number of a query; raises `BadQuery`."""
     if not text:
         return 1
     if not text.isascii() or not text.isdigit() or not 0 < int(text[:9]) <= _LAST:
