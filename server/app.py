@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from functools import partial
 from time import perf_counter_ns
 
 from flask import Flask, Response, g, request
@@ -39,7 +38,7 @@ from server.rate_limit import ClientLimits
 from server.request_head import RequestHead
 from server.responses import ERRORS, Headers, error_reply
 from server.responses_part import json_of, response_of
-from server.routes import ROUTES, route, routes_of
+from server.routes import ROUTES, Route, routes_of
 from server.wsgi_fast_path import HotRoutes
 
 _CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
@@ -67,8 +66,8 @@ def create_app(
     commands = Commands(config.index)
     purging = PurgeViews(live, reporting, access, commands, writers.given, config.max_batch)
     for made in (views, crawls, reports, purging, dialects):
-        for one in routes_of(type(made)):
-            path, view = one.path.replace("{", "<").replace("}", ">"), partial(one.view, made)
+        for one, view in routes_of(made):
+            path = one.path.replace("{", "<").replace("}", ">")
             app.add_url_rule(path, one.name, view, methods=[one.method])
     app.register_blueprint(make_pages(config, live, metrics, access, bodies, reporting, commands))
     app.register_error_handler(HTTPException, views.refused)
@@ -101,41 +100,44 @@ class _Views:
         self._lookups, self._live, self._metrics = lookups, live, metrics
         self._access = access
 
-    @route(
+    @Route(
         "GET",
         "/lookup",
-        "Look one digest up",
         {200: ("Answer", "text/plain"), 204: ()},
         errors=(404, 409),
         parameters=described(one for one in PARAMETERS.values() if not one.only_json),
         required="digest",
         timed=False,
     )
-    @route(
+    @Route(
         "POST",
         "/lookup",
-        "Look many digests up, in order",
         ("Answers", "application/x-ndjson"),
+        "Look many digests up, in order",
         name="lookup_batch",
         body=("Batch", "application/x-ndjson"),
         errors=(404, 409, 414, 415),
         timed=False,
     )
     def lookup(self) -> Response:
+        """Look one digest up."""
         return response_of(self._lookups.respond(request.environ))
 
-    @route("GET", "/healthz", "Whether the process lives", "Status", open=True)
+    @Route("GET", "/healthz", ("Status",), open=True)
     def healthz(self) -> Response:
+        """Whether the process runs."""
         return json_of({"status": "alive"})
 
-    @route("GET", "/readyz", "Whether the index can answer", "Status", open=True, errors=(503,))
+    @Route("GET", "/readyz", ("Status",), open=True, errors=(503,))
     def readyz(self) -> Response:
+        """Whether the index can answer."""
         with self._live.opened().engine.view() as view:
             view.counts()
         return json_of({"status": "ready"})
 
-    @route("GET", "/stats", "What the index holds", "Stats")
+    @Route("GET", "/stats", ("Stats",))
     def stats(self) -> Response:
+        """What the index holds."""
         self._access.may_read(request.environ)
         engine = self._live.opened().engine
         identity = engine.identity
@@ -152,13 +154,15 @@ class _Views:
             }
         )
 
-    @route("GET", "/metrics", "Counts for Prometheus", ("text/plain",), open=True)
+    @Route("GET", "/metrics", ("text/plain",), open=True)
     def metrics(self) -> Response:
+        """Counts for Prometheus."""
         text = counting.exposition(self._metrics, self._live)
         return Response(text, content_type="text/plain; version=0.0.4; charset=utf-8")
 
-    @route("GET", "/openapi.json", "This document", open=True)
+    @Route("GET", "/openapi.json", open=True)
     def openapi(self) -> Response:
+        """This document."""
         return json_of(document())
 
     def refused(self, error: HTTPException) -> Response:

@@ -29,7 +29,7 @@ def _content(content: Content) -> dict[str, Any]:
 def _responses(route: Route) -> dict[str, Any]:
     found: dict[str, Any] = {
         str(status): {"description": _DESCRIPTIONS[status], **_content(content)}
-        for status, content in route.answers.items()
+        for status, content in route.answers().items()
     }
     for number in sorted(_errors_of(route)):
         codes = ", ".join(code for code, (status, _) in ERRORS.items() if status == number)
@@ -48,7 +48,7 @@ def _errors_of(route: Route) -> set[int]:
         found.add(414)
     if route.path not in FREE:
         found.add(429)
-    return found - route.answers.keys()
+    return found - route.answers().keys()
 
 
 def _parameters_of(route: Route) -> list[dict[str, Any]]:

@@ -7,81 +7,49 @@ complete when `server.app` has been imported.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 Schema = dict[str, Any]
 Content = tuple[str | Schema, ...]
 """What a body may be: schemas, names of schemas in `schemas`, and media types of text."""
 
-TEXT = "text/plain"
-
-
-class Route(NamedTuple):
-    """One method of one path."""
-
-    view: Callable[..., Any]
-    method: str
-    path: str
-    name: str  # operation id, endpoint of Flask, label in the metrics
-    summary: str
-    answers: dict[int, Content]
-    errors: tuple[int, ...]  # beside those that follow from the rest
-    body: Content
-    parameters: Mapping[str, Schema]  # of the query string
-    required: str  # the parameter that cannot be left out
-    open: bool  # to those without a token, while the index cannot be read
-    timed: bool  # by Flask; others are counted where they are answered
-
-
-ROUTES: list[Route] = []
 _View = TypeVar("_View", bound=Callable[..., Any])
 
 
-def route(
-    method: str,
-    path: str,
-    summary: str,
-    answer: str | Content | dict[int, Content] = "object",
-    *,
-    name: str = "",
-    errors: tuple[int, ...] = (),
-    body: str | Content = (),
-    parameters: Mapping[str, Schema] | None = None,
-    required: str = "",
-    open: bool = False,
-    timed: bool = True,
-) -> Callable[[_View], _View]:
-    """Declare that a method of a class answers a route; `name` is its own unless given.
+@dataclass(frozen=True)
+class Route:
+    """One method of one path. As a decorator it adds itself to `ROUTES`."""
 
-    `answer` is the schema of a 200, or what each status has.
-    """
+    method: str
+    path: str
+    answer: Content | dict[int, Content] = ("object",)  # of a 200, or of each status
+    summary: str = ""  # default: the first line of the view's docstring, without its full stop
+    name: str = ""  # operation id, endpoint of Flask, label in the metrics; default: the view's
+    errors: tuple[int, ...] = ()  # statuses, beside those that follow from the rest
+    body: Content = ()
+    parameters: Mapping[str, Schema] = field(default_factory=dict)  # of the query string
+    required: str = ""  # the parameter that cannot be left out
+    open: bool = False  # without a token, and while the index cannot be read
+    timed: bool = True  # by Flask; other routes are counted where they are answered
+    view: Callable[..., Any] | None = None  # a method that answers it
 
-    def declare(view: _View) -> _View:
-        ROUTES.append(
-            Route(
-                view,
-                method,
-                path,
-                name or view.__name__,
-                summary,
-                answer if isinstance(answer, dict) else {200: _content(answer)},
-                errors,
-                _content(body),
-                parameters or {},
-                required,
-                open,
-                timed,
-            )
-        )
+    def __call__(self, view: _View) -> _View:
+        about, name = (view.__doc__ or "").partition("\n")[0].removesuffix("."), view.__name__
+        named = replace(self, name=self.name or name, summary=self.summary or about, view=view)
+        ROUTES.append(named)
         return view
 
-    return declare
+    def answers(self) -> dict[int, Content]:
+        """Return the content of each status but those of errors."""
+        return self.answer if isinstance(self.answer, dict) else {200: self.answer}
 
 
-def _content(given: str | Content) -> Content:
-    return (given,) if isinstance(given, str) else given
+ROUTES: list[Route] = []
 
 
-def routes_of(views: type) -> Iterator[Route]:
-    """Yield the routes that methods of a class answer."""
-    return (route for route in ROUTES if vars(views).get(route.view.__name__) is route.view)
+def routes_of(views: object) -> Iterator[tuple[Route, Callable[..., Any]]]:
+    """Yield the routes that methods of an object answer, with these methods."""
+    for route in ROUTES:
+        if route.view is not None and route.view in vars(type(views)).values():
+            yield route, route.view.__get__(views)

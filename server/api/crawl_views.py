@@ -17,7 +17,7 @@ from server.api.writers import Writers
 from server.auth import Access
 from server.metrics import Metrics
 from server.responses_part import json_of, response_of
-from server.routes import route
+from server.routes import Route
 
 
 class CrawlViews:
@@ -35,75 +35,53 @@ class CrawlViews:
         self._reporting, self._captures, self._claiming = reporting, captures, claiming
         self._access, self._writers, self._metrics = access, writers, metrics
 
-    @route("POST", "/crawls", "Begin a crawl", "Crawl", body="Begin", errors=(409, 415))
+    @Route("POST", "/crawls", ("Crawl",), body=("Begin",), errors=(409, 415))
     def begin_crawl(self) -> Response:
+        """Begin a crawl."""
         given = self._given()
         who = self._allowed(text_field(given, "name"), text_field(given, "namespace"))
         return self._written(who, self._reporting.begin(given))
 
-    @route("GET", "/crawls/{name}", "One crawl", "Crawl", errors=(404,))
+    @Route("GET", "/crawls/{name}", ("Crawl",), errors=(404,))
     def show_crawl(self, name: str) -> Response:
+        """One crawl."""
         self._access.may_read(request.environ, self._reporting.private_namespace(name))
         return json_of(self._reporting.crawl(name))
 
-    @route(
-        "POST",
-        "/crawls/{name}/commit",
-        "Let a crawl's captures answer everybody",
-        "Crawl",
-        body="End",
-        errors=(404, 409, 415),
-    )
+    @Route("POST", "/crawls/{name}/commit", ("Crawl",), body=("End",), errors=(404, 409, 415))
     def commit_crawl(self, name: str) -> Response:
+        """Commit a crawl: everybody sees its captures."""
         who = self._allowed(name)
         return self._written(who, self._reporting.end(name, self._given(), keep=True))
 
-    @route(
-        "POST",
-        "/crawls/{name}/cancel",
-        "Take back what a crawl reported",
-        "Crawl",
-        body="Cancel",
-        errors=(404, 409, 415),
-    )
+    @Route("POST", "/crawls/{name}/cancel", ("Crawl",), body=("Cancel",), errors=(404, 409, 415))
     def cancel_crawl(self, name: str) -> Response:
+        """Cancel a crawl and drop its captures."""
         who = self._allowed(name)
         return self._written(who, self._reporting.end(name, self._given(), keep=False))
 
-    @route(
-        "POST",
-        "/crawls/{name}/counts",
-        "Tell what a crawler did not ask and not report",
-        "Crawl",
-        body="Told",
-        errors=(404, 415),
-    )
+    @Route("POST", "/crawls/{name}/counts", ("Crawl",), body=("Told",), errors=(404, 415))
     def count_crawl(self, name: str) -> Response:
+        """Report what a crawler skipped."""
         who = self._allowed(name)
         return self._written(who, self._reporting.add_counts(name, self._given()))
 
-    @route(
+    @Route(
         "POST",
         "/captures",
-        "Report what was stored",
-        "Reported",
-        body="Captures",
+        ("Reported",),
+        body=("Captures",),
         errors=(404, 409, 415),
         parameters=CAPTURES,
         timed=False,
     )
     def add_captures(self) -> Response:
+        """Report stored captures."""
         return response_of(self._captures.respond(request.environ))
 
-    @route(
-        "POST",
-        "/claims",
-        "Look up, or claim the right to store",
-        "Claimed",
-        body="Claim",
-        errors=(404, 409, 415),
-    )
+    @Route("POST", "/claims", ("Claimed",), body=("Claim",), errors=(404, 409, 415))
     def claim(self) -> Response:
+        """Look up, and claim the right to store."""
         given = self._given()
         crawl = text_field(given, "crawl")
         who, allowed = self._allowed(crawl), partial(self._access.may_read, request.environ)
@@ -113,15 +91,9 @@ class CrawlViews:
         self._metrics.written(results, "claims")
         return self._written(who, dict(results) if many else answer, crawl, answer)
 
-    @route(
-        "DELETE",
-        "/claims",
-        "Give a claim back",
-        "Released",
-        body="Release",
-        errors=(404, 409, 415),
-    )
+    @Route("DELETE", "/claims", ("Released",), body=("Release",), errors=(404, 409, 415))
     def release(self) -> Response:
+        """Release a claim."""
         given = self._given()
         return self._written(self._allowed(), self._claiming.release(given))
 

@@ -23,7 +23,7 @@ from server.auth import Access
 from server.config import Config
 from server.responses import RequestError
 from server.responses_part import json_of, response_of
-from server.routes import route
+from server.routes import Route
 
 _CDX = described(PARAMETERS)
 _LIST: dict[str, Any] = {
@@ -31,14 +31,16 @@ _LIST: dict[str, Any] = {
     "errors": (404, 409),
     "parameters": _CDX,
     "required": "url",
+    "timed": False,
 }
-_LIST_OF_CRAWL = {**_LIST, "parameters": {name: _CDX[name] for name in _CDX if name != "crawl"}}
+_IN_PATH = {name: _CDX[name] for name in _CDX if name != "crawl"}
+_LIST_OF_CRAWL = {**_LIST, "parameters": _IN_PATH, "timed": True}
 _RAW = "The URL, not escaped: everything after uri= is it."
 _RECORD: dict[str, Any] = {
     "answer": {200: ("Record",), 404: ("text/plain",)},
     "parameters": {"uri": {"type": "string", "description": _RAW}},
 }
-_ADD: dict[str, Any] = {"answer": {201: ()}, "body": "Records"}
+_ADD: dict[str, Any] = {"answer": {201: ()}, "body": ("Records",)}
 
 
 class DialectViews:
@@ -50,41 +52,31 @@ class DialectViews:
         self._cdx, self._records, self._access, self._config = cdx, records, access, config
         self._bodies = bodies
 
-    @route("GET", "/cdx", "Originals by URL, as CDX servers list them", **_LIST, timed=False)
-    @route("GET", "/cdx/hex", "The same with digests in hex", name="cdx_hex", **_LIST, timed=False)
-    @route("GET", "/cdx/search", "The same as /cdx", name="cdx_search", **_LIST, timed=False)
-    @route("GET", "/web/timemap/cdx", "The same as /cdx", name="cdx_timemap", **_LIST, timed=False)
+    @Route("GET", "/cdx", **_LIST)
+    @Route("GET", "/cdx/hex", name="cdx_hex", summary="The same with digests in hex", **_LIST)
+    @Route("GET", "/cdx/search", name="cdx_search", **_LIST)
+    @Route("GET", "/web/timemap/cdx", name="cdx_timemap", **_LIST)
     def cdx(self) -> Response:
+        """Originals by URL, as CDX servers list them."""
         return response_of(self._cdx.get(request.environ))
 
-    @route("GET", "/crawls/{name}/cdx", "The same as /cdx, asked by a crawl", **_LIST_OF_CRAWL)
-    @route(
-        "GET",
-        "/crawls/{name}/web/timemap/cdx",
-        "The same as /cdx, asked by a crawl",
-        name="crawl_cdx_timemap",
-        **_LIST_OF_CRAWL,
-    )
+    @Route("GET", "/crawls/{name}/cdx", **_LIST_OF_CRAWL)
+    @Route("GET", "/crawls/{name}/web/timemap/cdx", name="crawl_cdx_timemap", **_LIST_OF_CRAWL)
     def crawl_cdx(self, name: str) -> Response:
-        """Answer as `cdx`, for clients that cannot send the parameter `crawl`."""
+        """The same as /cdx, for clients that cannot send the parameter `crawl`."""
         text = request.environ["QUERY_STRING"]
         asked = f"{text}&" if text else ""
         named = {"QUERY_STRING": f"{asked}crawl={quote(name, safe='')}"}
         return response_of(self._cdx.get({**request.environ, **named}))
 
-    @route(
-        "GET", "/api/records/{id}", "The original of a digest, as doppelganger says it", **_RECORD
-    )
+    @Route("GET", "/api/records/{id}", **_RECORD)
     def record(self, id: str) -> Response:
+        """The original of a digest, in doppelganger's form."""
         return self.crawl_record("", id)
 
-    @route(
-        "GET",
-        "/crawls/{name}/api/records/{id}",
-        "The same as /api/records/{id}, asked by a crawl",
-        **_RECORD,
-    )
+    @Route("GET", "/crawls/{name}/api/records/{id}", **_RECORD)
     def crawl_record(self, name: str, id: str) -> Response:
+        """The same as /api/records/{id}, asked by a crawl."""
         allowed = partial(self._access.may_read, request.environ)
         allowed()
         try:
@@ -95,13 +87,15 @@ class DialectViews:
             return Response("record not found\n", status=404, content_type="text/plain")
         return json_of(found)
 
-    @route("GET", "/api/records/", "Refused: a digest is needed", {}, open=True)
+    @Route("GET", "/api/records/", {}, open=True)
     def no_record(self) -> Response:
+        """Refused: a digest is needed."""
         raise RequestError("bad_digest", "invalid ID: a record is asked for by its digest")
 
-    @route("POST", "/api/records", "Take records as originals", **_ADD)
-    @route("POST", "/api/records/", "Take records as originals", name="add_records_slash", **_ADD)
+    @Route("POST", "/api/records", **_ADD)
+    @Route("POST", "/api/records/", name="add_records_slash", **_ADD)
     def add_records(self) -> Response:
+        """Store records as originals."""
         allowed = partial(self._writer, request.environ)
         who = allowed(self._records.crawl())  # before the body is read
         stream = cast(Any, request.environ["wsgi.input"])

@@ -27,7 +27,7 @@ from server.commands import Commands, CommandTimeout
 from server.live_index import LiveIndex
 from server.responses import RequestError
 from server.responses_part import json_of
-from server.routes import route
+from server.routes import Route
 
 LISTED = 1000  # originals and revisits in one answer
 _MEANT = ("container", "crawl", "url")
@@ -58,15 +58,9 @@ class PurgeViews:
         self._live, self._reporting, self._access = live, reporting, access
         self._commands, self._given, self._most = commands, given, most
 
-    @route(
-        "GET",
-        "/impact",
-        "What depends on captures that are to go",
-        "Impact",
-        parameters=IMPACT,
-    )
+    @Route("GET", "/impact", ("Impact",), parameters=IMPACT)
     def impact(self) -> Response:
-        """Show what depends on a container, crawl or URL."""
+        """What depends on captures before they are deleted."""
         self._admin()
         given = read(request.environ["QUERY_STRING"], IMPACT)
         options = [f"--{name}={given[name]}" for name in _MEANT if name in given]
@@ -82,16 +76,9 @@ class PurgeViews:
             content["listed"] = [orjson.loads(line) for line in output.lines]
         return json_of(content)
 
-    @route(
-        "DELETE",
-        "/crawls/{name}",
-        "Take back a crawl that the index has not taken in",
-        "Crawl",
-        body="Drop",
-        errors=(404, 409, 415),
-    )
+    @Route("DELETE", "/crawls/{name}", ("Crawl",), body=("Drop",), errors=(404, 409, 415))
     def drop_crawl(self, name: str) -> Response:
-        """Drop the captures of a crawl, even a committed one, that is not merged into the index."""
+        """Drop a crawl that is not merged yet."""
         # The body is read first: an aborted request drops nothing.
         who, given = self._admin(), self._given(request.environ)
         check_names(given, "force")
@@ -107,16 +94,9 @@ class PurgeViews:
         logs.audit(request.environ, who, content)
         return json_of(content)
 
-    @route(
-        "DELETE",
-        "/captures",
-        "Take captures out of the index",
-        "Impact",
-        body="Deletions",
-        errors=(409, 415),
-    )
+    @Route("DELETE", "/captures", ("Impact",), body=("Deletions",), errors=(409, 415))
     def delete_captures(self) -> Response:
-        """Delete single captures from the index and the crawls."""
+        """Delete captures from the index."""
         who, given = self._admin(), self._given(request.environ)
         force = bool_field(given, "force")
         given.pop("force", None)

@@ -22,7 +22,7 @@ from server.api.lookups import query_string
 from server.api.queries import LIMIT, PAGE, TEXT, read
 from server.auth import Access, NamespaceAccess
 from server.live_index import LiveIndex
-from server.routes import route
+from server.routes import Route
 
 _TYPES = {
     "text": "text/plain; charset=utf-8",
@@ -60,15 +60,9 @@ class ReportViews:
     def __init__(self, live: LiveIndex, reporting: Reporting, access: Access) -> None:
         self._live, self._reporting, self._access = live, reporting, access
 
-    @route(
-        "GET",
-        "/crawls",
-        "Crawls, the newest first, in pages",
-        "Crawls",
-        errors=(404,),
-        parameters=CRAWLS,
-    )
+    @Route("GET", "/crawls", ("Crawls",), errors=(404,), parameters=CRAWLS)
     def list_crawls(self) -> Response:
+        """Crawls, the newest first, in pages."""
         self._access.may_read(request.environ)
         given = read(query_string(request.environ), CRAWLS)
         most = given.get("limit", CRAWLS_PAGE)
@@ -81,15 +75,15 @@ class ReportViews:
             Response(orjson.dumps(content), content_type=_TYPES["json"]), content["next"]
         )
 
-    @route(
+    @Route(
         "GET",
         "/crawls/{name}/report",
-        "What a crawl asked, found and stored",
         ("CrawlReport", "text/plain", "text/csv", "text/html"),
         errors=(404,),
         parameters=REPORT,
     )
     def crawl_report(self, name: str) -> Response:
+        """Statistics of a crawl."""
         self._access.may_read(request.environ, self._reporting.private_namespace(name))
         given = read(query_string(request.environ), REPORT)
         asked, most = _asked(given), given.get("limit", PAGE)
