@@ -5,7 +5,6 @@
     replication       of a keyspace that is made: copies in each datacenter, 3, or dc1:3,dc2:2
     datacenter        whose nodes are asked; by default that of the host that answers first
     timeout           seconds until an answer that does not come is an outage
-    driver            cassandra-driver or acsylla
     tls               all is encrypted, and a certificate names its node (node), or it is enough
                       that an authority that we trust has signed it (authority)
 
@@ -31,7 +30,6 @@ AUTHORITY, CERTIFICATE, KEY = (
 )
 ENVIRONMENT = (USER, PASSWORD, AUTHORITY, CERTIFICATE, KEY)
 NODE, SIGNED = "node", "authority"  # whom `tls` believes
-DRIVERS = ("cassandra-driver", "acsylla")
 LEVELS = (
     "LOCAL_QUORUM", "QUORUM", "EACH_QUORUM", "ALL", "LOCAL_ONE", "ONE", "TWO", "THREE"
 )  # fmt: skip
@@ -55,7 +53,6 @@ class Address:
     replication: str = "3"
     datacenter: str = ""
     timeout: float = 5.0
-    driver: str = DRIVERS[0]
     tls: str = ""
 
     @classmethod
@@ -150,12 +147,6 @@ def _level(text: str) -> str:
     return text.upper()
 
 
-def _driver(text: str) -> str:
-    if text not in DRIVERS:
-        raise ValueError(f"one of {', '.join(DRIVERS)}")
-    return text
-
-
 def _tls(text: str) -> str:
     if text not in (NODE, SIGNED):
         raise ValueError(f"{NODE} or {SIGNED}")
@@ -184,14 +175,16 @@ _READ: dict[str, Callable[[str], Any]] = {
     "replication": _replication,
     "datacenter": str,
     "timeout": _seconds,
-    "driver": _driver,
     "tls": _tls,
 }
+_FORMER = {("driver", "cassandra-driver"), ("driver", "acsylla")}  # kept addresses may have them
 
 
 def _options(text: str, options: dict[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in options.items():
+        if (name, value) in _FORMER:
+            continue
         if name not in _READ:
             raise BadInput(f"{text!r}: there is no option {name}, but {', '.join(_READ)}")
         try:

@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.cluster_loop ours|bare INDEX FILE    prints seconds, lookups, found
 
-INDEX is a directory that names the cluster and the driver, FILE has a digest and a URL on each
+INDEX is a directory that names the cluster, FILE has a digest and a URL on each
 line. Ours reads batches of 1,000 ahead and decides each lookup, as a server does: of the rows the
 capture that answers is made, with the name of its container. The bare loop fetches the same rows
 with the same statement, as many in flight, and looks at nothing.
@@ -10,16 +10,13 @@ with the same statement, as many in flight, and looks at nothing.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
-import acsylla
 from cassandra import ConsistencyLevel
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.concurrent import execute_concurrent_with_args
@@ -59,7 +56,7 @@ def ours(index: Path) -> Iterator[Loop]:
         yield loop
 
 
-def cassandra_driver(address: Address) -> Iterator[Loop]:
+def bare(address: Address) -> Iterator[Loop]:
     """The loop that cassandra-driver offers itself."""
     level = ConsistencyLevel.name_to_value[address.reading]
     profile = ExecutionProfile(row_factory=tuple_factory, consistency_level=level)
@@ -82,34 +79,6 @@ def cassandra_driver(address: Address) -> Iterator[Loop]:
     cluster.shutdown()
 
 
-def acsylla_driver(address: Address) -> Iterator[Loop]:
-    """What acsylla does with as many tasks as there may be statements in flight."""
-    with asyncio.Runner() as runner:
-
-        async def begun() -> tuple[Any, Any]:
-            cluster = acsylla.create_cluster(list(address.hosts), port=address.port)
-            session = await cluster.create_session()
-            text = Statements.of(address.keyspace).partition.text
-            return session, await session.create_prepared(text)
-
-        session, prepared = runner.run(begun())
-        level = getattr(acsylla.Consistency, address.reading)
-
-        async def fetched(values: Iterator[Sequence[object]]) -> int:
-            found = 0
-            for one in values:
-                result = await session.execute(prepared.bind(one, consistency=level))
-                found += bool([row.as_tuple() for row in result])
-            return found
-
-        async def all_of(asked: Asked) -> int:
-            values = ((digest_prefix(digest), AT_ONCE + 1) for digest, _ in asked)
-            return sum(await asyncio.gather(*(fetched(values) for _ in range(IN_FLIGHT))))
-
-        yield lambda asked: runner.run(all_of(asked))
-        runner.run(session.close())
-
-
 def main() -> None:
     who, index, path = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
     asked: Asked = []
@@ -117,7 +86,6 @@ def main() -> None:
         digest, url = line.split()
         asked.append((Digest.parse(digest), url.encode()))
     address = Address.parse(read_identity(index).engine)
-    bare = acsylla_driver if address.driver == "acsylla" else cassandra_driver
     loops = ours(index) if who == "ours" else bare(address)
     loop = next(loops)
     loop(asked[:BATCH])  # connects and prepares

@@ -131,16 +131,16 @@ def test_the_demonstration_is_as_it_says(nodes: Ring, tmp_path: Path) -> None:
 
 def test_a_node_is_killed_while_others_look_up_and_write(nodes: Ring, tmp_path: Path) -> None:
     address = nodes.address("ring", timeout=12)
-    index, quick = tmp_path / "index", tmp_path / "quick"
+    index, other = tmp_path / "index", tmp_path / "other"
     done(command("index", cdx(tmp_path, 0, FIRST), index, "--engine", address))
-    quick.mkdir()
-    adopt(quick, Address.parse(f"{address}&driver=acsylla"))
-    asking = [Asking(index), Asking(quick)]
+    other.mkdir()
+    adopt(other, Address.parse(address))
+    asking = [Asking(index), Asking(other)]
     adding = command("index", "--add", cdx(tmp_path, FIRST, FIRST + MORE), index)
     try:
         more = (Digest.parse(f"sha1:{label(n)}") for n in range(FIRST, FIRST + MORE))
         sought = min(more)  # which is written first
-        with closing(open_index(quick)) as engine, engine.view() as view:
+        with closing(open_index(other)) as engine, engine.view() as view:
 
             def written() -> bool:
                 view._partitions.forget()  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Both drivers, on a real node: the same calls, the same answers, the same failures."""
+"""The driver on a real node: calls, answers, failures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from dedupindex.cli import main
 from dedupindex.errors import BadInput, IndexUnavailable
-from dedupindex.index.address import DRIVERS, PASSWORD, USER, Address
+from dedupindex.index.address import PASSWORD, USER, Address
 from dedupindex.index.engines.cassandra.cql import (
     IN_FLIGHT,
     PAGE,
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.peer
 
 @pytest.fixture(scope="module")
 def keyspace(cassandra: Ring) -> str:
-    """A keyspace with one table, for both drivers."""
+    """A keyspace with one table."""
     address = Address.parse(cassandra.address())
     with closing(connect(address)) as session:
         session.define(
@@ -47,12 +47,12 @@ def keyspace(cassandra: Ring) -> str:
     return address.keyspace
 
 
-@pytest.fixture(params=DRIVERS)
+@pytest.fixture
 def session(
     request: pytest.FixtureRequest, cassandra: Ring, keyspace: str
 ) -> Iterator[tuple[Session, bytes, str]]:
     """A session, a key that no other test uses, and the table."""
-    address = Address.parse(cassandra.address(keyspace, driver=request.param, timeout=20))
+    address = Address.parse(cassandra.address(keyspace, timeout=20))
     with closing(connect(address)) as session:
         yield session, request.node.name.encode(), f"{keyspace}.t"
 
@@ -154,13 +154,10 @@ def test_what_the_cluster_refuses_is_an_outage(session: tuple[Session, bytes, st
         cql.define("CREATE TABLE no_such.t (k blob PRIMARY KEY)")
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
-def test_a_node_that_hangs_is_an_outage_and_recovers(
-    driver: str, cassandra: Ring, keyspace: str
-) -> None:
-    address = Address.parse(cassandra.address(keyspace, driver=driver, timeout=2))
+def test_a_node_that_hangs_is_an_outage_and_recovers(cassandra: Ring, keyspace: str) -> None:
+    address = Address.parse(cassandra.address(keyspace, timeout=2))
     with closing(patiently(partial(connect, address))) as cql:
-        hang_and_recover(cql, driver.encode(), f"{keyspace}.t", cassandra)
+        hang_and_recover(cql, b"hanging", f"{keyspace}.t", cassandra)
 
 
 def hang_and_recover(cql: Session, key: bytes, table: str, cassandra: Ring) -> None:
@@ -185,18 +182,16 @@ def hang_and_recover(cql: Session, key: bytes, table: str, cassandra: Ring) -> N
     pytest.fail("it did not recover")
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
-def test_where_nobody_listens_there_is_no_session(driver: str) -> None:
+def test_where_nobody_listens_there_is_no_session() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(IndexUnavailable, match=f"127.0.0.1 answers on port {port}"):
-        connect(Address.parse(f"cassandra://127.0.0.1:{port}/k?driver={driver}&timeout=1"))
+        connect(Address.parse(f"cassandra://127.0.0.1:{port}/k?timeout=1"))
 
 
-@pytest.mark.parametrize("driver", DRIVERS)
-def test_a_node_of_an_unknown_name_is_an_outage(driver: str) -> None:
+def test_a_node_of_an_unknown_name_is_an_outage() -> None:
     with pytest.raises(IndexUnavailable, match="no node of node.invalid answers on port 9042"):
-        connect(Address.parse(f"cassandra://node.invalid/k?driver={driver}&timeout=1"))
+        connect(Address.parse("cassandra://node.invalid/k?timeout=1"))
 
 
 def test_a_session_is_shared_and_ends_with_the_last(cassandra: Ring, keyspace: str) -> None:
@@ -223,7 +218,7 @@ def test_a_session_is_shared_and_ends_with_the_last(cassandra: Ring, keyspace: s
         "cassandra://a,b.example.org,10.0.0.1/k_1",
         "cassandra://a:9043,b:9043/k",
         "cassandra://a/k?consistency=QUORUM&read_consistency=LOCAL_ONE",
-        "cassandra://a/k?replication=dc1:3,dc2:2&datacenter=dc1&timeout=0.5&driver=acsylla",
+        "cassandra://a/k?replication=dc1:3,dc2:2&datacenter=dc1&timeout=0.5",
     ],
 )
 def test_an_address_is_kept_as_it_was_given(text: str) -> None:
@@ -233,6 +228,15 @@ def test_an_address_is_kept_as_it_was_given(text: str) -> None:
 def test_defaults_are_not_kept() -> None:
     text = "cassandra://a:9042/k?consistency=local_quorum&replication=3&timeout=5"
     assert str(Address.parse(text)) == "cassandra://a/k"
+
+
+@pytest.mark.parametrize("driver", ["cassandra-driver", "acsylla"])
+def test_a_kept_address_may_name_a_driver(driver: str) -> None:
+    """There were two to choose from."""
+    assert (
+        str(Address.parse(f"cassandra://a/k?driver={driver}&tls=node"))
+        == "cassandra://a/k?tls=node"
+    )
 
 
 def test_order_and_options_make_no_other_index() -> None:
@@ -258,7 +262,7 @@ def test_order_and_options_make_no_other_index() -> None:
         ("cassandra://a/k?timeout=soon", "seconds"),
         ("cassandra://a/k?timeout=nan", "seconds"),
         ("cassandra://a/k?replication=0", "copies"),
-        ("cassandra://a/k?driver=odbc", "acsylla"),
+        ("cassandra://a/k?driver=odbc", "no option driver"),
     ],
 )
 def test_a_wrong_address_is_told(text: str, said: str) -> None:

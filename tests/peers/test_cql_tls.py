@@ -1,4 +1,4 @@
-"""TLS to a real node, which takes nothing else and asks who we are, with both drivers."""
+"""TLS to a real node, which takes nothing else and asks who we are."""
 
 from __future__ import annotations
 
@@ -30,11 +30,7 @@ client_encryption_options:
   truststore: {client}
 """
 _RELEASE = Statement("SELECT release_version FROM system.local")
-BELIEVED = (
-    ("cassandra-driver", "node"),
-    ("cassandra-driver", "authority"),
-    ("acsylla", "authority"),
-)
+BELIEVED = ("node", "authority")
 
 
 @pytest.fixture(scope="module")
@@ -58,19 +54,19 @@ def encrypted(files: dict[str, str]) -> Iterator[Ring]:
             yield found
 
 
-@pytest.mark.parametrize(("driver", "tls"), BELIEVED)
-def test_a_node_that_asks_for_tls_answers(encrypted: Ring, driver: str, tls: str) -> None:
-    address = Address.parse(encrypted.address(driver=driver, tls=tls))
+@pytest.mark.parametrize("tls", BELIEVED)
+def test_a_node_that_asks_for_tls_answers(encrypted: Ring, tls: str) -> None:
+    address = Address.parse(encrypted.address(tls=tls))
     with closing(connect(address)) as session:
         assert session.execute(_RELEASE)[0][0].startswith("5.")
 
 
-@pytest.mark.parametrize(("driver", "tls"), BELIEVED)
+@pytest.mark.parametrize("tls", BELIEVED)
 def test_whom_nobody_has_signed_is_not_believed(
-    encrypted: Ring, files: dict[str, str], driver: str, tls: str, monkeypatch: pytest.MonkeyPatch
+    encrypted: Ring, files: dict[str, str], tls: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(AUTHORITY, files[CERTIFICATE])
-    address = Address.parse(encrypted.address(driver=driver, tls=tls, timeout=2))
+    address = Address.parse(encrypted.address(tls=tls, timeout=2))
     with pytest.raises(IndexUnavailable, match="no node of 127.0.0.1 answers"):
         connect(address)
 
@@ -110,21 +106,12 @@ def test_nothing_goes_unencrypted_by_mistake(files: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("name", [AUTHORITY, CERTIFICATE])
-@pytest.mark.parametrize("driver", ["cassandra-driver", "acsylla"])
 def test_files_that_cannot_be_used_are_named(
-    files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, driver: str
+    files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     for known, value in files.items():
         monkeypatch.setenv(known, value)
     monkeypatch.setenv(name, str(tmp_path / "away.pem"))
-    address = Address.parse(f"cassandra://127.0.0.1:1/k?tls=authority&driver={driver}")
+    address = Address.parse("cassandra://127.0.0.1:1/k?tls=authority")
     with pytest.raises(BadInput, match=f"away.pem.*{name}"):
         connect(address)
-
-
-def test_acsylla_does_not_look_at_names(
-    files: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(AUTHORITY, files[AUTHORITY])
-    with pytest.raises(BadInput, match="driver=cassandra-driver"):
-        connect(Address.parse("cassandra://127.0.0.1:1/k?tls=node&driver=acsylla"))

@@ -1,4 +1,4 @@
-"""What an engine on a cluster asks of a driver: a few calls, so that either driver does.
+"""What an engine on a cluster asks of its driver: a few calls.
 
 A `Session` belongs to a process and a cluster, not to a keyspace: statements name theirs. It is
 shared by all who `connect` to the same cluster in one process, and closed with the last of them.
@@ -26,7 +26,7 @@ from dedupindex.index.engines.cassandra.cql_tls import trust
 Row = tuple[Any, ...]
 Result = TypeVar("Result")
 
-IN_FLIGHT = 128  # statements of one `execute_many` that wait for answers; of acsylla twice that
+IN_FLIGHT = 128  # statements of one `execute_many` that wait for answers
 PAGE = 1000  # rows of a scan that are fetched at once
 HEDGE = 1.0  # seconds after which another node is asked what one has not answered
 HEARTBEAT = 3  # seconds between two signs of life of a connection; without them it is given up
@@ -177,7 +177,7 @@ def connect(address: Address) -> Session:
     """A session with a cluster; the caller closes it. Raises `IndexUnavailable`."""
     key = (
         os.getpid(), frozenset(address.hosts), address.port, address.consistency, address.reading,
-        address.datacenter, address.timeout, address.driver, address.tls,
+        address.datacenter, address.timeout, address.tls,
     )  # fmt: skip
     with _SHARED.lock:
         session, count = _SHARED.held.get(key) or (_open(address), 0)
@@ -189,15 +189,13 @@ def _open(address: Address) -> Session:
     user, password = os.environ.get(USER, ""), os.environ.get(PASSWORD, "")
     asked = trust(address, os.environ)
     try:
-        if address.driver == "acsylla":
-            from dedupindex.index.engines.cassandra.cql_acsylla import AcsyllaSession
-
-            return AcsyllaSession(address, user, password, asked)
-        from dedupindex.index.engines.cassandra.cql_driver import DriverSession
+        from dedupindex.index.engines.cassandra.cql_driver import (
+            DriverSession,  # which an extra brings
+        )
 
         return DriverSession(address, user, password, asked)
     except ImportError as error:
         raise IndexUnavailable(
-            f"an index on a cluster needs {address.driver}, which is not installed: "
+            "an index on a cluster needs cassandra-driver, which is not installed: "
             f"{to_install('cassandra')}"
         ) from error

@@ -1,4 +1,4 @@
-"""The driver that most use, cassandra-driver: one thread speaks to the nodes, callers wait."""
+"""A session of cassandra-driver: one thread speaks to the nodes, callers wait."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from dedupindex.errors import BadInput
-from dedupindex.index.address import AUTHORITY, CERTIFICATE, KEY, NODE, SCHEME, SIGNED, Address
+from dedupindex.index.address import AUTHORITY, CERTIFICATE, KEY, NODE, SCHEME, Address
 
 
 class Trust(NamedTuple):
@@ -43,7 +43,7 @@ def trust(address: Address, environment: Mapping[str, str]) -> Trust | None:
 
 
 def context(asked: Trust) -> ssl.SSLContext:
-    """For cassandra-driver. Raises `BadInput` for files that cannot be used."""
+    """What the driver connects with. Raises `BadInput` for files that cannot be used."""
     try:
         found = ssl.create_default_context(cafile=asked.authority or None)
     except (OSError, ssl.SSLError) as error:
@@ -55,32 +55,6 @@ def context(asked: Trust) -> ssl.SSLContext:
         except (OSError, ssl.SSLError) as error:
             raise _unusable(CERTIFICATE, asked.certificate, error) from error
     return found
-
-
-def texts(asked: Trust) -> tuple[str, str | None, str | None]:
-    """Authorities, certificate and key as PEM, for acsylla, which takes no files.
-
-    Raises `BadInput` for files that cannot be read, and if certificates have to name their nodes:
-    acsylla has no look at that.
-    """
-    if asked.names:
-        raise BadInput(
-            f"acsylla does not look whether a certificate names its node: write tls={SIGNED} "
-            "if who signed it is enough, or driver=cassandra-driver"
-        )
-    paths = ssl.get_default_verify_paths()
-    authority = asked.authority or paths.cafile or ""
-    own = _text(CERTIFICATE, asked.certificate) if asked.certificate else None
-    key = _text(KEY, asked.key or asked.certificate) if own else None
-    return _text(AUTHORITY, authority), own, key
-
-
-def _text(name: str, path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read()
-    except OSError as error:
-        raise _unusable(name, path, error) from error
 
 
 def _unusable(name: str, path: str, error: Exception) -> BadInput:
