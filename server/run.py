@@ -31,7 +31,7 @@ from granian.server.mp import MPServer, WorkerProcess
 from dedupindex.errors import BadInput
 from dedupindex.index import open_index
 from dedupindex.index.address import ENVIRONMENT
-from dedupindex.index.engine import Counts
+from dedupindex.index.engine import IndexCounts
 from server import listeners, logs
 from server.app import create_app
 from server.background_merge import Upkeep
@@ -50,7 +50,7 @@ class Started(NamedTuple):
 
     url: str
     workers: int
-    counts: Counts
+    counts: IndexCounts
 
 
 def serve(config: Config, ready: Callable[[Started], None]) -> None:

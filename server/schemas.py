@@ -9,7 +9,7 @@ from dedupindex.crawls.claims import LONGEST
 from dedupindex.crawls.crawl import Seen, State
 from dedupindex.crawls.parse_report import COVERS, NUMBERS, TEXTS
 from dedupindex.crawls.statistics import BY
-from dedupindex.crawls.statistics_keys import Row
+from dedupindex.crawls.statistics_keys import StatisticsRow
 from dedupindex.crawls.told import NAMES
 from dedupindex.digest import CUT_DIGEST
 from dedupindex.lookup.params import PARAMETERS
@@ -135,7 +135,7 @@ def _crawls() -> dict[str, Schema]:
     }
     force = {"force": {"enum": [True, False, "true", "false"]}}
     counts = {**dict.fromkeys(NAMES, _INTEGER_OR_TEXT), "who": _TEXT}
-    sums = dict.fromkeys(Row._fields, _INTEGER)
+    sums = dict.fromkeys(StatisticsRow._fields, _INTEGER)
     report = {
         **sums,
         "crawl": _TEXT,

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from dedupindex.capture import Capture
 from dedupindex.index import open_index
 from dedupindex.index.engine import Load
-from dedupindex.index.format.cells import Place, encode
+from dedupindex.index.format.cells import ContainerRef, encode
 from dedupindex.index.identity import Identity, Settings
 from dedupindex.index.load.runs import RunWriter
 
@@ -189,7 +189,9 @@ def make_index(tmp_path: Path) -> MakeIndex:
         writer.extend(staged)
         writer.flush()
         with closing(open_index(index, write=True)) as opened:
-            opened.load(Load(writer.paths, [(n, Place(name)) for name, n in names.items()], []))
+            opened.load(
+                Load(writer.paths, [(n, ContainerRef(name)) for name, n in names.items()], [])
+            )
         return index
 
     return make

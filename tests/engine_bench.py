@@ -14,8 +14,8 @@ from dedupindex.capture import Capture, Evidence
 from dedupindex.digest import Digest
 from dedupindex.index import open_index
 from dedupindex.index.address import is_cluster
-from dedupindex.index.engine import Container, Counts, Engine, Load, View
-from dedupindex.index.format.cells import NOWHERE, Place, encode, encode_revisit
+from dedupindex.index.engine import Container, Engine, IndexCounts, Load, View
+from dedupindex.index.format.cells import NOWHERE, ContainerRef, encode, encode_revisit
 from dedupindex.index.identity import Identity, Settings
 from dedupindex.index.load.merge_rule import Outcome
 from dedupindex.index.load.runs import RunWriter
@@ -52,7 +52,7 @@ class Bench:
         self._runs = directory
         self._staged = 0
         self.engine, self.packs = engine, not is_cluster(engine)
-        self.numbers: dict[Place, int] = {}
+        self.numbers: dict[ContainerRef, int] = {}
         Identity(engine, self.settings).write(self.index)
 
     def stage(self, captures: Iterable[Capture]) -> list[Path]:
@@ -63,7 +63,7 @@ class Bench:
             if item.evidence == Evidence.REVISIT:
                 staged.append(key + encode_revisit(item, read=item.offset >= 0))
                 continue
-            place, number = Place(item.container, item.crawl), 0
+            place, number = ContainerRef(item.container, item.crawl), 0
             if place != NOWHERE:
                 number = self.numbers.setdefault(place, len(self.numbers) + 1)
             staged.append(key + encode(item, number, etag=self.settings.etag))
@@ -127,7 +127,7 @@ class Bench:
     def urls(self) -> list[bytes]:
         return sorted(item.url for _, item in self.held())
 
-    def counts(self) -> Counts:
+    def counts(self) -> IndexCounts:
         with self.view() as view:
             return view.counts()
 

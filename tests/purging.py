@@ -9,7 +9,7 @@ from pathlib import Path
 from dedupindex.capture import Capture, Evidence, RefersTo, Revisit
 from dedupindex.index import open_index
 from dedupindex.index.engine import Container, Load
-from dedupindex.index.format.cells import Place, encode, encode_revisit
+from dedupindex.index.format.cells import ContainerRef, encode, encode_revisit
 from dedupindex.index.format.ledger import dependent
 from dedupindex.index.identity import Identity, Settings
 from dedupindex.index.load.runs import RunWriter
@@ -36,12 +36,12 @@ def load(
     directory = index.parent / "runs"
     directory.mkdir(exist_ok=True)
     with closing(open_index(index, write=True)) as engine:
-        keys, places = engine.identity.settings.keys(), dict[Place, int]()
+        keys, places = engine.identity.settings.keys(), dict[ContainerRef, int]()
         after = engine.next_number()
 
         def number_of(one: Capture) -> int:
-            place = Place(one.container, one.crawl)
-            if place == Place(""):
+            place = ContainerRef(one.container, one.crawl)
+            if place == ContainerRef(""):
                 return 0
             if place not in places:
                 places[place] = engine.number_of(place) or after + len(places)

@@ -27,7 +27,7 @@ from dedupindex.export.browsertrix_redis import (
     originals,
 )
 from dedupindex.index.engine import Container
-from dedupindex.sources.browsertrix_part import Entry, file_name, is_address, shown
+from dedupindex.sources.browsertrix_part import BrowsertrixEntry, file_name, is_address, shown
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.test_cli import ROOT, dedupindex
@@ -57,22 +57,22 @@ def written(*captures: Capture, exported: Exported | None = None, **how: object)
     st.integers(0, 1 << 31), st.from_regex(rb"[0-9]{17}", fullmatch=True), st.integers(0, 1 << 50)
 )
 def test_entries_read_as_they_are_written(place: int, digits: bytes, size: int) -> None:
-    one = Entry(place, digits[:17], b"http://a.example/?x=1", size)
-    assert Entry.of(bytes(one)) == one
+    one = BrowsertrixEntry(place, digits[:17], b"http://a.example/?x=1", size)
+    assert BrowsertrixEntry.of(bytes(one)) == one
 
 
 def test_an_entry_as_it_was_recorded() -> None:
     text = b"0 20261121031451390 http://127.0.0.1:19301/page1?third=1 597"
-    one = Entry.of(text)
+    one = BrowsertrixEntry.of(text)
     assert one == (0, b"20261121031451390", b"http://127.0.0.1:19301/page1?third=1", 597)
     assert bytes(one) == text
-    assert Entry.of(b"0 20261121031451390 http://a.example/ NaN").size == -1
+    assert BrowsertrixEntry.of(b"0 20261121031451390 http://a.example/ NaN").size == -1
 
 
 @given(st.binary(max_size=60))
 def test_what_is_no_entry_is_refused(text: bytes) -> None:
     try:
-        assert bytes(Entry.of(text)).count(b" ") == 3
+        assert bytes(BrowsertrixEntry.of(text)).count(b" ") == 3
     except ValueError:
         return
 

@@ -10,8 +10,8 @@ from dedupindex.capture import Capture, Covers, Evidence
 from dedupindex.digest import CANONICAL, SIZES, Digest, Spelling
 from dedupindex.index.format.cells import (
     ALGORITHMS,
+    ContainerRef,
     Keys,
-    Place,
     canonical_prefix,
     cell_of,
     decode,
@@ -29,7 +29,7 @@ from tests.captures import captures as any_captures
 
 KEYS = [Keys(), Keys(canonical=False), Keys(url=False, canonical=False)]
 PLACES = [
-    Place(container, crawl)
+    ContainerRef(container, crawl)
     for crawl in ("", "weekly", "daily")
     for container in ("", "a.warc.gz", "b.warc.gz")
 ]
@@ -38,7 +38,7 @@ captures = any_captures.map(lambda item: item._replace(etag=b"", last_modified=b
 
 
 def number_of(item: Capture) -> int:
-    return PLACES.index(Place(item.container, item.crawl))
+    return PLACES.index(ContainerRef(item.container, item.crawl))
 
 
 validators = st.tuples(st.binary(max_size=50), st.binary(max_size=50))

@@ -13,7 +13,7 @@ import pytest
 
 from dedupindex.corpus import Corpus
 from dedupindex.corpus.read_records import Containers, Missing
-from dedupindex.corpus.row import Capture, Place
+from dedupindex.corpus.row import CorpusRow, RecordPlace
 from dedupindex.runtime.workers import to_its_end
 from dedupindex.sources import SourceOptions
 from tests.corpora import HEADER, Page, archive, html
@@ -105,9 +105,9 @@ def test_304_is_not_read_as_a_revisit_that_may_be_one_itself(tmp_path: Path) -> 
     assert entry["record"]["revisitOf"]["timestamp"] == "2026-11-01T09:14:17Z"
 
 
-def _asked(path: Path, page: Page, **known: object) -> Capture:
-    place = Place(str(path / page.file), page.offset, len(page.stored))
-    found = Capture(None, page.timestamp, page.url, None, None, page.digest, None, None, None,
+def _asked(path: Path, page: Page, **known: object) -> CorpusRow:
+    place = RecordPlace(str(path / page.file), page.offset, len(page.stored))
+    found = CorpusRow(None, page.timestamp, page.url, None, None, page.digest, None, None, None,
                     False, None, None, False, page.file, place, None)  # fmt: skip
     return found._replace(**known)
 
@@ -151,7 +151,7 @@ def test_304_means_the_capture_of_the_date_that_it_names(tmp_path: Path) -> None
     archive(tmp_path, old, new, again)
     with closing(Containers()) as containers:
         for page, said in ((new, ""), (old, "another date")):
-            at = Place(str(tmp_path / page.file), page.offset, len(page.stored))
+            at = RecordPlace(str(tmp_path / page.file), page.offset, len(page.stored))
             capture = _asked(tmp_path, again, revisit=True, payload=at, digest=None)
             if said:
                 with pytest.raises(Missing, match=said):

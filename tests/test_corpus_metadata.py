@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedupindex.corpus import Corpus, CorpusReport
-from dedupindex.corpus.capture_list import Work
+from dedupindex.corpus.capture_list import SourceContext
 from dedupindex.corpus.extract import nothing
 from dedupindex.corpus.listed import OfLines
 from dedupindex.corpus.select import digest_key
@@ -275,7 +275,9 @@ def test_many_files_are_read_together(tmp_path: Path) -> None:
             packed.with_suffix(".cdx.gz").write_bytes(gzip.compress(packed.read_bytes()))
             packed.unlink()
     told = OfLines(tuple(map(str, sorted(tmp_path.glob("*/*.cdx*")))))
-    assert told.relation(Work(tmp_path, 1, [])).count("read_csv") == 2  # plain, and with gzip
+    assert (
+        told.relation(SourceContext(tmp_path, 1, [])).count("read_csv") == 2
+    )  # plain, and with gzip
     found = Corpus.from_cdx(*told.sources).enrich("html.title")
     titles = [
         (entry["record"]["originalUrl"], entry["payload"]["string"]["html"]["title"])

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from dedupindex.crawls import lifecycle, merge_crawls, statistics
 from dedupindex.crawls.counting import Counting, Hit, add_counted
-from dedupindex.crawls.statistics_keys import Row
+from dedupindex.crawls.statistics_keys import StatisticsRow
 from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
 from dedupindex.index.identity import Settings
 from dedupindex.runtime.tables import csv_lines, html_lines
@@ -80,17 +80,17 @@ def question(number: int, url: str = "http://one.example/a", **more: Any) -> str
     return "&".join(f"{name}={quote(str(value), safe='')}" for name, value in asked.items())
 
 
-def found(report: dict[str, Any]) -> Row:
-    return Row(**{name: report[name] for name in Row._fields})
+def found(report: dict[str, Any]) -> StatisticsRow:
+    return StatisticsRow(**{name: report[name] for name in StatisticsRow._fields})
 
 
 def test_every_way_of_asking_counts(web: Web) -> None:
     exact = {"exact_url": 1, "exact_url_bytes": 1001}
-    expected = Row()
+    expected = StatisticsRow()
 
     def check(**more: int) -> None:
         nonlocal expected
-        expected = expected.plus(Row(**more))
+        expected = expected.plus(StatisticsRow(**more))
         assert found(web.report()) == expected
 
     plain = f"/lookup?digest={sha1(1)}&url=http%3A%2F%2Fone.example%2Fa&crawl=a"
@@ -128,19 +128,19 @@ def test_every_way_of_asking_counts(web: Web) -> None:
     shown = web.get("/crawls/a").get_json()
     assert (shown["lookups"], shown["duplicates"]) == (expected.lookups, expected.duplicates)
     assert shown["duplicate_bytes"] == expected.duplicate_bytes
-    assert found(web.report(crawl="b")) == Row()
+    assert found(web.report(crawl="b")) == StatisticsRow()
 
 
 def test_who_asks_by_url_does_not_say_what_it_found(web: Web) -> None:
     web.get("/cdx?url=http://one.example/a&crawl=a")
     web.get("/cdx?url=http://one.example/nothing&crawl=a")
-    assert found(web.report()) == Row(lookups=2, listed=1)
+    assert found(web.report()) == StatisticsRow(lookups=2, listed=1)
     spelled = str(sha1(1)).removeprefix("sha1:")
     web.get(f"/cdx?url=http://one.example/a&crawl=a&filter=digest:{spelled}")
-    hit = Row(lookups=3, listed=1, exact_url=1, exact_url_bytes=1001)
+    hit = StatisticsRow(lookups=3, listed=1, exact_url=1, exact_url_bytes=1001)
     assert found(web.report()) == hit
     web.get("/cdx?url=http://one.example/a&crawl=a&limit=nonsense")
-    assert found(web.report()) == hit.plus(Row(errors=1))
+    assert found(web.report()) == hit.plus(StatisticsRow(errors=1))
 
 
 def test_what_is_stored_counts_once(web: Web) -> None:
@@ -265,7 +265,7 @@ def test_formats_say_the_same(web: Web, index: Path) -> None:
     groups = web.report("by=host")["groups"]
     rows = list(csv.DictReader(io.StringIO(web.report("by=host&format=csv"))))
     assert [row["host"] for row in rows][:2] == ["unknown", "caf\\xe9.example"]
-    for name in Row._fields:
+    for name in StatisticsRow._fields:
         assert [int(row[name]) for row in rows] == [group[name] for group in groups]
     [whole] = csv.DictReader(io.StringIO(web.report("format=csv")))
     assert (whole["crawl"], int(whole["lookups"])) == ("a", 325)
@@ -412,7 +412,9 @@ def test_statistics_stay_when_crawls_are_merged_and_swept(web: Web) -> None:
     merge_crawls.sweep(store, 0.0, {})
     merge_crawls.sweep(store, 1e9, {number: 0.0 for number in range(9)})
     after = web.report()
-    assert found(after) == found(before) == Row(lookups=1, exact_url=1, exact_url_bytes=1001)
+    assert (
+        found(after) == found(before) == StatisticsRow(lookups=1, exact_url=1, exact_url_bytes=1001)
+    )
 
 
 def test_a_crawl_that_is_dropped_or_purged_has_no_statistics(web: Web, index: Path) -> None:
@@ -422,12 +424,12 @@ def test_a_crawl_that_is_dropped_or_purged_has_no_statistics(web: Web, index: Pa
     assert web.delete("/crawls/a").status_code == 200
     dedupindex("purge", index, "--crawl", "b", "--force")
     for name in "ab":
-        assert found(web.report(crawl=name)) == Row()
+        assert found(web.report(crawl=name)) == StatisticsRow()
         assert web.report("by=host", crawl=name)["groups"] == []
         web.get("/lookup?" + question(1, crawl=name))  # its crawler still runs
         said = {"not_looked_up": 3, "who": "1"}
         assert web.post(f"/crawls/{name}/counts", json=said).status_code == 200
-        assert found(web.report(crawl=name)) == Row()
+        assert found(web.report(crawl=name)) == StatisticsRow()
         assert web.report("by=host", crawl=name)["groups"] == []
         crawl = web.get(f"/crawls/{name}").get_json()
         assert crawl["first_lookup"] is crawl["not_looked_up"] is crawl["warning"] is None
@@ -445,7 +447,7 @@ def test_what_was_cancelled_or_merged_has_no_more_statistics_either(
         dedupindex("index", "--merge", index)
         dedupindex("purge", index, "--crawl", "a", "--force")
     web.get("/lookup?" + question(1, crawl="a"))
-    assert found(web.report()) == Row()
+    assert found(web.report()) == StatisticsRow()
     assert web.get("/crawls/a").get_json()["first_lookup"] is None
 
 

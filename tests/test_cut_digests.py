@@ -24,7 +24,7 @@ from dedupindex.index.format.fast_answer import sought
 from dedupindex.index.identity import Settings
 from dedupindex.runtime.duckdb import one_thread
 from dedupindex.sources import open_source
-from dedupindex.sources.browsertrix import BrowsertrixSource, Entry
+from dedupindex.sources.browsertrix import BrowsertrixEntry, BrowsertrixSource
 from dedupindex.sources.cdx import CdxSource
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
@@ -139,7 +139,7 @@ def test_whoever_says_so(digest: Digest) -> None:
     assert JUDGE(capture(1)._replace(also=(sha1(2), digest))) == CUT_DIGEST
     source = BrowsertrixSource("redis://127.0.0.1:1/0")
     text = digest.spelled(CANONICAL if digest.algorithm != "sha1" else Spelling(0, 0)).encode()
-    item = source._item(text, Entry(0, b"20261120091417", PAGE.encode(), 5), ["a.wacz"])
+    item = source._item(text, BrowsertrixEntry(0, b"20261120091417", PAGE.encode(), 5), ["a.wacz"])
     assert isinstance(item, Capture) and JUDGE(item) == CUT_DIGEST
 
 

@@ -21,7 +21,7 @@ from dedupindex.errors import Damaged, FormatFromFuture, IndexUnavailable, Setti
 from dedupindex.index import open_index
 from dedupindex.index.engine import Container, Load
 from dedupindex.index.format import cells
-from dedupindex.index.format.cells import Place
+from dedupindex.index.format.cells import ContainerRef
 from dedupindex.index.identity import FILE, Settings, read_identity
 from dedupindex.lookup.decide import Match, Query, Strategy, find
 from dedupindex.urlkey import urlkey
@@ -377,8 +377,10 @@ def test_containers_of_any_name(bench: Bench) -> None:
         assert view.counts().containers == len(NAMES)
         assert sorted(item.container for _, item in view.captures()) == sorted(NAMES)
     with bench.open() as engine:
-        assert [engine.number_of(Place(name)) for name in NAMES] == list(range(1, len(NAMES) + 1))
-        assert engine.number_of(Place("x" * 479)) == 0
+        assert [engine.number_of(ContainerRef(name)) for name in NAMES] == list(
+            range(1, len(NAMES) + 1)
+        )
+        assert engine.number_of(ContainerRef("x" * 479)) == 0
         assert engine.next_number() == len(NAMES) + 1
 
 
@@ -396,9 +398,9 @@ def test_captures_keep_their_crawl(bench: Bench) -> None:
     for _ in range(2):
         assert sorted(item for _, item in bench.held()) == sorted(items)
         with bench.open(write=True) as engine:
-            places = [Place(item.container, item.crawl) for item in items[:5]]
+            places = [ContainerRef(item.container, item.crawl) for item in items[:5]]
             assert [engine.number_of(place) for place in places] == [1, 2, 3, 4, 5]
-            assert engine.number_of(Place("/warcs/1.warc.gz", "monthly")) == 0
+            assert engine.number_of(ContainerRef("/warcs/1.warc.gz", "monthly")) == 0
             assert engine.check() == []
             if bench.packs:
                 engine.compact()
@@ -415,7 +417,11 @@ def test_containers_come_by_name(bench: Bench) -> None:
 
 def test_the_note_of_the_last_load_that_had_one(bench: Bench) -> None:
     with bench.open() as engine:
-        assert (engine.note(), engine.next_number(), engine.number_of(Place("a"))) == ({}, 1, 0)
+        assert (engine.note(), engine.next_number(), engine.number_of(ContainerRef("a"))) == (
+            {},
+            1,
+            0,
+        )
     bench.load([capture()], note={"sources": ["a"]})
     bench.load([capture(2)])
     with bench.open() as engine:
@@ -497,7 +503,7 @@ def test_check_finds_every_flipped_byte(bench: Bench) -> None:
     bench.load([*some(0, 5), victim, *some(8, 20)])
     with bench.open() as engine:
         assert engine.check() == []
-    entry = cells.encode(victim, bench.numbers[Place(victim.container)])
+    entry = cells.encode(victim, bench.numbers[ContainerRef(victim.container)])
     path = next(path for path in data_files(bench) if entry in path.read_bytes())
     data = path.read_bytes()
     for number in range(len(entry)):
@@ -594,7 +600,7 @@ def test_a_writer_goes_on_after_its_load(bench: Bench) -> None:
             with engine.view() as view:
                 assert view.counts().captures == 20 * number
                 assert len(list(view.captures())) == 20 * number
-        assert engine.number_of(Place("/warcs/1.warc.gz")) == 1
+        assert engine.number_of(ContainerRef("/warcs/1.warc.gz")) == 1
         assert engine.check() == []
 
 
@@ -655,7 +661,7 @@ def test_a_full_disk_leaves_the_old_state(share: float, make: Make) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(largest * share), hard))
         try:
             with pytest.raises(IndexUnavailable, match="nothing was changed"):
-                engine.load(Load(runs, [(1, Place("/warcs/1.warc.gz"))], [], note={"n": 2}))
+                engine.load(Load(runs, [(1, ContainerRef("/warcs/1.warc.gz"))], [], note={"n": 2}))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
         with engine.view() as view:
@@ -677,12 +683,12 @@ def test_a_damaged_run_leaves_the_old_state(bench: Bench) -> None:
         runs[0].write_bytes(data[:20] + b"\0" + data[21:])
         with bench.open(write=True) as engine:
             with pytest.raises(Damaged, match="without --resume"):
-                engine.load(Load(runs, [(1, Place("/warcs/1.warc.gz"))], []))
+                engine.load(Load(runs, [(1, ContainerRef("/warcs/1.warc.gz"))], []))
             with engine.view() as view:
                 assert list(view.captures()) == held
         runs[0].unlink()
         with bench.open(write=True) as engine, pytest.raises(IndexUnavailable):
-            engine.load(Load(runs, [(1, Place("/warcs/1.warc.gz"))], []))
+            engine.load(Load(runs, [(1, ContainerRef("/warcs/1.warc.gz"))], []))
     assert bench.held() == held
 
 

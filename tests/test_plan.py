@@ -27,7 +27,7 @@ SEED = {  # hours of the first and last row that the seed shows, and its costs
 }
 
 
-def shown(row: documents.Row) -> str:
+def shown(row: documents.FleetOption) -> str:
     return f"{round(row.hash_hours, 2)}/{round(row.dedup_hours, 2)}"
 
 

@@ -11,7 +11,7 @@ import pytest
 from dedupindex.post_crawl.manifest.lines import Line
 from dedupindex.post_crawl.plan.alike import Alike
 from dedupindex.post_crawl.plan.plan_file import Planned
-from dedupindex.post_crawl.rewrite.compare_pair import Judged, Place, judge
+from dedupindex.post_crawl.rewrite.compare_pair import Judged, RecordOnDisk, judge
 from dedupindex.warc import random_access
 from dedupindex.warc.random_access import NotExact, Single
 from dedupindex.warc.record_facts import Refused
@@ -71,7 +71,10 @@ def judged(
             1,
             line(0, len(one), url=FIRST, date=early, record_id=record_id(9)[1:-1]),
         )
-        places = Place(file, len(one), len(two), (1, 1)), Place(file, 0, len(one), (1, 1))
+        places = (
+            RecordOnDisk(file, len(one), len(two), (1, 1)),
+            RecordOnDisk(file, 0, len(one), (1, 1)),
+        )
         return judge(planned, *places, alike)
 
 
@@ -294,8 +297,8 @@ def test_only_what_is_stored_in_full_is_read(tmp_path: Path) -> None:
             planned = Planned(line(0, 0), 2, 1, line(0, 0, url=FIRST, date=EARLY))
             judge(
                 planned,
-                Place(file, len(one), len(broken), (1, 1)),
-                Place(file, 0, len(one), (1, 1)),
+                RecordOnDisk(file, len(one), len(broken), (1, 1)),
+                RecordOnDisk(file, 0, len(one), (1, 1)),
                 DEFAULT,
             )
 
@@ -305,7 +308,7 @@ def test_a_record_is_no_revisit_of_itself(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(gz(response(BODY)))
     with open(path, "rb", buffering=0) as file, pytest.raises(Refused, match="same-record"):
-        place = Place(file, 0, path.stat().st_size, (1, 1))
+        place = RecordOnDisk(file, 0, path.stat().st_size, (1, 1))
         judge(Planned(line(0, 0), 2, 1, line(0, 0)), place, place, DEFAULT)
 
 
@@ -320,12 +323,18 @@ def test_same_url_and_second_stay(tmp_path: Path) -> None:
         pytest.raises(Refused, match="same-moment"),
     ):
         planned = Planned(line(0, 0), 2, 1, line(0, 0, date=DATE[:-1] + b".5Z"))
-        places = Place(file, len(one), len(two), (1, 1)), Place(file, 0, len(one), (1, 1))
+        places = (
+            RecordOnDisk(file, len(one), len(two), (1, 1)),
+            RecordOnDisk(file, 0, len(one), (1, 1)),
+        )
         judge(planned, *places, DEFAULT)
     equal = gz(response(BODY))
     (tmp_path / "y").write_bytes(one + equal)
     with open(tmp_path / "y", "rb", buffering=0) as file:
-        places = Place(file, len(one), len(equal), (1, 1)), Place(file, 0, len(one), (1, 1))
+        places = (
+            RecordOnDisk(file, len(one), len(equal), (1, 1)),
+            RecordOnDisk(file, 0, len(one), (1, 1)),
+        )
         assert judge(planned, *places, DEFAULT).original.date == DATE[:-1] + b".5Z"
 
 

@@ -13,8 +13,8 @@ from dedupindex.capture import Capture, Evidence
 from dedupindex.digest import CANONICAL, Digest
 from dedupindex.index.format.cells import (
     NOWHERE,
+    ContainerRef,
     Keys,
-    Place,
     answers,
     decode,
     digest_of_key,
@@ -29,7 +29,14 @@ from dedupindex.index.load.sweep import settled, staged_again
 from dedupindex.timestamps import digits_of_date
 from tests.captures import capture
 
-PLACES = [NOWHERE, Place("a"), Place("b"), Place("a", "x"), Place("", "x"), Place("", "y")]
+PLACES = [
+    NOWHERE,
+    ContainerRef("a"),
+    ContainerRef("b"),
+    ContainerRef("a", "x"),
+    ContainerRef("", "x"),
+    ContainerRef("", "y"),
+]
 NUMBERS = {place: number for number, place in enumerate(PLACES)}
 DATES = [
     b"2026-11-20T09:14:17Z",
@@ -72,8 +79,8 @@ def rule_of(keys: Keys, keep: str = "earliest") -> Rule:
     return Rule(keys, keep == "latest", PLACES.__getitem__)
 
 
-def place_of(item: Capture) -> Place:
-    return Place(item.container, item.crawl)
+def place_of(item: Capture) -> ContainerRef:
+    return ContainerRef(item.container, item.crawl)
 
 
 def stage(captures: Iterable[Capture], keys: Keys) -> list[bytes]:

@@ -25,7 +25,7 @@ from dedupindex.crawls.crawl_captures import add
 from dedupindex.crawls.store import Writing, make_store
 from dedupindex.errors import Damaged, NotAnswered
 from dedupindex.index import open_index
-from dedupindex.index.engine import Counts, Load
+from dedupindex.index.engine import IndexCounts, Load
 from dedupindex.index.engines.lmdb import lmdb_engine
 from dedupindex.index.engines.whoosh import whoosh_engine
 from dedupindex.index.identity import Settings
@@ -348,7 +348,7 @@ def test_a_sample_is_small_however_much_is_loaded(tmp_path: Path) -> None:
 
 
 def test_a_copy_killed_while_it_notes_what_it_has_copied_copies_again(tmp_path: Path) -> None:
-    copied = Copied(Counts(400, 300, 2), "a0" * 32)
+    copied = Copied(IndexCounts(400, 300, 2), "a0" * 32)
     note_compared(tmp_path, copied)
     assert compared_before(tmp_path) == copied
     noted = (tmp_path / BEGUN).read_bytes()

@@ -417,7 +417,7 @@ def test_shards_that_executors_do_not_have(tmp_path: Path) -> None:
 
 def test_what_is_wrong_when_lost_rows_are_made_again_is_not_passed_over() -> None:
     with pytest.raises(BadSource, match="gone by now"):
-        list(clusters._keyed(lambda row: 0, clusters.Made(0, b"", 0, BadSource("gone by now"))))
+        list(clusters._keyed(lambda row: 0, clusters.SparkRow(0, b"", 0, BadSource("gone by now"))))
 
 
 def test_a_master_that_is_gone_is_told_in_a_sentence() -> None:

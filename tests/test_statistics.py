@@ -29,11 +29,11 @@ from dedupindex.crawls.counting import (
     bound_of,
 )
 from dedupindex.crawls.crawl_captures import add
-from dedupindex.crawls.statistics_keys import MOST, Kind, Row, key_of
+from dedupindex.crawls.statistics_keys import MOST, Kind, StatisticsRow, key_of
 from dedupindex.crawls.store import Store, make_store
 from dedupindex.crawls.stores.lmdb_crawl_state import LmdbWriting
 from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
-from dedupindex.crawls.told import NAMES, Told, tell, told_of
+from dedupindex.crawls.told import NAMES, SelfReport, tell, told_of
 from dedupindex.errors import BadInput, BadQuery, Damaged
 from dedupindex.index.identity import Settings
 from tests.captures import capture
@@ -84,16 +84,16 @@ class Looked(NamedTuple):
             outcome = Other.LISTED if self.match == "listed" else Other.FAILED
         return self.crawl, self.strategy, url, outcome, self.stated, 1000
 
-    def row(self) -> Row:
+    def row(self) -> StatisticsRow:
         if self.match == "error":
-            return Row(errors=1)
+            return StatisticsRow(errors=1)
         hit: dict[str, int] = {}
         if self.match in CLASSES:
             hit = {self.match: 1, f"{self.match}_bytes": max(self.size, 0)}
             hit |= {"unsized": int(self.size < 0), "duplicate_stated_bytes": max(self.stated, 0)}
         elif self.match:
             hit = {"listed": 1}
-        return Row(lookups=1, stated_bytes=max(self.stated, 0), **hit)
+        return StatisticsRow(lookups=1, stated_bytes=max(self.stated, 0), **hit)
 
     def headings(self) -> dict[str, bytes]:
         hit = self.match in CLASSES
@@ -136,12 +136,12 @@ def test_every_order_of_events_over_workers_adds_up(events: list[Any]) -> None:
             with store.writing() as writing:
                 lifecycle.begin(writing, name)
         workers = [Counting(lambda: 10 * DAY) for _ in range(3)]
-        model: dict[tuple[str, str, bytes], Row] = {}
+        model: dict[tuple[str, str, bytes], StatisticsRow] = {}
         known: set[tuple[str, int]] = set()
 
-        def expect(crawl: str, headings: dict[str, bytes], row: Row) -> None:
+        def expect(crawl: str, headings: dict[str, bytes], row: StatisticsRow) -> None:
             for by, heading in {**headings, "total": b""}.items():
-                before = model.get((crawl, by, heading), Row())
+                before = model.get((crawl, by, heading), StatisticsRow())
                 model[crawl, by, heading] = before.plus(row)
 
         for event in events:
@@ -157,7 +157,7 @@ def test_every_order_of_events_over_workers_adds_up(events: list[Any]) -> None:
                 if (event.crawl, event.number) not in known:
                     known.add((event.crawl, event.number))
                     headings = {"host": b"example.com", "mime": one.mime, "status": b"200"}
-                    expect(event.crawl, headings, Row(stored=1, stored_bytes=one.size))
+                    expect(event.crawl, headings, StatisticsRow(stored=1, stored_bytes=one.size))
             else:
                 write(store, workers[event[0]], fails=event[1])
         for worker in workers:
@@ -174,11 +174,13 @@ def write(store: Store, worker: Counting, *, fails: bool = False) -> None:
             add_counted(writing, part)
 
 
-def check(store: Store, model: dict[tuple[str, str, bytes], Row]) -> None:
+def check(store: Store, model: dict[tuple[str, str, bytes], StatisticsRow]) -> None:
     with store.reading() as reading:
         for name in CRAWLS:
             crawl = reading.crawl(name)
-            assert statistics.total(reading, crawl) == model.get((name, "total", b""), Row())
+            assert statistics.total(reading, crawl) == model.get(
+                (name, "total", b""), StatisticsRow()
+            )
             for by in ("host", "mime", "status", "strategy"):
                 expected = {
                     heading: row
@@ -186,7 +188,7 @@ def check(store: Store, model: dict[tuple[str, str, bytes], Row]) -> None:
                     if (of, kind) == (name, by) and (heading or by != "strategy")
                 }
                 assert dict(statistics.rows(reading, crawl, by)) == expected
-            total = model.get((name, "total", b""), Row())
+            total = model.get((name, "total", b""), StatisticsRow())
             answered = statistics.times(reading, crawl).answered
             assert answered == total.lookups
 
@@ -252,7 +254,7 @@ def test_a_crawl_that_is_dropped_leaves_nothing(store: Store) -> None:
     assert counts in ([50, 6], [])  # on a cluster nobody waits for it
     with store.reading() as reading:
         assert list(statistics.rows(reading, reading.crawl("one"), "host")) == []
-        assert statistics.total(reading, reading.crawl("one")) == Row()
+        assert statistics.total(reading, reading.crawl("one")) == StatisticsRow()
         assert len(list(statistics.rows(reading, reading.crawl("two"), "host"))) == 50
 
 
@@ -269,11 +271,11 @@ def test_totals_whose_key_flipped_are_damage_and_not_nothing(store: Store) -> No
     with store.reading() as reading:
         with pytest.raises(Damaged, match="crawl one"):
             statistics.total(reading, reading.crawl("one"))
-        assert statistics.total(reading, reading.crawl("two")) == Row()
+        assert statistics.total(reading, reading.crawl("two")) == StatisticsRow()
     assert store.check()
     store.write(partial(lifecycle.forget, name="one"))
     with store.reading() as reading:
-        assert statistics.total(reading, reading.crawl("one")) == Row()
+        assert statistics.total(reading, reading.crawl("one")) == StatisticsRow()
 
 
 def test_percentiles_are_at_most_a_quarter_too_high(store: Store) -> None:
@@ -328,7 +330,7 @@ def test_what_crawlers_tell_may_come_again_and_in_any_order(said: list[tuple[Any
             for (_, name), number in greatest.items():
                 sums[name] += number
             names = {name for _, name in greatest}
-            expected = Told(*(sums[name] if name in names else None for name in NAMES))
+            expected = SelfReport(*(sums[name] if name in names else None for name in NAMES))
             assert told_of(writing, crawl) == expected
 
 

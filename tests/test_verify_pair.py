@@ -18,7 +18,7 @@ from dedupindex.verify.against import Against
 from dedupindex.verify.collection import verify_collection
 from dedupindex.verify.compare_files import verify_pair
 from dedupindex.verify.issues import LOSS
-from dedupindex.verify.locate_originals import Place
+from dedupindex.verify.locate_originals import OriginalHint
 from tests.rewriting import FakePlan, run, small_set, total
 from tests.test_cli import dedupindex
 from tests.verifying import DAY, HOST, asked, compared, copy_of, page, reasons, write
@@ -239,7 +239,7 @@ def test_what_is_equal_is_never_inflated(tmp_path: Path, monkeypatch: pytest.Mon
         real(self, file, offset)  # type: ignore[arg-type]
 
     monkeypatch.setattr(members.Member, "__init__", counted)
-    findings = list(verify_pair(old, new, lambda wanted: [Place(new, 0)]))
+    findings = list(verify_pair(old, new, lambda wanted: [OriginalHint(new, 0)]))
     assert findings == []
     assert len(set(inflated)) < 60 < len(before)
 
@@ -276,7 +276,7 @@ def test_an_original_in_a_payload_does_not_count(tmp_path: Path) -> None:
     plain_old.write_bytes(held + page(2) + page(3))
     plain_new.write_bytes(held + copy_of(2, 1) + page(3))
     found = list(
-        verify_pair(plain_old, plain_new, lambda _: [Place(plain_new, held.find(page(1)))])
+        verify_pair(plain_old, plain_new, lambda _: [OriginalHint(plain_new, held.find(page(1)))])
     )
     assert reasons(found) == {"original-missing"}
 

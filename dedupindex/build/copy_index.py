@@ -12,7 +12,7 @@ from xxhash import xxh3_128_digest
 
 from dedupindex.errors import Damaged, IndexExists
 from dedupindex.index import open_index
-from dedupindex.index.engine import Counts, Engine, Load, View
+from dedupindex.index.engine import Engine, IndexCounts, Load, View
 from dedupindex.index.format.cells import entries_of
 from dedupindex.index.format.tombstones import bare, container_in, with_container
 from dedupindex.index.identity import Identity
@@ -26,7 +26,7 @@ _NAMES_KEPT = 100_000
 class Copied(NamedTuple):
     """What a copy holds, and the source held while it was read."""
 
-    counts: Counts
+    counts: IndexCounts
     content: str  # the hash of all entries under their keys, with the names of containers
 
 

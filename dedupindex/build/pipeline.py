@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from dedupindex.build import spot_check
 from dedupindex.build.stage import Staged, StageTask, judge_of, run_task
-from dedupindex.build.tasks import Plan, make_plan
+from dedupindex.build.tasks import BuildPlan, make_plan
 from dedupindex.capture import Problem
 from dedupindex.counts import BuildTally, OnProgress, Seen
 from dedupindex.errors import BadSource, IndexExists, IndexUnavailable
 from dedupindex.index import adopt, open_index
 from dedupindex.index.address import Address, is_cluster
 from dedupindex.index.engine import Engine, Load
-from dedupindex.index.format.cells import Place
+from dedupindex.index.format.cells import ContainerRef
 from dedupindex.index.identity import FILE, Identity, Settings, read_identity, unfinished
 from dedupindex.index.load.merge_rule import CHAINED, CONTRADICTED, PURGED, Outcome
 from dedupindex.index.load.staging import Staging
@@ -231,7 +231,7 @@ def _prepare(job: Build) -> None:
     identity.agree(job.engine, job.settings)
 
 
-def _plan(job: Build, found: Expanded, done: list[Staged]) -> Plan:
+def _plan(job: Build, found: Expanded, done: list[Staged]) -> BuildPlan:
     names = {
         container.name: (container.size, container.modified)
         for staged in done
@@ -251,7 +251,7 @@ def _plan(job: Build, found: Expanded, done: list[Staged]) -> Plan:
 
 
 def _stage_all(
-    job: Build, plan: Plan, staging: Staging, cluster: Cluster | None, on_progress: OnProgress
+    job: Build, plan: BuildPlan, staging: Staging, cluster: Cluster | None, on_progress: OnProgress
 ) -> Iterator[Staged]:
     first = staging.next_task()
     tasks = [
@@ -282,7 +282,7 @@ def _stage_all(
         yield staged
 
 
-def _unconfirmed(job: Build, plan: Plan, engine: Engine) -> spot_check.Unconfirmed:
+def _unconfirmed(job: Build, plan: BuildPlan, engine: Engine) -> spot_check.Unconfirmed:
     """What an earlier load has brought and nobody has confirmed, unless it goes now."""
     if not engine.identity.generation or plan.dropped:
         return spot_check.NOTHING
@@ -300,7 +300,7 @@ def _repair(job: Build) -> str:
 
 
 def _load(
-    job: Build, plan: Plan, staging: Staging, done: list[Staged]
+    job: Build, plan: BuildPlan, staging: Staging, done: list[Staged]
 ) -> tuple[Outcome, spot_check.Unconfirmed]:
     containers = [container for staged in done for container in staged.containers]
     with closing(open_index(job.index, write=True)) as engine:
@@ -310,7 +310,7 @@ def _load(
             return Outcome(), before
         load = Load(
             staging.runs(),
-            [(number, Place(name, job.crawl)) for number, name in staging.names()],
+            [(number, ContainerRef(name, job.crawl)) for number, name in staging.names()],
             containers,
             frozenset(plan.dropped),
             job.signature(),

@@ -24,8 +24,8 @@ from dedupindex.index.engine import Load, View, look_ahead
 from dedupindex.index.engines.cassandra.cql import patiently
 from dedupindex.index.format.cells import (
     CODES,
+    ContainerRef,
     Keys,
-    Place,
     answers,
     decode,
     digest_of_key,
@@ -57,7 +57,7 @@ class Drawn(NamedTuple):
 
     key: bytes
     entry: bytes
-    place: Place | None  # of its container; None: the load does not bring the name
+    place: ContainerRef | None  # of its container; None: the load does not bring the name
 
 
 class Asked(NamedTuple):
@@ -114,7 +114,11 @@ def recalled(index: Path, view: View) -> Unconfirmed:
         path.unlink()
         return NOTHING
     found = [
-        Drawn(bytes.fromhex(key), bytes.fromhex(entry), None if place is None else Place(*place))
+        Drawn(
+            bytes.fromhex(key),
+            bytes.fromhex(entry),
+            None if place is None else ContainerRef(*place),
+        )
         for key, entry, place in drawn
     ]
     return Unconfirmed(found, [(name, content) for name, content in containers], repair)

@@ -16,7 +16,7 @@ from dedupindex.counts import BuildTally
 from dedupindex.digest import CUT_DIGEST, is_cut
 from dedupindex.index import open_index
 from dedupindex.index.engine import Container
-from dedupindex.index.format.cells import Place, encode, encode_revisit
+from dedupindex.index.format.cells import ContainerRef, encode, encode_revisit
 from dedupindex.index.format.ledger import dependent
 from dedupindex.index.identity import Settings
 from dedupindex.index.load.runs import RunWriter
@@ -98,7 +98,7 @@ def run_task(task: StageTask, progress: Progress) -> Staged:
     engine = open_index(task.index)
 
     def known(name: str) -> int:
-        return engine.number_of(Place(name, task.crawl))
+        return engine.number_of(ContainerRef(name, task.crawl))
 
     numbers = Numbers(task.staging, known, engine.next_number())
     staged = stage(task, numbers, progress)

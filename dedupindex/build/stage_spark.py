@@ -22,7 +22,7 @@ from blake3 import blake3
 from dedupindex.build.stage import Staged, StageTask, stage
 from dedupindex.errors import BadInput, BadSource
 from dedupindex.index import open_index
-from dedupindex.index.format.cells import Place
+from dedupindex.index.format.cells import ContainerRef
 from dedupindex.index.identity import Settings
 from dedupindex.index.load.runs import RunWriter, read_run
 from dedupindex.index.load.staging import Numbers, renumbered
@@ -38,7 +38,7 @@ _CHANGED = (
 )
 
 
-class Told(NamedTuple):
+class TaskSummary(NamedTuple):
     """What a task says of itself."""
 
     number: int
@@ -81,13 +81,13 @@ def _stage_some(cluster: Cluster, tasks: list[StageTask]) -> Staged:
             closing(
                 Numbers(
                     first.staging,
-                    lambda name: engine.number_of(Place(name, first.crawl)),
+                    lambda name: engine.number_of(ContainerRef(name, first.crawl)),
                     engine.next_number(),
                 )
             ) as numbers,
         ):
             for one in kept.few(_is_told):
-                assert isinstance(one, Told)
+                assert isinstance(one, TaskSummary)
                 together.add(Staged.from_json(one.staged))
                 told[one.number] = one.mark, [0, *map(numbers, one.names)]
                 wanted.update(one.counts)
@@ -101,15 +101,15 @@ def _stage_some(cluster: Cluster, tasks: list[StageTask]) -> Staged:
     return together
 
 
-def _is_told(row: Told | Part) -> bool:
-    return isinstance(row, Told)
+def _is_told(row: TaskSummary | Part) -> bool:
+    return isinstance(row, TaskSummary)
 
 
-def _group_of(row: Told | Part) -> int:
+def _group_of(row: TaskSummary | Part) -> int:
     return row.group if isinstance(row, Part) else -1
 
 
-def _stage(groups: int, task: StageTask) -> Iterator[Told | Part]:
+def _stage(groups: int, task: StageTask) -> Iterator[TaskSummary | Part]:
     """Runs on an executor: read the containers of a task to their ends."""
     names, counts = _Names(), Counter[int]()
     with tempfile.TemporaryDirectory(prefix="dedupindex-") as home:
@@ -127,7 +127,7 @@ def _stage(groups: int, task: StageTask) -> Iterator[Told | Part]:
                     counts[group] += len(entries)
                     yield Part(group, task.number, mark, revisits, marshal.dumps(entries))
     said = {**staged.as_json(), "runs": [], "ledger": []}
-    yield Told(task.number, said, names.names, mark, dict(counts))
+    yield TaskSummary(task.number, said, names.names, mark, dict(counts))
 
 
 def _parted(run: Path, groups: int) -> Iterator[tuple[int, list[bytes]]]:

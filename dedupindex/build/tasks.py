@@ -33,7 +33,7 @@ class Input:
 
 
 @dataclass
-class Plan:
+class BuildPlan:
     """What a build has to do."""
 
     tasks: list[list[Input]] = field(default_factory=list)
@@ -50,13 +50,13 @@ def make_plan(
     reread: bool,
     jobs: int,
     done: dict[str, tuple[int, int]],
-) -> Plan:
+) -> BuildPlan:
     """Part the containers that were found into tasks.
 
     `done` has size and time of change of those that an earlier run of this build has staged.
     Raises `BadSource`, or `ContainerChanged` before anything is read.
     """
-    plan = Plan()
+    plan = BuildPlan()
     inputs, known = [], list[Input]()
     found_names = set[str]()
     for path in expanded.paths:
@@ -112,7 +112,7 @@ def _input(path: str, expanded: Expanded) -> Input:
     return Input(name, status.st_size, status.st_mtime_ns)
 
 
-def _known(found: Input, view: View, plan: Plan, *, replace: bool) -> bool:
+def _known(found: Input, view: View, plan: BuildPlan, *, replace: bool) -> bool:
     """Whether a container was indexed as it is; hashed only if it was touched since."""
     name, size = found.name, found.size
     before = view.container(name)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from math import log10
 
-from dedupindex.capacity.documents import Row
+from dedupindex.capacity.documents import FleetOption
 
 _WIDTH, _HEIGHT, _LEFT, _TOP = 460, 260, 56, 40  # of the lines of a panel, and what is before
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")  # Okabe and Ito
@@ -16,7 +16,7 @@ _STYLE = (
 )
 
 
-def picture(rows: Sequence[Row], requests: float) -> str:
+def picture(rows: Sequence[FleetOption], requests: float) -> str:
     """Hours, and dollars with requests, over the instances that hash; a line for each kind."""
     panels = [
         ("Hours", lambda row: row.hours),
@@ -35,7 +35,9 @@ def picture(rows: Sequence[Row], requests: float) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _panel(title: str, rows: Sequence[Row], value: Callable[[Row], float]) -> Iterator[str]:
+def _panel(
+    title: str, rows: Sequence[FleetOption], value: Callable[[FleetOption], float]
+) -> Iterator[str]:
     values = [value(row) for row in rows]
     low, high = _decades(min(values), max(values))
     most = log10(max(row.hashing for row in rows)) or 1.0

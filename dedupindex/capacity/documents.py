@@ -9,7 +9,7 @@ from dedupindex.capacity.rates import Table
 
 
 @dataclass(frozen=True)
-class Row:
+class FleetOption:
     """One way to do it: so many instances of a kind in each step."""
 
     instance: str
@@ -42,7 +42,7 @@ class Rest:
         return asdict(self)
 
 
-def seed_rows(inputs: Table) -> list[Row]:
+def seed_rows(inputs: Table) -> list[FleetOption]:
     """The seed's table: its formulas and its rates, where processing keeps up with the network."""
     seed = inputs["seed"]
     return [
@@ -52,7 +52,7 @@ def seed_rows(inputs: Table) -> list[Row]:
     ]
 
 
-def measured_rows(inputs: Table) -> list[Row]:
+def measured_rows(inputs: Table) -> list[FleetOption]:
     """The same from rates measured here: the network or the cores, whichever is slower."""
     rates = inputs["documents"]
     return [
@@ -72,7 +72,7 @@ def _row(
     deduping: int,
     rows_per_core: float,
     most: float | None = None,
-) -> Row:
+) -> FleetOption:
     """`most` is what the cores of an instance hash in a second, in bytes."""
     seed = inputs["seed"]
     speed = instance["gbps"] * 1024**3 / 8
@@ -81,7 +81,9 @@ def _row(
     hash_hours = seed["bytes"] / (hashing * speed) / 3600
     dedup_hours = seed["documents"] / (deduping * instance["cores"] * rows_per_core) / 3600
     cost = (hash_hours * hashing + dedup_hours * deduping) * instance["price_per_hour"]
-    return Row(instance["name"], instance["gbps"], hashing, deduping, hash_hours, dedup_hours, cost)
+    return FleetOption(
+        instance["name"], instance["gbps"], hashing, deduping, hash_hours, dedup_hours, cost
+    )
 
 
 def rest(inputs: Table) -> Rest:

@@ -13,7 +13,7 @@ YEAR = 365 * 86400
 
 
 @dataclass(frozen=True)
-class Plan:
+class ClusterPlan:
     """A cluster, and one machine beside it. Sizes are in decimal units."""
 
     captures: float
@@ -36,7 +36,7 @@ class Plan:
         return asdict(self)
 
 
-def plan(captures: float, inputs: Table) -> Plan:
+def plan(captures: float, inputs: Table) -> ClusterPlan:
     """Raises `BadInput` if no node that is known is large enough."""
     said, lmdb = inputs["captures"], inputs["lmdb"]
     replicas = said["replicas"]
@@ -59,7 +59,7 @@ def plan(captures: float, inputs: Table) -> Plan:
     node = min(fitting, key=lambda one: one["price_per_hour"])
     cores = nodes * node["cores"]
     quorum = replicas // 2 + 1
-    return Plan(
+    return ClusterPlan(
         captures, compacted, replicated, disk, nodes, node["name"], disk / nodes, memory, bloom,
         nodes * node["price_per_hour"] * HOURS_A_MONTH,
         captures * replicas / (cores * said["writes_per_core_s"]) / 3600,

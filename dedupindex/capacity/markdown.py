@@ -40,7 +40,7 @@ def document_lines(inputs: Table) -> Iterator[str]:
     yield (f"* {seed['documents']:,.0f} documents, {seed['bytes'] / 1024**4:,.0f} TiB.")
 
 
-def _documents(rows: Iterable[documents.Row], more: float) -> Iterator[str]:
+def _documents(rows: Iterable[documents.FleetOption], more: float) -> Iterator[str]:
     yield from _table(
         ("hash", "dedup", "Gbit/s", "hours, hash/dedup", "instance", "cost"),
         (
@@ -54,7 +54,7 @@ def _documents(rows: Iterable[documents.Row], more: float) -> Iterator[str]:
     )  # fmt: skip
 
 
-def capture_lines(plans: Sequence[estimates.Plan], inputs: Table) -> Iterator[str]:
+def capture_lines(plans: Sequence[estimates.ClusterPlan], inputs: Table) -> Iterator[str]:
     """A column for each plan."""
     said, lmdb = inputs["captures"], inputs["lmdb"]
     yield f"Measured: {said['measured']}; one machine with LMDB: {lmdb['measured']}."

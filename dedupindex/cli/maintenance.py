@@ -24,7 +24,7 @@ from dedupindex.crawls.store import open_store
 from dedupindex.errors import Damaged, DedupError, IndexExists
 from dedupindex.index import open_index, tokens
 from dedupindex.index.address import Address, is_cluster
-from dedupindex.index.engine import Counts, Engine, Load, View
+from dedupindex.index.engine import Engine, IndexCounts, Load, View
 from dedupindex.index.format.cells import sealed_text, unsealed_text
 from dedupindex.index.identity import FILE, read_identity
 from dedupindex.runtime.bounded_counter import Sums
@@ -50,7 +50,7 @@ def check(index: Path, as_json: bool) -> int:
             raise
         wrong, counts = ["a page is damaged: the process that read it was killed by that"], None
     if as_json:
-        counted = dict.fromkeys(Counts._fields) if counts is None else counts._asdict()
+        counted = dict.fromkeys(IndexCounts._fields) if counts is None else counts._asdict()
         print_json({"ok": not wrong, "problems": wrong, **counted})
     else:
         for problem in wrong:
@@ -61,7 +61,7 @@ def check(index: Path, as_json: bool) -> int:
     return Damaged.exit_status if wrong else 0
 
 
-def read_back(index: Path) -> tuple[list[str], Counts | None]:
+def read_back(index: Path) -> tuple[list[str], IndexCounts | None]:
     """What is wrong with an index and its crawls, and how much there is, if that can be read."""
     counts = None
     with closing(open_index(index)) as engine:
@@ -342,7 +342,7 @@ def compared_before(target: Path) -> Copied | None:
     """
     with suppress(ValueError, Damaged):
         counts, content = json.loads(unsealed_text(b"", (target / BEGUN).read_text()))
-        return Copied(Counts(*counts), content)
+        return Copied(IndexCounts(*counts), content)
     return None
 
 

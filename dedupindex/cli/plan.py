@@ -111,7 +111,9 @@ def _measure(inputs: Table, work: Path, save: Path | None) -> None:
         write_whole(save, as_toml(found).encode())
 
 
-def _json(inputs: Table, plans: list[capture_plan.Plan], *, documents: bool) -> dict[str, Any]:
+def _json(
+    inputs: Table, plans: list[capture_plan.ClusterPlan], *, documents: bool
+) -> dict[str, Any]:
     said: dict[str, Any] = {"inputs": inputs}
     if documents:
         said["documents"] = {

@@ -17,12 +17,21 @@ import orjson
 
 from dedupindex.corpus import filters, output
 from dedupindex.corpus.apart import keep_apart
-from dedupindex.corpus.capture_list import Told, Work
+from dedupindex.corpus.capture_list import CaptureSource, SourceContext
 from dedupindex.corpus.cdx_server import OfServer, is_server
 from dedupindex.corpus.chunks import Spooled
 from dedupindex.corpus.enrich import Enrichment, Entry, known
 from dedupindex.corpus.enrichments import check_packages, makers_of, named
-from dedupindex.corpus.extract import Keep, Kept, Plan, Run, counted, here, nested, nothing
+from dedupindex.corpus.extract import (
+    ExtractionPlan,
+    Keep,
+    Kept,
+    Run,
+    counted,
+    here,
+    nested,
+    nothing,
+)
 from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.filters import Condition
 from dedupindex.corpus.from_index import OfIndex
@@ -67,7 +76,7 @@ class Corpus:
     as something cannot be meant.
     """
 
-    told: Told
+    told: CaptureSource
     settings: Settings = field(default_factory=Settings)
     steps: tuple[Step, ...] = ()
 
@@ -227,7 +236,7 @@ class Corpus:
             check_packages(makers[path])
             path = makers[path].of
 
-    def _parted(self) -> tuple[list[Condition | Best], Plan]:
+    def _parted(self) -> tuple[list[Condition | Best], ExtractionPlan]:
         settings = self.settings
         return parted(self.steps, settings.most, once=settings.revisits == ONCE)
 
@@ -257,7 +266,7 @@ class Corpus:
         settings = self.settings
         with tempfile.TemporaryDirectory(prefix=".corpus-", dir=settings.work) as name:
             home = Path(name)
-            source = self.told.relation(Work(home, settings.processes, report.problems))
+            source = self.told.relation(SourceContext(home, settings.processes, report.problems))
             with (
                 working(home, settings.memory, 0) as (database, _),
                 followed(database, settings.on_progress) as at,

@@ -15,7 +15,7 @@ KINDS = ("cdx", "cdxj")
 """What lists captures, of `sources.KINDS`."""
 
 
-class Work(NamedTuple):
+class SourceContext(NamedTuple):
     """What a source has to work with."""
 
     home: Path  # an empty directory of its own
@@ -31,12 +31,12 @@ class Revisits(Enum):
     NONE = "none"
 
 
-class Told(Protocol):
+class CaptureSource(Protocol):
     """Where captures are known from."""
 
     revisits: ClassVar[Revisits]
 
-    def relation(self, work: Work) -> str:
+    def relation(self, work: SourceContext) -> str:
         """SQL that yields `captures.COLUMNS`; it may be run twice. Raises `BadSource`."""
 
     @property

@@ -23,7 +23,7 @@ from urllib.request import Request, urlopen
 import orjson
 
 from dedupindex import __version__
-from dedupindex.corpus.capture_list import Revisits, Work
+from dedupindex.corpus.capture_list import Revisits, SourceContext
 from dedupindex.corpus.from_cdx import File, select
 from dedupindex.corpus.row import COLUMNS, shown
 from dedupindex.corpus.spool import Spool, relation
@@ -59,11 +59,11 @@ class OfServer:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """See `telling.Told`."""
+        """See `telling.CaptureSource`."""
         return (self.address,)
 
-    def relation(self, work: Work) -> str:
-        """See `telling.Told`."""
+    def relation(self, work: SourceContext) -> str:
+        """See `telling.CaptureSource`."""
         if not is_server(self.address) and not self.query:
             raise BadSource(f"{kept(self.address)} is asked for no url")
         more = urlencode(self.query)

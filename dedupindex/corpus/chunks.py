@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from dedupindex.corpus.locate_containers import Places
-from dedupindex.corpus.row import Capture, Place
+from dedupindex.corpus.row import CorpusRow, RecordPlace
 from dedupindex.corpus.select import KEYS, Best
 from dedupindex.runtime.duckdb import Database
 from dedupindex.runtime.files import writing
@@ -21,7 +21,7 @@ MOST = 200  # captures of a chunk
 _AT_ONCE = 1000  # rows from DuckDB
 _CHUNKS = 8  # for each process, if there are captures for so many
 
-Group = list[Capture]  # in the order in which they are tried
+Group = list[CorpusRow]  # in the order in which they are tried
 
 
 class Chunk(NamedTuple):
@@ -108,7 +108,7 @@ class Spooled:
 
 def _captures(
     database: Database, best: Best | None, places: Places, table: str
-) -> Iterator[tuple[object, Capture]]:
+) -> Iterator[tuple[object, CorpusRow]]:
     """What is chosen, each with what its group has in common."""
     key = KEYS[best.by] if best is not None else "NULL"
     order = f"k, {best.order}" if best is not None else 'container, "offset", url, "timestamp"'
@@ -123,7 +123,7 @@ def _captures(
             yield row[-1], _capture(row, places)
 
 
-def _capture(row: tuple[Any, ...], places: Places) -> Capture:
+def _capture(row: tuple[Any, ...], places: Places) -> CorpusRow:
     told, (container, beside, offset), there, named = row[:14], row[14:17], row[17:21], row[21:23]
     at_container, at_beside, at_offset, at_length = there
     length, revisit = told[8], told[9]
@@ -131,7 +131,7 @@ def _capture(row: tuple[Any, ...], places: Places) -> Capture:
     payload = None
     if revisit and at_container is not None and at_offset is not None:
         payload = _place(places, at_container, at_beside or beside, at_offset, at_length)
-    return Capture._make((*told, record, payload, *named))
+    return CorpusRow._make((*told, record, payload, *named))
 
 
 def _place(
@@ -140,6 +140,6 @@ def _place(
     beside: str | None,
     offset: int | None,
     length: int | None,
-) -> Place:
+) -> RecordPlace:
     found = places.find(container, beside or "") if container else ""
-    return Place(found, -1 if offset is None else offset, -1 if length is None else length)
+    return RecordPlace(found, -1 if offset is None else offset, -1 if length is None else length)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import orjson
 
 from dedupindex.corpus.read_records import Missing, Stored
-from dedupindex.corpus.row import Capture
+from dedupindex.corpus.row import CorpusRow
 from dedupindex.errors import BadInput
 
 RECORD = "record"
@@ -28,7 +28,7 @@ ITSELF = "_"
 class Reader(Protocol):
     """What is asked of `records.Containers`."""
 
-    def stored(self, capture: Capture) -> Stored: ...
+    def stored(self, capture: CorpusRow) -> Stored: ...
 
 
 class Failed(Exception):
@@ -67,7 +67,7 @@ Makers = Mapping[str, Enrichment]
 class Entry:
     """A capture, and the values that were made of it."""
 
-    def __init__(self, capture: Capture, makers: Makers, reader: Reader) -> None:
+    def __init__(self, capture: CorpusRow, makers: Makers, reader: Reader) -> None:
         self.capture = capture
         self.errors: dict[str, str] = {}  # by what failed
         self._makers, self._reader = makers, reader

@@ -15,7 +15,7 @@ from dedupindex.corpus.enrich import Enrichment, Entry, Failed, Makers, as_json
 from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.filters import Condition
 from dedupindex.corpus.read_records import Containers
-from dedupindex.corpus.row import Capture
+from dedupindex.corpus.row import CorpusRow
 from dedupindex.corpus.select import Best
 from dedupindex.counts import OnProgress, Seen
 from dedupindex.runtime.workers import alone, hurry, in_turn
@@ -36,7 +36,7 @@ class Keep(NamedTuple):
 Test = Keep | Condition
 
 
-class Plan(NamedTuple):
+class ExtractionPlan(NamedTuple):
     """What is done with a capture; of a group only the first that passes is kept.
 
     What is to be output is made last, so that nothing is read for what a test leaves out.
@@ -61,7 +61,7 @@ class Plan(NamedTuple):
 class Kept(NamedTuple):
     """A capture that has passed."""
 
-    capture: Capture
+    capture: CorpusRow
     made: bytes  # what the plan renders
     failed: tuple[str, ...]  # names of what failed
 
@@ -77,11 +77,11 @@ class Done(NamedTuple):
     bytes_read: int = 0
 
 
-Run = Callable[[Plan, Chunks], Iterator[Done]]
+Run = Callable[[ExtractionPlan, Chunks], Iterator[Done]]
 """Does all chunks, and yields what became of each in their order."""
 
 
-def work(plan: Plan, chunk: Chunk) -> Done:
+def work(plan: ExtractionPlan, chunk: Chunk) -> Done:
     """A chunk, or its first groups; a pure function of it and of the containers that it names."""
     kept: list[Kept] = []
     tried = held = 0
@@ -106,7 +106,7 @@ def work(plan: Plan, chunk: Chunk) -> Done:
         return Done(kept, tried, left, containers.records, containers.opened, containers.bytes)
 
 
-def _tried(entry: Entry, plan: Plan) -> tuple[Kept | None, bool]:
+def _tried(entry: Entry, plan: ExtractionPlan) -> tuple[Kept | None, bool]:
     """What is kept of a capture, and whether it is the best of its group."""
     if not _passes(entry, plan.tests):
         return None, False
@@ -138,7 +138,7 @@ def _passes(entry: Entry, tests: Sequence[Test]) -> bool:
     return True
 
 
-def _kept(entry: Entry, plan: Plan) -> Kept:
+def _kept(entry: Entry, plan: ExtractionPlan) -> Kept:
     try:
         made = plan.render(entry)
     except (TypeError, ValueError, RecursionError):  # a value that is no JSON
@@ -165,7 +165,7 @@ def rest_of(chunks: Chunks, done: Done) -> Chunk | None:
 def here(jobs: int) -> Run:
     """Runs in processes of this machine."""
 
-    def run(plan: Plan, chunks: Chunks) -> Iterator[Done]:
+    def run(plan: ExtractionPlan, chunks: Chunks) -> Iterator[Done]:
         processes = jobs if plan.reads else 1
         more = partial(rest_of, chunks)
         return in_turn(work, plan, chunks, processes, partial(_killed, plan), more)
@@ -173,7 +173,7 @@ def here(jobs: int) -> Run:
     return run
 
 
-def _killed(plan: Plan, chunk: Chunk) -> Iterator[Done]:
+def _killed(plan: ExtractionPlan, chunk: Chunk) -> Iterator[Done]:
     """A chunk of which something kills the process that reads it: that one is told of, alone."""
     if len(chunk.groups) > 1:
         for group in chunk.groups:

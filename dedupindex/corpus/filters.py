@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from dedupindex.corpus.row import Capture
+from dedupindex.corpus.row import CorpusRow
 from dedupindex.expression.evaluate import holds, hostname
 from dedupindex.expression.parser import condition
 from dedupindex.expression.sql import to_sql
@@ -55,7 +55,7 @@ class Condition(NamedTuple):
         """Whether it cannot be tried on a revisit whose original is not known yet."""
         return not self.names.isdisjoint(OF_PAYLOAD)
 
-    def holds(self, capture: Capture) -> bool:
+    def holds(self, capture: CorpusRow) -> bool:
         """The same of a capture that is at hand."""
         return holds(self.node, partial(_asked, capture))
 
@@ -68,7 +68,7 @@ def conditions(text: str) -> tuple[Condition, ...]:
     )
 
 
-def _asked(capture: Capture, leaf: Leaf) -> Value:
+def _asked(capture: CorpusRow, leaf: Leaf) -> Value:
     if leaf.name == "hostname":
         return hostname(capture.url)
     if leaf.name == "timestamp":

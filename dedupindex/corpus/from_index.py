@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from dedupindex.corpus.capture_list import Revisits, Work
+from dedupindex.corpus.capture_list import Revisits, SourceContext
 from dedupindex.corpus.row import shown
 from dedupindex.corpus.spool import Spool, relation
 from dedupindex.index import open_index
@@ -27,7 +27,7 @@ class OfIndex:
     def sources(self) -> tuple[str, ...]:
         return (str(self.index),)
 
-    def relation(self, work: Work) -> str:
+    def relation(self, work: SourceContext) -> str:
         spool = work.home / "index.rows"
         engine = open_index(self.index)
         try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, ClassVar
 
-from dedupindex.corpus.capture_list import KINDS, Revisits, Work, looked_at
+from dedupindex.corpus.capture_list import KINDS, Revisits, SourceContext, looked_at
 from dedupindex.corpus.from_cdx import File, file_of, has_lines, select
 from dedupindex.corpus.scanning import CorpusScanTask, scan
 from dedupindex.corpus.spool import relation
@@ -31,7 +31,7 @@ class OfContainers:
     sources: tuple[str, ...]
     places: tuple[str, ...] = ()
 
-    def relation(self, work: Work) -> str:
+    def relation(self, work: SourceContext) -> str:
         zips = [source for source in self.sources if is_wacz_file(source)]
         found = find([source for source in self.sources if source not in zips], elsewhere=True)
         work.problems.extend(found.problems)
@@ -56,7 +56,7 @@ class OfWacz:
     sources: tuple[str, ...]
     places: tuple[str, ...] = ()
 
-    def relation(self, work: Work) -> str:
+    def relation(self, work: SourceContext) -> str:
         lines: list[File] = []
         scanned: list[str] = []
         for number, path in enumerate(dict.fromkeys(map(_full, self.sources))):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from dedupindex.capture import Problem
-from dedupindex.corpus.capture_list import KINDS, Revisits, Work, looked_at
+from dedupindex.corpus.capture_list import KINDS, Revisits, SourceContext, looked_at
 from dedupindex.corpus.from_cdx import file_of, select
 from dedupindex.errors import BadSource
 from dedupindex.object_store import RemoteFile, is_remote
@@ -28,7 +28,7 @@ class OfLines:
     sources: tuple[str, ...]
     places: tuple[str, ...] = ()
 
-    def relation(self, work: Work) -> str:
+    def relation(self, work: SourceContext) -> str:
         files, others = line_files(self.sources, work.problems)
         if others:
             raise BadSource(f"{others[0]} is no CDX or CDXJ file, as other SOURCEs are: if these "

@@ -15,7 +15,7 @@ import orjson
 from dedupindex.corpus.enrich import Entry, flat
 from dedupindex.corpus.extract import Kept, nested, nothing
 from dedupindex.corpus.extract_report import CorpusReport
-from dedupindex.corpus.row import Capture, Place
+from dedupindex.corpus.row import CorpusRow, RecordPlace
 from dedupindex.errors import BadInput, to_install
 from dedupindex.runtime.duckdb import from_json, working, write_parquet
 from dedupindex.runtime.external_sort import sorted_lines
@@ -157,7 +157,7 @@ def _short(line: bytes, meant: dict[str, set[str]]) -> bytes:
 
 
 def cdxj_line(
-    capture: Capture, place: Place | None = None, *, revisit: bool, container: str = ""
+    capture: CorpusRow, place: RecordPlace | None = None, *, revisit: bool, container: str = ""
 ) -> bytes:
     """A line for a capture, which may be at another place now."""
     found, offset, length = place or capture.record

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from dedupindex.corpus.enrich import Enrichment
 from dedupindex.corpus.enrichments import makers_of
-from dedupindex.corpus.extract import Keep, Plan, Test, nested
+from dedupindex.corpus.extract import ExtractionPlan, Keep, Test, nested
 from dedupindex.corpus.filters import Condition
 from dedupindex.corpus.select import Best
 from dedupindex.errors import BadInput
@@ -14,7 +14,9 @@ from dedupindex.errors import BadInput
 Step = Condition | Best | Enrichment | Keep
 
 
-def parted(steps: Iterable[Step], most: int, *, once: bool) -> tuple[list[Condition | Best], Plan]:
+def parted(
+    steps: Iterable[Step], most: int, *, once: bool
+) -> tuple[list[Condition | Best], ExtractionPlan]:
     """What DuckDB does, in order, and what is done for each capture.
 
     Up to the first filter on values all is for DuckDB. From there on captures are tried one by one;
@@ -44,4 +46,6 @@ def parted(steps: Iterable[Step], most: int, *, once: bool) -> tuple[list[Condit
         else:
             early.append(step)
     makers = makers_of(enrichments)
-    return early, Plan(tuple(tests), best, tuple(after), enrichments, makers, most, nested)
+    return early, ExtractionPlan(
+        tuple(tests), best, tuple(after), enrichments, makers, most, nested
+    )

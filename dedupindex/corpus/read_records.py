@@ -10,7 +10,7 @@ import os
 from collections import OrderedDict
 from typing import BinaryIO, NamedTuple
 
-from dedupindex.corpus.row import Capture, Place, shown
+from dedupindex.corpus.row import CorpusRow, RecordPlace, shown
 from dedupindex.digest import Digest
 from dedupindex.errors import BadDigest, BadSource
 from dedupindex.object_store import RemoteFile, opened
@@ -55,7 +55,7 @@ class Containers:
         self._open: OrderedDict[str, _Opened] = OrderedDict()
         self._gone: dict[str, str] = {}  # what cannot be opened, and why: it is not tried again
 
-    def stored(self, capture: Capture) -> Stored:
+    def stored(self, capture: CorpusRow) -> Stored:
         """Raises `Missing`."""
         own = self.own(capture)
         said = _header_of(own.record)
@@ -70,7 +70,7 @@ class Containers:
         coded = {**theirs, **_uncoded(fields)} if fields and theirs else theirs or fields
         return Stored(said, status or first, coded, payload)
 
-    def own(self, capture: Capture) -> Ranged:
+    def own(self, capture: CorpusRow) -> Ranged:
         """The record of a capture itself; raises `Missing`."""
         if capture.container and not capture.record.container:
             raise Missing(f"{capture.container} is nowhere to be found: say with --containers, or "
@@ -79,7 +79,7 @@ class Containers:
         _check_own(found.record, capture)
         return found
 
-    def original(self, capture: Capture, revisit: Record) -> Ranged:
+    def original(self, capture: CorpusRow, revisit: Record) -> Ranged:
         """The record that has the payload of a revisit; raises `Missing`."""
         assert capture.payload is not None
         found = self.ranged(capture.payload)
@@ -95,7 +95,7 @@ class Containers:
             check(found.record, capture.to_url or capture.url, "another record than its original")
         return found
 
-    def ranged(self, place: Place) -> Ranged:
+    def ranged(self, place: RecordPlace) -> Ranged:
         """The record at a place; raises `Missing`."""
         if not place.container:
             raise Missing("nobody says in which container it is, or that is nowhere to be found")
@@ -170,7 +170,7 @@ def _opened(path: str) -> _Opened:
         raise BadSource(str(error)) from error
 
 
-def _check_own(record: Record, capture: Capture) -> None:
+def _check_own(record: Record, capture: CorpusRow) -> None:
     """Raise `Missing` for a record of another URL, or of another time and another payload.
 
     Two files of one name may have captures of one URL at one place.

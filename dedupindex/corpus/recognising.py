@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from dedupindex.corpus.capture_list import Told
+from dedupindex.corpus.capture_list import CaptureSource
 from dedupindex.corpus.from_index import OfIndex
 from dedupindex.corpus.from_warc import OfContainers, OfWacz, is_wacz_file
 from dedupindex.corpus.listed import OfLines, line_files
@@ -16,7 +16,7 @@ from dedupindex.object_store import is_many, is_remote, local
 from dedupindex.sources.warc_files import find
 
 
-def recognised(sources: Sequence[str], places: Sequence[str]) -> Told:
+def recognised(sources: Sequence[str], places: Sequence[str]) -> CaptureSource:
     """What these are: an index, WACZ files, CDX and CDXJ files, or else WARC and ARC files.
 
     Where directories hold both, the WARC files tell, because nobody knows whether a CDX there is of

@@ -37,7 +37,7 @@ _RECORD = ("surtUrl", "timestamp", "originalUrl", "mime", "status", "digest", "r
            "compressedSize")  # fmt: skip
 
 
-class Place(NamedTuple):
+class RecordPlace(NamedTuple):
     """Where a record is."""
 
     container: str  # path or address; empty if that is not known
@@ -45,7 +45,7 @@ class Place(NamedTuple):
     length: int  # -1: not known
 
 
-class Capture(NamedTuple):
+class CorpusRow(NamedTuple):
     """One capture as the metadata has it; None is what is not known."""
 
     surt: str | None
@@ -62,8 +62,8 @@ class Capture(NamedTuple):
     to_timestamp: str | None
     unmodified: bool
     container: str | None  # as the metadata name it
-    record: Place
-    payload: Place | None  # of a revisit's original, None if there is none
+    record: RecordPlace
+    payload: RecordPlace | None  # of a revisit's original, None if there is none
     named_url: str | None = None  # what the record of a revisit names, whatever is read for it
     named_timestamp: str | None = None
 

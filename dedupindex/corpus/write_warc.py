@@ -23,7 +23,7 @@ from dedupindex.corpus.extract import nothing
 from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.output import WARC, Kepts, cdxj_line
 from dedupindex.corpus.read_records import Containers, Missing
-from dedupindex.corpus.row import Capture, Place
+from dedupindex.corpus.row import CorpusRow, RecordPlace
 from dedupindex.corpus.scanning import row_of
 from dedupindex.errors import BadInput
 from dedupindex.runtime.external_sort import sorted_lines
@@ -122,7 +122,7 @@ def _written(corpus: Kepts, name: str, stream: BinaryIO, report: CorpusReport) -
         report.bytes_read += containers.bytes
 
 
-def _of(capture: Capture, found: Ranged, *, is_own: bool) -> Capture:
+def _of(capture: CorpusRow, found: Ranged, *, is_own: bool) -> CorpusRow:
     """What the CDXJ says of a record: of an original what it says itself."""
     if is_own:
         return capture
@@ -134,13 +134,13 @@ def _of(capture: Capture, found: Ranged, *, is_own: bool) -> Capture:
     return capture._replace(surt=None, **known)
 
 
-def _put(stream: BinaryIO, name: str, found: Ranged) -> Place:
+def _put(stream: BinaryIO, name: str, found: Ranged) -> RecordPlace:
     offset = stream.tell()
     if found.gzipped and found.alone:
         stream.write(found.raw)
     else:
         stream.write(_packed(found.record.text + found.block() + _CLOSING))
-    return Place(name, offset, stream.tell() - offset)
+    return RecordPlace(name, offset, stream.tell() - offset)
 
 
 def _packed(record: bytes) -> bytes:
@@ -171,7 +171,7 @@ class _Once:
         self._database.execute("CREATE TABLE met (container TEXT, offset INTEGER, "
                                "PRIMARY KEY (container, offset)) WITHOUT ROWID")  # fmt: skip
 
-    def first(self, place: Place) -> bool:
+    def first(self, place: RecordPlace) -> bool:
         """Whether a place is met for the first time."""
         insert = "INSERT OR IGNORE INTO met VALUES (?, ?)"
         return self._database.execute(insert, place[:2]).rowcount > 0

@@ -48,7 +48,7 @@ class CoverReport:
 
     relation: str
     loaded: document_store.Loaded = field(default_factory=document_store.Loaded)
-    found: pairs.Counts = field(default_factory=pairs.Counts)
+    found: pairs.PairCounts = field(default_factory=pairs.PairCounts)
     covered: Covered = field(default_factory=Covered)
     what_if: dict[str, Covered] = field(default_factory=dict)  # by threshold
     changed: dict[str, int] = field(default_factory=dict)  # by an update

@@ -25,7 +25,7 @@ from dedupindex.runtime.duckdb import Database, number
 
 
 @dataclass
-class Counts:
+class PairCounts:
     """How many there were of what; `recall` is of the approximate mode, None if nothing tells."""
 
     blocks: int = 0
@@ -42,7 +42,7 @@ def find(
     *,
     approximate: bool = False,
     at: Callable[[str], None] = lambda phase: None,
-) -> Counts:
+) -> PairCounts:
     """Make the table ``pairs`` of documents of which at least one is fresh.
 
     `at` is told of each step when it begins.
@@ -50,7 +50,7 @@ def find(
     work = _Work(database, relation, at)
     work.begin("grouping documents")
     work.group()
-    counts = Counts(
+    counts = PairCounts(
         blocks=number(database, "SELECT count(DISTINCT block) FROM units"),
         units=number(database, "SELECT count(*) FROM units"),
     )
@@ -236,7 +236,7 @@ class _Work:
             columns += f", w.of_a_{k}, w.of_b_{k}, w.shared_{k}"
         return wanted
 
-    def recall(self, found: str, counts: Counts) -> None:
+    def recall(self, found: str, counts: PairCounts) -> None:
         """Count how many of the pairs of some documents were found, all of which are known."""
         self.candidates("sampled", minhash.few(self._database))
         exact = self.verified("sampled", "exact")

@@ -17,7 +17,7 @@ from dedupindex.corpus.capture_list import Revisits
 from dedupindex.corpus.chunks import Spooled
 from dedupindex.corpus.enrich import Entry, Failed
 from dedupindex.corpus.extract_report import CorpusReport
-from dedupindex.corpus.row import Capture
+from dedupindex.corpus.row import CorpusRow
 from dedupindex.counts import OnProgress
 from dedupindex.cover.load_documents import Line
 from dedupindex.errors import BadInput, BadSource, to_install
@@ -106,7 +106,7 @@ def _as_line(entry: Entry) -> bytes:
     return orjson.dumps({**_told(entry.capture), "text": text, "title": title})
 
 
-def _told(capture: Capture) -> dict[str, Any]:
+def _told(capture: CorpusRow) -> dict[str, Any]:
     """What the metadata of a capture say."""
     place, of = capture.record, capture.payload
     return {

@@ -14,7 +14,7 @@ import orjson
 
 from dedupindex.crawls import statistics
 from dedupindex.crawls.crawl import Crawl, State
-from dedupindex.crawls.statistics_keys import Row
+from dedupindex.crawls.statistics_keys import StatisticsRow
 from dedupindex.crawls.store import Reading
 from dedupindex.crawls.told import told_of
 from dedupindex.runtime.tables import amount, csv_lines, html_lines, printable
@@ -89,7 +89,7 @@ def summary(reading: Reading, crawl: Crawl) -> dict[str, Any]:
     }
 
 
-def warning(crawl: Crawl, total: Row) -> str | None:
+def warning(crawl: Crawl, total: StatisticsRow) -> str | None:
     """What is wrong with a crawl that should ask."""
     if total.lookups or crawl.dropped:
         return None

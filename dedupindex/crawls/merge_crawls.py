@@ -16,7 +16,7 @@ from dedupindex.crawls.crawl_captures import of_crawl
 from dedupindex.crawls.store import Reading, Store, Writing
 from dedupindex.index import open_index
 from dedupindex.index.engine import Engine, Load
-from dedupindex.index.format.cells import ALSO, Place, container_of, renumbered
+from dedupindex.index.format.cells import ALSO, ContainerRef, container_of, renumbered
 from dedupindex.index.load.merge_rule import Outcome
 from dedupindex.index.load.runs import CHUNK, RunWriter
 from dedupindex.runtime.files import exclusive
@@ -108,11 +108,11 @@ def _note(store: Store, crawls: list[Crawl], *, merging: bool, merged: bool = Fa
 
 def staged(engine: Engine, store: Store, crawls: list[Crawl], directory: Path) -> Load:
     """The captures of crawls as sorted runs."""
-    numbers: dict[Place, int] = {}
+    numbers: dict[ContainerRef, int] = {}
     after = engine.next_number()
     writer = RunWriter(directory, "crawl")
 
-    def number_of(place: Place) -> int:
+    def number_of(place: ContainerRef) -> int:
         if place not in numbers:
             numbers[place] = engine.number_of(place) or after + len(numbers)
         return numbers[place]
@@ -122,7 +122,7 @@ def staged(engine: Engine, store: Store, crawls: list[Crawl], directory: Path) -
         for crawl in crawls:
             staged = []
             for found in of_crawl(reading, crawl):
-                place = Place(reading.file_of(container_of(found.entry)), crawl.name)
+                place = ContainerRef(reading.file_of(container_of(found.entry)), crawl.name)
                 staged.append(found.key + renumbered(found.entry, number_of(place)))
                 further |= found.entry[1] & ALSO
                 if len(staged) == CHUNK:

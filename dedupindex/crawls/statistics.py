@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from dedupindex.crawls.counting import bound_of
 from dedupindex.crawls.crawl import Crawl
-from dedupindex.crawls.statistics_keys import Kind, Row, key_of
+from dedupindex.crawls.statistics_keys import Kind, StatisticsRow, key_of
 from dedupindex.crawls.store import Reading, Writing
 from dedupindex.errors import BadQuery, Damaged
 
@@ -24,7 +24,7 @@ BY = {
     "hour": Kind.HOUR,
     "day": Kind.HOUR,
 }
-ORDERS: dict[str, Callable[[Row], int]] = {
+ORDERS: dict[str, Callable[[StatisticsRow], int]] = {
     "lookups": lambda row: row.lookups,
     "duplicates": lambda row: row.duplicates,
     "duplicate_bytes": lambda row: row.duplicate_bytes,
@@ -34,7 +34,7 @@ ORDERS: dict[str, Callable[[Row], int]] = {
 DROPPED_AT_ONCE = 1000  # rows, in one transaction: crawls write in between
 _DAY = 10  # letters of an hour that are its day
 
-Headed = tuple[bytes, Row]
+Headed = tuple[bytes, StatisticsRow]
 """A heading and its row."""
 
 
@@ -48,17 +48,17 @@ class Times(NamedTuple):
     p99: float = 0.0  # seconds that 99 of 100 took at most; up to a quarter too high
 
 
-def total(reading: Reading, crawl: Crawl) -> Row:
+def total(reading: Reading, crawl: Crawl) -> StatisticsRow:
     """All that a crawl asked and stored; raises `Damaged` if that is lost."""
     amounts = reading.statistic(key_of(crawl.number, Kind.TOTAL))
     if amounts is not None:
-        return Row._make(amounts)
+        return StatisticsRow._make(amounts)
     # Where it is one file the total is written with the hours; on a cluster it may come later.
     if reading.beside and not crawl.dropped and any(_under(reading, crawl, Kind.HOUR, b"")):
         raise Damaged(
             f"the totals of crawl {crawl.name} are lost; bin/index --check says what is damaged"
         )
-    return Row()
+    return StatisticsRow()
 
 
 def times(reading: Reading, crawl: Crawl) -> Times:
@@ -90,12 +90,12 @@ def rows(reading: Reading, crawl: Crawl, by: str, after: bytes | None = None) ->
     if by != "day":
         yield from _under(reading, crawl, kind, b"" if after is None else after + b"\0")
         return
-    day, sums = b"", Row()
+    day, sums = b"", StatisticsRow()
     for hour, row in _under(reading, crawl, kind, after + b"U" if after else b""):
         if hour[:_DAY] != day:
             if day:
                 yield day, sums
-            day, sums = hour[:_DAY], Row()
+            day, sums = hour[:_DAY], StatisticsRow()
         sums = sums.plus(row)
     if day:
         yield day, sums
@@ -114,7 +114,7 @@ def largest(
     return nlargest(most, rows(reading, crawl, by), key=lambda headed: value(headed[1]))
 
 
-def at_host(reading: Reading, host: bytes) -> Iterator[tuple[Crawl, Row]]:
+def at_host(reading: Reading, host: bytes) -> Iterator[tuple[Crawl, StatisticsRow]]:
     """What each crawl has of a host, in the order in which crawls began."""
     for crawl in reading.crawls():
         row = _get(reading, key_of(crawl.number, Kind.HOST, host))
@@ -129,14 +129,14 @@ def over_time(
 
     `since` and `until` (not included) are WARC-Dates or begin as one.
     """
-    sums: dict[bytes, Row] = {}
+    sums: dict[bytes, StatisticsRow] = {}
     width = _DAY if by == "day" else len(b"2026-11-20T09")
     for crawl in crawls:
         for hour, row in _under(reading, crawl, Kind.HOUR, since):
             if until and hour >= until:
                 break
             unit = hour[:width]
-            sums[unit] = sums.get(unit, Row()).plus(row)
+            sums[unit] = sums.get(unit, StatisticsRow()).plus(row)
     return sorted(sums.items())
 
 
@@ -152,12 +152,12 @@ def _kind(by: str) -> Kind:
         raise BadQuery(f"there is no report by {by[:64]!r}; there are {', '.join(BY)}") from None
 
 
-def _get(reading: Reading, key: bytes) -> Row:
+def _get(reading: Reading, key: bytes) -> StatisticsRow:
     amounts = reading.statistic(key)
-    return Row() if amounts is None else Row._make(amounts)
+    return StatisticsRow() if amounts is None else StatisticsRow._make(amounts)
 
 
 def _under(reading: Reading, crawl: Crawl, kind: Kind, start: bytes) -> Iterator[Headed]:
     """Rows of one kind, from a heading on."""
     for heading, amounts in reading.statistics(key_of(crawl.number, kind), start):
-        yield heading, Row._make(amounts)
+        yield heading, StatisticsRow._make(amounts)

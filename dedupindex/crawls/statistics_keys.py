@@ -2,10 +2,10 @@
 
 A store has under ``number (4), kind (1), heading`` amounts, as u64:
 
-    total, strategy, host, mime, status, hour   -> `Row`
+    total, strategy, host, mime, status, hour   -> `StatisticsRow`
     times                                       -> first and last lookup (seconds since 1970),
                                                    nanoseconds of all, and how many took how long
-    told                                        -> `told.Told`, the heading being who said it
+    told                                        -> `told.SelfReport`, the heading being who said it
     others                                      -> lookups of others that its captures answered
 
 Of two amounts under one key that are joined, those of a row and the nanoseconds are added up, the
@@ -43,7 +43,7 @@ class Kind(Enum):
     OTHERS = b"v"
 
 
-class Row(NamedTuple):
+class StatisticsRow(NamedTuple):
     """Counts and bytes under one heading. Bytes of hits are those of the original's payload."""
 
     lookups: int = 0  # that were answered, claims included
@@ -76,9 +76,9 @@ class Row(NamedTuple):
         """Lookups without a hit."""
         return self.lookups - self.duplicates - self.listed
 
-    def plus(self, other: Sequence[int]) -> Row:
+    def plus(self, other: Sequence[int]) -> StatisticsRow:
         """The sum of two rows."""
-        return Row(*map(int.__add__, self, other))
+        return StatisticsRow(*map(int.__add__, self, other))
 
     def as_json(self) -> dict[str, Any]:
         """All of it, and what follows from it."""
@@ -91,8 +91,8 @@ class Row(NamedTuple):
         }
 
 
-WIDTH = len(Row._fields)
-COLUMN = {name: place for place, name in enumerate(Row._fields)}
+WIDTH = len(StatisticsRow._fields)
+COLUMN = {name: place for place, name in enumerate(StatisticsRow._fields)}
 _ROW = struct.Struct(f">{WIDTH}Q")
 _TIMES = struct.Struct(f">{3 + BUCKETS}Q")
 _TOLD = struct.Struct(">QQ")

@@ -20,7 +20,7 @@ from dedupindex.digest import Digest
 from dedupindex.errors import UnknownCrawl
 from dedupindex.index.address import Address, is_cluster
 from dedupindex.index.engine import Finder
-from dedupindex.index.format.cells import Place
+from dedupindex.index.format.cells import ContainerRef
 from dedupindex.index.identity import FILE as IDENTITY
 from dedupindex.index.identity import read_identity
 
@@ -133,9 +133,9 @@ class Reading(ABC):
             which = f"are {', '.join(known)}" if known else "is none that can be read of"
             raise UnknownCrawl(f"there is no crawl {name[:200]!r}; there {which}") from None
 
-    def place_of(self, number: int) -> Place:
+    def place_of(self, number: int) -> ContainerRef:
         """What a container number stands for where the crawl is known from elsewhere."""
-        return Place(self.file_of(number))
+        return ContainerRef(self.file_of(number))
 
 
 class Writing(Reading):

@@ -17,14 +17,14 @@ from dedupindex.errors import BadInput
 _TELLERS = 1000  # of one crawl
 
 
-class Told(NamedTuple):
+class SelfReport(NamedTuple):
     """What all processes of a crawl said, in captures; None is what nobody said."""
 
     not_looked_up: int | None = None
     not_reported: int | None = None
 
 
-NAMES = Told._fields
+NAMES = SelfReport._fields
 
 
 def tell(writing: Writing, crawl: Crawl, numbers: Mapping[str, int], who: str = "") -> None:
@@ -42,11 +42,11 @@ def tell(writing: Writing, crawl: Crawl, numbers: Mapping[str, int], who: str = 
     writing.add(key, [min(numbers.get(name, NOBODY), MOST) for name in NAMES])
 
 
-def told_of(reading: Reading, crawl: Crawl) -> Told:
+def told_of(reading: Reading, crawl: Crawl) -> SelfReport:
     """What the processes of a crawl said, added up."""
     sums: list[int | None] = [None] * len(NAMES)
     for _, numbers in reading.statistics(key_of(crawl.number, Kind.TOLD)):
         for place, number in enumerate(numbers):
             if number != NOBODY:
                 sums[place] = (sums[place] or 0) + number
-    return Told(*sums)
+    return SelfReport(*sums)

@@ -20,7 +20,7 @@ from urllib.parse import quote_from_bytes
 
 from dedupindex.capture import Problem
 from dedupindex.errors import BadInput, BadSource
-from dedupindex.object_store import Entry, entries, facts, is_many, is_remote, kept, local
+from dedupindex.object_store import RemoteEntry, entries, facts, is_many, is_remote, kept, local
 
 Warn = Callable[[Problem], None]
 _ANY = "**"
@@ -181,16 +181,16 @@ class _LocalWalk(_Walk[os.DirEntry[str]]):
             self._warn(Problem(entry.path, -1, "is no regular file"))
 
 
-class _RemoteWalk(_Walk[Entry]):
-    def _entries(self, top: str) -> Iterator[tuple[str, str, Entry]]:
+class _RemoteWalk(_Walk[RemoteEntry]):
+    def _entries(self, top: str) -> Iterator[tuple[str, str, RemoteEntry]]:
         for entry in entries(top):
             address = entry.address.rstrip("/") if entry.is_directory else entry.address
             yield address.rpartition("/")[2], entry.address, entry
 
-    def _enters(self, entry: Entry, *, links: bool) -> bool:
+    def _enters(self, entry: RemoteEntry, *, links: bool) -> bool:
         return entry.is_directory
 
-    def _file(self, entry: Entry) -> Iterator[Found]:
+    def _file(self, entry: RemoteEntry) -> Iterator[Found]:
         if entry.facts is not None:
             yield Found(entry.address, entry.facts.size, entry.facts.stamp)
         elif entry.problem:

@@ -20,7 +20,7 @@ from dedupindex.capture import Capture, Covers, Evidence
 from dedupindex.digest import CUT_DIGEST, Digest, is_cut
 from dedupindex.index.engine import Container
 from dedupindex.index.format.file_names import files_of
-from dedupindex.sources.browsertrix_part import Entry
+from dedupindex.sources.browsertrix_part import BrowsertrixEntry
 from dedupindex.timestamps import digits_of_date
 
 ENCODINGS = {"sha256": 2, "sha1": 0}  # hex, base32: how the crawler spells its digests
@@ -106,13 +106,13 @@ def originals(
         exported.left_out[f"no-{choice.algorithm}"] = without
 
 
-def entry(written: Written, place: int) -> Entry:
+def entry(written: Written, place: int) -> BrowsertrixEntry:
     """What is written beside a digest, `place` being that of the file in its crawl's list."""
     capture = written.capture
     fraction = (capture.date[20:-1] + b"000")[:3]  # milliseconds, as many as the form has
     digits = digits_of_date(capture.date) + fraction
     # After a hit of size 0 the crawler takes its own revisit for an original.
-    return Entry(place, digits, capture.url, max(capture.size, 1))
+    return BrowsertrixEntry(place, digits, capture.url, max(capture.size, 1))
 
 
 def listed(file: Container) -> bytes:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from dedupindex.cache import MEGABYTE
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
-from dedupindex.index.format.cells import Place
+from dedupindex.index.format.cells import ContainerRef
 from dedupindex.index.format.file_names import files_of
 from dedupindex.index.format.ledger import Drops
 from dedupindex.index.identity import Identity
@@ -40,7 +40,7 @@ class Container(NamedTuple):
 PLACES_KEPT = 4 * MEGABYTE  # of memory, for names of containers that an open index remembers
 
 
-class Counts(NamedTuple):
+class IndexCounts(NamedTuple):
     """How much an index holds."""
 
     captures: int  # originals, under all digests
@@ -85,10 +85,10 @@ class View(Finder, Protocol):
     def cells(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """The keys that begin so, in order, and what is under each, as `cells` draws it."""
 
-    def places(self) -> Iterator[tuple[int, Place]]:
+    def places(self) -> Iterator[tuple[int, ContainerRef]]:
         """Every container number, and what it stands for."""
 
-    def place_of(self, number: int) -> Place:
+    def place_of(self, number: int) -> ContainerRef:
         """What a container number stands for."""
 
     def ledger(self) -> list[str]:
@@ -100,7 +100,7 @@ class View(Finder, Protocol):
     def container(self, name: str) -> Container | None:
         """One registered container."""
 
-    def counts(self) -> Counts:
+    def counts(self) -> IndexCounts:
         """How much is held."""
 
     def own_digests(self) -> bool:
@@ -114,7 +114,7 @@ class Load(NamedTuple):
     """What one commit brings: staged runs, and the registrations that become true with them."""
 
     runs: list[Path]
-    places: Iterable[tuple[int, Place]]  # container numbers that the runs use
+    places: Iterable[tuple[int, ContainerRef]]  # container numbers that the runs use
     containers: list[Container]
     dropped: frozenset[str] = frozenset()  # containers whose captures are to go first
     note: dict[str, Any] = {}  # kept with the index: which command made it
@@ -168,7 +168,7 @@ class Engine(Protocol):
     def load(self, load: Load) -> Outcome:
         """Take in a load, all of it durably or nothing of it."""
 
-    def number_of(self, place: Place) -> int:
+    def number_of(self, place: ContainerRef) -> int:
         """The container number of a place, 0 if the index does not know it."""
 
     def next_number(self) -> int:

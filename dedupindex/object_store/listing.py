@@ -14,7 +14,7 @@ from dedupindex.object_store.stores import Facts, patiently, said_by, store_of
 _PAGE = 1000  # names that S3 tells at once
 
 
-class Entry(NamedTuple):
+class RemoteEntry(NamedTuple):
     """An object, or a directory."""
 
     address: str
@@ -26,7 +26,7 @@ class Entry(NamedTuple):
         return self.facts is None and not self.problem
 
 
-def entries(directory: str) -> Iterator[Entry]:
+def entries(directory: str) -> Iterator[RemoteEntry]:
     """What is in a directory, in no order; raises `BadSource`, in the midst of it, too.
 
     What some tools put in the place of a directory, an object of nothing, is passed over. Of S3 a
@@ -40,12 +40,12 @@ def entries(directory: str) -> Iterator[Entry]:
     for said in listing:
         met = address_of(said["name"], directory, path)
         if said.get("type") == "directory":
-            yield Entry(met, None)
+            yield RemoteEntry(met, None)
         elif not is_mark(met, said) and met != directory.rstrip("/"):
             try:
-                yield Entry(met, facts_in(said, met))
+                yield RemoteEntry(met, facts_in(said, met))
             except BadSource as error:
-                yield Entry(met, None, str(error))
+                yield RemoteEntry(met, None, str(error))
 
 
 def _pages(directory: str, store: Any, path: str) -> Iterator[dict[str, Any]]:

@@ -19,7 +19,7 @@ from dedupindex.verify.block_facts import moment
 from dedupindex.verify.compare_files import verify_pair
 from dedupindex.verify.file_bytes import Joined, Unreadable
 from dedupindex.verify.issues import REMARK, Finding
-from dedupindex.verify.locate_originals import Place, Wanted
+from dedupindex.verify.locate_originals import OriginalHint, Wanted
 
 _NAMED = 100  # findings of a file that are no remarks; more are only counted
 
@@ -103,7 +103,7 @@ class _Originals:
     def __init__(self, proving: Proving, container: Container) -> None:
         self._job, self._damaged = job, _ = proving
         self._files: dict[int, tuple[Path, Offsets | None]] = {}
-        self._places: dict[tuple[bytes, bytes], set[Place]] = {}
+        self._places: dict[tuple[bytes, bytes], set[OriginalHint]] = {}
         self.members: list[tuple[int, int]] = []  # where copies begin and end in the file before
         for planned in job.plan.of(container.number):
             line, original = planned.line, planned.original
@@ -112,17 +112,17 @@ class _Originals:
             key = original.url, moment(original.date)
             self._places.setdefault(key, set()).add(place)
 
-    def find(self, wanted: Wanted) -> Iterable[Place]:
+    def find(self, wanted: Wanted) -> Iterable[OriginalHint]:
         """See `verify.originals.FindOriginal`."""
         return self._places.get((wanted.url, moment(wanted.date)), ())
 
-    def _place(self, number: int, offset: int) -> Place:
+    def _place(self, number: int, offset: int) -> OriginalHint:
         if number not in self._files:
             self._files[number] = self._file(number)
         path, moved = self._files[number]
         plan = self._job.plan
         followed = number not in plan.outside() and plan.place(number).path not in self._damaged
-        return Place(path, moved.now(offset) if moved else offset, followed)
+        return OriginalHint(path, moved.now(offset) if moved else offset, followed)
 
     def _file(self, number: int) -> tuple[Path, Offsets | None]:
         job = self._job

@@ -20,7 +20,14 @@ from typing import BinaryIO, NamedTuple
 import blake3
 
 from dedupindex.errors import BadSource
-from dedupindex.post_crawl.rewrite.journal import Ended, Entry, Journal, Was, entries, summary
+from dedupindex.post_crawl.rewrite.journal import (
+    Ended,
+    Journal,
+    JournalEntry,
+    Was,
+    entries,
+    summary,
+)
 from dedupindex.post_crawl.rewrite.moved import Offsets
 from dedupindex.post_crawl.rewrite.revisit_record import END
 from dedupindex.runtime.atomic_replace import Left, Sink, identity, open_for_reading
@@ -53,11 +60,11 @@ class Round:
         return Offsets(entries(self.told))
 
 
-class Made(NamedTuple):
+class WrittenRevisit(NamedTuple):
     """A revisit, where it stands now."""
 
     offset: int
-    entry: Entry
+    entry: JournalEntry
     base: Path  # what names without a root are below
     kept: tuple[Path, int] | None  # where the record that was dropped is, if it is kept
 
@@ -84,19 +91,19 @@ def rounds(path: Path, size: int) -> list[Round]:
     return made
 
 
-def revisits(made: list[Round]) -> Iterator[Made]:
+def revisits(made: list[Round]) -> Iterator[WrittenRevisit]:
     """All revisits that some runs have made in a container, the last first, in order of offset."""
     streams = [of_round(one, made[:number]) for number, one in enumerate(made)]
     return heapq.merge(*streams, key=lambda found: found.offset)
 
 
-def of_round(one: Round, later: list[Round]) -> Iterator[Made]:
+def of_round(one: Round, later: list[Round]) -> Iterator[WrittenRevisit]:
     taken = 0
     for entry in entries(one.told):
         offset = entry.new_offset
         for after in reversed(later):
             offset = after.offsets.now(offset)
-        yield Made(offset, entry, one.base, (one.dropped, taken) if one.dropped else None)
+        yield WrittenRevisit(offset, entry, one.base, (one.dropped, taken) if one.dropped else None)
         taken += entry.stored
 
 
@@ -111,7 +118,7 @@ class Holders:
         self._files = ExitStack()
         self._open: dict[Path, tuple[BinaryIO, list[Round]]] = {}
 
-    def original(self, made: Made, revisit: Single) -> Single:
+    def original(self, made: WrittenRevisit, revisit: Single) -> Single:
         """The original of a revisit; raises `NotExact`.
 
         If that has become a revisit itself, it is what was dropped then, or its original. In a
@@ -145,7 +152,7 @@ class Holders:
             self._open[path] = file, rounds(path, os.fstat(file.fileno()).st_size)
         return self._open[path]
 
-    def _find(self, path: Path, entry: Entry) -> Single | Made | None:
+    def _find(self, path: Path, entry: JournalEntry) -> Single | WrittenRevisit | None:
         """An original, or the revisit that it became; None if nothing tells where it is now."""
         file, made = self._opened(path)
         sizes = [os.fstat(file.fileno()).st_size, *(one.was.size for one in made)]
@@ -159,7 +166,7 @@ class Holders:
             offset = one.offsets.now(offset)
         return Single(file, offset, entry.original_stored)
 
-    def _named(self, path: Path, entry: Entry, revisit: Single) -> Single:
+    def _named(self, path: Path, entry: JournalEntry, revisit: Single) -> Single:
         """The record that a revisit names, if it makes what was dropped; raises `NotExact`."""
         named = refers_to(revisit.head.fields)
         file, _ = self._opened(path)
@@ -171,7 +178,7 @@ class Holders:
                 return found
         raise NotExact(f"{path} is of a size of which no journal tells, and its original not there")
 
-    def _became(self, one: Round, offset: int) -> Single | Made:
+    def _became(self, one: Round, offset: int) -> Single | WrittenRevisit:
         for found in of_round(one, []):
             if found.entry.offset == offset:
                 if found.kept is None or self._final:
@@ -204,7 +211,7 @@ def _key(url: bytes, date: bytes) -> bytes:
 
 
 def write_records(
-    made: Iterator[Made], source: BinaryIO, sink: Sink, *, final: bool = False
+    made: Iterator[WrittenRevisit], source: BinaryIO, sink: Sink, *, final: bool = False
 ) -> None:
     """Write a container with every record as it was; raises `Left`. `final`: see `Holders`."""
     position, holders = 0, Holders(final=final)
@@ -221,7 +228,7 @@ def write_records(
     sink.copy(source, position, os.fstat(source.fileno()).st_size - position)
 
 
-def _write(found: Made, source: BinaryIO, holders: Holders, sink: Sink) -> None:
+def _write(found: WrittenRevisit, source: BinaryIO, holders: Holders, sink: Sink) -> None:
     """Write one record; raises `NotExact` if it does not come out as it was."""
     entry = found.entry
     if found.kept is not None:
@@ -245,7 +252,7 @@ def _write(found: Made, source: BinaryIO, holders: Holders, sink: Sink) -> None:
         sink.write(packer.flush())
 
 
-def _check(entry: Entry, pieces: Iterator[bytes | memoryview]) -> None:
+def _check(entry: JournalEntry, pieces: Iterator[bytes | memoryview]) -> None:
     running = hashlib.sha256()
     for piece in pieces:
         running.update(piece)
@@ -259,7 +266,7 @@ def _whole(record: Single) -> Iterator[bytes | memoryview]:
     yield END
 
 
-def _pieces(entry: Entry, revisit: Single, original: Single) -> Iterator[bytes | memoryview]:
+def _pieces(entry: JournalEntry, revisit: Single, original: Single) -> Iterator[bytes | memoryview]:
     yield entry.header.encode("latin-1")
     yield from revisit.block()
     held, skip = b"", -1

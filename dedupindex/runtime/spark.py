@@ -103,7 +103,7 @@ class Cluster:
             yield kept
 
 
-class Made(NamedTuple):
+class SparkRow(NamedTuple):
     """What a task has made, as it lies on an executor's disk: a row, or that there are no more.
 
     One that is lost is made again, by another attempt.
@@ -176,26 +176,26 @@ def _each(work: Callable[[Any], Iterable[Any]], task: int, given: Iterator[Any])
 
 def _made(
     work: Callable[[int, Iterator[Any]], Iterable[Any]], task: int, given: Iterator[Any]
-) -> Iterator[Made]:
+) -> Iterator[SparkRow]:
     """Runs on an executor. What is wrong with the input is a row: to try again is of no use."""
     attempt, number = secrets.token_bytes(8), 0
     try:
         for value in work(task, given):
-            yield Made(task, attempt, number, value)
+            yield SparkRow(task, attempt, number, value)
             number += 1
     except DedupError as error:
-        yield Made(task, attempt, number, error)
+        yield SparkRow(task, attempt, number, error)
         number += 1
-    yield Made(task, attempt, number, None, last=True)
+    yield SparkRow(task, attempt, number, None, last=True)
 
 
-def _size(made: Iterable[Made]) -> list[int]:
+def _size(made: Iterable[SparkRow]) -> list[int]:
     return [sum(len(pickle.dumps(one, pickle.HIGHEST_PROTOCOL)) for one in made)]
 
 
 def _cut(
-    starts: list[int], length: int, task: int, made: Iterator[Made]
-) -> Iterator[tuple[int, Made]]:
+    starts: list[int], length: int, task: int, made: Iterator[SparkRow]
+) -> Iterator[tuple[int, SparkRow]]:
     """The slice of each row: so many bytes of all that tasks have made, one after the other.
 
     What was made again may be longer, but is in no slice of the next task.
@@ -206,9 +206,9 @@ def _cut(
         at += _size([one])[0]
 
 
-def whole(made: Iterable[Made], tasks: int) -> Iterator[Any]:
+def whole(made: Iterable[SparkRow], tasks: int) -> Iterator[Any]:
     """The rows of all tasks in order, of each those of one attempt, all of them."""
-    before = Made(-1, b"", 0, None, last=True)
+    before = SparkRow(-1, b"", 0, None, last=True)
     for one in made:
         follows = (before.task + 1, 0) if before.last else (before.task, before.number + 1)
         same = before.last or one.attempt == before.attempt
@@ -229,13 +229,13 @@ def _sound(rows: Iterable[Any]) -> Iterator[Any]:
         yield row
 
 
-def _passes(chosen: Callable[[Any], bool], made: Made) -> bool:
+def _passes(chosen: Callable[[Any], bool], made: SparkRow) -> bool:
     if made.last:
         return False
     return isinstance(made.value, DedupError) or chosen(made.value)
 
 
-def _keyed(by: Callable[[Any], int], made: Made) -> Iterator[tuple[int, Any]]:
+def _keyed(by: Callable[[Any], int], made: SparkRow) -> Iterator[tuple[int, Any]]:
     if isinstance(made.value, DedupError):  # only of rows that were lost, and are made again
         raise made.value
     if not made.last and (group := by(made.value)) >= 0:

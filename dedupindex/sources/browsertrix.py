@@ -20,7 +20,7 @@ from dedupindex.capture import Capture, Evidence, Item, Problem, Refusal
 from dedupindex.digest import Spelling
 from dedupindex.errors import BadDate, BadDigest, BadSource
 from dedupindex.sources import browsertrix_part
-from dedupindex.sources.browsertrix_part import Entry
+from dedupindex.sources.browsertrix_part import BrowsertrixEntry
 from dedupindex.sources.rows import Memory, read_digest
 from dedupindex.urls import is_http
 
@@ -76,7 +76,7 @@ class BrowsertrixSource:
             self._running.update(b"%b %b\n" % (text, value))
             self.position += len(text) + len(value)
             try:
-                yield self._item(text, Entry.of(value), files)
+                yield self._item(text, BrowsertrixEntry.of(value), files)
             except ValueError as error:
                 self._problems += 1
                 if self._problems <= _PROBLEMS_SHOWN:
@@ -84,7 +84,7 @@ class BrowsertrixSource:
                     yield Problem(self.name, -1, f"crawl {crawl}: {error}: {shown!r}")
                 yield Refusal("bad-line")
 
-    def _item(self, text: bytes, entry: Entry, files: list[str]) -> Item:
+    def _item(self, text: bytes, entry: BrowsertrixEntry, files: list[str]) -> Item:
         if not is_http(entry.url):
             return Refusal("not-http")
         if not _LITERAL.fullmatch(entry.url):

@@ -32,7 +32,7 @@ _SCHEMES = ("redis", "rediss", "unix")
 _WAIT = 60.0  # seconds for an answer; Redis answers nobody while it writes a large file
 
 
-class Entry(NamedTuple):
+class BrowsertrixEntry(NamedTuple):
     """Where a payload is stored: the value of a digest in ``h:CRAWL``."""
 
     place: int
@@ -41,7 +41,7 @@ class Entry(NamedTuple):
     size: int  # bytes of the compressed record
 
     @classmethod
-    def of(cls, value: bytes) -> Entry:
+    def of(cls, value: bytes) -> BrowsertrixEntry:
         """What a value says; `ValueError` if it says something else."""
         parts = value.split(b" ")
         if len(parts) != 4 or not (parts[0].isdigit() and parts[1].isdigit()):

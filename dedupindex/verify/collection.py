@@ -18,7 +18,7 @@ from dedupindex.verify.block_facts import FULL, Facts, Note, checked
 from dedupindex.verify.file_bytes import Unreadable, opened
 from dedupindex.verify.issues import Finding
 from dedupindex.verify.parse_records import Record
-from dedupindex.verify.references import References, Row, posted_by
+from dedupindex.verify.references import ReferenceRow, References, posted_by
 from dedupindex.verify.walk_file import AnyRecord, Container, is_archive
 
 T = TypeVar("T")
@@ -75,7 +75,7 @@ class Collection:
             if own:
                 self.records += records
                 yield from (Finding(*finding) for finding in findings)
-            stored = [Row(number, offset, Facts(*facts), own) for offset, facts in rows]
+            stored = [ReferenceRow(number, offset, Facts(*facts), own) for offset, facts in rows]
             self.revisits += sum(own and row.facts.kind == b"revisit" for row in stored)
             references.add(stored)
 

@@ -36,7 +36,7 @@ class Wanted(NamedTuple):
     record_id: bytes  # no brackets, empty if it is not named
 
 
-class Place(NamedTuple):
+class OriginalHint(NamedTuple):
     """A record in a file; a hint: that it is what is wanted is never believed."""
 
     file: Path
@@ -44,7 +44,7 @@ class Place(NamedTuple):
     begins: bool = False  # whether it is known that a record begins there
 
 
-FindOriginal = Callable[[Wanted], Iterable[Place]]
+FindOriginal = Callable[[Wanted], Iterable[OriginalHint]]
 
 
 class Originals:
@@ -71,7 +71,7 @@ class Originals:
             database.execute("CREATE INDEX by_key ON places (key)")
             database.commit()
 
-    def find(self, wanted: Wanted) -> Iterator[Place]:
+    def find(self, wanted: Wanted) -> Iterator[OriginalHint]:
         """Places of records of that URL and second."""
         if self._database is None:
             self._database = sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True)
@@ -80,7 +80,7 @@ class Originals:
             "ORDER BY places.rowid"
         )
         for path, offset in self._database.execute(query, (key_of(wanted.url, wanted.date),)):
-            yield Place(Path(os.fsdecode(path)), offset)
+            yield OriginalHint(Path(os.fsdecode(path)), offset)
 
 
 class Original:

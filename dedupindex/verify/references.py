@@ -24,7 +24,7 @@ _INDEXES = ("moment", "id", "digest")
 _MOST = 64  # records of one URL and second, or of one digest, that are looked at
 
 
-class Row(NamedTuple):
+class ReferenceRow(NamedTuple):
     """A record that refers, or may be referred to."""
 
     file: int
@@ -46,7 +46,7 @@ class References:
     def close(self) -> None:
         self._database.close()
 
-    def add(self, rows: Iterable[Row]) -> None:
+    def add(self, rows: Iterable[ReferenceRow]) -> None:
         """Keep rows."""
         insert = "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
         self._database.executemany(insert, map(_stored, rows))
@@ -142,21 +142,21 @@ class References:
         meant = b" of ".join(filter(None, (url, facts.to_date))).decode("utf-8", "replace")
         return "dangling", f"what it refers to is nowhere in the places given: {meant}"
 
-    def _alike(self, facts: Facts) -> list[Row]:
+    def _alike(self, facts: Facts) -> list[ReferenceRow]:
         """Records with the digest of a revisit, unless it says of no payload which it is."""
         stated = read(facts.digest)
         if not facts.digest or (stated is not None and is_cut(stated)):
             return []
         return self._at("digest", _digest_key(facts.digest))
 
-    def _named(self, facts: Facts) -> list[Row]:
+    def _named(self, facts: Facts) -> list[ReferenceRow]:
         return self._at("id", facts.to_id) if facts.to_id else []
 
-    def _at(self, column: str, key: bytes) -> list[Row]:
+    def _at(self, column: str, key: bytes) -> list[ReferenceRow]:
         query = f"SELECT file, offset, facts, own FROM records WHERE {column} = ? "
         query += f"ORDER BY full DESC, rowid LIMIT {_MOST}"
         return [
-            Row(file, offset, Facts(*marshal.loads(facts)), bool(own))
+            ReferenceRow(file, offset, Facts(*marshal.loads(facts)), bool(own))
             for file, offset, facts, own in self._database.execute(query, (key,))
         ]
 
@@ -183,17 +183,17 @@ def _sums(facts: Facts) -> set[tuple[str, bytes]]:
     return {(stated.algorithm, stated.raw)} if stated else {("sha1", one) for one in facts.sums}
 
 
-def _best(revisit: Facts, full: list[Row]) -> Row:
+def _best(revisit: Facts, full: list[ReferenceRow]) -> ReferenceRow:
     """The record that is meant, where several have the URL and second."""
 
-    def fitness(row: Row) -> tuple[bool, bool, bool]:
+    def fitness(row: ReferenceRow) -> tuple[bool, bool, bool]:
         same = revisit.digest == row.facts.digest
         return same, row.facts.record_id == revisit.to_id, row.facts.date == revisit.to_date
 
     return max(full, key=fitness)
 
 
-def _stored(row: Row) -> tuple[object, ...]:
+def _stored(row: ReferenceRow) -> tuple[object, ...]:
     facts = row.facts
     return (
         row.file,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from flask import render_template, request
 
 from dedupindex.crawls import statistics
-from dedupindex.crawls.statistics_keys import Row
+from dedupindex.crawls.statistics_keys import StatisticsRow
 from dedupindex.errors import BadQuery
 from dedupindex.runtime.charts import columns
 from server.auth import Access, NamespaceAccess
@@ -60,9 +60,9 @@ class Charts:
             bytes=columns([(_bytes_in(unit, row), spent(row)) for unit, row in rows]),
         )
 
-    def _rows(self, span: _Span, crawl: str) -> Sequence[tuple[bytes, Row]]:
+    def _rows(self, span: _Span, crawl: str) -> Sequence[tuple[bytes, StatisticsRow]]:
         """Return a row for every unit, also for those without events."""
-        sums = {unit: Row() for unit in _units(span, datetime.now(UTC))}
+        sums = {unit: StatisticsRow() for unit in _units(span, datetime.now(UTC))}
         self._live.opened()
         visible = NamespaceAccess(self._access, with_token(request.environ))
         with self._live.crawls.reading() as reading:
@@ -96,14 +96,14 @@ def _units(span: _Span, now: datetime) -> list[bytes]:
     return [start.isoformat()[: span.width].encode() for start in reversed(starts)]
 
 
-def _lookups_in(unit: bytes, row: Row) -> str:
+def _lookups_in(unit: bytes, row: StatisticsRow) -> str:
     return f"{text_of(unit)}: {row.lookups:,} lookups, {row.duplicates:,} duplicates"
 
 
-def _captures_in(unit: bytes, row: Row) -> str:
+def _captures_in(unit: bytes, row: StatisticsRow) -> str:
     return f"{text_of(unit)}: {row.duplicates:,} captures saved, {row.stored:,} stored"
 
 
-def _bytes_in(unit: bytes, row: Row) -> str:
+def _bytes_in(unit: bytes, row: StatisticsRow) -> str:
     saved, stored = row.duplicate_bytes, row.stored_bytes
     return f"{text_of(unit)}: {saved:,} bytes saved, {stored:,} stored"

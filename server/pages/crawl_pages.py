@@ -10,7 +10,7 @@ from flask import render_template, request
 from dedupindex.crawls import statistics
 from dedupindex.crawls.crawl import Crawl
 from dedupindex.crawls.crawl_report import date
-from dedupindex.crawls.statistics_keys import LONGEST, Row
+from dedupindex.crawls.statistics_keys import LONGEST, StatisticsRow
 from dedupindex.crawls.store import Reading
 from dedupindex.errors import BadQuery, UnknownCrawl
 from dedupindex.runtime.charts import bar
@@ -82,7 +82,7 @@ class CrawlPages:
         name = request.args.get("host", "").strip()
         self._live.opened()
         visible = NamespaceAccess(self._access, with_token(request.environ))
-        content: dict[str, Any] = {"rows": [], "largest": [], "latest": "", **_sums(Row())}
+        content: dict[str, Any] = {"rows": [], "largest": [], "latest": "", **_sums(StatisticsRow())}
         with self._live.crawls.reading() as reading:
             if reading is not None and name:
                 content.update(_host(reading, name, visible))
@@ -93,10 +93,10 @@ class CrawlPages:
 
 def _host(reading: Reading, name: str, visible: NamespaceAccess) -> dict[str, Any]:
     """Return the statistics of a host in all crawls."""
-    known: list[tuple[Crawl, Row]] = []
+    known: list[tuple[Crawl, StatisticsRow]] = []
     for host in _spellings(name):
         known += (one for one in statistics.at_host(reading, host) if visible.sees(one[0]))
-    total = Row()
+    total = StatisticsRow()
     for _, row in known:
         total = total.plus(row)
     most = max((row.lookups for _, row in known), default=0)
@@ -125,7 +125,7 @@ def _largest_hosts(reading: Reading, visible: NamespaceAccess) -> dict[str, Any]
     return {}
 
 
-def _sums(row: Row) -> dict[str, Any]:
+def _sums(row: StatisticsRow) -> dict[str, Any]:
     """Return the values of a sum that templates show."""
     return {
         "total": row.as_json(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dedupindex.crawls.statistics_keys import Row
+from dedupindex.crawls.statistics_keys import StatisticsRow
 from dedupindex.runtime.charts import Values, bar
 
 CLASSES = {
@@ -17,17 +17,17 @@ CLASSES = {
 _SAVED = ("exact_url", "canonical_url", "digest")
 
 
-def found(row: Row) -> Values:
+def found(row: StatisticsRow) -> Values:
     """Return the lookups by match class."""
     return [(name, getattr(row, name)) for name in CLASSES]
 
 
-def kept(row: Row) -> Values:
+def kept(row: StatisticsRow) -> Values:
     """Return the captures saved by match class, and those stored."""
     return [*((name, getattr(row, name)) for name in _SAVED), ("new", row.stored)]
 
 
-def spent(row: Row) -> Values:
+def spent(row: StatisticsRow) -> Values:
     """Return the bytes saved by match class, and those stored."""
     return [*((name, getattr(row, f"{name}_bytes")) for name in _SAVED), ("new", row.stored_bytes)]
 
@@ -45,7 +45,7 @@ def _is_text(heading: bytes) -> bool:
         return False
 
 
-def shown(heading: bytes, row: Row, most: float = 0) -> dict[str, Any]:
+def shown(heading: bytes, row: StatisticsRow, most: float = 0) -> dict[str, Any]:
     """Return a row of a table, with a bar of its lookups in relation to `most`."""
     return {
         "heading": text_of(heading),

@@ -32,7 +32,7 @@ from dedupindex.index import open_index
 from dedupindex.index.address import Address
 from dedupindex.index.engines.cassandra.cassandra_engine import CassandraEngine
 from dedupindex.index.engines.cassandra.cql import Row, Session, Statement, Use
-from dedupindex.index.format.cells import Place, digest_prefix
+from dedupindex.index.format.cells import ContainerRef, digest_prefix
 from dedupindex.index.identity import Settings
 from dedupindex.lookup.decide import Query, find
 from tests.captures import capture, sha1
@@ -101,7 +101,7 @@ def answers(index: Path) -> Answers:
             found |= _asked("containers", lambda: sorted(view.containers()))
             found |= _asked("counts", view.counts)
             for name in ("0.warc.gz", "1.warc.gz", "2.warc.gz"):
-                found |= _asked(name, partial(engine.number_of, Place(name, "weekly")))
+                found |= _asked(name, partial(engine.number_of, ContainerRef(name, "weekly")))
         found |= _asked("next number", engine.next_number)
         with store.reading() as reading:
             found |= _of_crawls(reading)

@@ -29,7 +29,7 @@ from dedupindex.errors import CrawlExists, DedupError, IndexBusy, UnknownCrawl
 from dedupindex.export.browsertrix_redis import Choice, Exported, Files, originals
 from dedupindex.export.redis import LOCK, writing
 from dedupindex.index.identity import Settings
-from dedupindex.sources.browsertrix_part import Entry
+from dedupindex.sources.browsertrix_part import BrowsertrixEntry
 from tests.conftest import MakeIndex
 from tests.peers.environments import DEADLINE
 from tests.peers.redis import Crawl, redis_server, state
@@ -89,7 +89,10 @@ def test_the_keys_are_those_of_browsertrix(address: str, client: Any) -> None:
     places = {name["filename"]: place for place, name in enumerate(_listed(client, "archive"))}
     assert places.keys() == {"a.warc.gz", "b.warc.gz"}
     for digest, value in entries.items():
-        one, found = Entry.of(value), Entry.of(client.hget("h:archive", digest))
+        one, found = (
+            BrowsertrixEntry.of(value),
+            BrowsertrixEntry.of(client.hget("h:archive", digest)),
+        )
         if one.place < 2:
             one = one._replace(place=places["a.warc.gz" if one.place == 0 else "b.warc.gz"])
         assert found == one
@@ -423,7 +426,7 @@ def _check_true(client: Any, captures: list[Capture]) -> None:
         value = client.hget(b"h:" + crawl, digest)
         if value is None or crawl == b"other":
             continue
-        found = Entry.of(value)
+        found = BrowsertrixEntry.of(value)
         original = stand[digest.decode(), found.url]
         listed = client.lindex(b"c:" + crawl + b":wacz", found.place)
         name = json.loads(listed)["filename"] if listed else ""

@@ -23,7 +23,7 @@ from dedupindex.index.engines.cassandra.cassandra_schema import Statements
 from dedupindex.index.engines.cassandra.cassandra_view import CassandraView
 from dedupindex.index.engines.cassandra.cql import Row, Session, Statement, Use, connect
 from dedupindex.index.engines.cassandra.metadata import About, Lease
-from dedupindex.index.format.cells import DIGEST_KEY, Place, digest_of_key, digest_prefix
+from dedupindex.index.format.cells import DIGEST_KEY, ContainerRef, digest_of_key, digest_prefix
 from dedupindex.index.identity import Identity, Settings
 from dedupindex.lookup.decide import LIMIT, Query, Strategy, find
 from dedupindex.urlkey import urlkey
@@ -260,10 +260,12 @@ def test_numbers_that_two_builds_gave_at_once_are_told_apart(make: Make) -> None
     other.numbers = dict(one.numbers)
     for bench, name in ((one, "b.warc"), (other, "c.warc")):
         bench.load([capture(2, A, container=name), capture(3, name.encode(), container=name)])
-    assert one.numbers[Place("b.warc")] == other.numbers[Place("c.warc")]  # as they were staged
+    assert (
+        one.numbers[ContainerRef("b.warc")] == other.numbers[ContainerRef("c.warc")]
+    )  # as they were staged
     assert {item.container for _, item in one.held()} == {"a.warc", "b.warc", "c.warc"}
     with one.open() as engine:
-        names = [engine.number_of(Place(name)) for name in ("a.warc", "b.warc", "c.warc")]
+        names = [engine.number_of(ContainerRef(name)) for name in ("a.warc", "b.warc", "c.warc")]
         assert sorted(names) == [1, 2, 3]
         assert engine.next_number() == 4
         assert engine.check() == []

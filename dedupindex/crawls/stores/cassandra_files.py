@@ -20,7 +20,7 @@ from dedupindex.index.engines.cassandra.cassandra_places import (
 from dedupindex.index.engines.cassandra.cassandra_schema import Statements
 from dedupindex.index.engines.cassandra.cql import Session
 from dedupindex.index.engines.cassandra.metadata import About
-from dedupindex.index.format.cells import Place
+from dedupindex.index.format.cells import ContainerRef
 
 BLOCK = 64  # numbers; crawlers write to a few containers at once
 _KEPT = 4 * MEGABYTE  # of memory, for names and for numbers
@@ -46,7 +46,7 @@ class Files:
         return self._names.keep(number, self._name_of(number)) if name is None else name
 
     def _number_of(self, name: str) -> int:
-        place = Place(name)
+        place = ContainerRef(name)
         with self._busy:
             found = self._session.execute(self._on.number, key_of(place))
             if found:

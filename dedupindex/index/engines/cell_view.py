@@ -9,8 +9,8 @@ from dedupindex.capture import Capture
 from dedupindex.errors import Damaged, StrategyUnavailable
 from dedupindex.index.format import url_index
 from dedupindex.index.format.cells import (
+    ContainerRef,
     Keys,
-    Place,
     answers,
     decode,
     digest_of_key,
@@ -29,7 +29,7 @@ class Decoding:
     keys: Keys
 
     @abstractmethod
-    def place_of(self, number: int) -> Place:
+    def place_of(self, number: int) -> ContainerRef:
         """What a container number stands for."""
 
     @abstractmethod

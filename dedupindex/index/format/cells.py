@@ -18,7 +18,7 @@ decides, and a cell (the value under a key) holds every entry whose key is the s
            2-7    date, its 14 digits as a number; a fraction is in the extras
            8-11   size        0xFFFFFFFF unknown, 0xFFFFFFFE in the extras
            12-16  offset      all ones unknown
-           17-20  container   number of its `Place`, 0 unknown
+           17-20  container   number of its `ContainerRef`, 0 unknown
            21     mime        index into MIMES, 0 unknown, 255 in the extras
            ..     record id   16 bytes, if it is a UUID
            ..     extras      u16 length of all, then (u8 tag, u16 length, bytes) each
@@ -120,14 +120,14 @@ def damaged(key: bytes) -> Damaged:
     )
 
 
-class Place(NamedTuple):
+class ContainerRef(NamedTuple):
     """What a container number stands for: the name of a file, and the crawl that it is of."""
 
     container: str
     crawl: str = ""
 
 
-NOWHERE = Place("")  # number 0
+NOWHERE = ContainerRef("")  # number 0
 
 
 class Keys(NamedTuple):
@@ -241,7 +241,7 @@ def _extras(capture: Capture, record_id: bytes, mime: int, etag: bool, also: boo
     return _SHORT.pack(len(body)) + body
 
 
-def decode(key: bytes, entry: bytes, place_of: Callable[[int], Place]) -> Capture:
+def decode(key: bytes, entry: bytes, place_of: Callable[[int], ContainerRef]) -> Capture:
     """The capture of an entry under `key`; `place_of` says what a container number stands for."""
     flags, spelling, high, low, size, far, near, number, mime = HEAD.unpack_from(entry)
     date = date_of_digits(b"%014d" % (high << 32 | low))

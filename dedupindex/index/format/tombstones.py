@@ -14,7 +14,7 @@ from dedupindex.index.format.cells import (
     NOWHERE,
     READ,
     SPARE,
-    Place,
+    ContainerRef,
     container_of,
     encode,
     packed_url,
@@ -59,7 +59,7 @@ class Marks(NamedTuple):
         """Whether what `claim` names was seen to be no original itself."""
         return self.since is not None and claim[2:8] >= self.since
 
-    def purged(self, entry: bytes, place_of: Callable[[int], Place]) -> bool:
+    def purged(self, entry: bytes, place_of: Callable[[int], ContainerRef]) -> bool:
         """Whether the capture of an entry was purged, or that which a claim names.
 
         What was read is of its own file and crawl. A row may tell of any file that it means, in

@@ -34,8 +34,8 @@ from dedupindex.index.format.cells import (
     BEFORE,
     SEVERAL,
     SPARE,
+    ContainerRef,
     Keys,
-    Place,
     cell_of,
     decode,
     entries_of,
@@ -70,7 +70,7 @@ class Rule:
 
     keys: Keys
     latest: bool
-    place_of: Callable[[int], Place]
+    place_of: Callable[[int], ContainerRef]
 
     def settle(self, key: bytes, entries: list[bytes], outcome: Outcome) -> bytes | None:
         """The cell that `entries` (those from before marked) leave under `key`, None for none."""

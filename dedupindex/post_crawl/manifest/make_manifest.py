@@ -28,7 +28,7 @@ from dedupindex.post_crawl.manifest.parquet import (
     FORMAT,
     LINES,
     REFERENCES,
-    Entry,
+    ManifestEntry,
     lines_file,
     read_about,
     read_entries,
@@ -163,7 +163,7 @@ class _Run:
             made.records.update(entry.records)
             made.remarks.update(entry.remarks)
 
-    def _drop(self, entry: Entry) -> None:
+    def _drop(self, entry: ManifestEntry) -> None:
         number = entry.container.number
         self._note({"number": number, "gone": True})
         for file in (lines_file, references_file):
@@ -229,7 +229,7 @@ def write_about(top: Path, options: ManifestOptions, *, complete: bool) -> None:
     write_whole(top / FILE, json.dumps(about).encode() + b"\n")
 
 
-def _clear(top: Path, entries: dict[int, Entry]) -> int:
+def _clear(top: Path, entries: dict[int, ManifestEntry]) -> int:
     """Remove what a killed run left; returns the highest number that was ever given."""
     last = 0
     for path in top.glob(".*.part"):

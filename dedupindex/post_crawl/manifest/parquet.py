@@ -36,7 +36,7 @@ _FETCHED = 2048  # lines at a time
 
 
 @dataclass
-class Entry:
+class ManifestEntry:
     """A container, with what else there was in it."""
 
     container: Container
@@ -52,7 +52,9 @@ class Entry:
 class Manifest:
     """A manifest that a run has finished."""
 
-    def __init__(self, path: Path, about: dict[str, Any], entries: dict[int, Entry]) -> None:
+    def __init__(
+        self, path: Path, about: dict[str, Any], entries: dict[int, ManifestEntry]
+    ) -> None:
         self.path = path
         self.algorithm: str = about["algorithm"]  # of `Line.payload`
         self.entries = entries  # by number
@@ -109,9 +111,9 @@ def is_of_before(top: Path) -> bool:
     return False
 
 
-def read_entries(top: Path) -> dict[int, Entry]:
+def read_entries(top: Path) -> dict[int, ManifestEntry]:
     """What was read to its end; a last line that a kill has cut says nothing."""
-    entries: dict[int, Entry] = {}
+    entries: dict[int, ManifestEntry] = {}
     try:
         text = (top / CONTAINERS).read_text("ascii")
     except FileNotFoundError:
@@ -124,7 +126,9 @@ def read_entries(top: Path) -> dict[int, Entry]:
         problems = [(offset, message) for offset, message in said.pop("problems")]
         lines, records = said.pop("lines"), said.pop("records")
         remarks = said.pop("remarks", {})
-        entries[said["number"]] = Entry(Container(**said), lines, records, problems, remarks)
+        entries[said["number"]] = ManifestEntry(
+            Container(**said), lines, records, problems, remarks
+        )
     return entries
 
 
@@ -156,7 +160,7 @@ def line_of(row: tuple[Any, ...]) -> Line:
     )  # fmt: skip
 
 
-def write_containers(database: Database, top: Path, entries: dict[int, Entry]) -> None:
+def write_containers(database: Database, top: Path, entries: dict[int, ManifestEntry]) -> None:
     """Write ``containers.parquet``; names are the Latin-1 of their bytes, as texts of lines are."""
     database.execute(
         "CREATE OR REPLACE TEMP TABLE containers (number INTEGER, root VARCHAR, name VARCHAR, "

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from dedupindex.capture import Problem
 from dedupindex.errors import BadSource
 from dedupindex.post_crawl.manifest.lines import Container, Line
-from dedupindex.post_crawl.manifest.parquet import Entry, lines_file, references_file
+from dedupindex.post_crawl.manifest.parquet import ManifestEntry, lines_file, references_file
 from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
 from dedupindex.post_crawl.manifest.scan_file import Scan
 from dedupindex.post_crawl.manifest.spool import Spool
@@ -31,7 +31,7 @@ class ManifestTask(NamedTuple):
 class Read(NamedTuple):
     """How that went; without an entry the container is left out."""
 
-    entry: Entry | None
+    entry: ManifestEntry | None
     problems: list[Problem]
 
 
@@ -74,7 +74,9 @@ def _written(task: ManifestTask, scan: Scan, references: Spool, count: Count) ->
     container = Container(
         task.number, file.root, file.name, scan.size, *scan.mark, scan.content_hash
     )
-    entry = Entry(container, spool.lines, dict(scan.records), scan.problems, dict(scan.remarks))
+    entry = ManifestEntry(
+        container, spool.lines, dict(scan.records), scan.problems, dict(scan.remarks)
+    )
     return Read(entry, problems)
 
 

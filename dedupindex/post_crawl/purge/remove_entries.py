@@ -9,7 +9,7 @@ from dedupindex.index.format.cells import (
     NOWHERE,
     SIZE_IN_EXTRAS,
     UNKNOWN_SIZE,
-    Place,
+    ContainerRef,
     answers,
     decode,
     entries_of,
@@ -33,11 +33,11 @@ class Purged(NamedTuple):
 class Settling:
     """The rule of an index, which knows its places."""
 
-    def __init__(self, settings: Settings, place_of: Callable[[int], Place]) -> None:
+    def __init__(self, settings: Settings, place_of: Callable[[int], ContainerRef]) -> None:
         self._place_of = place_of
         self._rule = Rule(settings.keys(), settings.keep == "latest", self.place_of)
 
-    def place_of(self, number: int) -> Place:
+    def place_of(self, number: int) -> ContainerRef:
         """What a container number stands for, 0 for nothing."""
         return self._place_of(number) if number else NOWHERE
 

@@ -13,8 +13,8 @@ from dedupindex.index.format.cells import (
     ALSO,
     DIGEST_KEY,
     NOWHERE,
+    ContainerRef,
     Keys,
-    Place,
     container_of,
     decode,
     digest_of_key,
@@ -175,7 +175,7 @@ class Chosen:
         return taken
 
 
-def _no_place(number: int) -> Place:
+def _no_place(number: int) -> ContainerRef:
     return NOWHERE
 
 

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from dedupindex.post_crawl.rehearsal.rehearsal_steps import Step
-from dedupindex.post_crawl.rewrite.journal import Entry, entries, journals
+from dedupindex.post_crawl.rewrite.journal import JournalEntry, entries, journals
 from dedupindex.post_crawl.rewrite.revisit_record import END
 from dedupindex.verify.issues import Broken
 from dedupindex.verify.sample import Sample
@@ -20,7 +20,7 @@ class Chosen(NamedTuple):
     """A revisit, and what its journal says of it."""
 
     path: Path
-    entry: Entry
+    entry: JournalEntry
 
 
 def rebuild(step: Step, folder: Path, size: int, seed: int, beside: Path) -> list[Chosen]:

@@ -24,7 +24,7 @@ _PIECE = 1 << 18
 Pieces = Iterator[bytes | memoryview]
 
 
-class Place(NamedTuple):
+class RecordOnDisk(NamedTuple):
     """Where a record stands now."""
 
     file: BinaryIO
@@ -43,7 +43,12 @@ class Judged(NamedTuple):
 
 
 def judge(
-    planned: Planned, candidate: Place, original: Place, alike: Alike, *, minimum: int = 0
+    planned: Planned,
+    candidate: RecordOnDisk,
+    original: RecordOnDisk,
+    alike: Alike,
+    *,
+    minimum: int = 0,
 ) -> Judged:
     """The revisit that a response becomes; raises `Refused` with the reason why it stays.
 

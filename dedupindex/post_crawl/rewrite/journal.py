@@ -44,7 +44,7 @@ class Was(NamedTuple):
     plan: str = ""  # `Plan.made_of` of its plan
 
 
-class Entry(NamedTuple):
+class JournalEntry(NamedTuple):
     """A record that became a revisit. Texts of bytes are their Latin-1."""
 
     offset: int
@@ -173,7 +173,7 @@ class Writer:
         if keep_dropped:
             self._dropped = _new(self._journal.dropped)
 
-    def add(self, entry: Entry, source: BinaryIO, pin: Pin) -> None:
+    def add(self, entry: JournalEntry, source: BinaryIO, pin: Pin) -> None:
         """Note a revisit; the dropped member is copied from `source`."""
         self._put(entry._asdict())
         self._pins.add(Holder(entry.root, entry.name, pin.outside), pin.key)
@@ -216,7 +216,7 @@ def _new(path: Path) -> FileSink:
     return FileSink(open(_part(path), "wb", buffering=0))
 
 
-def entries(path: Path) -> Iterator[Entry]:
+def entries(path: Path) -> Iterator[JournalEntry]:
     """The revisits in a journal, in order of offset; raises `Damaged`."""
     with open(path, "rb") as lines:
         next(lines)
@@ -225,7 +225,7 @@ def entries(path: Path) -> Iterator[Entry]:
                 said = json.loads(line)
                 if "offset" not in said:
                     return
-                entry = Entry(**said)
+                entry = JournalEntry(**said)
             except (ValueError, TypeError) as error:
                 raise Damaged(f"{path} has a line that cannot be read: {error}") from error
             yield entry

@@ -8,13 +8,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dedupindex.post_crawl.rewrite.journal import Entry
+    from dedupindex.post_crawl.rewrite.journal import JournalEntry
 
 
 class Offsets:
     """Where what stood at an old offset, and did not become a revisit, stands now."""
 
-    def __init__(self, revisits: Iterable[Entry]) -> None:
+    def __init__(self, revisits: Iterable[JournalEntry]) -> None:
         self._begins, self._shifts = array("q"), array("q", [0])
         for entry in revisits:
             self._begins.append(entry.offset)

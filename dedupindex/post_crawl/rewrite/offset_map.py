@@ -14,7 +14,7 @@ import orjson
 
 from dedupindex.errors import BadDate
 from dedupindex.post_crawl.manifest.lines import Container, Line
-from dedupindex.post_crawl.rewrite.journal import Entry, Journal, entries
+from dedupindex.post_crawl.rewrite.journal import JournalEntry, Journal, entries
 from dedupindex.runtime.external_sort import sorted_lines
 from dedupindex.timestamps import check_date, digits_of_date
 from dedupindex.urlkey import urlkey
@@ -42,7 +42,7 @@ def cdxj(manifests: Iterable[Lines], journal: Callable[[Container], Journal]) ->
 
 def _container(container: Container, lines: Iterator[Line], journal: Journal) -> Iterator[bytes]:
     revisits = entries(journal.lines) if journal.exists() else iter(())
-    entry: Entry | None = next(revisits, None)
+    entry: JournalEntry | None = next(revisits, None)
     shift = 0
     for line in lines:
         while entry is not None and entry.offset < line.offset:

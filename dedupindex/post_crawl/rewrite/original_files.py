@@ -11,7 +11,7 @@ from typing import BinaryIO, Protocol
 from dedupindex.post_crawl.manifest.lines import Container, Line
 from dedupindex.post_crawl.plan.alike import Alike
 from dedupindex.post_crawl.plan.plan_file import Planned, Totals
-from dedupindex.post_crawl.rewrite.compare_pair import Place
+from dedupindex.post_crawl.rewrite.compare_pair import RecordOnDisk
 from dedupindex.post_crawl.rewrite.journal import Journal
 from dedupindex.post_crawl.rewrite.moved import Offsets
 from dedupindex.post_crawl.rewrite.response import Stays
@@ -25,8 +25,8 @@ from dedupindex.runtime.atomic_replace import (
 _OPEN = 32  # files
 
 
-class Plan(Protocol):
-    """What is asked of a `resolve.plan.Plan`."""
+class PlanReader(Protocol):
+    """What is asked of a `resolve.plan.BuildPlan`."""
 
     totals: Totals
     alike: Alike
@@ -48,12 +48,14 @@ class Originals:
     may be writing to either.
     """
 
-    def __init__(self, plan: Plan, *, held: bool = False, busy: Set[int] = frozenset()) -> None:
+    def __init__(
+        self, plan: PlanReader, *, held: bool = False, busy: Set[int] = frozenset()
+    ) -> None:
         """`held` says that this run has locks of its own on containers of the set."""
         self._plan, self._held, self._busy = plan, held, busy
         self._open: OrderedDict[int, tuple[BinaryIO, Offsets | None]] = OrderedDict()
 
-    def place(self, line: Line) -> Place:
+    def place(self, line: Line) -> RecordOnDisk:
         """Where an original is now; raises `Stays`."""
         if line.container not in self._open:
             self._open[line.container] = self._opened(line.container)
@@ -63,7 +65,7 @@ class Originals:
         file, moved = self._open[line.container]
         offset = moved.now(line.offset) if moved else line.offset
         status = os.fstat(file.fileno())
-        return Place(file, offset, line.stored, (status.st_dev, status.st_ino))
+        return RecordOnDisk(file, offset, line.stored, (status.st_dev, status.st_ino))
 
     def close(self) -> None:
         for file, _ in self._open.values():

@@ -16,9 +16,9 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 from dedupindex.errors import Damaged
 from dedupindex.post_crawl.manifest.lines import Container
 from dedupindex.post_crawl.plan.plan_file import Planned
-from dedupindex.post_crawl.rewrite.compare_pair import Judged, Place, judge, rebuilt
-from dedupindex.post_crawl.rewrite.journal import Entry, Pin
-from dedupindex.post_crawl.rewrite.original_files import Originals, Plan
+from dedupindex.post_crawl.rewrite.compare_pair import Judged, RecordOnDisk, judge, rebuilt
+from dedupindex.post_crawl.rewrite.journal import JournalEntry, Pin
+from dedupindex.post_crawl.rewrite.original_files import Originals, PlanReader
 from dedupindex.post_crawl.rewrite.protected_records import key, pinned
 from dedupindex.post_crawl.rewrite.response import Stays
 from dedupindex.runtime.atomic_replace import Left as Left
@@ -33,7 +33,7 @@ _LEVEL = 9  # of deflate: what is left of a record is small
 class Job(NamedTuple):
     """What is to be done with every container of a plan."""
 
-    plan: Plan
+    plan: PlanReader
     out: Path | None = None  # where the results go; None is in place
     size: int = 0  # bytes of body that are too few to be worth a revisit
     gain: int = 1  # bytes by which a record must get smaller in its file; at least 1
@@ -81,13 +81,13 @@ class Outcome:
 class Notes(Protocol):
     """Where each revisit is noted."""
 
-    def add(self, entry: Entry, source: BinaryIO, pin: Pin) -> None: ...
+    def add(self, entry: JournalEntry, source: BinaryIO, pin: Pin) -> None: ...
 
 
 class NoNotes:
     """For dry runs."""
 
-    def add(self, entry: Entry, source: BinaryIO, pin: Pin) -> None:
+    def add(self, entry: JournalEntry, source: BinaryIO, pin: Pin) -> None:
         return None
 
 
@@ -136,7 +136,7 @@ def build(
             if referred or line.offset < position:
                 raise Stays("pinned" if referred else "not-exact")
             original = originals.place(planned.original)
-            place = Place(source, line.offset, line.stored, own)
+            place = RecordOnDisk(source, line.offset, line.stored, own)
             judged = judge(planned, place, original, job.plan.alike, minimum=job.size)
             member = _packed(judged)
             if line.stored - len(member) < job.gain:
@@ -166,7 +166,7 @@ def build(
     return outcome
 
 
-def _with_pins(plan: Plan, container: Container) -> Iterator[tuple[Planned, bool]]:
+def _with_pins(plan: PlanReader, container: Container) -> Iterator[tuple[Planned, bool]]:
     """The records to rewrite, and whether something else refers to them, so that they stay.
 
     That makes it impossible for two runs, or a wrong plan, to take the last copy away.
@@ -181,7 +181,7 @@ def _with_pins(plan: Plan, container: Container) -> Iterator[tuple[Planned, bool
         yield planned, pin == line.offset or bool(others) and key(line.url, line.date) in others
 
 
-def _pin(job: Job, planned: Planned, judged: Judged, original: Place) -> Pin:
+def _pin(job: Job, planned: Planned, judged: Judged, original: RecordOnDisk) -> Pin:
     outside = planned.original.container in job.plan.outside()
     return Pin(
         key(judged.original.url, judged.original.date), original.identity if outside else None
@@ -212,12 +212,12 @@ def _check(container: Container, judged: Judged, file: BinaryIO, offset: int, st
 
 def _entry(
     job: Job, container: Container, planned: Planned, judged: Judged, at: int, stored: int
-) -> Entry:
+) -> JournalEntry:
     line, original = planned.line, planned.original
     holder = job.plan.place(original.container)
     inside = original.container not in job.plan.outside()
     here = inside and (job.out is not None or holder.root == container.root)
-    return Entry(
+    return JournalEntry(
         line.offset, line.stored, at, stored,
         judged.response.header.decode("latin-1"), judged.sha256,
         "" if here else holder.root, holder.name, original.offset, original.stored,

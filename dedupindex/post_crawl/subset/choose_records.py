@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dedupindex.digest import EMPTY, is_cut
-from dedupindex.post_crawl.subset.scan import FULL, INFO, Row
+from dedupindex.post_crawl.subset.scan import FULL, INFO, SubsetRecord
 from dedupindex.warc.record_facts import Refused, stated_digest
 
 _TABLE = """
@@ -47,7 +47,7 @@ class Choice:
     def close(self) -> None:
         self._database.close()
 
-    def add(self, file: int, rows: Iterable[Row]) -> None:
+    def add(self, file: int, rows: Iterable[SubsetRecord]) -> None:
         """Take the records of a file."""
         kept = (
             row for row in rows if row.wanted or row.kind in FULL | INFO or row.kind == b"revisit"
@@ -135,7 +135,7 @@ def _says_which(digest: bytes) -> bool:
     return stated is not None and stated not in EMPTY and not is_cut(stated.raw)
 
 
-def _stored(file: int, row: Row) -> tuple[object, ...]:
+def _stored(file: int, row: SubsetRecord) -> tuple[object, ...]:
     revisit = row.kind == b"revisit"
     to = _key(row.to_moment, row.to_url or row.url) if row.to_moment else b""
     return (

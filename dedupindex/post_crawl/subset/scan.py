@@ -43,7 +43,7 @@ class SubsetFilter(NamedTuple):
         return any(host == one or host.endswith(b"." + one) for one in self.hosts)
 
 
-class Row(NamedTuple):
+class SubsetRecord(NamedTuple):
     """One record."""
 
     offset: int
@@ -86,7 +86,7 @@ def scan(_: None, task: SubsetScanTask) -> Scanned:
         with closing(open_window(path, path)) as window, open(task.spool, "wb") as spool:
             zipped = window.read(0, 2) == b"\x1f\x8b"
             batch: list[tuple[object, ...]] = []
-            last: tuple[Record, Row] | None = None
+            last: tuple[Record, SubsetRecord] | None = None
             for event in read(window):
                 _keep(batch, spool, last)
                 last = None
@@ -104,17 +104,17 @@ def scan(_: None, task: SubsetScanTask) -> Scanned:
     return Scanned(task.spool, arc, zipped, problems)
 
 
-def rows(spool: Path) -> Iterator[Row]:
+def rows(spool: Path) -> Iterator[SubsetRecord]:
     """The rows of a file that was read."""
     with open(spool, "rb") as stream:
         while stream.peek(1):
-            yield from (Row(*row) for row in marshal.load(stream))
+            yield from (SubsetRecord(*row) for row in marshal.load(stream))
 
 
 def _keep(
     batch: list[tuple[object, ...]],
     spool: BinaryIO,
-    last: tuple[Record, Row] | None,
+    last: tuple[Record, SubsetRecord] | None,
     at_least: int = _BATCH,
 ) -> None:
     """Take a record over, now that it was read to its end; a broken one is none."""
@@ -131,12 +131,12 @@ def _keep(
         batch.clear()
 
 
-def _row(record: Record, wanted: SubsetFilter | None) -> Row:
+def _row(record: Record, wanted: SubsetFilter | None) -> SubsetRecord:
     url, date, record_id, _, digest, _, _ = record.values
     url, moment = unbracket(url), timestamp14(date)
     takes = wanted is not None and record.type not in INFO and bool(url)
     takes = takes and wanted is not None and wanted.takes(url, moment)
-    row = Row(record.offset, 0, record.type, takes, url, moment, unbracket(record_id), digest)
+    row = SubsetRecord(record.offset, 0, record.type, takes, url, moment, unbracket(record_id), digest)
     if record.type != b"revisit":
         return row
     fields = record.head.fields

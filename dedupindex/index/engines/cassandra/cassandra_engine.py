@@ -37,7 +37,7 @@ from dedupindex.index.engines.cassandra.metadata import (
     is_marked,
     mark_of,
 )
-from dedupindex.index.format.cells import NOWHERE, Place, sealed_text
+from dedupindex.index.format.cells import NOWHERE, ContainerRef, sealed_text
 from dedupindex.index.identity import Identity, read_identity, unfinished
 from dedupindex.index.load.merge_rule import Outcome, Rule
 from dedupindex.index.load.runs import merge_files, read_run
@@ -61,7 +61,7 @@ class CassandraEngine:
         self.identity = read_identity(index)
         self.address = Address.parse(self.identity.engine)
         self._on = Statements.of(self.address.keyspace)
-        self._places = Cache[int, Place](PLACES_KEPT)
+        self._places = Cache[int, ContainerRef](PLACES_KEPT)
         self._mark = ""
         self._session: Session | None = connect(self.address)
         try:
@@ -107,7 +107,7 @@ class CassandraEngine:
         """Whether what answers is still the index that was opened; see `protocol.in_place`."""
         return is_marked(self._open(), self.address.keyspace, self._mark)
 
-    def number_of(self, place: Place) -> int:
+    def number_of(self, place: ContainerRef) -> int:
         # Before the first load has finished no number counts: the next one removes them all.
         return self._view().number_of(place) if self.identity.generation else 0
 
@@ -192,10 +192,10 @@ class CassandraEngine:
                 f"{error}; run the same command again when all nodes are there"
             ) from error
 
-    def _rule(self, fresh: dict[int, Place]) -> Rule:
+    def _rule(self, fresh: dict[int, ContainerRef]) -> Rule:
         settings, view = self.identity.settings, self._view()
 
-        def place_of(number: int) -> Place:
+        def place_of(number: int) -> ContainerRef:
             try:
                 return fresh.get(number) or view.place_of(number)
             except KeyError:  # its name is lost: the same capture with a name takes its place

@@ -8,12 +8,12 @@ from typing import Any
 from dedupindex.index.engines.cassandra.cassandra_schema import Statements
 from dedupindex.index.engines.cassandra.cql import Row, Session, Statement, patiently, write_all
 from dedupindex.index.engines.cassandra.metadata import About
-from dedupindex.index.format.cells import LOW, Place, damaged, sealed, unsealed
+from dedupindex.index.format.cells import LOW, ContainerRef, damaged, sealed, unsealed
 
 Asked = tuple[Statement, Sequence[Any]]
 
 
-def key_of(place: Place) -> bytes:
+def key_of(place: ContainerRef) -> bytes:
     """What the number of a place is found by."""
     return bytes_of(f"{place.crawl}\0{place.container}")
 
@@ -22,11 +22,11 @@ def bytes_of(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def place_in(number: int, row: Row) -> Place:
+def place_in(number: int, row: Row) -> ContainerRef:
     """The place that a row of the table has for a number; raises `Damaged`."""
     crawl = bytes(row[1])
     name = unsealed(_place_key(number, crawl), bytes(row[0]))
-    return Place(_text(name), _text(crawl))
+    return ContainerRef(_text(name), _text(crawl))
 
 
 def number_in(key: bytes, stored: int) -> int:
@@ -37,14 +37,14 @@ def number_in(key: bytes, stored: int) -> int:
     return number
 
 
-def put_place(on: Statements, number: int, place: Place) -> Asked:
+def put_place(on: Statements, number: int, place: ContainerRef) -> Asked:
     """What makes known what a number stands for."""
     crawl = bytes_of(place.crawl)
     name = sealed(_place_key(number, crawl), bytes_of(place.container))
     return on.put_place, (number, name, crawl)
 
 
-def put_number(on: Statements, number: int, place: Place) -> Asked:
+def put_number(on: Statements, number: int, place: ContainerRef) -> Asked:
     """What makes known which number a place has."""
     key = key_of(place)
     return on.put_number, (key, sealed_number(key, number))
@@ -65,7 +65,7 @@ def _text(value: bytes) -> str:
 
 
 def register(
-    session: Session, statements: Statements, places: Sequence[tuple[int, Place]]
+    session: Session, statements: Statements, places: Sequence[tuple[int, ContainerRef]]
 ) -> dict[int, int]:
     """Make places known; which number each has, of those that were given to them elsewhere.
 
@@ -76,7 +76,7 @@ def register(
     asked = [(statements.number, (key_of(place),)) for _, place in places]
     known = patiently(lambda: list(session.execute_many(asked)))
     now: dict[int, int] = {}
-    fresh: list[tuple[int, Place]] = []
+    fresh: list[tuple[int, ContainerRef]] = []
     for (number, place), rows in zip(places, known, strict=True):
         if rows:
             now[number] = number_in(key_of(place), rows[0][0])

@@ -17,7 +17,7 @@ from dedupindex.cache import Cache
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
 from dedupindex.errors import Damaged, IndexUnavailable, StrategyUnavailable
-from dedupindex.index.engine import Container, Counts
+from dedupindex.index.engine import Container, IndexCounts
 from dedupindex.index.engines.cassandra import cassandra_urls
 from dedupindex.index.engines.cassandra.cassandra_partitions import Cell, Partition, Partitions
 from dedupindex.index.engines.cassandra.cassandra_places import (
@@ -33,8 +33,8 @@ from dedupindex.index.engines.cell_view import Decoding
 from dedupindex.index.format import url_index
 from dedupindex.index.format.cells import (
     DIGEST_KEY,
+    ContainerRef,
     Keys,
-    Place,
     answers,
     canonical_prefix,
     container_of,
@@ -57,7 +57,7 @@ class CassandraView(Decoding):
         session: Session,
         statements: Statements,
         keys: Keys,
-        places: Cache[int, Place],
+        places: Cache[int, ContainerRef],
         scratch: Path,
         *,
         by_url: bool = False,
@@ -181,7 +181,7 @@ class CassandraView(Decoding):
 
     # --- names -----------------------------------------------------------------------------------
 
-    def place_of(self, number: int) -> Place:
+    def place_of(self, number: int) -> ContainerRef:
         """What a container number stands for."""
         place = self._places.get(number)
         if place is None:
@@ -191,10 +191,10 @@ class CassandraView(Decoding):
             place = self._remember(number, rows[0])
         return place
 
-    def _remember(self, number: int, row: Row) -> Place:
+    def _remember(self, number: int, row: Row) -> ContainerRef:
         return self._places.keep(number, place_in(number, row))
 
-    def number_of(self, place: Place) -> int:
+    def number_of(self, place: ContainerRef) -> int:
         """The container number of a place, 0 if it has none."""
         key = key_of(place)
         rows = self._session.execute(self._on.number, key)
@@ -205,7 +205,7 @@ class CassandraView(Decoding):
             self._remember(number, named[0])
         return number
 
-    def places(self) -> Iterator[tuple[int, Place]]:
+    def places(self) -> Iterator[tuple[int, ContainerRef]]:
         for page in self._session.scan(self._on.places):
             for row in page:
                 yield row[0], place_in(row[0], row[1:])
@@ -229,13 +229,13 @@ class CassandraView(Decoding):
 
     # --- all of it -------------------------------------------------------------------------------
 
-    def counts(self) -> Counts:
+    def counts(self) -> IndexCounts:
         state = About(self._session, self._on).state()
         if not state.generation:
             raise IndexUnavailable(
                 "the index in the cluster is gone, or its first build is going on"
             )
-        return Counts(state.captures, state.digests, state.containers)
+        return IndexCounts(state.captures, state.digests, state.containers)
 
     def own_digests(self) -> bool:
         return About(self._session, self._on).state().own_digests

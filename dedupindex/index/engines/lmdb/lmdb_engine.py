@@ -24,7 +24,7 @@ from dedupindex.index.engines.lmdb.lmdb_put import put_one
 from dedupindex.index.engines.lmdb.lmdb_trees import Trees
 from dedupindex.index.engines.lmdb.lmdb_view import LmdbView
 from dedupindex.index.format import ledger, url_index
-from dedupindex.index.format.cells import Keys, Place, sealed
+from dedupindex.index.format.cells import ContainerRef, Keys, sealed
 from dedupindex.index.format.ledger import Keeper, drops_of
 from dedupindex.index.identity import read_identity, unfinished
 from dedupindex.index.load.merge_rule import Outcome, Rule
@@ -46,7 +46,7 @@ class LmdbEngine:
         self.identity = read_identity(index)
         self._env: lmdb.Environment | None = None
         self._trees: Trees | None = None
-        self._places = Cache[int, Place](PLACES_KEPT)
+        self._places = Cache[int, ContainerRef](PLACES_KEPT)
         if self.identity.generation:
             self._open()
 
@@ -90,7 +90,7 @@ class LmdbEngine:
             raise IndexUnavailable(unfinished(self.index))
         return LmdbView(self._env, self._trees, self.keys, self._places)
 
-    def number_of(self, place: Place) -> int:
+    def number_of(self, place: ContainerRef) -> int:
         if self._env is None or self._trees is None:
             return 0
         with self.view() as view:
@@ -127,12 +127,12 @@ class LmdbEngine:
         fresh = dict(load.places)
         settings = self.identity.settings
 
-        def place_of(number: int) -> Place:
+        def place_of(number: int) -> ContainerRef:
             return fresh.get(number) or self._place(number)
 
         return Rule(settings.keys(), settings.keep == "latest", place_of)
 
-    def _place(self, number: int) -> Place:
+    def _place(self, number: int) -> ContainerRef:
         with self.view() as view:
             return view.place_of(number)
 

@@ -22,7 +22,7 @@ import lmdb
 from dedupindex.errors import Damaged
 from dedupindex.index.engine import Load
 from dedupindex.index.format import url_index
-from dedupindex.index.format.cells import Place, sealed, unsealed
+from dedupindex.index.format.cells import ContainerRef, sealed, unsealed
 from dedupindex.index.load.merge_rule import Outcome
 
 _BEGIN = {"next_number": 1, "note": {}, "own_digests": True, "ledger": []}
@@ -82,7 +82,7 @@ class Trees(NamedTuple):
             self.put(txn, "own_digests", False)
         self.put(txn, "transaction", txn.id())
 
-    def _place(self, txn: lmdb.Transaction, number: bytes, place: Place) -> None:
+    def _place(self, txn: lmdb.Transaction, number: bytes, place: ContainerRef) -> None:
         for key, value in (
             (key_of(place), number),
             (b"#" + number, _bytes(f"{place.crawl}\0{place.container}")),
@@ -104,7 +104,7 @@ class Trees(NamedTuple):
             self.put(txn, name, old.get(old_txn, name))
 
 
-def key_of(place: Place) -> bytes:
+def key_of(place: ContainerRef) -> bytes:
     """What the number of a place is found by."""
     if not place.crawl:
         return b"=" + short(place.container)
@@ -115,10 +115,10 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def place_in(value: bytes) -> Place:
+def place_in(value: bytes) -> ContainerRef:
     """The place that a number stands for, of what `_place` keeps."""
     crawl, _, name = value.decode("utf-8", "surrogateescape").partition("\0")
-    return Place(name, crawl)
+    return ContainerRef(name, crawl)
 
 
 def short(name: str) -> bytes:

@@ -14,13 +14,13 @@ from dedupindex.cache import Cache
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
 from dedupindex.errors import Damaged, IndexUnavailable, StrategyUnavailable
-from dedupindex.index.engine import Container, Counts
+from dedupindex.index.engine import Container, IndexCounts
 from dedupindex.index.engines.cell_view import Decoding
 from dedupindex.index.engines.lmdb.lmdb_trees import Trees, key_of, place_in, short
 from dedupindex.index.format import url_index
 from dedupindex.index.format.cells import (
+    ContainerRef,
     Keys,
-    Place,
     canonical_prefix,
     damaged,
     digest_of_key,
@@ -37,7 +37,7 @@ class LmdbView(Decoding):
     __slots__ = ("_env", "_places", "keys", "trees", "txn")
 
     def __init__(
-        self, env: lmdb.Environment, trees: Trees, keys: Keys, places: Cache[int, Place]
+        self, env: lmdb.Environment, trees: Trees, keys: Keys, places: Cache[int, ContainerRef]
     ) -> None:
         self._env, self.trees, self.keys, self._places = env, trees, keys, places
 
@@ -133,7 +133,7 @@ class LmdbView(Decoding):
                     return
                 yield key, unsealed(key, stored)
 
-    def place_of(self, number: int) -> Place:
+    def place_of(self, number: int) -> ContainerRef:
         """What a container number stands for."""
         place = self._places.get(number)
         if place is None:
@@ -144,13 +144,13 @@ class LmdbView(Decoding):
             place = self._places.keep(number, place_in(unsealed(key, value)))
         return place
 
-    def number_of(self, place: Place) -> int:
+    def number_of(self, place: ContainerRef) -> int:
         """The container number of a place, 0 if it has none."""
         key = key_of(place)
         number = self.txn.get(key, db=self.trees.names)
         return 0 if number is None else int.from_bytes(unsealed(key, number), "big")
 
-    def places(self) -> Iterator[tuple[int, Place]]:
+    def places(self) -> Iterator[tuple[int, ContainerRef]]:
         """Every container number, and what it stands for."""
         with self.txn.cursor(db=self.trees.names) as cursor:
             if cursor.set_range(b"#"):
@@ -196,8 +196,8 @@ class LmdbView(Decoding):
     def own_digests(self) -> bool:
         return bool(self.trees.get(self.txn, "own_digests"))
 
-    def counts(self) -> Counts:
-        return Counts(
+    def counts(self) -> IndexCounts:
+        return IndexCounts(
             self.trees.get(self.txn, "captures"),
             self.trees.get(self.txn, "digests"),
             self.txn.stat(self.trees.containers)["entries"],

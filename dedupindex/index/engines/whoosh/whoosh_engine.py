@@ -26,7 +26,7 @@ from dedupindex.index.engines.whoosh.whoosh_load import Loader, register
 from dedupindex.index.engines.whoosh.whoosh_schema import SCHEMA
 from dedupindex.index.engines.whoosh.whoosh_view import Snapshot, WhooshView, reading
 from dedupindex.index.format import ledger
-from dedupindex.index.format.cells import Place
+from dedupindex.index.format.cells import ContainerRef
 from dedupindex.index.format.ledger import Keeper, drops_of
 from dedupindex.index.identity import read_identity, unfinished
 from dedupindex.index.load.merge_rule import Outcome, Rule
@@ -44,7 +44,7 @@ class WhooshEngine:
     def __init__(self, index: Path, *, write: bool = False) -> None:
         self.index, self.directory = index, index / "whoosh"
         self.identity = read_identity(index)
-        self._places = Cache[int, Place](PLACES_KEPT)
+        self._places = Cache[int, ContainerRef](PLACES_KEPT)
         self._idle: deque[Snapshot] = deque()
         self._index: Any = None
         if self.identity.generation:
@@ -77,7 +77,7 @@ class WhooshEngine:
         else:
             self._idle.append(snapshot)
 
-    def number_of(self, place: Place) -> int:
+    def number_of(self, place: ContainerRef) -> int:
         if self._index is None:
             return 0
         with self.view() as view:
@@ -125,7 +125,7 @@ class WhooshEngine:
         fresh = dict(load.places)
         settings = self.identity.settings
 
-        def place_of(number: int) -> Place:
+        def place_of(number: int) -> ContainerRef:
             place = fresh.get(number)
             if place is None:
                 if before is None:

@@ -22,7 +22,7 @@ from urllib.parse import unquote_to_bytes
 from whoosh import fields, formats
 
 from dedupindex.capture import Capture
-from dedupindex.index.format.cells import Place, answers, sealed
+from dedupindex.index.format.cells import ContainerRef, answers, sealed
 from dedupindex.timestamps import digits_of_date
 from dedupindex.urlkey import urlkey
 
@@ -133,7 +133,7 @@ def container_key(name: str) -> bytes:
     return b"@" + _hash(name)
 
 
-def place_key(place: Place) -> bytes:
+def place_key(place: ContainerRef) -> bytes:
     """What the number of a place is found by."""
     return b"=" + _hash(f"{place.crawl}\0{place.container}" if place.crawl else place.container)
 

@@ -17,7 +17,7 @@ from dedupindex.cache import Cache
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
 from dedupindex.errors import Damaged, DedupError, IndexUnavailable, StrategyUnavailable
-from dedupindex.index.engine import Container, Counts
+from dedupindex.index.engine import Container, IndexCounts
 from dedupindex.index.engines.whoosh.whoosh_schema import (
     META,
     NO_CAPTURE,
@@ -27,8 +27,8 @@ from dedupindex.index.engines.whoosh.whoosh_schema import (
 )
 from dedupindex.index.format.cells import (
     ALSO,
+    ContainerRef,
     Keys,
-    Place,
     answers,
     canonical_prefix,
     cell_of,
@@ -167,7 +167,7 @@ class WhooshView:
         self,
         borrow: Callable[[], Snapshot],
         give_back: Callable[[Snapshot], None],
-        places: Cache[int, Place],
+        places: Cache[int, ContainerRef],
     ) -> None:
         self._borrow, self._give_back, self._places = borrow, give_back, places
 
@@ -231,24 +231,24 @@ class WhooshView:
         length = self.snapshot.lengths[content[0]]
         return decode(content[:length], content[length:], self.place_of)
 
-    def place_of(self, number: int) -> Place:
+    def place_of(self, number: int) -> ContainerRef:
         """What a container number stands for."""
         place = self._places.get(number)
         if place is None:
             found = self.snapshot.about(number_key(number))
             if found is None:
                 raise KeyError(f"container number {number} has no name")
-            place = Place(*found[1][1:])
+            place = ContainerRef(*found[1][1:])
             self._places.keep(number, place)
         return place
 
-    def number_of(self, place: Place) -> int:
+    def number_of(self, place: ContainerRef) -> int:
         """The container number of a place, 0 if it has none."""
         with reading("the index"):
             found = self.snapshot.about(place_key(place))
         return int(found[1][0]) if found else 0
 
-    def places(self) -> Iterator[tuple[int, Place]]:
+    def places(self) -> Iterator[tuple[int, ContainerRef]]:
         """Every container number, and what it stands for."""
         with reading("the index"):
             for term in self.snapshot.terms("about", b"#"):
@@ -310,7 +310,7 @@ class WhooshView:
         with reading("the index"):
             return bool(self.snapshot.meta().get("own_digests"))
 
-    def counts(self) -> Counts:
+    def counts(self) -> IndexCounts:
         with reading("the index"):
             meta = self.snapshot.meta()
-            return Counts(meta["captures"], meta["digests"], meta["containers"])
+            return IndexCounts(meta["captures"], meta["digests"], meta["containers"])
