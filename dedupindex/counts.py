@@ -11,7 +11,7 @@ from dedupindex.errors import Damaged
 
 
 @dataclass(frozen=True)
-class Seen:
+class ProgressUpdate:
     """How far a run is."""
 
     phase: str  # as "reading"
@@ -27,7 +27,7 @@ class Seen:
         return None if done is None else min(max(done, 0.0), 1.0)
 
 
-OnProgress = Callable[[Seen], None]
+OnProgress = Callable[[ProgressUpdate], None]
 
 
 @dataclass

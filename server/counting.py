@@ -7,7 +7,7 @@ from urllib.parse import parse_qs
 
 from dedupindex.capture import Capture, OfCrawl
 from dedupindex.crawls import counting
-from dedupindex.crawls.counting import Hit, Missed, Noted, Other, Outcome
+from dedupindex.crawls.counting import CountedHit, Missed, Noted, Other, Outcome
 from dedupindex.crawls.statistics_keys import LONGEST
 from dedupindex.lookup.conditions import LONGEST_NAME
 from dedupindex.lookup.decide import Answer, Query, Strategy
@@ -16,7 +16,7 @@ from server.responses import RequestError
 _STRANGERS = ("unauthorized", "forbidden")  # whose requests are nobody's lookups
 
 
-class RequestCounting(counting.Counting):
+class RequestCounting(counting.LookupCounter):
     """Counts the lookups of crawls that come as requests."""
 
     def note_answer(self, query: Query, answer: Answer | None, taken: int) -> None:
@@ -53,7 +53,7 @@ def lookup_row(query: Query, answer: Answer | None) -> tuple[str, str, bytes, Ou
     """Return the statistics row of an answer, without the time that it took."""
     outcome: Outcome = Missed(query.mime[:LONGEST]) if query.mime else None
     if answer is not None:
-        outcome = Hit.of(answer.match.value, answer.original)
+        outcome = CountedHit.of(answer.match.value, answer.original)
     return query.crawl, query.strategy.value, query.url, outcome, query.size
 
 

@@ -10,7 +10,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from dedupindex.crawls import statistics
-from dedupindex.crawls.crawl import State
+from dedupindex.crawls.crawl import CrawlState
 from dedupindex.crawls.merge_crawls import waits
 from dedupindex.errors import DedupError
 from server.config import RECORDS_CRAWL
@@ -24,7 +24,7 @@ def crawl_gauges(live: LiveIndex) -> Iterator[Metric]:
 
     The figures of at most `READ` open crawls are read, the newest ones.
     """
-    crawls: Counter[State] = Counter()
+    crawls: Counter[CrawlState] = Counter()
     captures = silent = unmerged = 0
     try:
         with live.crawls.known() as (known, reading):
@@ -32,7 +32,7 @@ def crawl_gauges(live: LiveIndex) -> Iterator[Metric]:
                 return
             crawls.update(crawl.state for crawl in known)
             unmerged = sum(waits(reading, crawl) for crawl in known)
-            newest = (crawl for crawl in reversed(known) if crawl.state is State.OPEN)
+            newest = (crawl for crawl in reversed(known) if crawl.state is CrawlState.OPEN)
             opened = list(islice(newest, READ))
             ready = reading.ready(opened)
             for crawl in opened:
@@ -42,7 +42,7 @@ def crawl_gauges(live: LiveIndex) -> Iterator[Metric]:
     except DedupError:
         return
     states = GaugeMetricFamily("dedupindex_crawls", "Crawls by state.", labels=["state"])
-    for state in State:
+    for state in CrawlState:
         states.add_metric([state.value], crawls[state])
     yield states
     for name, about, value in (

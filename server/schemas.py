@@ -6,7 +6,7 @@ from typing import Any
 
 from dedupindex.capture import Covers
 from dedupindex.crawls.claims import LONGEST
-from dedupindex.crawls.crawl import Seen, State
+from dedupindex.crawls.crawl import CrawlState, Visibility
 from dedupindex.crawls.parse_report import COVERS, NUMBERS, TEXTS
 from dedupindex.crawls.statistics import BY
 from dedupindex.crawls.statistics_keys import StatisticsRow
@@ -112,13 +112,13 @@ def _rule() -> Schema:
 def _crawls() -> dict[str, Schema]:
     options = {
         "name": _TEXT,
-        "seen_by": _enum(one.value for one in Seen),
+        "seen_by": _enum(one.value for one in Visibility),
         "digest_covers": _enum(one.name.lower() for one in Covers),
         "policy": _list(schema("Rule")),
     }
     crawl = {
         **options,
-        "state": _enum(one.value for one in State),
+        "state": _enum(one.value for one in CrawlState),
         "begun": _TEXT,
         "merged": _BOOLEAN,
         **dict.fromkeys(("captures", "bytes", "lookups", "duplicates"), _INTEGER),

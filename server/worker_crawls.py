@@ -18,8 +18,8 @@ from typing import TypeVar
 
 from dedupindex.capture import Covers
 from dedupindex.crawls.begun import completed
-from dedupindex.crawls.combined_view import NOTHING, Snapshot
-from dedupindex.crawls.counting import Counted, add_counted
+from dedupindex.crawls.combined_view import NOTHING, CrawlSnapshot
+from dedupindex.crawls.counting import StatisticsDelta, add_counted
 from dedupindex.crawls.crawl import Crawl
 from dedupindex.crawls.store import Reading, Store, Writing, has_store, make_store
 from dedupindex.errors import DedupError, IndexUnavailable, UnknownCrawl
@@ -42,9 +42,9 @@ class _Opened:
         self.writer = self.store.writer()
         self.known = NOTHING
 
-    def snapshot(self, reading: Reading) -> Snapshot:
+    def snapshot(self, reading: Reading) -> CrawlSnapshot:
         """Return a state of the store."""
-        snapshot = Snapshot(reading, self.known)
+        snapshot = CrawlSnapshot(reading, self.known)
         self.known = snapshot.known
         return snapshot
 
@@ -156,7 +156,7 @@ class Crawls:
         with self._counted:
             self._write(self.counting.take())
 
-    def _write(self, parts: list[Counted]) -> None:
+    def _write(self, parts: list[StatisticsDelta]) -> None:
         while parts:
             try:
                 self.write(partial(add_counted, counted=parts[0]))
@@ -198,7 +198,7 @@ class Crawls:
             self._open_if_closed()
         opened = self._open_store()
         if opened is None:
-            yield Snapshot(None).seen(base, keys, asker, namespaces)
+            yield CrawlSnapshot(None).seen(base, keys, asker, namespaces)
             return
         with opened.store.reading() as reading:
             yield opened.snapshot(reading).seen(base, keys, asker, namespaces)
@@ -225,13 +225,13 @@ class Crawls:
         with opened.store.reading() as reading:
             return opened.snapshot(reading).crawl(name)
 
-    def written(self, writing: Writing) -> Snapshot:
+    def written(self, writing: Writing) -> CrawlSnapshot:
         """Return the crawls as a write transaction sees them.
 
         They are read again only if it has changed one, and not kept, as it may be rolled back.
         """
         opened = self._opened
-        return Snapshot(writing, NOTHING if opened is None else opened.known)
+        return CrawlSnapshot(writing, NOTHING if opened is None else opened.known)
 
     def crawl_in(self, writing: Writing, name: str) -> Crawl:
         """Return a crawl by name as a write transaction sees it; raises `UnknownCrawl`."""

@@ -14,10 +14,10 @@ from dedupindex.capture import Capture, Evidence
 from dedupindex.digest import Digest
 from dedupindex.index import open_index
 from dedupindex.index.address import is_cluster
-from dedupindex.index.engine import Container, Engine, IndexCounts, Load, View
+from dedupindex.index.engine import Engine, IndexCounts, IndexedContainer, Load, View
 from dedupindex.index.format.cells import NOWHERE, ContainerRef, encode, encode_revisit
 from dedupindex.index.identity import Identity, Settings
-from dedupindex.index.load.merge_rule import Outcome
+from dedupindex.index.load.merge_rule import MergeOutcome
 from dedupindex.index.load.runs import RunWriter
 
 Held = list[tuple[Digest, Capture]]
@@ -79,10 +79,10 @@ class Bench:
     def load(
         self,
         captures: Iterable[Capture],
-        containers: Iterable[Container] = (),
+        containers: Iterable[IndexedContainer] = (),
         dropped: Iterable[str] = (),
         note: dict[str, object] | None = None,
-    ) -> Outcome:
+    ) -> MergeOutcome:
         """Stage and load."""
         runs = self.stage(captures)
         places = [(number, place) for place, number in self.numbers.items()]

@@ -10,7 +10,7 @@ from pathlib import Path
 import duckdb
 from blake3 import blake3
 
-from dedupindex.post_crawl.manifest.lines import Container, Line
+from dedupindex.post_crawl.manifest.lines import Line, ManifestContainer
 from dedupindex.post_crawl.manifest.parquet import (
     CONTAINERS,
     FILE,
@@ -20,14 +20,18 @@ from dedupindex.post_crawl.manifest.parquet import (
     lines_file,
     references_file,
 )
-from dedupindex.post_crawl.manifest.spool import Spool, nothing
+from dedupindex.post_crawl.manifest.spool import ParquetWriter, nothing
 from dedupindex.runtime.duckdb import write_parquet
 
 SIZE = 1 << 20  # bytes of a made-up container
 
 
-def container(number: int, name: str, root: str = "/set", content_hash: str = "") -> Container:
-    return Container(number, root, name, SIZE, 0, number, 1, content_hash or f"hash of {name}")
+def container(
+    number: int, name: str, root: str = "/set", content_hash: str = ""
+) -> ManifestContainer:
+    return ManifestContainer(
+        number, root, name, SIZE, 0, number, 1, content_hash or f"hash of {name}"
+    )
 
 
 def line(place: int, offset: int, body: bytes = b"body", **more: object) -> Line:
@@ -54,7 +58,7 @@ def line(place: int, offset: int, body: bytes = b"body", **more: object) -> Line
     return Line(**{**values, **more})  # type: ignore[arg-type]
 
 
-def write_manifest(top: Path, contents: Mapping[Container, Iterable[Line]]) -> Path:
+def write_manifest(top: Path, contents: Mapping[ManifestContainer, Iterable[Line]]) -> Path:
     """Write a finished manifest; the lines of each container in order of offset."""
     for name in (LINES, REFERENCES):
         (top / name).mkdir(parents=True)
@@ -62,7 +66,7 @@ def write_manifest(top: Path, contents: Mapping[Container, Iterable[Line]]) -> P
         for empty in (lines_file(top, 0), references_file(top, 0)):
             write_parquet(database, nothing(), empty)
         for place, lines in contents.items():
-            spool = Spool(lines_file(top, place.number))
+            spool = ParquetWriter(lines_file(top, place.number))
             spool.add(sorted(lines, key=lambda line: line.offset))
             spool.finish(database)
     rest: dict[str, object] = {"lines": 0, "records": {}, "problems": []}

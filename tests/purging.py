@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dedupindex.capture import Capture, Evidence, RefersTo, Revisit
 from dedupindex.index import open_index
-from dedupindex.index.engine import Container, Load
+from dedupindex.index.engine import IndexedContainer, Load
 from dedupindex.index.format.cells import ContainerRef, encode, encode_revisit
 from dedupindex.index.format.ledger import dependent
 from dedupindex.index.identity import Identity, Settings
@@ -64,7 +64,7 @@ def load(
         staged.flush()
         ledger.flush()
         containers = [
-            Container(place.container, 1, "", 1, place.crawl)
+            IndexedContainer(place.container, 1, "", 1, place.crawl)
             for place in places
             if place.container.startswith("/")
         ]

@@ -15,7 +15,7 @@ from dedupindex.post_crawl.manifest.scan_file import Scan
 from dedupindex.sources.warc import WarcSource
 from dedupindex.verify.file_bytes import opened
 from dedupindex.verify.issues import DAMAGE, REMARK, Broken, Finding
-from dedupindex.verify.parse_records import Record
+from dedupindex.verify.parse_records import CheckedRecord
 from dedupindex.verify.walk_file import AnyRecord, Container
 
 _SHARED = "share one gzip member"
@@ -69,7 +69,7 @@ def by_verify(path: Path) -> Reading:
     with opened(path) as file:
         for item in Container(file).each():
             if not isinstance(item, Finding):
-                odd = isinstance(item, Record) and item.head.odd.startswith(_ODD)
+                odd = isinstance(item, CheckedRecord) and item.head.odd.startswith(_ODD)
                 with suppress(Broken):  # which whoever closes it comes upon again
                     seen.append((item, b"".join(item.pieces())))
             elif item.level == DAMAGE and not any(text in item.message for text in _ZEROS):
@@ -77,7 +77,9 @@ def by_verify(path: Path) -> Reading:
             elif item.level == REMARK and not odd and "first record" not in item.message:
                 remarks += "without a record" not in item.message
     whole = [(record, block) for record, block in seen if record.end >= 0]  # they were closed
-    remarks += sum(isinstance(one, Record) and one.head.odd.startswith(_ODD) for one, _ in whole)
+    remarks += sum(
+        isinstance(one, CheckedRecord) and one.head.odd.startswith(_ODD) for one, _ in whole
+    )
     payloads = {
         _payload(record.offset, block)
         for record, block in whole

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-from dedupindex.post_crawl.manifest.lines import Container, Line
-from dedupindex.post_crawl.plan.alike import Alike
+from dedupindex.post_crawl.manifest.lines import Line, ManifestContainer
+from dedupindex.post_crawl.plan.alike import MatchCriteria
 from dedupindex.post_crawl.plan.plan_file import Planned, Totals
 from dedupindex.post_crawl.rewrite.rewrite_all import rewrite
-from dedupindex.post_crawl.rewrite.rewrite_file import Job, Outcome
+from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
 from dedupindex.runtime.atomic_replace import content_hash
 from dedupindex.warc import http
 from dedupindex.warc.reader import read
@@ -26,7 +26,7 @@ class FakePlan:
     """Every response that has the body of an earlier one becomes its revisit."""
 
     def __init__(self, root: Path, names: list[str] | None = None) -> None:
-        self.totals, self.alike, self.made_of = Totals(), Alike(), "fake"
+        self.totals, self.alike, self.made_of = Totals(), MatchCriteria(), "fake"
         names = names or sorted(
             str(path.relative_to(root))
             for path in root.rglob("*.warc*")
@@ -49,16 +49,16 @@ class FakePlan:
     def hold(self) -> None:
         """All of it is at hand."""
 
-    def containers(self) -> dict[int, Container]:
+    def containers(self) -> dict[int, ManifestContainer]:
         return self._containers
 
     def lines(self, container: int) -> Iterator[Line]:
         yield from (line for line, _ in _lines(self._containers[container]))
 
-    def outside(self) -> dict[int, Container]:
+    def outside(self) -> dict[int, ManifestContainer]:
         return {}
 
-    def place(self, number: int) -> Container:
+    def place(self, number: int) -> ManifestContainer:
         return self._containers[number]
 
     def of(self, container: int) -> Iterator[Planned]:
@@ -71,17 +71,17 @@ class FakePlan:
         )
 
 
-def _container(number: int, root: Path, name: str) -> Container:
+def _container(number: int, root: Path, name: str) -> ManifestContainer:
     status = os.stat(root / name)
     with open(root / name, "rb", buffering=0) as file:
         found = content_hash(file)
-    return Container(
+    return ManifestContainer(
         number, str(root), name, status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev,
         found,
     )  # fmt: skip
 
 
-def _lines(container: Container) -> Iterator[tuple[Line, bytes]]:
+def _lines(container: ManifestContainer) -> Iterator[tuple[Line, bytes]]:
     window = open_window(container.name, container.path)
     found = []
     for event in read(window):
@@ -127,14 +127,14 @@ def small_set(root: Path) -> None:
     (root / "c.warc").write_bytes(b"".join(third))
 
 
-def total(outcomes: list[Outcome]) -> Outcome:
-    found = Outcome(files=0)
+def total(outcomes: list[RewriteOutcome]) -> RewriteOutcome:
+    found = RewriteOutcome(files=0)
     for outcome in outcomes:
         found.add(outcome)
     return found
 
 
-def run(job: Job, processes: int = 1) -> list[Outcome]:
+def run(job: RewriteJob, processes: int = 1) -> list[RewriteOutcome]:
     return sorted(rewrite(job, processes), key=lambda outcome: outcome.name)
 
 

@@ -18,15 +18,15 @@ from dedupindex.capture import Capture, Covers, Evidence
 from dedupindex.digest import Digest, Spelling
 from dedupindex.export.browsertrix_redis import (
     NO_PLACE,
-    Choice,
-    Exported,
-    Files,
+    BrowsertrixExport,
+    ContainerFiles,
+    ExportChoice,
     Written,
     entry,
     listed,
     originals,
 )
-from dedupindex.index.engine import Container
+from dedupindex.index.engine import IndexedContainer
 from dedupindex.sources.browsertrix_part import BrowsertrixEntry, file_name, is_address, shown
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
@@ -47,10 +47,14 @@ def stored(
     return one._replace(**more)  # type: ignore[arg-type]
 
 
-def written(*captures: Capture, exported: Exported | None = None, **how: object) -> list[Written]:
+def written(
+    *captures: Capture, exported: BrowsertrixExport | None = None, **how: object
+) -> list[Written]:
     stand = sorted((one.digest, one) for one in captures)
-    choice = Choice("archive", **how)  # type: ignore[arg-type]
-    return list(originals(stand, Files(lambda name: None), choice, exported or Exported()))
+    choice = ExportChoice("archive", **how)  # type: ignore[arg-type]
+    return list(
+        originals(stand, ContainerFiles(lambda name: None), choice, exported or BrowsertrixExport())
+    )
 
 
 @given(
@@ -81,8 +85,11 @@ def test_file_names() -> None:
     assert file_name(b'{"filename":"crawl3.wacz","hash":"x","size":15171}') == "crawl3.wacz"
     for text in (b"", b"{", b"[]", b'"x"', b"{}", b'{"filename": 5}', b"\xff"):
         assert file_name(text) == ""
-    assert json.loads(listed(Container("/x/a.wacz", 5, "", 1))) == {"filename": "a.wacz", "size": 5}
-    assert json.loads(listed(Container("b.warc.gz", -1, "", 1))) == {"filename": "b.warc.gz"}
+    assert json.loads(listed(IndexedContainer("/x/a.wacz", 5, "", 1))) == {
+        "filename": "a.wacz",
+        "size": 5,
+    }
+    assert json.loads(listed(IndexedContainer("b.warc.gz", -1, "", 1))) == {"filename": "b.warc.gz"}
 
 
 def test_an_address_is_shown_without_its_password() -> None:
@@ -114,7 +121,7 @@ def test_no_size_is_0() -> None:
 
 
 def test_of_a_digest_the_best_is_written_once_for_each_crawl() -> None:
-    exported = Exported()
+    exported = BrowsertrixExport()
     found = written(
         stored(1, b"http://b.example/", 2),
         stored(1, b"http://c.example/", 1, evidence=Evidence.ROW),
@@ -137,7 +144,7 @@ def test_of_a_digest_the_best_is_written_once_for_each_crawl() -> None:
 
 
 def test_what_browsertrix_cannot_use_is_left_out_by_name() -> None:
-    exported = Exported()
+    exported = BrowsertrixExport()
     unfit = [
         stored(1, crawl="a b"),
         stored(2, crawl="x:counts"),
@@ -162,17 +169,17 @@ def test_what_browsertrix_cannot_use_is_left_out_by_name() -> None:
 def test_digests_that_the_record_does_not_state_are_bridged() -> None:
     stand = [(sha1(1), capture(1)), (sha256(1), capture(1)), (sha1(2), capture(2))]
     for bridge, count in ((False, 0), (True, 1)):
-        exported = Exported()
-        choice = Choice("archive", bridge=bridge)
-        found = list(originals(stand, Files(lambda name: None), choice, exported))
+        exported = BrowsertrixExport()
+        choice = ExportChoice("archive", bridge=bridge)
+        found = list(originals(stand, ContainerFiles(lambda name: None), choice, exported))
         assert len(found) == count
         left = {} if bridge else {"spelled-otherwise": 1}
         assert exported.left_out == {"no-sha256": 1, **left}  # of the second, which has none
 
 
 def test_the_file_of_a_record_in_a_wacz_is_the_wacz() -> None:
-    known = {name: Container(name, 7, "", 1) for name in ("/x/a.wacz", "/x/b.warc.gz")}
-    files = Files(known.get)
+    known = {name: IndexedContainer(name, 7, "", 1) for name in ("/x/a.wacz", "/x/b.warc.gz")}
+    files = ContainerFiles(known.get)
     assert files.of("/x/a.wacz/archive/data.warc.gz") == known["/x/a.wacz"]
     assert files.of("/x/b.warc.gz") == known["/x/b.warc.gz"]
     other = files.of("/archive/c.warc.gz")
@@ -186,9 +193,11 @@ def test_a_digest_of_very_many_urls_takes_no_memory() -> None:
         for number in range(50_000):
             yield sha256(1), stored(1, b"http://a.example/%d" % number)
 
-    exported = Exported()
+    exported = BrowsertrixExport()
     tracemalloc.start()
-    found = list(originals(many(), Files(lambda name: None), Choice("archive"), exported))
+    found = list(
+        originals(many(), ContainerFiles(lambda name: None), ExportChoice("archive"), exported)
+    )
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert len(found) == 1 and exported.left_out["same-digest"] == 49_999

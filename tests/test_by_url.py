@@ -16,7 +16,7 @@ from dedupindex.build.stage import judge_of
 from dedupindex.capture import Capture, Covers, Evidence
 from dedupindex.cli import main
 from dedupindex.crawls.combined_view import Both, Visible
-from dedupindex.crawls.crawl import Seen
+from dedupindex.crawls.crawl import Visibility
 from dedupindex.crawls.crawl_captures import add
 from dedupindex.crawls.lifecycle import begin, cancel, commit
 from dedupindex.crawls.merge_crawls import merge, sweep
@@ -26,8 +26,8 @@ from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
 from dedupindex.digest import Digest
 from dedupindex.errors import StrategyUnavailable
 from dedupindex.index import open_index
-from dedupindex.index.engine import Container, View
-from dedupindex.index.engines.lmdb.lmdb_trees import Trees
+from dedupindex.index.engine import IndexedContainer, View
+from dedupindex.index.engines.lmdb.lmdb_trees import IndexTrees
 from dedupindex.index.format import url_index
 from dedupindex.index.format.cells import sealed
 from dedupindex.index.identity import Settings, read_identity
@@ -154,7 +154,7 @@ def test_check_finds_what_is_not_listed(tmp_path: Path) -> None:
     bench.load([capture(1, A), capture(2, B)])
     path = next(bench.index.glob("data-*.mdb"))
     with lmdb.open(str(path), subdir=False, max_dbs=5) as env:
-        trees = Trees.open(env, create=False, by_url=True)
+        trees = IndexTrees.open(env, create=False, by_url=True)
         with env.begin(write=True) as txn:
             with txn.cursor(db=trees.urls) as cursor:
                 assert cursor.first() and cursor.delete()
@@ -170,7 +170,7 @@ def test_what_belongs_into_another_tree_is_damage(tmp_path: Path, key: bytes) ->
     bench.load([capture(1, A), capture(2, B)])
     path = next(bench.index.glob("data-*.mdb"))
     with lmdb.open(str(path), subdir=False, max_dbs=5) as env:
-        trees = Trees.open(env, create=False, by_url=True)
+        trees = IndexTrees.open(env, create=False, by_url=True)
         with env.begin(write=True) as txn:
             txn.put(key, sealed(key, b"a.warc.gz"), db=trees.captures)
             trees.put(txn, "transaction", txn.id())
@@ -208,7 +208,7 @@ def test_the_list_costs_eleven_bytes_a_capture(tmp_path: Path) -> None:
     for by_url in (False, True):
         bench = bench_in(tmp_path / str(by_url), Settings(by_url=by_url))
         items = (capture(n, b"http://h%d.org/p/%d" % (n % 97, n)) for n in range(40_000))
-        bench.load(items, [Container("/warcs/1.warc.gz", 1, "00", 1)])
+        bench.load(items, [IndexedContainer("/warcs/1.warc.gz", 1, "00", 1)])
         sizes[by_url] = next(bench.index.glob("data-*.mdb")).stat().st_size
     assert (sizes[True] - sizes[False]) / 40_000 < 11
 
@@ -231,7 +231,7 @@ def test_no_question_looks_at_more_than_so_many(
         assert len(view.exact(sha1(29), A)) == 1
     with closing(LmdbStore(bench.index)) as store:
         with store.writing() as writing:
-            begin(writing, "one", seen=Seen.OWN, covers=Covers.STORED)
+            begin(writing, "one", seen=Visibility.OWN, covers=Covers.STORED)
         report(store, "one", *(capture(number, A) for number in range(40, 70)))
         assert len(listed(bench.index, store, A, "one")) == 10 + 10
 
@@ -259,7 +259,7 @@ def test_check_finds_what_a_crawl_has_and_does_not_list(make_index: MakeIndex) -
     index = make_index([], BY_URL)
     with closing(LmdbStore(index)) as store:
         with store.writing() as writing:
-            begin(writing, "own", seen=Seen.OWN, covers=Covers.STORED)
+            begin(writing, "own", seen=Visibility.OWN, covers=Covers.STORED)
         report(store, "own", capture(1, A), capture(2, B))
         assert store.check() == []
         with store.writing() as writing:
@@ -273,7 +273,7 @@ def test_crawls_list_what_their_askers_see(make_index: MakeIndex) -> None:
     index = make_index([capture(1, A)], BY_URL)
     with closing(LmdbStore(index)) as store:
         with store.writing() as writing:
-            for name, seen in (("own", Seen.OWN), ("shared", Seen.ALL)):
+            for name, seen in (("own", Visibility.OWN), ("shared", Visibility.ALL)):
                 begin(writing, name, seen=seen, covers=Covers.STORED)
         report(store, "own", capture(2, A), capture(1, A), capture(2, B))
         report(store, "shared", capture(3, A), capture(1, A))

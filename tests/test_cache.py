@@ -11,7 +11,7 @@ import pytest
 from dedupindex import timestamps
 from dedupindex.cache import LONGEST, SLOT, Cache, size_of
 from dedupindex.crawls import counting as module
-from dedupindex.crawls.counting import Counting, Hit
+from dedupindex.crawls.counting import CountedHit, LookupCounter
 from dedupindex.errors import BadDate, BadQuery
 from dedupindex.lookup import policy
 from server.api.cdx_query import MOST_FIELDS, cdx_query_of
@@ -102,14 +102,14 @@ def test_patterns_of_policies_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_statistics_hold_nothing_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    counting = Counting(lambda: 0.0)
+    counting = LookupCounter(lambda: 0.0)
     long = "a." * 30_000
     held = capture(1, f"http://{long}example/".encode())._replace(mime=b"m" * 4000, size=7)
     answer = b'{"duplicate":false' + b" " * 60_000 + b"}"
     counting.note((long, "DIGEST_ANY", f"http://{long}x/", None, -1, 1))
     counting.note(("one", "DIGEST_ANY", "http://b.example/", answer, -1, 1))
     assert not counting._noted  # they are added up already
-    counting.note(("one", "DIGEST_ANY", "http://b.example/", Hit.of("digest", held), -1, 1))
+    counting.note(("one", "DIGEST_ANY", "http://b.example/", CountedHit.of("digest", held), -1, 1))
     counting.note_stored("one", [held])
     waiting = [*counting._noted, *counting._stored]
     assert len(waiting) == 2 and max(len(repr(one)) for one in waiting) < 1500

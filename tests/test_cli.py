@@ -18,7 +18,7 @@ from pathlib import Path
 import click
 import pytest
 
-from dedupindex.build.pipeline import Seen
+from dedupindex.build.pipeline import ProgressUpdate
 from dedupindex.cli import COMMANDS, group, main
 from dedupindex.cli import ONCE as DONE_ONCE
 from dedupindex.cli.common import settings_of
@@ -555,10 +555,10 @@ def test_a_report_takes_groups_one_by_one(make_index: MakeIndex, tmp_path: Path)
 def test_a_report_takes_annotations_and_tells_how_far_it_is(
     make_index: MakeIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[Seen] = []
+    told: list[ProgressUpdate] = []
 
     @contextmanager
-    def shown(*, verbose: bool) -> Iterator[Callable[[Seen], None]]:
+    def shown(*, verbose: bool) -> Iterator[Callable[[ProgressUpdate], None]]:
         yield told.append
 
     monkeypatch.setattr("dedupindex.cli.report.shown", shown)

@@ -21,7 +21,7 @@ from warcio.archiveiterator import ArchiveIterator
 from dedupindex.errors import DedupError
 from dedupindex.post_crawl.convert.arc_layout import End
 from dedupindex.post_crawl.convert.arc_to_warc import ConvertTask, convert
-from dedupindex.post_crawl.convert.convert_files import Outcome, bring_back
+from dedupindex.post_crawl.convert.convert_files import ConvertOutcome, bring_back
 from dedupindex.post_crawl.convert.warc_to_arc import rebuild
 from dedupindex.post_crawl.rewrite import part_files as parts
 from dedupindex.verify.collection import Collection
@@ -42,7 +42,9 @@ class One(NamedTuple):
     block: bytes
 
 
-def converted(folder: Path, arc: bytes, *, keep: bool = True, name: str = "t.arc") -> Outcome:
+def converted(
+    folder: Path, arc: bytes, *, keep: bool = True, name: str = "t.arc"
+) -> ConvertOutcome:
     """What becomes of an ARC file; where it becomes a WARC file, it is made of that again."""
     (folder / name).write_bytes(arc)
     target = folder / "out" / "t.warc"

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from dedupindex.corpus import Corpus
-from dedupindex.corpus.read_records import Containers, Missing
+from dedupindex.corpus.read_records import Containers, MissingRecord
 from dedupindex.corpus.row import CorpusRow, RecordPlace
 from dedupindex.runtime.workers import to_its_end
 from dedupindex.sources import SourceOptions
@@ -124,7 +124,9 @@ def test_what_stands_at_a_place_is_what_metadata_say(tmp_path: Path) -> None:
         for page, more in ((silent, other), (silent, {**other, "digest": None}),
                            (stated, {**other, "digest": None}),
                            (stated, {**other, "digest": NOTHING})):  # fmt: skip
-            with pytest.raises(Missing, match="another capture stands where its metadata say"):
+            with pytest.raises(
+                MissingRecord, match="another capture stands where its metadata say"
+            ):
                 containers.own(_asked(tmp_path, page, **more))
 
 
@@ -154,7 +156,7 @@ def test_304_means_the_capture_of_the_date_that_it_names(tmp_path: Path) -> None
             at = RecordPlace(str(tmp_path / page.file), page.offset, len(page.stored))
             capture = _asked(tmp_path, again, revisit=True, payload=at, digest=None)
             if said:
-                with pytest.raises(Missing, match=said):
+                with pytest.raises(MissingRecord, match=said):
                     containers.stored(capture)
             else:
                 assert containers.stored(capture).payload == new.body

@@ -23,8 +23,8 @@ import zstandard
 
 from dedupindex.cli import main
 from dedupindex.corpus import Corpus, Enrichment
-from dedupindex.corpus.spool import Spool
-from dedupindex.counts import Seen
+from dedupindex.corpus.spool import JsonlWriter
+from dedupindex.counts import ProgressUpdate
 from dedupindex.errors import BadInput, BadSource, DedupError
 from dedupindex.runtime.duckdb import working, write_parquet
 from dedupindex.runtime.workers import in_turn
@@ -261,7 +261,7 @@ def test_a_full_disk_for_what_is_put_aside_is_told_as_that(tmp_path: Path) -> No
     with (
         pytest.raises(OSError, match="File too large") as failed,
         small(),
-        Spool(tmp_path / "spool") as spool,
+        JsonlWriter(tmp_path / "spool") as spool,
     ):
         for number in range(3000):
             spool.add(url=f"http://a.org/{number}", container="x" * 50)
@@ -509,7 +509,7 @@ def test_what_appears_meanwhile_is_not_overwritten(
     out = tmp_path / "out"
     out.mkdir()
 
-    def meanwhile(seen: Seen) -> None:
+    def meanwhile(seen: ProgressUpdate) -> None:
         (out / taken).write_text("theirs")
 
     late = corpus.having(on_progress=meanwhile)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dedupindex.cover import set_cover
 from dedupindex.cover.components import Components
-from dedupindex.cover.exact import Found
+from dedupindex.cover.exact import ExactCover
 from dedupindex.cover.find_cover import CoverOptions
 from dedupindex.cover.minhash import AIM, HASHES, bands
 from dedupindex.cover.relation import parse
@@ -141,9 +141,9 @@ def test_costs_of_too_many_magnitudes_are_not_left_to_the_solver(
     """There its tolerances would be as large as costs are."""
     asking: list[float] = []
 
-    def solved(*_: Any) -> Found:
+    def solved(*_: Any) -> ExactCover:
         asking.append(dearest)
-        return Found([], 0.0)
+        return ExactCover([], 0.0)
 
     monkeypatch.setattr(set_cover, "solve_exactly", solved)
     monkeypatch.setattr(set_cover, "FEW", 0)

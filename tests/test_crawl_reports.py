@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedupindex.crawls import lifecycle, merge_crawls, statistics
-from dedupindex.crawls.counting import Counting, Hit, add_counted
+from dedupindex.crawls.counting import CountedHit, LookupCounter, add_counted
 from dedupindex.crawls.statistics_keys import StatisticsRow
 from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
 from dedupindex.index.identity import Settings
@@ -202,7 +202,7 @@ def many_hosts(web: Web) -> list[bytes]:
     counting = web.live.crawls.counting
     for number, host in enumerate(hosts):
         url = b"http://" + host + b"/" if host else b""
-        hit = Hit.of("exact_url", capture(1)._replace(size=number))
+        hit = CountedHit.of("exact_url", capture(1)._replace(size=number))
         counting.note_all([("a", "DIGEST_ANY", url, hit, -1, 1000)] * (number + 1))
     return hosts
 
@@ -285,7 +285,7 @@ def test_formats_say_the_same(web: Web, index: Path) -> None:
 
 def test_text_of_the_web_does_no_harm(web: Web) -> None:
     answers = [
-        Hit.of("exact_url", capture(1)._replace(mime=mime))
+        CountedHit.of("exact_url", capture(1)._replace(mime=mime))
         for mime in (HOSTILE.encode(), b"=cmd|' /C calc'!A0", b"+1", b"@x", b"\x1b[2J\n")
     ]
     for hit in answers:
@@ -453,7 +453,7 @@ def test_what_was_cancelled_or_merged_has_no_more_statistics_either(
 
 def test_counts_of_a_crawl_that_nobody_began_are_left_out(tmp_path: Path) -> None:
     with closing(LmdbStore(tmp_path)) as store:
-        counting = Counting()
+        counting = LookupCounter()
         counting.note(("nobody", "DIGEST_ANY", "http://a.example/", None, -1, 1))
         [part] = counting.take()
         with store.writing() as writing:

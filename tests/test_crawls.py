@@ -21,7 +21,7 @@ from dedupindex.build.stage import judge_of
 from dedupindex.capture import Capture, Covers, Uncommitted
 from dedupindex.crawls import claims, lifecycle, merge_crawls
 from dedupindex.crawls.combined_view import Both, Visible
-from dedupindex.crawls.crawl import Crawl, Seen, State
+from dedupindex.crawls.crawl import Crawl, CrawlState, Visibility
 from dedupindex.crawls.crawl_captures import Added, add
 from dedupindex.crawls.store import Store, Writing, make_store
 from dedupindex.crawls.stores import cassandra_crawl_registry
@@ -121,7 +121,7 @@ def test_the_command_line_sees_what_the_server_sees(index: Path, store: Store) -
 
 
 def test_captures_of_a_shared_crawl_are_seen_by_all_and_marked(index: Path, store: Store) -> None:
-    begin(store, seen=Seen.ALL)
+    begin(store, seen=Visibility.ALL)
     put(store, "a", capture(1))
     assert isinstance(found(index, store, 1)[0], Uncommitted)
     cancel(store)
@@ -459,7 +459,7 @@ class Transactions(RuleBasedStateMachine):
         self.index = make(engine=engine.__enter__())
         self.store = make_store(self.index)
         self.own: dict[str, set[int]] = {}
-        self.states: dict[str, State] = {}
+        self.states: dict[str, CrawlState] = {}
         self.of: dict[str, str] = {"": ""}  # crawl -> its namespace
         self.all: dict[str, set[int]] = {name: set() for name in NAMESPACES}
         self.names = 0
@@ -469,7 +469,7 @@ class Transactions(RuleBasedStateMachine):
         self.engine.__exit__(None, None, None)
 
     def _open(self) -> list[str]:
-        return sorted(name for name, state in self.states.items() if state is State.OPEN)
+        return sorted(name for name, state in self.states.items() if state is CrawlState.OPEN)
 
     @rule(namespace=st.sampled_from(NAMESPACES))
     def begin(self, namespace: str) -> None:
@@ -477,7 +477,7 @@ class Transactions(RuleBasedStateMachine):
         name = f"c{self.names}"
         begin(self.store, name, **({"namespace": namespace} if namespace else {}))
         self.of[name] = namespace
-        self.states[name], self.own[name] = State.OPEN, set()
+        self.states[name], self.own[name] = CrawlState.OPEN, set()
 
     @rule(data=st.data(), number=st.integers(1, 5))
     def put(self, data: st.DataObject, number: int) -> None:
@@ -492,7 +492,7 @@ class Transactions(RuleBasedStateMachine):
         if names := self._open():
             name = data.draw(st.sampled_from(names))
             (commit if keep else cancel)(self.store, name)
-            self.states[name] = State.COMMITTED if keep else State.CANCELLED
+            self.states[name] = CrawlState.COMMITTED if keep else CrawlState.CANCELLED
             if keep:
                 self.all[self.of[name]] |= self.own[name]
 
@@ -514,7 +514,7 @@ class Transactions(RuleBasedStateMachine):
     @rule(number=st.integers(1, 5), named=st.sets(st.sampled_from(NAMESPACES[1:])))
     def ask(self, number: int, named: set[str]) -> None:
         for name in ["", *self.states]:
-            own = self.own[name] if self.states.get(name) is State.OPEN else set()
+            own = self.own[name] if self.states.get(name) is CrawlState.OPEN else set()
             seen = own.union(*(self.all[one] for one in {"", *named, self.of[name]}))
             answer = found(self.index, self.store, number, name, tuple(named))
             assert bool(answer) == (number in seen)

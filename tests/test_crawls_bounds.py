@@ -13,7 +13,7 @@ import pytest
 from dedupindex.cli import lookup as cli
 from dedupindex.crawls import claims, combined_view, crawl_captures, merge_crawls
 from dedupindex.crawls.combined_view import Both, Visible
-from dedupindex.crawls.crawl import Crawl, Seen
+from dedupindex.crawls.crawl import Crawl, Visibility
 from dedupindex.crawls.store import Store
 from dedupindex.crawls.stores import lmdb_crawl_store
 from dedupindex.crawls.stores.lmdb_crawl_state import LmdbWriting
@@ -22,7 +22,7 @@ from dedupindex.errors import CrawlEnded, Damaged, IndexUnavailable
 from dedupindex.index import open_index
 from dedupindex.index.format.cells import sealed
 from dedupindex.post_crawl.purge.remove import purge
-from dedupindex.post_crawl.purge.target import Kind, Target
+from dedupindex.post_crawl.purge.target import Target, TargetKind
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.test_crawls import SETTINGS, begin, cancel, commit, found, put
@@ -99,7 +99,7 @@ def test_a_committed_crawl_with_a_damaged_cell_can_be_taken_away(index: Path) ->
         flip(store, 3)
         with pytest.raises(Damaged):  # and so is every merge, also of the other one
             merge_crawls.merge(index, store)
-    assert purge(index, Target(Kind.CRAWL, ("a",)), force=True).live == 5
+    assert purge(index, Target(TargetKind.CRAWL, ("a",)), force=True).live == 5
     with closing(LmdbStore(index)) as store:
         outcome = merge_crawls.merge(index, store)
         assert outcome is not None and outcome.added == 5 and store.check() == []
@@ -166,7 +166,7 @@ def test_swept_crawls_are_not_looked_for(index: Path, store: Store) -> None:
 def test_what_others_hide_does_not_crowd_out_what_is_seen(index: Path, store: Store) -> None:
     urls = [b"http://example.com/%d" % number for number in range(60)]
     begin(store, "own")
-    begin(store, "shared", seen=Seen.ALL)
+    begin(store, "shared", seen=Visibility.ALL)
     put(store, "own", *(capture(1, url) for url in urls))
     put(store, "shared", *(capture(1, url) for url in urls[:5]))
     with closing(open_index(index)) as engine, engine.view() as base, store.reading() as reading:
@@ -179,7 +179,7 @@ def test_hidden_captures_are_passed_over_only_so_far(
     index: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(store, "own")
-    begin(store, "shared", seen=Seen.ALL)
+    begin(store, "shared", seen=Visibility.ALL)
     put(store, "own", *(capture(1, b"http://example.com/%d" % number) for number in range(60)))
     put(store, "shared", *(capture(1, b"http://b.example/%d" % number) for number in range(60)))
     passed = list[Any]()

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from dedupindex.build.stage import judge_of
 from dedupindex.capture import Capture, Evidence
 from dedupindex.crawls import lifecycle, merge_crawls
-from dedupindex.crawls.combined_view import Snapshot
-from dedupindex.crawls.crawl import Seen
+from dedupindex.crawls.combined_view import CrawlSnapshot
+from dedupindex.crawls.crawl import Visibility
 from dedupindex.crawls.crawl_captures import add
 from dedupindex.crawls.store import Store
 from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
@@ -74,7 +74,7 @@ def answers(index: Path, store: Store) -> list[tuple[bytes, bytes] | None]:
     told = []
     with closing(open_index(index)) as engine, engine.view() as base, store.reading() as reading:
         chosen = engine.identity.settings
-        view = Snapshot(reading).seen(base, chosen.keys(), "")
+        view = CrawlSnapshot(reading).seen(base, chosen.keys(), "")
         for url in (b"", *URLS):
             for strategy in Strategy if url and chosen.url_index else [Strategy.DIGEST_ANY]:
                 query = Query(capture(1).digest, url, strategy)
@@ -94,7 +94,7 @@ def test_a_crawl_is_answered_the_same_before_it_is_merged_and_after(engine: str,
             index = built(Path(name), engine, before, chosen)
             with closing(LmdbStore(index)) as store:
                 with store.writing() as writing:
-                    crawl = lifecycle.begin(writing, "a", seen=Seen.ALL)
+                    crawl = lifecycle.begin(writing, "a", seen=Visibility.ALL)
                     add(writing, crawl, reported, chosen, judge_of(chosen))
                 live = answers(index, store)
                 with store.writing() as writing:
@@ -117,7 +117,7 @@ def test_what_a_record_names_is_no_original_where_a_revisit_of_it_was_read(tmp_p
     with closing(LmdbStore(index)) as store:
         for day, known in ((5, False), (6, False), (4, True)):
             with store.writing() as writing:
-                crawl = lifecycle.begin(writing, f"records-{day}", seen=Seen.ALL)
+                crawl = lifecycle.begin(writing, f"records-{day}", seen=Visibility.ALL)
                 named = capture(1, day=day, evidence=Evidence.NAMED)
                 assert add(writing, crawl, [named], Settings(), judge_of(Settings())).added
             assert any(answers(index, store)) is known

@@ -22,7 +22,7 @@ from dedupindex.post_crawl import dedup_all as stages
 from dedupindex.post_crawl.proof import Proof
 from dedupindex.post_crawl.rewrite import missing_originals, rewrite_output
 from dedupindex.post_crawl.rewrite.rewrite_file import Left
-from dedupindex.verify.file_bytes import Joined, Unreadable, opened
+from dedupindex.verify.file_bytes import Joined, UnreadableFile, opened
 from dedupindex.verify.issues import Finding
 from tests.rewriting import content, members, records_of, small_set
 from tests.test_cli import dedupindex
@@ -540,9 +540,12 @@ def test_a_file_in_ranges_reads_as_one(tmp_path: Path) -> None:
         for at in range(len(whole) + 1):
             for count in range(len(whole) + 2):
                 assert read.read(at, count) == whole[at : at + count]
-    with pytest.raises(Unreadable), opened(Joined(tmp_path, [(tmp_path / "none", 0, 1)])):
+    with pytest.raises(UnreadableFile), opened(Joined(tmp_path, [(tmp_path / "none", 0, 1)])):
         pass
-    with opened(Joined(tmp_path, [(tmp_path / "0", 90, 20)])) as read, pytest.raises(Unreadable):
+    with (
+        opened(Joined(tmp_path, [(tmp_path / "0", 90, 20)])) as read,
+        pytest.raises(UnreadableFile),
+    ):
         read.read(0, 20)
 
 

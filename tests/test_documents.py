@@ -30,7 +30,7 @@ from dedupindex.documents import hashing, read_shards
 from dedupindex.documents.dedup_shards import dedup_hashes
 from dedupindex.documents.generate import GeneratorOptions, generate
 from dedupindex.documents.hash_objects import UNFINISHED, HashOptions, HashReport, hash_documents
-from dedupindex.documents.naming import Layout
+from dedupindex.documents.naming import ShardLayout
 from dedupindex.errors import BadInput, BadSource, IndexBusy, IndexExists
 from dedupindex.runtime.files import exclusive
 
@@ -116,7 +116,7 @@ def fill(top: Path, files: dict[bytes, bytes]) -> None:
 
 def hashed(pattern: object, top: Path, **options: Any) -> tuple[HashReport, list[Problem]]:
     problems: list[Problem] = []
-    layout = Layout(options.pop("characters", 1), options.pop("form", "parquet"))
+    layout = ShardLayout(options.pop("characters", 1), options.pop("form", "parquet"))
     report = hash_documents(str(pattern), top, HashOptions(layout, **options), problems.append)
     assert report.problems == len(problems)
     assert report.rows == report.num_files_processed + report.known

@@ -19,7 +19,7 @@ from dedupindex.capture import Capture, Evidence
 from dedupindex.digest import Digest
 from dedupindex.errors import Damaged, FormatFromFuture, IndexUnavailable, SettingsConflict
 from dedupindex.index import open_index
-from dedupindex.index.engine import Container, Load
+from dedupindex.index.engine import IndexedContainer, Load
 from dedupindex.index.format import cells
 from dedupindex.index.format.cells import ContainerRef
 from dedupindex.index.identity import FILE, Settings, read_identity
@@ -337,9 +337,12 @@ def test_small_and_large_loads_end_alike(make: Make) -> None:
 
 
 def test_dropped_containers_take_their_captures_along(bench: Bench) -> None:
-    old = [Container("/warcs/1.warc.gz", 1, "aa", 2), Container("/warcs/2.warc.gz", 2, "bb", 1)]
+    old = [
+        IndexedContainer("/warcs/1.warc.gz", 1, "aa", 2),
+        IndexedContainer("/warcs/2.warc.gz", 2, "bb", 1),
+    ]
     bench.load([capture(1, A), capture(2, A), capture(3, B, 2)], old)
-    new = Container("/warcs/1.warc.gz", 9, "cc", 1)
+    new = IndexedContainer("/warcs/1.warc.gz", 9, "cc", 1)
     outcome = bench.load([capture(2, A)], [new], ["/warcs/1.warc.gz"])
     assert outcome.added == 1
     left = [(sha1(2), capture(2, A)), (sha1(3), capture(3, B, 2))]
@@ -364,7 +367,7 @@ NAMES = [
 
 def test_containers_of_any_name(bench: Bench) -> None:
     containers = [
-        Container(name, number, "ff", number, "crawl", number == 3)
+        IndexedContainer(name, number, "ff", number, "crawl", number == 3)
         for number, name in enumerate(NAMES)
     ]
     items = [capture(number, A, container=name) for number, name in enumerate(NAMES)]
@@ -410,7 +413,7 @@ def test_captures_keep_their_crawl(bench: Bench) -> None:
 
 def test_containers_come_by_name(bench: Bench) -> None:
     names = ["b", "a/2", "c", "a/10"]
-    bench.load([], [Container(name, 1, "", 0) for name in names])
+    bench.load([], [IndexedContainer(name, 1, "", 0) for name in names])
     with bench.view() as view:
         assert [container.name for container in view.containers()] == sorted(names)
 
@@ -554,7 +557,9 @@ def test_a_view_keeps_its_state(count: int, bench: Bench) -> None:
 
 @of_files
 def test_a_copy_is_an_index_of_one_state(bench: Bench, tmp_path: Path) -> None:
-    bench.load([*some(0, 300), capture(1, A, 2)], [Container("c", 1, "aa", 1)], note={"a": 1})
+    bench.load(
+        [*some(0, 300), capture(1, A, 2)], [IndexedContainer("c", 1, "aa", 1)], note={"a": 1}
+    )
     held = bench.held()
     target = tmp_path / "copy"
     target.mkdir()
@@ -577,7 +582,7 @@ def test_a_copy_is_an_index_of_one_state(bench: Bench, tmp_path: Path) -> None:
 @of_files
 def test_compacting_keeps_the_content(bench: Bench) -> None:
     marks = [capture(n, A, evidence=Evidence.REVISIT) for n in range(3)]
-    bench.load([*some(0, 200), *marks], [Container("c", 1, "aa", 1)], note={"a": 1})
+    bench.load([*some(0, 200), *marks], [IndexedContainer("c", 1, "aa", 1)], note={"a": 1})
     for number in range(200, 230, 10):
         bench.load(some(number, number + 10))
     held, counts = bench.held(), bench.counts()

@@ -17,9 +17,9 @@ from dedupindex.expression.sql import to_sql
 from dedupindex.expression.tree import (
     Asked,
     Attribute,
-    Kind,
     Leaf,
     Measure,
+    OperandKind,
     Value,
     Vocabulary,
     leaves,
@@ -27,15 +27,15 @@ from dedupindex.expression.tree import (
 
 WORDS = Vocabulary(
     {
-        "url": Kind.TEXT,
-        "mime": Kind.TEXT,
-        "status": Kind.NUMBER,
-        "size": Kind.NUMBER,
-        "timestamp": Kind.TIME,
+        "url": OperandKind.TEXT,
+        "mime": OperandKind.TEXT,
+        "status": OperandKind.NUMBER,
+        "size": OperandKind.NUMBER,
+        "timestamp": OperandKind.TIME,
     }
 )
 PAIRS = Vocabulary(
-    {"hostname": Kind.TEXT, "timestamp": Kind.TIME, "size": Kind.NUMBER},
+    {"hostname": OperandKind.TEXT, "timestamp": OperandKind.TIME, "size": OperandKind.NUMBER},
     ("a", "b"),
     {"containment": ("k",)},
 )
@@ -46,7 +46,7 @@ ROW: dict[str, Value] = {
     "size": 1500,
     "timestamp": moments("20200315120000")[0],
 }
-TYPES = {Kind.TEXT: "VARCHAR", Kind.NUMBER: "DOUBLE", Kind.TIME: "BIGINT"}
+TYPES = {OperandKind.TEXT: "VARCHAR", OperandKind.NUMBER: "DOUBLE", OperandKind.TIME: "BIGINT"}
 
 
 def asking(row: Mapping[str, Value]) -> Asked:
@@ -186,7 +186,7 @@ def test_the_journalists_example() -> None:
 
 
 def test_a_number_is_no_condition() -> None:
-    assert amount("size / 2 + status", WORDS).kind is Kind.NUMBER
+    assert amount("size / 2 + status", WORDS).kind is OperandKind.NUMBER
     with pytest.raises(BadQuery, match="a number is expected here, and this is a condition"):
         amount("size > 2", WORDS)
 

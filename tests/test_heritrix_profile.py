@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dedupindex.cli.heritrix import PROFILE, SCRIPTS, Job, make_job
+from dedupindex.cli.heritrix import PROFILE, SCRIPTS, HeritrixJob, make_job
 from dedupindex.errors import BadInput, BadSource
 
 # The places of the profile of Heritrix 3.13.0 at which something is edited.
@@ -26,7 +26,7 @@ http://example.example/example
 <!-- <property name="logExtraInfo" value="false" /> -->
 </beans>"""
 ROOT = Path(__file__).parents[1]
-JOB = Job("weekly", "http://127.0.0.1:1", ("http://a.example/?b&c",), "http://d.example/")
+JOB = HeritrixJob("weekly", "http://127.0.0.1:1", ("http://a.example/?b&c",), "http://d.example/")
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from dedupindex.build import spot_check
 from dedupindex.build.stage import judge_of
 from dedupindex.capture import Capture, Evidence, Revisit
 from dedupindex.crawls import lifecycle, merge_crawls
-from dedupindex.crawls.crawl import State
+from dedupindex.crawls.crawl import CrawlState
 from dedupindex.crawls.crawl_captures import add
 from dedupindex.crawls.store import Store
 from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
@@ -33,8 +33,8 @@ from dedupindex.index.format.file_names import files_of, is_container
 from dedupindex.index.format.packing import pack
 from dedupindex.index.identity import Settings
 from dedupindex.post_crawl.purge.impact import Depending, Going, Impact
-from dedupindex.post_crawl.purge.remove import Found, purge, survey
-from dedupindex.post_crawl.purge.target import Kind, One, Target
+from dedupindex.post_crawl.purge.remove import PurgeSurvey, purge, survey
+from dedupindex.post_crawl.purge.target import One, Target, TargetKind
 from tests.captures import capture, sha1
 from tests.purging import begin, held, load, revisit_of
 from tests.test_cli import dedupindex
@@ -45,10 +45,10 @@ SETTINGS = Settings()
 
 
 def container(*names: str) -> Target:
-    return Target(Kind.CONTAINER, names)
+    return Target(TargetKind.CONTAINER, names)
 
 
-def listed(index: Path, target: Target) -> tuple[Found, list[Going], list[Depending]]:
+def listed(index: Path, target: Target) -> tuple[PurgeSurvey, list[Going], list[Depending]]:
     seen: list[Going | Depending] = []
     found = survey(index, target, seen.append)
     return (
@@ -156,7 +156,7 @@ def test_rows_that_may_tell_of_what_goes_are_told_of_and_go(tmp_path: Path) -> N
 
 
 def test_of_a_purged_url_not_even_a_copy_of_the_record_comes_back(index: Path) -> None:
-    target = Target(Kind.URL, (C.decode(),))
+    target = Target(TargetKind.URL, (C.decode(),))
     purge(index, target, force=True)
     after = held(index)
     assert all(one.url != C for _, one in after)
@@ -277,7 +277,7 @@ def test_containers_are_meant_by_path_and_by_name() -> None:
         "/archive/a.wacz/archive/archive/w.gz", "/archive/a.wacz/archive", "/archive/a.wacz",
     ]  # fmt: skip
     with pytest.raises(BadInput):
-        Target(Kind.URL, ("",))
+        Target(TargetKind.URL, ("",))
 
 
 def test_single_captures_are_looked_up_by_their_digests(
@@ -289,15 +289,15 @@ def test_single_captures_are_looked_up_by_their_digests(
     for kind in (LmdbView, WhooshView):
         monkeypatch.setattr(kind, "cells", _noting(kind.cells, looked_at))
     before = sorted((index / "ledger").iterdir())
-    gone = purge(index, Target(Kind.CAPTURE, ones=(One(sha1(9), A),)), force=True)
+    gone = purge(index, Target(TargetKind.CAPTURE, ones=(One(sha1(9), A),)), force=True)
     assert not gone.places and not looked_at
-    target = Target(Kind.CAPTURE, ones=(One(sha1(3), C), One(sha1(2), C)))
+    target = Target(TargetKind.CAPTURE, ones=(One(sha1(3), C), One(sha1(2), C)))
     found, going, depending = listed(index, target)
     assert found.places == {0, 1} and len(going) == 2 and len(depending) == 2
     assert {digest_of_key(key) for key in looked_at} == {sha1(2), sha1(3)}
     assert purge(index, target, force=True).impact.originals == found.impact.originals
     assert sorted((index / "ledger").iterdir()) == before  # it holds none of them
-    purge(index, Target(Kind.CAPTURE, ones=(One(sha1(1), A),)), force=True)
+    purge(index, Target(TargetKind.CAPTURE, ones=(One(sha1(1), A),)), force=True)
     assert sorted((index / "ledger").iterdir()) != before
     assert [found.url for _, found in held(index)] == [B]
 
@@ -334,7 +334,7 @@ def test_single_captures_go_under_all_their_digests(tmp_path: Path) -> None:
     index = begin(tmp_path)
     one = capture(1, A, 1, also=(sha1(7),))
     load(index, [one, capture(1, A, 2)])
-    target = Target(Kind.CAPTURE, ones=(One(sha1(1), A, one.date), One(sha1(9), A)))
+    target = Target(TargetKind.CAPTURE, ones=(One(sha1(1), A, one.date), One(sha1(9), A)))
     assert purge(index, target, force=False).places == {0}
     assert [(digest, found.date[:10]) for digest, found in held(index)] == [
         (str(sha1(1)), b"2026-11-02")
@@ -433,7 +433,7 @@ def test_captures_of_crawls_go_too(tmp_path: Path) -> None:
     found = survey(index, container("x.warc.gz"))
     assert found.live == 1 and found.places == {0}
     assert purge(index, container("x.warc.gz"), force=False).live == 1
-    assert purge(index, Target(Kind.URL, (B.decode(),)), force=False).live == 1
+    assert purge(index, Target(TargetKind.URL, (B.decode(),)), force=False).live == 1
     with closing(LmdbStore(index)) as store:
         with store.reading() as reading:
             assert reading.counts(reading.crawl("a")) == (0, 0)
@@ -441,7 +441,7 @@ def test_captures_of_crawls_go_too(tmp_path: Path) -> None:
             lifecycle.commit(writing, "b")
         merge_crawls.merge(index, store)
     assert [one.crawl for _, one in held(index)] == ["b"]
-    target = Target(Kind.CRAWL, ("b", "none"))
+    target = Target(TargetKind.CRAWL, ("b", "none"))
     assert survey(index, target).impact.originals.captures == 1
     assert purge(index, target, force=False).places == {0}
     assert held(index) == []
@@ -479,7 +479,7 @@ def test_a_crawl_is_dropped_unless_the_index_has_it(tmp_path: Path) -> None:
         with store.writing() as writing:
             lifecycle.commit(writing, "committed")
             for name in ("open", "committed", "open"):
-                assert lifecycle.drop(writing, name).state is State.CANCELLED
+                assert lifecycle.drop(writing, name).state is CrawlState.CANCELLED
             with pytest.raises(CrawlEnded, match="bin/purge --crawl merged"):
                 lifecycle.drop(writing, "merged")
             with pytest.raises(UnknownCrawl):
@@ -513,9 +513,9 @@ def test_a_purge_that_is_killed_happened_wholly_or_not_at_all(tmp_path: Path, en
 @pytest.mark.parametrize(
     "target",
     [
-        Target(Kind.URL, (A.decode(),)),
-        Target(Kind.PREFIX, (A.decode(),)),
-        Target(Kind.CAPTURE, ones=(One(sha1(1), A), One(sha1(2), A))),
+        Target(TargetKind.URL, (A.decode(),)),
+        Target(TargetKind.PREFIX, (A.decode(),)),
+        Target(TargetKind.CAPTURE, ones=(One(sha1(1), A), One(sha1(2), A))),
     ],
     ids=lambda target: target.kind.value,
 )
@@ -561,7 +561,7 @@ def test_where_the_text_of_a_purged_url_is_left_is_what_the_docs_say(
     load(index, [capture(1, url, 2)])
     with closing(LmdbStore(index)) as store:
         report(store, "c", capture(3, url, 1))
-    purge(index, Target(Kind.URL, (url.decode(),)), force=True)
+    purge(index, Target(TargetKind.URL, (url.decode(),)), force=True)
     with closing(open_index(index)) as engine_, engine_.view() as view:
         lengths = engine_.identity.settings.keys().lengths()
         left = [item[lengths[item[0]] :] for item in ledger.items(index, view.ledger())]

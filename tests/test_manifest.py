@@ -22,7 +22,7 @@ from dedupindex.post_crawl.manifest.lines import REASONS, Line
 from dedupindex.post_crawl.manifest.parquet import lines_of
 from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
 from dedupindex.post_crawl.manifest.scan_file import Scan
-from dedupindex.post_crawl.manifest.spool import Spool
+from dedupindex.post_crawl.manifest.spool import ParquetWriter
 from dedupindex.warc import http, record_facts
 from dedupindex.warc.gzip_members import SHORT
 from dedupindex.warc.http import content_types
@@ -59,7 +59,7 @@ PATH = Path(tempfile.mkdtemp()) / "t.warc"
 def test_lines_come_back_from_parquet_as_they_were(tmp_path: Path, written: list[Line]) -> None:
     target = tmp_path / "[lines]*.parquet"
     with duckdb.connect(config={"threads": 1}) as database:
-        spool = Spool(target)
+        spool = ParquetWriter(target)
         spool.add(written)
         spool.finish(database)
         assert list(lines_of(database, target)) == written

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput, BadSource, FormatFromFuture, IndexBusy, SettingsConflict
-from dedupindex.post_crawl.manifest.lines import TYPES, Container, Line
+from dedupindex.post_crawl.manifest.lines import TYPES, Line, ManifestContainer
 from dedupindex.post_crawl.manifest.make_manifest import ManifestReport, make
 from dedupindex.post_crawl.manifest.parquet import open_manifest
 from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
-from dedupindex.post_crawl.manifest.spool import Spool
+from dedupindex.post_crawl.manifest.spool import ParquetWriter
 from dedupindex.post_crawl.manifest.warcsum_format import Hint, read_text, text_line
 from dedupindex.runtime.files import exclusive
 from tests.test_cli import dedupindex
@@ -154,9 +154,9 @@ def test_roots_of_files_and_globs(sources: Path, tmp_path: Path) -> None:
 def test_a_container_that_changes_while_it_is_read_is_left_out(
     sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Spool.add
+    real = ParquetWriter.add
 
-    def grow(spool: Spool, lines: list[Line]) -> None:
+    def grow(spool: ParquetWriter, lines: list[Line]) -> None:
         real(spool, lines)
         if any(line.container == growing for line in lines):
             os.utime(sources / "a/x.warc.gz", ns=(1, time.time_ns()))
@@ -166,7 +166,7 @@ def test_a_container_that_changes_while_it_is_read_is_left_out(
     made(sources, top)
     growing = 4
     os.utime(sources / "a/x.warc.gz", ns=(1, 1))
-    monkeypatch.setattr(Spool, "add", grow)
+    monkeypatch.setattr(ParquetWriter, "add", grow)
     tally = made(sources, top)
     (problem,) = tally.problems
     assert problem.container == str(sources / "a/x.warc.gz")
@@ -294,7 +294,7 @@ def test_a_killed_run_goes_on(sources: Path, tmp_path: Path) -> None:
     assert said["lines"] == 3006 and said["known"] >= 1 and said["known"] + said["files"] == 4
 
 
-container = Container(1, "/x", "below/a b.warc.gz", 1, 2, 3, 4, "")
+container = ManifestContainer(1, "/x", "below/a b.warc.gz", 1, 2, 3, 4, "")
 
 
 def test_text_is_what_warcsum_writes() -> None:

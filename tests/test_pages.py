@@ -154,13 +154,13 @@ def test_an_index_that_is_gone_is_no_empty_one(tmp_path: Path) -> None:
 
 
 def test_containers_in_pages(make_index: MakeIndex, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dedupindex.index.engine import Container
+    from dedupindex.index.engine import IndexedContainer
 
     index = make_index([capture(1)])
     live = LiveIndex(index)
     live.refresh()
     web = create_app(Config(index), live).test_client()
-    files = [Container(f"/warcs/<{n:03}>", 1000, "", n, "<i>", n == 7) for n in range(120)]
+    files = [IndexedContainer(f"/warcs/<{n:03}>", 1000, "", n, "<i>", n == 7) for n in range(120)]
     with live.opened().engine.view() as view:
         monkeypatch.setattr(type(view), "containers", lambda self: iter(files))
     first, last = (page(web.get(f"/pages/containers?page={n}")).text for n in (1, 3))

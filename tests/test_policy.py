@@ -24,7 +24,15 @@ from dedupindex.errors import BadInput
 from dedupindex.index.identity import Settings
 from dedupindex.lookup.decide import Match, Query, as_json, decide
 from dedupindex.lookup.explain import explained
-from dedupindex.lookup.policy import MOST, NO_POLICY, Policy, Rule, read_policy, restored, rules_of
+from dedupindex.lookup.policy import (
+    MOST,
+    NO_POLICY,
+    Policy,
+    PolicyRule,
+    read_policy,
+    restored,
+    rules_of,
+)
 from dedupindex.timestamps import seconds
 from dedupindex.urlkey import urlkey
 from server.app import create_app
@@ -87,7 +95,7 @@ def test_a_policy_is_read_from_toml_and_json(tmp_path: Path) -> None:
     (tmp_path / "p.json").write_text(json.dumps({"rules": rules}))
     policy = read_policy(tmp_path / "p.toml")
     assert policy == read_policy(tmp_path / "p.json") == rules_of(rules)
-    assert policy.rules[1] == Rule(max_age=30 * 86400)
+    assert policy.rules[1] == PolicyRule(max_age=30 * 86400)
     assert rules_of([rule.as_json() for rule in policy.rules]) == policy
     assert restored([rule.as_json() for rule in policy.rules]) == policy
     for text in ("rules = 1", "[[rule]]", "rules = [", "\0"):
@@ -251,7 +259,11 @@ def test_what_answers_is_what_the_model_lets_answer(
 
 def test_no_policy_lets_everything_answer() -> None:
     view = Held([capture(1, PAGE)])
-    for policy in (NO_POLICY, Policy((Rule(),)), Policy((Rule(), Rule(never=True)))):
+    for policy in (
+        NO_POLICY,
+        Policy((PolicyRule(),)),
+        Policy((PolicyRule(), PolicyRule(never=True))),
+    ):
         decision = decide(view, Settings(), Query(sha1(1), PAGE, policy=policy))
         assert decision.answer is not None and decision.answer.match is Match.EXACT_URL
         assert "skip" not in as_json(decision)

@@ -12,7 +12,7 @@ import pytest
 
 from dedupindex.cli import progress
 from dedupindex.corpus import Corpus
-from dedupindex.counts import Seen
+from dedupindex.counts import ProgressUpdate
 from dedupindex.runtime import duckdb
 from dedupindex.runtime.duckdb import followed, working
 from tests.covering import made
@@ -32,12 +32,12 @@ def test_plain_lines_say_how_long_the_rest_may_take(
 ) -> None:
     update = progress.plain(1.0)
     for seconds, seen in (
-        (0.5, Seen("reading", 1000, 10_000, 5)),  # too early for another line
-        (10, Seen("reading", 2_500_000, 10_000_000, 5000)),
-        (10, Seen("reading", 0, 0, 6000)),
-        (0, Seen("comparing", part=0.0)),
-        (9, Seen("comparing", part=0.1)),
-        (81, Seen("comparing", part=1.0)),
+        (0.5, ProgressUpdate("reading", 1000, 10_000, 5)),  # too early for another line
+        (10, ProgressUpdate("reading", 2_500_000, 10_000_000, 5000)),
+        (10, ProgressUpdate("reading", 0, 0, 6000)),
+        (0, ProgressUpdate("comparing", part=0.0)),
+        (9, ProgressUpdate("comparing", part=0.1)),
+        (81, ProgressUpdate("comparing", part=1.0)),
     ):
         clock[0] += seconds
         update(seen)
@@ -53,10 +53,10 @@ def test_queries_tell_how_far_they_are_once_their_phase_has_a_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(duckdb, "_EVERY", 0.001)
-    seen: list[Seen] = []
+    seen: list[ProgressUpdate] = []
     told = threading.Event()
 
-    def update(one: Seen) -> None:
+    def update(one: ProgressUpdate) -> None:
         seen.append(one)
         told.set()
 
@@ -77,7 +77,7 @@ def test_queries_tell_how_far_they_are_once_their_phase_has_a_name(
 
 
 def test_a_corpus_knows_how_many_captures_there_are(tmp_path: Path) -> None:
-    seen: list[Seen] = []
+    seen: list[ProgressUpdate] = []
     corpus = Corpus.from_cdx(news(tmp_path)).having(on_progress=seen.append)
     count = len(list(corpus.enrich("response")))
     assert count > 1
@@ -89,7 +89,7 @@ def test_a_cover_says_which_step_it_takes(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(
         "dedupindex.cover.find_cover.followed", lambda *_: nullcontext(steps.append)
     )
-    seen: list[Seen] = []
+    seen: list[ProgressUpdate] = []
     pages = [{"url": f"http://a.test/{n}", "text": "the same words"} for n in range(3)]
     made(pages, "jaccard(k=2) >= 0.5", tmp_path, of=1000, on_progress=seen.append)
     phases = list(dict.fromkeys(step.partition(",")[0] for step in steps))
@@ -110,7 +110,7 @@ def test_a_bar_begins_anew_with_each_phase(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     with progress.shown(verbose=False) as update:
-        update(Seen("reading", 80, 100, 5))
-        update(Seen("comparing", part=0.25))  # what the bar shows when it goes
+        update(ProgressUpdate("reading", 80, 100, 5))
+        update(ProgressUpdate("comparing", part=0.25))  # what the bar shows when it goes
     shown = terminal.getvalue().rpartition("comparing")[2]
     assert "25 %" in shown and "records/s" not in shown

@@ -15,7 +15,7 @@ from dedupindex.capture import Capture, Evidence
 from dedupindex.index.format.file_names import is_container
 from dedupindex.index.identity import Settings
 from dedupindex.post_crawl.purge.remove import purge, survey
-from dedupindex.post_crawl.purge.target import Kind, One, Target
+from dedupindex.post_crawl.purge.target import One, Target, TargetKind
 from dedupindex.timestamps import digits_of_date
 from tests.captures import capture, sha1
 from tests.purging import READ, UNREAD, begin, held, load
@@ -50,13 +50,13 @@ told = st.builds(
     st.sampled_from([READ, UNREAD]),
 )
 targets = st.one_of(
-    st.builds(lambda name: Target(Kind.CONTAINER, (name,)), st.sampled_from(FILES[:-1])),
-    st.just(Target(Kind.CRAWL, ("weekly",))),
-    st.builds(lambda url: Target(Kind.URL, (url.decode(),)), st.sampled_from(URLS)),
-    st.just(Target(Kind.PREFIX, ("http://example.com/",))),
+    st.builds(lambda name: Target(TargetKind.CONTAINER, (name,)), st.sampled_from(FILES[:-1])),
+    st.just(Target(TargetKind.CRAWL, ("weekly",))),
+    st.builds(lambda url: Target(TargetKind.URL, (url.decode(),)), st.sampled_from(URLS)),
+    st.just(Target(TargetKind.PREFIX, ("http://example.com/",))),
     st.builds(
         lambda number, url, day: Target(
-            Kind.CAPTURE, ones=(One(sha1(number), url, b"2026-11-%02dT09:14:17Z" % day),)
+            TargetKind.CAPTURE, ones=(One(sha1(number), url, b"2026-11-%02dT09:14:17Z" % day),)
         ),
         st.integers(1, 2),
         st.sampled_from(URLS),
@@ -104,7 +104,7 @@ class Model:
 
     def purge(self, target: Target) -> None:
         gone = [one for one in self.items if _takes(target, one) and not self._chained(one)]
-        whole = target.kind in (Kind.CONTAINER, Kind.CRAWL)
+        whole = target.kind in (TargetKind.CONTAINER, TargetKind.CRAWL)
         self.gone |= {
             (_place(one), *((one.container, one.crawl) if whole else ("*", ""))) for one in gone
         }
@@ -134,16 +134,16 @@ def _place(one: Capture) -> Place:
 def _takes(target: Target, one: Capture) -> bool:
     if one.evidence is Evidence.REVISIT:
         return False
-    if target.kind is Kind.CRAWL:
+    if target.kind is TargetKind.CRAWL:
         return one.crawl in target.texts
-    if target.kind is Kind.CONTAINER:
+    if target.kind is TargetKind.CONTAINER:
         named = one.evidence is Evidence.NAMED or not one.container
         return not named and is_container(target.texts[0], one.container)
-    if target.kind is Kind.CAPTURE:
+    if target.kind is TargetKind.CAPTURE:
         (wanted,) = target.ones
         return (one.digest, one.url, one.date) == (wanted.digest, wanted.url, wanted.date)
     url = one.url.decode()
-    return url.startswith(target.texts) if target.kind is Kind.PREFIX else url in target.texts
+    return url.startswith(target.texts) if target.kind is TargetKind.PREFIX else url in target.texts
 
 
 @pytest.mark.parametrize("engine", ["lmdb", "whoosh"])

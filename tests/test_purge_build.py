@@ -25,7 +25,7 @@ from dedupindex.index.format import ledger
 from dedupindex.index.identity import Settings
 from dedupindex.post_crawl.purge.impact import Depending
 from dedupindex.post_crawl.purge.remove import purge, survey
-from dedupindex.post_crawl.purge.target import Kind, Target
+from dedupindex.post_crawl.purge.target import Target, TargetKind
 from tests.captures import capture
 from tests.purging import begin, held, load
 from tests.test_cli import dedupindex
@@ -67,7 +67,7 @@ def answering(index: Path) -> list[str]:
 
 
 def target(path: Path) -> Target:
-    return Target(Kind.CONTAINER, (str(path),))
+    return Target(TargetKind.CONTAINER, (str(path),))
 
 
 @pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
@@ -100,7 +100,7 @@ def test_a_file_of_the_same_records_under_another_name_is_another(files: list[Pa
     shutil.copy(files[0], moved)
     run([moved], index, add=True)
     assert answering(index) == ["moved.warc.gz"]
-    purge(index, Target(Kind.URL, (URL.decode(),)), force=True)
+    purge(index, Target(TargetKind.URL, (URL.decode(),)), force=True)
     assert answering(index) == []
     last = files[0].with_name("last.warc.gz")
     shutil.copy(files[0], last)
@@ -159,7 +159,7 @@ def test_what_is_read_is_of_the_crawl_that_bin_index_names(
     for step in steps if order == "reported first" else reversed(steps):
         step()
     assert [one.crawl for _, one in held(index)] == [named]
-    weekly = survey(index, Target(Kind.CRAWL, ("weekly",))).impact
+    weekly = survey(index, Target(TargetKind.CRAWL, ("weekly",))).impact
     assert weekly.originals.captures == bool(named)
 
 
@@ -225,7 +225,7 @@ def test_a_wacz_is_the_file_of_all_captures_in_it(tmp_path: Path, engine: str, b
     run([path], index, engine=engine, replace=True)
     assert urls(index) == {both, new, URL}
     for text in (str(path), "a.wacz"):
-        impact = survey(index, Target(Kind.CONTAINER, (text,))).impact
+        impact = survey(index, Target(TargetKind.CONTAINER, (text,))).impact
         assert impact.originals.captures == 2
     assert purge(index, target(path), force=False).places == {0}
     assert urls(index) == {URL}
@@ -241,7 +241,7 @@ def test_a_file_whose_captures_are_of_others_is_not_marked_as_purged(tmp_path: P
     path.write_text(" CDX N b a m s k r M S V g\n" + lines[0])
     index = index_of([path])
     for name in (str(path), "w.cdx"):
-        meant = Target(Kind.CONTAINER, ("w.warc.gz", name))
+        meant = Target(TargetKind.CONTAINER, ("w.warc.gz", name))
         for ask in (survey, partial(purge, force=True)):
             with pytest.raises(BadInput, match=f"{path} itself.*Nothing was purged"):
                 ask(index, meant)
@@ -249,7 +249,7 @@ def test_a_file_whose_captures_are_of_others_is_not_marked_as_purged(tmp_path: P
     path.write_text(path.read_text() + lines[1])
     run([path], index, replace=True)
     assert len(urls(index)) == 2
-    assert purge(index, Target(Kind.CONTAINER, ("w.warc.gz",)), force=False).places == {0}
+    assert purge(index, Target(TargetKind.CONTAINER, ("w.warc.gz",)), force=False).places == {0}
     assert urls(index) == set()
 
 
@@ -273,12 +273,12 @@ def test_a_path_is_meant_as_it_is_typed_from_any_directory(
         ]
         for directory, text in rounds:
             monkeypatch.chdir(directory)
-            impact = survey(index, Target(Kind.CONTAINER, (text, text))).impact
+            impact = survey(index, Target(TargetKind.CONTAINER, (text, text))).impact
             assert impact.dependents.captures == 1, text
             whole = impact.originals.captures + impact.copies.captures
             assert whole == (3 if "/" not in text else 2), text
     monkeypatch.chdir(path.parent)
-    meant = Target(Kind.CONTAINER, (f"./{path.name}", str(linked)))
+    meant = Target(TargetKind.CONTAINER, (f"./{path.name}", str(linked)))
     with pytest.raises(HasDependents):
         purge(read, meant, force=False)
     assert purge(read, meant, force=True).places == {0, 1}

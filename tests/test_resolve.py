@@ -12,9 +12,9 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dedupindex.post_crawl.manifest.lines import Container, Line
-from dedupindex.post_crawl.plan.alike import Alike
-from dedupindex.post_crawl.plan.group_duplicates import Rule
+from dedupindex.post_crawl.manifest.lines import Line, ManifestContainer
+from dedupindex.post_crawl.plan.alike import MatchCriteria
+from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
 from dedupindex.post_crawl.plan.make_plan import ResolveOptions, resolve
 from dedupindex.post_crawl.plan.plan_file import Plan, open_plan
 from tests.manifests import container, line, write_manifest
@@ -34,7 +34,7 @@ DATES = (
     b"9999-01-01T00:00:00Z",
     b"0000-01-01T00:00:00Z",
 )
-DEFAULT = Alike()
+DEFAULT = MatchCriteria()
 BAD = (b"2026-01", b"9999-01-01T00:00:00Z", b"0000-01-01T00:00:00Z")  # fmt: skip
 
 
@@ -80,14 +80,14 @@ def where(line: Line) -> Key:
     return NAMES[line.container], line.offset
 
 
-def kind(one: Line, alike: Alike) -> tuple[Any, ...]:
+def kind(one: Line, alike: MatchCriteria) -> tuple[Any, ...]:
     status = 0 if alike.any_status else one.status
     content_type = one.content_type if alike.same_type else b""
     return one.digest, one.strong, one.length, one.coding, status, content_type
 
 
 def model(
-    lines: list[Line], later: bool = False, alike: Alike = DEFAULT
+    lines: list[Line], later: bool = False, alike: MatchCriteria = DEFAULT
 ) -> dict[Key, tuple[int, Key]]:
     """What is to be rewritten: its copy number and its original. One line at a time."""
     strongs, twins, classes = defaultdict(set), defaultdict(set), defaultdict(list)
@@ -136,7 +136,7 @@ def planned(plan: Plan) -> dict[Key, tuple[int, Key]]:
 def made(top: Path, lines: list[Line], shuffled: random.Random | None = None, **rule: Any) -> Plan:
     """The plan of lines, from one manifest or, `shuffled`, from several in another order."""
     shutil.rmtree(top, ignore_errors=True)
-    of: dict[Container, list[Line]] = {place: [] for place in PLACES}
+    of: dict[ManifestContainer, list[Line]] = {place: [] for place in PLACES}
     for one in lines:
         of[PLACES[one.container]].append(one)
     groups = [of]
@@ -146,7 +146,7 @@ def made(top: Path, lines: list[Line], shuffled: random.Random | None = None, **
     paths = [write_manifest(top / f"m{n}", group) for n, group in enumerate(groups)]
     parts = rule.pop("parts", 1)
     for part in range(1, parts + 1):
-        resolve(paths, top / "plan", ResolveOptions(Rule((part, parts), **rule), threads=1))
+        resolve(paths, top / "plan", ResolveOptions(GroupingRule((part, parts), **rule), threads=1))
     return open_plan(top / "plan")
 
 
@@ -155,7 +155,7 @@ few = settings(
 )
 
 
-def of_other_types(lines: list[Line], alike: Alike) -> int:
+def of_other_types(lines: list[Line], alike: MatchCriteria) -> int:
     """How many are equal only to lines of other types, and not the first of these."""
     count = 0
     for one in lines if alike.same_type else ():
@@ -169,9 +169,9 @@ def of_other_types(lines: list[Line], alike: Alike) -> int:
 
 
 @few
-@given(lines(), st.booleans(), st.builds(Alike, st.booleans(), st.booleans()))
+@given(lines(), st.booleans(), st.builds(MatchCriteria, st.booleans(), st.booleans()))
 def test_a_plan_is_what_the_rule_says(
-    tmp_path: Path, lines: list[Line], later: bool, alike: Alike
+    tmp_path: Path, lines: list[Line], later: bool, alike: MatchCriteria
 ) -> None:
     plan = made(tmp_path / "run", lines, later=later, alike=alike)
     expected = model(lines, later, alike)

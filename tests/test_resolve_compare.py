@@ -20,7 +20,7 @@ from werkzeug.wrappers import Response as WerkzeugResponse
 
 from dedupindex.cli import main
 from dedupindex.errors import BadInput
-from dedupindex.post_crawl.manifest.lines import Container, Line
+from dedupindex.post_crawl.manifest.lines import Line, ManifestContainer
 from dedupindex.post_crawl.plan.compare_payloads import HELD, Compare, same_bytes
 from dedupindex.post_crawl.plan.make_plan import ResolveOptions, resolve
 from dedupindex.post_crawl.plan.plan_file import open_plan
@@ -50,7 +50,7 @@ WANG = [  # Wang and Yu, How to Break MD5 and Other Hash Functions, 2005
 
 def harvest(
     root: Path, name: str, number: int, bodies: list[bytes], *, plain: bool = False
-) -> tuple[Container, list[Line]]:
+) -> tuple[ManifestContainer, list[Line]]:
     """A file of responses, second by second, and its lines."""
     lines: list[Line] = []
     path = root / name
@@ -69,7 +69,7 @@ def harvest(
             )  # fmt: skip
             stream.write(stored)
     now = path.stat()
-    place = Container(
+    place = ManifestContainer(
         number, str(root), name, now.st_size, now.st_mtime_ns, now.st_ino, now.st_dev, name
     )
     return place, lines

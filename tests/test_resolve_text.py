@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from dedupindex.cli import main
 from dedupindex.post_crawl.manifest.lines import Line
 from dedupindex.post_crawl.manifest.warcsum_format import read_text
-from dedupindex.post_crawl.plan.group_duplicates import Rule
+from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
 from dedupindex.post_crawl.plan.make_plan import ResolveOptions, resolve
 from dedupindex.post_crawl.plan.plan_file import open_plan
 from tests.manifests import write_manifest
@@ -35,7 +35,7 @@ def test_all_lines_with_the_right_references(tmp_path: Path, lines: list[Line]) 
     for parts in (1, 3):
         for part in range(1, parts + 1):
             stream = io.BytesIO()
-            options = ResolveOptions(Rule((part, parts)), threads=1)
+            options = ResolveOptions(GroupingRule((part, parts)), threads=1)
             resolve([manifest], tmp_path / f"run/plan-{parts}", options, text=stream)
             texts.append(stream.getvalue().splitlines(keepends=True))
     whole = texts[0]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dedupindex.errors import BadInput, DedupError
-from dedupindex.post_crawl.rewrite.rewrite_file import Job
+from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
 from tests.rewriting import EARLY, LATE, FakePlan, content, records_of, run, small_set, total
 from tests.warc_cases import END, HTTP, gz, response
 
@@ -23,7 +23,7 @@ def test_copies_become_revisits_and_all_else_stays(tmp_path: Path) -> None:
     small_set(source)
     before = content(source)
     plan = FakePlan(source)
-    outcomes = run(Job(plan, out))
+    outcomes = run(RewriteJob(plan, out))
     assert [one.state for one in outcomes] == ["kept", "rewritten", "rewritten"]  # a, c, deep/b
     found = total(outcomes)
     assert found.revisits == len(plan.found) == 19 and not found.refused
@@ -50,10 +50,10 @@ def test_dry_run_gives_the_same_numbers_and_writes_nothing(tmp_path: Path, proce
     source, out = tmp_path / "in", tmp_path / "out"
     small_set(source)
     plan = FakePlan(source)
-    dry = run(Job(plan, out, dry=True), processes)
+    dry = run(RewriteJob(plan, out, dry=True), processes)
     assert not out.exists()
-    assert dry == run(Job(plan, out), processes)
-    again = run(Job(plan, out), processes)
+    assert dry == run(RewriteJob(plan, out), processes)
+    again = run(RewriteJob(plan, out), processes)
     assert [one.state for one in again] == ["there"] * 3
 
 
@@ -67,7 +67,7 @@ def test_files_keep_mode_times_and_attributes(tmp_path: Path) -> None:
         os.setxattr(path, "user.note", b"kept")
     except OSError:
         pytest.skip("the file system has no extended attributes")
-    run(Job(FakePlan(source), out))
+    run(RewriteJob(FakePlan(source), out))
     status = os.stat(out / "c.warc")
     assert stat.S_IMODE(status.st_mode) == 0o640
     assert status.st_mtime_ns == 1_400_000_000_987_654_321
@@ -87,7 +87,7 @@ def test_an_owner_that_cannot_be_kept_is_no_success(
 
     monkeypatch.setattr(os, "fchmod", refuse)
     with pytest.raises(DedupError, match="Operation not permitted"):
-        run(Job(plan, out))
+        run(RewriteJob(plan, out))
     assert content(out) == {}
 
 
@@ -97,13 +97,13 @@ def test_where_the_kernel_cannot_copy_we_do(
     source = tmp_path / "in"
     small_set(source)
     plan = FakePlan(source)
-    run(Job(plan, tmp_path / "out"))
+    run(RewriteJob(plan, tmp_path / "out"))
 
     def refuse(*arguments: object) -> int:
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
 
     monkeypatch.setattr(os, "copy_file_range", refuse)
-    run(Job(plan, tmp_path / "other"))
+    run(RewriteJob(plan, tmp_path / "other"))
     assert content(tmp_path / "other") == content(tmp_path / "out")
 
 
@@ -113,7 +113,7 @@ def test_two_files_of_one_name_are_not_mixed_up(tmp_path: Path) -> None:
     other = plan.containers()[1]._replace(number=9, root=str(tmp_path / "elsewhere"))
     plan.containers()[9] = other
     with pytest.raises(BadInput, match="would both become"):
-        run(Job(plan, tmp_path / "out"))
+        run(RewriteJob(plan, tmp_path / "out"))
 
 
 def test_originals_that_are_gone_or_pinned_records(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_originals_that_are_gone_or_pinned_records(tmp_path: Path) -> None:
     small_set(source)
     plan = FakePlan(source)
     (source / "a.warc.gz").unlink()
-    found = {one.name: one for one in run(Job(plan, tmp_path / "out"))}
+    found = {one.name: one for one in run(RewriteJob(plan, tmp_path / "out"))}
     assert found["a.warc.gz"].state == "left"
     assert found["deep/b.warc.gz"].refused == {"original-gone": 12}
     assert found["c.warc"].revisits == 1
@@ -131,23 +131,23 @@ def test_originals_that_are_gone_or_pinned_records(tmp_path: Path) -> None:
     # A plan that would have two records drop each other's body.
     planned = plan.found[0]
     plan.found = [planned, planned._replace(line=planned.original, original=planned.line)]
-    assert total(run(Job(plan, tmp_path / "none"))).refused == {"pinned": 2}
+    assert total(run(RewriteJob(plan, tmp_path / "none"))).refused == {"pinned": 2}
 
 
 def test_limits(tmp_path: Path) -> None:
     small_set(tmp_path / "in")
     plan = FakePlan(tmp_path / "in")
-    assert total(run(Job(plan, dry=True, size=1501))).refused == {"small": 18}
-    assert total(run(Job(plan, dry=True, gain=1900))).refused == {"no-gain": 19}
+    assert total(run(RewriteJob(plan, dry=True, size=1501))).refused == {"small": 18}
+    assert total(run(RewriteJob(plan, dry=True, gain=1900))).refused == {"no-gain": 19}
 
 
 def test_the_results_have_nothing_left_to_rewrite(tmp_path: Path) -> None:
     """108: a second round over the results changes no byte."""
     small_set(tmp_path / "in")
-    run(Job(FakePlan(tmp_path / "in"), tmp_path / "out"))
+    run(RewriteJob(FakePlan(tmp_path / "in"), tmp_path / "out"))
     plan = FakePlan(tmp_path / "out")
     assert plan.found == []
-    run(Job(plan, tmp_path / "again"))
+    run(RewriteJob(plan, tmp_path / "again"))
     assert content(tmp_path / "again") == content(tmp_path / "out")
 
 
@@ -173,7 +173,7 @@ def test_a_long_record_takes_no_memory(tmp_path: Path, packed: bool) -> None:
                 file.write(END)
     plan = FakePlan(source)
     tracemalloc.start()
-    found = total(run(Job(plan, tmp_path / "out")))
+    found = total(run(RewriteJob(plan, tmp_path / "out")))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert found.revisits == 1 and peak < 20 << 20

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dedupindex.post_crawl.manifest.lines import Line
-from dedupindex.post_crawl.plan.alike import Alike
+from dedupindex.post_crawl.plan.alike import MatchCriteria
 from dedupindex.post_crawl.plan.plan_file import Planned
 from dedupindex.post_crawl.rewrite.compare_pair import Judged, RecordOnDisk, judge
 from dedupindex.warc import random_access
@@ -33,7 +33,7 @@ BODY = b"some body that repeats " * 40
 FIRST = b"http://example.org/first"
 
 
-DEFAULT = Alike()
+DEFAULT = MatchCriteria()
 
 
 def first(body: bytes = BODY, **options: Any) -> bytes:
@@ -56,7 +56,7 @@ def judged(
     *,
     packed: bool = True,
     seen: dict[str, Any] | None = None,
-    alike: Alike = DEFAULT,
+    alike: MatchCriteria = DEFAULT,
 ) -> Judged:
     """Judge a record that stands behind its original; `seen` is what the plan says of it."""
     original = first() if original is None else original
@@ -189,10 +189,13 @@ def test_it_stays(tmp_path: Path, case: str) -> None:
 
 @pytest.mark.parametrize(
     ("alike", "reason"),
-    [(Alike(), "status-differs"), (Alike(any_status=True), ""), (Alike(True, True), "type-differs"),
-     (Alike(same_type=True), "status-differs")],
+    [(MatchCriteria(), "status-differs"), (MatchCriteria(any_status=True), ""),
+     (MatchCriteria(True, True), "type-differs"),
+     (MatchCriteria(same_type=True), "status-differs")],
 )  # fmt: skip
-def test_an_option_says_what_must_be_alike(tmp_path: Path, alike: Alike, reason: str) -> None:
+def test_an_option_says_what_must_be_alike(
+    tmp_path: Path, alike: MatchCriteria, reason: str
+) -> None:
     """48, 49: whatever the plan says, the records that are there now are asked."""
     not_found = response(BODY, head=http(b"Content-Type: x/y", status=b"404 Not Found"))
     if reason:

@@ -16,7 +16,7 @@ import pytest
 
 from dedupindex.errors import DedupError, IndexBusy
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY, journals
-from dedupindex.post_crawl.rewrite.rewrite_file import Job
+from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
 from dedupindex.post_crawl.undo import Undo, commit, restore
 from dedupindex.runtime.files import exclusive
 from tests.rewriting import FakePlan, content, members, records_of, run, small_set, total
@@ -32,7 +32,7 @@ WRITES = (
 def made(tmp_path: Path) -> Path:
     """A set, and what its rewriting comes to."""
     small_set(tmp_path / "in")
-    run(Job(FakePlan(tmp_path / "in"), tmp_path / "out"))
+    run(RewriteJob(FakePlan(tmp_path / "in"), tmp_path / "out"))
     return tmp_path
 
 
@@ -48,11 +48,11 @@ def test_in_place_is_what_a_directory_gets_and_undo_brings_it_back(made: Path) -
     source, result = made / "in", content(made / "out")
     before, times = content(source), [path.stat().st_mtime_ns for path in source.rglob("*.warc*")]
     plan = FakePlan(source)
-    dry = total(run(Job(plan, dry=True)))
-    found = total(run(Job(plan)))
+    dry = total(run(RewriteJob(plan, dry=True)))
+    found = total(run(RewriteJob(plan)))
     assert dry == found and found.revisits == 19
     assert content(source) == result
-    again = run(Job(plan))
+    again = run(RewriteJob(plan))
     assert total(again).revisits == 19
     assert [one.state for one in again] == ["kept", "there", "there"]
     assert undo(source) == ["exact", "exact"]
@@ -122,13 +122,13 @@ def test_any_write_may_fail(made: Path) -> None:
     before, result = content(made / "in"), content(made / "out")
     source = made / "in"
     plan = FakePlan(source)
-    outcomes = sweep(lambda: void(run(Job(plan))), full)
+    outcomes = sweep(lambda: void(run(RewriteJob(plan))), full)
     count = 0
     for failed in outcomes:
         count += failed
         check_nothing_lost(source, before, result)
         if failed:
-            run(Job(plan))
+            run(RewriteJob(plan))
         assert content(source) == result and parts(source) == []
         undo(source)
         assert content(source) == before and list(journals(source)) == []
@@ -139,14 +139,14 @@ def test_any_write_may_fail(made: Path) -> None:
 def test_any_write_of_undo_may_fail(made: Path) -> None:
     before, result = content(made / "in"), content(made / "out")
     source = made / "in"
-    run(Job(FakePlan(source)))
+    run(RewriteJob(FakePlan(source)))
     count = 0
     for failed in sweep(lambda: void(undo(source)), full):
         count += failed
         check_nothing_lost(source, before, result)
         undo(source)
         assert content(source) == before and list(journals(source)) == [] and not parts(source)
-        run(Job(FakePlan(source)))
+        run(RewriteJob(FakePlan(source)))
         assert content(source) == result
     assert count > 10
 
@@ -175,11 +175,11 @@ def test_it_may_be_killed_before_any_write(made: Path) -> None:
     source = made / "in"
     at = 1
     plan = FakePlan(source)
-    while killed(lambda plan=plan: void(run(Job(plan))), at):
+    while killed(lambda plan=plan: void(run(RewriteJob(plan))), at):
         check_nothing_lost(source, before, result)
         # Every second time it is undone as it was left, else finished first.
         if at % 2:
-            run(Job(plan))
+            run(RewriteJob(plan))
             assert content(source) == result and parts(source) == []
         undo(source)
         kept = {name: data for name, data in content(source).items() if not name.endswith("part")}
@@ -194,7 +194,7 @@ def test_undo_may_be_killed_before_any_write(made: Path) -> None:
     source = made / "in"
     at = 1
     while True:
-        run(Job(FakePlan(source)))
+        run(RewriteJob(FakePlan(source)))
         if not killed(lambda: void(undo(source)), at):
             break
         undo(source)
@@ -211,7 +211,7 @@ def test_it_may_be_killed_at_any_moment(made: Path) -> None:
         plan = FakePlan(source)
         child = os.fork()
         if not child:
-            run(Job(plan), 2)
+            run(RewriteJob(plan), 2)
             os._exit(0)
         wait_for(child, moments.random() * 0.1)
         os.kill(child, signal.SIGKILL)
@@ -220,7 +220,7 @@ def test_it_may_be_killed_at_any_moment(made: Path) -> None:
         deadline = time.monotonic() + 60
         while True:  # the workers die too, and only then can another run begin
             try:
-                run(Job(plan), 2)
+                run(RewriteJob(plan), 2)
                 break
             except IndexBusy:
                 assert time.monotonic() < deadline
@@ -240,7 +240,7 @@ def test_a_second_run_waits_for_nobody(made: Path) -> None:
     source = made / "in"
     (source / DIRECTORY).mkdir()
     with exclusive(source / DIRECTORY / "lock", "x"), pytest.raises(IndexBusy):
-        run(Job(FakePlan(source)))
+        run(RewriteJob(FakePlan(source)))
 
 
 def test_what_has_other_names_or_writers_is_left_alone(made: Path) -> None:
@@ -249,14 +249,14 @@ def test_what_has_other_names_or_writers_is_left_alone(made: Path) -> None:
     plan = FakePlan(source)
     before = content(source)
     with open(source / "deep" / "b.warc.gz", "ab"):
-        found = {one.name: one for one in run(Job(plan))}
+        found = {one.name: one for one in run(RewriteJob(plan))}
     assert [one.state for one in found.values()] == ["kept", "left", "left"]
     assert "hard links" in found["c.warc"].problem
     assert "writing" in found["deep/b.warc.gz"].problem
     assert content(source) == before
     (source / "deep" / "b.warc.gz").rename(made / "elsewhere")
     (source / "deep" / "b.warc.gz").symlink_to(made / "elsewhere")
-    assert "symbolic" in run(Job(plan))[2].problem
+    assert "symbolic" in run(RewriteJob(plan))[2].problem
 
 
 def test_a_file_by_several_names_is_left_alone(made: Path) -> None:
@@ -264,7 +264,7 @@ def test_a_file_by_several_names_is_left_alone(made: Path) -> None:
     source = made / "in"
     (source / "0.warc").symlink_to("c.warc")
     before = content(source)
-    for job in (Job(FakePlan(source), dry=True), Job(FakePlan(source))):
+    for job in (RewriteJob(FakePlan(source), dry=True), RewriteJob(FakePlan(source))):
         found = {one.name: one for one in run(job)}
         for name in ("0.warc", "c.warc"):
             assert "several names" in found[name].problem
@@ -278,7 +278,7 @@ def test_a_changed_file_is_left_alone(made: Path) -> None:
     plan = FakePlan(source)
     data = (source / "c.warc").read_bytes()
     (source / "c.warc").write_bytes(data[:-9] + b"\0" + data[-8:])
-    assert [one.state for one in run(Job(plan))] == ["kept", "left", "rewritten"]
+    assert [one.state for one in run(RewriteJob(plan))] == ["kept", "left", "rewritten"]
 
 
 def test_no_room_is_told_before_anything_is_written(
@@ -287,14 +287,14 @@ def test_no_room_is_told_before_anything_is_written(
     monkeypatch.setattr("dedupindex.runtime.atomic_replace.room", lambda path: 1000)
     before = content(made / "in")
     with pytest.raises(DedupError, match="nothing was begun"):
-        run(Job(FakePlan(made / "in")))
+        run(RewriteJob(FakePlan(made / "in")))
     assert content(made / "in") == before
 
 
 def test_commit_lets_go_of_what_was_dropped_and_originals_bring_it_back(made: Path) -> None:
     source = made / "in"
     before = content(source)
-    run(Job(FakePlan(source)))
+    run(RewriteJob(FakePlan(source)))
     tasks = [Undo(source, one.summary()[0].name, None) for one in journals(source)]
     holder = source / "a.warc.gz"
     kept = holder.read_bytes()
@@ -317,7 +317,7 @@ def test_commit_lets_go_of_what_was_dropped_and_originals_bring_it_back(made: Pa
 def test_a_later_run_builds_on_a_committed_one(made: Path) -> None:
     """Its originals are counted from files as they were then, whatever happened before."""
     source = made / "in"
-    run(Job(FakePlan(source)))
+    run(RewriteJob(FakePlan(source)))
     for one in list(journals(source)):
         assert commit(Undo(source, one.summary()[0].name, None)).state == "committed"
     later = Random(9).randbytes(2000)  # what c.warc has an original of, moved by the first run
@@ -328,7 +328,7 @@ def test_a_later_run_builds_on_a_committed_one(made: Path) -> None:
     before = content(source)
     plan = FakePlan(source)
     assert [planned.original.container for planned in plan.found] == [2]
-    assert total(run(Job(plan))).revisits == 1
+    assert total(run(RewriteJob(plan))).revisits == 1
     assert restore(Undo(source, "d.warc.gz", made / "back")).state == "exact"
     (task,) = [Undo(source, one.summary()[0].name, None) for one in journals(source)]
     assert commit(task).state == "committed"

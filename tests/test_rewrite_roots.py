@@ -15,7 +15,7 @@ from dedupindex.post_crawl.rewrite import part_files, rewrite_output
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY, journals
 from dedupindex.post_crawl.rewrite.part_files import hold, new_part, part_of, put, put_new, sweep
 from dedupindex.post_crawl.rewrite.rewrite_all import rewrite
-from dedupindex.post_crawl.rewrite.rewrite_file import Job, Left
+from dedupindex.post_crawl.rewrite.rewrite_file import Left, RewriteJob
 from dedupindex.post_crawl.rewrite.rewrite_output import rewrite_container
 from dedupindex.post_crawl.undo import Undo, restore
 from dedupindex.runtime.atomic_replace import being_written
@@ -58,16 +58,18 @@ def test_two_runs_on_one_file_under_different_folders(
     def meet(container: Any, *rest: Any) -> None:
         check(container, *rest)
         other = next(c for c in second.containers().values() if c.path == container.path)
-        refused.append(in_child(lambda: rewrite_container(Job(second), other).state == "left"))
+        refused.append(
+            in_child(lambda: rewrite_container(RewriteJob(second), other).state == "left")
+        )
 
     monkeypatch.setattr(rewrite_output, "check_still", meet)
-    assert [one.state for one in run(Job(first))] == ["kept", "rewritten", "rewritten"]
+    assert [one.state for one in run(RewriteJob(first))] == ["kept", "rewritten", "rewritten"]
     monkeypatch.undo()
     assert refused == [True, True]
     after = content(sub)
     assert len(records_of(sub / "deep" / "b.warc.gz")) == 24
     for dry in (True, False):
-        again = run(Job(second, dry=dry))
+        again = run(RewriteJob(second, dry=dry))
         assert [one.state for one in again] == ["kept", "left", "left"]
         assert "a run on" in again[1].problem
     assert content(sub) == after
@@ -77,7 +79,7 @@ def test_two_runs_on_one_file_under_different_folders(
 
 def test_undo_leaves_a_file_alone_that_somebody_holds(sub: Path) -> None:
     before = content(sub)
-    run(Job(FakePlan(sub)))
+    run(RewriteJob(FakePlan(sub)))
     after = content(sub)
     with open(sub / "c.warc", "rb") as held:
         hold(held)
@@ -142,7 +144,7 @@ def test_a_writer_that_comes_last(sub: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(rewrite_output, "check_still", come)
     for out in (None, sub.parent.parent / "out"):
-        left = [one for one in run(Job(FakePlan(sub), out)) if one.state == "left"]
+        left = [one for one in run(RewriteJob(FakePlan(sub), out)) if one.state == "left"]
         assert left and all("began to write" in one.problem for one in left)
         while opened:
             opened.pop().close()
@@ -167,7 +169,7 @@ def test_a_rename_that_says_that_it_failed(
     """As on NFS, where it may have been done all the same: then its journal is needed."""
     before = content(sub)
     monkeypatch.setattr(os, "replace", failing(os.replace, done=done, at="sub/c.warc"))
-    found = {one.name: one.state for one in rewrite(Job(FakePlan(sub)))}
+    found = {one.name: one.state for one in rewrite(RewriteJob(FakePlan(sub)))}
     monkeypatch.undo()
     assert found["c.warc"] == ("rewritten" if done else "left")
     assert (content(sub)["c.warc"] != before["c.warc"]) == done
@@ -183,10 +185,10 @@ def test_a_folder_that_cannot_be_forced_to_disk(sub: Path, monkeypatch: pytest.M
     monkeypatch.setattr(part_files, "sync_directory", synced)
     for out in (sub.parent.parent / "out", None):
         with pytest.raises(DedupError, match="the new file is there, but the disk fails"):
-            run(Job(plan, out))
+            run(RewriteJob(plan, out))
     monkeypatch.undo()
     assert content(sub) != before
-    assert {one.state for one in run(Job(plan))} >= {"there"}
+    assert {one.state for one in run(RewriteJob(plan))} >= {"there"}
     assert undo(sub) == ["exact", "exact"]
     assert content(sub) == before
 
@@ -205,5 +207,5 @@ def test_runs_on_folders_above_and_below_wait_for_nobody(sub: Path) -> None:
     for one, other in ((sub, sub.parent), (sub.parent, sub), (sub.parent, sub / "deep")):
         (other / DIRECTORY).mkdir(exist_ok=True)
         with exclusive(other / DIRECTORY / "lock", "x"), pytest.raises(IndexBusy):
-            run(Job(FakePlan(one)))
-    assert sum(one.revisits for one in run(Job(FakePlan(sub.parent)))) == 19
+            run(RewriteJob(FakePlan(one)))
+    assert sum(one.revisits for one in run(RewriteJob(FakePlan(sub.parent)))) == 19

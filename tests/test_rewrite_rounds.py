@@ -8,7 +8,7 @@ from random import Random
 
 from dedupindex.cli import main
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY, journals
-from dedupindex.post_crawl.rewrite.rewrite_file import Job
+from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
 from dedupindex.post_crawl.undo import Undo, commit, restore
 from tests.rewriting import FakePlan, members, records_of, run, small_set, total
 from tests.warc_cases import response
@@ -39,7 +39,7 @@ def test_rounds_that_were_committed(tmp_path: Path) -> None:
     )  # fmt: skip
     for turn, (name, body) in enumerate((("0", 5), ("a", 2), ("c", 3)), 1):
         add(source, f"{name}.warc.gz", kept, page(10 + turn, body, 2020), page(20 + turn, 4, 2023))
-        assert total(run(Job(FakePlan(source)))).revisits == 2, turn
+        assert total(run(RewriteJob(FakePlan(source)))).revisits == 2, turn
         if turn < 3:
             committed(source)
     names = [path.name for path in sorted(kept.iterdir())]
@@ -73,7 +73,7 @@ def test_an_original_that_became_a_revisit(tmp_path: Path) -> None:
 
 def test_a_file_that_was_renamed_is_named(tmp_path: Path) -> None:
     small_set(tmp_path / "in")
-    run(Job(FakePlan(tmp_path / "in"), tmp_path / "out"))
+    run(RewriteJob(FakePlan(tmp_path / "in"), tmp_path / "out"))
     (tmp_path / "out" / "c.warc").rename(tmp_path / "out" / "other.warc")
     assert main(["undedup", str(tmp_path / "out"), "--out", str(tmp_path / "back")]) == 7
     shutil.rmtree(tmp_path / "back")
@@ -106,7 +106,7 @@ def test_records_that_stand_for_each_other_are_not_let_go_of(tmp_path: Path) -> 
         for number, year in enumerate(years, 1):
             (tmp_path / name).mkdir(exist_ok=True)
             (tmp_path / name / f"{number}.warc").write_bytes(page(number, 1, year))
-        assert total(run(Job(FakePlan(tmp_path / name)))).revisits == 1
+        assert total(run(RewriteJob(FakePlan(tmp_path / name)))).revisits == 1
     both = tmp_path / "both"
     for name, kept in (("one", "2"), ("two", "1")):
         (both / DIRECTORY).mkdir(parents=True, exist_ok=True)

@@ -10,9 +10,9 @@ from random import Random
 import pytest
 
 from dedupindex.errors import Damaged
-from dedupindex.post_crawl.manifest.lines import Container
+from dedupindex.post_crawl.manifest.lines import ManifestContainer
 from dedupindex.post_crawl.rewrite.journal import journals
-from dedupindex.post_crawl.rewrite.rewrite_file import Job
+from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
 from dedupindex.post_crawl.undo import Undo, restore
 from dedupindex.runtime.atomic_replace import FileSink
 from tests.rewriting import EARLY, LATE, FakePlan, content, members, records_of, run, small_set
@@ -39,7 +39,7 @@ def test_a_bit_that_changed_although_the_time_did_not(source: Path) -> None:
         file.write(data)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     before = content(source)
-    found = {one.name: one for one in run(Job(plan))}
+    found = {one.name: one for one in run(RewriteJob(plan))}
     assert found["c.warc"].state == "left" and "not what was scanned" in found["c.warc"].problem
     assert undo(source) == ["exact"]  # of the other
     assert content(source) == before and list(journals(source)) == []
@@ -60,7 +60,7 @@ def test_what_the_disk_has_not_kept(
 
     monkeypatch.setattr(FileSink, "copy", bad)
     with pytest.raises(Damaged, match="not what was read"):
-        run(Job(FakePlan(source)))
+        run(RewriteJob(FakePlan(source)))
     assert content(source) == before and list(journals(source)) == []
 
 
@@ -68,7 +68,7 @@ def test_what_the_disk_has_not_kept(
 @pytest.mark.parametrize("place", ["in place", "in place, two processes", "out", "dry"])
 def test_an_original_that_somebody_is_writing(source: Path, how: str, place: str) -> None:
     out = source.parent / "out" if place == "out" else None
-    job = Job(FakePlan(source), out, dry=place == "dry")
+    job = RewriteJob(FakePlan(source), out, dry=place == "dry")
     before = content(source)
     with open(source / "a.warc.gz", "r+b" if how == "writer" else "rb") as one:
         if how == "lock":
@@ -87,10 +87,10 @@ def test_a_file_with_copies_and_originals_that_somebody_holds(source: Path) -> N
     plan = FakePlan(source)
     with open(source / "c.warc", "rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        found = {one.name: one for one in run(Job(plan))}
+        found = {one.name: one for one in run(RewriteJob(plan))}
     assert found["c.warc"].state == "left"
     assert found["d.warc.gz"].refused == {"original-busy": 1}
-    assert sum(one.revisits for one in run(Job(plan), 2)) == 20
+    assert sum(one.revisits for one in run(RewriteJob(plan), 2)) == 20
 
 
 class OutsidePlan(FakePlan):
@@ -98,25 +98,25 @@ class OutsidePlan(FakePlan):
 
     name = "a.warc.gz"
 
-    def outside(self) -> dict[int, Container]:
+    def outside(self) -> dict[int, ManifestContainer]:
         return {1: self._containers[1]}
 
-    def containers(self) -> dict[int, Container]:
+    def containers(self) -> dict[int, ManifestContainer]:
         return {number: one for number, one in self._containers.items() if number != 1}
 
-    def place(self, number: int) -> Container:
+    def place(self, number: int) -> ManifestContainer:
         one = self._containers[number]
         return one._replace(name=self.name) if number == 1 else one
 
 
 def test_an_original_of_an_index_that_is_not_finished(source: Path) -> None:
     plan = OutsidePlan(source)
-    assert sum(one.revisits for one in run(Job(plan, dry=True))) == 19
+    assert sum(one.revisits for one in run(RewriteJob(plan, dry=True))) == 19
     with open(source / "a.warc.gz", "r+b"):
-        assert sum(one.revisits for one in run(Job(plan, dry=True))) == 1
+        assert sum(one.revisits for one in run(RewriteJob(plan, dry=True))) == 1
     (source / "a.warc.gz").rename(source / "a.warc.gz.open")
     plan.name = "a.warc.gz.open"
-    assert run(Job(plan, dry=True))[1].refused == {"original-busy": 12}
+    assert run(RewriteJob(plan, dry=True))[1].refused == {"original-busy": 12}
 
 
 def test_in_place_on_what_was_made_to_a_directory(source: Path) -> None:
@@ -125,15 +125,15 @@ def test_in_place_on_what_was_made_to_a_directory(source: Path) -> None:
     with open(source / "c.warc", "ab") as more:  # behind what becomes revisits
         more.write(response(body, number=78, Target_URI=b"http://late/", Date=LATE))
     before = content(source)
-    run(Job(FakePlan(source), out))
+    run(RewriteJob(FakePlan(source), out))
     made = content(out)
     early = response(body, number=77, Target_URI=b"http://early/", Date=EARLY)
     (out / "0.warc.gz").write_bytes(members(early))
     plan = FakePlan(out)
-    dry = run(Job(plan, dry=True))
+    dry = run(RewriteJob(plan, dry=True))
     assert sum(one.revisits for one in dry) == 1
     for state in ("rewritten", "there"):
-        found = {one.name: one.state for one in run(Job(plan))}
+        found = {one.name: one.state for one in run(RewriteJob(plan))}
         assert found == {
             "0.warc.gz": "kept",
             "a.warc.gz": "kept",

@@ -23,7 +23,7 @@ from dedupindex.index.format.cells import (
     entries_of,
 )
 from dedupindex.index.format.tombstones import MARKS
-from dedupindex.index.load.merge_rule import Outcome, Rule
+from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule
 from dedupindex.index.load.runs import merge
 from dedupindex.index.load.sweep import settled, staged_again
 from dedupindex.timestamps import digits_of_date
@@ -75,8 +75,8 @@ Cells = list[tuple[bytes, bytes]]
 Held = list[tuple[Digest, Capture]]
 
 
-def rule_of(keys: Keys, keep: str = "earliest") -> Rule:
-    return Rule(keys, keep == "latest", PLACES.__getitem__)
+def rule_of(keys: Keys, keep: str = "earliest") -> MergeRule:
+    return MergeRule(keys, keep == "latest", PLACES.__getitem__)
 
 
 def place_of(item: Capture) -> ContainerRef:
@@ -96,9 +96,9 @@ def stage(captures: Iterable[Capture], keys: Keys) -> list[bytes]:
     return sorted(staged)
 
 
-def load(cells: Cells, captures: Iterable[Capture], rule: Rule) -> tuple[Cells, Outcome]:
+def load(cells: Cells, captures: Iterable[Capture], rule: MergeRule) -> tuple[Cells, MergeOutcome]:
     """One load: what is there and what comes, settled."""
-    outcome = Outcome()
+    outcome = MergeOutcome()
     sources = [iter([stage(captures, rule.keys)]), staged_again(cells, set())]
     batches = settled(merge(sources), rule, outcome)
     return [cell for batch in batches for cell in batch], outcome
@@ -114,7 +114,7 @@ def held(cells: Cells) -> Held:
     ]
 
 
-def handled(outcome: Outcome) -> int:
+def handled(outcome: MergeOutcome) -> int:
     kept = outcome.added + outcome.replaced + outcome.unchanged
     return kept + outcome.chained + outcome.contradicted
 
@@ -262,7 +262,7 @@ def test_a_further_digest_counts_as_held_but_not_as_added() -> None:
     keys = Keys()
     item = capture(container="a", also=(Digest("sha256", bytes(32)),))
     staged = [keys.of(item.also[0], item.url) + encode(item, 1, also=True)]
-    outcome = Outcome()
+    outcome = MergeOutcome()
     cells = sum(settled(iter([staged]), rule_of(keys), outcome), [])
     assert (outcome.added, outcome.captures, outcome.digests) == (0, 1, 1)
     assert held(cells) == [(item.also[0], item._replace(also=()))]
@@ -273,6 +273,6 @@ def test_entries_of_dropped_containers_go_and_marks_stay() -> None:
     marker = capture(3, evidence=Evidence.REVISIT)
     captures = [capture(1, container="a"), capture(2, container="b"), marker]
     cells, _ = load([], captures, rule_of(keys))
-    left = sum(settled(staged_again(cells, {1}), rule_of(keys), Outcome()), [])
+    left = sum(settled(staged_again(cells, {1}), rule_of(keys), MergeOutcome()), [])
     assert [item.container for _, item in held(left)] == ["b"]
     assert len(left) == 2

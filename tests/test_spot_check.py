@@ -29,7 +29,7 @@ from dedupindex.index.engine import IndexCounts, Load
 from dedupindex.index.engines.lmdb import lmdb_engine
 from dedupindex.index.engines.whoosh import whoosh_engine
 from dedupindex.index.identity import Settings
-from dedupindex.index.load.merge_rule import Outcome
+from dedupindex.index.load.merge_rule import MergeOutcome
 from dedupindex.index.load.runs import evenly
 from tests.captures import capture, sha1
 from tests.engine_bench import Bench
@@ -84,9 +84,9 @@ def losing(patch: pytest.MonkeyPatch, engine: str) -> None:
     """Loads lose what they bring."""
     load = ENGINES[engine].load
 
-    def lossy(self: object, brought: Load) -> Outcome:
+    def lossy(self: object, brought: Load) -> MergeOutcome:
         load(self, brought._replace(runs=[]))  # type: ignore[arg-type]
-        return Outcome(added=len(brought.containers) and 400)
+        return MergeOutcome(added=len(brought.containers) and 400)
 
     patch.setattr(ENGINES[engine], "load", lossy)
 
@@ -183,7 +183,7 @@ def test_a_build_that_mixes_up_containers_fails(run: Run, tmp_path: Path) -> Non
     """As one does whose numbers of containers stand for others in the index."""
     load = lmdb_engine.LmdbEngine.load
 
-    def mixing(self: lmdb_engine.LmdbEngine, brought: Load) -> Outcome:
+    def mixing(self: lmdb_engine.LmdbEngine, brought: Load) -> MergeOutcome:
         names = [place for _, place in brought.places]
         turned = zip((number for number, _ in brought.places), names[1:] + names[:1], strict=True)
         return load(self, brought._replace(places=list(turned)))
@@ -292,7 +292,7 @@ def test_a_purge_that_takes_more_than_it_must_fails_and_is_repaired(
     assert run("index", source, index)[0] == 0
     load = lmdb_engine.LmdbEngine.load
 
-    def greedy(self: lmdb_engine.LmdbEngine, brought: Load) -> Outcome:
+    def greedy(self: lmdb_engine.LmdbEngine, brought: Load) -> MergeOutcome:
         with self.view() as view:
             names = frozenset(place.container for _, place in view.places())
         return load(self, brought._replace(dropped=names))

@@ -38,7 +38,7 @@ from dedupindex.post_crawl.plan.make_plan import ResolveOptions, resolve
 from dedupindex.post_crawl.plan.plan_file import COLUMNS, open_plan
 from dedupindex.post_crawl.plan.spread import resolve_on
 from dedupindex.runtime import spark as clusters
-from dedupindex.runtime.spark import Cluster, Files, Piece, pieces
+from dedupindex.runtime.spark import Cluster, FilePiece, PieceWriter, pieces
 from tests.captures import capture
 from tests.test_remote import EVERYTHING, archive, captures, containers
 from tests.warc_cases import gz, revisit
@@ -232,9 +232,9 @@ def test_what_is_damaged_or_missing(tmp_path: Path, collection: Path) -> None:
 
 
 def test_a_container_that_is_read_twice_must_be_the_same(tmp_path: Path) -> None:
-    from dedupindex.build.stage_spark import Part, _gather
+    from dedupindex.build.stage_spark import StagedPart, _gather
 
-    part = Part(0, 4, "then", False, marshal.dumps([]))
+    part = StagedPart(0, 4, "then", False, marshal.dumps([]))
     with pytest.raises(BadSource, match="was not the same"):
         list(_gather(Settings(), {4: ("now", [0])}, {}, 0, iter([part])))
     assert list(_gather(Settings(), {4: ("then", [0])}, {}, 0, iter([part]))) == []
@@ -252,7 +252,9 @@ def test_an_index_of_which_a_container_is_lost_with_its_executor_is_not_made(
     def lost(rows: Rows, work: Callable[[Any], Iterable[Any]]) -> Rows:
         kept = Rows(rows.parts)
         kept.parts[0] = [
-            row for row in kept.parts[0] if row.last or not isinstance(row.value, stage_spark.Part)
+            row
+            for row in kept.parts[0]
+            if row.last or not isinstance(row.value, stage_spark.StagedPart)
         ]
         return really(kept, work)
 
@@ -371,12 +373,12 @@ def test_files_come_whole(sizes: list[int]) -> None:
         home = Path(name)
         (home / "from").mkdir()
         (home / "to").mkdir()
-        files = Files(home / "to")
+        files = PieceWriter(home / "to")
         for number, size in enumerate(sizes):
             path = home / "from" / f"{number}"
             path.write_bytes(bytes(range(size)))
             for piece in pieces(path, path.name):
-                files.take(Piece(*piece))
+                files.take(FilePiece(*piece))
         files.finish()
         for path in (home / "from").iterdir():
             assert (home / "to" / path.name).read_bytes() == path.read_bytes()

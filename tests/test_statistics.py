@@ -20,8 +20,8 @@ from dedupindex.build.admission import make_judge
 from dedupindex.crawls import lifecycle, statistics
 from dedupindex.crawls.counting import (
     KEPT,
-    Counting,
-    Hit,
+    CountedHit,
+    LookupCounter,
     Missed,
     Other,
     Outcome,
@@ -29,7 +29,7 @@ from dedupindex.crawls.counting import (
     bound_of,
 )
 from dedupindex.crawls.crawl_captures import add
-from dedupindex.crawls.statistics_keys import MOST, Kind, StatisticsRow, key_of
+from dedupindex.crawls.statistics_keys import MOST, StatisticsKind, StatisticsRow, key_of
 from dedupindex.crawls.store import Store, make_store
 from dedupindex.crawls.stores.lmdb_crawl_state import LmdbWriting
 from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
@@ -73,7 +73,7 @@ class Looked(NamedTuple):
         outcome: Outcome = None
         if self.match in CLASSES and self.size % 2:
             held = capture(1)._replace(size=self.size, mime=self.mime)
-            outcome = Hit.of(self.match, held)
+            outcome = CountedHit.of(self.match, held)
         elif self.match in CLASSES:
             size = None if self.size < 0 else self.size
             held = {"size": size, "mime": self.mime.decode() or None, "status": 200}
@@ -135,7 +135,7 @@ def test_every_order_of_events_over_workers_adds_up(events: list[Any]) -> None:
         for name in CRAWLS:
             with store.writing() as writing:
                 lifecycle.begin(writing, name)
-        workers = [Counting(lambda: 10 * DAY) for _ in range(3)]
+        workers = [LookupCounter(lambda: 10 * DAY) for _ in range(3)]
         model: dict[tuple[str, str, bytes], StatisticsRow] = {}
         known: set[tuple[str, int]] = set()
 
@@ -165,7 +165,7 @@ def test_every_order_of_events_over_workers_adds_up(events: list[Any]) -> None:
         check(store, model)
 
 
-def write(store: Store, worker: Counting, *, fails: bool = False) -> None:
+def write(store: Store, worker: LookupCounter, *, fails: bool = False) -> None:
     for part in worker.take():
         if fails:
             worker.give_back(part)
@@ -193,14 +193,14 @@ def check(store: Store, model: dict[tuple[str, str, bytes], StatisticsRow]) -> N
             assert answered == total.lookups
 
 
-def note(counting: Counting, host: bytes, crawl: str = "one", size: int = 10) -> None:
-    hit = Hit.of("exact_url", capture(1)._replace(size=size))
+def note(counting: LookupCounter, host: bytes, crawl: str = "one", size: int = 10) -> None:
+    hit = CountedHit.of("exact_url", capture(1)._replace(size=size))
     counting.note((crawl, "DIGEST_ANY", b"http://" + host + b"/", hit, -1, 1000))
 
 
 def test_hours_and_days(store: Store) -> None:
     now = [0.0]
-    counting = Counting(lambda: now[0])
+    counting = LookupCounter(lambda: now[0])
     for moment in (0, 3600, 3700, DAY + 1, 3 * DAY):
         now[0] = moment
         note(counting, b"a.example")
@@ -221,7 +221,7 @@ def test_hours_and_days(store: Store) -> None:
 
 
 def test_the_largest_and_pages_of_hosts(store: Store) -> None:
-    counting = Counting()
+    counting = LookupCounter()
     for number in range(100):
         for _ in range(number % 7 + 1):
             note(counting, b"h%03d.example" % number, size=100 - number)
@@ -243,7 +243,7 @@ def test_the_largest_and_pages_of_hosts(store: Store) -> None:
 
 
 def test_a_crawl_that_is_dropped_leaves_nothing(store: Store) -> None:
-    counting = Counting()
+    counting = LookupCounter()
     for crawl in CRAWLS:
         for number in range(50):
             note(counting, b"h%d.example" % number, crawl)
@@ -260,14 +260,16 @@ def test_a_crawl_that_is_dropped_leaves_nothing(store: Store) -> None:
 
 @of_files
 def test_totals_whose_key_flipped_are_damage_and_not_nothing(store: Store) -> None:
-    counting = Counting()
+    counting = LookupCounter()
     note(counting, b"a.example")
     write(store, counting)
-    key = key_of(1, Kind.TOTAL)
+    key = key_of(1, StatisticsKind.TOTAL)
     with store.writing() as writing:
         assert isinstance(writing, LmdbWriting)
         stored = writing.txn.pop(key, db=writing.trees.statistics)
-        writing.txn.put(key_of(1, Kind.TOTAL, b"\x01"), stored, db=writing.trees.statistics)
+        writing.txn.put(
+            key_of(1, StatisticsKind.TOTAL, b"\x01"), stored, db=writing.trees.statistics
+        )
     with store.reading() as reading:
         with pytest.raises(Damaged, match="crawl one"):
             statistics.total(reading, reading.crawl("one"))
@@ -279,7 +281,7 @@ def test_totals_whose_key_flipped_are_damage_and_not_nothing(store: Store) -> No
 
 
 def test_percentiles_are_at_most_a_quarter_too_high(store: Store) -> None:
-    counting = Counting()
+    counting = LookupCounter()
     for taken in (*[1_000_000] * 99, 77_000_000):
         counting.note(("one", "DIGEST_ANY", b"http://a.example/", None, -1, taken))
         counting.note(("two", "DIGEST_ANY", b"http://a.example/", None, -1, 77_000_000))
@@ -293,7 +295,7 @@ def test_percentiles_are_at_most_a_quarter_too_high(store: Store) -> None:
 
 @given(st.integers(0, 1 << 45))
 def test_every_time_has_a_bucket(taken: int) -> None:
-    counting = Counting()
+    counting = LookupCounter()
     counting.note(("one", "", b"", None, -1, taken))
     [part] = counting.take()
     bucket = part.times["one"][3:].index(1)
@@ -302,7 +304,7 @@ def test_every_time_has_a_bucket(taken: int) -> None:
 
 
 def test_numbers_that_are_too_large_stay_the_largest(store: Store) -> None:
-    counting = Counting()
+    counting = LookupCounter()
     for _ in range(30):
         note(counting, b"a.example", size=10**18 - 1)
     with store.writing() as writing:
@@ -347,7 +349,7 @@ def test_not_too_many_may_tell(store: Store) -> None:
 
 def test_memory_does_not_grow_with_hosts(store: Store) -> None:
     """Very many hosts, written as they come and then read; and as many while no disk takes them."""
-    counting, hosts = Counting(), 200_000 if isinstance(store, LmdbStore) else 60_000
+    counting, hosts = LookupCounter(), 200_000 if isinstance(store, LmdbStore) else 60_000
     for number in range(hosts):
         note(counting, b"host-%d.example" % number)
         if number % 10_000 == 9_999:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedupindex.cli import main
-from dedupindex.post_crawl.rewrite.rewrite_file import Job
+from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
 from dedupindex.verify import members
 from dedupindex.verify.against import Against
 from dedupindex.verify.collection import verify_collection
@@ -232,13 +232,13 @@ def test_what_is_equal_is_never_inflated(tmp_path: Path, monkeypatch: pytest.Mon
     old = write(tmp_path / "old.warc.gz", before)
     new = write(tmp_path / "new.warc.gz", after)
     inflated: list[int] = []
-    real = members.Member.__init__
+    real = members.MemberReader.__init__
 
-    def counted(self: members.Member, file: object, offset: int) -> None:
+    def counted(self: members.MemberReader, file: object, offset: int) -> None:
         inflated.append(offset)
         real(self, file, offset)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(members.Member, "__init__", counted)
+    monkeypatch.setattr(members.MemberReader, "__init__", counted)
     findings = list(verify_pair(old, new, lambda wanted: [OriginalHint(new, 0)]))
     assert findings == []
     assert len(set(inflated)) < 60 < len(before)
@@ -316,7 +316,7 @@ def test_a_record_larger_than_memory_takes_little(tmp_path: Path) -> None:
 def test_our_own_rewriter_passes(tmp_path: Path) -> None:
     source, out = tmp_path / "in", tmp_path / "out"
     small_set(source)
-    assert total(run(Job(FakePlan(source), out))).revisits == 19
+    assert total(run(RewriteJob(FakePlan(source), out))).revisits == 19
     assert list(Against(source, [out]).findings()) == []
     assert list(verify_collection([out])) == []
     assert reasons(list(Against(out, [source]).findings())) == {"record-changed"}

@@ -7,7 +7,7 @@ from typing import Any
 
 from dedupindex.verify.compare_files import verify_pair
 from dedupindex.verify.issues import Finding
-from dedupindex.verify.locate_originals import Originals, places
+from dedupindex.verify.locate_originals import OriginalsIndex, places
 from tests.warc_cases import END, HTTP, IDENTICAL, gz, record_id, request, response, revisit, sha1
 
 HOST = b"http://example.com/"
@@ -63,7 +63,7 @@ def compared(old: Path, new: Path, *others: Path) -> list[Finding]:
     """What `verify_pair` finds, with originals in `new` and `others`."""
     database = new.parent / "places.sqlite"
     database.unlink(missing_ok=True)
-    originals = Originals(database)
+    originals = OriginalsIndex(database)
     originals.write(places(path) for path in (new, *others))
     return list(verify_pair(old, new, originals.find))
 

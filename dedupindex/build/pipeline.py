@@ -15,14 +15,14 @@ from dedupindex.build import spot_check
 from dedupindex.build.stage import Staged, StageTask, judge_of, run_task
 from dedupindex.build.tasks import BuildPlan, make_plan
 from dedupindex.capture import Problem
-from dedupindex.counts import BuildTally, OnProgress, Seen
+from dedupindex.counts import BuildTally, OnProgress, ProgressUpdate
 from dedupindex.errors import BadSource, IndexExists, IndexUnavailable
 from dedupindex.index import adopt, open_index
 from dedupindex.index.address import Address, is_cluster
 from dedupindex.index.engine import Engine, Load
 from dedupindex.index.format.cells import ContainerRef
 from dedupindex.index.identity import FILE, Identity, Settings, read_identity, unfinished
-from dedupindex.index.load.merge_rule import CHAINED, CONTRADICTED, PURGED, Outcome
+from dedupindex.index.load.merge_rule import CHAINED, CONTRADICTED, PURGED, MergeOutcome
 from dedupindex.index.load.staging import Staging
 from dedupindex.index.repair import reread
 from dedupindex.object_store import is_remote, kept, local
@@ -100,7 +100,7 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
         for staged in _stage_all(job, plan, staging, cluster, on_progress):
             staging.finish(staged.as_json())
             done.append(staged)
-        on_progress(Seen("loading", 0, 0, sum(staged.tally.records for staged in done)))
+        on_progress(ProgressUpdate("loading", 0, 0, sum(staged.tally.records for staged in done)))
         outcome, drawn = _load(job, plan, staging, done)
         staging.clear()
         spot_check.confirm_recalled(job.index, drawn)
@@ -278,7 +278,7 @@ def _stage_all(
     for staged in stage_on(cluster, tasks):
         read += sum(container.size for container in staged.containers)
         records += staged.tally.records
-        on_progress(Seen("reading", read, total, records))
+        on_progress(ProgressUpdate("reading", read, total, records))
         yield staged
 
 
@@ -301,13 +301,13 @@ def _repair(job: Build) -> str:
 
 def _load(
     job: Build, plan: BuildPlan, staging: Staging, done: list[Staged]
-) -> tuple[Outcome, spot_check.Unconfirmed]:
+) -> tuple[MergeOutcome, spot_check.Unconfirmed]:
     containers = [container for staged in done for container in staged.containers]
     with closing(open_index(job.index, write=True)) as engine:
         engine.clear_leftovers()  # also of a load that was killed after its commit
         before = _unconfirmed(job, plan, engine)
         if engine.identity.generation and not containers:
-            return Outcome(), before
+            return MergeOutcome(), before
         load = Load(
             staging.runs(),
             [(number, ContainerRef(name, job.crawl)) for number, name in staging.names()],
@@ -326,7 +326,7 @@ def _load(
         return engine.load(load), drawn
 
 
-def _account(done: list[Staged], outcome: Outcome) -> BuildTally:
+def _account(done: list[Staged], outcome: MergeOutcome) -> BuildTally:
     tally = BuildTally()
     for staged in done:
         tally.add(staged.tally)

@@ -60,7 +60,7 @@ class Drawn(NamedTuple):
     place: ContainerRef | None  # of its container; None: the load does not bring the name
 
 
-class Asked(NamedTuple):
+class SampledKey(NamedTuple):
     """What an index is asked for."""
 
     key: bytes
@@ -70,8 +70,8 @@ class Asked(NamedTuple):
 class Purge(NamedTuple):
     """Of a purge what goes and what stays, each with what answered before."""
 
-    gone: list[tuple[Asked, Answered]]
-    stays: list[tuple[Asked, Answered]]
+    gone: list[tuple[SampledKey, Answered]]
+    stays: list[tuple[SampledKey, Answered]]
 
 
 class Unconfirmed(NamedTuple):
@@ -142,7 +142,7 @@ def of_load(load: Load, keys: Keys) -> list[Drawn]:
     return [Drawn(key, entry, names.get(container_in(entry))) for key, entry in chosen]
 
 
-def of_index(view: View) -> list[Asked]:
+def of_index(view: View) -> list[SampledKey]:
     """Captures that an index in a directory holds, spread over it."""
     chosen = [asked for pair in _cells(view) for asked in _asked(*pair)]
     if len(chosen) < _STEPS:  # it is small
@@ -157,7 +157,7 @@ def of_purge(view: View, settings: Settings, runs: Sequence[Path]) -> Purge:
         if is_gone(mark):
             for entry in filter(answers, _entries(view, key)):
                 if mark in (encode_gone(entry, anywhere=True), encode_gone(entry, anywhere=False)):
-                    gone.append(Asked(key, url_of(entry)))
+                    gone.append(SampledKey(key, url_of(entry)))
     stays = of_index(view)
     return Purge(
         list(zip(gone, _answers(view, settings, gone), strict=True)),
@@ -184,8 +184,8 @@ def _cells(view: View) -> Iterator[tuple[bytes, bytes]]:
                 yield from islice(view.cells(prefix), _AT_EACH)
 
 
-def _asked(key: bytes, cell: bytes) -> Iterator[Asked]:
-    return (Asked(key, url_of(entry)) for entry in entries_of(cell) if answers(entry))
+def _asked(key: bytes, cell: bytes) -> Iterator[SampledKey]:
+    return (SampledKey(key, url_of(entry)) for entry in entries_of(cell) if answers(entry))
 
 
 # --- asking --------------------------------------------------------------------------------------
@@ -226,12 +226,12 @@ def confirm_purge(index: Path, purge: Purge, repair: str) -> None:
     _raise_if(index, len(purge.gone) + len(purge.stays), _opened(index, wrong), repair)
 
 
-def answered(index: Path, asked: Sequence[Asked]) -> list[Answered]:
+def answered(index: Path, asked: Sequence[SampledKey]) -> list[Answered]:
     """What an index answers now."""
     return _opened(index, lambda view, settings: _answers(view, settings, asked))
 
 
-def check_source(index: Path, asked: Sequence[Asked]) -> list[Answered]:
+def check_source(index: Path, asked: Sequence[SampledKey]) -> list[Answered]:
     """What an index that is to be copied answers; raises `Damaged` if that is an error."""
     found = answered(index, asked)
     for one, answer in zip(asked, found, strict=True):
@@ -244,7 +244,7 @@ def check_source(index: Path, asked: Sequence[Asked]) -> list[Answered]:
 
 
 def confirm_copy(
-    source: Path, target: Path, asked: Sequence[Asked], before: list[Answered], repair: str
+    source: Path, target: Path, asked: Sequence[SampledKey], before: list[Answered], repair: str
 ) -> None:
     """Ask a copy for what its source answered `before`; see `confirm`.
 
@@ -280,7 +280,7 @@ def _opened(index: Path, work: Callable[[View, Settings], list[_T]]) -> list[_T]
         ) from error
 
 
-def _answers(view: View, settings: Settings, asked: Sequence[Asked]) -> list[Answered]:
+def _answers(view: View, settings: Settings, asked: Sequence[SampledKey]) -> list[Answered]:
     found: list[Answered] = []
     for one in asked:
         try:
@@ -295,7 +295,7 @@ def _answers(view: View, settings: Settings, asked: Sequence[Asked]) -> list[Ans
 def _wrong(view: View, settings: Settings, one: Drawn) -> str:
     """How the answer for an entry is wrong, "" if it is right."""
     digest = digest_of_key(one.key)
-    asked = Asked(one.key, url_of(one.entry))
+    asked = SampledKey(one.key, url_of(one.entry))
     if digest in EMPTY:
         return ""
     try:
@@ -342,7 +342,7 @@ def _entries(view: View, key: bytes) -> Iterator[bytes]:
     return entries_of(cell) if cell else iter(())
 
 
-def _shown(one: Asked) -> str:
+def _shown(one: SampledKey) -> str:
     return f"{digest_of_key(one.key)} {one.url.decode('utf-8', 'backslashreplace')}"
 
 

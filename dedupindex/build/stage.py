@@ -15,7 +15,7 @@ from dedupindex.capture import Capture, Evidence, Item, Problem, Refusal, Revisi
 from dedupindex.counts import BuildTally
 from dedupindex.digest import CUT_DIGEST, is_cut
 from dedupindex.index import open_index
-from dedupindex.index.engine import Container
+from dedupindex.index.engine import IndexedContainer
 from dedupindex.index.format.cells import ContainerRef, encode, encode_revisit
 from dedupindex.index.format.ledger import dependent
 from dedupindex.index.identity import Settings
@@ -55,7 +55,7 @@ class Staged:
     tally: BuildTally = field(default_factory=BuildTally)
     admitted: int = 0
     problems: list[Problem] = field(default_factory=list)
-    containers: list[Container] = field(default_factory=list)
+    containers: list[IndexedContainer] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
     ledger: list[str] = field(default_factory=list)  # runs of revisits, see `index.ledger`
 
@@ -80,7 +80,7 @@ class Staged:
             tally,
             data["admitted"],
             [Problem(*problem) for problem in data["problems"]],
-            [Container(**container) for container in data["containers"]],
+            [IndexedContainer(**container) for container in data["containers"]],
             data["runs"],
             data.get("ledger", []),
         )
@@ -138,11 +138,13 @@ def stage(task: StageTask, numbers: Callable[[str], int], progress: Progress) ->
     return staged
 
 
-def _container(source: Source, item: Input, stager: _Stager, crawl: str) -> Container:
+def _container(source: Source, item: Input, stager: _Stager, crawl: str) -> IndexedContainer:
     """How a container that was read is registered; what is no file is known by its content, too."""
     name = f"{source.name}:{source.content_hash}" if passing(item.path) else source.name
     records, damaged = stager.tally.records, stager.damages > 0
-    return Container(name, source.size, source.content_hash, records, crawl, damaged, item.modified)
+    return IndexedContainer(
+        name, source.size, source.content_hash, records, crawl, damaged, item.modified
+    )
 
 
 def judge_of(settings: Settings) -> Judge:

@@ -27,7 +27,7 @@ from dedupindex.index.identity import Settings
 from dedupindex.index.load.runs import RunWriter, read_run
 from dedupindex.index.load.staging import Numbers, renumbered
 from dedupindex.object_store import is_remote
-from dedupindex.runtime.spark import HINT, Cluster, Files, Piece, pieces
+from dedupindex.runtime.spark import HINT, Cluster, FilePiece, PieceWriter, pieces
 from dedupindex.sources import passing
 
 _GROUP_BYTES = 64 << 20  # of containers, for each range of digests
@@ -48,7 +48,7 @@ class TaskSummary(NamedTuple):
     counts: dict[int, int]  # of entries in each range of digests
 
 
-class Part(NamedTuple):
+class StagedPart(NamedTuple):
     """Entries of a task in one range of digests."""
 
     group: int
@@ -92,7 +92,7 @@ def _stage_some(cluster: Cluster, tasks: list[StageTask]) -> Staged:
                 told[one.number] = one.mark, [0, *map(numbers, one.names)]
                 wanted.update(one.counts)
         gather = partial(_gather, first.settings, told, wanted)
-        files = Files(first.staging)
+        files = PieceWriter(first.staging)
         for piece in kept.grouped(_group_of, groups, gather):
             files.take(piece._replace(name=f"{first.number:06d}-{piece.name}"))
         files.finish()
@@ -101,15 +101,15 @@ def _stage_some(cluster: Cluster, tasks: list[StageTask]) -> Staged:
     return together
 
 
-def _is_told(row: TaskSummary | Part) -> bool:
+def _is_told(row: TaskSummary | StagedPart) -> bool:
     return isinstance(row, TaskSummary)
 
 
-def _group_of(row: TaskSummary | Part) -> int:
-    return row.group if isinstance(row, Part) else -1
+def _group_of(row: TaskSummary | StagedPart) -> int:
+    return row.group if isinstance(row, StagedPart) else -1
 
 
-def _stage(groups: int, task: StageTask) -> Iterator[TaskSummary | Part]:
+def _stage(groups: int, task: StageTask) -> Iterator[TaskSummary | StagedPart]:
     """Runs on an executor: read the containers of a task to their ends."""
     names, counts = _Names(), Counter[int]()
     with tempfile.TemporaryDirectory(prefix="dedupindex-") as home:
@@ -125,7 +125,7 @@ def _stage(groups: int, task: StageTask) -> Iterator[TaskSummary | Part]:
             for run in runs:
                 for group, entries in _parted(Path(home) / run, groups):
                     counts[group] += len(entries)
-                    yield Part(group, task.number, mark, revisits, marshal.dumps(entries))
+                    yield StagedPart(group, task.number, mark, revisits, marshal.dumps(entries))
     said = {**staged.as_json(), "runs": [], "ledger": []}
     yield TaskSummary(task.number, said, names.names, mark, dict(counts))
 
@@ -167,8 +167,8 @@ def _gather(
     told: dict[int, tuple[str, list[int]]],
     wanted: dict[int, int],
     group: int,
-    parts: Iterator[Part],
-) -> Iterator[Piece]:
+    parts: Iterator[StagedPart],
+) -> Iterator[FilePiece]:
     """Runs on an executor: all that tasks have of one range of digests, as runs in order.
 
     What was lost with an executor was made again: there must be as many entries as were `wanted`.

@@ -12,7 +12,7 @@ import click
 
 from dedupindex.cli.common import Command, print_json, say, warn
 from dedupindex.errors import BadSource, Damaged
-from dedupindex.post_crawl.convert.arc_to_warc import Outcome
+from dedupindex.post_crawl.convert.arc_to_warc import ConvertOutcome
 from dedupindex.post_crawl.convert.convert_files import back_tasks_of, run, tasks_of
 from dedupindex.runtime.tables import amount, singular
 
@@ -61,7 +61,7 @@ def command(
 
 
 def _tell(
-    outcomes: Iterator[Outcome], count: int, skipped: int, *, back: bool, as_json: bool
+    outcomes: Iterator[ConvertOutcome], count: int, skipped: int, *, back: bool, as_json: bool
 ) -> int:
     """Say what becomes of each file, and of all; returns the exit status."""
     states: Counter[str] = Counter()

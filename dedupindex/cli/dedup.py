@@ -18,7 +18,7 @@ from dedupindex.cli.progress import shown
 from dedupindex.errors import Damaged
 from dedupindex.post_crawl.dedup_all import DedupOptions, dedup
 from dedupindex.post_crawl.dedup_report import DedupReport
-from dedupindex.post_crawl.plan.alike import Alike
+from dedupindex.post_crawl.plan.alike import MatchCriteria
 from dedupindex.post_crawl.plan.compare_payloads import Compare
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY
 from dedupindex.runtime.tables import amount, printable, singular
@@ -91,7 +91,8 @@ def command(
         raise click.UsageError("--restart goes with --in-place, and not with --dry-run")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave no file that is not whole
     chosen = DedupOptions(
-        out=out, compare=Compare.parse(compare), alike=Alike(any_status, same_type, other_second),
+        out=out, compare=Compare.parse(compare),
+        alike=MatchCriteria(any_status, same_type, other_second),
         dry=dry_run, jobs=jobs or len(os.sched_getaffinity(0)), every_host=as_json, **options,
     )  # fmt: skip
     with shown(verbose=verbose) as progress:

@@ -126,8 +126,8 @@ def _wget(index: Path, options: dict[str, Any]) -> int:
     hosts: BinaryIO | None = options["hosts"]
     if options["as_json"] and out is None:
         raise click.UsageError("--json needs --out: standard output carries the CDX")
-    wanted = wget_cdx.Wanted.of(seeds or (), hosts or ())
-    exported = wget_cdx.Exported()
+    wanted = wget_cdx.CrawlScope.of(seeds or (), hosts or ())
+    exported = wget_cdx.WgetExport()
     with ExitStack() as stack:
         engine = stack.enter_context(closing(open_index(index)))
         view = stack.enter_context(engine.view())
@@ -153,18 +153,18 @@ def _redis(index: Path, address: str, options: dict[str, Any]) -> int:
     from dedupindex.export.redis import writing  # an extra of its own
 
     home = index.resolve()
-    choice = browsertrix_keys.Choice(
+    choice = browsertrix_keys.ExportChoice(
         options["other"] or home.name,
         frozenset(options["crawls"]),
         options["algorithm"],
         options["bridge"],
     )
-    exported = browsertrix_keys.Exported()
+    exported = browsertrix_keys.BrowsertrixExport()
     with ExitStack() as stack:
         engine = stack.enter_context(closing(open_index(index)))
         view = stack.enter_context(engine.view())
         database = stack.enter_context(writing(address))
-        files = browsertrix_keys.Files(view.container)
+        files = browsertrix_keys.ContainerFiles(view.container)
         found = browsertrix_keys.originals(view.captures(), files, choice, exported)
         database.export(found, os.fsencode(home), choice.crawls)
     if options["as_json"]:

@@ -11,7 +11,7 @@ import click
 from dedupindex.cli.common import Command, print_json, say, warn
 from dedupindex.cli.progress import shown
 from dedupindex.documents.hash_objects import HashOptions, HashReport, hash_documents
-from dedupindex.documents.naming import CHARACTERS, FORMATS, Layout
+from dedupindex.documents.naming import CHARACTERS, FORMATS, ShardLayout
 from dedupindex.errors import Damaged
 from dedupindex.runtime.tables import amount, printable
 
@@ -66,7 +66,7 @@ def command(
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave nothing half done
     options = HashOptions(
-        Layout(characters, form), jobs or len(os.sched_getaffinity(0)), deterministic, memory
+        ShardLayout(characters, form), jobs or len(os.sched_getaffinity(0)), deterministic, memory
     )
     with shown(verbose=verbose) as progress:
         report = hash_documents(

@@ -26,7 +26,7 @@ _ADDRESS = re.compile(r"https?://[^\s/?#:@]+", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Job:
+class HeritrixJob:
     """What is chosen for a job; all else is as in the profile."""
 
     name: str
@@ -40,7 +40,7 @@ class Job:
     delay: bool = True
 
 
-def make_job(heritrix: Path, directory: Path, job: Job) -> None:
+def make_job(heritrix: Path, directory: Path, job: HeritrixJob) -> None:
     """Write the files of a job; raises `BadSource` for another Heritrix, `BadInput`."""
     target = directory / "crawler-beans.cxml"
     if target.exists():
@@ -75,7 +75,7 @@ def profile_of(heritrix: Path) -> str:
         raise BadSource(f"{jars[0]} has no {PROFILE}: {error}") from error
 
 
-def configured(profile: str, job: Job) -> str:
+def configured(profile: str, job: HeritrixJob) -> str:
     """The profile with the edits of a job; raises `BadSource` if a place for one is missing."""
     edits = [
         (_CONTACT, _property(job.contact)),
@@ -99,7 +99,7 @@ def configured(profile: str, job: Job) -> str:
     return profile
 
 
-def beans_for(job: Job) -> str:
+def beans_for(job: HeritrixJob) -> str:
     """Our own beans, with the settings of a job."""
     beans = (CONF / BEANS).read_text("utf-8")
     beans = _edited(beans, "server=http://127.0.0.1:8484", f"server={_property(job.server)}")

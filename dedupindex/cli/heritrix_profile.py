@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from dedupindex.cli.common import Command, print_json
-from dedupindex.cli.heritrix import Job, make_job
+from dedupindex.cli.heritrix import HeritrixJob, make_job
 from dedupindex.lookup.decide import Strategy
 from dedupindex.runtime.tables import printable
 
@@ -49,7 +49,7 @@ def command(heritrix: Path, job: Path, no_delay: bool, as_json: bool, **chosen: 
     Its profile is the one that Heritrix brings along, with the edits of docs/crawlers.md.
     """
     name = job.resolve().name
-    make_job(heritrix, job, Job(name=name, delay=not no_delay, **chosen))
+    make_job(heritrix, job, HeritrixJob(name=name, delay=not no_delay, **chosen))
     if as_json:
         print_json({"job": printable(str(job)), "name": name, "server": chosen["server"]})
     else:

@@ -15,7 +15,7 @@ import orjson
 from dedupindex.cli.common import Command, print_json, say
 from dedupindex.cli.index_location import ENGINE_HELP, any_engine, any_index, asked_index
 from dedupindex.crawls.begun import completed
-from dedupindex.crawls.combined_view import Snapshot
+from dedupindex.crawls.combined_view import CrawlSnapshot
 from dedupindex.crawls.store import open_store
 from dedupindex.digest import SIZES
 from dedupindex.errors import BadDigest, BadInput, BadQuery, DedupError, StrategyUnavailable
@@ -88,14 +88,14 @@ def command(
 
 @contextmanager
 def _opened(index: Path) -> Iterator[tuple[See, Settings, View]]:
-    """One state of crawls and index, as askers see it: `Snapshot` says why in this order."""
+    """One state of crawls and index, as askers see it: `CrawlSnapshot` says why in this order."""
     with ExitStack() as stack:
         store = open_store(index)
         reading = None
         if store is not None:
             stack.enter_context(closing(store))
             reading = stack.enter_context(store.reading())
-        snapshot = Snapshot(reading)
+        snapshot = CrawlSnapshot(reading)
         engine = stack.enter_context(closing(open_index(index)))
         view = stack.enter_context(engine.view())
         settings = engine.identity.settings

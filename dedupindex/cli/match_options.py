@@ -24,5 +24,5 @@ _OTHER_SECOND = click.option(
 
 
 def alike_options(command: _Command) -> _Command:
-    """The options that are the fields of `resolve.alike.Alike`."""
+    """The options that are the fields of `resolve.alike.MatchCriteria`."""
     return _ANY_STATUS(_SAME_TYPE(_OTHER_SECOND(command)))

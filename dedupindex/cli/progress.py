@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from dedupindex.cli.common import say
-from dedupindex.counts import Seen
+from dedupindex.counts import ProgressUpdate
 from dedupindex.runtime.tables import amount
 
 PLAIN_EVERY = 10.0  # seconds
@@ -16,7 +16,7 @@ _TOLD = 0.02  # of a phase, before which nobody guesses what the rest will take
 
 
 @contextmanager
-def shown(*, verbose: bool) -> Iterator[Callable[[Seen], None]]:
+def shown(*, verbose: bool) -> Iterator[Callable[[ProgressUpdate], None]]:
     """Shows progress on stderr while the block runs; `verbose` adds plain lines every second."""
     if sys.stderr.isatty():
         with _bar() as update:
@@ -26,7 +26,7 @@ def shown(*, verbose: bool) -> Iterator[Callable[[Seen], None]]:
 
 
 @contextmanager
-def _bar() -> Iterator[Callable[[Seen], None]]:
+def _bar() -> Iterator[Callable[[ProgressUpdate], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -41,7 +41,7 @@ def _bar() -> Iterator[Callable[[Seen], None]]:
         task = progress.add_task("reading", total=None, rate="")
         begun, phase = time.monotonic(), ""
 
-        def update(seen: Seen) -> None:
+        def update(seen: ProgressUpdate) -> None:
             nonlocal begun, phase, task
             if seen.phase != phase:  # what is left is guessed of the speed of this one
                 begun, phase = time.monotonic(), seen.phase
@@ -58,12 +58,12 @@ def _bar() -> Iterator[Callable[[Seen], None]]:
         yield update
 
 
-def plain(every: float) -> Callable[[Seen], None]:
+def plain(every: float) -> Callable[[ProgressUpdate], None]:
     """Says a line on stderr now and then. A bar would take stdout too, where answers go."""
     last = begun = time.monotonic()
     phase = ""
 
-    def update(seen: Seen) -> None:
+    def update(seen: ProgressUpdate) -> None:
         nonlocal last, begun, phase
         now = time.monotonic()
         if seen.phase != phase:

@@ -14,9 +14,9 @@ from dedupindex.cli.index_location import any_index
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput, DedupError
 from dedupindex.post_crawl.purge.impact import Amount, Depending, Going
-from dedupindex.post_crawl.purge.remove import Found
+from dedupindex.post_crawl.purge.remove import PurgeSurvey
 from dedupindex.post_crawl.purge.shown import going_as_json, impact_as_json, unread_as_text
-from dedupindex.post_crawl.purge.target import Kind, One, Target
+from dedupindex.post_crawl.purge.target import One, Target, TargetKind
 from dedupindex.runtime.tables import amount, printable
 from dedupindex.timestamps import check_date
 
@@ -54,8 +54,8 @@ def target_of(options: dict[str, Any]) -> Target:
     if prefix and chosen != ["url"]:
         raise click.UsageError("--prefix is for --url")
     if given["captures"]:
-        return Target(Kind.CAPTURE, ones=_captures(given["captures"]))
-    kind = Kind.PREFIX if prefix else Kind(chosen[0])
+        return Target(TargetKind.CAPTURE, ones=_captures(given["captures"]))
+    kind = TargetKind.PREFIX if prefix else TargetKind(chosen[0])
     return Target(kind, tuple(given[chosen[0]]))
 
 
@@ -86,9 +86,9 @@ def lister(wanted: bool) -> Callable[[Going | Depending], None] | None:
     return (lambda item: print_json(going_as_json(item))) if wanted else None
 
 
-def missing(target: Target, found: Found) -> list[Any]:
+def missing(target: Target, found: PurgeSurvey) -> list[Any]:
     """What of a target is not in the index."""
-    if target.kind is Kind.CAPTURE:
+    if target.kind is TargetKind.CAPTURE:
         return [
             {"digest": str(one.digest), "url": one.url.decode("utf-8", "replace")}
             for at, one in enumerate(target.ones)
@@ -101,7 +101,7 @@ def missing(target: Target, found: Found) -> list[Any]:
     ]
 
 
-def tell(target: Target, found: Found, *, purged: bool, as_json: bool) -> None:
+def tell(target: Target, found: PurgeSurvey, *, purged: bool, as_json: bool) -> None:
     """Print what would become of the index, or what has."""
     absent = missing(target, found)
     if unknown := unread_as_text(found):
@@ -134,11 +134,11 @@ def tell(target: Target, found: Found, *, purged: bool, as_json: bool) -> None:
             click.echo(f"  in {title} {shown}: {count:,} revisits, {amount(size)}")
 
 
-def _wildcards(kind: Kind, name: Any) -> str:
+def _wildcards(kind: TargetKind, name: Any) -> str:
     """What helps somebody who meant several with a `*`."""
-    if kind is Kind.URL and "*" in name:
+    if kind is TargetKind.URL and "*" in name:
         return " (no wildcards: with --prefix, all URLs that begin so)"
-    if kind in (Kind.CONTAINER, Kind.CRAWL) and has_magic(name):
+    if kind in (TargetKind.CONTAINER, TargetKind.CRAWL) and has_magic(name):
         return f" (no wildcards: give --{kind.value} for each)"
     return ""
 

@@ -18,9 +18,9 @@ from dedupindex.cli.common import Command, annotation, say, warn
 from dedupindex.cli.index_location import ENGINE_HELP, any_engine, any_index, asked_index
 from dedupindex.cli.progress import shown
 from dedupindex.cli.report_formats import PRINT
-from dedupindex.counts import OnProgress, Seen
+from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.crawls import crawl_report
-from dedupindex.crawls.crawl_report import FORMATS, Asked
+from dedupindex.crawls.crawl_report import FORMATS, ReportRequest
 from dedupindex.crawls.statistics import BY, ORDERS
 from dedupindex.crawls.store import open_store
 from dedupindex.errors import Damaged, UnknownCrawl
@@ -139,7 +139,7 @@ def _of_crawl(index: Path, *, crawl: str, format: str, **options: Any) -> int:
     if store is None:
         open_index(index).close()
         raise UnknownCrawl(f"no crawl has asked or reported to {index} while it ran")
-    asked = Asked(options["by"] or "", options["limit"], options["order"])
+    asked = ReportRequest(options["by"] or "", options["limit"], options["order"])
     with closing(store), store.reading() as reading:
         found = crawl_report.report(reading, reading.reported(crawl), asked)
         for piece in crawl_report.written(found, format):
@@ -193,7 +193,7 @@ def _read(
 def _tell(
     progress: OnProgress, source: Source, before: int, of: int, report: DuplicationReport
 ) -> None:
-    progress(Seen("reading", before + source.position, of, report.records))
+    progress(ProgressUpdate("reading", before + source.position, of, report.records))
 
 
 def _watched(items: Iterable[Item], tell: Callable[[], None]) -> Iterator[Item]:

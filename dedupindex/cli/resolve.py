@@ -12,9 +12,9 @@ import click
 from dedupindex.cli.common import SPARK, ComparingCommand, print_json, say
 from dedupindex.cli.index_location import any_index
 from dedupindex.cli.match_options import alike_options
-from dedupindex.post_crawl.plan.alike import Alike
+from dedupindex.post_crawl.plan.alike import MatchCriteria
 from dedupindex.post_crawl.plan.compare_payloads import Compare
-from dedupindex.post_crawl.plan.group_duplicates import Rule
+from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
 from dedupindex.post_crawl.plan.make_plan import Resolved, ResolveOptions, resolve
 from dedupindex.runtime.files import whole
 from dedupindex.runtime.tables import amount, singular
@@ -84,8 +84,8 @@ def command(
     """
     if as_json and text == Path("-"):
         raise click.UsageError("--json and --text - both write to stdout")
-    alike = Alike(options["any_status"], options["same_type"], options["other_second"])
-    rule = Rule(_partition(options["partition"]), options["later"], alike)
+    alike = MatchCriteria(options["any_status"], options["same_type"], options["other_second"])
+    rule = GroupingRule(_partition(options["partition"]), options["later"], alike)
     chosen = ResolveOptions(
         rule,
         Compare.parse(options["compare"]),

@@ -19,7 +19,7 @@ from dedupindex.post_crawl.rewrite.journal import DIRECTORY, Journal
 from dedupindex.post_crawl.rewrite.offset_map import cdxj as captures
 from dedupindex.post_crawl.rewrite.offsets import lines
 from dedupindex.post_crawl.rewrite.rewrite_all import locked, rewrite
-from dedupindex.post_crawl.rewrite.rewrite_file import Job, Outcome
+from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
 from dedupindex.post_crawl.undo import Restored, Undo, check_room_of, clean, commit, restore
 from dedupindex.runtime.files import whole
 from dedupindex.runtime.tables import amount, printable, singular
@@ -94,7 +94,7 @@ def command(
         return undone(roots, lambda: _rewritten(opened), processes, as_json=as_json)
     if letting_go:
         return _commit(roots, opened, as_json=as_json)
-    job = Job(opened, out, min_size, min_gain, dry_run)
+    job = RewriteJob(opened, out, min_size, min_gain, dry_run)
     status = _rewrite(job, opened, processes, as_json=as_json)
     if offsets is not None and not dry_run:
         with whole(offsets) as stream:
@@ -106,8 +106,8 @@ def command(
     return status
 
 
-def _rewrite(job: Job, plan: Plan, processes: int, *, as_json: bool) -> int:
-    found, left = Outcome(files=0), 0
+def _rewrite(job: RewriteJob, plan: Plan, processes: int, *, as_json: bool) -> int:
+    found, left = RewriteOutcome(files=0), 0
     count = len(plan.containers())
     for outcome in rewrite(job, processes):
         found.add(outcome)

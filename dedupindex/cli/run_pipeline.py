@@ -11,7 +11,7 @@ import click
 from dedupindex.cli.common import Command, print_json, say, warn
 from dedupindex.documents.both_stages import run_pipeline
 from dedupindex.documents.hash_objects import HashOptions
-from dedupindex.documents.naming import CHARACTERS, FORMATS, Layout
+from dedupindex.documents.naming import CHARACTERS, FORMATS, ShardLayout
 from dedupindex.errors import Damaged
 from dedupindex.runtime.tables import amount, printable
 
@@ -61,7 +61,7 @@ def command(
     if not named:
         raise click.UsageError("GLOBS names nothing")
     options = HashOptions(
-        Layout(characters, form), jobs or len(os.sched_getaffinity(0)), memory=memory
+        ShardLayout(characters, form), jobs or len(os.sched_getaffinity(0)), memory=memory
     )
     report = run_pipeline(
         named, output_dir, options, one_by_one=debug, say=say if debug else lambda text: None

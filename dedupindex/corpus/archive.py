@@ -25,7 +25,7 @@ from dedupindex.corpus.enrichments import check_packages, makers_of, named
 from dedupindex.corpus.extract import (
     ExtractionPlan,
     Keep,
-    Kept,
+    KeptCapture,
     Run,
     counted,
     here,
@@ -50,7 +50,7 @@ from dedupindex.runtime.files import check_name
 
 
 @dataclass(frozen=True)
-class Settings:
+class CorpusSettings:
     """How a corpus is made, whatever is in it."""
 
     revisits: str = RESOLVE  # one of `choosing.REVISITS`
@@ -77,7 +77,7 @@ class Corpus:
     """
 
     told: CaptureSource
-    settings: Settings = field(default_factory=Settings)
+    settings: CorpusSettings = field(default_factory=CorpusSettings)
     steps: tuple[Step, ...] = ()
 
     # --- where captures are known from ---------------------------------------------------------
@@ -123,7 +123,7 @@ class Corpus:
         return cls(recognised(_texts(sources), _texts(containers)))
 
     def having(self, **settings: Any) -> Corpus:
-        """The same with other `Settings`."""
+        """The same with other `CorpusSettings`."""
         chosen = replace(self.settings, **settings)
         if chosen.revisits not in REVISITS:
             raise BadInput(f"revisits are {', '.join(REVISITS)}, not {chosen.revisits!r}")
@@ -240,7 +240,9 @@ class Corpus:
         settings = self.settings
         return parted(self.steps, settings.most, once=settings.revisits == ONCE)
 
-    def _seen(self, render: Callable[[Entry], bytes] = nested) -> Generator[Kept, None, None]:
+    def _seen(
+        self, render: Callable[[Entry], bytes] = nested
+    ) -> Generator[KeptCapture, None, None]:
         """As `kept`, for who is given no report: what is wrong with the sources is a warning."""
         report = CorpusReport()
         with closing(self.kept(report, render)) as found:
@@ -259,7 +261,7 @@ class Corpus:
 
     def kept(
         self, report: CorpusReport, render: Callable[[Entry], bytes] = nested
-    ) -> Generator[Kept, None, None]:
+    ) -> Generator[KeptCapture, None, None]:
         """Every capture that passes, and what `render` makes of it."""
         early, plan = self._parted()
         plan = plan._replace(render=render, shown=() if render is nothing else plan.shown)

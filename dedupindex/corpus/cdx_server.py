@@ -24,9 +24,9 @@ import orjson
 
 from dedupindex import __version__
 from dedupindex.corpus.capture_list import Revisits, SourceContext
-from dedupindex.corpus.from_cdx import File, select
+from dedupindex.corpus.from_cdx import CdxFile, select
 from dedupindex.corpus.row import COLUMNS, shown
-from dedupindex.corpus.spool import Spool, relation
+from dedupindex.corpus.spool import JsonlWriter, relation
 from dedupindex.errors import BadDate, BadSource
 from dedupindex.object_store import is_remote, kept
 from dedupindex.object_store.store_address import WEB
@@ -88,7 +88,7 @@ class OfServer:
                 with open(page, "rb") as some:
                     shutil.copyfileobj(some, stream, 1 << 20)
                 stream.write(b"\n")  # one may not end its last line; an empty one counts nowhere
-        return select([File(lines, kind, head, "")])
+        return select([CdxFile(lines, kind, head, "")])
 
 
 def is_server(source: str) -> bool:
@@ -151,7 +151,7 @@ def _fetch(asked: str, answer: Path) -> None:
 
 def _spooled(home: Path, rows: Iterator[Mapping[str, Any]]) -> Path:
     path = home / "answer.rows"
-    with Spool(path) as spool:
+    with JsonlWriter(path) as spool:
         for row in rows:
             spool.add(**_capture(row))
     return path

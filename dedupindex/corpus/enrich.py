@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from dedupindex.corpus.read_records import Missing, Stored
+from dedupindex.corpus.read_records import MissingRecord, Stored
 from dedupindex.corpus.row import CorpusRow
 from dedupindex.errors import BadInput
 
@@ -25,7 +25,7 @@ ITSELF = "_"
 """The name under which a value is output when there are others below it."""
 
 
-class Reader(Protocol):
+class RecordReader(Protocol):
     """What is asked of `records.Containers`."""
 
     def stored(self, capture: CorpusRow) -> Stored: ...
@@ -67,7 +67,7 @@ Makers = Mapping[str, Enrichment]
 class Entry:
     """A capture, and the values that were made of it."""
 
-    def __init__(self, capture: CorpusRow, makers: Makers, reader: Reader) -> None:
+    def __init__(self, capture: CorpusRow, makers: Makers, reader: RecordReader) -> None:
         self.capture = capture
         self.errors: dict[str, str] = {}  # by what failed
         self._makers, self._reader = makers, reader
@@ -105,7 +105,7 @@ class Entry:
             self._values.update(zip(enrichment.paths, values, strict=True))
         except Failed as error:  # of what it is made of
             self._values.update(dict.fromkeys(enrichment.paths, error))
-        except Missing as error:
+        except MissingRecord as error:
             self._fail(enrichment, str(error))
         except (Exception, SystemExit) as error:  # of somebody's function, or of hostile input
             self._fail(enrichment, f"{type(error).__name__}: {error}")

@@ -17,7 +17,7 @@ from dedupindex.corpus.filters import Condition
 from dedupindex.corpus.read_records import Containers
 from dedupindex.corpus.row import CorpusRow
 from dedupindex.corpus.select import Best
-from dedupindex.counts import OnProgress, Seen
+from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.runtime.workers import alone, hurry, in_turn
 
 _SECONDS = 60.0  # of work on one capture
@@ -58,7 +58,7 @@ class ExtractionPlan(NamedTuple):
         )
 
 
-class Kept(NamedTuple):
+class KeptCapture(NamedTuple):
     """A capture that has passed."""
 
     capture: CorpusRow
@@ -66,10 +66,10 @@ class Kept(NamedTuple):
     failed: tuple[str, ...]  # names of what failed
 
 
-class Done(NamedTuple):
+class ChunkResult(NamedTuple):
     """What became of a chunk."""
 
-    kept: list[Kept]
+    kept: list[KeptCapture]
     tried: int
     left: Chunk | None = None  # what is still to be done of it
     records: int = 0
@@ -77,13 +77,13 @@ class Done(NamedTuple):
     bytes_read: int = 0
 
 
-Run = Callable[[ExtractionPlan, Chunks], Iterator[Done]]
+Run = Callable[[ExtractionPlan, Chunks], Iterator[ChunkResult]]
 """Does all chunks, and yields what became of each in their order."""
 
 
-def work(plan: ExtractionPlan, chunk: Chunk) -> Done:
+def work(plan: ExtractionPlan, chunk: Chunk) -> ChunkResult:
     """A chunk, or its first groups; a pure function of it and of the containers that it names."""
-    kept: list[Kept] = []
+    kept: list[KeptCapture] = []
     tried = held = 0
     left: Chunk | None = None
     with closing(Containers(plan.most)) as containers:
@@ -103,10 +103,12 @@ def work(plan: ExtractionPlan, chunk: Chunk) -> Done:
                 left = Chunk(chunk.groups[number:], -1 if settled else chunk.then)
                 break
         hurry(0)
-        return Done(kept, tried, left, containers.records, containers.opened, containers.bytes)
+        return ChunkResult(
+            kept, tried, left, containers.records, containers.opened, containers.bytes
+        )
 
 
-def _tried(entry: Entry, plan: ExtractionPlan) -> tuple[Kept | None, bool]:
+def _tried(entry: Entry, plan: ExtractionPlan) -> tuple[KeptCapture | None, bool]:
     """What is kept of a capture, and whether it is the best of its group."""
     if not _passes(entry, plan.tests):
         return None, False
@@ -138,13 +140,13 @@ def _passes(entry: Entry, tests: Sequence[Test]) -> bool:
     return True
 
 
-def _kept(entry: Entry, plan: ExtractionPlan) -> Kept:
+def _kept(entry: Entry, plan: ExtractionPlan) -> KeptCapture:
     try:
         made = plan.render(entry)
     except (TypeError, ValueError, RecursionError):  # a value that is no JSON
         entry.check()
         made = plan.render(entry)
-    return Kept(entry.capture, made, tuple(entry.errors))
+    return KeptCapture(entry.capture, made, tuple(entry.errors))
 
 
 def nested(entry: Entry) -> bytes:
@@ -157,7 +159,7 @@ def nothing(entry: Entry) -> bytes:
     return b""
 
 
-def rest_of(chunks: Chunks, done: Done) -> Chunk | None:
+def rest_of(chunks: Chunks, done: ChunkResult) -> Chunk | None:
     """What is still to be done of a chunk."""
     return None if done.left is None else chunks.after(done.left)
 
@@ -165,7 +167,7 @@ def rest_of(chunks: Chunks, done: Done) -> Chunk | None:
 def here(jobs: int) -> Run:
     """Runs in processes of this machine."""
 
-    def run(plan: ExtractionPlan, chunks: Chunks) -> Iterator[Done]:
+    def run(plan: ExtractionPlan, chunks: Chunks) -> Iterator[ChunkResult]:
         processes = jobs if plan.reads else 1
         more = partial(rest_of, chunks)
         return in_turn(work, plan, chunks, processes, partial(_killed, plan), more)
@@ -173,7 +175,7 @@ def here(jobs: int) -> Run:
     return run
 
 
-def _killed(plan: ExtractionPlan, chunk: Chunk) -> Iterator[Done]:
+def _killed(plan: ExtractionPlan, chunk: Chunk) -> Iterator[ChunkResult]:
     """A chunk of which something kills the process that reads it: that one is told of, alone."""
     if len(chunk.groups) > 1:
         for group in chunk.groups:
@@ -184,7 +186,7 @@ def _killed(plan: ExtractionPlan, chunk: Chunk) -> Iterator[Done]:
     if len(group) == 1:
         entry = Entry(group[0], plan.makers, Containers())
         entry.fail(Failed("process", _KILLED))
-        yield Done([_kept(entry, plan)], 1, left)
+        yield ChunkResult([_kept(entry, plan)], 1, left)
         return
     for number, capture in enumerate(group, 1):
         settled = False
@@ -195,7 +197,9 @@ def _killed(plan: ExtractionPlan, chunk: Chunk) -> Iterator[Done]:
             return
 
 
-def counted(done: Iterable[Done], into: CorpusReport, on_progress: OnProgress) -> Iterator[Kept]:
+def counted(
+    done: Iterable[ChunkResult], into: CorpusReport, on_progress: OnProgress
+) -> Iterator[KeptCapture]:
     """Yield what was kept, and count it."""
     for one in done:
         into.tried += one.tried
@@ -203,7 +207,7 @@ def counted(done: Iterable[Done], into: CorpusReport, on_progress: OnProgress) -
         into.containers += one.opened
         into.bytes_read += one.bytes_read
         part = into.tried / into.chosen if into.chosen else None
-        on_progress(Seen("reading", into.bytes_read, records=into.tried, part=part))
+        on_progress(ProgressUpdate("reading", into.bytes_read, records=into.tried, part=part))
         for kept in one.kept:
             into.entries += 1
             into.errors.update(Counter(kept.failed))

@@ -12,9 +12,9 @@ from dedupindex.expression.sql import to_sql
 from dedupindex.expression.tree import (
     Attribute,
     Hostname,
-    Kind,
     Leaf,
     Node,
+    OperandKind,
     Value,
     Vocabulary,
     joined,
@@ -24,23 +24,23 @@ from dedupindex.timestamps import date_of_digits, seconds
 
 VOCABULARY = Vocabulary(
     {
-        "url": Kind.TEXT,
-        "surt": Kind.TEXT,
-        "hostname": Kind.TEXT,
-        "timestamp": Kind.TIME,
-        "mime": Kind.TEXT,
-        "status": Kind.NUMBER,
-        "digest": Kind.TEXT,
-        "redirect": Kind.TEXT,
-        "meta": Kind.TEXT,
-        "length": Kind.NUMBER,
-        "container": Kind.TEXT,
+        "url": OperandKind.TEXT,
+        "surt": OperandKind.TEXT,
+        "hostname": OperandKind.TEXT,
+        "timestamp": OperandKind.TIME,
+        "mime": OperandKind.TEXT,
+        "status": OperandKind.NUMBER,
+        "digest": OperandKind.TEXT,
+        "redirect": OperandKind.TEXT,
+        "meta": OperandKind.TEXT,
+        "length": OperandKind.NUMBER,
+        "container": OperandKind.TEXT,
     }
 )
 OF_PAYLOAD = frozenset(("mime", "status"))
 """What a CDX says of a revisit only once its original is known."""
 
-_HOSTNAME = Hostname(Attribute("url", Kind.TEXT))
+_HOSTNAME = Hostname(Attribute("url", OperandKind.TEXT))
 
 
 class Condition(NamedTuple):

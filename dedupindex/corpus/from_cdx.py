@@ -38,7 +38,7 @@ _NO_CAPTURE = (b"!", b"@alias ")  # what lines of a CDXJ begin with that say som
 _NUMBERS = ("status", "length", "offset", "at_length", "at_offset")
 
 
-class File(NamedTuple):
+class CdxFile(NamedTuple):
     """A file of lines."""
 
     path: Path
@@ -48,25 +48,25 @@ class File(NamedTuple):
     has_longer: bool | None = None  # lines than `LONGEST`, of a gzip file
 
 
-def file_of(path: Path, kind: str, head: bytes, beside: str, spare: Path) -> File:
+def file_of(path: Path, kind: str, head: bytes, beside: str, spare: Path) -> CdxFile:
     """A file as DuckDB can read it.
 
     DuckDB joins rows that stand in two gzip members without a line end between them (ZipNum): then
     the text goes to `spare`, and is read there.
     """
     if not _is_gzip(path):
-        return File(path, kind, head, beside)
+        return CdxFile(path, kind, head, beside)
     try:
         seams, longer = _looked_through(path)
         if seams:
             with open(path, "rb") as stream, open(spare, "wb") as text:
                 for data in parted(gunzip(iter(partial(stream.read, _LOOK), b""))):
                     text.write(data)
-            return File(spare, kind, head, beside)
+            return CdxFile(spare, kind, head, beside)
     except zlib.error:  # DuckDB will say
         spare.unlink(missing_ok=True)
         longer = False
-    return File(path, kind, head, beside, longer)
+    return CdxFile(path, kind, head, beside, longer)
 
 
 def _looked_through(path: Path) -> tuple[bool, bool]:
@@ -96,18 +96,18 @@ class _Form(NamedTuple):
     has_longer: bool  # lines than `LONGEST`
 
 
-def select(files: Iterable[File]) -> str:
+def select(files: Iterable[CdxFile]) -> str:
     """SQL for the captures of files; raises `BadSource`.
 
     Those of one form are read together: with a query for each DuckDB takes minutes for a thousand.
     """
-    forms: dict[_Form, list[File]] = {}
+    forms: dict[_Form, list[CdxFile]] = {}
     for file in files:
         forms.setdefault(_form_of(file), []).append(file)
     return " UNION ALL ".join(_captures(form, some) for form, some in forms.items())
 
 
-def _form_of(file: File) -> _Form:
+def _form_of(file: CdxFile) -> _Form:
     path, head = file.path, file.head
     if head.startswith(GZIP):
         head = inflated(head, LONGEST)
@@ -125,7 +125,7 @@ def _form_of(file: File) -> _Form:
     return _Form(layout, skipped, is_gzip, longer)
 
 
-def _captures(form: _Form, files: Sequence[File]) -> str:
+def _captures(form: _Form, files: Sequence[CdxFile]) -> str:
     rows = ", ".join(f"({quoted(str(file.path))}, {quoted(file.beside)})" for file in files)
     source = (
         f"(SELECT line, beside, filename FROM {_read(form, [file.path for file in files])} "

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from dedupindex.corpus.capture_list import Revisits, SourceContext
 from dedupindex.corpus.row import shown
-from dedupindex.corpus.spool import Spool, relation
+from dedupindex.corpus.spool import JsonlWriter, relation
 from dedupindex.index import open_index
 from dedupindex.lookup.render_json import url_as_json
 from dedupindex.timestamps import digits_of_date
@@ -31,7 +31,7 @@ class OfIndex:
         spool = work.home / "index.rows"
         engine = open_index(self.index)
         try:
-            with engine.view() as view, Spool(spool) as rows:
+            with engine.view() as view, JsonlWriter(spool) as rows:
                 for digest, capture in view.captures():
                     if digest != capture.digest:
                         continue  # it stands under further digests, too

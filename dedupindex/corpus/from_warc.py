@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, ClassVar
 
 from dedupindex.corpus.capture_list import KINDS, Revisits, SourceContext, looked_at
-from dedupindex.corpus.from_cdx import File, file_of, has_lines, select
+from dedupindex.corpus.from_cdx import CdxFile, file_of, has_lines, select
 from dedupindex.corpus.scanning import CorpusScanTask, scan
 from dedupindex.corpus.spool import relation
 from dedupindex.errors import BadSource
@@ -57,7 +57,7 @@ class OfWacz:
     places: tuple[str, ...] = ()
 
     def relation(self, work: SourceContext) -> str:
-        lines: list[File] = []
+        lines: list[CdxFile] = []
         scanned: list[str] = []
         for number, path in enumerate(dict.fromkeys(map(_full, self.sources))):
             home = work.home / f"{number}"

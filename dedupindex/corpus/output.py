@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Protocol
 import orjson
 
 from dedupindex.corpus.enrich import Entry, flat
-from dedupindex.corpus.extract import Kept, nested, nothing
+from dedupindex.corpus.extract import KeptCapture, nested, nothing
 from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.row import CorpusRow, RecordPlace
 from dedupindex.errors import BadInput, to_install
@@ -36,7 +36,7 @@ class Kepts(Protocol):
     def paths(self) -> tuple[str, ...]: ...
     def kept(
         self, report: CorpusReport, render: Callable[[Entry], bytes] = nested
-    ) -> Iterator[Kept]: ...
+    ) -> Iterator[KeptCapture]: ...
 
 
 Save = Callable[[Any, Path, CorpusReport], None]

@@ -33,7 +33,7 @@ MOST = 64 << 20  # bytes of a record, as stored or inflated, that are held
 _OPEN = 16  # containers
 
 
-class Missing(Exception):
+class MissingRecord(Exception):
     """What was asked for of a capture cannot be had, for the reason that this says."""
 
 
@@ -56,14 +56,14 @@ class Containers:
         self._gone: dict[str, str] = {}  # what cannot be opened, and why: it is not tried again
 
     def stored(self, capture: CorpusRow) -> Stored:
-        """Raises `Missing`."""
+        """Raises `MissingRecord`."""
         own = self.own(capture)
         said = _header_of(own.record)
         if own.record.type != b"revisit":
             return Stored(said, *_taken_apart(own))
         status, fields, _ = _taken_apart(own)
         if capture.payload is None:
-            raise Missing("its original is not known")
+            raise MissingRecord("its original is not known")
         original = self.original(capture, own.record)
         first, theirs, payload = _taken_apart(original)
         # how the payload is coded is for the header to say that it came with
@@ -71,20 +71,21 @@ class Containers:
         return Stored(said, status or first, coded, payload)
 
     def own(self, capture: CorpusRow) -> Ranged:
-        """The record of a capture itself; raises `Missing`."""
+        """The record of a capture itself; raises `MissingRecord`."""
         if capture.container and not capture.record.container:
-            raise Missing(f"{capture.container} is nowhere to be found: say with --containers, or "
+            raise MissingRecord(
+                f"{capture.container} is nowhere to be found: say with --containers, or "
                           "containers=, where it is")  # fmt: skip
         found = self.ranged(capture.record)
         _check_own(found.record, capture)
         return found
 
     def original(self, capture: CorpusRow, revisit: Record) -> Ranged:
-        """The record that has the payload of a revisit; raises `Missing`."""
+        """The record that has the payload of a revisit; raises `MissingRecord`."""
         assert capture.payload is not None
         found = self.ranged(capture.payload)
         if found.record.type == b"revisit":
-            raise Missing("what should be its original is a revisit")
+            raise MissingRecord("what should be its original is a revisit")
         fields = revisit.head.fields
         unmodified = says_not_modified(fields)
         named = any(refers_to(fields)[:2])
@@ -96,11 +97,13 @@ class Containers:
         return found
 
     def ranged(self, place: RecordPlace) -> Ranged:
-        """The record at a place; raises `Missing`."""
+        """The record at a place; raises `MissingRecord`."""
         if not place.container:
-            raise Missing("nobody says in which container it is, or that is nowhere to be found")
+            raise MissingRecord(
+                "nobody says in which container it is, or that is nowhere to be found"
+            )
         if place.offset < 0:
-            raise Missing("nobody says where in its container it is")
+            raise MissingRecord("nobody says where in its container it is")
         file = self._file(place.container)
         try:
             found = record_at(
@@ -109,9 +112,9 @@ class Containers:
             )  # fmt: skip
         except Unreadable as error:
             at = f"{place.container} at {place.offset}"
-            raise Missing(f"no record can be read in {at}: {error}") from error
+            raise MissingRecord(f"no record can be read in {at}: {error}") from error
         except (OSError, BadSource) as error:
-            raise Missing(str(error)) from error
+            raise MissingRecord(str(error)) from error
         self.records += 1
         return found
 
@@ -122,13 +125,13 @@ class Containers:
 
     def _file(self, path: str) -> _Opened:
         if path in self._gone:
-            raise Missing(self._gone[path])
+            raise MissingRecord(self._gone[path])
         if path not in self._open:
             try:
                 container = _opened(path)
             except (OSError, BadSource) as error:
                 self._gone[path] = f"{path} cannot be read: {error}"
-                raise Missing(self._gone[path]) from error
+                raise MissingRecord(self._gone[path]) from error
             self.opened += 1
             self._open[path] = container
             if len(self._open) > _OPEN:
@@ -171,7 +174,7 @@ def _opened(path: str) -> _Opened:
 
 
 def _check_own(record: Record, capture: CorpusRow) -> None:
-    """Raise `Missing` for a record of another URL, or of another time and another payload.
+    """Raise `MissingRecord` for a record of another URL, or of another time and another payload.
 
     Two files of one name may have captures of one URL at one place.
     """
@@ -181,28 +184,28 @@ def _check_own(record: Record, capture: CorpusRow) -> None:
         return  # who has told of it knows better
     stated, told = _digest(shown(record.values[4])), _digest(capture.digest or "")
     if digits != capture.timestamp and (stated is None or stated != told):
-        raise Missing(f"another capture stands where its metadata say: that of {digits}")
+        raise MissingRecord(f"another capture stands where its metadata say: that of {digits}")
 
 
 def check(record: Record, url: str, what: str) -> None:
-    """Raise `Missing` if a record is not of this URL: its metadata may be of another file."""
+    """Raise `MissingRecord` if a record is not of this URL: its metadata may be of another file."""
     found = unbracket(record.values[0])
     if shown(found) != url and urlkey(found) != urlkey(url.encode()):
-        raise Missing(f"{what} stands where its metadata say: {shown(found)}")
+        raise MissingRecord(f"{what} stands where its metadata say: {shown(found)}")
 
 
 def _check_named(original: Record, revisit: Record) -> None:
-    """Raise `Missing` unless a revisit without a digest of its payload means this record."""
+    """Raise `MissingRecord` unless a revisit without a digest of its payload means this record."""
     named = refers_to(revisit.head.fields)
     url = named.url or unbracket(revisit.values[0])
     check(original, shown(url), "another record than its original")
     second = timestamp14(named.date)
     if named.date and not (second and second == timestamp14(original.values[1])):
-        raise Missing("what should be its original is of another date")
+        raise MissingRecord("what should be its original is of another date")
 
 
 def _check_payload(found: Ranged, digest: str | None) -> bool:
-    """Raise `Missing` unless the payload has the digest of the revisit; False if none can tell."""
+    """Raise `MissingRecord` if the digest is not the revisit's; False if that is not known."""
     stated = _digest(digest or "")
     if stated is None:
         return False
@@ -214,7 +217,7 @@ def _check_payload(found: Ranged, digest: str | None) -> bool:
         return False
     payload.update(memoryview(block)[answer.body if answer else 0 :])
     if payload.judge(stated) is None:
-        raise Missing("what should be its original has another payload")
+        raise MissingRecord("what should be its original has another payload")
     return True
 
 
@@ -229,17 +232,17 @@ def _digest(text: str) -> Digest | None:
 
 
 def _taken_apart(found: Ranged) -> tuple[str | None, dict[str, str] | None, bytes]:
-    """Status line, fields and payload; raises `Missing`."""
+    """Status line, fields and payload; raises `MissingRecord`."""
     try:
         block = found.block()
     except Unreadable as error:
-        raise Missing(f"its record is damaged: {error}") from error
+        raise MissingRecord(f"its record is damaged: {error}") from error
     if not block.startswith(b"HTTP/"):
         return None, None, block
     end = b"\r\n\r\n" if found.record.type == b"revisit" else b""  # some lack their last line end
     answer = http.parse(block + end, 0, len(block) + len(end))
     if answer is None:
-        raise Missing("its HTTP header does not end")
+        raise MissingRecord("its HTTP header does not end")
     first, *lines = answer.head.rstrip(b"\r\n").split(b"\n")
     body = block[answer.body :]
     if answer.coding == b"chunked":

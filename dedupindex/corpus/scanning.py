@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from dedupindex.capture import Problem
 from dedupindex.corpus.row import shown
-from dedupindex.corpus.spool import Spool
+from dedupindex.corpus.spool import JsonlWriter
 from dedupindex.errors import BadSource
 from dedupindex.urlkey import urlkey
 from dedupindex.urls import unbracket
@@ -43,18 +43,18 @@ class CorpusScanTask(NamedTuple):
     spool: Path
 
 
-class Scanned(NamedTuple):
+class ScanResult(NamedTuple):
     """What is wrong with one."""
 
     problems: list[Problem]
 
 
-def scan(_: None, task: CorpusScanTask) -> Scanned:
+def scan(_: None, task: CorpusScanTask) -> ScanResult:
     """Read a file; of one that cannot be read there are no captures."""
     problems: list[Problem] = []
     shared: Problem | None = None
     empty, unknown = True, 0
-    with Spool(task.spool) as rows:
+    with JsonlWriter(task.spool) as rows:
         try:
             with _window(task.path) as window:
                 last: tuple[Record, Row] | None = None
@@ -80,7 +80,7 @@ def scan(_: None, task: CorpusScanTask) -> Scanned:
             problems.append(Problem(task.path, -1, str(error)))
     if unknown:
         problems.append(Problem(task.path, -1, _UNKNOWN.format(unknown)))
-    return Scanned([*problems, shared] if shared else problems)
+    return ScanResult([*problems, shared] if shared else problems)
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def _window(path: str) -> Iterator[Window]:
         yield Window(window.file, path, base=begin, size=size)
 
 
-def _keep(rows: Spool, path: str, last: tuple[Record, Row] | None) -> None:
+def _keep(rows: JsonlWriter, path: str, last: tuple[Record, Row] | None) -> None:
     """Take a capture over, now that its record was read to its end."""
     if last is None:
         return

@@ -17,7 +17,7 @@ _LONGEST = 1 << 23  # bytes of a line
 _BATCH = 1000
 
 
-class Spool:
+class JsonlWriter:
     """Takes captures; what is not known of one is left out."""
 
     def __init__(self, path: Path) -> None:

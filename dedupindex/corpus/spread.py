@@ -7,7 +7,7 @@ from functools import partial
 from itertools import islice
 
 from dedupindex.corpus.chunks import Chunk, Chunks
-from dedupindex.corpus.extract import Done, ExtractionPlan, Run, here, rest_of
+from dedupindex.corpus.extract import ChunkResult, ExtractionPlan, Run, here, rest_of
 from dedupindex.runtime.spark import AT_ONCE, Cluster
 from dedupindex.runtime.workers import to_its_end
 
@@ -19,12 +19,12 @@ def on(cluster: Cluster) -> Run:
     themselves.
     """
 
-    def run(plan: ExtractionPlan, chunks: Chunks) -> Iterator[Done]:
+    def run(plan: ExtractionPlan, chunks: Chunks) -> Iterator[ChunkResult]:
         if not plan.reads:
             yield from here(1)(plan, chunks)
             return
 
-        def each(chunk: Chunk) -> Iterator[Done]:
+        def each(chunk: Chunk) -> Iterator[ChunkResult]:
             return cluster.rows(partial(_work, plan), [chunk])
 
         left = iter(chunks)
@@ -51,7 +51,7 @@ class _One:
         return left if left.groups else None
 
 
-def _work(plan: ExtractionPlan, chunk: Chunk) -> Iterator[Done]:
+def _work(plan: ExtractionPlan, chunk: Chunk) -> Iterator[ChunkResult]:
     """Runs on an executor, in a process of its own: what kills that must not end the run."""
     for done in here(2)(plan, _One(chunk)):
         is_here = done.left is not None and done.left.groups

@@ -22,7 +22,7 @@ from dedupindex.capture import Problem
 from dedupindex.corpus.extract import nothing
 from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.output import WARC, Kepts, cdxj_line
-from dedupindex.corpus.read_records import Containers, Missing
+from dedupindex.corpus.read_records import Containers, MissingRecord
 from dedupindex.corpus.row import CorpusRow, RecordPlace
 from dedupindex.corpus.scanning import row_of
 from dedupindex.errors import BadInput
@@ -103,14 +103,16 @@ def _written(corpus: Kepts, name: str, stream: BinaryIO, report: CorpusReport) -
                 if own.record.type == b"revisit" and capture.payload is not None:
                     original = containers.original(capture, own.record)
                 if any(one and one.record.type == DOCUMENT for one in (own, original)):
-                    raise Missing("it is of an ARC file: bin/convert makes WARC records of these")
+                    raise MissingRecord(
+                        "it is of an ARC file: bin/convert makes WARC records of these"
+                    )
                 for found, place in ((original, capture.payload), (own, capture.record)):
                     if found is None or place is None or not once.first(place):
                         continue
                     of = _of(capture, found, is_own=found is own)
                     revisit = found.record.type == b"revisit"
                     yield cdxj_line(of, _put(stream, name, found), revisit=revisit)
-            except (Missing, Unreadable) as error:
+            except (MissingRecord, Unreadable) as error:
                 container = capture.record.container or capture.container or "-"
                 told = f"{capture.url} of {capture.timestamp} is not in {name}: {error}"
                 left.add(container, Problem(container, capture.record.offset, told))
@@ -128,7 +130,7 @@ def _of(capture: CorpusRow, found: Ranged, *, is_own: bool) -> CorpusRow:
         return capture
     said = row_of(found.record)
     if said is None:
-        raise Missing("its original does not say its URL or its time")
+        raise MissingRecord("its original does not say its URL or its time")
     names = ("url", "timestamp", "mime", "status", "digest")
     known: dict[str, Any] = {name: said.get(name) for name in names}
     return capture._replace(surt=None, **known)

@@ -12,7 +12,7 @@ from dedupindex.corpus.output import compressed
 from dedupindex.cover import picture, result
 from dedupindex.cover.covering import Covered
 from dedupindex.cover.find_cover import CoverReport
-from dedupindex.cover.picture import MOST, Graph, Shown, svg
+from dedupindex.cover.picture import MOST, DrawnGraph, Shown, svg
 from dedupindex.cover.relation import Relation, exactly
 from dedupindex.runtime.charts import bar
 from dedupindex.runtime.duckdb import Database
@@ -130,14 +130,14 @@ def _bars(title: str, key: str, rows: Iterable[tuple[str, int, int]], most: floa
     yield f"</table>\n{key}"
 
 
-def _graphs(database: Database, relation: Relation) -> Iterator[Graph]:
+def _graphs(database: Database, relation: Relation) -> Iterator[DrawnGraph]:
     """The largest components, those first that can be shown as a whole."""
     found = database.execute(
         "SELECT component, count(*) AS size FROM chosen GROUP BY component "
         f"ORDER BY size > {MOST}, size DESC, component LIMIT {_GRAPHS}"
     ).fetchall()
     for component, size in found:
-        yield Graph(component, size, *_of_component(database, relation, component))
+        yield DrawnGraph(component, size, *_of_component(database, relation, component))
 
 
 def _of_component(

@@ -14,7 +14,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from dedupindex.counts import OnProgress, Seen
+from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.cover import document_store, reduce
 from dedupindex.cover.executors import CHUNK, Means
 from dedupindex.cover.likeness import holds, measured
@@ -165,7 +165,7 @@ def _solved(
 ) -> Iterator[str]:
     """Rows of what stays; counts the rest."""
     for some in solutions:
-        on_progress(Seen("covering components", part=result.components / expected))
+        on_progress(ProgressUpdate("covering components", part=result.components / expected))
         for solution in some:
             result.components += 1
             result.how[solution.how] += 1

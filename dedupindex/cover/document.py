@@ -6,20 +6,20 @@ import re
 from dataclasses import dataclass
 from hashlib import blake2b
 
-from dedupindex.expression.tree import Kind, Vocabulary
+from dedupindex.expression.tree import OperandKind, Vocabulary
 
 ATTRIBUTES = {
-    "url": Kind.TEXT,
-    "hostname": Kind.TEXT,
-    "mime": Kind.TEXT,
-    "title": Kind.TEXT,
-    "timestamp": Kind.TIME,
-    "status": Kind.NUMBER,
-    "size": Kind.NUMBER,
+    "url": OperandKind.TEXT,
+    "hostname": OperandKind.TEXT,
+    "mime": OperandKind.TEXT,
+    "title": OperandKind.TEXT,
+    "timestamp": OperandKind.TIME,
+    "status": OperandKind.NUMBER,
+    "size": OperandKind.NUMBER,
 }
 MEASURES = ("containment", "jaccard", "dice")
 PAIR = Vocabulary(ATTRIBUTES, ("a", "b"), {name: ("k",) for name in MEASURES})
-ALONE = Vocabulary({**ATTRIBUTES, "quality": Kind.NUMBER})
+ALONE = Vocabulary({**ATTRIBUTES, "quality": OperandKind.NUMBER})
 
 # Scripts that put no spaces between words: each character is a term.
 _DENSE = (

@@ -15,7 +15,7 @@ SPAN = 1e7  # how much larger than the least a cost may be
 _TOLERANCE = 1e-10  # of what is 1 in the program: the least cost, a document that is kept
 
 
-class Found(NamedTuple):
+class ExactCover(NamedTuple):
     """The best cover that was found, empty for none; any cover costs `bound` at least."""
 
     kept: list[int]
@@ -33,7 +33,9 @@ def available() -> None:
         ) from error
 
 
-def solve(coverers: Mapping[int, set[int]], costs: Mapping[int, float], seconds: float) -> Found:
+def solve(
+    coverers: Mapping[int, set[int]], costs: Mapping[int, float], seconds: float
+) -> ExactCover:
     """Keep one at least of the coverers of each, for the least cost, within the time given.
 
     The dearest document costs at most `SPAN` times what the cheapest costs.
@@ -72,4 +74,4 @@ def solve(coverers: Mapping[int, set[int]], costs: Mapping[int, float], seconds:
     chosen = {number for number, value in enumerate(values) if value > 0.5}
     whole = all(chosen.intersection(row) for row in rows)  # it may have found none in time
     bound = max(info.mip_dual_bound * (1 - _TOLERANCE), 0.0) * least
-    return Found([documents[number] for number in sorted(chosen)] if whole else [], bound)
+    return ExactCover([documents[number] for number in sorted(chosen)] if whole else [], bound)

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dedupindex.counts import OnProgress, Seen
+from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.cover import document_store, exact, pairs, revisit_dependencies
 from dedupindex.cover.covering import Covered, cover, price
 from dedupindex.cover.document import ALONE
@@ -193,7 +193,7 @@ def _load(
             spools.add(prepared)
             seen += prepared.lines
             size += prepared.size
-            on_progress(Seen("reading documents", size, of, seen))
+            on_progress(ProgressUpdate("reading documents", size, of, seen))
         at("loading documents")
         return spools.load(database, before)
 

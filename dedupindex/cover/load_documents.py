@@ -24,7 +24,7 @@ _KNOWN = 100_000  # texts that are known to have been prepared
 Line = tuple[str, bytes]  # where it stands, and what it says
 
 
-class Batch(NamedTuple):
+class LineBatch(NamedTuple):
     """Lines; the first is document number `first`."""
 
     first: int
@@ -43,7 +43,7 @@ class Prepared(NamedTuple):
     size: int  # bytes of these lines
 
 
-def batches(lines: Iterable[Line], first: int, ks: tuple[int, ...]) -> Iterator[Batch]:
+def batches(lines: Iterable[Line], first: int, ks: tuple[int, ...]) -> Iterator[LineBatch]:
     """All lines, so many at a time."""
     run = token_hex()
     held: list[Line] = []
@@ -52,18 +52,18 @@ def batches(lines: Iterable[Line], first: int, ks: tuple[int, ...]) -> Iterator[
         held.append(line)
         size += len(line[1])
         if len(held) >= MOST or size >= _MOST_BYTES:
-            yield Batch(first, held, ks, run)
+            yield LineBatch(first, held, ks, run)
             first += len(held)
             held, size = [], 0
     if held:
-        yield Batch(first, held, ks, run)
+        yield LineBatch(first, held, ks, run)
 
 
 _known: set[str] = set()  # contents whose shingles this process has prepared
 _run = [""]  # in which run
 
 
-def prepare(batch: Batch) -> Prepared:
+def prepare(batch: LineBatch) -> Prepared:
     """Do a batch; raises `BadSource`.
 
     Of equal texts the shingles are wanted of the first; batches come in order, so that it is never

@@ -39,7 +39,7 @@ class Shown(NamedTuple):
 
 
 @dataclass
-class Graph:
+class DrawnGraph:
     """A component, or the part of it that is shown."""
 
     component: int
@@ -51,7 +51,7 @@ class Graph:
 Place = tuple[float, float]
 
 
-def svg(graph: Graph) -> Iterator[str]:
+def svg(graph: DrawnGraph) -> Iterator[str]:
     """The picture; it needs `STYLE`."""
     places, lanes = _placed(graph.documents)
     height = TOP + LANE * len(lanes) + LANE

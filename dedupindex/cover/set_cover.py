@@ -48,7 +48,7 @@ class Solution:
         return self.cost <= self.bound
 
 
-class Graph(Protocol):
+class CoverGraph(Protocol):
     """What covers what."""
 
     @property
@@ -216,7 +216,7 @@ def _tried(instance: Instance, costs: Mapping[int, float]) -> list[int]:
     return [one for place, one in enumerate(documents) if best >> place & 1]
 
 
-def greedy(instance: Graph, costs: Mapping[int, float]) -> tuple[list[int], float]:
+def greedy(instance: CoverGraph, costs: Mapping[int, float]) -> tuple[list[int], float]:
     """Always the document that covers most that is new for its cost, and a bound of any cover.
 
     What each covered document was paid with, divided by the harmonic number of the most that one
@@ -243,7 +243,7 @@ def greedy(instance: Graph, costs: Mapping[int, float]) -> tuple[list[int], floa
     return kept, _settled(sum(costs[one] for one in kept), bound, _NOISE)
 
 
-def _packed(instance: Graph, costs: Mapping[int, float]) -> float:
+def _packed(instance: CoverGraph, costs: Mapping[int, float]) -> float:
     """Another bound: documents that no document covers two of take one each."""
     taken: set[int] = set()
     bound = 0.0
@@ -255,7 +255,7 @@ def _packed(instance: Graph, costs: Mapping[int, float]) -> float:
     return bound
 
 
-def _pruned(instance: Graph, kept: list[int], costs: Mapping[int, float]) -> list[int]:
+def _pruned(instance: CoverGraph, kept: list[int], costs: Mapping[int, float]) -> list[int]:
     """Without those that later ones made needless, the dearest first."""
     times = dict.fromkeys(instance.coverers, 0)
     for document in kept:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 
-from dedupindex.crawls.crawl import Claim, Crawl, State
+from dedupindex.crawls.crawl import Claim, Crawl, CrawlState
 from dedupindex.crawls.store import Reading, Writing
 from dedupindex.digest import Digest
 from dedupindex.errors import CrawlEnded
@@ -35,12 +35,12 @@ def _over(reading: Reading, claim: Claim, now: int) -> bool:
     if claim.until <= now:
         return True
     crawl = reading.numbered(claim.crawl)
-    return crawl is None or crawl.state is not State.OPEN
+    return crawl is None or crawl.state is not CrawlState.OPEN
 
 
 def require_open(crawl: Crawl) -> None:
     """Raise `CrawlEnded` if a crawl cannot claim any more."""
-    if crawl.state is not State.OPEN:
+    if crawl.state is not CrawlState.OPEN:
         raise CrawlEnded(f"crawl {crawl.name} is {crawl.state.value}: it can claim nothing")
 
 

@@ -7,8 +7,8 @@ from sys import getsizeof
 
 from dedupindex.cache import MEGABYTE, Cache
 from dedupindex.capture import Capture, OfCrawl, Uncommitted
-from dedupindex.crawls.crawl import Crawl, Seen, State
-from dedupindex.crawls.crawl_captures import Found, at_url, under
+from dedupindex.crawls.crawl import Crawl, CrawlState, Visibility
+from dedupindex.crawls.crawl_captures import CrawlCapture, at_url, under
 from dedupindex.crawls.store import Reading
 from dedupindex.digest import Digest
 from dedupindex.errors import UnknownCrawl
@@ -42,8 +42,11 @@ class Visible:
             for crawl in crawls
             if crawl.namespace in named
             and (
-                (crawl.state is State.COMMITTED and not crawl.swept)  # those have nothing here
-                or (crawl.state is State.OPEN and (crawl.seen is Seen.ALL or crawl.name == asker))
+                (crawl.state is CrawlState.COMMITTED and not crawl.swept)  # those have nothing here
+                or (
+                    crawl.state is CrawlState.OPEN
+                    and (crawl.seen is Visibility.ALL or crawl.name == asker)
+                )
             )
         }
 
@@ -129,17 +132,17 @@ class Both:
                 captures.append(capture)
         return captures
 
-    def _seen(self, found: Found) -> Capture | None:
+    def _seen(self, found: CrawlCapture) -> Capture | None:
         crawl = self._visible.get(found.crawl)
         if crawl is None:
             return None
         capture = found.capture(self._reading, crawl.name)
         if self._base.denies(digest_of_key(found.key), capture):
             return None
-        return (OfCrawl if crawl.state is State.COMMITTED else Uncommitted)(*capture)
+        return (OfCrawl if crawl.state is CrawlState.COMMITTED else Uncommitted)(*capture)
 
 
-class Known:
+class KnownCrawls:
     """The crawls of one version of one store, and who sees what of them.
 
     It keeps no transaction and no file open, and may be used by any number of threads.
@@ -153,13 +156,13 @@ class Known:
         self._visible = Cache[tuple[str, tuple[str, ...]], Visible](_ASKERS_KEPT)
         self._namespaces = {crawl.namespace for crawl in crawls}
 
-    def at(self, reading: Reading | None) -> Known:
+    def at(self, reading: Reading | None) -> KnownCrawls:
         """What is known in a state of the crawls, read anew only if it has changed."""
         if reading is None:
             return NOTHING
         if self.of(reading):
             return self
-        return Known(reading.origin, reading.version(), list(reading.crawls()))
+        return KnownCrawls(reading.origin, reading.version(), list(reading.crawls()))
 
     def of(self, reading: Reading) -> bool:
         """Whether a transaction sees the crawls so."""
@@ -177,17 +180,17 @@ class Known:
         return visible
 
 
-NOTHING = Known(None, -1, [])
+NOTHING = KnownCrawls(None, -1, [])
 
 
-class Snapshot:
+class CrawlSnapshot:
     """One state of the crawls, for many lookups; without a `reading` there are none.
 
     Its transaction must begin before that of the index: what is merged and taken away after that
     is still seen here, while in the other order it could be missed in both.
     """
 
-    def __init__(self, reading: Reading | None, known: Known = NOTHING) -> None:
+    def __init__(self, reading: Reading | None, known: KnownCrawls = NOTHING) -> None:
         """`known`: that of an earlier one, so that crawls are read again only if they changed."""
         self._reading, self.known = reading, known.at(reading)
 

@@ -22,7 +22,7 @@ from dedupindex.crawls.statistics_keys import (
     COLUMN,
     LONGEST,
     WIDTH,
-    Kind,
+    StatisticsKind,
     joined_times,
     key_of,
 )
@@ -54,7 +54,7 @@ class Missed(NamedTuple):
     mime: bytes  # that the asker states
 
 
-class Hit(NamedTuple):
+class CountedHit(NamedTuple):
     """What is counted of an original."""
 
     match: str  # class
@@ -63,13 +63,13 @@ class Hit(NamedTuple):
     status: int
 
     @classmethod
-    def of(cls, match: str, original: Capture) -> Hit:
+    def of(cls, match: str, original: Capture) -> CountedHit:
         """Of an original, found with a match class."""
         size = -1 if original.size_of_record else original.size
         return cls(match, size, original.mime[:LONGEST], original.status)
 
 
-Outcome = bytes | Hit | Missed | Other | None
+Outcome = bytes | CountedHit | Missed | Other | None
 """A JSON answer; or an original; or neither; None: there is no original."""
 
 Noted = tuple[str, str, str | bytes, Outcome, int, int]
@@ -81,7 +81,7 @@ _Heading = tuple[str, bytes, str, bytes, bytes, int]
 
 
 @dataclass
-class Counted:
+class StatisticsDelta:
     """What is added to the statistics in one transaction."""
 
     rows: dict[_Heading, list[int]] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class Counted:
     others: Counter[str] = field(default_factory=Counter)  # by crawl: see `rows`
 
 
-class Counting:
+class LookupCounter:
     """Counts lookups, in any number of threads."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
@@ -100,7 +100,7 @@ class Counting:
         self.note_others = self._others.append
         """Note the name of a crawl, for each lookup of others that its captures answered."""
         self._clock = clock
-        self._sums = Counted()
+        self._sums = StatisticsDelta()
         self._busy = threading.Lock()
 
     def note(self, noted: Noted) -> None:
@@ -140,20 +140,22 @@ class Counting:
                 row[_STORED] += 1
                 row[_STORED + 1] += max(size, 0)
 
-    def take(self) -> list[Counted]:
+    def take(self) -> list[StatisticsDelta]:
         """What was counted since this was called last, in parts for a transaction each."""
         self.gather()
         with self._busy:
-            taken, self._sums = self._sums, Counted()
+            taken, self._sums = self._sums, StatisticsDelta()
         rows = list(taken.rows.items())
-        parts = [Counted(dict(rows[at : at + _AT_ONCE])) for at in range(0, len(rows), _AT_ONCE)]
+        parts = [
+            StatisticsDelta(dict(rows[at : at + _AT_ONCE])) for at in range(0, len(rows), _AT_ONCE)
+        ]
         if taken.others and not parts:
-            parts.append(Counted())
+            parts.append(StatisticsDelta())
         if parts:
             parts[0].times, parts[0].others = taken.times, taken.others
         return parts
 
-    def give_back(self, part: Counted) -> None:
+    def give_back(self, part: StatisticsDelta) -> None:
         """Count what could not be written another time."""
         with self._busy:
             for heading, amounts in part.rows.items():
@@ -211,7 +213,7 @@ class Counting:
         return times
 
 
-def add_counted(writing: Writing, counted: Counted) -> None:
+def add_counted(writing: Writing, counted: StatisticsDelta) -> None:
     """Add what was counted to the statistics, but of crawls that nobody began, or were dropped."""
     numbers: dict[str, int] = {}
     sums: dict[bytes, list[int]] = {}
@@ -225,11 +227,11 @@ def add_counted(writing: Writing, counted: Counted) -> None:
     for name, times in counted.times.items():
         number = _number(writing, name, numbers)
         if number:
-            writing.add(key_of(number, Kind.TIMES), times)
+            writing.add(key_of(number, StatisticsKind.TIMES), times)
     for name, count in counted.others.items():
         number = _number(writing, name, numbers)
         if number:
-            writing.add(key_of(number, Kind.OTHERS), [count])
+            writing.add(key_of(number, StatisticsKind.OTHERS), [count])
 
 
 def hour_of(now: float) -> bytes:
@@ -282,10 +284,10 @@ def _number(writing: Writing, name: str, numbers: dict[str, int]) -> int:
 def _keys(number: int, heading: _Heading) -> Iterator[bytes]:
     """The rows of a crawl that something is added to."""
     _, hour, strategy, host, mime, status = heading
-    yield key_of(number, Kind.TOTAL)
-    yield key_of(number, Kind.HOST, host)
-    yield key_of(number, Kind.MIME, mime)
-    yield key_of(number, Kind.STATUS, b"%d" % status if status else b"")
-    yield key_of(number, Kind.HOUR, hour)
+    yield key_of(number, StatisticsKind.TOTAL)
+    yield key_of(number, StatisticsKind.HOST, host)
+    yield key_of(number, StatisticsKind.MIME, mime)
+    yield key_of(number, StatisticsKind.STATUS, b"%d" % status if status else b"")
+    yield key_of(number, StatisticsKind.HOUR, hour)
     if strategy:
-        yield key_of(number, Kind.STRATEGY, strategy.encode())
+        yield key_of(number, StatisticsKind.STRATEGY, strategy.encode())

@@ -14,7 +14,7 @@ from dedupindex.capture import Covers
 from dedupindex.lookup.policy import NO_POLICY, Policy, restored
 
 
-class State(Enum):
+class CrawlState(Enum):
     """Where a crawl stands."""
 
     OPEN = "open"
@@ -22,7 +22,7 @@ class State(Enum):
     CANCELLED = "cancelled"
 
 
-class Seen(Enum):
+class Visibility(Enum):
     """Who sees the captures of a crawl that is not committed."""
 
     OWN = "own"  # only the crawl itself
@@ -36,8 +36,8 @@ class Crawl:
     number: int
     name: str
     begun: str
-    state: State = State.OPEN
-    seen: Seen = Seen.OWN
+    state: CrawlState = CrawlState.OPEN
+    seen: Visibility = Visibility.OWN
     covers: Covers = Covers.UNKNOWN  # what its payload digests are taken of
     ended: str = ""
     exit: str = ""  # why it ended, in the crawler's words
@@ -57,7 +57,7 @@ class Crawl:
 
     @classmethod
     def restored(cls, values: dict[str, Any]) -> Crawl:
-        read = {**values, "state": State(values["state"]), "seen": Seen(values["seen"])}
+        read = {**values, "state": CrawlState(values["state"]), "seen": Visibility(values["seen"])}
         policy = restored(values.get("policy", []))
         return cls(**{**read, "covers": Covers[values["covers"]], "policy": policy})
 

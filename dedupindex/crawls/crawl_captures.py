@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 from dedupindex.capture import Capture
 from dedupindex.crawls.claims import fulfil
-from dedupindex.crawls.crawl import Crawl, State
+from dedupindex.crawls.crawl import Crawl, CrawlState
 from dedupindex.crawls.store import Reading, Writing
 from dedupindex.digest import Digest
 from dedupindex.errors import CrawlEnded
 from dedupindex.index.format.cells import ALSO, Keys, decode, encode, entries_of
 from dedupindex.index.identity import Settings
-from dedupindex.index.load.merge_rule import Outcome, Rule, mark_before, mark_each
+from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule, mark_before, mark_each
 
 
 @dataclass
@@ -41,9 +41,9 @@ def add(
     judge: Callable[[Capture], str],
 ) -> Added:
     """Take captures of an open crawl; raises `CrawlEnded`."""
-    if crawl.state is not State.OPEN:
+    if crawl.state is not CrawlState.OPEN:
         raise CrawlEnded(f"crawl {crawl.name} is {crawl.state.value}: nothing can be added to it")
-    rule = Rule(settings.keys(), settings.keep == "latest", writing.place_of)
+    rule = MergeRule(settings.keys(), settings.keep == "latest", writing.place_of)
     done, held, size = Added(), 0, 0
     writing.expect(crawl, partial(_keys, captures, rule.keys), partial(_digests, captures))
     for capture in captures:
@@ -79,7 +79,7 @@ def _keys(captures: Sequence[Capture], keys: Keys) -> list[bytes]:
 
 
 def _put(
-    writing: Writing, crawl: Crawl, capture: Capture, rule: Rule, settings: Settings
+    writing: Writing, crawl: Crawl, capture: Capture, rule: MergeRule, settings: Settings
 ) -> tuple[bool, int]:
     """Whether something changed, and how many captures there are more."""
     number = writing.number_of(capture.container)
@@ -93,13 +93,13 @@ def _put(
 
 
 def _put_entry(
-    writing: Writing, crawl: Crawl, key: bytes, entry: bytes, rule: Rule
+    writing: Writing, crawl: Crawl, key: bytes, entry: bytes, rule: MergeRule
 ) -> tuple[bool, int]:
     before = writing.cell(key, crawl)
     if before is None:
         writing.put_cell(key, crawl, entry)
         return True, 1
-    after = rule.settle(key, [*mark_before(before), entry], Outcome())
+    after = rule.settle(key, [*mark_before(before), entry], MergeOutcome())
     if after is None or after == before:
         return False, 0
     writing.put_cell(key, crawl, after)
@@ -107,11 +107,13 @@ def _put_entry(
     return True, more
 
 
-def put_back(writing: Writing, crawl: Crawl, key: bytes, gone: list[bytes], rule: Rule) -> None:
+def put_back(
+    writing: Writing, crawl: Crawl, key: bytes, gone: list[bytes], rule: MergeRule
+) -> None:
     """Take entries out of a cell that a crawl has, and leave the others."""
     before = writing.cell(key, crawl)
     stay = [entry for entry in entries_of(before) if entry not in gone] if before else []
-    cell = rule.settle(key, mark_each(stay), Outcome()) if stay else None
+    cell = rule.settle(key, mark_each(stay), MergeOutcome()) if stay else None
     if cell is None:
         writing.drop_cell(key, crawl)
     else:
@@ -120,7 +122,7 @@ def put_back(writing: Writing, crawl: Crawl, key: bytes, gone: list[bytes], rule
     writing.count(crawl, -len(gone), -sum(size for size in sizes if size > 0))
 
 
-class Found(NamedTuple):
+class CrawlCapture(NamedTuple):
     """A capture of a crawl, with the digest that it stands under."""
 
     crawl: int  # number
@@ -132,21 +134,21 @@ class Found(NamedTuple):
         return decode(self.key, self.entry, reading.place_of)._replace(crawl=crawl)
 
 
-def under(reading: Reading, prefix: bytes) -> Iterator[Found]:
+def under(reading: Reading, prefix: bytes) -> Iterator[CrawlCapture]:
     """All that crawls have under the keys that begin so, in the order of keys."""
     for key, crawl, cell in reading.cells(prefix):
         for entry in entries_of(cell):
-            yield Found(crawl, key, entry)
+            yield CrawlCapture(crawl, key, entry)
 
 
-def of_crawl(reading: Reading, crawl: Crawl) -> Iterator[Found]:
+def of_crawl(reading: Reading, crawl: Crawl) -> Iterator[CrawlCapture]:
     """All captures of a crawl, in the order of keys."""
     for key, number, cell in reading.cells_of(crawl):
         for entry in entries_of(cell):
-            yield Found(number, key, entry)
+            yield CrawlCapture(number, key, entry)
 
 
-def at_url(reading: Reading, sought: bytes) -> Iterator[Found]:
+def at_url(reading: Reading, sought: bytes) -> Iterator[CrawlCapture]:
     """All that crawls have whose keys, after their own digest, begin so."""
     for prefix in reading.listed(sought):
         for found in under(reading, prefix):

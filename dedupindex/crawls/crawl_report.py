@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from dedupindex.crawls import statistics
-from dedupindex.crawls.crawl import Crawl, State
+from dedupindex.crawls.crawl import Crawl, CrawlState
 from dedupindex.crawls.statistics_keys import StatisticsRow
 from dedupindex.crawls.store import Reading
 from dedupindex.crawls.told import told_of
@@ -38,7 +38,7 @@ _LABELS = {
 }
 
 
-class Asked(NamedTuple):
+class ReportRequest(NamedTuple):
     """What a report shall hold."""
 
     by: str = ""  # one of `statistics.BY`, or nothing: no groups
@@ -56,7 +56,7 @@ class CrawlReport(NamedTuple):
     groups: Iterator[statistics.Headed]
 
 
-def report(reading: Reading, crawl: Crawl, asked: Asked) -> CrawlReport:
+def report(reading: Reading, crawl: Crawl, asked: ReportRequest) -> CrawlReport:
     """The report of a crawl; raises `BadQuery`. Its groups are read within the transaction."""
     groups: Iterable[statistics.Headed] = ()
     if asked.by and asked.top:
@@ -93,7 +93,7 @@ def warning(crawl: Crawl, total: StatisticsRow) -> str | None:
     """What is wrong with a crawl that should ask."""
     if total.lookups or crawl.dropped:
         return None
-    return "begun, no lookup yet" if crawl.state is State.OPEN else "ended without a lookup"
+    return "begun, no lookup yet" if crawl.state is CrawlState.OPEN else "ended without a lookup"
 
 
 def date(moment: int) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from dedupindex.capture import Covers
 from dedupindex.crawls import statistics
-from dedupindex.crawls.crawl import Crawl, Seen, State
+from dedupindex.crawls.crawl import Crawl, CrawlState, Visibility
 from dedupindex.crawls.store import Writing
 from dedupindex.errors import CrawlEnded, CrawlExists, HasDependents, IndexBusy, UnknownCrawl
 from dedupindex.lookup.conditions import check_crawl_name
@@ -19,7 +19,7 @@ def begin(
     writing: Writing,
     name: str,
     *,
-    seen: Seen = Seen.OWN,
+    seen: Visibility = Visibility.OWN,
     covers: Covers = Covers.UNKNOWN,
     **more: Any,
 ) -> Crawl:
@@ -36,7 +36,7 @@ def begin(
         crawl = Crawl(writing.new_number(), name, _now(), seen=seen, covers=covers, **more)
         writing.put_crawl(crawl)
         return crawl
-    if crawl.state is not State.OPEN:
+    if crawl.state is not CrawlState.OPEN:
         raise CrawlEnded(f"crawl {name} is {crawl.state.value}; begin another under another name")
     if (crawl.seen, crawl.covers) != (seen, covers):
         raise CrawlExists(
@@ -50,7 +50,7 @@ def begin(
 
 def commit(writing: Writing, name: str, exit: str = "") -> Crawl:
     """Let the captures of a crawl answer everybody; raises `CrawlEnded` if it was cancelled."""
-    return _end(writing, name, State.COMMITTED, exit)
+    return _end(writing, name, CrawlState.COMMITTED, exit)
 
 
 def cancel(writing: Writing, name: str, exit: str = "", *, force: bool = False) -> Crawl:
@@ -60,11 +60,11 @@ def cancel(writing: Writing, name: str, exit: str = "", *, force: bool = False) 
     `HasDependents` if they have answered lookups of others, unless it is forced.
     """
     _require_unused(writing, writing.crawl(name), force)
-    return _end(writing, name, State.CANCELLED, exit)
+    return _end(writing, name, CrawlState.CANCELLED, exit)
 
 
 def _require_unused(writing: Writing, crawl: Crawl, force: bool) -> None:  # noqa: FBT001
-    count = 0 if force or crawl.state is State.CANCELLED else statistics.others(writing, crawl)
+    count = 0 if force or crawl.state is CrawlState.CANCELLED else statistics.others(writing, crawl)
     if count:
         lookups = singular(f"{count} lookups")
         raise HasDependents(
@@ -93,8 +93,8 @@ def drop(writing: Writing, name: str, *, force: bool = True) -> Crawl:
             f"bin/purge --crawl {name}"
         )
     _require_unused(writing, crawl, force)
-    if crawl.state is not State.CANCELLED:
-        writing.put_crawl(replace(crawl, state=State.CANCELLED, ended=_now(), exit="dropped"))
+    if crawl.state is not CrawlState.CANCELLED:
+        writing.put_crawl(replace(crawl, state=CrawlState.CANCELLED, ended=_now(), exit="dropped"))
     return forget(writing, name)
 
 
@@ -107,11 +107,11 @@ def forget(writing: Writing, name: str) -> Crawl:
     return crawl
 
 
-def _end(writing: Writing, name: str, state: State, exit: str) -> Crawl:
+def _end(writing: Writing, name: str, state: CrawlState, exit: str) -> Crawl:
     crawl = writing.crawl(name)
     if crawl.state is state:
         return crawl
-    if crawl.state is not State.OPEN:
+    if crawl.state is not CrawlState.OPEN:
         raise CrawlEnded(f"crawl {name} is {crawl.state.value} already")
     crawl = replace(crawl, state=state, ended=_now(), exit=exit[:200])
     writing.put_crawl(crawl)

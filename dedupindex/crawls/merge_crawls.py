@@ -11,13 +11,13 @@ from pathlib import Path
 
 from dedupindex.build import spot_check
 from dedupindex.crawls import claims
-from dedupindex.crawls.crawl import Crawl, State
+from dedupindex.crawls.crawl import Crawl, CrawlState
 from dedupindex.crawls.crawl_captures import of_crawl
 from dedupindex.crawls.store import Reading, Store, Writing
 from dedupindex.index import open_index
 from dedupindex.index.engine import Engine, Load
 from dedupindex.index.format.cells import ALSO, ContainerRef, container_of, renumbered
-from dedupindex.index.load.merge_rule import Outcome
+from dedupindex.index.load.merge_rule import MergeOutcome
 from dedupindex.index.load.runs import CHUNK, RunWriter
 from dedupindex.runtime.files import exclusive
 
@@ -37,10 +37,10 @@ def waits(reading: Reading, crawl: Crawl) -> bool:
 
 
 def _ends_in_the_index(crawl: Crawl) -> bool:
-    return crawl.state is State.COMMITTED and not (crawl.merged or crawl.namespace)
+    return crawl.state is CrawlState.COMMITTED and not (crawl.merged or crawl.namespace)
 
 
-def merge(index: Path, store: Store) -> Outcome | None:
+def merge(index: Path, store: Store) -> MergeOutcome | None:
     """Take the captures of committed crawls into the index; None if there is nothing to take.
 
     If it is killed, all of it is done again, which changes nothing; until then the crawls stay
@@ -64,7 +64,7 @@ def merge(index: Path, store: Store) -> Outcome | None:
 
 def _loaded(
     engine: Engine, store: Store, crawls: list[Crawl], directory: Path
-) -> tuple[Outcome, list[spot_check.Drawn]]:
+) -> tuple[MergeOutcome, list[spot_check.Drawn]]:
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()
     load = staged(engine, store, crawls, directory)
@@ -74,7 +74,7 @@ def _loaded(
     return outcome, drawn
 
 
-def take_over(store: Store, target: Path, repair: str) -> Outcome | None:
+def take_over(store: Store, target: Path, repair: str) -> MergeOutcome | None:
     """Take the captures of committed crawls into a copy of their index, on whatever engine.
 
     None if there is nothing to take. The crawls themselves stay as they are. `repair` is what to do
@@ -144,7 +144,7 @@ def sweep(store: Store, now: float, seen_merged: dict[int, float]) -> None:
     with store.reading() as reading:
         crawls = list(reading.crawls())
     for crawl in crawls:
-        if crawl.swept or not (crawl.merged or crawl.state is State.CANCELLED):
+        if crawl.swept or not (crawl.merged or crawl.state is CrawlState.CANCELLED):
             continue
         if crawl.merged and now - seen_merged.setdefault(crawl.number, now) < KEPT:
             continue

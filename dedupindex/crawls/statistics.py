@@ -12,17 +12,17 @@ from typing import NamedTuple
 
 from dedupindex.crawls.counting import bound_of
 from dedupindex.crawls.crawl import Crawl
-from dedupindex.crawls.statistics_keys import Kind, StatisticsRow, key_of
+from dedupindex.crawls.statistics_keys import StatisticsKind, StatisticsRow, key_of
 from dedupindex.crawls.store import Reading, Writing
 from dedupindex.errors import BadQuery, Damaged
 
 BY = {
-    "host": Kind.HOST,
-    "mime": Kind.MIME,
-    "status": Kind.STATUS,
-    "strategy": Kind.STRATEGY,
-    "hour": Kind.HOUR,
-    "day": Kind.HOUR,
+    "host": StatisticsKind.HOST,
+    "mime": StatisticsKind.MIME,
+    "status": StatisticsKind.STATUS,
+    "strategy": StatisticsKind.STRATEGY,
+    "hour": StatisticsKind.HOUR,
+    "day": StatisticsKind.HOUR,
 }
 ORDERS: dict[str, Callable[[StatisticsRow], int]] = {
     "lookups": lambda row: row.lookups,
@@ -50,11 +50,15 @@ class Times(NamedTuple):
 
 def total(reading: Reading, crawl: Crawl) -> StatisticsRow:
     """All that a crawl asked and stored; raises `Damaged` if that is lost."""
-    amounts = reading.statistic(key_of(crawl.number, Kind.TOTAL))
+    amounts = reading.statistic(key_of(crawl.number, StatisticsKind.TOTAL))
     if amounts is not None:
         return StatisticsRow._make(amounts)
     # Where it is one file the total is written with the hours; on a cluster it may come later.
-    if reading.beside and not crawl.dropped and any(_under(reading, crawl, Kind.HOUR, b"")):
+    if (
+        reading.beside
+        and not crawl.dropped
+        and any(_under(reading, crawl, StatisticsKind.HOUR, b""))
+    ):
         raise Damaged(
             f"the totals of crawl {crawl.name} are lost; bin/index --check says what is damaged"
         )
@@ -63,7 +67,7 @@ def total(reading: Reading, crawl: Crawl) -> StatisticsRow:
 
 def times(reading: Reading, crawl: Crawl) -> Times:
     """When a crawl asked, and how long it waited."""
-    amounts = reading.statistic(key_of(crawl.number, Kind.TIMES))
+    amounts = reading.statistic(key_of(crawl.number, StatisticsKind.TIMES))
     if amounts is None:
         return Times()
     first, last, taken, *buckets = amounts
@@ -80,7 +84,7 @@ def others(reading: Reading, crawl: Crawl) -> int:
 
     Each of them has probably stored a revisit that needs it.
     """
-    amounts = reading.statistic(key_of(crawl.number, Kind.OTHERS))
+    amounts = reading.statistic(key_of(crawl.number, StatisticsKind.OTHERS))
     return amounts[0] if amounts else 0
 
 
@@ -117,7 +121,7 @@ def largest(
 def at_host(reading: Reading, host: bytes) -> Iterator[tuple[Crawl, StatisticsRow]]:
     """What each crawl has of a host, in the order in which crawls began."""
     for crawl in reading.crawls():
-        row = _get(reading, key_of(crawl.number, Kind.HOST, host))
+        row = _get(reading, key_of(crawl.number, StatisticsKind.HOST, host))
         if any(row):
             yield crawl, row
 
@@ -132,7 +136,7 @@ def over_time(
     sums: dict[bytes, StatisticsRow] = {}
     width = _DAY if by == "day" else len(b"2026-11-20T09")
     for crawl in crawls:
-        for hour, row in _under(reading, crawl, Kind.HOUR, since):
+        for hour, row in _under(reading, crawl, StatisticsKind.HOUR, since):
             if until and hour >= until:
                 break
             unit = hour[:width]
@@ -145,7 +149,7 @@ def drop(writing: Writing, crawl: Crawl, most: int = DROPPED_AT_ONCE) -> int:
     return writing.drop_statistics(crawl, most)
 
 
-def _kind(by: str) -> Kind:
+def _kind(by: str) -> StatisticsKind:
     try:
         return BY[by]
     except KeyError:
@@ -157,7 +161,7 @@ def _get(reading: Reading, key: bytes) -> StatisticsRow:
     return StatisticsRow() if amounts is None else StatisticsRow._make(amounts)
 
 
-def _under(reading: Reading, crawl: Crawl, kind: Kind, start: bytes) -> Iterator[Headed]:
+def _under(reading: Reading, crawl: Crawl, kind: StatisticsKind, start: bytes) -> Iterator[Headed]:
     """Rows of one kind, from a heading on."""
     for heading, amounts in reading.statistics(key_of(crawl.number, kind), start):
         yield heading, StatisticsRow._make(amounts)

@@ -29,7 +29,7 @@ BUCKETS = 128  # of times: four to every doubling of nanoseconds, up to 17 s
 NOBODY = MOST  # told it
 
 
-class Kind(Enum):
+class StatisticsKind(Enum):
     """What is kept of a crawl; the byte in the key."""
 
     TOTAL = b"a"
@@ -101,7 +101,7 @@ _OTHERS = struct.Struct(">Q")
 Amounts = Sequence[int]
 
 
-class Form(NamedTuple):
+class AmountForm(NamedTuple):
     """How amounts of a kind are kept, and joined."""
 
     unpacked: Callable[[bytes | memoryview[int]], Amounts]
@@ -128,16 +128,20 @@ def _greater(one: Amounts, other: Amounts) -> Amounts:
 
 
 FORMS = {
-    **dict.fromkeys((kind.value for kind in Kind), Form(_ROW.unpack, _packed, _added)),
-    Kind.TIMES.value: Form(_TIMES.unpack, lambda times: _TIMES.pack(*times), joined_times),
-    Kind.OTHERS.value: Form(
+    **dict.fromkeys(
+        (kind.value for kind in StatisticsKind), AmountForm(_ROW.unpack, _packed, _added)
+    ),
+    StatisticsKind.TIMES.value: AmountForm(
+        _TIMES.unpack, lambda times: _TIMES.pack(*times), joined_times
+    ),
+    StatisticsKind.OTHERS.value: AmountForm(
         _OTHERS.unpack, lambda counts: _OTHERS.pack(min(counts[0], MOST)), _added
     ),
-    Kind.TOLD.value: Form(_TOLD.unpack, lambda told: _TOLD.pack(*told), _greater),
+    StatisticsKind.TOLD.value: AmountForm(_TOLD.unpack, lambda told: _TOLD.pack(*told), _greater),
 }
 
 
-def key_of(number: int, kind: Kind, heading: bytes = b"") -> bytes:
+def key_of(number: int, kind: StatisticsKind, heading: bytes = b"") -> bytes:
     """Where something of a crawl is kept; only `LONGEST` bytes of the heading count."""
     return number.to_bytes(4, "big") + kind.value + heading[:LONGEST]
 

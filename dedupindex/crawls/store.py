@@ -220,7 +220,7 @@ class Writing(Reading):
         """Take away rows of a crawl, no more than `most`; how many."""
 
 
-class Writer(Protocol):
+class CrawlWriter(Protocol):
     """Writes to a store for all threads of a process, as `Store.write` does."""
 
     def write(self, change: Callable[[Writing], _T]) -> _T: ...
@@ -256,7 +256,7 @@ class Store(ABC):
             return change(writing)
 
     @abstractmethod
-    def writer(self) -> Writer:
+    def writer(self) -> CrawlWriter:
         """What the threads of a process write with."""
 
     @abstractmethod

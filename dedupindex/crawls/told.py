@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from dedupindex.crawls.crawl import Crawl
-from dedupindex.crawls.statistics_keys import MOST, NOBODY, Kind, key_of
+from dedupindex.crawls.statistics_keys import MOST, NOBODY, StatisticsKind, key_of
 from dedupindex.crawls.store import Reading, Writing
 from dedupindex.errors import BadInput
 
@@ -35,8 +35,8 @@ def tell(writing: Writing, crawl: Crawl, numbers: Mapping[str, int], who: str = 
     """
     if not numbers or crawl.dropped:
         return
-    key = key_of(crawl.number, Kind.TOLD, who.encode("utf-8", "surrogateescape"))
-    everybody = writing.statistics(key_of(crawl.number, Kind.TOLD))
+    key = key_of(crawl.number, StatisticsKind.TOLD, who.encode("utf-8", "surrogateescape"))
+    everybody = writing.statistics(key_of(crawl.number, StatisticsKind.TOLD))
     if writing.statistic(key) is None and sum(1 for _ in everybody) >= _TELLERS:
         raise BadInput(f"no more than {_TELLERS} processes of one crawl can count apart")
     writing.add(key, [min(numbers.get(name, NOBODY), MOST) for name in NAMES])
@@ -45,7 +45,7 @@ def tell(writing: Writing, crawl: Crawl, numbers: Mapping[str, int], who: str = 
 def told_of(reading: Reading, crawl: Crawl) -> SelfReport:
     """What the processes of a crawl said, added up."""
     sums: list[int | None] = [None] * len(NAMES)
-    for _, numbers in reading.statistics(key_of(crawl.number, Kind.TOLD)):
+    for _, numbers in reading.statistics(key_of(crawl.number, StatisticsKind.TOLD)):
         for place, number in enumerate(numbers):
             if number != NOBODY:
                 sums[place] = (sums[place] or 0) + number

@@ -24,7 +24,7 @@ Say = Callable[[str], None]
 
 
 @dataclass
-class Done:
+class StepResult:
     """What a step came to."""
 
     name: str  # the glob, or the output file
@@ -36,8 +36,8 @@ class Done:
 class PipelineReport:
     """What the pipeline came to."""
 
-    hashing: list[Done]
-    deduping: list[Done]
+    hashing: list[StepResult]
+    deduping: list[StepResult]
     elapsed_time_secs: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def run_pipeline(
     return report
 
 
-def _hash(shared: tuple[Path, hash_objects.HashOptions], pattern: str) -> Done:
+def _hash(shared: tuple[Path, hash_objects.HashOptions], pattern: str) -> StepResult:
     top, options = shared
     problems: list[Problem] = []
 
@@ -110,12 +110,12 @@ def _hash(shared: tuple[Path, hash_objects.HashOptions], pattern: str) -> Done:
         if len(problems) < _NAMED:
             problems.append(problem)
 
-    return Done(pattern, hash_objects.hash_documents(pattern, top, options, warn), problems)
+    return StepResult(pattern, hash_objects.hash_documents(pattern, top, options, warn), problems)
 
 
-def _dedup(shared: tuple[Path, hash_objects.HashOptions, int], shard: Shard) -> Done:
+def _dedup(shared: tuple[Path, hash_objects.HashOptions, int], shard: Shard) -> StepResult:
     top, options, at_once = shared
     output = top / f"{shard.first or 'all'}.{options.layout.format}"
     threads = max(1, options.jobs // at_once)
     found = dedup_shards.dedup_shards([shard], output, memory=options.memory, threads=threads)
-    return Done(output.name, found, [])
+    return StepResult(output.name, found, [])

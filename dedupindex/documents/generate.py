@@ -9,7 +9,7 @@ from typing import Any
 
 from blake3 import blake3
 
-from dedupindex.counts import OnProgress, Seen
+from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.errors import IndexExists
 from dedupindex.runtime.whole import whole_directory
 
@@ -71,5 +71,5 @@ def _generate(top: Path, options: GeneratorOptions, on_progress: OnProgress) -> 
         (top / f"{name}.bin").write_bytes(content.digest(size))
         corpus.files += 1
         corpus.bytes += size
-        on_progress(Seen("generating", corpus.bytes, options.size, corpus.files))
+        on_progress(ProgressUpdate("generating", corpus.bytes, options.size, corpus.files))
     return corpus

@@ -22,11 +22,11 @@ from typing import Any
 from blake3 import blake3
 
 from dedupindex.capture import Problem
-from dedupindex.counts import OnProgress, Seen
+from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.documents.hashing import LARGE, Hashed, hash_all
-from dedupindex.documents.list_objects import Found, Warn, find, normal
-from dedupindex.documents.naming import Layout, clear, publish, shards_in
-from dedupindex.documents.state import State
+from dedupindex.documents.list_objects import ListedObject, Warn, find, normal
+from dedupindex.documents.naming import ShardLayout, clear, publish, shards_in
+from dedupindex.documents.state import HashState
 from dedupindex.errors import BadSource, Damaged
 from dedupindex.runtime.files import exclusive, sync_directory
 from dedupindex.runtime.workers import workers
@@ -40,7 +40,7 @@ _AHEAD = 3  # batches that wait, for each process
 class HashOptions:
     """How a run is done."""
 
-    layout: Layout = field(default_factory=Layout)
+    layout: ShardLayout = field(default_factory=ShardLayout)
     jobs: int = 1
     deterministic: bool = False
     memory: str = "1GB"  # that DuckDB may take
@@ -89,7 +89,7 @@ def hash_documents(
     key = _key(pattern, options)
     with _made(top), exclusive(top / f".{key}.lock", f"the shards of {pattern} in {top}"):
         try:
-            with closing(State(top / f".{key}.state", pattern, _run_id(key, options))) as state:
+            with closing(HashState(top / f".{key}.state", pattern, _run_id(key, options))) as state:
                 _Run(top, options, state, report).go(found, tell, on_progress)
         except sqlite3.DatabaseError as error:
             raise Damaged(
@@ -117,11 +117,13 @@ def _made(top: Path) -> Iterator[None]:
 class _Run:
     """One run, its lock held."""
 
-    def __init__(self, top: Path, options: HashOptions, state: State, report: HashReport) -> None:
+    def __init__(
+        self, top: Path, options: HashOptions, state: HashState, report: HashReport
+    ) -> None:
         self._top, self._options, self._state, self._report = top, options, state, report
         report.run = state.run
 
-    def go(self, found: Iterator[Found], tell: Warn, on_progress: OnProgress) -> None:
+    def go(self, found: Iterator[ListedObject], tell: Warn, on_progress: OnProgress) -> None:
         top, state, report = self._top, self._state, self._report
         clear(top, state.run)
         mark = top / f".{state.run}{UNFINISHED}"
@@ -138,7 +140,7 @@ class _Run:
                     continue
                 report.num_files_processed += 1
                 report.bytes += hashed.size
-            on_progress(Seen("hashing", report.bytes, 0, report.num_files_processed))
+            on_progress(ProgressUpdate("hashing", report.bytes, 0, report.num_files_processed))
         report.rows = report.num_files_processed + report.known
         if not report.rows and not report.problems:
             if not before:
@@ -154,7 +156,7 @@ class _Run:
         mark.unlink()
         report.shards = len(names)
 
-    def _unknown(self, found: Iterator[Found]) -> Iterator[Found]:
+    def _unknown(self, found: Iterator[ListedObject]) -> Iterator[ListedObject]:
         for one in found:
             if self._state.knows(one):
                 self._report.known += 1
@@ -177,7 +179,7 @@ def _touch(mark: Path) -> None:
     sync_directory(mark.parent)
 
 
-def _hash_all(found: Iterable[Found], jobs: int) -> Iterator[list[Hashed]]:
+def _hash_all(found: Iterable[ListedObject], jobs: int) -> Iterator[list[Hashed]]:
     """Hash in so many processes; results as they are ready."""
     if jobs <= 1:
         for batch in _batches(found):
@@ -197,9 +199,9 @@ def _hash_all(found: Iterable[Found], jobs: int) -> Iterator[list[Hashed]]:
             yield future.result()
 
 
-def _batches(found: Iterable[Found]) -> Iterator[list[Found]]:
+def _batches(found: Iterable[ListedObject]) -> Iterator[list[ListedObject]]:
     """Some objects at a time; a large one goes alone."""
-    batch: list[Found] = []
+    batch: list[ListedObject] = []
     size = 0
     for one in found:
         if one.size >= LARGE:

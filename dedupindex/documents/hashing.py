@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from blake3 import blake3
 
-from dedupindex.documents.list_objects import Found, stamp_of
+from dedupindex.documents.list_objects import ListedObject, stamp_of
 from dedupindex.errors import BadSource
-from dedupindex.object_store import Facts, RemoteFile, is_remote
+from dedupindex.object_store import ObjectFacts, RemoteFile, is_remote
 
 LARGE = 1 << 26  # bytes from which an object is hashed by several threads
 _PIECE = 1 << 19  # bytes read at a time: they are hashed while a core's cache has them
@@ -36,7 +36,7 @@ class Hashed(NamedTuple):
     problem: str = ""  # why there is no digest
 
 
-def hash_all(threads: int, batch: Sequence[Found]) -> list[Hashed]:
+def hash_all(threads: int, batch: Sequence[ListedObject]) -> list[Hashed]:
     """Hash objects one after the other, those elsewhere side by side; large ones by threads."""
     if batch and is_remote(batch[0].path):
         with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -44,18 +44,18 @@ def hash_all(threads: int, batch: Sequence[Found]) -> list[Hashed]:
     return [_hash(found, threads) for found in batch]
 
 
-def _hash(found: Found, threads: int) -> Hashed:
+def _hash(found: ListedObject, threads: int) -> Hashed:
     try:
         return _hash_file(found.path, threads)
     except OSError as error:
         return Hashed(found.path, problem=f"cannot be read: {error.strerror or error}")
 
 
-def _hash_object(threads: int, found: Found) -> Hashed:
+def _hash_object(threads: int, found: ListedObject) -> Hashed:
     """An object in a store or on a web server."""
     address = found.path
     try:
-        known = Facts(found.size, found.stamp)
+        known = ObjectFacts(found.size, found.stamp)
         with closing(RemoteFile(address, known, in_order=True)) as file:
             hasher, size = blake3(max_threads=threads if found.size >= LARGE else 1), 0
             while piece := file.read(_REMOTE_PIECE):

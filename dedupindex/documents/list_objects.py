@@ -27,7 +27,7 @@ _ANY = "**"
 Listed = TypeVar("Listed")
 
 
-class Found(NamedTuple):
+class ListedObject(NamedTuple):
     """An object that can be hashed."""
 
     path: str  # absolute, or an address
@@ -62,7 +62,7 @@ def normal(pattern: str) -> str:
     return path if not os.path.isdir(path) else os.path.join(glob.escape(path), _ANY, "*")
 
 
-def find(pattern: str, warn: Warn, leave_out: Path) -> Iterator[Found]:
+def find(pattern: str, warn: Warn, leave_out: Path) -> Iterator[ListedObject]:
     """The files that a `normal` glob names, in no order; the directory `leave_out` is passed over.
 
     `warn` hears of what cannot be read and of what is no file. Raises `BadSource` if the directory
@@ -83,13 +83,13 @@ def find(pattern: str, warn: Warn, leave_out: Path) -> Iterator[Found]:
     return _LocalWalk(warn, leave_out).below(top, parts[fixed:])
 
 
-def _elsewhere(pattern: str, warn: Warn) -> Iterator[Found]:
+def _elsewhere(pattern: str, warn: Warn) -> Iterator[ListedObject]:
     """The same of an address."""
     scheme, _, rest = pattern.partition("://")
     if not glob.has_magic(rest):
         if not is_many(pattern):
             known = facts(pattern)
-            yield Found(pattern, known.size, known.stamp)
+            yield ListedObject(pattern, known.size, known.stamp)
             return
         rest = os.path.join(rest, _ANY)
     parts = rest.split("/")
@@ -106,7 +106,7 @@ class _Walk(ABC, Generic[Listed]):
     def __init__(self, warn: Warn) -> None:
         self._warn = warn
 
-    def below(self, top: str, parts: list[str]) -> Iterator[Found]:
+    def below(self, top: str, parts: list[str]) -> Iterator[ListedObject]:
         """What matches the rest of a pattern in the directory `top`."""
         first, rest = parts[0], parts[1:]
         if first == _ANY:
@@ -124,7 +124,7 @@ class _Walk(ABC, Generic[Listed]):
             else:
                 yield from self._file(entry)
 
-    def _any(self, top: str, rest: list[str]) -> Iterator[Found]:
+    def _any(self, top: str, rest: list[str]) -> Iterator[ListedObject]:
         """What matches in `top` itself, and in every directory below it."""
         if rest != ["*"]:
             yield from self.below(top, rest)
@@ -143,7 +143,7 @@ class _Walk(ABC, Generic[Listed]):
         """Whether it is a directory to look into, also if it is a link to one."""
 
     @abstractmethod
-    def _file(self, entry: Listed) -> Iterator[Found]:
+    def _file(self, entry: Listed) -> Iterator[ListedObject]:
         """It, if it can be read."""
 
 
@@ -169,14 +169,14 @@ class _LocalWalk(_Walk[os.DirEntry[str]]):
             self._warn(Problem(entry.path, -1, f"cannot be listed: {error.strerror}"))
             return False
 
-    def _file(self, entry: os.DirEntry[str]) -> Iterator[Found]:
+    def _file(self, entry: os.DirEntry[str]) -> Iterator[ListedObject]:
         try:
             status = entry.stat()
         except OSError as error:
             self._warn(Problem(entry.path, -1, f"cannot be read: {error.strerror}"))
             return
         if stat.S_ISREG(status.st_mode):
-            yield Found(entry.path, status.st_size, stamp_of(status))
+            yield ListedObject(entry.path, status.st_size, stamp_of(status))
         elif not stat.S_ISDIR(status.st_mode):
             self._warn(Problem(entry.path, -1, "is no regular file"))
 
@@ -190,9 +190,9 @@ class _RemoteWalk(_Walk[RemoteEntry]):
     def _enters(self, entry: RemoteEntry, *, links: bool) -> bool:
         return entry.is_directory
 
-    def _file(self, entry: RemoteEntry) -> Iterator[Found]:
+    def _file(self, entry: RemoteEntry) -> Iterator[ListedObject]:
         if entry.facts is not None:
-            yield Found(entry.address, entry.facts.size, entry.facts.stamp)
+            yield ListedObject(entry.address, entry.facts.size, entry.facts.stamp)
         elif entry.problem:
             self._warn(Problem(entry.address, -1, entry.problem))
 

@@ -16,7 +16,7 @@ _NAME = re.compile(r"([0-9a-f]*)_([^_]+)\.(parquet|csv)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Layout:
+class ShardLayout:
     """How shards are written."""
 
     characters: int = 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dedupindex.documents.naming import Layout
+from dedupindex.documents.naming import ShardLayout
 from dedupindex.documents.shards import write_rows
 from dedupindex.runtime.duckdb import working
 
@@ -26,5 +26,5 @@ def write_rows_of(top: Path, count: int) -> None:
                 database,
                 "SELECT * FROM rows WHERE hash[:1] BETWEEN "
                 f"unhex('{low:02x}') AND unhex('{high:02x}') ORDER BY path",
-                top / Layout().name(digit, "madeup"),
+                top / ShardLayout().name(digit, "madeup"),
             )

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dedupindex.documents.list_objects import spelled
-from dedupindex.documents.naming import Layout, coming, place
+from dedupindex.documents.naming import ShardLayout, coming, place
 from dedupindex.runtime.duckdb import Database, literal, placed, quoted, working
 
 _ODD = re.compile('[\x00-\x1f"\x7f]').search
@@ -27,7 +27,7 @@ _LONGEST = 1 << 16  # bytes of a line of the spool; a path has at most 4,096, in
 
 
 def write_shards(
-    rows: Iterator[tuple[bytes, int, bytes]], top: Path, run: str, layout: Layout, memory: str
+    rows: Iterator[tuple[bytes, int, bytes]], top: Path, run: str, layout: ShardLayout, memory: str
 ) -> list[str]:
     """Write rows, in the order of paths, into shards with hidden names; returns the final names."""
     names = []

@@ -13,7 +13,7 @@ from dedupindex.documents.read_shards import Shard, shards_of
 from dedupindex.documents.shards import write_rows
 from dedupindex.errors import BadInput
 from dedupindex.runtime.duckdb import literal, quoted, working
-from dedupindex.runtime.spark import Cluster, Files, Piece, pieces
+from dedupindex.runtime.spark import Cluster, FilePiece, PieceWriter, pieces
 
 _MADE = "unique.parquet"
 Task = tuple[int, list[Shard], list[int]]  # number, shards, and the sizes of all their files
@@ -38,10 +38,10 @@ def dedup_on(
     report = HashDedupReport(shards=len(shards))
     say(f"{len(shards):,} shards in {len(tasks):,} tasks")
     with working(output.absolute().parent, memory, threads) as (database, home):
-        files = Files(home)
+        files = PieceWriter(home)
         for some in cluster.in_turn(tasks):
             for row in cluster.rows(partial(_dedup, memory, threads or 1), some):
-                if isinstance(row, Piece):
+                if isinstance(row, FilePiece):
                     files.take(row)
                 else:
                     _add(report, row)
@@ -64,7 +64,7 @@ def _task(number: int, shards: list[Shard]) -> Task:
     return number, shards, [file.stat().st_size for shard in shards for file in shard.files]
 
 
-def _dedup(memory: str, threads: int, task: Task) -> Iterator[Piece | HashDedupReport]:
+def _dedup(memory: str, threads: int, task: Task) -> Iterator[FilePiece | HashDedupReport]:
     """Runs on an executor."""
     number, shards, sizes = task
     files = [file for shard in shards for file in shard.files]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from dedupindex.documents.hashing import Hashed
-from dedupindex.documents.list_objects import Found
+from dedupindex.documents.list_objects import ListedObject
 from dedupindex.errors import FormatFromFuture
 
 FORMAT = 1
@@ -22,7 +22,7 @@ CREATE TABLE IF NOT EXISTS object (
 """
 
 
-class State:
+class HashState:
     """Every object with its hash; those that the present run has met are of its turn."""
 
     def __init__(self, path: Path, pattern: str, run: str) -> None:
@@ -57,7 +57,7 @@ class State:
         self._database.execute("COMMIT")
         self._database.close()
 
-    def knows(self, found: Found) -> bool:
+    def knows(self, found: ListedObject) -> bool:
         """Whether an object was hashed as it is; it then counts as met."""
         if self._fresh or not found.stamp:
             return False

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from dedupindex.capture import Capture, Covers, Evidence
 from dedupindex.digest import CUT_DIGEST, Digest, is_cut
-from dedupindex.index.engine import Container
+from dedupindex.index.engine import IndexedContainer
 from dedupindex.index.format.file_names import files_of
 from dedupindex.sources.browsertrix_part import BrowsertrixEntry
 from dedupindex.timestamps import digits_of_date
@@ -35,11 +35,11 @@ class Written(NamedTuple):
     crawl: str
     digest: bytes
     capture: Capture
-    file: Container | None  # None: not known
+    file: IndexedContainer | None  # None: not known
 
 
 @dataclass
-class Exported:
+class BrowsertrixExport:
     """What was written, and what was left out, by reason; filled while originals are taken."""
 
     written: int = 0
@@ -49,7 +49,7 @@ class Exported:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ExportChoice:
     """What is to be written, and how."""
 
     other: str  # the crawl of what is of no crawl
@@ -58,23 +58,26 @@ class Choice:
     bridge: bool = False  # also originals whose own record spells it otherwise, or states another
 
 
-class Files:
+class ContainerFiles:
     """The files that containers are in; their names are held in memory."""
 
-    def __init__(self, registered: Callable[[str], Container | None]) -> None:
+    def __init__(self, registered: Callable[[str], IndexedContainer | None]) -> None:
         self._registered = registered
-        self._known: dict[str, Container | None] = {"": None}
+        self._known: dict[str, IndexedContainer | None] = {"": None}
 
-    def of(self, container: str) -> Container | None:
+    def of(self, container: str) -> IndexedContainer | None:
         """The file of a capture's container, None if it names none."""
         if container not in self._known:
             files = filter(None, map(self._registered, files_of(container)))
-            self._known[container] = next(files, Container(container, -1, "", 0))
+            self._known[container] = next(files, IndexedContainer(container, -1, "", 0))
         return self._known[container]
 
 
 def originals(
-    captures: Iterable[tuple[Digest, Capture]], files: Files, choice: Choice, exported: Exported
+    captures: Iterable[tuple[Digest, Capture]],
+    files: ContainerFiles,
+    choice: ExportChoice,
+    exported: BrowsertrixExport,
 ) -> Iterator[Written]:
     """What is to be written, of captures in the order of digests; of each digest one for a crawl.
 
@@ -115,7 +118,7 @@ def entry(written: Written, place: int) -> BrowsertrixEntry:
     return BrowsertrixEntry(place, digits, capture.url, max(capture.size, 1))
 
 
-def listed(file: Container) -> bytes:
+def listed(file: IndexedContainer) -> bytes:
     """A file as Browsertrix lists it. Its hash would be a SHA-256, which we do not have."""
     value: dict[str, str | int] = {"filename": PurePosixPath(file.name).name}
     if file.size >= 0:
@@ -133,7 +136,7 @@ def _spelled(digest: Digest) -> bytes:
     return text.encode()
 
 
-def _unfit(digest: Digest, capture: Capture, crawl: str, choice: Choice) -> str:
+def _unfit(digest: Digest, capture: Capture, crawl: str, choice: ExportChoice) -> str:
     """Why Browsertrix cannot use a capture, "" if it can."""
     if choice.crawls and crawl not in choice.crawls:
         return "other-crawl"

@@ -25,14 +25,14 @@ _SEED, _HOST, _OTHER = range(3)
 
 
 @dataclass(frozen=True)
-class Wanted:
+class CrawlScope:
     """What the next crawl will fetch: URLs, and hosts with all below them."""
 
     seeds: frozenset[bytes] = frozenset()
     hosts: frozenset[bytes] = frozenset()
 
     @classmethod
-    def of(cls, seeds: Iterable[bytes] = (), hosts: Iterable[bytes] = ()) -> Wanted:
+    def of(cls, seeds: Iterable[bytes] = (), hosts: Iterable[bytes] = ()) -> CrawlScope:
         """From lines of two lists, as wget takes seeds; blank lines and ``#`` lines are passed."""
         urls = frozenset(_as_fetched(line) for line in _lines(seeds))
         named = frozenset(line.lower().strip(b".") for line in _lines(hosts))
@@ -51,7 +51,7 @@ class Wanted:
 
 
 @dataclass
-class Exported:
+class WgetExport:
     """What was written, and what was left out, by reason; filled while lines are taken."""
 
     written: int = 0
@@ -63,8 +63,8 @@ class Exported:
 
 def lines(
     captures: Iterable[tuple[Digest, Capture]],
-    wanted: Wanted,
-    exported: Exported,
+    wanted: CrawlScope,
+    exported: WgetExport,
     *,
     bridge: bool = False,
 ) -> Iterator[bytes]:

@@ -6,7 +6,7 @@ import re
 from calendar import isleap, monthrange
 
 from dedupindex.errors import BadDate
-from dedupindex.expression.tree import Kind, Literal
+from dedupindex.expression.tree import Literal, OperandKind
 from dedupindex.timestamps import check_digits, date_of_digits, seconds
 
 SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -27,9 +27,9 @@ def number(text: str, unit: str) -> Literal | None:
     """A number with its unit; None if it is too large, or there is no such unit."""
     value = float(text)
     if unit in SPANS:
-        kind, value = Kind.SPAN, value * SPANS[unit]
+        kind, value = OperandKind.SPAN, value * SPANS[unit]
     elif not unit or unit.lower() in SIZES:
-        kind, value = Kind.NUMBER, value * (SIZES[unit.lower()] if unit else 1)
+        kind, value = OperandKind.NUMBER, value * (SIZES[unit.lower()] if unit else 1)
     else:
         return None
     if value > LARGEST:
@@ -37,13 +37,19 @@ def number(text: str, unit: str) -> Literal | None:
     return Literal(kind, int(value) if value.is_integer() else value)
 
 
-def advice(kinds: set[Kind], *, arithmetic: bool = False) -> str:
+def advice(kinds: set[OperandKind], *, arithmetic: bool = False) -> str:
     """How a constant is written that makes two kinds go together."""
-    if Kind.TEXT in kinds and kinds & {Kind.NUMBER, Kind.SPAN} and not arithmetic:
+    if (
+        OperandKind.TEXT in kinds
+        and kinds & {OperandKind.NUMBER, OperandKind.SPAN}
+        and not arithmetic
+    ):
         return ": text has quotes and a number has none, as 'text/html', 200, 5KB, 7d"
-    if Kind.NUMBER in kinds and (Kind.SPAN in kinds or arithmetic and Kind.TEXT not in kinds):
+    if OperandKind.NUMBER in kinds and (
+        OperandKind.SPAN in kinds or arithmetic and OperandKind.TEXT not in kinds
+    ):
         return ": lengths of time have units, as 7d, 12h, 30m, 45s"
-    if Kind.TIME in kinds:
+    if OperandKind.TIME in kinds:
         return ": a time is compared with a time or with a date in quotes, as '2020-05'"
     return ""
 

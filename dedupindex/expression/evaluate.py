@@ -17,7 +17,7 @@ from dedupindex.expression.tree import (
     Literal,
     Matching,
     Measure,
-    Member,
+    Membership,
     Node,
     Not,
     Some,
@@ -46,7 +46,7 @@ def holds(node: Node, asked: Asked) -> bool:
             if first is None or second is None:
                 return False
             return bool(_COMPARE[sign](first, second))
-        case Member(of=one, values=values):
+        case Membership(of=one, values=values):
             return value(one, asked) in [constant.value for constant in values]
         case Matching(of=one, pattern=pattern):
             text = value(one, asked)

@@ -13,20 +13,20 @@ import re
 
 from dedupindex.errors import BadDate, BadQuery
 from dedupindex.expression.constants import SIZES, SPANS, advice, moments, number
-from dedupindex.expression.tokens import Token, complain
+from dedupindex.expression.tokens import Lexeme, complain
 from dedupindex.expression.tree import (
     Arithmetic,
     Attribute,
     Comparison,
     Every,
     Hostname,
-    Kind,
     Literal,
     Matching,
     Measure,
-    Member,
+    Membership,
     Node,
     Not,
+    OperandKind,
     Some,
     Vocabulary,
 )
@@ -36,31 +36,31 @@ from dedupindex.runtime.safe_regex import Pattern
 DEEPEST = 50  # parentheses, minuses and nots within each other
 _SIGNS = ("==", "!=", "<=", ">=", "<", ">")
 _OF = {  # kinds that arithmetic joins, and what comes of it
-    (Kind.NUMBER, "+", Kind.NUMBER): Kind.NUMBER,
-    (Kind.NUMBER, "-", Kind.NUMBER): Kind.NUMBER,
-    (Kind.NUMBER, "*", Kind.NUMBER): Kind.NUMBER,
-    (Kind.NUMBER, "/", Kind.NUMBER): Kind.NUMBER,
-    (Kind.TIME, "+", Kind.SPAN): Kind.TIME,
-    (Kind.SPAN, "+", Kind.TIME): Kind.TIME,
-    (Kind.TIME, "-", Kind.SPAN): Kind.TIME,
-    (Kind.TIME, "-", Kind.TIME): Kind.SPAN,
-    (Kind.SPAN, "+", Kind.SPAN): Kind.SPAN,
-    (Kind.SPAN, "-", Kind.SPAN): Kind.SPAN,
-    (Kind.SPAN, "*", Kind.NUMBER): Kind.SPAN,
-    (Kind.NUMBER, "*", Kind.SPAN): Kind.SPAN,
-    (Kind.SPAN, "/", Kind.NUMBER): Kind.SPAN,
-    (Kind.SPAN, "/", Kind.SPAN): Kind.NUMBER,
+    (OperandKind.NUMBER, "+", OperandKind.NUMBER): OperandKind.NUMBER,
+    (OperandKind.NUMBER, "-", OperandKind.NUMBER): OperandKind.NUMBER,
+    (OperandKind.NUMBER, "*", OperandKind.NUMBER): OperandKind.NUMBER,
+    (OperandKind.NUMBER, "/", OperandKind.NUMBER): OperandKind.NUMBER,
+    (OperandKind.TIME, "+", OperandKind.SPAN): OperandKind.TIME,
+    (OperandKind.SPAN, "+", OperandKind.TIME): OperandKind.TIME,
+    (OperandKind.TIME, "-", OperandKind.SPAN): OperandKind.TIME,
+    (OperandKind.TIME, "-", OperandKind.TIME): OperandKind.SPAN,
+    (OperandKind.SPAN, "+", OperandKind.SPAN): OperandKind.SPAN,
+    (OperandKind.SPAN, "-", OperandKind.SPAN): OperandKind.SPAN,
+    (OperandKind.SPAN, "*", OperandKind.NUMBER): OperandKind.SPAN,
+    (OperandKind.NUMBER, "*", OperandKind.SPAN): OperandKind.SPAN,
+    (OperandKind.SPAN, "/", OperandKind.NUMBER): OperandKind.SPAN,
+    (OperandKind.SPAN, "/", OperandKind.SPAN): OperandKind.NUMBER,
 }
 
 
 def condition(text: str, vocabulary: Vocabulary) -> Node:
     """The condition that a text states; raises `BadQuery`."""
-    return _Parser(text, vocabulary).whole(Kind.CONDITION)
+    return _Parser(text, vocabulary).whole(OperandKind.CONDITION)
 
 
 def amount(text: str, vocabulary: Vocabulary) -> Node:
     """The number that a text states; raises `BadQuery`."""
-    return _Parser(text, vocabulary).whole(Kind.NUMBER)
+    return _Parser(text, vocabulary).whole(OperandKind.NUMBER)
 
 
 class _Parser(Words):
@@ -69,7 +69,7 @@ class _Parser(Words):
         self._vocabulary = vocabulary
         self._depth = 0
 
-    def whole(self, kind: Kind) -> Node:
+    def whole(self, kind: OperandKind) -> Node:
         begin = self.here
         node = self._condition()
         if self.here.kind != "end":
@@ -80,7 +80,7 @@ class _Parser(Words):
             )
         return self._of_kind(node, kind, begin)
 
-    def _of_kind(self, node: Node, kind: Kind, at: Token) -> Node:
+    def _of_kind(self, node: Node, kind: OperandKind, at: Lexeme) -> Node:
         if node.kind is not kind:
             self.fail(at, f"{kind.value} is expected here, and this is {node.kind.value}")
         return node
@@ -95,10 +95,10 @@ class _Parser(Words):
         first = self._joined("and") if word == "or" else self._negated()
         several = [first]
         while self.met(word):
-            self._of_kind(several[-1], Kind.CONDITION, begin)
+            self._of_kind(several[-1], OperandKind.CONDITION, begin)
             begin = self.here
             several.append(self._joined("and") if word == "or" else self._negated())
-            self._of_kind(several[-1], Kind.CONDITION, begin)
+            self._of_kind(several[-1], OperandKind.CONDITION, begin)
         if len(several) == 1:
             return first
         return Some(tuple(several)) if word == "or" else Every(tuple(several))
@@ -108,11 +108,11 @@ class _Parser(Words):
             return self._compared()
         begin = self.here
         self._deeper(begin)
-        node = self._of_kind(self._negated(), Kind.CONDITION, begin)
+        node = self._of_kind(self._negated(), OperandKind.CONDITION, begin)
         self._depth -= 1
         return Not(node)
 
-    def _deeper(self, token: Token) -> None:
+    def _deeper(self, token: Lexeme) -> None:
         self._depth += 1
         if self._depth > DEEPEST:
             self.fail(token, f"this is nested more than {DEEPEST} deep")
@@ -138,36 +138,40 @@ class _Parser(Words):
             self.fail(self.here, "only two things are compared: join comparisons with 'and'")
         return node
 
-    def _comparison(self, left: Node, sign: str, right: Node, token: Token) -> Node:
-        if left.kind is Kind.TEXT and right.kind is Kind.TIME:
+    def _comparison(self, left: Node, sign: str, right: Node, token: Lexeme) -> Node:
+        if left.kind is OperandKind.TEXT and right.kind is OperandKind.TIME:
             turned = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}.get(sign, sign)
             return self._comparison(right, turned, left, token)
         if sign == "!=":
             return Not(self._comparison(left, "==", right, token))
-        if left.kind is Kind.TIME and isinstance(right, Literal) and right.kind is Kind.TEXT:
+        if (
+            left.kind is OperandKind.TIME
+            and isinstance(right, Literal)
+            and right.kind is OperandKind.TEXT
+        ):
             return self._at_time(left, sign, right, token)
-        if left.kind is not right.kind or left.kind is Kind.CONDITION:
+        if left.kind is not right.kind or left.kind is OperandKind.CONDITION:
             self.fail(token, f"{left.kind.value} and {right.kind.value} cannot be compared"
                        + advice({left.kind, right.kind}))  # fmt: skip
         return Comparison(sign, left, right)
 
-    def _at_time(self, left: Node, sign: str, right: Literal, token: Token) -> Node:
+    def _at_time(self, left: Node, sign: str, right: Literal, token: Lexeme) -> Node:
         """A comparison with all the seconds that a date names."""
         begin, end = self._moments(right, token)
         if sign == "==":
             return Every((Comparison(">=", left, begin), Comparison("<=", left, end)))
         return Comparison(sign, left, begin if sign in ("<", ">=") else end)
 
-    def _moments(self, date: Literal, token: Token) -> tuple[Literal, Literal]:
+    def _moments(self, date: Literal, token: Lexeme) -> tuple[Literal, Literal]:
         try:
             begin, end = moments(str(date.value))
         except BadDate as error:
             self.fail(token, str(error))
-        return Literal(Kind.TIME, begin), Literal(Kind.TIME, end)
+        return Literal(OperandKind.TIME, begin), Literal(OperandKind.TIME, end)
 
-    def _matching(self, left: Node, token: Token) -> Node:
+    def _matching(self, left: Node, token: Lexeme) -> Node:
         pattern = self.take()
-        if left.kind is not Kind.TEXT or pattern.kind != "text":
+        if left.kind is not OperandKind.TEXT or pattern.kind != "text":
             self.fail(token, "=~ takes text at its left, and at its right a regular expression "
                        "in quotes")  # fmt: skip
         try:
@@ -176,7 +180,7 @@ class _Parser(Words):
             complain(self.text, pattern.at, str(error))
         return Matching(left, pattern.text)
 
-    def _member(self, left: Node, token: Token) -> Node:
+    def _member(self, left: Node, token: Lexeme) -> Node:
         self.expect("(", "after 'in'")
         found: list[Node] = []
         while not found or self.met(","):
@@ -186,10 +190,10 @@ class _Parser(Words):
                 self.fail(begin, "'in' takes constants")
             found.append(self._comparison(left, "==", value, begin))
         self.expect(")", "after the constants of 'in'")
-        if left.kind is Kind.TIME:  # which are stretches of time
+        if left.kind is OperandKind.TIME:  # which are stretches of time
             return Some(tuple(found)) if len(found) > 1 else found[0]
         values = [one.right for one in found if isinstance(one, Comparison)]
-        return Member(left, tuple(value for value in values if isinstance(value, Literal)))
+        return Membership(left, tuple(value for value in values if isinstance(value, Literal)))
 
     # --- values --------------------------------------------------------------------------------
 
@@ -217,7 +221,7 @@ class _Parser(Words):
         if token.kind == "number":
             return self._number(token)
         if token.kind == "text":
-            return Literal(Kind.TEXT, token.text)
+            return Literal(OperandKind.TEXT, token.text)
         if token.kind == "word" and token.text.lower() not in KEYWORDS:
             return self._named(token)
         if token.kind == "sign" and token.text in "(-":
@@ -232,15 +236,15 @@ class _Parser(Words):
         self.expect(")", "to end what a ( began")
         return node
 
-    def _negative(self, token: Token) -> Node:
+    def _negative(self, token: Lexeme) -> Node:
         node = self._single()
-        if node.kind not in (Kind.NUMBER, Kind.SPAN):
+        if node.kind not in (OperandKind.NUMBER, OperandKind.SPAN):
             self.fail(token, f"- {node.kind.value} has no meaning")
         if isinstance(node, Literal) and not isinstance(node.value, str):
             return Literal(node.kind, -node.value)
         return Arithmetic("-", Literal(node.kind, 0), node, node.kind)
 
-    def _number(self, token: Token) -> Node:
+    def _number(self, token: Lexeme) -> Node:
         found = number(token.text, token.unit)
         if found is None and token.unit not in SPANS and token.unit.lower() not in ("", *SIZES):
             self.fail(token, f"there is no unit {token.unit}, but {', '.join(SPANS)} of time and "
@@ -249,7 +253,7 @@ class _Parser(Words):
             self.fail(token, f"{token.text}{token.unit} is too large")
         return found
 
-    def _named(self, token: Token) -> Node:
+    def _named(self, token: Lexeme) -> Node:
         words = self._vocabulary
         if token.text in words.measures:
             return self._measure(token, words.measures[token.text])
@@ -259,13 +263,13 @@ class _Parser(Words):
         if token.text == "hostname" and self.here.text == "(":
             self.expect("(", "after hostname")
             begin = self.here
-            node = self._of_kind(self._sum(), Kind.TEXT, begin)
+            node = self._of_kind(self._sum(), OperandKind.TEXT, begin)
             self.expect(")", "after what hostname is asked of")
             return Hostname(node)
         known = ", ".join([*words.attributes, *words.measures])
         return self.fail(token, f"there is no {token.text} here, but {known}")
 
-    def _side(self, name: Token) -> str:
+    def _side(self, name: Lexeme) -> str:
         sides = self._vocabulary.sides
         meant = " or ".join(f"{name.text}({side})" for side in sides)
         if not self.met("("):
@@ -276,7 +280,7 @@ class _Parser(Words):
         self.expect(")", f"after {name.text}({token.text}")
         return token.text
 
-    def _measure(self, name: Token, settings: tuple[str, ...]) -> Node:
+    def _measure(self, name: Lexeme, settings: tuple[str, ...]) -> Node:
         example = ", ".join(f"{setting}=5" for setting in settings)
         form = f"{name.text}({example}), with whole numbers from 1 on"
         values: dict[str, int] = {}

@@ -13,7 +13,7 @@ from dedupindex.expression.tree import (
     Leaf,
     Literal,
     Matching,
-    Member,
+    Membership,
     Node,
     Not,
     Some,
@@ -37,7 +37,7 @@ def to_sql(node: Node, column: Column) -> str:
         case Comparison(sign=sign, left=left, right=right):
             sign = "=" if sign == "==" else sign
             return f"({to_sql(left, column)} {sign} {to_sql(right, column)})"
-        case Member(of=one, values=values):
+        case Membership(of=one, values=values):
             return f"({to_sql(one, column)} IN ({', '.join(map(_constant, values))}))"
         case Matching(of=one, pattern=pattern):
             return f"regexp_matches({to_sql(one, column)}, {text(pattern)}, 's')"

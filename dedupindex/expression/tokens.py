@@ -23,7 +23,7 @@ _TOKEN = re.compile(
 _MEANT = {"===": "==", "=<": "<=", "=>": ">=", "<>": "!=", "&&": "and", "||": "or", "!": "not"}
 
 
-class Token(NamedTuple):
+class Lexeme(NamedTuple):
     """`kind` is number, word, text, sign or end."""
 
     kind: str
@@ -39,7 +39,7 @@ def complain(expression: str, at: int, what: str) -> NoReturn:
     raise BadQuery(f"{what}, at character {at + 1} of the expression: {shown}")
 
 
-def tokens(expression: str) -> Iterator[Token]:
+def tokens(expression: str) -> Iterator[Lexeme]:
     """All words, and an end; raises `BadQuery`."""
     if len(expression) > LONGEST:
         raise BadQuery(f"an expression has at most {LONGEST:,} characters")
@@ -58,17 +58,17 @@ def tokens(expression: str) -> Iterator[Token]:
         kind = found.lastgroup or ""
         begin = found.start(kind)
         if kind in ("number", "unit"):
-            yield Token("number", found["number"], found["unit"], found.start("number"))
+            yield Lexeme("number", found["number"], found["unit"], found.start("number"))
         elif kind == "single":
-            yield Token("text", found[kind].replace("''", "'"), "", begin - 1)
+            yield Lexeme("text", found[kind].replace("''", "'"), "", begin - 1)
         elif kind == "double":
-            yield Token("text", found[kind].replace('""', '"'), "", begin - 1)
+            yield Lexeme("text", found[kind].replace('""', '"'), "", begin - 1)
         elif found[kind] in _MEANT:
             word = found[kind]
             complain(expression, begin, f"{word} means nothing here: write {_MEANT[word]}")
         else:
-            yield Token(kind, found[kind], "", begin)
-    yield Token("end", "", "", length)
+            yield Lexeme(kind, found[kind], "", begin)
+    yield Lexeme("end", "", "", length)
 
 
 def _refuse(expression: str, at: int) -> NoReturn:

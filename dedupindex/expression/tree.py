@@ -11,7 +11,7 @@ Value: TypeAlias = str | int | float | None
 """Of an attribute; None is missing. Times are whole seconds since 1970, lengths of time seconds."""
 
 
-class Kind(Enum):
+class OperandKind(Enum):
     """What a part of an expression is, in the words of a complaint."""
 
     CONDITION = "a condition"
@@ -25,7 +25,7 @@ class Kind(Enum):
 class Vocabulary:
     """The names that an expression may use."""
 
-    attributes: Mapping[str, Kind]
+    attributes: Mapping[str, OperandKind]
     sides: tuple[str, ...] = ()  # of what an attribute is told: ``url(a)``; none: bare names
     measures: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Numbers that the caller computes, each with the names of its settings, all whole numbers."""
@@ -35,7 +35,7 @@ class Vocabulary:
 class Literal:
     """A constant."""
 
-    kind: Kind
+    kind: OperandKind
     value: str | int | float
 
 
@@ -44,7 +44,7 @@ class Attribute:
     """A value of the caller's; `side` is empty where there is only one thing to ask of."""
 
     name: str
-    kind: Kind
+    kind: OperandKind
     side: str = ""
     at: int = field(default=0, compare=False)  # where it stands
 
@@ -56,7 +56,7 @@ class Measure:
     name: str
     settings: tuple[int, ...]
     at: int = field(default=0, compare=False)
-    kind: Kind = field(default=Kind.NUMBER, init=False)
+    kind: OperandKind = field(default=OperandKind.NUMBER, init=False)
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(map(str, self.settings))})"
@@ -67,7 +67,7 @@ class Hostname:
     """The host that a URL names, in small letters; missing where there is none."""
 
     of: Node
-    kind: Kind = field(default=Kind.TEXT, init=False)
+    kind: OperandKind = field(default=OperandKind.TEXT, init=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Arithmetic:
     sign: str
     left: Node
     right: Node
-    kind: Kind
+    kind: OperandKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +87,16 @@ class Comparison:
     sign: str
     left: Node
     right: Node
-    kind: Kind = field(default=Kind.CONDITION, init=False)
+    kind: OperandKind = field(default=OperandKind.CONDITION, init=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class Membership:
     """Whether something is one of several constants."""
 
     of: Node
     values: tuple[Literal, ...]
-    kind: Kind = field(default=Kind.CONDITION, init=False)
+    kind: OperandKind = field(default=OperandKind.CONDITION, init=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +105,13 @@ class Matching:
 
     of: Node
     pattern: str
-    kind: Kind = field(default=Kind.CONDITION, init=False)
+    kind: OperandKind = field(default=OperandKind.CONDITION, init=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Not:
     of: Node
-    kind: Kind = field(default=Kind.CONDITION, init=False)
+    kind: OperandKind = field(default=OperandKind.CONDITION, init=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Every:
     """Conditions that stand side by side with ``and``."""
 
     of: tuple[Node, ...]
-    kind: Kind = field(default=Kind.CONDITION, init=False)
+    kind: OperandKind = field(default=OperandKind.CONDITION, init=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +127,11 @@ class Some:
     """Conditions that stand side by side with ``or``."""
 
     of: tuple[Node, ...]
-    kind: Kind = field(default=Kind.CONDITION, init=False)
+    kind: OperandKind = field(default=OperandKind.CONDITION, init=False)
 
 
 Node: TypeAlias = (
-    Literal | Attribute | Measure | Hostname | Arithmetic | Comparison | Member | Matching
+    Literal | Attribute | Measure | Hostname | Arithmetic | Comparison | Membership | Matching
     | Not | Every | Some
 )  # fmt: skip
 Leaf: TypeAlias = Attribute | Measure
@@ -145,7 +145,7 @@ def parts(node: Node) -> tuple[Node, ...]:
             return left, right
         case Every(of=several) | Some(of=several):
             return several
-        case Hostname(of=one) | Member(of=one) | Matching(of=one) | Not(of=one):
+        case Hostname(of=one) | Membership(of=one) | Matching(of=one) | Not(of=one):
             return (one,)
         case _:
             return ()

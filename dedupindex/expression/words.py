@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from dedupindex.expression.tokens import Token, complain, tokens
+from dedupindex.expression.tokens import Lexeme, complain, tokens
 
 KEYWORDS = ("and", "or", "not", "in")
 
@@ -18,20 +18,20 @@ class Words:
         self._next = 0
 
     @property
-    def here(self) -> Token:
+    def here(self) -> Lexeme:
         """The next word."""
         return self._tokens[self._next]
 
     @property
-    def last(self) -> Token:
+    def last(self) -> Lexeme:
         """The word that was taken last."""
         return self._tokens[self._next - 1]
 
-    def fail(self, token: Token, what: str) -> NoReturn:
+    def fail(self, token: Lexeme, what: str) -> NoReturn:
         """Complain about the place of a word."""
         complain(self.text, token.at, what)
 
-    def take(self) -> Token:
+    def take(self) -> Lexeme:
         """Take the next word."""
         token = self.here
         self._next += token.kind != "end"
@@ -54,6 +54,6 @@ class Words:
             self.fail(self.here, f"{sign} is expected {why}, not {shown(self.here)}")
 
 
-def shown(token: Token) -> str:
+def shown(token: Lexeme) -> str:
     """A word as a complaint quotes it."""
     return "the end" if token.kind == "end" else repr(token.text)

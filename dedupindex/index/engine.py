@@ -18,13 +18,13 @@ from dedupindex.index.format.cells import ContainerRef
 from dedupindex.index.format.file_names import files_of
 from dedupindex.index.format.ledger import Drops
 from dedupindex.index.identity import Identity
-from dedupindex.index.load.merge_rule import Outcome
+from dedupindex.index.load.merge_rule import MergeOutcome
 
 if TYPE_CHECKING:
     from dedupindex.index.format.fast_answer import PlainAnswers
 
 
-class Container(NamedTuple):
+class IndexedContainer(NamedTuple):
     """A file that was indexed: by its absolute name, size in bytes and BLAKE3 of its content."""
 
     name: str
@@ -94,10 +94,10 @@ class View(Finder, Protocol):
     def ledger(self) -> list[str]:
         """The names of the ledger's files, see `ledger`."""
 
-    def containers(self) -> Iterator[Container]:
+    def containers(self) -> Iterator[IndexedContainer]:
         """Every registered container, by name."""
 
-    def container(self, name: str) -> Container | None:
+    def container(self, name: str) -> IndexedContainer | None:
         """One registered container."""
 
     def counts(self) -> IndexCounts:
@@ -115,7 +115,7 @@ class Load(NamedTuple):
 
     runs: list[Path]
     places: Iterable[tuple[int, ContainerRef]]  # container numbers that the runs use
-    containers: list[Container]
+    containers: list[IndexedContainer]
     dropped: frozenset[str] = frozenset()  # containers whose captures are to go first
     note: dict[str, Any] = {}  # kept with the index: which command made it
     ledger: list[Path] = []  # runs of what the ledger is to take
@@ -165,7 +165,7 @@ class Engine(Protocol):
     def view(self) -> AbstractContextManager[View]:
         """A consistent state to read from; cheap, one per lookup or batch."""
 
-    def load(self, load: Load) -> Outcome:
+    def load(self, load: Load) -> MergeOutcome:
         """Take in a load, all of it durably or nothing of it."""
 
     def number_of(self, place: ContainerRef) -> int:

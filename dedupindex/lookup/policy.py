@@ -38,7 +38,7 @@ _SIZES = range(10**18)
 
 
 @dataclass(frozen=True)
-class Rule:
+class PolicyRule:
     """One rule. Ages are seconds, sizes bytes; empty, None and 0 stand for "does not say"."""
 
     host: str = ""  # with a dot before it: and all hosts below
@@ -83,7 +83,7 @@ class Rule:
         }
 
 
-_DEFAULTS = {one.name: one.default for one in fields(Rule)}
+_DEFAULTS = {one.name: one.default for one in fields(PolicyRule)}
 _expressions = Cache[str, Pattern](16 * MEGABYTE)
 _patterns = Cache[str, Callable[[str], Any]](2 * MEGABYTE)
 
@@ -111,7 +111,7 @@ class Objection(NamedTuple):
 class Policy(NamedTuple):
     """Rules in order."""
 
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[PolicyRule, ...] = ()
 
     def narrowing(self) -> bool:
         """Whether of captures with one payload it may refuse some and take others."""
@@ -130,7 +130,7 @@ NO_POLICY = Policy()
 class Applied:
     """The rules that a URL meets; the media type that is asked with, or else the original's."""
 
-    def __init__(self, rules: list[Rule], mime: bytes) -> None:
+    def __init__(self, rules: list[PolicyRule], mime: bytes) -> None:
         self._rules, self._mime = rules, mime.decode("utf-8", "replace")
 
     def never(self) -> bool:
@@ -153,7 +153,7 @@ class Applied:
                     break  # no rule below is asked
         return ""
 
-    def _rule(self, capture: Capture) -> Rule | None:
+    def _rule(self, capture: Capture) -> PolicyRule | None:
         mime = self._mime or capture.mime.decode("utf-8", "replace")
         return next((rule for rule in self._rules if rule.is_of(mime)), None)
 
@@ -198,28 +198,28 @@ def rules_of(given: Any) -> Policy:
 
 
 def restored(given: Iterable[Mapping[str, Any]]) -> Policy:
-    """The policy that `Rule.as_json` wrote of its rules; they are not checked again."""
+    """The policy that `PolicyRule.as_json` wrote of its rules; they are not checked again."""
     rules = []
     for rule in given:
         said: dict[str, Any] = dict(rule)
         if "originals_from" in said:
             said["originals_from"] = tuple(said["originals_from"])
-        rules.append(Rule(**said))
+        rules.append(PolicyRule(**said))
     return Policy(tuple(rules))
 
 
-def _length(rule: Rule) -> int:
+def _length(rule: PolicyRule) -> int:
     return len(rule.host) + len(rule.mime) + len(rule.url) + sum(map(len, rule.originals_from))
 
 
-def _rule_of(number: int, given: Any) -> Rule:
+def _rule_of(number: int, given: Any) -> PolicyRule:
     try:
         if not isinstance(given, dict):
             raise BadInput("it is no object")
         for name in given:
             if name not in _READ:
                 raise BadInput(f"there is no {str(name)[:64]!r}; there are {', '.join(_READ)}")
-        rule = Rule(**{name: _READ[name](value) for name, value in given.items()})
+        rule = PolicyRule(**{name: _READ[name](value) for name, value in given.items()})
         if rule.never and len(given.keys() - {"host", "mime", "url"}) > 1:
             raise BadInput("never says it all: give nothing else but conditions")
         return rule

@@ -11,10 +11,10 @@ from dedupindex.object_store.glob import AT_ONCE, Met, found, is_many
 from dedupindex.object_store.listing import RemoteEntry, entries
 from dedupindex.object_store.read_object import RemoteFile, opened
 from dedupindex.object_store.store_address import check_here, check_path, is_remote, kept, local
-from dedupindex.object_store.stores import Facts, check_reader, facts, facts_or_none
+from dedupindex.object_store.stores import ObjectFacts, check_reader, facts, facts_or_none
 
 __all__ = [
-    "AT_ONCE", "Facts", "Met", "RemoteEntry", "RemoteFile", "check_here", "check_path",
+    "AT_ONCE", "ObjectFacts", "Met", "RemoteEntry", "RemoteFile", "check_here", "check_path",
     "check_reader", "entries", "facts", "facts_or_none", "found", "is_many", "is_remote", "kept",
     "local", "opened",
 ]  # fmt: skip

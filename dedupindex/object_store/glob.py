@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from dedupindex.errors import BadSource
 from dedupindex.object_store.store_address import WEB, kept, scheme_of
 from dedupindex.object_store.stores import (
-    Facts,
+    ObjectFacts,
     facts,
     facts_of,
     facts_or_none,
@@ -26,7 +26,7 @@ class Met(NamedTuple):
     """An object."""
 
     address: str
-    facts: Facts
+    facts: ObjectFacts
 
 
 def is_many(address: str) -> bool:
@@ -83,7 +83,7 @@ def is_mark(address: str, said: dict[str, Any]) -> bool:
     return address.endswith("/") and not said.get("size")
 
 
-def facts_in(said: dict[str, Any], address: str) -> Facts:
+def facts_in(said: dict[str, Any], address: str) -> ObjectFacts:
     """What a listing says of an object; on web servers it says nothing."""
     return facts(address) if said.get("size") is None else facts_of(said, address)
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from dedupindex.errors import BadSource
 from dedupindex.object_store.glob import address_of, facts_in, is_mark
 from dedupindex.object_store.store_address import kept
-from dedupindex.object_store.stores import Facts, patiently, said_by, store_of
+from dedupindex.object_store.stores import ObjectFacts, patiently, said_by, store_of
 
 _PAGE = 1000  # names that S3 tells at once
 
@@ -18,7 +18,7 @@ class RemoteEntry(NamedTuple):
     """An object, or a directory."""
 
     address: str
-    facts: Facts | None  # of an object, if they can be told
+    facts: ObjectFacts | None  # of an object, if they can be told
     problem: str = ""  # why they cannot
 
     @property

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from dedupindex.errors import BadSource
 from dedupindex.object_store.store_address import WEB, is_remote, kept, scheme_of
 from dedupindex.object_store.stores import (
-    Facts,
+    ObjectFacts,
     facts,
     facts_or_none,
     is_lasting,
@@ -55,7 +55,9 @@ class RemoteFile(_File):
     temporary files. Raises `BadSource`, while reading, too.
     """
 
-    def __init__(self, address: str, known: Facts | None = None, *, in_order: bool = False) -> None:
+    def __init__(
+        self, address: str, known: ObjectFacts | None = None, *, in_order: bool = False
+    ) -> None:
         """`known` is what the object was a moment ago, so that it need not be asked again.
 
         What is read `in_order`, all of it, comes in large blocks from the first one on.

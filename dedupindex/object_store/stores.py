@@ -41,7 +41,7 @@ class _Unlisted(Exception):
     """A page of a web server that cannot be read, by its URL; the cause says why."""
 
 
-class Facts(NamedTuple):
+class ObjectFacts(NamedTuple):
     """What an object is at a moment."""
 
     size: int  # bytes
@@ -55,18 +55,18 @@ class Facts(NamedTuple):
         return int.from_bytes(hashlib.blake2b(self.stamp.encode(), digest_size=8).digest()) >> 1
 
 
-class Limits(NamedTuple):
+class RetryLimits(NamedTuple):
     """How patient reading is."""
 
     tries: int = 5  # of one request, one after the other
     timeout: float = 60.0  # seconds without a byte
 
 
-def limits() -> Limits:
+def limits() -> RetryLimits:
     """What the environment sets; raises `BadInput`."""
-    usual = Limits()
+    usual = RetryLimits()
     try:
-        chosen = Limits(
+        chosen = RetryLimits(
             int(os.environ.get(TRIES, usual.tries)), float(os.environ.get(TIMEOUT, usual.timeout))
         )
     except ValueError as error:
@@ -156,7 +156,7 @@ def _options(address: str) -> dict[str, Any]:
 
 
 def patiently(address: str, work: Callable[[], T]) -> T:
-    """What `work` yields, tried as often as `Limits` allow; raises `BadSource`."""
+    """What `work` yields, tried as often as `RetryLimits` allow; raises `BadSource`."""
     tries = limits().tries
     for number in range(1, tries + 1):
         try:
@@ -200,17 +200,17 @@ def said_by(error: Exception) -> str:
     return _QUERY.sub(r"\1", text)
 
 
-def facts(address: str) -> Facts:
+def facts(address: str) -> ObjectFacts:
     """Ask the store what an object is now; raises `BadSource`."""
     store, path = store_of(address)
     return patiently(address, partial(_ask, store, path, address))
 
 
-def facts_or_none(address: str) -> Facts | None:
+def facts_or_none(address: str) -> ObjectFacts | None:
     """As `facts`, but None for an object that is no longer there."""
     store, path = store_of(address)
 
-    def ask() -> Facts | None:
+    def ask() -> ObjectFacts | None:
         try:
             return _ask(store, path, address)
         except FileNotFoundError:
@@ -219,7 +219,7 @@ def facts_or_none(address: str) -> Facts | None:
     return patiently(address, ask)
 
 
-def _ask(store: Any, path: str, address: str) -> Facts:
+def _ask(store: Any, path: str, address: str) -> ObjectFacts:
     try:
         said = store.info(path)
     except FileNotFoundError as error:
@@ -232,7 +232,7 @@ def _ask(store: Any, path: str, address: str) -> Facts:
     return facts_of(said, address)
 
 
-def facts_of(said: dict[str, Any], address: str) -> Facts:
+def facts_of(said: dict[str, Any], address: str) -> ObjectFacts:
     """What fsspec's dictionary of an object says; raises `BadSource`."""
     size = said.get("size")
     if not isinstance(size, int):
@@ -241,4 +241,4 @@ def facts_of(said: dict[str, Any], address: str) -> Facts:
             "cut would pass for the whole; download it first"
         )
     stamps = [str(said[name]) for name in (*_STAMPS, *_TIMES) if said.get(name)]
-    return Facts(size, stamps[0] if stamps else "")
+    return ObjectFacts(size, stamps[0] if stamps else "")

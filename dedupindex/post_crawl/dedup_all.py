@@ -19,27 +19,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dedupindex.counts import OnProgress, Seen
+from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.errors import BadInput, SettingsConflict
 from dedupindex.index import open_index
-from dedupindex.post_crawl.dedup_files import Work, working
+from dedupindex.post_crawl.dedup_files import WorkDirectory, working
 from dedupindex.post_crawl.dedup_report import DedupReport
 from dedupindex.post_crawl.manifest import make_manifest, record_lines
 from dedupindex.post_crawl.manifest.parquet import is_of_before, open_manifest
 from dedupindex.post_crawl.others import awaited, copy
 from dedupindex.post_crawl.plan import make_plan as resolving
-from dedupindex.post_crawl.plan.alike import Alike
+from dedupindex.post_crawl.plan.alike import MatchCriteria
 from dedupindex.post_crawl.plan.compare_payloads import Compare
-from dedupindex.post_crawl.plan.group_duplicates import Rule
+from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
 from dedupindex.post_crawl.plan.hosts import by_host, spooled
 from dedupindex.post_crawl.plan.plan_file import Plan, open_plan
 from dedupindex.post_crawl.proof import Proving, prove
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY
 from dedupindex.post_crawl.rewrite.rewrite_all import check_names, rewrite
-from dedupindex.post_crawl.rewrite.rewrite_file import Job, Left, Outcome
+from dedupindex.post_crawl.rewrite.rewrite_file import Left, RewriteJob, RewriteOutcome
 from dedupindex.runtime.workers import side_by_side
 from dedupindex.sources.discover import is_unfinished
-from dedupindex.sources.warc_files import NOTHING, UNFINISHED, Found, Sources, find
+from dedupindex.sources.warc_files import NOTHING, UNFINISHED, SourceFile, Sources, find
 
 _HOSTS, _EVERY_HOST, _OUTCOMES = "hosts.tsv", "hosts.jsonl", "outcomes.jsonl"
 _JOURNAL = (".jsonl", ".dropped", ".committed")  # how the names of its files end
@@ -54,7 +54,7 @@ class DedupOptions:
     work: Path | None = None  # working files; None: beside
     index: Path | None = None
     compare: Compare = field(default_factory=Compare)
-    alike: Alike = Alike()
+    alike: MatchCriteria = MatchCriteria()
     min_size: int = 0
     min_gain: int = 1
     dry: bool = False
@@ -107,7 +107,7 @@ class _Run:
         self,
         found: Sources,
         options: DedupOptions,
-        work: Work,
+        work: WorkDirectory,
         say: Callable[[str], None],
         on_progress: OnProgress,
     ) -> None:
@@ -123,7 +123,7 @@ class _Run:
         plan = self._planned()
         report.take_manifest(open_manifest(self._work.manifest))
         report.take_plan(plan.totals)
-        job = Job(
+        job = RewriteJob(
             plan, options.out, options.min_size, options.min_gain, options.dry,
             besides=sum(file.size for file in self._found.others if awaited(file, options.out)),
         )  # fmt: skip
@@ -190,7 +190,7 @@ class _Run:
         with self._stage("resolving"):
             shutil.rmtree(work.plan, ignore_errors=True)
             chosen = resolving.ResolveOptions(
-                rule=Rule(alike=options.alike),
+                rule=GroupingRule(alike=options.alike),
                 compare=options.compare,
                 index=options.index,
                 memory=options.memory,
@@ -204,7 +204,7 @@ class _Run:
             files = (file.path for file in self._found.files)
             self._work.begin(self._options.decisive(), files)
 
-    def _rewritten(self, job: Job) -> set[str]:
+    def _rewritten(self, job: RewriteJob) -> set[str]:
         """Rewrite all; returns the paths of those that were written."""
         total = sum(one.size for one in job.plan.containers().values())
         before = {} if job.out is not None else self._told()
@@ -222,7 +222,7 @@ class _Run:
                 self._report.take_file(outcome)
                 hosts.writelines(spooled(outcome.hosts))
                 seen += outcome.bytes_before
-                self._progress(Seen("rewriting", seen, total, self._report.revisits))
+                self._progress(ProgressUpdate("rewriting", seen, total, self._report.revisits))
                 if outcome.state in ("rewritten", "there") or (job.out and outcome.state == "kept"):
                     done.add(outcome.path)
                 elif outcome.state == "left":
@@ -232,7 +232,7 @@ class _Run:
                 done.add(file.path)
         return done
 
-    def _beside_them(self, job: Job, done: set[str]) -> None:
+    def _beside_them(self, job: RewriteJob, done: set[str]) -> None:
         """Name what is not in the folder of the results, and say how large the journal is."""
         report, out = self._report, job.out
         if not job.dry:
@@ -249,7 +249,9 @@ class _Run:
                 continue
             if file.path not in planned | others:  # it could not even be read
                 size = file.size
-                report.take_file(Outcome(file.name, "kept", bytes_before=size, bytes_after=size))
+                report.take_file(
+                    RewriteOutcome(file.name, "kept", bytes_before=size, bytes_after=size)
+                )
             target = out / file.name
             report.miss(file.path, file.size, target.stat().st_size if target.is_file() else 0)
         known = {file.path for file in self._found.files} | others
@@ -257,20 +259,24 @@ class _Run:
             if path not in known:  # a directory that cannot be read
                 report.miss(path, 0, 0)
 
-    def _told(self) -> dict[str, Outcome]:
+    def _told(self) -> dict[str, RewriteOutcome]:
         """What an earlier part of a run in place has noted of files, by path."""
         found = {}
         with suppress(FileNotFoundError), open(self._work.top / _OUTCOMES, "rb") as lines:
             for line in lines:
                 if line.endswith(b"\n"):
                     said = json.loads(line)
-                    found[said["path"]] = Outcome(**{**said, "refused": Counter(said["refused"])})
+                    found[said["path"]] = RewriteOutcome(
+                        **{**said, "refused": Counter(said["refused"])}
+                    )
         return found
 
-    def _other(self, file: Found, job: Job) -> bool:
+    def _other(self, file: SourceFile, job: RewriteJob) -> bool:
         """Copy what cannot be read as an archive; returns whether it is there then."""
         size = file.size
-        kept = Outcome(file.name, "kept", path=file.path, bytes_before=size, bytes_after=size)
+        kept = RewriteOutcome(
+            file.name, "kept", path=file.path, bytes_before=size, bytes_after=size
+        )
         self._report.take_file(kept)
         if is_unfinished(file.name):
             self._report.leave(file.path, UNFINISHED)
@@ -285,7 +291,7 @@ class _Run:
                 return False
         return True
 
-    def _verify(self, job: Job, done: set[str]) -> None:
+    def _verify(self, job: RewriteJob, done: set[str]) -> None:
         """Compare all that was written with what it was made of."""
         containers = [one for one in job.plan.containers().values() if one.path in done]
         containers.sort(key=lambda one: -one.size)
@@ -295,4 +301,4 @@ class _Run:
         for proof in side_by_side(prove, proving, containers, self._options.jobs):
             seen += proof.size
             self._report.proof.add(proof)
-            self._progress(Seen("verifying", seen, total, self._report.revisits))
+            self._progress(ProgressUpdate("verifying", seen, total, self._report.revisits))

@@ -25,7 +25,7 @@ _FILE, _FILES, _LOCK = "dedup.json", "files.jsonl", "lock"
 _NAMED = 3  # files that a message names
 
 
-class Work:
+class WorkDirectory:
     """A directory of working files, locked."""
 
     def __init__(self, top: Path, said: dict[str, Any]) -> None:
@@ -98,7 +98,7 @@ def _named(paths: set[str], what: str) -> str:
 
 
 @contextmanager
-def working(top: Path, sources: list[str]) -> Iterator[Work]:
+def working(top: Path, sources: list[str]) -> Iterator[WorkDirectory]:
     """Make or open the working files of these sources; nobody else can until the block ends.
 
     Raises `SettingsConflict` if they are of other sources, `BadInput` if `top` is something else,
@@ -111,7 +111,7 @@ def working(top: Path, sources: list[str]) -> Iterator[Work]:
     with exclusive(top / _LOCK, f"the working files {top}"):
         said = _read(top)
         if not said:
-            work = Work(top, {"format": _FORMAT, "sources": named, "begun": None})
+            work = WorkDirectory(top, {"format": _FORMAT, "sources": named, "begun": None})
             work.end()
         elif said["sources"] != named:
             raise SettingsConflict(
@@ -119,7 +119,7 @@ def working(top: Path, sources: list[str]) -> Iterator[Work]:
                 "name those, or another directory with --work"
             )
         else:
-            work = Work(top, said)
+            work = WorkDirectory(top, said)
         yield work
 
 

@@ -15,7 +15,7 @@ from dedupindex.post_crawl.manifest.parquet import Manifest
 from dedupindex.post_crawl.plan.hosts import Host
 from dedupindex.post_crawl.plan.plan_file import Totals
 from dedupindex.post_crawl.proof import Proof
-from dedupindex.post_crawl.rewrite.rewrite_file import Outcome
+from dedupindex.post_crawl.rewrite.rewrite_file import RewriteOutcome
 
 FILE_LEFT = "file-left"
 
@@ -85,7 +85,7 @@ class DedupReport:
         self.unique, self.originals = totals.unique, totals.originals
         self.refused.update(totals.stayed)
 
-    def take_file(self, outcome: Outcome) -> None:
+    def take_file(self, outcome: RewriteOutcome) -> None:
         """Count what became of a file."""
         self.files += outcome.files
         self.revisits += outcome.revisits

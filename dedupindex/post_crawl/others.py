@@ -19,15 +19,15 @@ from dedupindex.runtime.atomic_replace import (
     same_bytes,
 )
 from dedupindex.sources.discover import is_unfinished
-from dedupindex.sources.warc_files import Found
+from dedupindex.sources.warc_files import SourceFile
 
 
-def awaited(file: Found, out: Path | None) -> bool:
+def awaited(file: SourceFile, out: Path | None) -> bool:
     """Whether a file is to be copied below `out` and is not there yet."""
     return out is not None and not is_unfinished(file.name) and not (out / file.name).exists()
 
 
-def copy(file: Found, out: Path, *, dry: bool = False) -> None:
+def copy(file: SourceFile, out: Path, *, dry: bool = False) -> None:
     """Copy a file below `out`, whole or not at all; in a dry run only see whether that would do.
 
     Raises `Left` for what changes meanwhile, cannot be read, or is there with another content;

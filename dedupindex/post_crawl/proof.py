@@ -10,16 +10,16 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from dedupindex.post_crawl.manifest.lines import Container
+from dedupindex.post_crawl.manifest.lines import ManifestContainer
 from dedupindex.post_crawl.rewrite.journal import Journal
 from dedupindex.post_crawl.rewrite.moved import Offsets
-from dedupindex.post_crawl.rewrite.rewrite_file import Job
+from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
 from dedupindex.runtime.atomic_replace import hash_of
 from dedupindex.verify.block_facts import moment
 from dedupindex.verify.compare_files import verify_pair
-from dedupindex.verify.file_bytes import Joined, Unreadable
+from dedupindex.verify.file_bytes import Joined, UnreadableFile
 from dedupindex.verify.issues import REMARK, Finding
-from dedupindex.verify.locate_originals import OriginalHint, Wanted
+from dedupindex.verify.locate_originals import OriginalHint, OriginalReference
 
 _NAMED = 100  # findings of a file that are no remarks; more are only counted
 
@@ -59,11 +59,11 @@ class Proof:
 class Proving(NamedTuple):
     """What is proven of each container."""
 
-    job: Job
+    job: RewriteJob
     damaged: frozenset[str]  # files of which not all members could be followed
 
 
-def prove(proving: Proving, container: Container) -> Proof:
+def prove(proving: Proving, container: ManifestContainer) -> Proof:
     """Compare a container with what it was; every revisit that was made must rebuild its record."""
     job, proof = proving.job, Proof(1, container.size)
     originals = _Originals(proving, container)
@@ -73,13 +73,13 @@ def prove(proving: Proving, container: Container) -> Proof:
             proof.take(verify_pair(old, new, originals.find, originals.members))
         else:
             _prove_in_place(container, originals, proof)
-    except (Unreadable, OSError) as error:
+    except (UnreadableFile, OSError) as error:
         message = f"this, or the file before, cannot be compared: {error}"
         proof.take(iter([Finding("unreadable", container.path, -1, "", message)]))
     return proof
 
 
-def _prove_in_place(container: Container, originals: _Originals, proof: Proof) -> None:
+def _prove_in_place(container: ManifestContainer, originals: _Originals, proof: Proof) -> None:
     """With its dropped members a container must be the file that was scanned, to the bit."""
     new = Path(container.path)
     journal = Journal(Path(container.root), container.name)
@@ -100,7 +100,7 @@ class _Originals:
     from the beginning of each file.
     """
 
-    def __init__(self, proving: Proving, container: Container) -> None:
+    def __init__(self, proving: Proving, container: ManifestContainer) -> None:
         self._job, self._damaged = job, _ = proving
         self._files: dict[int, tuple[Path, Offsets | None]] = {}
         self._places: dict[tuple[bytes, bytes], set[OriginalHint]] = {}
@@ -112,7 +112,7 @@ class _Originals:
             key = original.url, moment(original.date)
             self._places.setdefault(key, set()).add(place)
 
-    def find(self, wanted: Wanted) -> Iterable[OriginalHint]:
+    def find(self, wanted: OriginalReference) -> Iterable[OriginalHint]:
         """See `verify.originals.FindOriginal`."""
         return self._places.get((wanted.url, moment(wanted.date)), ())
 

@@ -15,7 +15,7 @@ Values = Sequence[tuple[str, float]]
 """Amounts by class, the first one at the left or at the bottom."""
 
 
-class Part(NamedTuple):
+class ChartBar(NamedTuple):
     """One rectangle. x and width are per cent, y and height pixels."""
 
     name: str  # its class
@@ -29,18 +29,18 @@ class Columns(NamedTuple):
     """Columns side by side."""
 
     highest: float  # sum of a column
-    parts: list[Part]
-    titles: list[tuple[Part, str]]  # the whole height of each column, and what to say of it
+    parts: list[ChartBar]
+    titles: list[tuple[ChartBar, str]]  # the whole height of each column, and what to say of it
 
 
-def bar(values: Values, whole: float = 0) -> list[Part]:
+def bar(values: Values, whole: float = 0) -> list[ChartBar]:
     """Values side by side in one bar, of which `whole` would fill all; 0: their sum."""
     whole = whole or sum(value for _, value in values)
     parts, x = [], 0.0
     for name, value in values:
         if whole and value:
             width = 100 * value / whole
-            parts.append(Part(name, round(x, 3), round(width, 3)))
+            parts.append(ChartBar(name, round(x, 3), round(width, 3)))
             x += width
     return parts
 
@@ -52,12 +52,12 @@ def columns(rows: Sequence[tuple[str, Values]]) -> Columns:
     parts, titles = [], []
     for place, (title, values) in enumerate(rows):
         x, y = round(place * step, 3), float(HEIGHT)
-        titles.append((Part("over", x, round(step, 3), 0, HEIGHT), title))
+        titles.append((ChartBar("over", x, round(step, 3), 0, HEIGHT), title))
         for name, value in values:
             if value:
                 height = HEIGHT * value / highest
                 y -= height
                 parts.append(
-                    Part(name, x, round(step * 0.85, 3), round(max(y, 0), 2), round(height, 2))
+                    ChartBar(name, x, round(step * 0.85, 3), round(max(y, 0), 2), round(height, 2))
                 )
     return Columns(highest, parts, titles)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import duckdb
 
-from dedupindex.counts import OnProgress, Seen
+from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.errors import BadInput, BadSource, DedupError
 from dedupindex.runtime.files import check_name, sync_directory
 
@@ -70,7 +70,7 @@ def followed(database: Database, on_progress: OnProgress) -> Iterator[Callable[[
         while not ended.wait(_EVERY):
             percent = database.query_progress()  # below 0 while there is no query
             if phase[0] and percent >= 0:
-                on_progress(Seen(phase[0], part=percent / 100))
+                on_progress(ProgressUpdate(phase[0], part=percent / 100))
 
     watching = threading.Thread(target=watch, daemon=True)
     watching.start()

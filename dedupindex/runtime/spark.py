@@ -36,7 +36,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Piece(NamedTuple):
+class FilePiece(NamedTuple):
     """Some bytes of a file that a task has made; they come in order."""
 
     name: str
@@ -95,7 +95,7 @@ class Cluster:
             yield from kept.rows()
 
     @contextmanager
-    def kept(self, work: Callable[[T], Iterable[R]], tasks: Sequence[T]) -> Iterator[Kept[R]]:
+    def kept(self, work: Callable[[T], Iterable[R]], tasks: Sequence[T]) -> Iterator[SparkRows[R]]:
         """The same, on the executors' disks."""
         with explained():  # a master that is not there is known by now, a minute later
             spread = self.context.parallelize(tasks, max(len(tasks), 1))
@@ -117,20 +117,20 @@ class SparkRow(NamedTuple):
 
 
 @contextmanager
-def _kept(made: Any) -> Iterator[Kept[Any]]:
+def _kept(made: Any) -> Iterator[SparkRows[Any]]:
     from pyspark import StorageLevel
 
     made = made.persist(StorageLevel.DISK_ONLY)
     try:
         with explained():
             sizes = made.mapPartitions(_size).collect()
-        yield Kept(made, sizes)
+        yield SparkRows(made, sizes)
     finally:
         with suppress(Exception):  # of a context that has died
             made.unpersist()
 
 
-class Kept(Generic[R]):
+class SparkRows(Generic[R]):
     """Rows on the executors' disks; those that are lost with one are made again."""
 
     def __init__(self, made: Any, sizes: list[int]) -> None:
@@ -259,16 +259,16 @@ def _first_line(error: Exception) -> str:
     return (told or lines or [type(error).__name__])[0].removeprefix(": ")[:400]
 
 
-def pieces(path: Path, name: str) -> Iterator[Piece]:
+def pieces(path: Path, name: str) -> Iterator[FilePiece]:
     """A file as rows; at least one, so that an empty file comes, too."""
     with open(path, "rb") as stream:
         data = stream.read(PIECE)
-        yield Piece(name, data)
+        yield FilePiece(name, data)
         while data := stream.read(PIECE):
-            yield Piece(name, data)
+            yield FilePiece(name, data)
 
 
-class Files:
+class PieceWriter:
     """Writes the pieces of files; each appears whole, when the next begins or at the end."""
 
     def __init__(self, directory: Path) -> None:
@@ -276,7 +276,7 @@ class Files:
         self.names: list[str] = []
         self._stream: Any = None
 
-    def take(self, piece: Piece) -> None:
+    def take(self, piece: FilePiece) -> None:
         if not self.names or self.names[-1] != piece.name:
             self.finish()
             self.names.append(piece.name)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dedupindex.counts import OnProgress, Seen
+from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.errors import DedupError
 
 if TYPE_CHECKING:  # slow to import, and of no use to who works alone
@@ -254,7 +254,7 @@ def read_all(
         def progress(length: int, records: int) -> None:
             seen[0] += length
             seen[1] += records
-            on_progress(Seen("reading", seen[0], total, seen[1]))
+            on_progress(ProgressUpdate("reading", seen[0], total, seen[1]))
 
         for task in tasks:
             yield read(task, progress)
@@ -267,7 +267,7 @@ def read_all(
         pending: set[Future[R]] = {pool.submit(read, task, _count) for task in tasks}
         while pending:
             finished, pending = wait(pending, _LOOK_EVERY, return_when=FIRST_COMPLETED)
-            on_progress(Seen("reading", counters[0].value, total, counters[1].value))
+            on_progress(ProgressUpdate("reading", counters[0].value, total, counters[1].value))
             for future in finished:
                 yield future.result()
 

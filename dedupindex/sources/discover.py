@@ -17,8 +17,8 @@ from dedupindex.capture import Problem
 from dedupindex.errors import BadSource
 from dedupindex.object_store import (
     AT_ONCE,
-    Facts,
     Met,
+    ObjectFacts,
     RemoteFile,
     facts,
     is_many,
@@ -46,7 +46,7 @@ class Expanded:
     skipped: int = 0  # files met in directories or by globs that are no source
     problems: list[Problem] = field(default_factory=list)  # such files that may be one
     archives: list[str] = field(default_factory=list)  # files of both sorts, named as archives are
-    elsewhere: dict[str, Facts] = field(default_factory=dict)  # of objects, by address
+    elsewhere: dict[str, ObjectFacts] = field(default_factory=dict)  # of objects, by address
 
 
 def expand(sources: Sequence[str], kind: str | None = None) -> Expanded:

@@ -27,7 +27,7 @@ UNFINISHED = "by its name it is still being written"
 NOTHING = "there is no WARC or ARC file in what was named"
 
 
-class Found(NamedTuple):
+class SourceFile(NamedTuple):
     """A file to read, as it stands in its directory."""
 
     root: str  # what the user named, as far as it is a directory
@@ -46,10 +46,10 @@ class Found(NamedTuple):
 class Sources:
     """All that was meant, each file once."""
 
-    files: list[Found] = field(default_factory=list)  # in the order of their paths
+    files: list[SourceFile] = field(default_factory=list)  # in the order of their paths
     skipped: int = 0  # files met in directories or by globs that are neither WARC nor ARC
     problems: list[Problem] = field(default_factory=list)
-    others: list[Found] = field(
+    others: list[SourceFile] = field(
         default_factory=list
     )  # named as archives, but unknown or unfinished
 
@@ -60,8 +60,8 @@ def find(named: Sequence[str], *, elsewhere: bool = False) -> Sources:
     Raises `BadSource` for what is not there, and for a file, named itself, of another kind; and for
     an address, but for who only reads (`elsewhere`).
     """
-    found: dict[str, Found] = {}
-    others: dict[str, Found] = {}
+    found: dict[str, SourceFile] = {}
+    others: dict[str, SourceFile] = {}
     sources = Sources()
     for source in map(local, named):
         if is_remote(source):
@@ -131,19 +131,19 @@ def status_of(path: str) -> tuple[int, int, int] | None:
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
-def _found(root: str, path: str, expanded: Expanded, *, itself: bool) -> Found:
+def _found(root: str, path: str, expanded: Expanded, *, itself: bool) -> SourceFile:
     if path in expanded.elsewhere:
         if itself:
             _check_kind(path)
         facts = expanded.elsewhere[path]
-        return Found(root, path[len(root) + 1 :], facts.size, facts.mark, 0, 0)
+        return SourceFile(root, path[len(root) + 1 :], facts.size, facts.mark, 0, 0)
     try:
         status = os.stat(path)
         if itself:
             _check_kind(path)
     except OSError as error:
         raise BadSource(f"{path} cannot be read: {error.strerror}") from error
-    return Found(
+    return SourceFile(
         root, os.path.relpath(path, root), status.st_size, status.st_mtime_ns, status.st_ino,
         status.st_dev,
     )  # fmt: skip

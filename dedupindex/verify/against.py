@@ -8,13 +8,13 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from dedupindex.counts import OnProgress, Seen
+from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.errors import BadSource
 from dedupindex.verify.collection import archives_below, in_order, size_of
 from dedupindex.verify.compare_files import verify_pair
-from dedupindex.verify.file_bytes import Unreadable
+from dedupindex.verify.file_bytes import UnreadableFile
 from dedupindex.verify.issues import Finding
-from dedupindex.verify.locate_originals import Originals, places
+from dedupindex.verify.locate_originals import OriginalsIndex, places
 from dedupindex.verify.walk_file import is_named
 
 
@@ -44,7 +44,7 @@ class Against:
         self.files = len(pairs)
         yield from unpaired
         with TemporaryDirectory(prefix="dedupindex-verify-") as beside:
-            originals = Originals(Path(beside) / "places.sqlite")
+            originals = OriginalsIndex(Path(beside) / "places.sqlite")
             found_in = dict.fromkeys(
                 found.resolve()
                 for path in [*self._new, *self._others]
@@ -59,7 +59,7 @@ class Against:
                 yield from _spooled(spool)
                 spool.unlink()
                 done += size_of([pairs[number][1]])
-                self._on_progress(Seen("comparing", done, size, 0))
+                self._on_progress(ProgressUpdate("comparing", done, size, 0))
 
     def totals(self) -> dict[str, int]:
         """What was compared."""
@@ -85,13 +85,13 @@ class Against:
         return pairs, findings
 
 
-def _compare(originals: Originals, task: tuple[Path, Path, Path]) -> Path:
+def _compare(originals: OriginalsIndex, task: tuple[Path, Path, Path]) -> Path:
     old, new, spool = task
     with open(spool, "wb") as stream:
         try:
             for finding in verify_pair(old, new, originals.find):
                 marshal.dump(tuple(finding), stream)
-        except Unreadable as error:
+        except UnreadableFile as error:
             message = f"this, or the file before, cannot be compared: {error}"
             marshal.dump(tuple(Finding("unreadable", str(new), -1, "", message)), stream)
     return spool

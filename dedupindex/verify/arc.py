@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from dedupindex.verify.issues import Broken
-from dedupindex.verify.parse_records import Reader
+from dedupindex.verify.parse_records import PieceReader
 
 _LINE = re.compile(
     rb"([a-zA-Z][a-zA-Z0-9+.-]*:[^\n]*?)"
@@ -29,10 +29,10 @@ UNKNOWN = 99
 _FIELDS = {_VERSION_1: 0, _VERSION_2: 5}  # between content type and length
 
 
-class Document:
+class ArcDocument:
     """One document; `kind` is ``arc`` or, for the version block, ``arc-header``."""
 
-    def __init__(self, reader: Reader, offset: int, fields: int) -> None:
+    def __init__(self, reader: PieceReader, offset: int, fields: int) -> None:
         self._reader = reader
         self.offset = offset
         self.more = False
@@ -87,7 +87,7 @@ class Document:
         return ""
 
 
-def _followed(reader: Reader, *, short: bool) -> bool:
+def _followed(reader: PieceReader, *, short: bool) -> bool:
     """Whether a URL record follows, or, behind a line end, what harms no document.
 
     Without a line end (`short`) only a scheme that is known is a beginning.
@@ -103,13 +103,13 @@ def _followed(reader: Reader, *, short: bool) -> bool:
     return _LINE.fullmatch(reader.buffer, reader.at, end) is not None if end else False
 
 
-def fields_of(reader: Reader) -> int:
+def fields_of(reader: PieceReader) -> int:
     """How many fields a file that begins so has between content type and length."""
     try:
         reader.line_ends()
         reader.hold(len(b"filedesc:"))
         if reader.buffer.startswith(b"filedesc:", reader.at):
-            return Document(reader, 0, 0).fields
+            return ArcDocument(reader, 0, 0).fields
     except Broken:
         return UNKNOWN
     return 0
@@ -121,7 +121,7 @@ def _fields(lines: bytes) -> int:
     return _FIELDS.get(names.strip(), UNKNOWN)
 
 
-def _lines(reader: Reader, count: int) -> int:
+def _lines(reader: PieceReader, count: int) -> int:
     """How many bytes the next lines take, held; 0 if there are not so many."""
     reader.hold(1 << 10)
     end = reader.at
@@ -132,7 +132,7 @@ def _lines(reader: Reader, count: int) -> int:
     return end - reader.at
 
 
-def _line(reader: Reader) -> bytes:
+def _line(reader: PieceReader) -> bytes:
     size = 256
     while (end := reader.buffer.find(b"\n", reader.at)) < 0:
         if size > _LONGEST_LINE or not reader.hold(size):

@@ -9,10 +9,10 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from dedupindex.verify import http
-from dedupindex.verify.arc import Document
+from dedupindex.verify.arc import ArcDocument
 from dedupindex.verify.http_blocks import Stated, Sum, cut_of, is_empty, read
 from dedupindex.verify.issues import Broken
-from dedupindex.verify.parse_records import Head, Record
+from dedupindex.verify.parse_records import CheckedRecord, RecordHead
 
 _DATE = re.compile(
     rb"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])"
@@ -80,9 +80,9 @@ def bare(text: bytes) -> bytes:
     return text.removeprefix(b"<").removesuffix(b">")
 
 
-def examine(record: Record | Document, notes: list[Note]) -> Examined:
+def examine(record: CheckedRecord | ArcDocument, notes: list[Note]) -> Examined:
     """Read the block of a record; `notes` takes what is wrong with it. Raises `Broken`."""
-    if isinstance(record, Document):
+    if isinstance(record, ArcDocument):
         return _read(record, None, None, notes)
     head = record.head
     notes.extend(_header_notes(record))
@@ -101,7 +101,7 @@ def _stated(text: bytes, what: str, notes: list[Note]) -> Stated | None:
     return stated
 
 
-def _header_notes(record: Record) -> Iterator[Note]:
+def _header_notes(record: CheckedRecord) -> Iterator[Note]:
     head = record.head
     if head.odd:
         yield "not-exact", head.odd
@@ -143,13 +143,16 @@ class _Body:
 
 
 def _read(
-    record: Record | Document, block: Stated | None, payload: Stated | None, notes: list[Note]
+    record: CheckedRecord | ArcDocument,
+    block: Stated | None,
+    payload: Stated | None,
+    notes: list[Note],
 ) -> Examined:
     start, rest = start_of(record)
     message = None
     if record.kind == b"request":
         message = http.parse(start) if payload else None
-    elif record.kind in _HTTP_KINDS or isinstance(record, Document):
+    elif record.kind in _HTTP_KINDS or isinstance(record, ArcDocument):
         message = http.read(start)
     if message is not None and not message.closed and record.kind != b"revisit":
         message = None
@@ -186,11 +189,11 @@ def _read(
     ), message
 
 
-def start_of(record: Record | Document) -> tuple[bytes, Iterator[bytes]]:
+def start_of(record: CheckedRecord | ArcDocument) -> tuple[bytes, Iterator[bytes]]:
     """The block up to the end of an HTTP header, if it has one, and the pieces behind."""
     pieces = record.pieces()
     start = next(pieces, b"")
-    like_http = record.kind in _HTTP_KINDS or isinstance(record, Document)
+    like_http = record.kind in _HTTP_KINDS or isinstance(record, ArcDocument)
     while like_http and len(start) < http.LONGEST_HEAD and http.head_end(start) < 0:
         if len(start) >= 5 and not start.startswith(b"HTTP/") and record.kind != b"request":
             break
@@ -207,8 +210,10 @@ def _chain(start: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
     yield from rest
 
 
-def _block_notes(record: Record | Document, length: int, payload: Stated | None) -> Iterator[Note]:
-    if length or isinstance(record, Document):
+def _block_notes(
+    record: CheckedRecord | ArcDocument, length: int, payload: Stated | None
+) -> Iterator[Note]:
+    if length or isinstance(record, ArcDocument):
         return
     http_like = record.head.get(b"content-type").lower().startswith(b"application/http")
     if record.kind in (b"response", b"request") and http_like:
@@ -218,10 +223,13 @@ def _block_notes(record: Record | Document, length: int, payload: Stated | None)
 
 
 def facts_of(
-    record: Record | Document, message: http.Http | None, length: int, sums: tuple[bytes, ...]
+    record: CheckedRecord | ArcDocument,
+    message: http.Http | None,
+    length: int,
+    sums: tuple[bytes, ...],
 ) -> Facts:
     """What a record says, of a body of `length` bytes."""
-    head = record.head if isinstance(record, Record) else None
+    head = record.head if isinstance(record, CheckedRecord) else None
     get = head.get if head else lambda name: b""
     return Facts(
         record.kind,
@@ -247,17 +255,17 @@ def facts_of(
     )
 
 
-def _concurrent(head: Head) -> tuple[bytes, ...]:
+def _concurrent(head: RecordHead) -> tuple[bytes, ...]:
     name = b"warc-concurrent-to"
     if not head.has(name):
         return ()
     return tuple(bare(one) for key, value in head.fields if key == name for one in value.split())
 
 
-def _unfit(record: Record | Document, length: int) -> str:
+def _unfit(record: CheckedRecord | ArcDocument, length: int) -> str:
     if not length:
         return "its payload is empty"
-    if isinstance(record, Document):
+    if isinstance(record, ArcDocument):
         return ""
     if record.head.has(b"warc-truncated"):
         return "it is truncated"
@@ -266,7 +274,7 @@ def _unfit(record: Record | Document, length: int) -> str:
     return ""
 
 
-def checked(record: Record | Document, notes: list[Note]) -> Examined | None:
+def checked(record: CheckedRecord | ArcDocument, notes: list[Note]) -> Examined | None:
     """As `examine`; None if the record broke off, which is left to who closes it."""
     try:
         return examine(record, notes)

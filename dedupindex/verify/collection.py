@@ -10,14 +10,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, TypeVar
 
-from dedupindex.counts import OnProgress, Seen
+from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.errors import BadSource
 from dedupindex.runtime.workers import workers
 from dedupindex.verify import revisits
 from dedupindex.verify.block_facts import FULL, Facts, Note, checked
-from dedupindex.verify.file_bytes import Unreadable, opened
+from dedupindex.verify.file_bytes import UnreadableFile, opened
 from dedupindex.verify.issues import Finding
-from dedupindex.verify.parse_records import Record
+from dedupindex.verify.parse_records import CheckedRecord
 from dedupindex.verify.references import ReferenceRow, References, posted_by
 from dedupindex.verify.walk_file import AnyRecord, Container, is_archive
 
@@ -58,7 +58,7 @@ class Collection:
                     yield from self._take(references, spool, number, own)
                     spool.unlink()
                     done += size_of(paths[number : number + 1])
-                    self._on_progress(Seen("reading", done, size, self.records))
+                    self._on_progress(ProgressUpdate("reading", done, size, self.records))
                 yield from references.findings([str(path) for path in paths])
             finally:
                 references.close()
@@ -148,7 +148,7 @@ def _read(task: tuple[Path, Path]) -> Path:
                     else:
                         batch.take(container, item)
                     batch.write(at_least=_BATCH)
-        except Unreadable as error:
+        except UnreadableFile as error:
             batch.findings.append(tuple(Finding("unreadable", str(path), -1, "", str(error))))
         batch.write()
     return spool
@@ -174,7 +174,7 @@ class _Batch:
                 self.rows.append((record.offset, tuple(facts)))
             elif facts.method not in (b"", b"GET"):
                 self.posted.extend(posted_by(facts))
-            if facts.kind == b"revisit" and isinstance(record, Record):
+            if facts.kind == b"revisit" and isinstance(record, CheckedRecord):
                 notes.extend(revisits.alone(record, facts))
                 notes.extend(revisits.headers(message, facts))
         self.records += record.kind != b"arc-header"

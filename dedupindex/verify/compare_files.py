@@ -17,7 +17,7 @@ from dedupindex.verify.file_bytes import Joined, common, opened
 from dedupindex.verify.issues import Broken, Finding
 from dedupindex.verify.locate_originals import FindOriginal
 from dedupindex.verify.members import MAGIC, Beginnings, candidates
-from dedupindex.verify.parse_records import Record
+from dedupindex.verify.parse_records import CheckedRecord
 from dedupindex.verify.rebuild import Opened, Sides, closed
 from dedupindex.verify.walk_file import Container
 
@@ -208,7 +208,7 @@ def _plain_end(container: Container, offset: int) -> int:
     """Where the record at `offset` ends by what it says; -1 if that is not certain."""
     try:
         record = container.at(offset)[0]
-        if not isinstance(record, Record):
+        if not isinstance(record, CheckedRecord):
             return -1
         end = offset + record.head_size + record.length
         if container.file.read(end, 4) == b"\r\n\r\n":

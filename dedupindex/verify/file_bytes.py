@@ -12,7 +12,7 @@ from typing import NamedTuple
 _LEAST, _MOST = 1 << 14, 1 << 20  # bytes compared in one go
 
 
-class Unreadable(Exception):
+class UnreadableFile(Exception):
     """A file that cannot be opened or read; says why."""
 
 
@@ -24,23 +24,23 @@ class File:
         try:
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            raise Unreadable(f"it cannot be opened: {error.strerror}") from error
+            raise UnreadableFile(f"it cannot be opened: {error.strerror}") from error
         self.size = os.fstat(self._descriptor).st_size
 
     def close(self) -> None:
         os.close(self._descriptor)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes, fewer only at the end; raises `Unreadable`."""
+        """Up to `size` bytes, fewer only at the end; raises `UnreadableFile`."""
         wanted = max(min(size, self.size - offset), 0)
         data = b""
         while len(data) < wanted:
             try:
                 more = os.pread(self._descriptor, wanted - len(data), offset + len(data))
             except OSError as error:
-                raise Unreadable(f"it cannot be read: {error.strerror}") from error
+                raise UnreadableFile(f"it cannot be read: {error.strerror}") from error
             if not more:
-                raise Unreadable("it became shorter while it was read")
+                raise UnreadableFile("it became shorter while it was read")
             data = data + more if data else more
         return data
 
@@ -66,7 +66,7 @@ class _JoinedFile(File):
                 self._starts.append(self.size)
                 self._ranges.append((file, offset, count))
                 self.size += count
-        except Unreadable:
+        except UnreadableFile:
             self.close()
             raise
 
@@ -85,7 +85,7 @@ class _JoinedFile(File):
             wanted = min(left, count - skip)
             piece = file.read(start + skip, wanted)
             if len(piece) < wanted:
-                raise Unreadable("it became shorter while it was read")
+                raise UnreadableFile("it became shorter while it was read")
             found.append(piece)
             offset, left, number = offset + len(piece), left - len(piece), number + 1
         return b"".join(found)

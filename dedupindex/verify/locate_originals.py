@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from dedupindex.verify import http
 from dedupindex.verify.block_facts import FULL, Facts, bare, examine, facts_of, moment, start_of
-from dedupindex.verify.file_bytes import File, Unreadable, opened
+from dedupindex.verify.file_bytes import File, UnreadableFile, opened
 from dedupindex.verify.issues import Broken, Finding
 from dedupindex.verify.members import magics, starts
-from dedupindex.verify.parse_records import Record
+from dedupindex.verify.parse_records import CheckedRecord
 from dedupindex.verify.walk_file import AnyRecord, Container
 
 _MOST_OPEN = 64
@@ -28,7 +28,7 @@ _FIELDS = {
 }
 
 
-class Wanted(NamedTuple):
+class OriginalReference(NamedTuple):
     """An original, as a revisit names it."""
 
     url: bytes  # no brackets
@@ -44,10 +44,10 @@ class OriginalHint(NamedTuple):
     begins: bool = False  # whether it is known that a record begins there
 
 
-FindOriginal = Callable[[Wanted], Iterable[OriginalHint]]
+FindOriginal = Callable[[OriginalReference], Iterable[OriginalHint]]
 
 
-class Originals:
+class OriginalsIndex:
     """The places of all full records in some files, in an SQLite file that processes share."""
 
     def __init__(self, database: Path) -> None:
@@ -71,7 +71,7 @@ class Originals:
             database.execute("CREATE INDEX by_key ON places (key)")
             database.commit()
 
-    def find(self, wanted: Wanted) -> Iterator[OriginalHint]:
+    def find(self, wanted: OriginalReference) -> Iterator[OriginalHint]:
         """Places of records of that URL and second."""
         if self._database is None:
             self._database = sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True)
@@ -83,7 +83,7 @@ class Originals:
             yield OriginalHint(Path(os.fsdecode(path)), offset)
 
 
-class Original:
+class VerifiedOriginal:
     """A full record that was found where it was said to be, and is what was wanted."""
 
     def __init__(self, record: AnyRecord, again: Callable[[], AnyRecord]) -> None:
@@ -100,7 +100,9 @@ class Original:
 
     def facts(self) -> Facts:
         """What the record says of itself; raises `Broken`."""
-        if isinstance(self._record, Record) and self._record.head.has(b"warc-payload-digest"):
+        if isinstance(self._record, CheckedRecord) and self._record.head.has(
+            b"warc-payload-digest"
+        ):
             return facts_of(self._record, self._message, self._record.length - self._size, ())
         return examine(self._again(), [])[0]
 
@@ -116,7 +118,7 @@ class Shelf:
         while self._open:
             self._open.pop(next(iter(self._open))).file.close()
 
-    def take(self, wanted: Wanted) -> Iterator[Original]:
+    def take(self, wanted: OriginalReference) -> Iterator[VerifiedOriginal]:
         """Every full record that is what is wanted, truly there."""
         for place in self._find(wanted):
             try:
@@ -124,12 +126,12 @@ class Shelf:
                 if not place.begins and not container.begins(place.offset):
                     continue
                 record = container.at(place.offset)[0]
-            except (Broken, Unreadable):
+            except (Broken, UnreadableFile):
                 continue
             named = not wanted.record_id or record.record_id in (wanted.record_id, b"")
             same_date = record.date == wanted.date or moment(record.date) == moment(wanted.date)
             if record.kind in FULL and record.url == wanted.url and same_date and named:
-                yield Original(record, partial(_read_again, container, place.offset))
+                yield VerifiedOriginal(record, partial(_read_again, container, place.offset))
 
     def _container(self, path: Path) -> Container:
         container = self._open.pop(path, None) or Container(File(path))
@@ -155,7 +157,7 @@ def places(path: Path) -> tuple[Path, list[tuple[bytes, int]]]:
     read, and proven to be a true beginning, before it counts.
     """
     found = []
-    with suppress(Unreadable), opened(path) as file:
+    with suppress(UnreadableFile), opened(path) as file:
         for offset, url, date in _heads(Container(file)):
             found.append((key_of(url, date), offset))
     return path, found

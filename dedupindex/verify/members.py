@@ -33,7 +33,7 @@ _MOST_KNOWN = 1 << 20  # offsets remembered for each file
 _InflateError: type[Exception] = zlib_ng.error  # type: ignore[assignment]  # of its stub
 
 
-class Member:
+class MemberReader:
     """A member that is inflated piece by piece; `end` is known when the last piece has come."""
 
     def __init__(self, file: File, offset: int) -> None:
@@ -76,7 +76,7 @@ class Member:
 
 def member_end(file: File, offset: int) -> int:
     """Where the member at `offset` ends, inflated to its checksum; raises `Broken`."""
-    member = Member(file, offset)
+    member = MemberReader(file, offset)
     while member.piece():
         pass
     return member.end
@@ -120,7 +120,7 @@ class Beginnings:
         position, until = offset, held_until(self.file, offset)
         passed = []
         while position not in self._known and position <= until and position < self.file.size:
-            member = Member(self.file, position)
+            member = MemberReader(self.file, position)
             try:
                 while member.piece():
                     pass

@@ -1,7 +1,7 @@
 """WARC records: version line, fields, as many bytes as stated, two line ends.
 
-A record is read once, in pieces: `Record.pieces` gives its block, `Record.close` looks at what
-follows. Nothing is repaired: a block that is whole is read though its line ends are not to the
+A record is read once, in pieces: `CheckedRecord.pieces` gives its block, `CheckedRecord.close`
+looks at what follows. Nothing is repaired: a block that is whole is read though its line ends are not to the
 letter, and that is said; what cannot be framed raises `Broken`.
 """
 
@@ -26,7 +26,7 @@ _SPACE = b" \t\r"
 _NOT_A_RECORD = b"\0\x1f"  # zeros and gzip members: not read as records, but no damage to this one
 
 
-class Reader:
+class PieceReader:
     """Bytes that come in pieces; holds no more than was asked for and one piece."""
 
     def __init__(self, piece: Callable[[], bytes]) -> None:
@@ -75,7 +75,7 @@ class Reader:
         return first
 
 
-class Head(NamedTuple):
+class RecordHead(NamedTuple):
     """The header of a record, as it stands and taken apart."""
 
     version: bytes
@@ -92,10 +92,10 @@ class Head(NamedTuple):
         return name in self.first
 
 
-class Record:
+class CheckedRecord:
     """One record; its block must be read before `close`."""
 
-    def __init__(self, reader: Reader, offset: int) -> None:
+    def __init__(self, reader: PieceReader, offset: int) -> None:
         self._reader = reader
         self.offset = offset
         self._begin = reader.taken
@@ -179,7 +179,7 @@ def _odd_ends(ends: bytes) -> str:
     return "line ends other than two CRLF follow it"
 
 
-def _read_head(reader: Reader) -> bytes:
+def _read_head(reader: PieceReader) -> bytes:
     if not reader.hold(5) or reader.buffer[reader.at : reader.at + 5].upper() != b"WARC/":
         raise Broken("bad-header", "no record begins here")
     size = 1 << 10
@@ -204,7 +204,7 @@ def _blank_line(data: bytes, start: int) -> int:
     return strict + 3 if strict >= 0 else -1
 
 
-def parse_head(text: bytes) -> Head:
+def parse_head(text: bytes) -> RecordHead:
     """Take a header apart, its blank line included; raises `Broken`."""
     first, *rest = text.split(b"\n")
     version = first.rstrip(_SPACE)
@@ -229,10 +229,10 @@ def parse_head(text: bytes) -> Head:
             name, value = b"", line
         fields.append((name.strip(_SPACE).lower(), value.strip(_SPACE)))
         lines.append(line + b"\n")
-    return Head(version.upper(), tuple(lines), tuple(fields), odd, dict(reversed(fields)))
+    return RecordHead(version.upper(), tuple(lines), tuple(fields), odd, dict(reversed(fields)))
 
 
-def _length(head: Head) -> int:
+def _length(head: RecordHead) -> int:
     values = [value for name, value in head.fields if name == b"content-length"]
     if len(values) != 1 or _NUMBER.fullmatch(values[0]) is None:
         how = "no" if not values else "several fields" if len(values) > 1 else "no whole number as"

@@ -14,9 +14,9 @@ from dedupindex.verify import http, revisits
 from dedupindex.verify.block_facts import Note, bare, examine, start_of
 from dedupindex.verify.http_blocks import is_usual, read
 from dedupindex.verify.issues import Broken, Finding
-from dedupindex.verify.locate_originals import FindOriginal, Shelf, Wanted
-from dedupindex.verify.members import Member
-from dedupindex.verify.parse_records import Head, Record
+from dedupindex.verify.locate_originals import FindOriginal, OriginalReference, Shelf
+from dedupindex.verify.members import MemberReader
+from dedupindex.verify.parse_records import CheckedRecord, RecordHead
 from dedupindex.verify.walk_file import AnyRecord, Container
 
 _CHANGES = frozenset((b"warc-type", b"content-length", b"warc-block-digest"))
@@ -41,7 +41,7 @@ _OWN_REASON = {
     b"warc-target-uri": "uri-changed",
 }
 Ends = tuple[int, int]
-Opened = tuple[AnyRecord, Member | None]
+Opened = tuple[AnyRecord, MemberReader | None]
 
 
 class Sides:
@@ -94,7 +94,7 @@ class Sides:
         return ""
 
     def _revisit(self, before: AnyRecord, after: AnyRecord, at: int) -> Iterator[Note]:
-        assert isinstance(before, Record) and isinstance(after, Record)
+        assert isinstance(before, CheckedRecord) and isinstance(after, CheckedRecord)
         yield from heads(before.head, after.head)
         if before.kind != b"response":
             kind = before.kind.decode("ascii", "replace")
@@ -109,7 +109,7 @@ class Sides:
         size = len(was.head) if was is not None and was.closed else 0
         if facts.length or (message.head if message else b"") != start[:size]:
             yield "headers-changed", "its block is not the HTTP header that was stored"
-        wanted = Wanted(bare(facts.to_url) or facts.url, facts.to_date, facts.to_id)
+        wanted = OriginalReference(bare(facts.to_url) or facts.url, facts.to_date, facts.to_id)
         found = False
         for original in self._shelf.take(wanted):
             if found:  # a further one: read anew what was read
@@ -129,7 +129,7 @@ class Sides:
             )
 
 
-def heads(old: Head, new: Head) -> Iterator[Note]:
+def heads(old: RecordHead, new: RecordHead) -> Iterator[Note]:
     """What differs between two headers and should not."""
     if old.version != new.version:
         yield "version-changed", f"it was of {old.version.decode('ascii', 'replace')}"
@@ -170,7 +170,7 @@ def heads(old: Head, new: Head) -> Iterator[Note]:
 
 def _unlike(before: AnyRecord, after: AnyRecord) -> Iterator[Note]:
     """How a record that should have stayed differs; nothing if only its compression does."""
-    if isinstance(before, Record) and isinstance(after, Record):
+    if isinstance(before, CheckedRecord) and isinstance(after, CheckedRecord):
         for (name, value), line in zip(before.head.fields, before.head.lines, strict=True):
             if name in _OWN_REASON and line not in after.head.lines:
                 shown = value[:200].decode("utf-8", "replace")
@@ -202,7 +202,7 @@ def _equal(one: Iterator[bytes], other: Iterator[bytes]) -> bool:
         mine, theirs = mine[size:], theirs[size:]
 
 
-def closed(container: Container, record: AnyRecord, member: Member | None) -> int:
+def closed(container: Container, record: AnyRecord, member: MemberReader | None) -> int:
     """Where the next record begins; raises `Broken` if this one is not whole, or not alone."""
     record.close()
     if member is None:

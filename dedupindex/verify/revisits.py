@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dedupindex.verify.block_facts import Facts, Note, bare, is_date, moment
 from dedupindex.verify.http import Http
 from dedupindex.verify.http_blocks import is_cut, is_empty, read
-from dedupindex.verify.parse_records import Record
+from dedupindex.verify.parse_records import CheckedRecord
 
 _PROFILE = re.compile(
     rb"<?http://netpreserve\.org/warc/(0\.17|0\.18|1\.0|1\.1)/(?:revisit/)?"
@@ -26,7 +26,7 @@ def not_modified(profile: bytes) -> bool:
     return b"server-not-modified" in profile
 
 
-def alone(record: Record, facts: Facts) -> Iterator[Note]:
+def alone(record: CheckedRecord, facts: Facts) -> Iterator[Note]:
     """What is wrong with a revisit whatever it refers to."""
     yield from _profile(record, facts)
     if facts.to_url.startswith(b"<") or facts.to_url.endswith(b">"):
@@ -58,7 +58,7 @@ def alone(record: Record, facts: Facts) -> Iterator[Note]:
         yield "redirect", f"its status is {facts.status}: pywb shows no body for it"
 
 
-def _profile(record: Record, facts: Facts) -> Iterator[Note]:
+def _profile(record: CheckedRecord, facts: Facts) -> Iterator[Note]:
     if not facts.profile:
         yield "no-profile", "it has no WARC-Profile"
         return

@@ -12,12 +12,12 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 from dedupindex.verify import arc
-from dedupindex.verify.file_bytes import File, Unreadable, opened
+from dedupindex.verify.file_bytes import File, UnreadableFile, opened
 from dedupindex.verify.issues import Broken, Finding
-from dedupindex.verify.members import MAGIC, Beginnings, Member, magics
-from dedupindex.verify.parse_records import Reader, Record
+from dedupindex.verify.members import MAGIC, Beginnings, MemberReader, magics
+from dedupindex.verify.parse_records import CheckedRecord, PieceReader
 
-AnyRecord = Record | arc.Document
+AnyRecord = CheckedRecord | arc.ArcDocument
 SUFFIXES = (".warc", ".warc.gz", ".arc", ".arc.gz")
 _NAMED = re.compile(r"\.w?arc((?:\.[a-z0-9]+)*)$")
 _BESIDE = frozenset(
@@ -40,7 +40,7 @@ def is_archive(path: Path) -> bool:
     try:
         with opened(path) as file:
             return file.size > 0 and kind_of(file) != ""
-    except Unreadable:
+    except UnreadableFile:
         return False
 
 
@@ -76,7 +76,7 @@ def _first_text(file: File, offset: int) -> bytes:
     """The first bytes in the first gzip members that hold more than line ends and zeros."""
     try:
         while file.read(offset, len(MAGIC)) == MAGIC:
-            member = Member(file, offset)
+            member = MemberReader(file, offset)
             while piece := member.piece():
                 if piece.strip(b"\r\n\0"):
                     return piece
@@ -101,17 +101,17 @@ class Container:
     def zipped(self) -> bool:
         return self.kind.endswith(".gz")
 
-    def at(self, offset: int) -> tuple[AnyRecord, Member | None]:
+    def at(self, offset: int) -> tuple[AnyRecord, MemberReader | None]:
         """The record that begins at `offset`, and the member that it is in; raises `Broken`."""
         if self.zipped:
-            member = Member(self.file, offset)
-            return self._next(Reader(member.piece), offset), member
-        return self._next(Reader(_plain_pieces(self.file, offset)), offset), None
+            member = MemberReader(self.file, offset)
+            return self._next(PieceReader(member.piece), offset), member
+        return self._next(PieceReader(_plain_pieces(self.file, offset)), offset), None
 
-    def _from(self, offset: int) -> Reader:
+    def _from(self, offset: int) -> PieceReader:
         """What can be read from an offset on."""
-        piece = Member(self.file, offset).piece if self.zipped else None
-        return Reader(piece or _plain_pieces(self.file, offset))
+        piece = MemberReader(self.file, offset).piece if self.zipped else None
+        return PieceReader(piece or _plain_pieces(self.file, offset))
 
     def begins(self, offset: int) -> bool:
         """Whether a record certainly begins at `offset`."""
@@ -129,15 +129,15 @@ class Container:
             self.beginnings.add(self._walked)
         return self.beginnings.known(offset)
 
-    def _next(self, reader: Reader, offset: int) -> AnyRecord:
+    def _next(self, reader: PieceReader, offset: int) -> AnyRecord:
         if self.kind.startswith("arc"):
             if self._fields < 0:
                 self._fields = arc.fields_of(self._from(0))
-            document = arc.Document(reader, offset, self._fields)
+            document = arc.ArcDocument(reader, offset, self._fields)
             self._fields = document.fields
             document.led |= offset > 0 and not self.zipped
             return document
-        return Record(reader, offset)
+        return CheckedRecord(reader, offset)
 
     def each(self) -> Iterator[AnyRecord | Finding]:
         """Every record, and what is wrong between them. A record is read before the next."""
@@ -163,10 +163,10 @@ class Container:
                 yield self.finding("misframed", position, text)
                 position = padding
                 continue
-            reader = Reader(_plain_pieces(self.file, position))
+            reader = PieceReader(_plain_pieces(self.file, position))
             position = yield from self._run(reader, position)
 
-    def _run(self, reader: Reader, base: int) -> Generator[AnyRecord | Finding, None, int]:
+    def _run(self, reader: PieceReader, base: int) -> Generator[AnyRecord | Finding, None, int]:
         """Records of a plain file that follow each other; returns where to go on."""
         reader.line_ends()
         while reader.hold(1) and reader.buffer[reader.at]:
@@ -187,7 +187,9 @@ class Container:
                 yield self.finding("not-exact", start, odd, record_id)
         return base + reader.taken
 
-    def _in_member(self, reader: Reader, offset: int) -> Generator[AnyRecord | Finding, None, bool]:
+    def _in_member(
+        self, reader: PieceReader, offset: int
+    ) -> Generator[AnyRecord | Finding, None, bool]:
         """The records of one member; True if it cannot be inflated to its end."""
         more, first, led = reader.hold(1), True, False
         if more and reader.buffer[reader.at] in b"\r\n":
@@ -219,9 +221,9 @@ class Container:
             if self.file.read(position, len(MAGIC)) != MAGIC:
                 position = yield from self._resumed(position, "not-a-member", "no gzip member")
                 continue
-            member = Member(self.file, position)
+            member = MemberReader(self.file, position)
             try:
-                if (yield from self._in_member(Reader(member.piece), position)):
+                if (yield from self._in_member(PieceReader(member.piece), position)):
                     position = yield from self._resumed(position)
                     continue
                 while member.piece():
@@ -273,13 +275,13 @@ class Container:
             return end if end == self.file.size else -1
         if record is None or end > self.file.size:
             return -1
-        reader = Reader(_plain_pieces(self.file, end))
+        reader = PieceReader(_plain_pieces(self.file, end))
         reader.line_ends()
         return end + reader.taken
 
     def _block_end(self, offset: int) -> tuple[AnyRecord | None, int]:
         """The record that begins right at `offset`, and where its block ends by its length."""
-        reader = Reader(_plain_pieces(self.file, offset))
+        reader = PieceReader(_plain_pieces(self.file, offset))
         try:
             if not reader.hold(1) or reader.buffer[reader.at] in b"\r\n":
                 return None, -1
@@ -296,14 +298,14 @@ class Container:
                 break
             closing = self.file.read(end, 4)
             if record.kind == b"arc-header":
-                reader = Reader(_plain_pieces(self.file, end))
+                reader = PieceReader(_plain_pieces(self.file, end))
                 reader.line_ends()
                 offset = end + reader.taken
-            elif isinstance(record, arc.Document) and closing[:1] in (b"", b"\n"):
+            elif isinstance(record, arc.ArcDocument) and closing[:1] in (b"", b"\n"):
                 offset = end + len(closing[:1])
-            elif isinstance(record, Record) and closing == b"\r\n\r\n":
+            elif isinstance(record, CheckedRecord) and closing == b"\r\n\r\n":
                 offset = _end_or_zeros(self.file, end + 4)
-            elif isinstance(record, Record) and record.bare and closing[:2] == b"\n\n":
+            elif isinstance(record, CheckedRecord) and record.bare and closing[:2] == b"\n\n":
                 offset = _end_or_zeros(self.file, end + 2)
             else:
                 break

@@ -16,7 +16,7 @@ from typing import Any
 from werkzeug.http import parse_cookie
 
 from dedupindex.capture import Capture, Covers
-from dedupindex.crawls.counting import Hit, Other, Outcome
+from dedupindex.crawls.counting import CountedHit, Other, Outcome
 from dedupindex.digest import EMPTY, is_cut
 from dedupindex.index.engine import Finder
 from dedupindex.index.identity import Settings
@@ -92,7 +92,7 @@ class Cdx:
         outcome: Outcome = Other.LISTED if captures else None
         if captures and query.digest() is not None:
             match = decide.match_of(query.url, captures[0].url)
-            outcome = Hit.of(match.value, captures[0])
+            outcome = CountedHit.of(match.value, captures[0])
         self._live.crawls.counting.note((query.crawl, strategy, query.url, outcome, -1, taken))
 
 

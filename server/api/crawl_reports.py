@@ -17,7 +17,7 @@ from typing import Any
 from dedupindex.build.judges import admission_filter
 from dedupindex.capture import Capture, Covers
 from dedupindex.crawls import lifecycle, statistics
-from dedupindex.crawls.crawl import Crawl, Seen
+from dedupindex.crawls.crawl import Crawl, Visibility
 from dedupindex.crawls.crawl_captures import Added, add
 from dedupindex.crawls.crawl_report import date, warning
 from dedupindex.crawls.parse_report import capture_of
@@ -86,7 +86,9 @@ class Reporting:
         check_names(given, *_BEGIN)
         self._live.opened()  # without an index, crawls would be lost with their directory
         name = text_field(given, "name")
-        seen = choice_field(given, "seen_by", {one.value: one for one in Seen}, Seen.OWN)
+        seen = choice_field(
+            given, "seen_by", {one.value: one for one in Visibility}, Visibility.OWN
+        )
         covers = choice_field(
             given, "digest_covers", {one.name.lower(): one for one in Covers}, Covers.UNKNOWN
         )

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from dedupindex.build.judges import admission_filter
 from dedupindex.capture import Capture, Evidence, spelled_alike
 from dedupindex.crawls import lifecycle
-from dedupindex.crawls.crawl import Crawl, Seen, State
+from dedupindex.crawls.crawl import Crawl, CrawlState, Visibility
 from dedupindex.crawls.crawl_captures import Added, add
 from dedupindex.crawls.store import Reading, Writing
 from dedupindex.digest import Spelling, parse_spelled
@@ -121,7 +121,7 @@ class Records:
         def change(writing: Writing) -> tuple[str, Added]:
             name, crawl = self._current(writing)
             allowed(name)  # another may have begun since the first check
-            crawl = crawl or lifecycle.begin(writing, name, seen=Seen.ALL)
+            crawl = crawl or lifecycle.begin(writing, name, seen=Visibility.ALL)
             return crawl.name, add(writing, crawl, captures, settings, admission_filter(settings))
 
         name, done = self._live.crawls.write(change, make=True)
@@ -155,7 +155,7 @@ def _next(reading: Reading) -> _Current:
 
 
 def _for_all(crawl: Crawl) -> bool:
-    return crawl.state is State.OPEN and crawl.seen is Seen.ALL and not crawl.namespace
+    return crawl.state is CrawlState.OPEN and crawl.seen is Visibility.ALL and not crawl.namespace
 
 
 def _known(reading: Reading, name: str) -> Crawl | None:

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 import orjson
 
 from dedupindex.crawls.begun import completed
-from dedupindex.crawls.combined_view import NOTHING, Snapshot
+from dedupindex.crawls.combined_view import NOTHING, CrawlSnapshot
 from dedupindex.crawls.counting import Outcome
 from dedupindex.errors import BadQuery, DedupError, UnknownCrawl
 from dedupindex.index.engine import AHEAD, View, look_ahead
@@ -48,9 +48,9 @@ class Batch:
 
     @contextmanager
     def _state(self) -> Iterator[_State]:
-        """Open one state of crawls and index; `Snapshot` says why in this order."""
+        """Open one state of crawls and index; `CrawlSnapshot` says why in this order."""
         with self._live.crawls.reading() as reading:
-            crawls = Snapshot(reading, self._known)
+            crawls = CrawlSnapshot(reading, self._known)
             self._known = crawls.known
             opened = self._live.opened()
             with opened.engine.view() as view:
@@ -142,7 +142,7 @@ class _State(NamedTuple):
 
     opened: Opened
     view: View
-    crawls: Snapshot
+    crawls: CrawlSnapshot
 
 
 class _Answers:

@@ -12,7 +12,7 @@ from flask import Response, request
 
 from dedupindex.crawls import crawl_report as crawlreport
 from dedupindex.crawls.crawl import Crawl
-from dedupindex.crawls.crawl_report import FORMATS, Asked, CrawlReport
+from dedupindex.crawls.crawl_report import FORMATS, CrawlReport, ReportRequest
 from dedupindex.crawls.statistics import BY, ORDERS
 from dedupindex.crawls.store import Reading
 from dedupindex.errors import BadQuery, UnknownCrawl
@@ -105,7 +105,7 @@ class ReportViews:
         return _linked(response, follow)
 
 
-def _asked(given: dict[str, Any]) -> Asked:
+def _asked(given: dict[str, Any]) -> ReportRequest:
     """Return the options of a report; a page asks for one group more than it shows."""
     if "by" not in given and given.keys() - {"format"}:
         raise BadQuery("groups need by")
@@ -114,11 +114,15 @@ def _asked(given: dict[str, Any]) -> Asked:
     if "order" in given and "top" not in given:
         raise BadQuery("order needs top; without it groups come in the order of their headings")
     after = given["after"].encode("utf-8", "surrogateescape") if "after" in given else None
-    asked = Asked(given.get("by", ""), given.get("top", 0), given.get("order", "lookups"), after)
+    asked = ReportRequest(
+        given.get("by", ""), given.get("top", 0), given.get("order", "lookups"), after
+    )
     return asked if asked.top else asked._replace(most=given.get("limit", PAGE) + 1)
 
 
-def _some(reading: Reading, crawl: Crawl, asked: Asked, most: int) -> tuple[CrawlReport, str | None]:
+def _some(
+    reading: Reading, crawl: Crawl, asked: ReportRequest, most: int
+) -> tuple[CrawlReport, str | None]:
     """Return a page of a report, and its last heading if there are more pages."""
     found = crawlreport.report(reading, crawl, asked)
     groups = list(found.groups)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import orjson
 
 from dedupindex.capture import Covers
-from dedupindex.crawls.crawl import Seen
+from dedupindex.crawls.crawl import Visibility
 from dedupindex.crawls.statistics_keys import LONGEST
 from dedupindex.crawls.told import NAMES
 from dedupindex.errors import BadQuery
@@ -18,7 +18,7 @@ from dedupindex.lookup.policy import rules_of
 
 SELF_REPORT = (*NAMES, "who")
 _DIGITS = 18
-_E = TypeVar("_E", Seen, Covers)
+_E = TypeVar("_E", Visibility, Covers)
 
 
 def check_names(given: Mapping[str, Any], *names: str) -> None:

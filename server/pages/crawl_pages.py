@@ -82,7 +82,12 @@ class CrawlPages:
         name = request.args.get("host", "").strip()
         self._live.opened()
         visible = NamespaceAccess(self._access, with_token(request.environ))
-        content: dict[str, Any] = {"rows": [], "largest": [], "latest": "", **_sums(StatisticsRow())}
+        content: dict[str, Any] = {
+            "rows": [],
+            "largest": [],
+            "latest": "",
+            **_sums(StatisticsRow()),
+        }
         with self._live.crawls.reading() as reading:
             if reading is not None and name:
                 content.update(_host(reading, name, visible))

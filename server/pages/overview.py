@@ -11,7 +11,7 @@ from typing import Any
 
 from flask import render_template, request
 
-from dedupindex.crawls.crawl import State
+from dedupindex.crawls.crawl import CrawlState
 from dedupindex.index.identity import FORMAT, Settings
 from dedupindex.runtime.charts import bar
 from server import metrics as counting
@@ -59,12 +59,12 @@ class Overview:
             format=FORMAT,
             settings=_settings_text(engine.identity.settings),
             crawls=self._reporting.crawls(_CRAWLS, sees=visible.sees),
-            open=states[State.OPEN],
+            open=states[CrawlState.OPEN],
             all_crawls=states.total(),
             **self._lookups(),
         )
 
-    def _states(self, visible: NamespaceAccess) -> Counter[State]:
+    def _states(self, visible: NamespaceAccess) -> Counter[CrawlState]:
         """Return the number of crawls by state."""
         with self._live.crawls.known() as (crawls, _):
             return Counter(crawl.state for crawl in crawls if visible.sees(crawl))

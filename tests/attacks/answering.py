@@ -22,7 +22,7 @@ from urllib.parse import quote
 from werkzeug.test import EnvironBuilder, run_wsgi_app
 
 from dedupindex.cli.maintenance import read_back
-from dedupindex.crawls.combined_view import Snapshot
+from dedupindex.crawls.combined_view import CrawlSnapshot
 from dedupindex.crawls.crawl_captures import of_crawl
 from dedupindex.crawls.store import open_store
 from dedupindex.errors import DedupError
@@ -33,7 +33,7 @@ from dedupindex.lookup.decide import Query, Strategy
 from dedupindex.lookup.render_json import original_as_json
 from dedupindex.post_crawl.purge.remove import survey
 from dedupindex.post_crawl.purge.shown import impact_as_json
-from dedupindex.post_crawl.purge.target import Kind, Target
+from dedupindex.post_crawl.purge.target import Target, TargetKind
 from dedupindex.urlkey import urlkey
 from server.app import create_app
 from server.config import Config
@@ -126,7 +126,7 @@ def _by_library(index: Path) -> dict[str, Any]:
         reading = stack.enter_context(store.reading())
         engine = stack.enter_context(closing(open_index(index)))
         view, settings = stack.enter_context(engine.view()), engine.identity.settings
-        return _decided(Snapshot(reading).seen(view, settings.keys(), "going"), settings)
+        return _decided(CrawlSnapshot(reading).seen(view, settings.keys(), "going"), settings)
 
 
 def _decided(view: Any, settings: Any) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def _or_error(ask: Any) -> Any:
 
 def _impact(index: Path) -> Any:
     def ask() -> Any:
-        found = survey(index, Target(Kind.CONTAINER, ("/warcs/1.warc.gz",)))
+        found = survey(index, Target(TargetKind.CONTAINER, ("/warcs/1.warc.gz",)))
         return json.loads(json.dumps(impact_as_json(found)))
 
     return _or_error(ask)

@@ -25,7 +25,7 @@ from dedupindex.capture import Capture, Evidence, RefersTo, Revisit
 from dedupindex.digest import Digest
 from dedupindex.index.identity import Settings
 from dedupindex.post_crawl.purge.remove import purge
-from dedupindex.post_crawl.purge.target import Kind, Target
+from dedupindex.post_crawl.purge.target import Target, TargetKind
 from server.app import create_app
 from server.config import Config
 from server.live_index import LiveIndex
@@ -71,7 +71,7 @@ def made(directory: Path, engine: str = "lmdb") -> Path:
     ]
     load(index, marks, revisits)
     load(index, captures[3:30:6], revisits[:1])
-    purge(index, Target(Kind.CONTAINER, ("/warcs/7.warc.gz",)), force=True)
+    purge(index, Target(TargetKind.CONTAINER, ("/warcs/7.warc.gz",)), force=True)
     live = LiveIndex(index)
     live.refresh()
     web = create_app(Config(index), live).test_client()

@@ -20,10 +20,10 @@ from dedupindex.build.pipeline import Build, build
 from dedupindex.build.stage import judge_of
 from dedupindex.cli.maintenance import read_back
 from dedupindex.crawls import claims, lifecycle, merge_crawls, statistics
-from dedupindex.crawls.combined_view import Snapshot
-from dedupindex.crawls.counting import Counting, add_counted
+from dedupindex.crawls.combined_view import CrawlSnapshot
+from dedupindex.crawls.counting import LookupCounter, add_counted
 from dedupindex.crawls.crawl_captures import add, of_crawl
-from dedupindex.crawls.statistics_keys import Kind, key_of
+from dedupindex.crawls.statistics_keys import StatisticsKind, key_of
 from dedupindex.crawls.store import Writing, make_store
 from dedupindex.crawls.stores.cassandra_crawl_store import CassandraStore
 from dedupindex.crawls.told import tell, told_of
@@ -78,7 +78,7 @@ def index(keyspaces: Keyspaces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def _reported(writing: Writing, name: str) -> None:
-    crawl, counting = writing.crawl(name), Counting()
+    crawl, counting = writing.crawl(name), LookupCounter()
     url = b"http://example.com/%d"
     captures = [capture(n + 3, url % (n + 3), container=f"{name}.warc") for n in NUMBERS]
     add(writing, crawl, captures, SETTINGS, judge_of(SETTINGS))
@@ -119,7 +119,7 @@ def _query(number: int) -> Query:
 
 def _found(engine: CassandraEngine, reading: Any, asker: str, query: Query) -> Any:
     with engine.view() as view:
-        return find(Snapshot(reading).seen(view, SETTINGS.keys(), asker), SETTINGS, query)
+        return find(CrawlSnapshot(reading).seen(view, SETTINGS.keys(), asker), SETTINGS, query)
 
 
 def _of_crawls(reading: Any) -> Answers:
@@ -134,7 +134,7 @@ def _of_crawls(reading: Any) -> Answers:
             ("total", partial(statistics.total, reading)),
             *(
                 (kind.name, lambda c, k=kind: list(reading.statistics(key_of(c.number, k))))
-                for kind in Kind
+                for kind in StatisticsKind
             ),
         ):
             found |= _asked(f"{name} of {crawl.name}", partial(ask, crawl))

@@ -26,7 +26,12 @@ from redis.connection import Connection
 from dedupindex.capture import Capture, Evidence
 from dedupindex.digest import Digest
 from dedupindex.errors import CrawlExists, DedupError, IndexBusy, UnknownCrawl
-from dedupindex.export.browsertrix_redis import Choice, Exported, Files, originals
+from dedupindex.export.browsertrix_redis import (
+    BrowsertrixExport,
+    ContainerFiles,
+    ExportChoice,
+    originals,
+)
 from dedupindex.export.redis import LOCK, writing
 from dedupindex.index.identity import Settings
 from dedupindex.sources.browsertrix_part import BrowsertrixEntry
@@ -68,13 +73,15 @@ def client(address: str) -> Iterator[Any]:
         yield client
 
 
-def export(address: str, captures: list[Capture], source: bytes = b"/i", **how: Any) -> Exported:
+def export(
+    address: str, captures: list[Capture], source: bytes = b"/i", **how: Any
+) -> BrowsertrixExport:
     """What ``bin/export`` does with an index of these captures."""
-    exported = Exported()
-    choice = Choice(how.pop("other", "archive"), **how)
+    exported = BrowsertrixExport()
+    choice = ExportChoice(how.pop("other", "archive"), **how)
     stand = sorted((one.digest, one) for one in captures)
     with writing(address) as database:
-        found = originals(stand, Files(lambda name: None), choice, exported)
+        found = originals(stand, ContainerFiles(lambda name: None), choice, exported)
         database.export(found, source, choice.crawls)
     return exported
 
@@ -277,7 +284,9 @@ def test_one_writer_at_a_time(address: str, client: Any) -> None:
             pass
         client.set(LOCK, "somebody")  # this one stood still, and its lock has lapsed
         stand = [(one.digest, one) for one in CAPTURES]
-        found = originals(stand, Files(lambda name: None), Choice("archive"), Exported())
+        found = originals(
+            stand, ContainerFiles(lambda name: None), ExportChoice("archive"), BrowsertrixExport()
+        )
         with pytest.raises(DedupError, match="stood still"):
             database.export(found, b"/i")
     assert client.get(LOCK) == b"somebody"

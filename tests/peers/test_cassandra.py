@@ -16,7 +16,7 @@ from dedupindex.capture import Capture, Evidence
 from dedupindex.errors import Damaged, IndexBusy, IndexUnavailable, SettingsConflict
 from dedupindex.index import open_index
 from dedupindex.index.address import Address
-from dedupindex.index.engine import Container
+from dedupindex.index.engine import IndexedContainer
 from dedupindex.index.engines.cassandra import cassandra_load
 from dedupindex.index.engines.cassandra.cassandra_partitions import AT_ONCE
 from dedupindex.index.engines.cassandra.cassandra_schema import Statements
@@ -361,7 +361,7 @@ def test_killed_at_any_moment_and_loaded_again(make: Make) -> None:
     first = [capture(n, A) for n in range(500)]
     second = [*[capture(n, A, 2) for n in range(300)], *many(400), capture(3, B)]
     second += [capture(n, A, 1, evidence=Evidence.REVISIT) for n in range(20)]
-    gone = [Container("/warcs/1.warc.gz", 1, "aa", 1)]
+    gone = [IndexedContainer("/warcs/1.warc.gz", 1, "aa", 1)]
     undisturbed = make()
     undisturbed.load(first, gone)
     seconds = undisturbed.seconds_of(second)

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from dedupindex.build.stage import judge_of
 from dedupindex.capture import Capture
 from dedupindex.crawls import claims, lifecycle, statistics
-from dedupindex.crawls.combined_view import Snapshot
-from dedupindex.crawls.counting import Counting, Hit, add_counted
-from dedupindex.crawls.crawl import Claim, Crawl, State
+from dedupindex.crawls.combined_view import CrawlSnapshot
+from dedupindex.crawls.counting import CountedHit, LookupCounter, add_counted
+from dedupindex.crawls.crawl import Claim, Crawl, CrawlState
 from dedupindex.crawls.crawl_captures import Added, add, of_crawl
 from dedupindex.crawls.store import FILE, Store, Writing, make_store
 from dedupindex.crawls.stores.cassandra_crawl_store import CassandraStore
@@ -247,7 +247,7 @@ def test_a_change_of_a_crawl_whose_answer_is_lost_is_made_once(server: Servers) 
     session.back = iter([True, False, True, True])
     assert begin(store).number == 1
     assert begin(store, "b").number == 2
-    assert store.write(partial(lifecycle.commit, name="a")).state is State.COMMITTED
+    assert store.write(partial(lifecycle.commit, name="a")).state is CrawlState.COMMITTED
     with server().reading() as reading:
         assert [crawl.name for crawl in reading.crawls()] == ["a", "b"]
 
@@ -286,9 +286,9 @@ def test_what_is_counted_while_the_cluster_is_away_is_counted_once(server: Serve
     begin(store)
     session = faulty(store)
     for server_counts in (store, other):
-        counting = Counting()
+        counting = LookupCounter()
         for turn in range(6):
-            hit = Hit.of("exact_url", capture(1))
+            hit = CountedHit.of("exact_url", capture(1))
             counting.note(("a", "DIGEST_ANY", b"http://a.example/", hit, -1, 1000))
             session.down = server_counts is store and turn % 2 == 0
             for part in counting.take():
@@ -320,7 +320,7 @@ def test_a_lookup_reads_a_digest_once_for_index_and_crawls(index: Path, server: 
     begin(store)
     put(store, "a", capture(90, b"http://other.example/"), capture(5))
     with closing(open_index(index)) as opened, opened.view() as base, store.reading() as reading:
-        seen = Snapshot(reading).seen(base, SETTINGS.keys(), "a")
+        seen = CrawlSnapshot(reading).seen(base, SETTINGS.keys(), "a")
         base.ahead([sha1(90), sha1(5)])  # type: ignore[attr-defined]
         store._ground.session.execute(  # so that nobody finds it who reads again
             Statement(
@@ -341,7 +341,7 @@ def test_a_page_that_a_crawl_has_at_very_many_urls_is_found_by_each(
     urls = [b"http://example.com/%d" % number for number in range(300)]
     put(store, "a", *(capture(90, url) for url in urls))
     with closing(open_index(index)) as opened, opened.view() as base, store.reading() as reading:
-        seen = Snapshot(reading).seen(base, SETTINGS.keys(), "a")
+        seen = CrawlSnapshot(reading).seen(base, SETTINGS.keys(), "a")
         for url in (*urls[::50], b"http://example.com/a"):
             assert [one.url for one in seen.exact(sha1(90), url)] == [url]
         assert len(seen.any(sha1(90), 200)) == 201

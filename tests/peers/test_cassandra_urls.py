@@ -13,7 +13,7 @@ import pytest
 
 from dedupindex.capture import Covers, Evidence
 from dedupindex.crawls import lifecycle
-from dedupindex.crawls.crawl import Seen
+from dedupindex.crawls.crawl import Visibility
 from dedupindex.crawls.store import make_store
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput, StrategyUnavailable
@@ -105,7 +105,7 @@ def test_crawls_list_what_their_askers_see(
     bench = Bench(tmp_path, engine, BY_URL)
     bench.load([capture(1, A)])
     with closing(make_store(bench.index)) as store:
-        for name, seen in (("own", Seen.OWN), ("shared", Seen.ALL)):
+        for name, seen in (("own", Visibility.OWN), ("shared", Visibility.ALL)):
             store.write(partial(lifecycle.begin, name=name, seen=seen, covers=Covers.STORED))
         report(store, "own", capture(2, A), capture(1, A), capture(2, B))
         report(store, "shared", capture(3, A), capture(1, A))

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
 from dedupindex.crawls.crawl import Claim, Crawl
-from dedupindex.crawls.statistics_keys import KIND, MOST, Amounts, Kind
+from dedupindex.crawls.statistics_keys import KIND, MOST, Amounts, StatisticsKind
 from dedupindex.crawls.store import Held, Reading
-from dedupindex.crawls.stores.cassandra_crawl_registry import Known, Registry
-from dedupindex.crawls.stores.cassandra_crawl_tables import PARTS, SUFFIX, Said
-from dedupindex.crawls.stores.cassandra_files import Files
+from dedupindex.crawls.stores.cassandra_crawl_registry import CrawlRegistry, Registry
+from dedupindex.crawls.stores.cassandra_crawl_tables import PARTS, SUFFIX, CrawlStatements
+from dedupindex.crawls.stores.cassandra_files import FileNumbers
 from dedupindex.crawls.stores.cassandra_tallies import COUNTS, Tallies, form_of, part_of, parts_of
 from dedupindex.errors import StrategyUnavailable, UnknownCrawl
 from dedupindex.index.engine import Finder
@@ -30,7 +30,18 @@ from dedupindex.index.format.cells import DIGEST_KEY, cell_of, sealed, unsealed
 from dedupindex.index.format.url_index import MISSING
 
 _BEYOND = b"\xff" * 32  # greater than what follows in any key
-_LISTED = (COUNTS, *(kind.value for kind in (Kind.TOTAL, Kind.TIMES, Kind.TOLD, Kind.OTHERS)))
+_LISTED = (
+    COUNTS,
+    *(
+        kind.value
+        for kind in (
+            StatisticsKind.TOTAL,
+            StatisticsKind.TIMES,
+            StatisticsKind.TOLD,
+            StatisticsKind.OTHERS,
+        )
+    ),
+)
 _PAGE = 1000  # keys, whose cells are read side by side
 
 
@@ -38,9 +49,9 @@ class Ground(NamedTuple):
     """What all states of one store share."""
 
     session: Session
-    said: Said
+    said: CrawlStatements
     registry: Registry
-    files: Files
+    files: FileNumbers
     tallies: Tallies
     lists: Statements | None  # where captures are listed by URL
 
@@ -78,7 +89,7 @@ class CassandraReading(Reading):
 
     beside = False
 
-    def __init__(self, ground: Ground, known: Known) -> None:
+    def __init__(self, ground: Ground, known: CrawlRegistry) -> None:
         self.ground, self.known = ground, known
         self.origin = known
         self._view: CassandraView | None = None

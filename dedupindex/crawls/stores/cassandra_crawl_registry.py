@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from dedupindex.crawls.crawl import Crawl
-from dedupindex.crawls.stores.cassandra_crawl_tables import Said, crawls_back, put_crawls
+from dedupindex.crawls.stores.cassandra_crawl_tables import CrawlStatements, crawls_back, put_crawls
 from dedupindex.errors import IndexBusy, IndexUnavailable
 from dedupindex.index.engines.cassandra.cql import Row, Session, clock, conditionally
 from dedupindex.index.format.cells import sealed_text, unsealed_text
@@ -29,7 +29,7 @@ class Overtaken(IndexBusy):
 
 
 @dataclass(frozen=True)
-class Known:
+class CrawlRegistry:
     """All crawls, in the order in which they began."""
 
     version: int = 0
@@ -46,18 +46,18 @@ class Known:
 class Registry:
     """Reads and changes crawls, for all threads of a process."""
 
-    def __init__(self, session: Session, keyspace: str, said: Said) -> None:
+    def __init__(self, session: Session, keyspace: str, said: CrawlStatements) -> None:
         self._session, self._keyspace, self._said = session, keyspace, said
-        self._known = Known()
+        self._known = CrawlRegistry()
         self._asked = -AGE  # when what is known was asked for
         self._failed: tuple[float, IndexUnavailable] = (-AGE, IndexUnavailable())
         self._busy = threading.Lock()
 
-    def known(self) -> Known:
+    def known(self) -> CrawlRegistry:
         """The crawls as they were `AGE` seconds ago, or later; raises `IndexUnavailable`."""
         return self._known if clock() - self._asked <= AGE else self.now()
 
-    def now(self) -> Known:
+    def now(self) -> CrawlRegistry:
         """The crawls as they are; raises `IndexUnavailable`.
 
         Threads that come while one asks share the next answer, or the outage.
@@ -96,10 +96,10 @@ class Registry:
             Crawl.restored(json.loads(unsealed_text(_key(number), about)))
             for *_, number, about in rows
         ]
-        self._known = Known(*(_said(rows[0]) if rows else said), crawls)
+        self._known = CrawlRegistry(*(_said(rows[0]) if rows else said), crawls)
         return True
 
-    def put(self, before: Known, crawls: Sequence[Crawl]) -> None:
+    def put(self, before: CrawlRegistry, crawls: Sequence[Crawl]) -> None:
         """Change crawls, or add them; raises `Overtaken` if others were changed since `before`."""
         token = secrets.token_bytes(16)
         values: list[object] = [before.version + 1, token, before.version or None]

@@ -10,13 +10,13 @@ from typing import TypeVar
 
 from dedupindex.crawls.crawl import Crawl
 from dedupindex.crawls.crawl_captures import of_crawl
-from dedupindex.crawls.statistics_keys import Kind, key_of
+from dedupindex.crawls.statistics_keys import StatisticsKind, key_of
 from dedupindex.crawls.store import Held, Store, Writing, cluster_of
 from dedupindex.crawls.stores.cassandra_crawl_reading import CassandraReading, Ground
 from dedupindex.crawls.stores.cassandra_crawl_registry import Overtaken, Registry
-from dedupindex.crawls.stores.cassandra_crawl_tables import Said
+from dedupindex.crawls.stores.cassandra_crawl_tables import CrawlStatements
 from dedupindex.crawls.stores.cassandra_crawl_writing import CassandraWriting
-from dedupindex.crawls.stores.cassandra_files import Files
+from dedupindex.crawls.stores.cassandra_files import FileNumbers
 from dedupindex.crawls.stores.cassandra_tallies import Tallies
 from dedupindex.errors import Damaged, DedupError, IndexUnavailable
 from dedupindex.index.address import Address
@@ -59,12 +59,12 @@ class CassandraStore(Store):
         except BaseException:
             self._session.close()
             raise
-        said = Said.to(keyspace)
+        said = CrawlStatements.to(keyspace)
         self._ground = Ground(
             self._session,
             said,
             Registry(self._session, keyspace, said),
-            Files(self._session, on),
+            FileNumbers(self._session, on),
             Tallies(self._session, said),
             on if identity is not None and identity.settings.by_url else None,
         )
@@ -139,5 +139,5 @@ class CassandraStore(Store):
 
 def _counted(reading: CassandraReading, crawl: Crawl) -> Iterator[Iterator[object]]:
     """All statistics of a crawl."""
-    for kind in Kind:
+    for kind in StatisticsKind:
         yield reading.statistics(key_of(crawl.number, kind))

@@ -23,7 +23,7 @@ HOST_PARTS = 16  # of its hosts
 SUFFIX = 8  # bytes of an entry's hash behind the rest of its key
 
 
-class Said(NamedTuple):
+class CrawlStatements(NamedTuple):
     """Statements, ready to be executed."""
 
     version: Statement
@@ -46,7 +46,7 @@ class Said(NamedTuple):
     drop_statistics: Statement
 
     @classmethod
-    def to(cls, keyspace: str) -> Said:
+    def to(cls, keyspace: str) -> CrawlStatements:
         """What is said to the tables of a keyspace."""
         return cls(
             *(Statement(_TEXTS[name].format(k=keyspace), _use(name)) for name in cls._fields)

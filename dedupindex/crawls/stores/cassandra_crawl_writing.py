@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from dedupindex.crawls.crawl import Claim, Crawl
-from dedupindex.crawls.statistics_keys import Amounts, Kind
+from dedupindex.crawls.statistics_keys import Amounts, StatisticsKind
 from dedupindex.crawls.store import Digests, Writing
 from dedupindex.crawls.stores.cassandra_crawl_reading import (
     CassandraReading,
@@ -28,7 +28,7 @@ from dedupindex.crawls.stores.cassandra_crawl_reading import (
     secret_of,
     split,
 )
-from dedupindex.crawls.stores.cassandra_crawl_registry import Known
+from dedupindex.crawls.stores.cassandra_crawl_registry import CrawlRegistry
 from dedupindex.crawls.stores.cassandra_tallies import COUNTS, parts_of
 from dedupindex.errors import IndexUnavailable
 from dedupindex.index.engines.cassandra.cassandra_urls import listing
@@ -49,7 +49,7 @@ class CassandraWriting(CassandraReading, Writing):
 
     serial = False
 
-    def __init__(self, ground: Ground, known: Known) -> None:
+    def __init__(self, ground: Ground, known: CrawlRegistry) -> None:
         super().__init__(ground, known)
         self._before = known
         self._crawls: dict[int, Crawl] = {}
@@ -94,7 +94,7 @@ class CassandraWriting(CassandraReading, Writing):
         self._crawls[crawl.number] = crawl
         crawls = {**self._before.by_number, **self._crawls}
         ordered = [crawls[number] for number in sorted(crawls)]
-        self.known = Known(self._before.version, self._before.writer, ordered)
+        self.known = CrawlRegistry(self._before.version, self._before.writer, ordered)
 
     def count(self, crawl: Crawl, captures: int, size: int) -> None:
         self.add(crawl.number.to_bytes(4, "big") + COUNTS, (captures, size))
@@ -186,7 +186,7 @@ class CassandraWriting(CassandraReading, Writing):
 
     def drop_statistics(self, crawl: Crawl, most: int) -> int:
         said = self.ground.said.drop_statistics
-        for kind in Kind:
+        for kind in StatisticsKind:
             for part in range(parts_of(kind.value)):
                 self.ground.session.execute(said, crawl.number, kind.value, part)
         return 0

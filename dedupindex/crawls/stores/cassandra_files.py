@@ -26,7 +26,7 @@ BLOCK = 64  # numbers; crawlers write to a few containers at once
 _KEPT = 4 * MEGABYTE  # of memory, for names and for numbers
 
 
-class Files:
+class FileNumbers:
     """Gives numbers, for all threads of a process, and says what they stand for."""
 
     def __init__(self, session: Session, on: Statements) -> None:

@@ -16,8 +16,8 @@ from typing import Any
 
 from xxhash import xxh3_64_intdigest
 
-from dedupindex.crawls.statistics_keys import FORMS, KIND, Amounts, Form, Kind
-from dedupindex.crawls.stores.cassandra_crawl_tables import HOST_PARTS, Said
+from dedupindex.crawls.statistics_keys import FORMS, KIND, AmountForm, Amounts, StatisticsKind
+from dedupindex.crawls.stores.cassandra_crawl_tables import HOST_PARTS, CrawlStatements
 from dedupindex.index.engines.cassandra.cql import Session
 from dedupindex.index.format.cells import sealed
 
@@ -36,17 +36,17 @@ def _packed(amounts: Amounts) -> bytes:
     return b"".join(amount.to_bytes(_WIDE, "big", signed=True) for amount in amounts)
 
 
-_FORM = Form(_unpacked, _packed, lambda one, other: list(map(int.__add__, one, other)))
+_FORM = AmountForm(_unpacked, _packed, lambda one, other: list(map(int.__add__, one, other)))
 
 
-def form_of(kind: bytes) -> Form:
+def form_of(kind: bytes) -> AmountForm:
     """How amounts of a kind are kept and joined."""
     return _FORM if kind == COUNTS else FORMS[kind]
 
 
 def parts_of(kind: bytes) -> int:
     """In how many partitions the headings of a kind are: there may be millions of hosts."""
-    return HOST_PARTS if kind == Kind.HOST.value else 1
+    return HOST_PARTS if kind == StatisticsKind.HOST.value else 1
 
 
 def part_of(kind: bytes, heading: bytes) -> int:
@@ -57,7 +57,7 @@ def part_of(kind: bytes, heading: bytes) -> int:
 class Tallies:
     """The sums of a process, for all its threads."""
 
-    def __init__(self, session: Session, said: Said) -> None:
+    def __init__(self, session: Session, said: CrawlStatements) -> None:
         self._session, self._said = session, said
         self._writer, self._since = secrets.token_bytes(12), int(time.time())
         self._sums: dict[bytes, Amounts] = {}  # by the key of `rows`
@@ -100,7 +100,7 @@ class Tallies:
 
 def _without(kind: bytes, sums: Amounts, amounts: Amounts) -> Amounts:
     """Sums, but for what was joined to them; moments and what was told stay, and do no harm."""
-    if kind == Kind.TOLD.value:
+    if kind == StatisticsKind.TOLD.value:
         return sums
-    kept = 2 if kind == Kind.TIMES.value else 0
+    kept = 2 if kind == StatisticsKind.TIMES.value else 0
     return [*sums[:kept], *map(int.__sub__, sums[kept:], amounts[kept:])]

@@ -50,7 +50,7 @@ _LONGEST_KEY = 400  # bytes of a container's name that a key holds
 _T = TypeVar("_T")
 
 
-class Trees(NamedTuple):
+class CrawlTrees(NamedTuple):
     """The trees of the file."""
 
     crawls: Any
@@ -64,7 +64,7 @@ class Trees(NamedTuple):
     urls: Any
 
     @classmethod
-    def open(cls, env: lmdb.Environment, txn: lmdb.Transaction | None = None) -> Trees:
+    def open(cls, env: lmdb.Environment, txn: lmdb.Transaction | None = None) -> CrawlTrees:
         """The trees of a file; in a transaction that writes they are made."""
         trees: list[Any] = [
             env.open_db(name.encode(), txn=txn, create=txn is not None) for name in cls._fields[:-1]
@@ -76,7 +76,7 @@ class Trees(NamedTuple):
 class LmdbReading(Reading):
     """What can be asked in a transaction."""
 
-    def __init__(self, txn: lmdb.Transaction, trees: Trees) -> None:
+    def __init__(self, txn: lmdb.Transaction, trees: CrawlTrees) -> None:
         self.txn, self.trees = txn, trees
         self.origin = trees
 

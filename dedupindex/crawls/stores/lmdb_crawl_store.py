@@ -17,9 +17,9 @@ import lmdb
 from dedupindex.crawls.crawl import Crawl
 from dedupindex.crawls.store import FILE, Held, Store
 from dedupindex.crawls.stores.lmdb_crawl_state import (
+    CrawlTrees,
     LmdbReading,
     LmdbWriting,
-    Trees,
     format_of,
     put_format,
 )
@@ -74,7 +74,7 @@ class LmdbStore(Store):
             readonly=not write,
             lock=write,
             create=write,
-            max_dbs=len(Trees._fields),
+            max_dbs=len(CrawlTrees._fields),
             max_readers=1024,
             max_spare_txns=32,
             readahead=False,
@@ -82,12 +82,12 @@ class LmdbStore(Store):
         if write:
             with self._env.begin(write=True) as txn:
                 if not txn.stat()["entries"]:
-                    put_format(txn, Trees.open(self._env, txn).meta)
+                    put_format(txn, CrawlTrees.open(self._env, txn).meta)
         try:
             meta = self._env.open_db(b"meta", create=False)
             with self._env.begin() as txn:
                 self._agree(format_of(txn, meta))
-            self.trees = Trees.open(self._env)
+            self.trees = CrawlTrees.open(self._env)
         except lmdb.NotFoundError as error:  # made anew it would pass for empty
             raise Damaged(f"{self.path} is damaged: it lacks a tree; restore a copy") from error
 

@@ -49,7 +49,7 @@ PURGED = "purged"  # and what was taken out of the index before
 
 
 @dataclass
-class Outcome:
+class MergeOutcome:
     """What became of incoming entries; entries under a further digest (ALSO) do not count."""
 
     added: int = 0
@@ -65,14 +65,14 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Rule:
+class MergeRule:
     """How an index settles: its key form, which end of time it keeps, and the places it knows."""
 
     keys: Keys
     latest: bool
     place_of: Callable[[int], ContainerRef]
 
-    def settle(self, key: bytes, entries: list[bytes], outcome: Outcome) -> bytes | None:
+    def settle(self, key: bytes, entries: list[bytes], outcome: MergeOutcome) -> bytes | None:
         """The cell that `entries` (those from before marked) leave under `key`, None for none."""
         marks = Marks.of(entries)
         groups: dict[bytes, list[bytes]] = {}
@@ -89,7 +89,9 @@ class Rule:
             kept += self._stay(key, rivals, marks, outcome)
         return cell_of(kept) if kept else None
 
-    def _stay(self, key: bytes, group: list[bytes], marks: Marks, outcome: Outcome) -> list[bytes]:
+    def _stay(
+        self, key: bytes, group: list[bytes], marks: Marks, outcome: MergeOutcome
+    ) -> list[bytes]:
         """Of the entries of a URL the one that answers, and behind it those in reserve."""
         kinds: tuple[list[bytes], ...] = [], [], []
         for entry in group:
@@ -228,7 +230,7 @@ def _fresh(entries: list[bytes]) -> int:
     return sum(map(_counts, entries))
 
 
-def _count(winner: bytes, alive: list[bytes], outcome: Outcome) -> None:
+def _count(winner: bytes, alive: list[bytes], outcome: MergeOutcome) -> None:
     """Count that of `alive` one is kept to answer."""
     incoming = _fresh(alive)
     if _counts(winner):

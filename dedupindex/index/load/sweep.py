@@ -10,13 +10,15 @@ from collections.abc import Iterable, Iterator
 
 from dedupindex.index.format.cells import ALSO, BEFORE, DIGEST_KEY
 from dedupindex.index.format.tombstones import REVISIT, lives_in, unmarked
-from dedupindex.index.load.merge_rule import Outcome, Rule, checksum, mark_before
+from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule, checksum, mark_before
 from dedupindex.index.load.runs import CHUNK
 
 Cells = list[tuple[bytes, bytes]]
 
 
-def settled(batches: Iterable[list[bytes]], rule: Rule, outcome: Outcome) -> Iterator[Cells]:
+def settled(
+    batches: Iterable[list[bytes]], rule: MergeRule, outcome: MergeOutcome
+) -> Iterator[Cells]:
     """Keys and cells, in order, of all staged entries, which come in order."""
     lengths = rule.keys.lengths()
     key, digest, group = b"", b"", list[bytes]()
@@ -58,7 +60,12 @@ def grouped(
 
 
 def _close(
-    key: bytes, group: list[bytes], digest: bytes, rule: Rule, outcome: Outcome, cells: Cells
+    key: bytes,
+    group: list[bytes],
+    digest: bytes,
+    rule: MergeRule,
+    outcome: MergeOutcome,
+    cells: Cells,
 ) -> bytes:
     """Settle the entries under one key; returns the digest last counted."""
     entry = group[0]

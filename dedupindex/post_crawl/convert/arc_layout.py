@@ -18,7 +18,7 @@ from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
-from dedupindex.post_crawl.convert.deflate import Found
+from dedupindex.post_crawl.convert.deflate import MemberSettings
 
 CONTENT_TYPE = b"application/vnd.dedupindex.arc-layout"
 _KEPT = 3 << 14  # stored bytes a line
@@ -34,13 +34,13 @@ class End(NamedTuple):
     exact: bool  # whether the stored bytes of every member can be made again
 
 
-class Layout:
+class LayoutWriter:
     """Lines that are being written to a spool file."""
 
     def __init__(self, spool: BinaryIO) -> None:
         self.spool = spool
 
-    def made(self, found: Found) -> None:
+    def made(self, found: MemberSettings) -> None:
         assert found.settings is not None
         self._write("made", found.header.hex(), *found.settings)
 

@@ -16,7 +16,7 @@ import blake3
 
 from dedupindex import __version__
 from dedupindex.errors import BadDate, BadSource
-from dedupindex.post_crawl.convert.arc_layout import CONTENT_TYPE, End, Layout
+from dedupindex.post_crawl.convert.arc_layout import CONTENT_TYPE, End, LayoutWriter
 from dedupindex.post_crawl.convert.arc_steps import (
     MemberBegins,
     Odd,
@@ -25,9 +25,9 @@ from dedupindex.post_crawl.convert.arc_steps import (
     arc_framing,
     walk,
 )
-from dedupindex.post_crawl.convert.deflate import USUAL, Found, Search, size_of
+from dedupindex.post_crawl.convert.deflate import USUAL, MemberSettings, Search, size_of
 from dedupindex.post_crawl.convert.records import (
-    Document,
+    ConvertedDocument,
     Fields,
     Warc,
     address,
@@ -62,7 +62,7 @@ class ConvertTask(NamedTuple):
 
 
 @dataclass
-class Outcome:
+class ConvertOutcome:
     """What became of one file."""
 
     name: str
@@ -75,9 +75,9 @@ class Outcome:
     bytes_after: int = 0
 
 
-def convert(task: ConvertTask) -> Outcome:
+def convert(task: ConvertTask) -> ConvertOutcome:
     """Convert one file; raises `OSError` where writing fails, and then nothing is there."""
-    outcome = Outcome(task.path, "left")
+    outcome = ConvertOutcome(task.path, "left")
     try:
         with closing(open_window(task.path, task.path)) as window:
             outcome.bytes_before = window.size
@@ -88,7 +88,7 @@ def convert(task: ConvertTask) -> Outcome:
     return outcome
 
 
-def _convert(task: ConvertTask, window: Window, outcome: Outcome) -> str:
+def _convert(task: ConvertTask, window: Window, outcome: ConvertOutcome) -> str:
     """Returns the state of the outcome; raises `Odd`, `NotBack` or `BadSource`."""
     framed = arc_framing(window)
     if framed is None:
@@ -133,7 +133,7 @@ class _Converter:
         self._task, self._window, (self._framing, self._zipped) = task, window, framed
         self._warc = Warc(file, f"blake3:{window.content_hash()}", zipped=self._zipped)
         self._spool = TemporaryFile(dir=task.target.parent)  # noqa: SIM115
-        self._layout = Layout(self._spool)
+        self._layout = LayoutWriter(self._spool)
         self._search = Search()
         self._content = blake3.blake3()
         self._date = self._info = b""  # of the warcinfo
@@ -144,7 +144,7 @@ class _Converter:
     def __exit__(self, *_: object) -> None:
         self._spool.close()
 
-    def run(self, outcome: Outcome) -> None:
+    def run(self, outcome: ConvertOutcome) -> None:
         """Write everything; raises `Odd`."""
         for step in walk(self._window, self._framing, zipped=self._zipped):
             if isinstance(step, Text):
@@ -174,7 +174,7 @@ class _Converter:
             self._layout.made(found)
         elif not self._task.keep:
             self._exact = False
-            self._layout.made(Found(_USUAL_HEADER, USUAL))
+            self._layout.made(MemberSettings(_USUAL_HEADER, USUAL))
         else:
             size = size_of(self._window, offset)
             self._layout.kept(_stored(self._window, offset, size))
@@ -206,7 +206,7 @@ class _Converter:
         date = self._begin(stated.digits, record.offset)
         self._text(line)
         try:
-            read = Document(record, stated.url, stated.mime, self._task.target.parent)
+            read = ConvertedDocument(record, stated.url, stated.mime, self._task.target.parent)
         except BrokenRecord as error:
             raise Odd(f"at {record.offset}: {error}") from error
         with closing(read) as document:

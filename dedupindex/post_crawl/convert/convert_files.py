@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from dedupindex.errors import BadInput, DedupError, IndexBusy
 from dedupindex.post_crawl.convert.arc_steps import arc_framing
-from dedupindex.post_crawl.convert.arc_to_warc import ConvertTask, Outcome, convert
+from dedupindex.post_crawl.convert.arc_to_warc import ConvertOutcome, ConvertTask, convert
 from dedupindex.post_crawl.convert.warc_to_arc import NoLayout, NotBack, examine, rebuild
 from dedupindex.post_crawl.rewrite.part_files import new_part, part_of, put_new, removed, sweep
 from dedupindex.runtime.atomic_replace import (
@@ -62,7 +62,7 @@ def back_tasks_of(sources: Sequence[str], out: Path) -> tuple[list[ConvertTask],
 
 def run(
     tasks: list[ConvertTask], out: Path, processes: int, *, back: bool = False
-) -> Iterator[Outcome]:
+) -> Iterator[ConvertOutcome]:
     """Convert files side by side; raises `IndexBusy`, and `DedupError` where writing fails."""
     needed = sum(os.path.getsize(task.path) for task in tasks if not task.target.is_file())
     check_room(out, needed)
@@ -71,7 +71,7 @@ def run(
         yield from side_by_side(_guarded, bring_back if back else convert, tasks, processes)
 
 
-def _guarded(work: Callable[[ConvertTask], Outcome], task: ConvertTask) -> Outcome:
+def _guarded(work: Callable[[ConvertTask], ConvertOutcome], task: ConvertTask) -> ConvertOutcome:
     try:
         return work(task)
     except OSError as error:
@@ -81,9 +81,9 @@ def _guarded(work: Callable[[ConvertTask], Outcome], task: ConvertTask) -> Outco
         ) from error
 
 
-def bring_back(task: ConvertTask) -> Outcome:
+def bring_back(task: ConvertTask) -> ConvertOutcome:
     """Make the ARC file that a WARC file was made of, in the folder `ConvertTask.target`."""
-    outcome = Outcome(task.path, "left")
+    outcome = ConvertOutcome(task.path, "left")
     path, folder = Path(task.path), task.target
     part = part_of(folder / path.name)
     try:

@@ -18,7 +18,7 @@ _PIECE = 1 << 20  # bytes inflated in one go
 _TRAILER = 8  # bytes: CRC-32 and length
 
 
-class Settings(NamedTuple):
+class DeflateSettings(NamedTuple):
     """Of a deflater."""
 
     level: int
@@ -28,15 +28,18 @@ class Settings(NamedTuple):
         return zlib.compressobj(self.level, zlib.DEFLATED, -zlib.MAX_WBITS, self.memory)
 
 
-USUAL = Settings(6, 8)
-_ALL = (USUAL, *(Settings(level, memory) for memory in (8, 9) for level in (9, *range(1, 9))))
+USUAL = DeflateSettings(6, 8)
+_ALL = (
+    USUAL,
+    *(DeflateSettings(level, memory) for memory in (8, 9) for level in (9, *range(1, 9))),
+)
 
 
-class Found(NamedTuple):
+class MemberSettings(NamedTuple):
     """A member, as it can be made again; without settings it has to be kept."""
 
     header: bytes
-    settings: Settings | None
+    settings: DeflateSettings | None
 
 
 class Search:
@@ -45,20 +48,20 @@ class Search:
     def __init__(self) -> None:
         self._last = USUAL
 
-    def at(self, window: Window, offset: int) -> Found:
+    def at(self, window: Window, offset: int) -> MemberSettings:
         """The member at `offset`, if it is sound."""
         size = header_length(window.read(offset, LONGEST_HEADER))
         if size < 0:
-            return Found(b"", None)
+            return MemberSettings(b"", None)
         header = window.read(offset, size)
         for settings in (self._last, *(one for one in _ALL if one != self._last)):
             if _made(window, offset + size, settings):
                 self._last = settings
-                return Found(header, settings)
-        return Found(header, None)
+                return MemberSettings(header, settings)
+        return MemberSettings(header, None)
 
 
-def _made(window: Window, position: int, settings: Settings) -> bool:
+def _made(window: Window, position: int, settings: DeflateSettings) -> bool:
     """Whether `settings` make the deflate data at `position` of what it inflates to."""
     inflater = zlib.decompressobj(-zlib.MAX_WBITS)
     deflater = settings.deflater()

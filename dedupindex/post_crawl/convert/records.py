@@ -29,7 +29,7 @@ _LEVEL = 6  # of deflate, as most crawlers compress
 Fields = list[tuple[bytes, bytes]]
 
 
-class Document:
+class ConvertedDocument:
     """A document that was read once, with its digests; a long one is spooled."""
 
     def __init__(self, record: Record, url: bytes, mime: bytes, beside: Path) -> None:

@@ -16,12 +16,12 @@ from typing import Any, BinaryIO, TypeGuard
 import blake3
 
 from dedupindex.post_crawl.convert.arc_layout import CONTENT_TYPE, End, lines
-from dedupindex.post_crawl.convert.deflate import Settings
+from dedupindex.post_crawl.convert.deflate import DeflateSettings
 from dedupindex.verify.block_facts import Note, checked
-from dedupindex.verify.file_bytes import Unreadable, opened
+from dedupindex.verify.file_bytes import UnreadableFile, opened
 from dedupindex.verify.http_blocks import read
 from dedupindex.verify.issues import REASONS, REMARK, Broken, Finding
-from dedupindex.verify.parse_records import Record
+from dedupindex.verify.parse_records import CheckedRecord
 from dedupindex.verify.walk_file import AnyRecord, Container
 
 Write = Callable[[bytes], object]
@@ -60,7 +60,7 @@ def examine(path: Path, spool: BinaryIO) -> None:
         raise NoLayout(f"{path} was made of no ARC file")
 
 
-def _take(record: Record, spool: BinaryIO, path: Path) -> None:
+def _take(record: CheckedRecord, spool: BinaryIO, path: Path) -> None:
     """Write the layout to `spool`, in place of what is in it; raises `NotBack`."""
     spool.seek(0)
     spool.truncate()
@@ -142,13 +142,13 @@ def _records(path: Path) -> Iterator[AnyRecord]:
                     yield item
                 elif item.level != REMARK:
                     raise NotBack(f"{path} at {item.offset}: {item.message}")
-    except (Unreadable, Broken) as error:
+    except (UnreadableFile, Broken) as error:
         raise NotBack(f"{path}: {error}") from error
 
 
-def _is_layout(record: AnyRecord) -> TypeGuard[Record]:
+def _is_layout(record: AnyRecord) -> TypeGuard[CheckedRecord]:
     return (
-        isinstance(record, Record)
+        isinstance(record, CheckedRecord)
         and record.kind == b"metadata"
         and record.head.get(b"content-type") == CONTENT_TYPE
     )
@@ -175,7 +175,7 @@ class _Arc:
             self.close()
             self._plain = False
             if name == "made":
-                self._packer = Settings(words[1], words[2]).deflater()
+                self._packer = DeflateSettings(words[1], words[2]).deflater()
                 self._store(bytes.fromhex(words[0]))
         elif name == "zeros":
             self.close()

@@ -15,23 +15,23 @@ SAME_RECORD = (*SAME_CAPTURE, "stored", "record_id", "date", "digest", "name")
 _NAMED = 20  # captures of a difference; more are only counted
 
 
-class Missing(NamedTuple):
+class MissingCaptures(NamedTuple):
     """Captures that one manifest has and the other has not."""
 
     number: int
     named: list[tuple[str, str]]  # URL and date of the first
 
 
-class Difference(NamedTuple):
+class ManifestDifference(NamedTuple):
     """What two manifests do not have in common."""
 
-    gone: Missing  # only before
-    new: Missing  # only after
+    gone: MissingCaptures  # only before
+    new: MissingCaptures  # only after
 
 
 def compare(
     before: Manifest, after: Manifest, columns: tuple[str, ...], beside: Path, memory: str = "1GB"
-) -> Difference:
+) -> ManifestDifference:
     """Compare all captures by some columns, out of core in a directory below `beside`."""
     with working(beside, memory, 0) as (database, _):
         for name, manifest in (("before", before), ("after", after)):
@@ -41,13 +41,13 @@ def compare(
                 FROM read_parquet({quoted(manifest.parquet)}) AS l
                 JOIN read_parquet({containers}) AS c ON c.number = l.container""")
         chosen = ", ".join(f'"{column}"' for column in columns)
-        return Difference(
+        return ManifestDifference(
             _missing(database, "before", "after", chosen),
             _missing(database, "after", "before", chosen),
         )
 
 
-def _missing(database: Database, mine: str, theirs: str, columns: str) -> Missing:
+def _missing(database: Database, mine: str, theirs: str, columns: str) -> MissingCaptures:
     """Those that `mine` has more often than `theirs`."""
     database.execute(f"""
         CREATE OR REPLACE TABLE missing AS
@@ -59,4 +59,4 @@ def _missing(database: Database, mine: str, theirs: str, columns: str) -> Missin
     named = database.execute(
         f"SELECT url, date FROM missing ORDER BY url, date LIMIT {_NAMED}"
     ).fetchall()
-    return Missing(int(row[0] or 0) if row else 0, named)
+    return MissingCaptures(int(row[0] or 0) if row else 0, named)

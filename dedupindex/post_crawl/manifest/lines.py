@@ -12,7 +12,7 @@ from typing import NamedTuple
 from blake3 import blake3
 
 
-class Container(NamedTuple):
+class ManifestContainer(NamedTuple):
     """A WARC or ARC file as it was when it was read."""
 
     number: int  # in its manifest; never given to another file

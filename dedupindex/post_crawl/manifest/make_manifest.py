@@ -21,7 +21,7 @@ from dedupindex.capture import Problem
 from dedupindex.counts import OnProgress
 from dedupindex.errors import BadInput, SettingsConflict
 from dedupindex.object_store import is_remote
-from dedupindex.post_crawl.manifest.lines import Container
+from dedupindex.post_crawl.manifest.lines import ManifestContainer
 from dedupindex.post_crawl.manifest.parquet import (
     CONTAINERS,
     FILE,
@@ -41,7 +41,7 @@ from dedupindex.post_crawl.manifest.spool import nothing
 from dedupindex.runtime.duckdb import one_thread, write_parquet
 from dedupindex.runtime.files import exclusive, sync_directory, write_whole
 from dedupindex.runtime.workers import read_all
-from dedupindex.sources.warc_files import Found, Sources, find, status_of
+from dedupindex.sources.warc_files import SourceFile, Sources, find, status_of
 
 LOCK = "lock"
 _OURS = re.compile(r"([0-9]{8,})\.parquet")
@@ -114,7 +114,7 @@ class _Run:
         self._entries = read_entries(top)
         self._last = _clear(top, self._entries)
 
-    def wanted(self, files: list[Found]) -> list[Found]:
+    def wanted(self, files: list[SourceFile]) -> list[SourceFile]:
         """The files that are not known as they are; what has changed or is gone is taken out."""
         known = {entry.container.path: entry for entry in self._entries.values()}
         made, left = self._made, []
@@ -251,10 +251,10 @@ def _clear(top: Path, entries: dict[int, ManifestEntry]) -> int:
     return max([last, *map(int, given)])
 
 
-def _same(container: Container, file: Found | tuple[int, int, int]) -> bool:
+def _same(container: ManifestContainer, file: SourceFile | tuple[int, int, int]) -> bool:
     """Whether a file is as it was read. The number of its device may change with every boot.
 
     What has neither inode nor time of change, as some objects, nobody knows to be the same.
     """
-    now = file[2:5] if isinstance(file, Found) else file
+    now = file[2:5] if isinstance(file, SourceFile) else file
     return (container.size, container.mtime_ns, container.inode) == now and any(now[1:])

@@ -3,7 +3,7 @@
     manifest.json         format, options, and whether the last run came to its end
     containers.jsonl      one object for each file that was read to its end; the last of a number
                           counts, one with "gone" takes it back
-    containers.parquet    the fields of `Container`, for those who join; written last
+    containers.parquet    the fields of `ManifestContainer`, for those who join; written last
     lines/00000017.parquet    the lines of container 17 in order of offset: `TYPES`
     references/00000017.parquet    the revisits in it and what they refer to (`reference`), if any
 
@@ -23,7 +23,7 @@ from typing import Any
 
 from dedupindex.capture import Problem
 from dedupindex.errors import BadInput, FormatFromFuture
-from dedupindex.post_crawl.manifest.lines import Container, Line
+from dedupindex.post_crawl.manifest.lines import Line, ManifestContainer
 from dedupindex.runtime.duckdb import Database, literal, one_thread, write_parquet
 
 # 1 did not say what revisits refer to, 2 not where they stand themselves, nor a Content-Type, 3 not
@@ -39,7 +39,7 @@ _FETCHED = 2048  # lines at a time
 class ManifestEntry:
     """A container, with what else there was in it."""
 
-    container: Container
+    container: ManifestContainer
     lines: int = 0
     records: dict[str, int] = field(default_factory=dict)  # of all kinds, responses among them
     problems: list[tuple[int, str]] = field(default_factory=list)  # offset and message
@@ -69,7 +69,7 @@ class Manifest:
         """As `parquet`, of revisits and what they refer to."""
         return f"{literal(self.path)}/{REFERENCES}/*.parquet"
 
-    def containers(self) -> dict[int, Container]:
+    def containers(self) -> dict[int, ManifestContainer]:
         """All that was read, by number."""
         return {number: entry.container for number, entry in self.entries.items()}
 
@@ -127,7 +127,7 @@ def read_entries(top: Path) -> dict[int, ManifestEntry]:
         lines, records = said.pop("lines"), said.pop("records")
         remarks = said.pop("remarks", {})
         entries[said["number"]] = ManifestEntry(
-            Container(**said), lines, records, problems, remarks
+            ManifestContainer(**said), lines, records, problems, remarks
         )
     return entries
 

@@ -9,21 +9,21 @@ from typing import NamedTuple
 
 from dedupindex.capture import Problem
 from dedupindex.errors import BadSource
-from dedupindex.post_crawl.manifest.lines import Container, Line
+from dedupindex.post_crawl.manifest.lines import Line, ManifestContainer
 from dedupindex.post_crawl.manifest.parquet import ManifestEntry, lines_file, references_file
 from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
 from dedupindex.post_crawl.manifest.scan_file import Scan
-from dedupindex.post_crawl.manifest.spool import Spool
+from dedupindex.post_crawl.manifest.spool import ParquetWriter
 from dedupindex.runtime.duckdb import Database, one_thread
 from dedupindex.runtime.workers import Count
-from dedupindex.sources.warc_files import Found
+from dedupindex.sources.warc_files import SourceFile
 
 
 class ManifestTask(NamedTuple):
     """One container to read."""
 
     number: int
-    file: Found
+    file: SourceFile
     top: Path
     options: ManifestOptions
 
@@ -39,7 +39,7 @@ def read_container(task: ManifestTask, count: Count) -> Read:
     """Read a container and write its lines. What it returns is on disk."""
     path = task.file.path
     try:
-        references = Spool(references_file(task.top, task.number))
+        references = ParquetWriter(references_file(task.top, task.number))
         try:
             refer = partial(_one, references)
             with closing(Scan(path, task.number, task.options, refer)) as scan:
@@ -50,13 +50,13 @@ def read_container(task: ManifestTask, count: Count) -> Read:
         return Read(None, [Problem(path, -1, str(error))])
 
 
-def _one(spool: Spool, line: Line) -> None:
+def _one(spool: ParquetWriter, line: Line) -> None:
     spool.add([line])
 
 
-def _written(task: ManifestTask, scan: Scan, references: Spool, count: Count) -> Read:
+def _written(task: ManifestTask, scan: Scan, references: ParquetWriter, count: Count) -> Read:
     file = task.file
-    spool = Spool(lines_file(task.top, task.number))
+    spool = ParquetWriter(lines_file(task.top, task.number))
     try:
         before = seen = 0
         for lines in scan.lines():
@@ -71,7 +71,7 @@ def _written(task: ManifestTask, scan: Scan, references: Spool, count: Count) ->
         spool.finish(_database(), stay="damaged" if scan.damaged else "")
     finally:
         spool.drop()
-    container = Container(
+    container = ManifestContainer(
         task.number, file.root, file.name, scan.size, *scan.mark, scan.content_hash
     )
     entry = ManifestEntry(

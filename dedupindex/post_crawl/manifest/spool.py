@@ -51,7 +51,7 @@ def _select(spool: Path) -> str:
     )
 
 
-class Spool:
+class ParquetWriter:
     """Takes lines in order of offset; `finish` makes a Parquet file of them that is whole."""
 
     def __init__(self, target: Path) -> None:

@@ -6,11 +6,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from dedupindex.counts import OnProgress, Seen
+from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.object_store import is_remote
 from dedupindex.post_crawl.manifest.parquet import LINES, REFERENCES, lines_file, references_file
 from dedupindex.post_crawl.manifest.read_manifest import ManifestTask, Read, read_container
-from dedupindex.runtime.spark import HINT, Cluster, Files, Piece, pieces
+from dedupindex.runtime.spark import HINT, Cluster, FilePiece, PieceWriter, pieces
 
 
 def read_on(
@@ -19,20 +19,20 @@ def read_on(
     """Read containers on a cluster, many at a time; what is yielded is on disk here."""
     done = records = 0
     for some in cluster.in_turn(tasks):
-        files = Files(some[0].top)
+        files = PieceWriter(some[0].top)
         for row in cluster.rows(_read, some):
-            if isinstance(row, Piece):
+            if isinstance(row, FilePiece):
                 files.take(row)
                 continue
             files.finish()
             if row.entry is not None:
                 done += row.entry.container.size
                 records += row.entry.lines
-            on_progress(Seen("reading", done, total, records))
+            on_progress(ProgressUpdate("reading", done, total, records))
             yield row
 
 
-def _read(task: ManifestTask) -> Iterator[Piece | Read]:
+def _read(task: ManifestTask) -> Iterator[FilePiece | Read]:
     """Runs on an executor."""
     with tempfile.TemporaryDirectory(prefix="dedupindex-") as name:
         home = Path(name)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from dedupindex.digest import SIZES, Digest
 from dedupindex.errors import BadInput
-from dedupindex.post_crawl.manifest.lines import Container, Line
+from dedupindex.post_crawl.manifest.lines import Line, ManifestContainer
 from dedupindex.urls import unbracket
 
 _UNSAFE = re.compile(rb"[\x00-\x20\x7f]")
@@ -39,7 +39,7 @@ class Hint(NamedTuple):
     copy: int = 0  # from 1; 0: not said
 
 
-def text_line(container: Container, line: Line, algorithm: str) -> bytes:
+def text_line(container: ManifestContainer, line: Line, algorithm: str) -> bytes:
     """A line of six fields, as warcsum writes it."""
     name = in_text(os.fsencode(os.path.basename(container.name)))
     return b"%b %d %d %b %b %b:%b\n" % (

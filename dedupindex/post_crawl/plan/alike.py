@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Alike(NamedTuple):
+class MatchCriteria(NamedTuple):
     """Beyond equal bytes, equal digests as text, and equal Transfer- and Content-Encoding."""
 
     any_status: bool = False  # a page may be a revisit of the same one with another HTTP status

@@ -17,7 +17,7 @@ from typing import Any
 from blake3 import blake3
 
 from dedupindex.errors import BadInput, BadSource
-from dedupindex.post_crawl.manifest.lines import Container
+from dedupindex.post_crawl.manifest.lines import ManifestContainer
 from dedupindex.post_crawl.plan.members import Members
 from dedupindex.runtime.duckdb import Database, insert
 from dedupindex.runtime.progress import Say, Telling
@@ -46,7 +46,7 @@ class Compare:
 class Comparing:
     """Goes through the clusters of a run."""
 
-    def __init__(self, members: Members, places: dict[int, Container], say: Say) -> None:
+    def __init__(self, members: Members, places: dict[int, ManifestContainer], say: Say) -> None:
         self.counted = members.counted
         self._say = say
         self._members, self._places = members, places
@@ -100,7 +100,7 @@ class _Body:
     """The stored body that a row names, read as often as it is wanted, or held if it is short."""
 
     def __init__(
-        self, members: Members, places: dict[int, Container], row: tuple[Any, ...]
+        self, members: Members, places: dict[int, ManifestContainer], row: tuple[Any, ...]
     ) -> None:
         _, _, number, offset, stored, self.length, self._strong = row
         self._where = places[number], offset, stored, self.length

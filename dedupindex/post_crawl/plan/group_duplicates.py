@@ -1,8 +1,8 @@
 """Who is equal to whom, and which of the equal is the original: out of core, in SQL.
 
 Lines are equal that have the same digest (text), BLAKE3, length, status and coding, or what else
-`Alike` says. First the digests are found that stand on several lines, so that the rest is never
-looked at again. Equality is then told by a hash of 64 bits; `write` asks for equality itself. The
+`MatchCriteria` says. First the digests are found that stand on several lines, so that the rest is
+never looked at again. Equality is then told by a hash of 64 bits; `write` asks for equality itself. The
 order of lines is one number of 128 bits: nanoseconds, then the place of the record among all bytes
 of the set.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dedupindex.post_crawl.plan.alike import Alike
+from dedupindex.post_crawl.plan.alike import MatchCriteria
 from dedupindex.runtime.duckdb import Database, number
 
 _LABEL = "if(covers = 0 OR digest = '', hash(payload), hash(digest))"
@@ -31,12 +31,12 @@ FROM equal WHERE {where} GROUP BY class HAVING count(*) > 1"""
 
 
 @dataclass(frozen=True)
-class Rule:
+class GroupingRule:
     """What a run is asked to do, as far as it matters for the plan."""
 
     partition: tuple[int, int] = (1, 1)  # this part, of so many
     later: bool = False  # whether an original may be later than its copies
-    alike: Alike = Alike()
+    alike: MatchCriteria = MatchCriteria()
 
     def of_partition(self) -> str:
         """SQL for the lines that are this part's: equal digests are never split."""
@@ -47,7 +47,7 @@ class Rule:
         return f"md5_number_lower({label}) % {parts} = {part - 1}"
 
 
-def group(database: Database, rule: Rule) -> None:
+def group(database: Database, rule: GroupingRule) -> None:
     """From ``lines``, ``part``, ``referred``, ``standing`` and the table ``named`` make tables.
 
     ``equal`` has the lines whose digests others have, too, as numbers: texts are hashed, for a
@@ -96,7 +96,7 @@ def group(database: Database, rule: Rule) -> None:
     _number_extensions(database)
 
 
-def _hash(alike: Alike) -> str:
+def _hash(alike: MatchCriteria) -> str:
     return f"hash({', '.join(alike.columns())})"
 
 

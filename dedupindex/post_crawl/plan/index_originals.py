@@ -22,11 +22,11 @@ from dedupindex.errors import BadDigest, BadSource, StrategyUnavailable
 from dedupindex.index import open_index
 from dedupindex.index.engine import View
 from dedupindex.object_store import RemoteFile, facts, is_remote
-from dedupindex.post_crawl.manifest.lines import TYPES, Container, Line
+from dedupindex.post_crawl.manifest.lines import TYPES, Line, ManifestContainer
 from dedupindex.post_crawl.manifest.record_lines import Judge, ManifestOptions
-from dedupindex.post_crawl.manifest.spool import Spool
-from dedupindex.post_crawl.plan.alike import Alike
-from dedupindex.post_crawl.plan.group_duplicates import Rule
+from dedupindex.post_crawl.manifest.spool import ParquetWriter
+from dedupindex.post_crawl.plan.alike import MatchCriteria
+from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
 from dedupindex.post_crawl.plan.manifest_input import Inputs
 from dedupindex.runtime.duckdb import Database, insert
 from dedupindex.runtime.progress import Say, Telling
@@ -56,7 +56,7 @@ def consult(
     database: Database,
     inputs: Inputs,
     index: Path,
-    rule: Rule,
+    rule: GroupingRule,
     home: Path,
     say: Say,
     warn: Say,
@@ -69,7 +69,7 @@ def consult(
     database.execute('CREATE TABLE seen (container INTEGER, "offset" BIGINT)')
     named: list[tuple[int | str, ...]] = []
     with closing(open_index(index)) as engine, engine.view() as view:
-        spool = Spool(home / "outside.parquet")
+        spool = ParquetWriter(home / "outside.parquet")
         outside = _Outside(view, len(inputs.containers), rule.partition)
         looking, telling = _Looking(view, _fields(rule.alike)), Telling(say)
         for asked, (text, forms) in enumerate(_wanted(database.cursor(), _fields(rule.alike))):
@@ -112,7 +112,7 @@ def _is_place(name: str) -> bool:
     return is_remote(name) or os.path.isabs(name)
 
 
-def _fields(alike: Alike) -> tuple[str, ...]:
+def _fields(alike: MatchCriteria) -> tuple[str, ...]:
     """What is asked of payloads beside their digest."""
     return tuple(name for name in alike.columns() if name != "digest")
 
@@ -226,7 +226,7 @@ class _Outside:
     """Files that hold originals and are not of the set, numbered as they are met."""
 
     def __init__(self, view: View, last: int, partition: tuple[int, int]) -> None:
-        self.found: dict[str, Container] = {}
+        self.found: dict[str, ManifestContainer] = {}
         self._view, self._last = view, last
         self._part, self._parts = partition
 
@@ -237,12 +237,12 @@ class _Outside:
             self.found[path] = self._container(path, number)
         return self.found[path].number
 
-    def _container(self, path: str, number: int) -> Container:
+    def _container(self, path: str, number: int) -> ManifestContainer:
         """The file as it is now; its hash is the index's if it has not changed since."""
         size, modified, inode, device = _now(path)
         known = self._view.container(path)
         same = known is not None and (known.size, known.modified) == (size, modified)
-        return Container(
+        return ManifestContainer(
             number, os.path.dirname(path), os.path.basename(path), size, modified, inode, device,
             known.content_hash if known is not None and same else "",
         )  # fmt: skip

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from dedupindex.errors import IndexExists
 from dedupindex.post_crawl.manifest.parquet import open_manifest
 from dedupindex.post_crawl.plan.compare_payloads import Compare, Comparing
-from dedupindex.post_crawl.plan.group_duplicates import Rule, group
+from dedupindex.post_crawl.plan.group_duplicates import GroupingRule, group
 from dedupindex.post_crawl.plan.manifest_input import Inputs
 from dedupindex.post_crawl.plan.members import Members
 from dedupindex.post_crawl.plan.plan_file import Totals, check_is_plan, part_name
@@ -25,7 +25,7 @@ from dedupindex.runtime.duckdb import Database, working
 class ResolveOptions:
     """How a run is done."""
 
-    rule: Rule = field(default_factory=Rule)
+    rule: GroupingRule = field(default_factory=GroupingRule)
     compare: Compare = field(default_factory=Compare)
     index: Path | None = None  # where originals of other files are looked for
     base_urls: tuple[str, ...] = ()  # where containers are that are not here
@@ -114,7 +114,7 @@ def _about(inputs: Inputs, options: ResolveOptions) -> dict[str, Any]:
     return {"partition": list(rule.partition), **together, "made_of": made_of}
 
 
-def _view(database: Database, inputs: Inputs, rule: Rule) -> None:
+def _view(database: Database, inputs: Inputs, rule: GroupingRule) -> None:
     inputs.view(database)
     database.execute(
         f"CREATE OR REPLACE VIEW part AS SELECT * FROM lines WHERE {rule.of_partition()}"

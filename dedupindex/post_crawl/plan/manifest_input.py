@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from dedupindex.errors import BadInput
-from dedupindex.post_crawl.manifest.lines import Container
+from dedupindex.post_crawl.manifest.lines import ManifestContainer
 from dedupindex.post_crawl.manifest.parquet import Manifest, lines_file
 from dedupindex.post_crawl.manifest.reference import REVISIT, STANDING
 from dedupindex.runtime.duckdb import Database, insert, literal, quoted
@@ -22,7 +22,7 @@ class Inputs:
     def __init__(self, manifests: Sequence[Manifest]) -> None:
         self._manifests = manifests
         self._outside = ""  # glob of lines of originals elsewhere
-        first: dict[bytes, tuple[int, Container]] = {}
+        first: dict[bytes, tuple[int, ManifestContainer]] = {}
         for number, manifest in enumerate(manifests):
             for container in manifest.containers().values():
                 path = os.fsencode(container.path)
@@ -38,7 +38,7 @@ class Inputs:
             for number, (_, container) in enumerate(self._found, start=1)
         ]
         self.numbers = {container.path: container.number for container in self.containers}
-        self.outside: list[Container] = []
+        self.outside: list[ManifestContainer] = []
         self.first_place = 0  # of the set; those before are outside
         self._bases: dict[int, int] = {}  # places at which containers of the set begin
 
@@ -55,7 +55,7 @@ class Inputs:
         text = json.dumps([files, options], sort_keys=True)
         return sha256(text.encode()).hexdigest()
 
-    def add_outside(self, containers: list[Container], lines: Path) -> None:
+    def add_outside(self, containers: list[ManifestContainer], lines: Path) -> None:
         """Take in originals of other files, in `lines` under the numbers that these have."""
         self.outside = containers
         self._outside = str(lines)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from dedupindex.errors import BadSource
 from dedupindex.object_store import RemoteFile, is_remote
-from dedupindex.post_crawl.manifest.lines import Container
+from dedupindex.post_crawl.manifest.lines import ManifestContainer
 from dedupindex.warc.reader import read
 from dedupindex.warc.record import BrokenRecord, Record
 from dedupindex.warc.window import Window
@@ -43,7 +43,7 @@ class Members:
             server.close()
 
     @contextmanager
-    def record(self, container: Container, offset: int, stored: int) -> Iterator[Record]:
+    def record(self, container: ManifestContainer, offset: int, stored: int) -> Iterator[Record]:
         """The record at `offset` in so many bytes of the container; raises `BadSource`."""
         with self._opened(container, offset, stored) as (file, base):
             window = Window(file, container.path, base=base, size=stored)
@@ -53,7 +53,7 @@ class Members:
             yield event
 
     def body(
-        self, container: Container, offset: int, stored: int, length: int
+        self, container: ManifestContainer, offset: int, stored: int, length: int
     ) -> Generator[bytes, None, None]:
         """The last `length` bytes of the block of a record, bit by bit; raises `BadSource`."""
         with self.record(container, offset, stored) as record:
@@ -72,7 +72,7 @@ class Members:
 
     @contextmanager
     def _opened(
-        self, container: Container, offset: int, stored: int
+        self, container: ManifestContainer, offset: int, stored: int
     ) -> Iterator[tuple[BinaryIO, int]]:
         if is_remote(container.path) and not self._servers:
             with RemoteFile(container.path) as remote:
@@ -95,7 +95,9 @@ class Members:
             self.counted["fetched"] += 1
             yield held, 0
 
-    def _fetch(self, container: Container, offset: int, stored: int, into: BinaryIO) -> None:
+    def _fetch(
+        self, container: ManifestContainer, offset: int, stored: int, into: BinaryIO
+    ) -> None:
         """Write the bytes of a range to `into`; the first base that has them counts."""
         from dedupindex.object_store.http_ranges import FAILURES
 

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dedupindex.errors import BadInput, FormatFromFuture
-from dedupindex.post_crawl.manifest.lines import TYPES, Container, Line
+from dedupindex.post_crawl.manifest.lines import TYPES, Line, ManifestContainer
 from dedupindex.post_crawl.manifest.parquet import line_of
-from dedupindex.post_crawl.plan.alike import Alike
+from dedupindex.post_crawl.plan.alike import MatchCriteria
 from dedupindex.runtime.duckdb import literal, one_thread
 
 FORMAT = 3  # 1 did not say what equal payloads have in common, 2 not the hashes of HTTP headers
@@ -104,7 +104,7 @@ class Plan:
     def __init__(self, path: Path, parts: list[Path], about: list[dict[str, Any]]) -> None:
         self.path = path
         self._parts = parts
-        self.alike = Alike(**about[0]["alike"])  # the same in all parts
+        self.alike = MatchCriteria(**about[0]["alike"])  # the same in all parts
         self.made_of: str = about[0]["made_of"]  # a hash of the files and of the options
         self.totals = Totals()
         self._held: tuple[dict[int, list[Planned]], dict[int, list[int]]] | None = None
@@ -113,23 +113,23 @@ class Plan:
             for name in ("stayed", "compared"):
                 told[name] = Counter(told[name])
             self.totals.add(Totals(**told))
-        self._containers: dict[int, Container] = {}
-        self._outside: dict[int, Container] = {}
+        self._containers: dict[int, ManifestContainer] = {}
+        self._outside: dict[int, ManifestContainer] = {}
         for part in parts:  # all name the same set, and each its own files outside of it
             for text in (part / CONTAINERS).read_text("ascii").splitlines():
                 said = json.loads(text)
                 places = self._outside if said.pop("outside") else self._containers
-                places[said["number"]] = Container(**said)
+                places[said["number"]] = ManifestContainer(**said)
 
-    def containers(self) -> dict[int, Container]:
+    def containers(self) -> dict[int, ManifestContainer]:
         """The containers of the set, by number, with or without anything to rewrite."""
         return self._containers
 
-    def outside(self) -> dict[int, Container]:
+    def outside(self) -> dict[int, ManifestContainer]:
         """Containers that only hold originals which the index names: never to be touched."""
         return self._outside
 
-    def place(self, number: int) -> Container:
+    def place(self, number: int) -> ManifestContainer:
         """Any container that a line names."""
         return self._containers.get(number) or self._outside[number]
 

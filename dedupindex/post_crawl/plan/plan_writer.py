@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dedupindex.post_crawl.manifest.lines import TYPES
-from dedupindex.post_crawl.plan.alike import Alike
+from dedupindex.post_crawl.plan.alike import MatchCriteria
 from dedupindex.post_crawl.plan.manifest_input import Inputs
 from dedupindex.post_crawl.plan.plan_file import (
     CONTAINERS,
@@ -29,7 +29,9 @@ _ROWS = 20480  # in a row group: so much is read to find one container
 STRETCH = 1_000_000  # lines that are joined with what was chosen at once
 
 
-def write_rows(database: Database, inputs: Inputs, alike: Alike, part: Path, home: Path) -> None:
+def write_rows(
+    database: Database, inputs: Inputs, alike: MatchCriteria, part: Path, home: Path
+) -> None:
     """Write the rows of the plan from ``outcomes`` and ``equal``; they become the view ``planned``.
 
     All that was chosen is first joined with its originals, which are anywhere, and sorted; then
@@ -127,7 +129,7 @@ def totals_of(database: Database, inputs: Inputs) -> Totals:
 def write_part(
     database: Database,
     inputs: Inputs,
-    alike: Alike,
+    alike: MatchCriteria,
     part: Path,
     about: dict[str, Any],
     compared: Counter[str],

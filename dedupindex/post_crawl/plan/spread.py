@@ -14,7 +14,7 @@ from dedupindex.post_crawl.manifest.parquet import FILE, open_manifest
 from dedupindex.post_crawl.plan.make_plan import Resolved, ResolveOptions, resolve
 from dedupindex.post_crawl.plan.plan_file import PART, Totals, part_name
 from dedupindex.runtime.files import sync_directory
-from dedupindex.runtime.spark import Cluster, Files, Piece, pieces
+from dedupindex.runtime.spark import Cluster, FilePiece, PieceWriter, pieces
 
 
 def resolve_on(
@@ -42,11 +42,11 @@ def resolve_on(
     say(f"resolving in {cluster.cores} parts")
     with tempfile.TemporaryDirectory(prefix=".resolve-", dir=plan) as name:
         home = Path(name)
-        files = Files(home)
+        files = PieceWriter(home)
         for part in parts:
             (home / part_name(part)).mkdir()
         for row in cluster.rows(work, parts):
-            if isinstance(row, Piece):
+            if isinstance(row, FilePiece):
                 files.take(row)
                 continue
             files.finish()
@@ -75,7 +75,7 @@ def _said(path: Path) -> bytes:
 
 def _resolve(
     manifests: list[Path], said: list[bytes], options: ResolveOptions, part: tuple[int, int]
-) -> Iterator[Piece | Resolved]:
+) -> Iterator[FilePiece | Resolved]:
     """Runs on an executor."""
     for path, text in zip(manifests, said, strict=True):
         if _said(path) != text:

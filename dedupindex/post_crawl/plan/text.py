@@ -8,7 +8,7 @@ from typing import BinaryIO
 from dedupindex.post_crawl.manifest.lines import TYPES
 from dedupindex.post_crawl.manifest.parquet import line_of
 from dedupindex.post_crawl.manifest.warcsum_format import resolved_line, text_line
-from dedupindex.post_crawl.plan.group_duplicates import Rule
+from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
 from dedupindex.post_crawl.plan.manifest_input import Inputs
 from dedupindex.post_crawl.plan.plan_writer import STRETCH, copies_file
 from dedupindex.runtime.duckdb import Database, literal, quoted
@@ -17,7 +17,7 @@ _FETCHED = 2048  # rows at a time
 
 
 def write_text(
-    database: Database, inputs: Inputs, rule: Rule, part: Path, stream: BinaryIO
+    database: Database, inputs: Inputs, rule: GroupingRule, part: Path, stream: BinaryIO
 ) -> None:
     """Write all lines of a part that is written, by file and offset, as warcrefs wants them.
 

@@ -36,7 +36,7 @@ _COLUMNS = {
 }  # fmt: skip
 
 
-class Difference(NamedTuple):
+class PlanDifference(NamedTuple):
     """A line that says what is not so."""
 
     verdict: str  # of `VERDICTS`
@@ -60,7 +60,7 @@ class Checking:
         """Whether nothing was found that is not so."""
         return not set(+self.counted) - set(FINE)
 
-    def run(self, lines: Iterable[bytes]) -> Iterator[Difference]:
+    def run(self, lines: Iterable[bytes]) -> Iterator[PlanDifference]:
         """All differences, in the order of files and offsets; raises `BadInput`."""
         with working(self._manifest.path, MEMORY, 0) as (database, home):
             _take(database, home / "hints.tsv", read_text(lines))
@@ -81,7 +81,7 @@ class Checking:
             )
             while rows := found.fetchmany(_FETCHED):
                 for verdict, name, offset in rows:
-                    yield Difference(names[verdict], _file(name), offset)
+                    yield PlanDifference(names[verdict], _file(name), offset)
 
     def _join(self, database: Database, names: Path) -> None:
         """Make ``here``, the responses under the names of their files, and ``verdicts``."""

@@ -33,7 +33,7 @@ from dedupindex.index.format.packing import pack
 from dedupindex.index.format.tombstones import NAMED, REVISIT, Marks, bare
 from dedupindex.index.load.runs import RunWriter
 from dedupindex.post_crawl.purge.remove_entries import Settling, size_of
-from dedupindex.post_crawl.purge.target import Chosen, Kind
+from dedupindex.post_crawl.purge.target import ResolvedTarget, TargetKind
 from dedupindex.runtime.bounded_counter import Sums
 
 _HELD = 8 << 20  # bytes of what is told of a digest, before it goes to disk
@@ -103,14 +103,14 @@ class Survey:
     """
 
     def __init__(
-        self, index: Path, view: View, chosen: Chosen, settling: Settling, *,
+        self, index: Path, view: View, chosen: ResolvedTarget, settling: Settling, *,
         writer: RunWriter | None = None, listed: bool = True,
     ) -> None:  # fmt: skip
         self.impact, self._listed = Impact(), listed
         self._index, self._view, self._chosen = index, view, chosen
         self._settling, self._writer = settling, writer
         self._digest, self._survives = b"", False
-        self.rewrites = bool(view.ledger()) and chosen.target.kind is not Kind.CAPTURE
+        self.rewrites = bool(view.ledger()) and chosen.target.kind is not TargetKind.CAPTURE
         self._held: IO[bytes]
         self._originals, self._revisits = Amount(), Amount()  # of a digest: left where it will be
 
@@ -146,7 +146,7 @@ class Survey:
     def _ranges(self) -> list[bytes]:
         """What the keys begin with that are looked at, in order: some digests, or anything."""
         target = self._chosen.target
-        if target.kind is Kind.CAPTURE and self._view.own_digests():
+        if target.kind is TargetKind.CAPTURE and self._view.own_digests():
             digests = {digest_prefix(one.digest) for one in target.ones}
             if len(digests) <= _RANGES:
                 return sorted(digests)

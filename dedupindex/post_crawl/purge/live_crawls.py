@@ -7,19 +7,19 @@ from dataclasses import replace
 from functools import partial
 
 from dedupindex.crawls import lifecycle, merge_crawls
-from dedupindex.crawls.crawl import Crawl, State
+from dedupindex.crawls.crawl import Crawl, CrawlState
 from dedupindex.crawls.crawl_captures import of_crawl, put_back
 from dedupindex.crawls.store import Held, Reading, Store, Writing
 from dedupindex.errors import CrawlEnded, Damaged, UnknownCrawl
 from dedupindex.index.format.cells import ALSO, container_of, entries_of
 from dedupindex.index.format.tombstones import NAMED, encode_gone
 from dedupindex.index.identity import Settings
-from dedupindex.index.load.merge_rule import Rule
+from dedupindex.index.load.merge_rule import MergeRule
 from dedupindex.index.load.runs import RunWriter
-from dedupindex.post_crawl.purge.target import Chosen, Kind
+from dedupindex.post_crawl.purge.target import ResolvedTarget, TargetKind
 
 
-def counted(reading: Reading, what: Chosen, writer: RunWriter | None = None) -> int:
+def counted(reading: Reading, what: ResolvedTarget, writer: RunWriter | None = None) -> int:
     """How many captures a target means of crawls that the index has not taken in.
 
     With a `writer` it stages marks of those that are to stay away wherever they come from: the
@@ -31,7 +31,7 @@ def counted(reading: Reading, what: Chosen, writer: RunWriter | None = None) -> 
     try:
         return _counted(reading, what, crawls, waiting, writer)
     except Damaged:
-        if what.target.kind is not Kind.CRAWL:
+        if what.target.kind is not TargetKind.CRAWL:
             raise
     # A crawl that is damaged, and so never merged, can be taken away as a whole all the same.
     meant = [crawls[number] for number in waiting if crawls[number].name in what.target.texts]
@@ -40,7 +40,7 @@ def counted(reading: Reading, what: Chosen, writer: RunWriter | None = None) -> 
 
 def _counted(
     reading: Reading,
-    what: Chosen,
+    what: ResolvedTarget,
     crawls: dict[int, Crawl],
     waiting: set[int],
     writer: RunWriter | None,
@@ -61,12 +61,12 @@ def containers(reading: Reading, crawl: Crawl) -> set[int]:
     return {container_of(found.entry) for found in of_crawl(reading, crawl)}
 
 
-def remove(store: Store, what: Chosen, settings: Settings) -> None:
+def remove(store: Store, what: ResolvedTarget, settings: Settings) -> None:
     """Take away what a target means.
 
     Crawls that are meant as a whole end by this: nothing more can be reported to them.
     """
-    if what.target.kind is Kind.CRAWL:
+    if what.target.kind is TargetKind.CRAWL:
         for name in what.target.texts:
             with suppress(UnknownCrawl):
                 _end(store, name)
@@ -91,9 +91,9 @@ def _ended(writing: Writing, name: str) -> Crawl:
     return writing.crawl(name)
 
 
-def _note_crawls(reading: Reading, what: Chosen) -> None:
+def _note_crawls(reading: Reading, what: ResolvedTarget) -> None:
     """Crawls that are known here are found, whatever they hold."""
-    if what.target.kind is Kind.CRAWL:
+    if what.target.kind is TargetKind.CRAWL:
         for at, name in enumerate(what.target.texts):
             with suppress(UnknownCrawl):
                 reading.crawl(name)
@@ -101,19 +101,19 @@ def _note_crawls(reading: Reading, what: Chosen) -> None:
 
 
 def _waits(crawl: Crawl) -> bool:
-    return not crawl.merged and crawl.state is not State.CANCELLED
+    return not crawl.merged and crawl.state is not CrawlState.CANCELLED
 
 
-def _meant(store: Store, what: Chosen, stretch: list[Held]) -> list[Held]:
+def _meant(store: Store, what: ResolvedTarget, stretch: list[Held]) -> list[Held]:
     """Where something is to go."""
     with store.reading() as reading:
         crawls = {crawl.number: crawl for crawl in reading.crawls()}
         return [held for held in stretch if _taken(reading, what, crawls, held)]
 
 
-def _drop(writing: Writing, what: Chosen, settings: Settings, held: list[Held]) -> None:
+def _drop(writing: Writing, what: ResolvedTarget, settings: Settings, held: list[Held]) -> None:
     crawls = {crawl.number: crawl for crawl in writing.crawls()}
-    rule = Rule(settings.keys(), settings.keep == "latest", writing.place_of)
+    rule = MergeRule(settings.keys(), settings.keep == "latest", writing.place_of)
     for key, number, _ in held:
         crawl = crawls[number]
         cell = writing.cell(key, crawl)  # as it is now
@@ -122,13 +122,15 @@ def _drop(writing: Writing, what: Chosen, settings: Settings, held: list[Held]) 
             put_back(writing, crawl, key, gone, rule)
 
 
-def _taken(reading: Reading, what: Chosen, crawls: dict[int, Crawl], held: Held) -> list[bytes]:
+def _taken(
+    reading: Reading, what: ResolvedTarget, crawls: dict[int, Crawl], held: Held
+) -> list[bytes]:
     """The entries of a cell of a crawl that go."""
     target, (key, number, cell) = what.target, held
-    if target.kind is Kind.CRAWL:
+    if target.kind is TargetKind.CRAWL:
         name = crawls[number].name
         return list(entries_of(cell)) if name in target.texts else []
-    if target.kind is not Kind.CONTAINER:
+    if target.kind is not TargetKind.CONTAINER:
         if not what.may_hold(key):
             return []
         return [entry for entry in entries_of(cell) if what.takes(key, entry)]

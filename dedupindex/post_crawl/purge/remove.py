@@ -21,14 +21,20 @@ from dedupindex.crawls.store import Store, Writing, open_store
 from dedupindex.errors import HasDependents, SettingsConflict, UnknownCrawl
 from dedupindex.index import open_index
 from dedupindex.index.address import is_cluster
-from dedupindex.index.engine import Container, Engine, Load, View
+from dedupindex.index.engine import Engine, IndexedContainer, Load, View
 from dedupindex.index.identity import read_identity
 from dedupindex.index.load.runs import RunWriter
 from dedupindex.index.repair import reread
 from dedupindex.post_crawl.purge import live_crawls as live
 from dedupindex.post_crawl.purge.impact import Depending, Going, Impact, Survey
 from dedupindex.post_crawl.purge.remove_entries import Settling
-from dedupindex.post_crawl.purge.target import Chosen, Kind, Target, chosen, registered
+from dedupindex.post_crawl.purge.target import (
+    ResolvedTarget,
+    Target,
+    TargetKind,
+    chosen,
+    registered,
+)
 from dedupindex.post_crawl.purge.unread import unread
 from dedupindex.runtime.files import exclusive
 
@@ -38,7 +44,7 @@ _STAGED = 32 << 20  # bytes of what is staged, before it goes to disk
 
 
 @dataclass
-class Found:
+class PurgeSurvey:
     """What a target means in an index."""
 
     impact: Impact
@@ -57,7 +63,7 @@ def _check_ledger(index: Path) -> None:
         )
 
 
-def survey(index: Path, target: Target, seen: Seen | None = None) -> Found:
+def survey(index: Path, target: Target, seen: Seen | None = None) -> PurgeSurvey:
     """What would become of an index; `seen` hears of each original and each revisit.
 
     Changes nothing, and may be asked while others write. Raises `DedupError`.
@@ -70,13 +76,13 @@ def survey(index: Path, target: Target, seen: Seen | None = None) -> Found:
         impact = _surveyed(index, engine, view, what, None, seen).impact
         with closing(store) if store is not None else nullcontext():
             held = _held(store, what)
-            return Found(impact, held, what.found, _unread(store, view, what))
+            return PurgeSurvey(impact, held, what.found, _unread(store, view, what))
 
 
-def _held(store: Store | None, what: Chosen, writer: RunWriter | None = None) -> int:
+def _held(store: Store | None, what: ResolvedTarget, writer: RunWriter | None = None) -> int:
     """How many captures of crawls go, too, staged as `live.counted` does it.
 
-    Raises `BadInput`, see `Chosen.check`.
+    Raises `BadInput`, see `ResolvedTarget.check`.
     """
     held = 0
     if store is not None:
@@ -90,7 +96,7 @@ def _surveyed(
     index: Path,
     engine: Engine,
     view: View,
-    what: Chosen,
+    what: ResolvedTarget,
     writer: RunWriter | None,
     seen: Seen | None,
 ) -> Survey:
@@ -102,7 +108,7 @@ def _surveyed(
     return whole
 
 
-def purge(index: Path, target: Target, *, force: bool, seen: Seen | None = None) -> Found:
+def purge(index: Path, target: Target, *, force: bool, seen: Seen | None = None) -> PurgeSurvey:
     """Take captures out of an index and of its crawls, durably.
 
     Raises `HasDependents` if a revisit names what would go, unless `force`; nothing has changed
@@ -130,7 +136,7 @@ def purge(index: Path, target: Target, *, force: bool, seen: Seen | None = None)
 
 def _purged(
     index: Path, engine: Engine, target: Target, force: bool, scratch: Path, seen: Seen | None
-) -> tuple[Found, spot_check.Purge]:
+) -> tuple[PurgeSurvey, spot_check.Purge]:
     writer = RunWriter(scratch, "purged", run_bytes=_STAGED)
     with engine.view() as view:
         what = chosen(target, view, engine.identity.settings.keys())
@@ -154,16 +160,16 @@ def _purged(
             engine.load(Load(writer.paths, (), marked, drops=drops, own_digests=True))
         if store is not None:  # last: until then what is to go can be found again
             live.remove(store, what, engine.identity.settings)
-            if target.kind is Kind.CRAWL:
+            if target.kind is TargetKind.CRAWL:
                 _forget(store, target.texts)
-    return Found(impact, held, what.found, unknown), drawn
+    return PurgeSurvey(impact, held, what.found, unknown), drawn
 
 
-def _unread(store: Store | None, view: View, what: Chosen) -> dict[str, int]:
+def _unread(store: Store | None, view: View, what: ResolvedTarget) -> dict[str, int]:
     """Crawls whose revisits may name what goes, without the index knowing."""
     if store is None or not what.found:
         return {}
-    goes = what.target.texts if what.target.kind is Kind.CRAWL else ()
+    goes = what.target.texts if what.target.kind is TargetKind.CRAWL else ()
     with store.reading() as reading:
         return unread(view, reading, but=goes)
 
@@ -182,10 +188,10 @@ def _forgotten(writing: Writing, name: str) -> int:
     return statistics.drop(writing, lifecycle.forget(writing, name))
 
 
-def _purged_container(view: View, name: str) -> Container:
+def _purged_container(view: View, name: str) -> IndexedContainer:
     container = view.container(name)
     assert container is not None
     return container._replace(purged=True)
 
 
-__all__ = ["Found", "Kind", "purge", "survey"]
+__all__ = ["PurgeSurvey", "TargetKind", "purge", "survey"]

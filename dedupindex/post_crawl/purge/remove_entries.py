@@ -17,7 +17,7 @@ from dedupindex.index.format.cells import (
 )
 from dedupindex.index.format.tombstones import REVISIT, ROW, Marks, bare, encode_gone
 from dedupindex.index.identity import Settings
-from dedupindex.index.load.merge_rule import Outcome, Rule, mark_before
+from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule, mark_before
 
 OF_RECORD = 32  # in an entry's flags: its size is that of the record
 
@@ -35,7 +35,7 @@ class Settling:
 
     def __init__(self, settings: Settings, place_of: Callable[[int], ContainerRef]) -> None:
         self._place_of = place_of
-        self._rule = Rule(settings.keys(), settings.keep == "latest", self.place_of)
+        self._rule = MergeRule(settings.keys(), settings.keep == "latest", self.place_of)
 
     def place_of(self, number: int) -> ContainerRef:
         """What a container number stands for, 0 for nothing."""
@@ -58,7 +58,7 @@ class Settling:
         """
         marks, gone = {encode_gone(entry, anywhere=anywhere) for entry in taken}, taken | told
         stay = [entry for entry in copies if entry not in gone]
-        settled = self._rule.settle(key, [*mark_before(cell), *marks, *stay], Outcome())
+        settled = self._rule.settle(key, [*mark_before(cell), *marks, *stay], MergeOutcome())
         left = list(entries_of(settled)) if settled else []
         held = {bare(entry) for entry in [*entries_of(cell), *stay] if entry[0] & 3 != REVISIT}
         return Purged(

@@ -8,14 +8,14 @@ from typing import Any
 
 from dedupindex.lookup.render_json import original_as_json, url_as_json
 from dedupindex.post_crawl.purge.impact import Depending, Going
-from dedupindex.post_crawl.purge.remove import Found
+from dedupindex.post_crawl.purge.remove import PurgeSurvey
 from dedupindex.runtime.bounded_counter import Sums
 
 LISTED = 1000  # containers and crawls
 _NAMED = 5  # crawls, in a sentence
 
 
-def impact_as_json(found: Found) -> dict[str, Any]:
+def impact_as_json(found: PurgeSurvey) -> dict[str, Any]:
     """The counts; of containers and crawls with dependents those with the most."""
     impact = found.impact
     return {
@@ -34,7 +34,7 @@ def impact_as_json(found: Found) -> dict[str, Any]:
     }
 
 
-def unread_as_text(found: Found) -> str:
+def unread_as_text(found: PurgeSurvey) -> str:
     """A warning of crawls whose revisits are not known, "" if there are none."""
     crawls = len(found.unread)
     if not crawls:

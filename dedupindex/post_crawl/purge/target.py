@@ -8,7 +8,7 @@ from enum import Enum
 
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput
-from dedupindex.index.engine import Container, View
+from dedupindex.index.engine import IndexedContainer, View
 from dedupindex.index.format.cells import (
     ALSO,
     DIGEST_KEY,
@@ -28,7 +28,7 @@ from dedupindex.index.format.tombstones import NAMED
 from dedupindex.timestamps import digits_of_date
 
 
-class Kind(Enum):
+class TargetKind(Enum):
     """By what captures are chosen."""
 
     CONTAINER = "container"
@@ -51,12 +51,14 @@ class One:
 class Target:
     """What is to go: names, URLs or captures of one kind."""
 
-    kind: Kind
+    kind: TargetKind
     texts: tuple[str, ...] = ()  # names, or URLs
     ones: tuple[One, ...] = ()
 
     def __post_init__(self) -> None:
-        if not (self.ones if self.kind is Kind.CAPTURE else self.texts) or not all(self.texts):
+        if not (self.ones if self.kind is TargetKind.CAPTURE else self.texts) or not all(
+            self.texts
+        ):
             raise BadInput(f"say which {self.kind.value} is meant")
 
     @property
@@ -66,7 +68,7 @@ class Target:
 
 
 @dataclass
-class Chosen:
+class ResolvedTarget:
     """A target in an index: which entries it takes, and what of it was found."""
 
     target: Target
@@ -78,12 +80,12 @@ class Chosen:
 
     def __post_init__(self) -> None:
         kind, urls = self.target.kind, self.target.urls
-        if kind is Kind.CAPTURE:
+        if kind is TargetKind.CAPTURE:
             urls = tuple(one.url for one in self.target.ones)
         self._spelled = [spellings(text) for text in self.target.texts]
         self._packed = {pack(url): place for place, url in enumerate(urls)}
         self._tails = frozenset(self.keys.tail(url) for url in urls)
-        self._by_url = kind in (Kind.URL, Kind.PREFIX, Kind.CAPTURE)
+        self._by_url = kind in (TargetKind.URL, TargetKind.PREFIX, TargetKind.CAPTURE)
         self._ones: dict[bytes, list[tuple[int, One]]] = {}
         for place, one in enumerate(self.target.ones):
             self._ones.setdefault(pack(one.url), []).append((place, one))
@@ -108,23 +110,23 @@ class Chosen:
 
     def may_hold(self, key: bytes) -> bool:
         """Whether something under a key may go; told without looking at it."""
-        if self.target.kind in (Kind.URL, Kind.CAPTURE) and self.keys.url:
+        if self.target.kind in (TargetKind.URL, TargetKind.CAPTURE) and self.keys.url:
             return key[DIGEST_KEY[key[0]] :] in self._tails
         return True
 
     def takes(self, key: bytes, entry: bytes) -> bool:
         """Whether an entry that is no mark goes; what it is found by is noted."""
-        if self.target.kind is Kind.CAPTURE:
+        if self.target.kind is TargetKind.CAPTURE:
             return self._takes_one(key, entry)
         if self._by_url:
             return self._takes_url(packed_url(entry), entry)
-        if entry[0] & 3 == NAMED and self.target.kind is Kind.CONTAINER:
+        if entry[0] & 3 == NAMED and self.target.kind is TargetKind.CONTAINER:
             return False
         return self._takes_container(container_of(entry))
 
     def takes_dependent(self, dependent: bytes) -> bool:
         """Whether the revisit of a ledger's item, the key left out, goes itself."""
-        if self.target.kind is Kind.CAPTURE:
+        if self.target.kind is TargetKind.CAPTURE:
             return False
         if self._by_url:
             return self.means(Dependent.of(dependent).url)
@@ -138,9 +140,9 @@ class Chosen:
 
     def means(self, url: bytes) -> bool:
         """Whether all captures of a URL go."""
-        if self.target.kind is Kind.PREFIX:
+        if self.target.kind is TargetKind.PREFIX:
             return url.startswith(self.target.urls)
-        return self.target.kind is Kind.URL and pack(url) in self._packed
+        return self.target.kind is TargetKind.URL and pack(url) in self._packed
 
     def _takes_container(self, number: int) -> bool:
         places = self.numbers.get(number)
@@ -150,7 +152,7 @@ class Chosen:
         return True
 
     def _takes_url(self, packed: bytes, entry: bytes) -> bool:
-        if self.target.kind is Kind.URL:
+        if self.target.kind is TargetKind.URL:
             place = self._packed.get(packed)
             if place is not None:
                 self.found.add(place)
@@ -179,13 +181,13 @@ def _no_place(number: int) -> ContainerRef:
     return NOWHERE
 
 
-def chosen(target: Target, view: View, keys: Keys) -> Chosen:
+def chosen(target: Target, view: View, keys: Keys) -> ResolvedTarget:
     """A target in an index: containers and crawls by their numbers."""
-    what = Chosen(target, keys)
-    if target.kind not in (Kind.CONTAINER, Kind.CRAWL):
+    what = ResolvedTarget(target, keys)
+    if target.kind not in (TargetKind.CONTAINER, TargetKind.CRAWL):
         return what
     for number, place in view.places():
-        if target.kind is Kind.CRAWL:
+        if target.kind is TargetKind.CRAWL:
             names = [place.crawl]
             wanted = {at for at, text in enumerate(target.texts) if text == place.crawl}
         else:
@@ -196,7 +198,7 @@ def chosen(target: Target, view: View, keys: Keys) -> Chosen:
             what.files.update(names)
     held = set[int]().union(*what.numbers.values())
     for at, container in _registered(what, view):
-        if target.kind is Kind.CRAWL or at in held:
+        if target.kind is TargetKind.CRAWL or at in held:
             what.found.add(at)
         else:
             what.elsewhere[at] = container.name
@@ -209,23 +211,23 @@ def _names(view: View, name: str) -> list[str]:
     return [name, *(file for file in around if view.container(file) is not None)]
 
 
-def registered(what: Chosen, view: View) -> Iterable[str]:
+def registered(what: ResolvedTarget, view: View) -> Iterable[str]:
     """The names of registered containers whose captures go."""
     known = dict.fromkeys(container.name for _, container in _registered(what, view))
     for name in known:
-        if what.target.kind is Kind.CRAWL or name in what.files:
+        if what.target.kind is TargetKind.CRAWL or name in what.files:
             yield name
 
 
-def _registered(what: Chosen, view: View) -> Iterator[tuple[int, Container]]:
+def _registered(what: ResolvedTarget, view: View) -> Iterator[tuple[int, IndexedContainer]]:
     """The registered containers that a target means, with the place of each text that does."""
-    if what.target.kind in (Kind.CONTAINER, Kind.CRAWL):
+    if what.target.kind in (TargetKind.CONTAINER, TargetKind.CRAWL):
         for container in view.containers():
             for at in _meaning(what, container):
                 yield at, container
 
 
-def _meaning(what: Chosen, container: Container) -> list[int]:
-    if what.target.kind is Kind.CONTAINER:
+def _meaning(what: ResolvedTarget, container: IndexedContainer) -> list[int]:
+    if what.target.kind is TargetKind.CONTAINER:
         return what.meaning(container.name)
     return [at for at, text in enumerate(what.target.texts) if text == container.crawl]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from dedupindex.crawls import statistics
-from dedupindex.crawls.crawl import Crawl, State
+from dedupindex.crawls.crawl import Crawl, CrawlState
 from dedupindex.crawls.store import Reading
 from dedupindex.index.engine import View
 from dedupindex.index.format.file_names import files_of
@@ -21,7 +21,7 @@ def unread(view: View, reading: Reading, but: Collection[str] = ()) -> dict[str,
     suspects = dict[str, tuple[Crawl, int]]()
     for crawl in reading.crawls():
         count = statistics.total(reading, crawl).duplicates
-        if count and crawl.state is not State.CANCELLED and crawl.name not in but:
+        if count and crawl.state is not CrawlState.CANCELLED and crawl.name not in but:
             suspects[crawl.name] = crawl, count
     if not suspects:
         return {}
@@ -40,13 +40,13 @@ def unread(view: View, reading: Reading, but: Collection[str] = ()) -> dict[str,
     return {
         name: count
         for name, (crawl, count) in suspects.items()
-        if crawl.state is State.OPEN or not wrote[name] or not wrote[name] <= known
+        if crawl.state is CrawlState.OPEN or not wrote[name] or not wrote[name] <= known
     }
 
 
 def _reported(reading: Reading, crawl: Crawl) -> set[str]:
     """The files of captures that only the crawl has; of an open one it does not matter."""
-    if crawl.merged or crawl.state is State.OPEN:
+    if crawl.merged or crawl.state is CrawlState.OPEN:
         return set()
     return {
         _last(name)

@@ -25,7 +25,12 @@ from dedupindex.post_crawl.convert.convert_files import tasks_of
 from dedupindex.post_crawl.dedup_all import DedupOptions, dedup
 from dedupindex.post_crawl.dedup_report import DedupReport
 from dedupindex.post_crawl.manifest import record_lines
-from dedupindex.post_crawl.manifest.comparing import SAME_CAPTURE, SAME_RECORD, Difference, compare
+from dedupindex.post_crawl.manifest.comparing import (
+    SAME_CAPTURE,
+    SAME_RECORD,
+    ManifestDifference,
+    compare,
+)
 from dedupindex.post_crawl.manifest.make_manifest import make
 from dedupindex.post_crawl.manifest.parquet import Manifest, open_manifest
 from dedupindex.post_crawl.others import copy
@@ -159,7 +164,7 @@ class _Rehearsal:
 
     def _difference(
         self, step: Step, names: tuple[str, str], columns: tuple[str, ...]
-    ) -> Difference:
+    ) -> ManifestDifference:
         before, after = (open_manifest(self._top / name) for name in names)
         found = compare(before, after, columns, self._top, self._options.memory)
         for url, date in found.new.named:

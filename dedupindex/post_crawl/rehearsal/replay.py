@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from dedupindex.post_crawl.rehearsal.rehearsal_steps import Step
-from dedupindex.post_crawl.rehearsal.sample import Chosen
+from dedupindex.post_crawl.rehearsal.sample import SampledRevisit
 
 _PATIENCE = 60.0  # seconds
 _FIELD = re.compile(
@@ -25,7 +25,7 @@ _FIELD = re.compile(
 _OWN = ("date", "connection", "server")  # headers of the answer, not of the capture
 
 
-class Answer(NamedTuple):
+class ReplayAnswer(NamedTuple):
     """What a reader gets."""
 
     status: int
@@ -33,7 +33,9 @@ class Answer(NamedTuple):
     body: bytes
 
 
-def replay(step: Step, before: Path, after: Path, chosen: Sequence[Chosen], beside: Path) -> None:
+def replay(
+    step: Step, before: Path, after: Path, chosen: Sequence[SampledRevisit], beside: Path
+) -> None:
     """Compare what pywb serves for revisits with what it served for the records that were there.
 
     Without pywb nothing is done, and the number is None. What pywb cannot replay of the file
@@ -108,7 +110,7 @@ def _wait(process: subprocess.Popen[bytes], port: int) -> None:
         time.sleep(0.05)
 
 
-def _get(port: int, collection: str, path: str) -> Answer:
+def _get(port: int, collection: str, path: str) -> ReplayAnswer:
     connection = HTTPConnection("127.0.0.1", port, timeout=_PATIENCE)
     try:
         # Without this header pywb would unpack what the site sent compressed.
@@ -120,8 +122,8 @@ def _get(port: int, collection: str, path: str) -> Answer:
             for name, value in response.getheaders()
             if name.lower() not in _OWN
         ]
-        return Answer(response.status, headers, response.read())
+        return ReplayAnswer(response.status, headers, response.read())
     except (OSError, HTTPException, ValueError) as error:
-        return Answer(599, [], str(error).encode())
+        return ReplayAnswer(599, [], str(error).encode())
     finally:
         connection.close()

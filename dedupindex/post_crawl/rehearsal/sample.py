@@ -16,14 +16,14 @@ from dedupindex.verify.issues import Broken
 from dedupindex.verify.sample import Sample
 
 
-class Chosen(NamedTuple):
+class SampledRevisit(NamedTuple):
     """A revisit, and what its journal says of it."""
 
     path: Path
     entry: JournalEntry
 
 
-def rebuild(step: Step, folder: Path, size: int, seed: int, beside: Path) -> list[Chosen]:
+def rebuild(step: Step, folder: Path, size: int, seed: int, beside: Path) -> list[SampledRevisit]:
     """Rebuild `size` revisits below `folder`, which are returned.
 
     Originals are found as replay tools do, by URL and date. With the header that was there each
@@ -47,9 +47,9 @@ def rebuild(step: Step, folder: Path, size: int, seed: int, beside: Path) -> lis
     return chosen
 
 
-def _chosen(folder: Path, size: int, random: Random) -> list[Chosen]:
+def _chosen(folder: Path, size: int, random: Random) -> list[SampledRevisit]:
     """So many of all revisits, each with the same chance, without holding all."""
-    held: list[Chosen] = []
+    held: list[SampledRevisit] = []
     for number, one in enumerate(_all(folder)):
         if len(held) < size:
             held.append(one)
@@ -58,8 +58,8 @@ def _chosen(folder: Path, size: int, random: Random) -> list[Chosen]:
     return sorted(held, key=lambda one: (str(one.path), one.entry.new_offset))
 
 
-def _all(folder: Path) -> Iterator[Chosen]:
+def _all(folder: Path) -> Iterator[SampledRevisit]:
     for journal in journals(folder):
         path = folder / journal.summary()[0].name
         for entry in entries(journal.lines):
-            yield Chosen(path, entry)
+            yield SampledRevisit(path, entry)

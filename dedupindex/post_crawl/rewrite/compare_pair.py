@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
 from dedupindex.post_crawl.manifest.lines import Line
-from dedupindex.post_crawl.plan.alike import Alike
+from dedupindex.post_crawl.plan.alike import MatchCriteria
 from dedupindex.post_crawl.plan.plan_file import Planned
-from dedupindex.post_crawl.rewrite.response import Response, Stays
+from dedupindex.post_crawl.rewrite.response import NotRewritable, StoredResponse
 from dedupindex.post_crawl.rewrite.revisit_record import END, Reference, named_date, revisit
 from dedupindex.timestamps import digits_of_date
 from dedupindex.warc.headers import LENGTH, Head
@@ -36,8 +36,8 @@ class RecordOnDisk(NamedTuple):
 class Judged(NamedTuple):
     """A response that may become a revisit."""
 
-    response: Response
-    original: Response
+    response: StoredResponse
+    original: StoredResponse
     record: bytes  # of the revisit
     sha256: str  # in hex, of the dropped record, inflated
 
@@ -46,7 +46,7 @@ def judge(
     planned: Planned,
     candidate: RecordOnDisk,
     original: RecordOnDisk,
-    alike: Alike,
+    alike: MatchCriteria,
     *,
     minimum: int = 0,
 ) -> Judged:
@@ -57,18 +57,18 @@ def judge(
     so each must be the record that the plan means.
     """
     if candidate[1:] == original[1:]:
-        raise Stays("same-record")
-    response = Response(*candidate[:3])
+        raise NotRewritable("same-record")
+    response = StoredResponse(*candidate[:3])
     if not _meant(response, planned.line):
-        raise Stays("changed")
+        raise NotRewritable("changed")
     if response.body < minimum:
-        raise Stays("small")
+        raise NotRewritable("small")
     try:
-        first = Response(*original[:3])
+        first = StoredResponse(*original[:3])
     except Refused as refused:
-        raise Stays("original-" + refused.reason, refused.problem) from refused
+        raise NotRewritable("original-" + refused.reason, refused.problem) from refused
     if not _meant(first, planned.original):
-        raise Stays("original-changed")
+        raise NotRewritable("original-changed")
     _check_pair(response, first, alike)
     sha256 = compared(response, first)
     named = first.record_id if planned.original.record_id else b""  # none where it is ambiguous
@@ -76,34 +76,34 @@ def judge(
     return Judged(response, first, revisit(response.header, response.http, reference), sha256)
 
 
-def _meant(response: Response, line: Line) -> bool:
+def _meant(response: StoredResponse, line: Line) -> bool:
     """Whether a response is that of a line."""
     same = response.url == line.url and response.date == line.date
     return same and line.record_id in (b"", response.record_id)
 
 
-def _check_pair(response: Response, first: Response, alike: Alike) -> None:
+def _check_pair(response: StoredResponse, first: StoredResponse, alike: MatchCriteria) -> None:
     """What the headers of both tell."""
     if response.record_id == first.record_id:
-        raise Stays("same-record")
+        raise NotRewritable("same-record")
     if not first.digest:
-        raise Stays("original-no-digest")
+        raise NotRewritable("original-no-digest")
     if response.digest not in (b"", first.digest):
-        raise Stays("digest-differs")
+        raise NotRewritable("digest-differs")
     if response.status != first.status and not alike.any_status:
-        raise Stays("status-differs")
+        raise NotRewritable("status-differs")
     if response.content_type != first.content_type and alike.same_type:
-        raise Stays("type-differs")
+        raise NotRewritable("type-differs")
     if response.codings != first.codings:
-        raise Stays("coding-differs")
+        raise NotRewritable("coding-differs")
     if response.body != first.body:
-        raise Stays("body-differs")
+        raise NotRewritable("body-differs")
     same_second = digits_of_date(response.date) == digits_of_date(first.date)
     if response.url == first.url and same_second and response.http != first.http:
-        raise Stays("same-moment")  # replay shows the header of either
+        raise NotRewritable("same-moment")  # replay shows the header of either
 
 
-def compared(response: Response, first: Response) -> str:
+def compared(response: StoredResponse, first: StoredResponse) -> str:
     """SHA-256 of the whole response, when all digests hold and the bodies are equal.
 
     Raises `Refused`. Both are read side by side, whatever their size. Both state the same payload
@@ -114,7 +114,7 @@ def compared(response: Response, first: Response) -> str:
     whole = hashlib.sha256(response.header + response.http)
     for piece, other in in_step(response.pieces(), first.pieces()):
         if piece.tobytes() != other.tobytes():  # views would be compared item by item
-            raise Stays("body-differs")
+            raise NotRewritable("body-differs")
         payload.update(piece)
         whole.update(piece)
         for block in blocks:
@@ -124,7 +124,7 @@ def compared(response: Response, first: Response) -> str:
     try:
         first.verify(payload, blocks[1])
     except Refused as refused:
-        raise Stays("original-" + refused.reason) from refused
+        raise NotRewritable("original-" + refused.reason) from refused
     whole.update(END)
     return whole.hexdigest()
 

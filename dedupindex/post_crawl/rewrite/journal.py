@@ -155,7 +155,7 @@ class Journal:
         return Offsets(entries(self.lines))
 
 
-class Writer:
+class JournalWriter:
     """Writes the journal of a container; it counts once `finish` has come back."""
 
     def __init__(self, journal: Journal) -> None:

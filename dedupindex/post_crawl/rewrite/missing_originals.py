@@ -17,13 +17,13 @@ from tempfile import TemporaryFile
 from typing import BinaryIO
 
 from dedupindex.errors import Damaged, DedupError
-from dedupindex.post_crawl.manifest.lines import Container
+from dedupindex.post_crawl.manifest.lines import ManifestContainer
 from dedupindex.post_crawl.rewrite.journal import Journal, entries, summary
 from dedupindex.post_crawl.rewrite.part_files import new_part, part_of, put
 from dedupindex.post_crawl.rewrite.rewrite_file import (
-    Job,
     Left,
-    Outcome,
+    RewriteJob,
+    RewriteOutcome,
     check_still,
     check_unchanged,
 )
@@ -37,7 +37,7 @@ from dedupindex.runtime.atomic_replace import (
 from dedupindex.runtime.files import sync_directory
 
 
-def settled(job: Job, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
+def settled(job: RewriteJob, outcomes: Iterable[RewriteOutcome]) -> Iterator[RewriteOutcome]:
     """All outcomes of a run to a directory, then what must be added to some of them.
 
     What is added takes back revisits of originals that are not in the directory.
@@ -65,7 +65,7 @@ def settled(job: Job, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
             gone = removed
 
 
-def _spooled(spool: BinaryIO) -> Iterator[Outcome]:
+def _spooled(spool: BinaryIO) -> Iterator[RewriteOutcome]:
     spool.seek(0)
     while True:
         try:
@@ -74,7 +74,7 @@ def _spooled(spool: BinaryIO) -> Iterator[Outcome]:
             return
 
 
-def _stands(job: Job, number: int) -> bool:
+def _stands(job: RewriteJob, number: int) -> bool:
     """Whether a container that was left alone has its originals in the directory even so."""
     assert job.out is not None
     container = job.plan.place(number)
@@ -92,9 +92,9 @@ def _stands(job: Job, number: int) -> bool:
         return False
 
 
-def _taken_back(job: Job, number: int, outcome: Outcome) -> Outcome:
+def _taken_back(job: RewriteJob, number: int, outcome: RewriteOutcome) -> RewriteOutcome:
     """Copy a container whole, instead of what was made of it; what that adds to its outcome."""
-    added = Outcome(
+    added = RewriteOutcome(
         outcome.name, "kept", "", outcome.path, 0, 0, -outcome.revisits, 0,
         outcome.bytes_before - outcome.bytes_after,
         hosts={host: [-made, -saved] for host, (made, saved) in outcome.hosts.items()},
@@ -115,7 +115,7 @@ def _taken_back(job: Job, number: int, outcome: Outcome) -> Outcome:
     return added
 
 
-def _copy_whole(job: Job, container: Container) -> None:
+def _copy_whole(job: RewriteJob, container: ManifestContainer) -> None:
     """Raises `Left` if the container cannot be copied; then nothing is left of what was made."""
     assert job.out is not None
     target, journal = job.out / container.name, Journal(job.out, container.name)
@@ -134,7 +134,7 @@ def _copy_whole(job: Job, container: Container) -> None:
         sync_directory(target.parent)
 
 
-def _copied(container: Container, into: BinaryIO) -> None:
+def _copied(container: ManifestContainer, into: BinaryIO) -> None:
     try:
         with closing(open_for_reading(container.path)) as source:
             before = os.fstat(source.fileno())

@@ -13,8 +13,8 @@ from typing import Protocol
 import orjson
 
 from dedupindex.errors import BadDate
-from dedupindex.post_crawl.manifest.lines import Container, Line
-from dedupindex.post_crawl.rewrite.journal import JournalEntry, Journal, entries
+from dedupindex.post_crawl.manifest.lines import Line, ManifestContainer
+from dedupindex.post_crawl.rewrite.journal import Journal, JournalEntry, entries
 from dedupindex.runtime.external_sort import sorted_lines
 from dedupindex.timestamps import check_date, digits_of_date
 from dedupindex.urlkey import urlkey
@@ -25,11 +25,13 @@ _PARAMETERS = re.compile(rb"[;,]")
 class Lines(Protocol):
     """What is asked of a `manifest.store.Manifest`."""
 
-    def containers(self) -> dict[int, Container]: ...
+    def containers(self) -> dict[int, ManifestContainer]: ...
     def lines(self, container: int, /) -> Iterator[Line]: ...
 
 
-def cdxj(manifests: Iterable[Lines], journal: Callable[[Container], Journal]) -> Iterator[bytes]:
+def cdxj(
+    manifests: Iterable[Lines], journal: Callable[[ManifestContainer], Journal]
+) -> Iterator[bytes]:
     """The lines of the CDXJ, sorted as bytes; holds a part of them at a time."""
     found = (
         line
@@ -40,7 +42,9 @@ def cdxj(manifests: Iterable[Lines], journal: Callable[[Container], Journal]) ->
     yield from sorted_lines(found)
 
 
-def _container(container: Container, lines: Iterator[Line], journal: Journal) -> Iterator[bytes]:
+def _container(
+    container: ManifestContainer, lines: Iterator[Line], journal: Journal
+) -> Iterator[bytes]:
     revisits = entries(journal.lines) if journal.exists() else iter(())
     entry: JournalEntry | None = next(revisits, None)
     shift = 0
@@ -59,7 +63,7 @@ def _container(container: Container, lines: Iterator[Line], journal: Journal) ->
 
 
 def _line(
-    container: Container, line: Line, date: bytes, offset: int, stored: int, revisit: bool
+    container: ManifestContainer, line: Line, date: bytes, offset: int, stored: int, revisit: bool
 ) -> bytes:
     said = {
         "url": _text(line.url),

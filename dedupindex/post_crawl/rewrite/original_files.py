@@ -8,13 +8,13 @@ from collections.abc import Iterator, Set
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from dedupindex.post_crawl.manifest.lines import Container, Line
-from dedupindex.post_crawl.plan.alike import Alike
+from dedupindex.post_crawl.manifest.lines import Line, ManifestContainer
+from dedupindex.post_crawl.plan.alike import MatchCriteria
 from dedupindex.post_crawl.plan.plan_file import Planned, Totals
 from dedupindex.post_crawl.rewrite.compare_pair import RecordOnDisk
 from dedupindex.post_crawl.rewrite.journal import Journal
 from dedupindex.post_crawl.rewrite.moved import Offsets
-from dedupindex.post_crawl.rewrite.response import Stays
+from dedupindex.post_crawl.rewrite.response import NotRewritable
 from dedupindex.runtime.atomic_replace import (
     being_written,
     content_hash,
@@ -29,18 +29,18 @@ class PlanReader(Protocol):
     """What is asked of a `resolve.plan.BuildPlan`."""
 
     totals: Totals
-    alike: Alike
+    alike: MatchCriteria
     made_of: str
 
     def hold(self) -> None: ...
-    def containers(self) -> dict[int, Container]: ...
-    def place(self, number: int, /) -> Container: ...
-    def outside(self) -> dict[int, Container]: ...
+    def containers(self) -> dict[int, ManifestContainer]: ...
+    def place(self, number: int, /) -> ManifestContainer: ...
+    def outside(self) -> dict[int, ManifestContainer]: ...
     def of(self, container: int, /) -> Iterator[Planned]: ...
     def pinned(self, container: int, /) -> Iterator[int]: ...
 
 
-class Originals:
+class OriginalReader:
     """Opens what a plan names as originals.
 
     A container of the set must be as it was scanned, or as its journal says that it was left when
@@ -56,7 +56,7 @@ class Originals:
         self._open: OrderedDict[int, tuple[BinaryIO, Offsets | None]] = OrderedDict()
 
     def place(self, line: Line) -> RecordOnDisk:
-        """Where an original is now; raises `Stays`."""
+        """Where an original is now; raises `NotRewritable`."""
         if line.container not in self._open:
             self._open[line.container] = self._opened(line.container)
             if len(self._open) > _OPEN:
@@ -77,12 +77,12 @@ class Originals:
         try:
             file = open_for_reading(container.path)
         except OSError as error:
-            raise Stays("original-gone", f"{container.path}: {error.strerror}") from error
+            raise NotRewritable("original-gone", f"{container.path}: {error.strerror}") from error
         outside = number in self._plan.outside()
         check = written_to if self._held and not outside else being_written
         if number in self._busy or container.path.endswith(".open") or check(file):
             file.close()
-            raise Stays("original-busy", f"some process is writing to {container.path}")
+            raise NotRewritable("original-busy", f"some process is writing to {container.path}")
         if outside:
             return file, None
         status = os.fstat(file.fileno())
@@ -97,4 +97,4 @@ class Originals:
             if was.size == container.size and now == (status.st_size, status.st_mtime_ns):
                 return file, journal.offsets()
         file.close()
-        raise Stays("original-changed", f"{container.path} is not as it was scanned")
+        raise NotRewritable("original-changed", f"{container.path} is not as it was scanned")

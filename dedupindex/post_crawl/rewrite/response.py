@@ -31,18 +31,18 @@ _VERSIONS = (b"WARC/1.0\r\n", b"WARC/1.1\r\n")
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 
 
-class Stays(Refused):
+class NotRewritable(Refused):
     """A copy stays a response, for a `reason` that is counted."""
 
 
-class Response:
+class StoredResponse:
     """A response record; every operation raises `Refused` with the reason why it is none."""
 
     def __init__(self, file: BinaryIO, offset: int, stored: int) -> None:
         try:
             self.single = Single(file, offset, stored)
         except NotExact as error:
-            raise Stays("not-exact", str(error)) from error
+            raise NotRewritable("not-exact", str(error)) from error
         self.header = self.single.header
         head = self.single.head
         _check(self.header, head)
@@ -52,9 +52,9 @@ class Response:
         self.record_id = unbracket(fields.get(b"WARC-Record-ID", b""))
         self.digest = fields.get(b"WARC-Payload-Digest", b"")
         if not self.record_id:
-            raise Stays("no-record-id")
+            raise NotRewritable("no-record-id")
         if _CONTROL.search(self.url) or _CONTROL.search(self.record_id):
-            raise Stays("control-character")
+            raise NotRewritable("control-character")
         self.length = head.length  # bytes of the block
         self.http = b""  # its HTTP header
         self.status = 0
@@ -69,15 +69,15 @@ class Response:
         """Read the HTTP header; returns the body, in pieces."""
         answer, body, reason = divided(self._pieces())
         if answer is None:
-            raise Stays(reason)
+            raise NotRewritable(reason)
         if answer.status == 206 or answer.partial:
-            raise Stays("partial")
+            raise NotRewritable("partial")
         if 300 <= answer.status < 400:
-            raise Stays("redirect")
+            raise NotRewritable("redirect")
         if answer.status < 200 or answer.status == 204:
-            raise Stays("status")
+            raise NotRewritable("status")
         if answer.body == self.length:
-            raise Stays("empty")
+            raise NotRewritable("empty")
         self.http, self.status, self._coding = answer.head, answer.status, answer.coding
         self.content_type = http.content_types(answer.head)
         self.codings = http.codings(answer.head)
@@ -96,7 +96,7 @@ class Response:
         try:
             yield from self.single.block()
         except NotExact as error:
-            raise Stays("not-exact", str(error)) from error
+            raise NotRewritable("not-exact", str(error)) from error
 
     def payload(self) -> Payload:
         """What the body is to be fed to."""
@@ -113,30 +113,30 @@ class Response:
     def verify(self, payload: Payload, block: Hash | None) -> None:
         """Compare what was taken with what the record states."""
         if payload.empty:
-            raise Stays("empty")
+            raise NotRewritable("empty")
         judged = payload.judge(self._stated)
         if judged is None and payload.was_cut(self._stated):
-            raise Stays("cut-digest")
+            raise NotRewritable("cut-digest")
         if judged is None or judged[0] is Covers.UNKNOWN:
-            raise Stays("digest-mismatch")
+            raise NotRewritable("digest-mismatch")
         if self._block_digest and block and block.digest() != self._block_digest.raw:
-            raise Stays("digest-mismatch")
+            raise NotRewritable("digest-mismatch")
 
 
 def _check(header: bytes, head: Head) -> None:
     """What the WARC header alone tells."""
     if head.type != b"response":
-        raise Stays("not-a-response")
+        raise NotRewritable("not-a-response")
     if not header.startswith(_VERSIONS):
-        raise Stays("unknown-version")
+        raise NotRewritable("unknown-version")
     if head.repeated:
-        raise Stays("repeated-field")
+        raise NotRewritable("repeated-field")
     names = {name.lower() for name, _ in head.pairs}
     if b"warc-truncated" in names:
-        raise Stays("truncated")
+        raise NotRewritable("truncated")
     if b"warc-segment-number" in names:
-        raise Stays("segmented")
+        raise NotRewritable("segmented")
     if not names.isdisjoint(ADDED):
-        raise Stays("unexpected-field")
+        raise NotRewritable("unexpected-field")
     if not is_http_type(head.fields.get(b"Content-Type", b"")):
-        raise Stays("not-http")
+        raise NotRewritable("not-http")

@@ -10,11 +10,11 @@ from typing import Protocol, TypeVar
 
 from dedupindex.errors import BadInput, Damaged, DedupError, SettingsConflict
 from dedupindex.object_store import check_here
-from dedupindex.post_crawl.manifest.lines import Container
+from dedupindex.post_crawl.manifest.lines import ManifestContainer
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY, Journal
 from dedupindex.post_crawl.rewrite.missing_originals import settled
 from dedupindex.post_crawl.rewrite.part_files import sweep
-from dedupindex.post_crawl.rewrite.rewrite_file import Job, Outcome
+from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
 from dedupindex.post_crawl.rewrite.rewrite_output import rewrite_container
 from dedupindex.runtime.atomic_replace import being_written, check_room, open_for_reading
 from dedupindex.runtime.files import exclusive, shared
@@ -25,8 +25,8 @@ _B = TypeVar("_B")
 
 
 def rewrite(
-    job: Job, processes: int = 1, begin: Callable[[], None] = lambda: None
-) -> Iterator[Outcome]:
+    job: RewriteJob, processes: int = 1, begin: Callable[[], None] = lambda: None
+) -> Iterator[RewriteOutcome]:
     """Rewrite every container of the plan; outcomes come as they are ready.
 
     Calls `begin` once, before the first write and after all that may refuse the run; not in a dry
@@ -59,7 +59,7 @@ def rewrite(
         yield from _settled(job, side_by_side(_rewrite, job, containers, processes))
 
 
-def _check_resumed(job: Job, containers: list[Container]) -> None:
+def _check_resumed(job: RewriteJob, containers: list[ManifestContainer]) -> None:
     """Raise `SettingsConflict` if files of the plan were rewritten in place in another way.
 
     The plan describes such a file as it was before, so its records cannot be looked at again, and
@@ -86,7 +86,7 @@ def _check_resumed(job: Job, containers: list[Container]) -> None:
         )
 
 
-def _twice(containers: list[Container]) -> set[int]:
+def _twice(containers: list[ManifestContainer]) -> set[int]:
     """Those that are one file: links, or a folder that is mounted or named twice."""
     files: dict[tuple[int, int, str], list[int]] = {}
     for one in containers:
@@ -94,7 +94,7 @@ def _twice(containers: list[Container]) -> set[int]:
     return {number for numbers in files.values() if len(numbers) > 1 for number in numbers}
 
 
-def _busy(containers: list[Container]) -> set[int]:
+def _busy(containers: list[ManifestContainer]) -> set[int]:
     """Those that others write to or have locks on, before this run has locks of its own."""
     found = set()
     for one in containers:
@@ -104,11 +104,11 @@ def _busy(containers: list[Container]) -> set[int]:
     return found
 
 
-def _settled(job: Job, outcomes: Iterator[Outcome]) -> Iterator[Outcome]:
+def _settled(job: RewriteJob, outcomes: Iterator[RewriteOutcome]) -> Iterator[RewriteOutcome]:
     return settled(job, outcomes) if job.out is not None else outcomes
 
 
-def _rewrite(job: Job, container: Container) -> Outcome:
+def _rewrite(job: RewriteJob, container: ManifestContainer) -> RewriteOutcome:
     try:
         outcome = rewrite_container(job, container)
         outcome.path = container.path
@@ -121,7 +121,7 @@ def _rewrite(job: Job, container: Container) -> Outcome:
 
 
 @contextmanager
-def _apart(containers: list[Container], places: list[Path]) -> Iterator[None]:
+def _apart(containers: list[ManifestContainer], places: list[Path]) -> Iterator[None]:
     """Let nobody hold directories above and below, whose locks are seen once ours are held.
 
     Side by side, one run could take what the other has just made its original.
@@ -174,7 +174,7 @@ def check_names(containers: Sequence[Named], out: Path) -> None:
             raise BadInput(f"{out} is inside of {root}, where the next scan would find it")
 
 
-def _check_room(job: Job, containers: list[Container], processes: int) -> None:
+def _check_room(job: RewriteJob, containers: list[ManifestContainer], processes: int) -> None:
     """Refuse to begin what would fill the disk; raises `DedupError`."""
     largest = sum(one.size for one in containers[:processes])
     if job.out is None:

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from dedupindex.errors import Damaged
-from dedupindex.post_crawl.manifest.lines import Container
+from dedupindex.post_crawl.manifest.lines import ManifestContainer
 from dedupindex.post_crawl.plan.plan_file import Planned
 from dedupindex.post_crawl.rewrite.compare_pair import Judged, RecordOnDisk, judge, rebuilt
 from dedupindex.post_crawl.rewrite.journal import JournalEntry, Pin
-from dedupindex.post_crawl.rewrite.original_files import Originals, PlanReader
+from dedupindex.post_crawl.rewrite.original_files import OriginalReader, PlanReader
 from dedupindex.post_crawl.rewrite.protected_records import key, pinned
-from dedupindex.post_crawl.rewrite.response import Stays
+from dedupindex.post_crawl.rewrite.response import NotRewritable
 from dedupindex.runtime.atomic_replace import Left as Left
 from dedupindex.runtime.atomic_replace import Sink, content_hash, identity
 from dedupindex.urls import host_of
@@ -30,7 +30,7 @@ from dedupindex.warc.record_facts import Refused
 _LEVEL = 9  # of deflate: what is left of a record is small
 
 
-class Job(NamedTuple):
+class RewriteJob(NamedTuple):
     """What is to be done with every container of a plan."""
 
     plan: PlanReader
@@ -49,7 +49,7 @@ class Job(NamedTuple):
 
 
 @dataclass
-class Outcome:
+class RewriteOutcome:
     """What became of one container, or of many."""
 
     name: str = ""
@@ -66,7 +66,7 @@ class Outcome:
     outside: dict[str, int] = field(default_factory=dict)  # revisits by files of an index
     leans: list[int] = field(default_factory=list)  # containers that its revisits refer to
 
-    def add(self, other: Outcome) -> None:
+    def add(self, other: RewriteOutcome) -> None:
         """Count another container."""
         for name in ("files", "records", "revisits", "bytes_before", "bytes_after"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -91,7 +91,7 @@ class NoNotes:
         return None
 
 
-def check_unchanged(container: Container, file: BinaryIO) -> None:
+def check_unchanged(container: ManifestContainer, file: BinaryIO) -> None:
     """Raise `Left` unless an open file is what was scanned.
 
     A copy of it at another place is recognised by its content.
@@ -105,7 +105,7 @@ def check_unchanged(container: Container, file: BinaryIO) -> None:
         raise Left("it is not what was scanned")
 
 
-def check_still(container: Container, file: BinaryIO, before: os.stat_result) -> None:
+def check_still(container: ManifestContainer, file: BinaryIO, before: os.stat_result) -> None:
     """Raise `Left` if a file has changed or was replaced since `before`."""
     try:
         now = os.fstat(file.fileno()), os.stat(container.path)
@@ -116,15 +116,15 @@ def check_still(container: Container, file: BinaryIO, before: os.stat_result) ->
 
 
 def build(
-    job: Job,
-    container: Container,
+    job: RewriteJob,
+    container: ManifestContainer,
     source: BinaryIO,
     sink: Sink,
     notes: Notes,
-    originals: Originals,
-) -> Outcome:
+    originals: OriginalReader,
+) -> RewriteOutcome:
     """Write all of a container to `sink`; raises `Left` or `OSError`."""
-    outcome = Outcome(container.name, "rewritten", bytes_before=container.size)
+    outcome = RewriteOutcome(container.name, "rewritten", bytes_before=container.size)
     status = os.fstat(source.fileno())
     own = status.st_dev, status.st_ino
     position = 0
@@ -134,13 +134,13 @@ def build(
         outcome.records += 1
         try:
             if referred or line.offset < position:
-                raise Stays("pinned" if referred else "not-exact")
+                raise NotRewritable("pinned" if referred else "not-exact")
             original = originals.place(planned.original)
             place = RecordOnDisk(source, line.offset, line.stored, own)
             judged = judge(planned, place, original, job.plan.alike, minimum=job.size)
             member = _packed(judged)
             if line.stored - len(member) < job.gain:
-                raise Stays("no-gain")
+                raise NotRewritable("no-gain")
         except Refused as refused:
             outcome.refused[refused.reason] += 1
             continue
@@ -166,7 +166,7 @@ def build(
     return outcome
 
 
-def _with_pins(plan: PlanReader, container: Container) -> Iterator[tuple[Planned, bool]]:
+def _with_pins(plan: PlanReader, container: ManifestContainer) -> Iterator[tuple[Planned, bool]]:
     """The records to rewrite, and whether something else refers to them, so that they stay.
 
     That makes it impossible for two runs, or a wrong plan, to take the last copy away.
@@ -181,7 +181,7 @@ def _with_pins(plan: PlanReader, container: Container) -> Iterator[tuple[Planned
         yield planned, pin == line.offset or bool(others) and key(line.url, line.date) in others
 
 
-def _pin(job: Job, planned: Planned, judged: Judged, original: RecordOnDisk) -> Pin:
+def _pin(job: RewriteJob, planned: Planned, judged: Judged, original: RecordOnDisk) -> Pin:
     outside = planned.original.container in job.plan.outside()
     return Pin(
         key(judged.original.url, judged.original.date), original.identity if outside else None
@@ -196,7 +196,9 @@ def _packed(judged: Judged) -> bytes:
     return packer.compress(judged.record) + packer.flush()
 
 
-def _check(container: Container, judged: Judged, file: BinaryIO, offset: int, stored: int) -> None:
+def _check(
+    container: ManifestContainer, judged: Judged, file: BinaryIO, offset: int, stored: int
+) -> None:
     """Read a revisit back; raises `Damaged` unless it and its original make what was dropped."""
     try:
         sound = rebuilt(Single(file, offset, stored, last=True), judged)
@@ -211,7 +213,12 @@ def _check(container: Container, judged: Judged, file: BinaryIO, offset: int, st
 
 
 def _entry(
-    job: Job, container: Container, planned: Planned, judged: Judged, at: int, stored: int
+    job: RewriteJob,
+    container: ManifestContainer,
+    planned: Planned,
+    judged: Judged,
+    at: int,
+    stored: int,
 ) -> JournalEntry:
     line, original = planned.line, planned.original
     holder = job.plan.place(original.container)

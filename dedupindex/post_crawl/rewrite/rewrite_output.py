@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from dedupindex.errors import Damaged, DedupError
-from dedupindex.post_crawl.manifest.lines import Container
-from dedupindex.post_crawl.rewrite.journal import Journal, Was, Writer
-from dedupindex.post_crawl.rewrite.original_files import Originals
+from dedupindex.post_crawl.manifest.lines import ManifestContainer
+from dedupindex.post_crawl.rewrite.journal import Journal, JournalWriter, Was
+from dedupindex.post_crawl.rewrite.original_files import OriginalReader
 from dedupindex.post_crawl.rewrite.part_files import (
     hold,
     is_still,
@@ -31,10 +31,10 @@ from dedupindex.post_crawl.rewrite.part_files import (
     sealed,
 )
 from dedupindex.post_crawl.rewrite.rewrite_file import (
-    Job,
     Left,
     NoNotes,
-    Outcome,
+    RewriteJob,
+    RewriteOutcome,
     build,
     check_still,
     check_unchanged,
@@ -55,14 +55,14 @@ from dedupindex.runtime.atomic_replace import (
 ANOTHER = "remove the folder, or name another with --out"
 
 
-def rewrite_container(job: Job, container: Container) -> Outcome:
+def rewrite_container(job: RewriteJob, container: ManifestContainer) -> RewriteOutcome:
     """Rewrite one container; what is left alone is told in the outcome.
 
     Raises `OSError` where there is no room or no right to write, and then nothing has changed.
     """
     if job.out is None and next(iter(job.plan.of(container.number)), None) is None:
         size = container.size
-        return Outcome(container.name, "kept", bytes_before=size, bytes_after=size)
+        return RewriteOutcome(container.name, "kept", bytes_before=size, bytes_after=size)
     try:
         with _opened(job, container) as source, _originals(job) as originals:
             if job.out is None and not job.dry:
@@ -89,16 +89,16 @@ def rewrite_container(job: Job, container: Container) -> Outcome:
         return _left(container, f"the disk fails: {error.strerror}")
 
 
-def _originals(job: Job) -> closing[Originals]:
-    return closing(Originals(job.plan, held=job.out is None and not job.dry, busy=job.busy))
+def _originals(job: RewriteJob) -> closing[OriginalReader]:
+    return closing(OriginalReader(job.plan, held=job.out is None and not job.dry, busy=job.busy))
 
 
-def _left(container: Container, why: str) -> Outcome:
+def _left(container: ManifestContainer, why: str) -> RewriteOutcome:
     size = container.size
-    return Outcome(container.name, "left", why, bytes_before=size, bytes_after=size)
+    return RewriteOutcome(container.name, "left", why, bytes_before=size, bytes_after=size)
 
 
-def _opened(job: Job, container: Container) -> BinaryIO:
+def _opened(job: RewriteJob, container: ManifestContainer) -> BinaryIO:
     """The source; raises `Left` if it cannot be replaced as it should be."""
     path = Path(container.path)
     try:
@@ -114,7 +114,9 @@ def _opened(job: Job, container: Container) -> BinaryIO:
         raise Left(f"it cannot be read: {error.strerror}") from error
 
 
-def _dry(job: Job, container: Container, source: BinaryIO, originals: Originals) -> Outcome:
+def _dry(
+    job: RewriteJob, container: ManifestContainer, source: BinaryIO, originals: OriginalReader
+) -> RewriteOutcome:
     """What a real run would come to, which leaves alone what is there with another content."""
     target = job.out / container.name if job.out is not None else None
     if target is None or not target.exists():
@@ -133,14 +135,18 @@ def _other_content(target: Path) -> Left:
 
 
 def _to_directory(
-    job: Job, container: Container, source: BinaryIO, before: os.stat_result, originals: Originals
-) -> Outcome:
+    job: RewriteJob,
+    container: ManifestContainer,
+    source: BinaryIO,
+    before: os.stat_result,
+    originals: OriginalReader,
+) -> RewriteOutcome:
     assert job.out is not None
     target = job.out / container.name
     target.parent.mkdir(parents=True, exist_ok=True)
     journal = Journal(job.out, container.name)
     part = part_of(target)
-    with closing(Writer(journal)) as writer, removed(part):
+    with closing(JournalWriter(journal)) as writer, removed(part):
         writer.begin(_was(job, container, before), keep_dropped=False)
         with new_part(part) as file:
             outcome = build(job, container, source, FileSink(file), writer, originals)
@@ -167,8 +173,8 @@ def _to_directory(
 
 
 def _resumed(
-    job: Job, container: Container, source: BinaryIO, originals: Originals
-) -> Outcome | None:
+    job: RewriteJob, container: ManifestContainer, source: BinaryIO, originals: OriginalReader
+) -> RewriteOutcome | None:
     """What an earlier run has done to a container in place; None if that is still to be done.
 
     Removes what a killed run left, if this is no dry run; raises `Left` if that cannot be told.
@@ -194,16 +200,20 @@ def _resumed(
             return again
         raise Left("an earlier run has rewritten it: --commit or --undo that first")
     counts = ended.revisits, ended.revisits, was.size, ended.size
-    return Outcome(container.name, "there", "", container.path, 1, *counts)
+    return RewriteOutcome(container.name, "there", "", container.path, 1, *counts)
 
 
 def _in_place(
-    job: Job, container: Container, source: BinaryIO, before: os.stat_result, originals: Originals
-) -> Outcome:
+    job: RewriteJob,
+    container: ManifestContainer,
+    source: BinaryIO,
+    before: os.stat_result,
+    originals: OriginalReader,
+) -> RewriteOutcome:
     path = Path(container.path)
     journal = Journal(Path(container.root), container.name)
     part = part_of(path)
-    with closing(Writer(journal)) as writer, removed(part):
+    with closing(JournalWriter(journal)) as writer, removed(part):
         writer.begin(_was(job, container, before), keep_dropped=True)
         with new_part(part) as file:
             outcome = build(job, container, source, FileSink(file), writer, originals)
@@ -240,7 +250,9 @@ def _put(part: Path, whole: BinaryIO, path: Path, source: BinaryIO, journal: Jou
         raise
 
 
-def _check_undo(journal: Journal, part: Path, container: Container, source: BinaryIO) -> None:
+def _check_undo(
+    journal: Journal, part: Path, container: ManifestContainer, source: BinaryIO
+) -> None:
     """Raise `Left` or `Damaged` unless the new file and its journal make what was scanned.
 
     That is true only if all that was copied and dropped is what was scanned, whatever times say.
@@ -255,14 +267,14 @@ def _check_undo(journal: Journal, part: Path, container: Container, source: Bina
     )
 
 
-def _check_settled(container: Container, source: BinaryIO, before: os.stat_result) -> None:
+def _check_settled(container: ManifestContainer, source: BinaryIO, before: os.stat_result) -> None:
     """Raise `Left` if the source is not at rest, just before a file made of it gets its name."""
     check_still(container, source, before)
     if written_to(source):
         raise Left("some other process began to write to it")
 
 
-def _check_other_roots(container: Container) -> None:
+def _check_other_roots(container: ManifestContainer) -> None:
     """Raise `Left` if a run on a folder above or below the root has the file's old content."""
     root, path = Path(container.root).resolve(), Path(os.path.abspath(container.path))
     for name in {path, path.resolve()}:
@@ -275,7 +287,7 @@ def _check_other_roots(container: Container) -> None:
                 )
 
 
-def _was(job: Job, container: Container, before: os.stat_result) -> Was:
+def _was(job: RewriteJob, container: ManifestContainer, before: os.stat_result) -> Was:
     return Was(
         container.name, container.size, before.st_mtime_ns, container.content_hash,
         job.options, job.plan.made_of,

@@ -25,7 +25,7 @@ CREATE TABLE records (
 _MOST = 64  # records of one URL and second, or of one digest, that are looked at
 
 
-class Piece(NamedTuple):
+class RecordSpan(NamedTuple):
     """Bytes of a file to copy: a record, or the member that it is in."""
 
     file: int
@@ -34,7 +34,7 @@ class Piece(NamedTuple):
     open: bool  # the last line ends of the record are missing
 
 
-class Choice:
+class RecordChoice:
     """All records of a collection, and which of them were chosen."""
 
     def __init__(self, path: Path | str = "") -> None:
@@ -81,14 +81,14 @@ class Choice:
             "ORDER BY info.offset DESC LIMIT 1) FROM records one WHERE one.chosen)"
         )
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[RecordSpan]:
         """What is to be copied, in the order of files."""
         query = (
             "SELECT file, offset, max(stored), max(open) FROM records WHERE chosen "
             "GROUP BY file, offset ORDER BY file, offset"
         )
         for row in self._database.execute(query):
-            yield Piece(*row)
+            yield RecordSpan(*row)
 
     def _refer(self, number: int) -> None:
         """Choose the original of a revisit."""

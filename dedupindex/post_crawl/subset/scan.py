@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from dedupindex.errors import BadSource
-from dedupindex.sources.warc_files import Found
+from dedupindex.sources.warc_files import SourceFile
 from dedupindex.urls import host_of, unbracket
 from dedupindex.warc.arc import DOCUMENT, HEADER
 from dedupindex.warc.gzip_members import Damage
@@ -61,7 +61,7 @@ class SubsetRecord(NamedTuple):
     open: bool = False  # its last line ends are missing
 
 
-class Scanned(NamedTuple):
+class ScannedFile(NamedTuple):
     """A file that was read: `rows` of the spool, and what is wrong with it."""
 
     spool: Path
@@ -73,12 +73,12 @@ class Scanned(NamedTuple):
 class SubsetScanTask(NamedTuple):
     """One file to read."""
 
-    file: Found
+    file: SourceFile
     spool: Path
     filter: SubsetFilter | None  # None: it may only have originals
 
 
-def scan(_: None, task: SubsetScanTask) -> Scanned:
+def scan(_: None, task: SubsetScanTask) -> ScannedFile:
     """Read a file; of one that cannot be read or changes meanwhile there are no rows."""
     path, problems = task.file.path, list[tuple[int, str]]()
     arc = zipped = False
@@ -101,7 +101,7 @@ def scan(_: None, task: SubsetScanTask) -> Scanned:
     except BadSource as error:
         task.spool.write_bytes(b"")
         problems.append((-1, str(error)))
-    return Scanned(task.spool, arc, zipped, problems)
+    return ScannedFile(task.spool, arc, zipped, problems)
 
 
 def rows(spool: Path) -> Iterator[SubsetRecord]:
@@ -136,7 +136,9 @@ def _row(record: Record, wanted: SubsetFilter | None) -> SubsetRecord:
     url, moment = unbracket(url), timestamp14(date)
     takes = wanted is not None and record.type not in INFO and bool(url)
     takes = takes and wanted is not None and wanted.takes(url, moment)
-    row = SubsetRecord(record.offset, 0, record.type, takes, url, moment, unbracket(record_id), digest)
+    row = SubsetRecord(
+        record.offset, 0, record.type, takes, url, moment, unbracket(record_id), digest
+    )
     if record.type != b"revisit":
         return row
     fields = record.head.fields

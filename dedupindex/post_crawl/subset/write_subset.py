@@ -20,11 +20,11 @@ from typing import Any, BinaryIO
 from dedupindex.capture import Problem
 from dedupindex.errors import BadInput, DedupError
 from dedupindex.post_crawl.rewrite.part_files import PART, new_part, part_of, put_new, sweep
-from dedupindex.post_crawl.subset.choose_records import Choice, Piece
-from dedupindex.post_crawl.subset.scan import Scanned, SubsetFilter, SubsetScanTask, rows, scan
+from dedupindex.post_crawl.subset.choose_records import RecordChoice, RecordSpan
+from dedupindex.post_crawl.subset.scan import ScannedFile, SubsetFilter, SubsetScanTask, rows, scan
 from dedupindex.runtime.atomic_replace import FileSink, check_room, open_for_reading
 from dedupindex.runtime.workers import side_by_side
-from dedupindex.sources.warc_files import Found, find
+from dedupindex.sources.warc_files import SourceFile, find
 from dedupindex.verify.collection import Collection
 from dedupindex.verify.issues import REMARK, Finding
 
@@ -55,7 +55,7 @@ class SubsetReport:
 class _Places:
     """Where each file goes: one for all, or each to its own name below a directory."""
 
-    def __init__(self, out: Path, files: list[Found], scanned: list[Scanned]) -> None:
+    def __init__(self, out: Path, files: list[SourceFile], scanned: list[ScannedFile]) -> None:
         self.single = out if out.name.lower().endswith(_SUFFIX) else None
         self._out, self._files, self._scanned = out, files, scanned
 
@@ -106,7 +106,7 @@ def export(
             )
             for number, file in enumerate(files)
         ]
-        with closing(Choice(Path(beside) / "records.sqlite")) as choice:
+        with closing(RecordChoice(Path(beside) / "records.sqlite")) as choice:
             scanned = list(_scanned(tasks, processes))
             for number, one in enumerate(scanned):
                 choice.add(number, rows(one.spool))
@@ -122,15 +122,15 @@ def export(
     return exported
 
 
-def _scanned(tasks: list[SubsetScanTask], processes: int) -> Iterator[Scanned]:
+def _scanned(tasks: list[SubsetScanTask], processes: int) -> Iterator[ScannedFile]:
     """In the order of the tasks."""
     done = {one.spool: one for one in side_by_side(scan, None, tasks, processes)}
     yield from (done[task.spool] for task in tasks)
 
 
 def _write(
-    choice: Choice,
-    files: list[Found],
+    choice: RecordChoice,
+    files: list[SourceFile],
     places: _Places,
     exported: SubsetReport,
     on_finding: Callable[[Finding], None],
@@ -166,7 +166,7 @@ def _write(
             exported.files += 1
 
 
-def _copy(choice: Choice, files: list[Found], places: _Places) -> None:
+def _copy(choice: RecordChoice, files: list[SourceFile], places: _Places) -> None:
     """Write the pieces, file by file, and force them to disk."""
     sink: FileSink | None = None
     with ExitStack() as whole:
@@ -192,7 +192,7 @@ def _sink(opened: ExitStack, part: Path) -> FileSink:
     return FileSink(file)
 
 
-def _still(file: Found) -> BinaryIO:
+def _still(file: SourceFile) -> BinaryIO:
     """Open a source; raises `DedupError` if it is not what was read."""
     source = open_for_reading(file.path)
     now = os.fstat(source.fileno())
@@ -202,7 +202,7 @@ def _still(file: Found) -> BinaryIO:
     return source
 
 
-def _pack(source: BinaryIO, piece: Piece, sink: FileSink) -> None:
+def _pack(source: BinaryIO, piece: RecordSpan, sink: FileSink) -> None:
     """A record of a plain file as a gzip member."""
     packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31)
     offset, end = piece.offset, piece.offset + piece.stored

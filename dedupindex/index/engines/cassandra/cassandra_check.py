@@ -8,7 +8,7 @@ from typing import NamedTuple
 from dedupindex.errors import Damaged
 from dedupindex.index.engines.cassandra.cassandra_urls import AT_ONCE
 from dedupindex.index.engines.cassandra.cassandra_view import CassandraView
-from dedupindex.index.engines.cassandra.metadata import State
+from dedupindex.index.engines.cassandra.metadata import IndexState
 from dedupindex.index.format.cells import (
     answers,
     digest_of_key,
@@ -23,7 +23,7 @@ from dedupindex.index.load.merge_rule import checksum
 from dedupindex.index.repair import reread_all
 
 
-class Counted(NamedTuple):
+class CellTotals(NamedTuple):
     """What is there, all of it read."""
 
     captures: int
@@ -32,7 +32,7 @@ class Counted(NamedTuple):
     checksum: int
 
 
-def counted(view: CassandraView) -> Counted:
+def counted(view: CassandraView) -> CellTotals:
     """Count what is there."""
     captures, digests, total, last = 0, 0, 0, b""
     for key, cell in view.unordered():
@@ -43,10 +43,10 @@ def counted(view: CassandraView) -> Counted:
         if found and start != last:  # all of a digest come together
             digests, last = digests + 1, start
     containers = sum(1 for _ in view.registrations())
-    return Counted(captures, digests, containers, total % (1 << 64))
+    return CellTotals(captures, digests, containers, total % (1 << 64))
 
 
-def problems(view: CassandraView, state: State, address: str, *, loading: bool) -> list[str]:
+def problems(view: CassandraView, state: IndexState, address: str, *, loading: bool) -> list[str]:
     """What is wrong, in sentences: keys, entries, names and counts are all read back.
 
     `loading`: whether a load has begun and not finished, so that counts are not made yet.

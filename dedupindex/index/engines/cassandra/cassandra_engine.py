@@ -21,7 +21,7 @@ from dedupindex.index.address import Address
 from dedupindex.index.engine import PLACES_KEPT, Load, numbers_of
 from dedupindex.index.engines.cassandra.cassandra_check import counted, problems
 from dedupindex.index.engines.cassandra.cassandra_load import (
-    Loader,
+    CassandraLoader,
     container_number,
     numbered_anew,
 )
@@ -31,15 +31,15 @@ from dedupindex.index.engines.cassandra.cassandra_view import CassandraView
 from dedupindex.index.engines.cassandra.cql import Session, Use, connect, write_all
 from dedupindex.index.engines.cassandra.metadata import (
     About,
+    IndexState,
     Lease,
-    State,
     agree,
     is_marked,
     mark_of,
 )
 from dedupindex.index.format.cells import NOWHERE, ContainerRef, sealed_text
 from dedupindex.index.identity import Identity, read_identity, unfinished
-from dedupindex.index.load.merge_rule import Outcome, Rule
+from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule
 from dedupindex.index.load.runs import merge_files, read_run
 
 NO_FILES = "an index on a cluster has no files to copy"
@@ -117,7 +117,7 @@ class CassandraEngine:
     def note(self) -> dict[str, Any]:
         return self._about().state().note if self._made else {}
 
-    def load(self, load: Load) -> Outcome:
+    def load(self, load: Load) -> MergeOutcome:
         """Take in a load; see `protocol.Engine.load`. What was written when it fails stays."""
         used = self._numbers_in(load.runs)  # damage is found before anything is written
         session = self._open()
@@ -132,7 +132,7 @@ class CassandraEngine:
             now = register(session, self._on, places)
             fresh = {now[number]: place for number, place in places}
             self._check_named(used - now.keys())
-            loader = Loader(
+            loader = CassandraLoader(
                 session, self._on, self._view(), self._rule(fresh), state.written, lease
             )
             loader.drop(self._numbers_of(load.dropped))
@@ -170,7 +170,7 @@ class CassandraEngine:
                 "the sources were read (was it removed meanwhile?); run the same command again"
             )
 
-    def _begin(self, state: State) -> bool:
+    def _begin(self, state: IndexState) -> bool:
         """Note that a load begins; whether counts are to be made anew, as one did not finish."""
         about = self._about()
         loading = about.get("loading")  # the timestamp of a load that was killed
@@ -192,7 +192,7 @@ class CassandraEngine:
                 f"{error}; run the same command again when all nodes are there"
             ) from error
 
-    def _rule(self, fresh: dict[int, ContainerRef]) -> Rule:
+    def _rule(self, fresh: dict[int, ContainerRef]) -> MergeRule:
         settings, view = self.identity.settings, self._view()
 
         def place_of(number: int) -> ContainerRef:
@@ -201,13 +201,13 @@ class CassandraEngine:
             except KeyError:  # its name is lost: the same capture with a name takes its place
                 return NOWHERE
 
-        return Rule(settings.keys(), settings.keep == "latest", place_of)
+        return MergeRule(settings.keys(), settings.keep == "latest", place_of)
 
     def _numbers_of(self, names: frozenset[str]) -> set[int]:
         return numbers_of(self._view(), names)
 
     def _finish(
-        self, load: Load, state: State, outcome: Outcome, lease: Lease, *, recount: bool
+        self, load: Load, state: IndexState, outcome: MergeOutcome, lease: Lease, *, recount: bool
     ) -> None:
         """Write what becomes true with the captures; the state last, while the lease lasts."""
         lease.check()

@@ -22,7 +22,13 @@ from dedupindex.index.engines.cassandra.metadata import Lease
 from dedupindex.index.format.cells import DIGEST_KEY, Keys, answers, entries_of, sealed, unsealed
 from dedupindex.index.format.tombstones import container_in, lives_in, with_container
 from dedupindex.index.format.url_index import listed
-from dedupindex.index.load.merge_rule import Outcome, Rule, checksum, mark_before, mark_each
+from dedupindex.index.load.merge_rule import (
+    MergeOutcome,
+    MergeRule,
+    checksum,
+    mark_before,
+    mark_each,
+)
 from dedupindex.index.load.sweep import grouped, settled
 
 _KEYS = 2000  # that are read, settled and written together
@@ -30,7 +36,7 @@ _Item = TypeVar("_Item")
 _Asked = tuple[Statement, Sequence[Any]]
 
 
-class Loader:
+class CassandraLoader:
     """One load, as long as its lease lasts."""
 
     def __init__(
@@ -38,14 +44,14 @@ class Loader:
         session: Session,
         statements: Statements,
         view: CassandraView,
-        rule: Rule,
+        rule: MergeRule,
         written: int,
         lease: Lease,
     ) -> None:
         """`written`: the timestamp of what is written, the next one included."""
         self._session, self._on, self._view = session, statements, view
         self._rule, self._written, self._lease = rule, written, lease
-        self.outcome = Outcome()
+        self.outcome = MergeOutcome()
 
     def fill(self, batches: Iterable[list[bytes]]) -> None:
         """Write what staged entries, which come in order, leave in an index that holds nothing."""

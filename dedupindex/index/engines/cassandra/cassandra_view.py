@@ -17,7 +17,7 @@ from dedupindex.cache import Cache
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
 from dedupindex.errors import Damaged, IndexUnavailable, StrategyUnavailable
-from dedupindex.index.engine import Container, IndexCounts
+from dedupindex.index.engine import IndexCounts, IndexedContainer
 from dedupindex.index.engines.cassandra import cassandra_urls
 from dedupindex.index.engines.cassandra.cassandra_partitions import Cell, Partition, Partitions
 from dedupindex.index.engines.cassandra.cassandra_places import (
@@ -210,22 +210,22 @@ class CassandraView(Decoding):
             for row in page:
                 yield row[0], place_in(row[0], row[1:])
 
-    def registrations(self) -> Iterator[Container]:
+    def registrations(self) -> Iterator[IndexedContainer]:
         """Every registered container, in no order."""
         for page in self._session.scan(self._on.containers):
             for name, about in page:
-                yield Container(**json.loads(unsealed_text(bytes(name), about)))
+                yield IndexedContainer(**json.loads(unsealed_text(bytes(name), about)))
 
-    def containers(self) -> Iterator[Container]:
+    def containers(self) -> Iterator[IndexedContainer]:
         found = self.registrations()
         named = (bytes_of(one.name) + b"\0" + json.dumps(one).encode() for one in found)
         for item in in_order(named, self._scratch):
-            yield Container(*json.loads(item.partition(b"\0")[2]))
+            yield IndexedContainer(*json.loads(item.partition(b"\0")[2]))
 
-    def container(self, name: str) -> Container | None:
+    def container(self, name: str) -> IndexedContainer | None:
         key = bytes_of(name)
         rows = self._session.execute(self._on.container, key)
-        return Container(**json.loads(unsealed_text(key, rows[0][0]))) if rows else None
+        return IndexedContainer(**json.loads(unsealed_text(key, rows[0][0]))) if rows else None
 
     # --- all of it -------------------------------------------------------------------------------
 

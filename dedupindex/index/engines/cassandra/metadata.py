@@ -48,7 +48,7 @@ _TRIES = 10  # of a transaction that meets others, or whose outcome nobody told
 
 
 @dataclass
-class State:
+class IndexState:
     """The content of `state`."""
 
     generation: int = 0  # loads that were finished
@@ -92,9 +92,9 @@ class About:
     def remove(self, name: str, written: int) -> None:
         write_all(self._session, [(self._on.remove_about, (written, name))])
 
-    def state(self) -> State:
+    def state(self) -> IndexState:
         """The state after the last load."""
-        return State(**(self.get("state") or {}))
+        return IndexState(**(self.get("state") or {}))
 
     def next_number(self) -> int:
         """The first container number that was given to nobody; raises `Damaged`."""

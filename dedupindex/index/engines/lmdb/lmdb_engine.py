@@ -21,13 +21,13 @@ from dedupindex.index.engine import PLACES_KEPT, Load, numbers_of
 from dedupindex.index.engines.lmdb.lmdb_check import problems
 from dedupindex.index.engines.lmdb.lmdb_file import check_pages, environment, length_of, remove
 from dedupindex.index.engines.lmdb.lmdb_put import put_one
-from dedupindex.index.engines.lmdb.lmdb_trees import Trees
+from dedupindex.index.engines.lmdb.lmdb_trees import IndexTrees
 from dedupindex.index.engines.lmdb.lmdb_view import LmdbView
 from dedupindex.index.format import ledger, url_index
 from dedupindex.index.format.cells import ContainerRef, Keys, sealed
 from dedupindex.index.format.ledger import Keeper, drops_of
 from dedupindex.index.identity import read_identity, unfinished
-from dedupindex.index.load.merge_rule import Outcome, Rule
+from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule
 from dedupindex.index.load.runs import merge, merge_files
 from dedupindex.index.load.sweep import Cells, grouped, settled, staged_again
 from dedupindex.runtime.files import sync_directory
@@ -45,7 +45,7 @@ class LmdbEngine:
         self._write = write
         self.identity = read_identity(index)
         self._env: lmdb.Environment | None = None
-        self._trees: Trees | None = None
+        self._trees: IndexTrees | None = None
         self._places = Cache[int, ContainerRef](PLACES_KEPT)
         if self.identity.generation:
             self._open()
@@ -60,7 +60,7 @@ class LmdbEngine:
                     self.close()
                     raise Damaged(f"{path} is cut; restore it from a copy, or build it again")
                 by_url = self.identity.settings.by_url
-                self._trees = Trees.open(self._env, create=False, by_url=by_url)
+                self._trees = IndexTrees.open(self._env, create=False, by_url=by_url)
                 with self._env.begin() as txn:
                     if self._trees.get(txn, "transaction") != txn.id():
                         raise Damaged(f"{path} is damaged: it has an old state; build it again")
@@ -108,7 +108,7 @@ class LmdbEngine:
         with self._env.begin() as txn:
             return dict(self._trees.get(txn, "note"))
 
-    def load(self, load: Load) -> Outcome:
+    def load(self, load: Load) -> MergeOutcome:
         """Take in a load; see `protocol.Engine.load`."""
         load = load._replace(places=list(load.places))  # it is read twice
         try:
@@ -123,23 +123,23 @@ class LmdbEngine:
         """Write the captures anew, pages full, as a new generation; readers go on meanwhile."""
         self._rebuild(Load([], (), []))
 
-    def _rule(self, load: Load) -> Rule:
+    def _rule(self, load: Load) -> MergeRule:
         fresh = dict(load.places)
         settings = self.identity.settings
 
         def place_of(number: int) -> ContainerRef:
             return fresh.get(number) or self._place(number)
 
-        return Rule(settings.keys(), settings.keep == "latest", place_of)
+        return MergeRule(settings.keys(), settings.keep == "latest", place_of)
 
     def _place(self, number: int) -> ContainerRef:
         with self.view() as view:
             return view.place_of(number)
 
-    def _put(self, load: Load) -> Outcome:
+    def _put(self, load: Load) -> MergeOutcome:
         """A small load, in one transaction."""
         assert self._env is not None and self._trees is not None
-        rule, outcome, trees = self._rule(load), Outcome(), self._trees
+        rule, outcome, trees = self._rule(load), MergeOutcome(), self._trees
         scratch = load.runs[0].parent if load.runs else self.index
         with (
             self._keeper(load, set()) as keeper,
@@ -157,7 +157,7 @@ class LmdbEngine:
             os.truncate(self.path, length)
         return outcome
 
-    def _rebuild(self, load: Load) -> Outcome:
+    def _rebuild(self, load: Load) -> MergeOutcome:
         """What is there and the load, merged in order into a file of the next generation."""
         identity = self.identity.next_generation()
         path = self.index / f"data-{identity.generation}.mdb"
@@ -181,9 +181,9 @@ class LmdbEngine:
             remove(before)
         return outcome
 
-    def _write_file(self, path: Path, load: Load, gone: set[int], keeper: Keeper) -> Outcome:
+    def _write_file(self, path: Path, load: Load, gone: set[int], keeper: Keeper) -> MergeOutcome:
         """Write what is there, without the containers that are gone, and the load."""
-        outcome, rule = Outcome(), self._rule(load)
+        outcome, rule = MergeOutcome(), self._rule(load)
         scratch = load.runs[0].parent if load.runs else self.index
         sources = [merge_files(load.runs, scratch)] if load.runs else []
         if self._env is not None:
@@ -216,14 +216,14 @@ class LmdbEngine:
             return numbers_of(view, names)
 
     def _fill(
-        self, path: Path, settled_cells: Iterator[Cells], outcome: Outcome, keeper: Keeper
-    ) -> tuple[lmdb.Environment, Trees]:
+        self, path: Path, settled_cells: Iterator[Cells], outcome: MergeOutcome, keeper: Keeper
+    ) -> tuple[lmdb.Environment, IndexTrees]:
         """A new data file with captures that come in order."""
         by_url = self.identity.settings.by_url
         lister = url_index.Lister(self.index) if by_url else None
         env = environment(path, write=True, bulk=True)
         try:
-            trees = Trees.open(env, create=True, by_url=by_url)
+            trees = IndexTrees.open(env, create=True, by_url=by_url)
             mapped = 0
             for cells in settled_cells:
                 stored = [(key, sealed(key, cell)) for key, cell in cells]
@@ -236,7 +236,7 @@ class LmdbEngine:
                     mapped = outcome.captures
                     env.close()
                     env = environment(path, write=True, bulk=True)
-                    trees = Trees.open(env, create=False, by_url=by_url)
+                    trees = IndexTrees.open(env, create=False, by_url=by_url)
             if lister is not None:
                 lister.write(env, trees.urls)
         except BaseException:
@@ -289,7 +289,7 @@ class LmdbEngine:
         """The files of the ledger that a data file names."""
         env = environment(path, write=False)
         try:
-            trees = Trees.open(env, create=False, by_url=self.identity.settings.by_url)
+            trees = IndexTrees.open(env, create=False, by_url=self.identity.settings.by_url)
             with LmdbView(env, trees, self.keys, Cache()) as view:
                 return view.ledger()
         finally:

@@ -8,11 +8,11 @@ from typing import cast
 import lmdb
 
 from dedupindex.index.format.cells import DIGEST_KEY, answers, entries_of, sealed, unsealed
-from dedupindex.index.load.merge_rule import Outcome, Rule, checksum, mark_before
+from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule, checksum, mark_before
 
 
 def put_one(
-    txn: lmdb.Transaction, rule: Rule, key: bytes, group: list[bytes], outcome: Outcome
+    txn: lmdb.Transaction, rule: MergeRule, key: bytes, group: list[bytes], outcome: MergeOutcome
 ) -> bytes | None:
     """Settle incoming entries with what is under its key, and keep the counts right.
 

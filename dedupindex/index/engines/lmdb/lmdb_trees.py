@@ -23,13 +23,13 @@ from dedupindex.errors import Damaged
 from dedupindex.index.engine import Load
 from dedupindex.index.format import url_index
 from dedupindex.index.format.cells import ContainerRef, sealed, unsealed
-from dedupindex.index.load.merge_rule import Outcome
+from dedupindex.index.load.merge_rule import MergeOutcome
 
 _BEGIN = {"next_number": 1, "note": {}, "own_digests": True, "ledger": []}
 _BEGIN |= {"captures": 0, "digests": 0, "checksum": 0, "transaction": 0}
 
 
-class Trees(NamedTuple):
+class IndexTrees(NamedTuple):
     """The trees of a data file."""
 
     captures: Any
@@ -39,7 +39,7 @@ class Trees(NamedTuple):
     urls: Any = None  # see `byurl`; only with the setting `by_url`
 
     @classmethod
-    def open(cls, env: lmdb.Environment, *, create: bool, by_url: bool) -> Trees:
+    def open(cls, env: lmdb.Environment, *, create: bool, by_url: bool) -> IndexTrees:
         trees: list[Any] = [env.open_db(name.encode(), create=create) for name in cls._fields[:-1]]
         trees.append(url_index.open_tree(env, create=create) if by_url else None)
         return cls(*trees)
@@ -62,7 +62,7 @@ class Trees(NamedTuple):
             self.put(txn, name, value)
 
     def register(
-        self, txn: lmdb.Transaction, load: Load, outcome: Outcome, *, absolute: bool = False
+        self, txn: lmdb.Transaction, load: Load, outcome: MergeOutcome, *, absolute: bool = False
     ) -> None:
         """Write what a load says beside its captures; counts are changes unless `absolute`."""
         next_number = self.get(txn, "next_number")
@@ -90,7 +90,11 @@ class Trees(NamedTuple):
             txn.put(key, sealed(key, value), db=self.names)
 
     def inherit(
-        self, txn: lmdb.Transaction, old: Trees, old_txn: lmdb.Transaction, dropped: frozenset[str]
+        self,
+        txn: lmdb.Transaction,
+        old: IndexTrees,
+        old_txn: lmdb.Transaction,
+        dropped: frozenset[str],
     ) -> None:
         """Copy everything but captures from the data file of the generation before."""
         gone = {short(name) for name in dropped}

@@ -14,9 +14,9 @@ from dedupindex.cache import Cache
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
 from dedupindex.errors import Damaged, IndexUnavailable, StrategyUnavailable
-from dedupindex.index.engine import Container, IndexCounts
+from dedupindex.index.engine import IndexCounts, IndexedContainer
 from dedupindex.index.engines.cell_view import Decoding
-from dedupindex.index.engines.lmdb.lmdb_trees import Trees, key_of, place_in, short
+from dedupindex.index.engines.lmdb.lmdb_trees import IndexTrees, key_of, place_in, short
 from dedupindex.index.format import url_index
 from dedupindex.index.format.cells import (
     ContainerRef,
@@ -37,7 +37,7 @@ class LmdbView(Decoding):
     __slots__ = ("_env", "_places", "keys", "trees", "txn")
 
     def __init__(
-        self, env: lmdb.Environment, trees: Trees, keys: Keys, places: Cache[int, ContainerRef]
+        self, env: lmdb.Environment, trees: IndexTrees, keys: Keys, places: Cache[int, ContainerRef]
     ) -> None:
         self._env, self.trees, self.keys, self._places = env, trees, keys, places
 
@@ -184,14 +184,14 @@ class LmdbView(Decoding):
             for capture in self.decoded(key, cell):
                 yield digest_of_key(key), capture
 
-    def containers(self) -> Iterator[Container]:
+    def containers(self) -> Iterator[IndexedContainer]:
         for key, value in self.txn.cursor(db=self.trees.containers):
-            yield Container(**json.loads(unsealed(key, value)))
+            yield IndexedContainer(**json.loads(unsealed(key, value)))
 
-    def container(self, name: str) -> Container | None:
+    def container(self, name: str) -> IndexedContainer | None:
         key = short(name)
         value = self.txn.get(key, db=self.trees.containers)
-        return None if value is None else Container(**json.loads(unsealed(key, value)))
+        return None if value is None else IndexedContainer(**json.loads(unsealed(key, value)))
 
     def own_digests(self) -> bool:
         return bool(self.trees.get(self.txn, "own_digests"))

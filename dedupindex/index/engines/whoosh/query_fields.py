@@ -18,7 +18,7 @@ _ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"  # of base32
 _MARKS = re.compile(r"[*?]")
 
 
-class Asked:
+class QueryField:
     """A field as people ask for it. Everything raises `BadQuery`."""
 
     def __init__(self, name: str) -> None:
@@ -64,7 +64,7 @@ class Asked:
         return q.TermRange(self.name, first, last, startexcl, endexcl)
 
 
-class _Word(Asked):
+class _Word(QueryField):
     def term(self, text: str) -> Any:
         return q.And([q.Term("word", word) for word in self._words(text)])
 
@@ -79,7 +79,7 @@ class _Word(Asked):
         return words
 
 
-class _Url(Asked):
+class _Url(QueryField):
     def normal(self, text: str) -> str:
         if "://" not in text:
             text = f"http://{text}"
@@ -98,7 +98,7 @@ class _Url(Asked):
         return self.prefix(text[:-1]) if text.endswith("*") else self.term(text)
 
 
-class _Host(Asked):
+class _Host(QueryField):
     def normal(self, text: str) -> str:
         return text.lower().strip(".")
 
@@ -108,7 +108,7 @@ class _Host(Asked):
         return super().pattern(text)
 
 
-class _Status(Asked):
+class _Status(QueryField):
     def normal(self, text: str) -> str:
         if not text.isdecimal():
             raise BadQuery(f"status takes a number, 4?? or a range, not {text!r}")
@@ -118,7 +118,7 @@ class _Status(Asked):
         return self.normal(text)
 
 
-class _Size(Asked):
+class _Size(QueryField):
     def normal(self, text: str) -> str:
         if not text.isdecimal() or len(text) > 15:
             raise BadQuery(f"size takes bytes of payload, or a range of them, not {text!r}")
@@ -133,7 +133,7 @@ class _Size(Asked):
         return self.normal(text)
 
 
-class _Date(Asked):
+class _Date(QueryField):
     def normal(self, text: str) -> str:
         digits = text.replace("-", "")
         if not re.fullmatch(r"\d{4}(\d\d(\d\d)?)?", digits, re.ASCII):
@@ -152,7 +152,7 @@ class _Date(Asked):
         return self.normal(text).ljust(8, "9" if end else "0")
 
 
-class _Digest(Asked):
+class _Digest(QueryField):
     """Digests are found by the beginning of the key; of any spelling, whole or cut with ``*``."""
 
     def term(self, text: str) -> Any:
@@ -202,7 +202,7 @@ def _key_bits(code: int, bits: str) -> Any:
     return q.TermRange("key", start + bytes([first]), last, False, True)
 
 
-FIELDS: dict[str, Asked] = {name: Asked(name) for name in SEARCHED}
+FIELDS: dict[str, QueryField] = {name: QueryField(name) for name in SEARCHED}
 FIELDS |= {
     "word": _Word("word"),
     "url": _Url("url"),

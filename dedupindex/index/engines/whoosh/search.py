@@ -21,14 +21,14 @@ from dedupindex.index.engines.whoosh.whoosh_view import WhooshView, reading
 LIMIT = 100
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """How many captures match, and the earliest of them, in the order of dates."""
 
     total: int
     captures: list[Capture]
 
 
-def search(index: Path, text: str, limit: int = LIMIT) -> Found:
+def search(index: Path, text: str, limit: int = LIMIT) -> SearchResult:
     """The captures that a query matches; `limit` 0 for all of them.
 
     Raises `BadQuery`, `StrategyUnavailable` if the index is on another engine, `IndexUnavailable`
@@ -45,7 +45,7 @@ def search(index: Path, text: str, limit: int = LIMIT) -> Found:
             return search_view(view, parsed, limit)
 
 
-def search_view(view: WhooshView, parsed: Parsed, limit: int) -> Found:
+def search_view(view: WhooshView, parsed: Parsed, limit: int) -> SearchResult:
     """Like `search`, in a view that is open."""
     total = 0
 
@@ -57,4 +57,4 @@ def search_view(view: WhooshView, parsed: Parsed, limit: int) -> Found:
 
     with reading("the index"):
         found = nsmallest(limit, matching()) if limit else sorted(matching())
-        return Found(total, [view.decoded(content) for _, content in found])
+        return SearchResult(total, [view.decoded(content) for _, content in found])

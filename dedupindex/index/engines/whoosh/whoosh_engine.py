@@ -21,15 +21,15 @@ from dedupindex.cache import Cache
 from dedupindex.errors import DedupError, IndexUnavailable
 from dedupindex.index.engine import PLACES_KEPT, Load, numbers_of
 from dedupindex.index.engines.whoosh.whoosh_check import problems
-from dedupindex.index.engines.whoosh.whoosh_files import Storage, Writer, crc_of, sync
-from dedupindex.index.engines.whoosh.whoosh_load import Loader, register
+from dedupindex.index.engines.whoosh.whoosh_files import CommitWriter, Storage, crc_of, sync
+from dedupindex.index.engines.whoosh.whoosh_load import WhooshLoader, register
 from dedupindex.index.engines.whoosh.whoosh_schema import SCHEMA
-from dedupindex.index.engines.whoosh.whoosh_view import Snapshot, WhooshView, reading
+from dedupindex.index.engines.whoosh.whoosh_view import WhooshSnapshot, WhooshView, reading
 from dedupindex.index.format import ledger
 from dedupindex.index.format.cells import ContainerRef
 from dedupindex.index.format.ledger import Keeper, drops_of
 from dedupindex.index.identity import read_identity, unfinished
-from dedupindex.index.load.merge_rule import Outcome, Rule
+from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule
 from dedupindex.index.load.runs import merge_files
 from dedupindex.runtime.files import sync_directory
 
@@ -45,7 +45,7 @@ class WhooshEngine:
         self.index, self.directory = index, index / "whoosh"
         self.identity = read_identity(index)
         self._places = Cache[int, ContainerRef](PLACES_KEPT)
-        self._idle: deque[Snapshot] = deque()
+        self._idle: deque[WhooshSnapshot] = deque()
         self._index: Any = None
         if self.identity.generation:
             with reading(f"the index at {index}"):
@@ -57,7 +57,7 @@ class WhooshEngine:
             raise IndexUnavailable(unfinished(self.index))
         return WhooshView(self._borrow, self._give_back, self._places)
 
-    def _borrow(self) -> Snapshot:
+    def _borrow(self) -> WhooshSnapshot:
         """A snapshot of the last commit: opening one takes a millisecond, so they are kept."""
         if self._index is None:
             raise IndexUnavailable(f"the index at {self.index} is closed")
@@ -69,9 +69,9 @@ class WhooshEngine:
                     if snapshot.generation == latest:
                         return snapshot
                     snapshot.close()
-            return Snapshot(self._index.reader(), self.identity.settings.keys())
+            return WhooshSnapshot(self._index.reader(), self.identity.settings.keys())
 
-    def _give_back(self, snapshot: Snapshot) -> None:
+    def _give_back(self, snapshot: WhooshSnapshot) -> None:
         if self._index is None or len(self._idle) >= SNAPSHOTS_KEPT:
             snapshot.close()
         else:
@@ -95,13 +95,13 @@ class WhooshEngine:
         with self.view() as view, reading("the index"):
             return view.snapshot.meta()
 
-    def load(self, load: Load) -> Outcome:
+    def load(self, load: Load) -> MergeOutcome:
         """Take in a load; see `protocol.Engine.load`."""
         load = load._replace(places=list(load.places))  # it is read twice
         with self._keeper(load) as keeper, self._writing() as writer, self._before() as before:
             gone = numbers_of(before, load.dropped) if before is not None else set()
             state = before.snapshot if before is not None else None
-            loader = Loader(writer, state, self._rule(load, before), gone, keeper)
+            loader = WhooshLoader(writer, state, self._rule(load, before), gone, keeper)
             scratch = load.runs[0].parent if load.runs else self.index
             outcome = loader.run(merge_files(load.runs, scratch))
             register(writer, state, load, outcome, keeper.names())
@@ -121,7 +121,7 @@ class WhooshEngine:
         drops, keys = drops_of(gone, load.drops), self.identity.settings.keys()
         return Keeper(self.index, names, load.ledger, drops, keys)
 
-    def _rule(self, load: Load, before: WhooshView | None) -> Rule:
+    def _rule(self, load: Load, before: WhooshView | None) -> MergeRule:
         fresh = dict(load.places)
         settings = self.identity.settings
 
@@ -133,7 +133,7 @@ class WhooshEngine:
                 place = before.place_of(number)
             return place
 
-        return Rule(settings.keys(), settings.keep == "latest", place_of)
+        return MergeRule(settings.keys(), settings.keep == "latest", place_of)
 
     @contextmanager
     def _before(self) -> Iterator[WhooshView | None]:
@@ -145,7 +145,7 @@ class WhooshEngine:
             yield view
 
     @contextmanager
-    def _writing(self) -> Iterator[Writer]:
+    def _writing(self) -> Iterator[CommitWriter]:
         """A writer, which the body commits; on any failure nothing has changed."""
         writer = None
         try:
@@ -153,7 +153,7 @@ class WhooshEngine:
                 shutil.rmtree(self.directory, ignore_errors=True)
                 self.directory.mkdir()
                 self._index = FileIndex.create(Storage(str(self.directory)), SCHEMA, NAME)
-            writer = Writer(self._index)
+            writer = CommitWriter(self._index)
             yield writer
         except BaseException as error:
             if writer is not None:
@@ -230,7 +230,7 @@ class WhooshEngine:
     def _ledger_of(self, directory: Path) -> list[str]:
         """The files of the ledger that a copy names."""
         copied = FileIndex(Storage(str(directory)), SCHEMA, NAME)
-        with closing(Snapshot(copied.reader(), self.identity.settings.keys())) as snapshot:
+        with closing(WhooshSnapshot(copied.reader(), self.identity.settings.keys())) as snapshot:
             return list(snapshot.meta().get("ledger", []))
 
     def close(self) -> None:

@@ -68,7 +68,7 @@ class Storage(FileStorage):  # type: ignore[misc]  # Whoosh has no types
         sync_directory(directory)
 
 
-class Writer:
+class CommitWriter:
     """One commit: what it adds and deletes becomes true together, in as many segments as needed."""
 
     def __init__(self, index: Any) -> None:

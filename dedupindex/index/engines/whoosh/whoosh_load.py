@@ -9,7 +9,7 @@ from typing import Any
 
 from dedupindex.capture import Capture
 from dedupindex.index.engine import Load
-from dedupindex.index.engines.whoosh.whoosh_files import Writer
+from dedupindex.index.engines.whoosh.whoosh_files import CommitWriter
 from dedupindex.index.engines.whoosh.whoosh_schema import (
     META,
     container_key,
@@ -18,14 +18,14 @@ from dedupindex.index.engines.whoosh.whoosh_schema import (
     number_key,
     place_key,
 )
-from dedupindex.index.engines.whoosh.whoosh_view import Snapshot
+from dedupindex.index.engines.whoosh.whoosh_view import WhooshSnapshot
 from dedupindex.index.format.cells import DIGEST_KEY, answers, decode, entries_of
 from dedupindex.index.format.ledger import Keeper
 from dedupindex.index.format.tombstones import lives_in
-from dedupindex.index.load.merge_rule import Outcome, Rule, checksum, mark_each
+from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule, checksum, mark_each
 
 
-class Loader:
+class WhooshLoader:
     """One load: what changes goes to `writer`, `before` is what is there (None for nothing).
 
     Keys come in order, so those of a digest come together: whether a digest is new is asked once
@@ -33,16 +33,21 @@ class Loader:
     """
 
     def __init__(
-        self, writer: Writer, before: Snapshot | None, rule: Rule, gone: set[int], keeper: Keeper
+        self,
+        writer: CommitWriter,
+        before: WhooshSnapshot | None,
+        rule: MergeRule,
+        gone: set[int],
+        keeper: Keeper,
     ) -> None:
         self._keeper = keeper
         self._writer, self._before, self._rule, self._gone = writer, before, rule, gone
-        self.outcome = Outcome()
+        self.outcome = MergeOutcome()
         self._digest = b""
         self._held = self._holds = 0
         self._touched: set[int] = set()
 
-    def run(self, batches: Iterable[list[bytes]]) -> Outcome:
+    def run(self, batches: Iterable[list[bytes]]) -> MergeOutcome:
         """Take in all staged entries, which come in order."""
         lengths = self._rule.keys.lengths()
         staged = (
@@ -124,7 +129,11 @@ class Loader:
 
 
 def register(
-    writer: Writer, before: Snapshot | None, load: Load, outcome: Outcome, ledger: list[str]
+    writer: CommitWriter,
+    before: WhooshSnapshot | None,
+    load: Load,
+    outcome: MergeOutcome,
+    ledger: list[str],
 ) -> None:
     """Write what a load says beside its captures, in the same commit."""
     meta: dict[str, Any] = {"captures": 0, "digests": 0, "containers": 0, "checksum": 0}
@@ -154,7 +163,7 @@ def register(
     writer.add_document(**note_document((META,), meta))
 
 
-def _forget(writer: Writer, before: Snapshot | None, about: bytes) -> bool:
+def _forget(writer: CommitWriter, before: WhooshSnapshot | None, about: bytes) -> bool:
     found = before.about(about) if before is not None else None
     if found is not None:
         writer.delete_document(found[0])

@@ -50,7 +50,7 @@ class Terms(fields.FieldType):  # type: ignore[misc]  # Whoosh has no types
         return bs.decode("utf-8", "surrogateescape")
 
 
-class Keys(Terms):
+class KeyTerms(Terms):
     """Terms that are no text."""
 
     def from_bytes(self, bs: bytes) -> bytes:
@@ -60,7 +60,10 @@ class Keys(Terms):
 SEARCHED = ("url", "word", "host", "mime", "status", "date", "size", "container")
 
 SCHEMA = fields.Schema(
-    content=fields.COLUMN(), key=Keys(), about=Keys(), **{name: Terms() for name in SEARCHED}
+    content=fields.COLUMN(),
+    key=KeyTerms(),
+    about=KeyTerms(),
+    **{name: Terms() for name in SEARCHED},
 )
 
 

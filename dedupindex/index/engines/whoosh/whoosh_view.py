@@ -17,7 +17,7 @@ from dedupindex.cache import Cache
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
 from dedupindex.errors import Damaged, DedupError, IndexUnavailable, StrategyUnavailable
-from dedupindex.index.engine import Container, IndexCounts
+from dedupindex.index.engine import IndexCounts, IndexedContainer
 from dedupindex.index.engines.whoosh.whoosh_schema import (
     META,
     NO_CAPTURE,
@@ -67,7 +67,7 @@ class _Leaf(NamedTuple):
     content: Any
 
 
-class Snapshot:
+class WhooshSnapshot:
     """An open reader of one commit; for one thread at a time."""
 
     def __init__(self, reader: Any, keys: Keys) -> None:
@@ -165,8 +165,8 @@ class WhooshView:
 
     def __init__(
         self,
-        borrow: Callable[[], Snapshot],
-        give_back: Callable[[Snapshot], None],
+        borrow: Callable[[], WhooshSnapshot],
+        give_back: Callable[[WhooshSnapshot], None],
         places: Cache[int, ContainerRef],
     ) -> None:
         self._borrow, self._give_back, self._places = borrow, give_back, places
@@ -288,7 +288,7 @@ class WhooshView:
                 for capture in self._under(key):
                     yield digest_of_key(key), capture
 
-    def containers(self) -> Iterator[Container]:
+    def containers(self) -> Iterator[IndexedContainer]:
         with reading("the index"):
             values = (
                 json.loads(content[1:])[1]
@@ -296,15 +296,15 @@ class WhooshView:
                 if content.startswith(NO_CAPTURE)
             )
             yield from sorted(
-                Container(**value["container"])
+                IndexedContainer(**value["container"])
                 for value in values
                 if isinstance(value, dict) and "container" in value
             )
 
-    def container(self, name: str) -> Container | None:
+    def container(self, name: str) -> IndexedContainer | None:
         with reading("the index"):
             found = self.snapshot.about(container_key(name))
-            return Container(**found[1]["container"]) if found else None
+            return IndexedContainer(**found[1]["container"]) if found else None
 
     def own_digests(self) -> bool:
         with reading("the index"):
