@@ -37,7 +37,13 @@ class Covers(IntEnum):
 
 
 class Capture(NamedTuple):
-    """One capture. Empty bytes, -1 and 0 (status) stand for "not known"."""
+    """One capture. Empty bytes, -1 and 0 (status) stand for "not known".
+
+    >>> with dedupindex.open("my-index") as index:
+    ...     (capture,) = index.captures("http://example.com/")
+    >>> capture.url, capture.date, capture.status, capture.mime, capture.size
+    (b'http://example.com/', b'2017-03-06T04:02:06Z', 200, b'text/html', 606)
+    """
 
     digest: Digest
     spelling: Spelling  # of the digest, as the record or row writes it

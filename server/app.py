@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from time import perf_counter_ns
 
 from flask import Flask, Response, g, request
 from werkzeug.exceptions import HTTPException
 
-from dedupindex.index.identity import FORMAT
+from dedupindex.index import stats_of
 from dedupindex.lookup.params import PARAMETERS
 from dedupindex.urlkey import urlkey
 from server import metrics as counting
@@ -139,20 +138,7 @@ class _Views:
     def stats(self) -> Response:
         """What the index holds."""
         self._access.may_read(request.environ)
-        engine = self._live.opened().engine
-        identity = engine.identity
-        with engine.view() as view:
-            counts = view.counts()._asdict()
-        return json_of(
-            {
-                **counts,
-                "engine": identity.engine,
-                "generation": identity.generation,
-                "format": FORMAT,
-                "canonicaliser": identity.canonicaliser,
-                "settings": asdict(identity.settings),
-            }
-        )
+        return json_of(stats_of(self._live.opened().engine))
 
     @Route("GET", "/metrics", ("text/plain",), open=True)
     def metrics(self) -> Response:

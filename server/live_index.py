@@ -8,7 +8,6 @@ files are closed when the last of these requests ends.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -19,13 +18,11 @@ from dedupindex.errors import DedupError, IndexUnavailable
 from dedupindex.index import open_index
 from dedupindex.index.engine import Engine, in_place
 from dedupindex.index.format.fast_answer import PlainAnswers
-from dedupindex.index.identity import Identity, read_identity
+from dedupindex.index.identity import Stamp, stamp_of
 from dedupindex.lookup.policy import NO_POLICY, Policy
 from server.config import COUNT_EVERY, GATHER_EVERY, RELOAD_EVERY, RELOAD_GRACE
 from server.logs import LOGGER
 from server.worker_crawls import Crawls
-
-_Stamp = tuple[Identity, list[tuple[str, int]]]
 
 
 class Opened(NamedTuple):
@@ -45,7 +42,7 @@ class LiveIndex:
         self.reloads = 0
         self._opened: Opened | None = None
         self._error: DedupError = IndexUnavailable(f"the index at {index} is not open yet")
-        self._stamp: _Stamp | None = None
+        self._stamp: Stamp | None = None
         self._failing_since: float | None = None
         self._busy = threading.Lock()
 
@@ -62,7 +59,7 @@ class LiveIndex:
             try:
                 if self._opened is not None and not in_place(self._opened.engine):
                     self._opened = None  # at once: it would answer from its replacement
-                stamp = _stamp(self.index)
+                stamp = stamp_of(self.index)
                 if stamp != self._stamp or self._opened is None:
                     self._open(stamp)
                     self._stamp = stamp
@@ -77,9 +74,9 @@ class LiveIndex:
                     self._opened = None
         self.crawls.refresh()
 
-    def _open(self, stamp: _Stamp) -> None:
+    def _open(self, stamp: Stamp) -> None:
         engine = open_index(self.index)
-        if _stamp(self.index) != stamp:  # the open files may belong to two indexes
+        if stamp_of(self.index) != stamp:  # the open files may belong to two indexes
             raise IndexUnavailable(f"the index at {self.index} is being replaced")
         with engine.view() as view:
             view.counts()
@@ -117,18 +114,3 @@ def _repeat(work: Callable[[], None], pause: float) -> None:
             pass
         except Exception:
             LOGGER.exception("%s failed", work.__name__)
-
-
-def _stamp(index: Path) -> _Stamp:
-    """Return what changes when the index or its data is replaced, but not on additions."""
-    identity = read_identity(index)
-    data = f"data-{identity.generation}"
-    try:
-        files = sorted(
-            (entry.name, entry.inode())
-            for entry in os.scandir(index)
-            if entry.name.startswith(data) and not entry.name.endswith("-lock")
-        )
-    except OSError as error:
-        raise IndexUnavailable(f"the index at {index} cannot be read: {error}") from error
-    return identity, files

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,8 +16,9 @@ from dedupindex.build.stage import Staged, StageTask, judge_of, run_task
 from dedupindex.build.tasks import BuildPlan, make_plan
 from dedupindex.capture import Problem
 from dedupindex.counts import BuildTally, OnProgress, ProgressUpdate
-from dedupindex.errors import BadSource, IndexExists, IndexUnavailable
-from dedupindex.index import adopt, open_index
+from dedupindex.digest import SIZES
+from dedupindex.errors import BadInput, BadSource, IndexExists, IndexUnavailable
+from dedupindex.index import adopt, home_of, open_index
 from dedupindex.index.address import Address, is_cluster
 from dedupindex.index.engine import Engine, Load
 from dedupindex.index.format.cells import ContainerRef
@@ -30,6 +31,7 @@ from dedupindex.runtime.files import exclusive
 from dedupindex.runtime.workers import read_all
 from dedupindex.sources import Expanded, SourceOptions, expand, passing
 from dedupindex.sources.browsertrix_part import is_address, shown
+from dedupindex.sources.source import annotation
 
 if TYPE_CHECKING:
     from dedupindex.runtime.spark import Cluster
@@ -64,6 +66,24 @@ class Build:
             "kind": self.kind,
             "crawl": self.crawl,
         }
+
+
+def source_options(settings: Settings) -> SourceOptions:
+    """How sources are read for an index with these settings; raises `BadInput`."""
+    return SourceOptions(
+        also=tuple(filter(None, settings.also_digest.split(","))),
+        etag=settings.etag,
+        revisit_annotation=annotation(settings.revisit_annotation),
+    )
+
+
+def also_names(names: str) -> str:
+    """The algorithms of ``also_digest`` as settings keep them; raises `BadInput`."""
+    also = {name for name in names.replace("-", "").lower().split(",") if name}
+    for name in sorted(also):
+        if name not in SIZES:
+            raise BadInput(f"--also-digest knows {', '.join(SIZES)}; not {name!r}")
+    return ",".join(sorted(also))
 
 
 @dataclass
@@ -109,6 +129,69 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
     tally.seconds = time.monotonic() - start
     problems = [*found.problems, *(problem for staged in done for problem in staged.problems)]
     return Built(tally, problems, found.skipped)
+
+
+def build_index(
+    sources: str | Path | Iterable[str | Path],
+    index: str | Path,
+    *,
+    add: bool = False,
+    replace: bool = False,
+    engine: str = "",
+    kind: str | None = None,
+    crawl: str = "",
+    jobs: int = 0,
+    **settings: Any,
+) -> Built:
+    """Build an index of originals, or add to one, as ``bin/index`` does; return how it went.
+
+    sources   WARC, ARC, WACZ, CDX, CDXJ files, crawl logs, directories, globs or addresses; none:
+              an index with nothing in it, for crawls to write to
+    index     a directory, new or empty, or ``cassandra://host,host/keyspace``
+    add       add to the index that is there, with its settings; known files are passed over
+    replace   the same, but files that changed take the place of what they were
+    engine    lmdb (the default) or whoosh
+    kind      of the sources; by default their content tells
+    crawl     remember that a crawl of this name made the files
+    jobs      processes that read side by side; 0: one for each core
+    settings  fields of the index's settings: mime, whitelist, status, min_size (bytes), url_index,
+              canonical, by_url, etag, also_digest, keep, revisit_annotation. By default text is
+              left out; ``mime=".*", whitelist=True`` takes everything
+
+    The result has `tally` (counts; ``tally.refused`` by reason), `problems` (what was damaged and
+    left out) and `skipped` (files of no known kind). Killed and run again, it ends in the same
+    index.
+
+    Raises `BadInput`, `IndexExists`, `SettingsConflict`, `IndexBusy`, `IndexUnavailable`; the index
+    is then as it was.
+
+    >>> built = dedupindex.build("warcs", "new-index", mime=".*", whitelist=True)
+    >>> built.tally.added, built.problems
+    (1, [])
+    """
+    home = home_of(index)
+    given = [sources] if isinstance(sources, str | Path) else list(sources)
+    if isinstance(index, str) and is_cluster(index):
+        engine = str(Address.parse(index))
+    chosen, engine = _chosen(home, settings, engine, add or replace)
+    job = Build(
+        [str(source) for source in given], home, chosen, engine, kind, source_options(chosen),
+        add=add, replace=replace, crawl=crawl, jobs=jobs or len(os.sched_getaffinity(0)),
+    )  # fmt: skip
+    return build(job)
+
+
+def _chosen(home: Path, settings: dict[str, Any], engine: str, adds: bool) -> tuple[Settings, str]:
+    """The settings and the engine of a build: where it adds, the index's own if none is given."""
+    if "also_digest" in settings:
+        settings["also_digest"] = also_names(settings["also_digest"])
+    if settings.get("url_index") is False:
+        settings.setdefault("canonical", False)
+    if adds and (home / FILE).exists():
+        own = read_identity(home)
+        if own.generation:
+            return Settings(**{**asdict(own.settings), **settings}), engine or own.engine
+    return Settings(**settings), engine or "lmdb"
 
 
 @contextmanager

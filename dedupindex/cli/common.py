@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -185,14 +184,6 @@ def read_config(path: Path) -> dict[str, dict[str, Any]]:
     if not all(isinstance(section, dict) for section in content.values()):
         raise BadInput(f"settings file {path}: every setting belongs in a section, as [index]")
     return content
-
-
-def annotation(pattern: str) -> re.Pattern[bytes] | None:
-    """What ``--revisit-annotation`` means; raises `BadInput`."""
-    try:
-        return re.compile(pattern.encode("utf-8", "surrogateescape")) if pattern else None
-    except re.error as error:
-        raise BadInput(f"--revisit-annotation is not a regular expression: {error}") from error
 
 
 def print_json(value: Any) -> None:

@@ -11,17 +11,16 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from dedupindex.build.pipeline import Build, Built, build
-from dedupindex.cli.common import SPARK, Command, annotation, print_json, say, stated, warn
+from dedupindex.build.pipeline import Build, Built, also_names, build, source_options
+from dedupindex.cli.common import SPARK, Command, print_json, say, stated, warn
 from dedupindex.cli.index_location import any_engine, any_index, placed, shown_index
 from dedupindex.cli.progress import shown
 from dedupindex.counts import BuildTally
-from dedupindex.digest import SIZES
 from dedupindex.errors import BadInput, Damaged, SettingsConflict
 from dedupindex.index.address import is_cluster
 from dedupindex.index.identity import FILE, OPTIONS, Settings, read_identity, same_engine
 from dedupindex.runtime.tables import printable, singular
-from dedupindex.sources import KINDS, SourceOptions
+from dedupindex.sources import KINDS
 from dedupindex.warc.record import REMARKS
 
 _OUTCOMES = {
@@ -178,11 +177,7 @@ def _job(sources: tuple[str, ...], index: Path, options: dict[str, Any]) -> Buil
         settings=settings,
         engine=engine,
         kind=options["iterator"],
-        options=SourceOptions(
-            also=tuple(filter(None, settings.also_digest.split(","))),
-            etag=settings.etag,
-            revisit_annotation=annotation(settings.revisit_annotation),
-        ),
+        options=source_options(settings),
         add=options["add"] or options["reread"],
         replace=options["replace"],
         resume=options["resume"],
@@ -194,10 +189,6 @@ def _job(sources: tuple[str, ...], index: Path, options: dict[str, Any]) -> Buil
 
 
 def _settings(options: dict[str, Any]) -> Settings:
-    also = tuple(filter(None, options["also_digest"].replace("-", "").lower().split(",")))
-    for name in also:
-        if name not in SIZES:
-            raise BadInput(f"--also-digest knows {', '.join(SIZES)}; not {name!r}")
     return Settings(
         url_index=not options["no_url_index"],
         canonical=not (options["no_canonicalized"] or options["no_url_index"]),
@@ -206,7 +197,7 @@ def _settings(options: dict[str, Any]) -> Settings:
         whitelist=options["whitelist"],
         status=options["status"],
         min_size=options["min_size"],
-        also_digest=",".join(sorted(also)),
+        also_digest=also_names(options["also_digest"]),
         keep=options["keep"],
         revisit_annotation=options["revisit_annotation"],
         by_url=options["by_url"],

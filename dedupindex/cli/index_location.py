@@ -7,7 +7,6 @@ line takes directories.
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from glob import has_magic
 from pathlib import Path
@@ -18,6 +17,7 @@ import click
 from dedupindex.cli.common import TYPED, check_no_address, stated
 from dedupindex.errors import SettingsConflict
 from dedupindex.index import ENGINES, adopt
+from dedupindex.index import home_of as directory_of
 from dedupindex.index.address import SCHEME, Address, is_cluster, shown
 from dedupindex.index.identity import FILE, read_identity, same_engine
 
@@ -47,11 +47,7 @@ def home_of(address: str, ctx: click.Context | None = None) -> Path:
     found = Address.parse(address)
     if ctx is not None:
         ctx.meta[_ADDRESS] = str(found)
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    home = Path(state) / "dedupindex" / found.slug
-    home.mkdir(parents=True, exist_ok=True)
-    adopt(home, found)
-    return home
+    return directory_of(address)
 
 
 def given_address() -> str:

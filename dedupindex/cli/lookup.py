@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from itertools import islice
 from pathlib import Path
@@ -12,25 +12,20 @@ from typing import Any, BinaryIO
 import click
 import orjson
 
+from dedupindex.api import Seen, seen
 from dedupindex.cli.common import Command, print_json, say
 from dedupindex.cli.index_location import ENGINE_HELP, any_engine, any_index, asked_index
-from dedupindex.crawls.begun import completed
-from dedupindex.crawls.combined_view import CrawlSnapshot
 from dedupindex.crawls.store import open_store
 from dedupindex.digest import SIZES
 from dedupindex.errors import BadDigest, BadInput, BadQuery, DedupError, StrategyUnavailable
 from dedupindex.index import open_index
-from dedupindex.index.engine import Finder, View, look_ahead
-from dedupindex.index.identity import Settings
+from dedupindex.index.engine import look_ahead
 from dedupindex.lookup import decide, explain
-from dedupindex.lookup.decide import Query
 from dedupindex.lookup.foresight import digests_of
 from dedupindex.lookup.params import UnknownAlgorithm, of_json, query_of
-from dedupindex.lookup.policy import NO_POLICY
 from dedupindex.runtime.tables import printable
 
 Given = dict[str, bytes]
-See = Callable[[Query, Given], tuple[Query, Finder]]
 _STRETCH = 1000  # lines that are answered from one state of index and crawls
 
 EXAMPLES = """
@@ -81,32 +76,20 @@ def command(
     index, given = asked_index(index, engine), _given(asked)
     if batch is not None:
         return _batch(index, given, batch)
-    with _opened(index) as (see, settings, _):
-        _one(see, settings, given, as_json)
+    with _opened(index) as state:
+        _one(state, given, as_json)
     return 0
 
 
 @contextmanager
-def _opened(index: Path) -> Iterator[tuple[See, Settings, View]]:
-    """One state of crawls and index, as askers see it: `CrawlSnapshot` says why in this order."""
+def _opened(index: Path) -> Iterator[Seen]:
+    """One state of crawls and index, as askers see it."""
     with ExitStack() as stack:
         store = open_store(index)
-        reading = None
         if store is not None:
             stack.enter_context(closing(store))
-            reading = stack.enter_context(store.reading())
-        snapshot = CrawlSnapshot(reading)
         engine = stack.enter_context(closing(open_index(index)))
-        view = stack.enter_context(engine.view())
-        settings = engine.identity.settings
-
-        def see(query: Query, given: Given) -> tuple[Query, Finder]:
-            """A query with what its crawl said when it began, and what it sees."""
-            query = completed(query, given, snapshot.crawl(query.crawl), NO_POLICY)
-            keys = settings.keys()
-            return query, snapshot.seen(view, keys, query.crawl, query.namespaces)
-
-        yield see, settings, view
+        yield stack.enter_context(seen(engine, store))
 
 
 def _given(options: dict[str, Any]) -> Given:
@@ -130,12 +113,12 @@ def _batch(index: Path, given: Given, batch: BinaryIO) -> int:
     numbered = enumerate(batch, 1)
     stretch = [(0, b"")]  # nothing asked yet: an index that cannot be opened is an error even so
     while stretch:
-        with _opened(index) as (see, settings, view):
-            look_ahead(view, digests_of(map(_object, (line for _, line in stretch)), given))
+        with _opened(index) as state:
+            look_ahead(state.view, digests_of(map(_object, (line for _, line in stretch)), given))
             for number, line in stretch:
                 if not line.strip():
                     continue
-                answer = _line(see, settings, given, line)
+                answer = _line(state, given, line)
                 if "error" in answer:
                     failed += 1
                     answer["error"]["line"] = number
@@ -155,17 +138,17 @@ def _object(line: bytes) -> Any:
         return None
 
 
-def _line(see: See, settings: Settings, given: Given, line: bytes) -> dict[str, Any]:
+def _line(state: Seen, given: Given, line: bytes) -> dict[str, Any]:
     try:
         own = orjson.loads(line)
         if not isinstance(own, dict):
             raise BadQuery("a line of a batch is a JSON object")
         asked = {**given, **of_json(own)}
         query, explained = query_of(asked)
-        query, view = see(query, asked)
-        answer = decide.as_json(decide.decide(view, settings, query))
+        query, view = state.by(query, asked)
+        answer = decide.as_json(decide.decide(view, state.settings, query))
         if explained:
-            answer |= explain.explained(view, settings, query)
+            answer |= explain.explained(view, state.settings, query)
         return answer
     except UnknownAlgorithm:
         return {"duplicate": False, "reason": "unknown_algorithm"}
@@ -183,7 +166,7 @@ def _said_of_none(decision: decide.Decision) -> str:
     return f"no duplicate: policy {decision.policy}" if decision.policy else "no duplicate"
 
 
-def _one(see: See, settings: Settings, given: Given, as_json: bool) -> None:
+def _one(state: Seen, given: Given, as_json: bool) -> None:
     try:
         query, explained = query_of(given)
     except UnknownAlgorithm:
@@ -191,11 +174,11 @@ def _one(see: See, settings: Settings, given: Given, as_json: bool) -> None:
             f"no known algorithm in digest {given['digest'].decode()!r}; "
             f"known are {', '.join(SIZES)}"
         ) from None
-    query, view = see(query, given)
-    decision = decide.decide(view, settings, query)
+    query, view = state.by(query, given)
+    decision = decide.decide(view, state.settings, query)
     found, answer = decision.answer, decide.as_json(decision)
     if explained:
-        answer |= explain.explained(view, settings, query)
+        answer |= explain.explained(view, state.settings, query)
     if as_json:
         print_json(answer)
         return

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from dedupindex.build.admission import statuses
 from dedupindex.capture import Item
-from dedupindex.cli.common import Command, annotation, say, warn
+from dedupindex.cli.common import Command, say, warn
 from dedupindex.cli.index_location import ENGINE_HELP, any_engine, any_index, asked_index
 from dedupindex.cli.progress import shown
 from dedupindex.cli.report_formats import PRINT
@@ -30,6 +30,7 @@ from dedupindex.index.identity import Settings
 from dedupindex.lookup.savings import GROUPS, DuplicationReport, ReportFilter
 from dedupindex.sources import KINDS, Expanded, Source, SourceOptions, expand, open_source, passing
 from dedupindex.sources.line_source import TextSource
+from dedupindex.sources.source import annotation
 from dedupindex.urlkey import urlkey
 
 EXAMPLES = """

@@ -52,6 +52,12 @@ class Client:
     `headers` and `tls` are then its matter.
 
     Raises `BadInput` if the URL, a header or the file of authorities cannot be used.
+
+    >>> from dedupindex.client import Client, Hit
+    >>> with Client("http://127.0.0.1:8484") as client:
+    ...     answer = client.lookup("sha1:G7HRM7BGOKSKMSXZAHMUQTTV53QOFSMK", "http://example.com/")
+    >>> isinstance(answer, Hit), answer.match, answer.original.date
+    (True, 'exact_url', '2017-03-06T04:02:06Z')
     """
 
     def __init__(

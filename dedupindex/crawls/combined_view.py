@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from sys import getsizeof
 
 from dedupindex.cache import MEGABYTE, Cache
@@ -12,8 +12,9 @@ from dedupindex.crawls.crawl_captures import CrawlCapture, at_url, under
 from dedupindex.crawls.store import Reading
 from dedupindex.digest import Digest
 from dedupindex.errors import UnknownCrawl
-from dedupindex.index.engine import Finder
+from dedupindex.index.engine import Finder, View
 from dedupindex.index.format.cells import (
+    ALSO,
     Keys,
     canonical_prefix,
     digest_of_key,
@@ -87,20 +88,25 @@ class Both:
 
     def at_url(self, url: bytes) -> Iterator[Capture]:
         yield from self._base.at_url(url)
-        for capture in self._listed(self._keys.tail(url)[:URL]):
+        for capture in self._listed(at_url(self._reading, self._keys.tail(url)[:URL])):
             if capture.url == url:
                 yield capture
 
     def at_urlkey(self, key: bytes) -> Iterator[Capture]:
         yield from self._base.at_urlkey(key)
-        for capture in self._listed(urlkey_hash(key)):
+        for capture in self._listed(at_url(self._reading, urlkey_hash(key))):
             if urlkey(capture.url) == key:
                 yield capture
 
-    def _listed(self, sought: bytes) -> Iterator[Capture]:
+    def beside(self) -> Iterator[Capture]:
+        """All captures of crawls that the asker sees, and the index does not hold itself."""
+        held = under(self._reading, b"")
+        return self._listed(found for found in held if not found.entry[1] & ALSO)
+
+    def _listed(self, sought: Iterable[CrawlCapture]) -> Iterator[Capture]:
         """What the index does not list itself: merged captures are in both for a while."""
         last, dates = b"", set[tuple[bytes, bytes]]()
-        for found in at_url(self._reading, sought):
+        for found in sought:
             capture = self._seen(found)
             if capture is None:
                 continue
@@ -200,6 +206,17 @@ class CrawlSnapshot:
         """Index and crawls as an asker sees them; raises `UnknownCrawl`."""
         visible = self.known.visible(asker, namespaces)
         return Both(base, self._reading, visible, keys) if self._reading and visible else base
+
+    def captures(
+        self, view: View, keys: Keys, asker: str = "", namespaces: tuple[str, ...] = ()
+    ) -> Iterator[Capture]:
+        """All originals that an asker sees, under their own digests; raises `UnknownCrawl`."""
+        both = self.seen(view, keys, asker, namespaces)
+        for digest, capture in view.captures():
+            if digest == capture.digest:
+                yield capture
+        if isinstance(both, Both):
+            yield from both.beside()
 
     def silent(self, prefix: bytes, asker: str) -> bool:
         """Whether crawls have nothing to say of a digest; raises `UnknownCrawl`."""

@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import os
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from dedupindex.errors import BadInput, SettingsConflict
 from dedupindex.index.address import Address, is_cluster, shown
 from dedupindex.index.engine import Engine
-from dedupindex.index.identity import FILE, read_identity, same_engine
+from dedupindex.index.identity import FILE, FORMAT, read_identity, same_engine
 
 ENGINES = ("lmdb", "whoosh")
 
@@ -64,3 +66,33 @@ def adopt(index: Path, address: Address) -> None:
     mine = replace(mine, engine=engine) if mine is not None else None
     if mine is not None and mine != said:
         mine.write(index)
+
+
+def home_of(index: str | Path) -> Path:
+    """The directory of an index: what is given, or what an address of a cluster has here.
+
+    That is made if need be, below ``$XDG_STATE_HOME``, by default ``~/.local/state``.
+    """
+    if isinstance(index, Path) or not is_cluster(index):
+        return Path(index)
+    address = Address.parse(index)
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    home = Path(state) / "dedupindex" / address.slug
+    home.mkdir(parents=True, exist_ok=True)
+    adopt(home, address)
+    return home
+
+
+def stats_of(engine: Engine) -> dict[str, Any]:
+    """What ``GET /stats`` answers: how much an index holds, and how it was built."""
+    identity = engine.identity
+    with engine.view() as view:
+        counts = view.counts()._asdict()
+    return {
+        **counts,
+        "engine": identity.engine,
+        "generation": identity.generation,
+        "format": FORMAT,
+        "canonicaliser": identity.canonicaliser,
+        "settings": asdict(identity.settings),
+    }

@@ -7,6 +7,7 @@ an index, and the point at which a new generation of its data takes the place of
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from shlex import quote
@@ -203,3 +204,21 @@ def other_format(what: str, version: Any, options: str, target: str) -> IndexUna
 
 def _types(values: dict[str, Any]) -> dict[str, type]:
     return {name: type(value) for name, value in values.items()}
+
+
+Stamp = tuple[Identity, list[tuple[str, int]]]
+
+
+def stamp_of(index: Path) -> Stamp:
+    """What changes when the index or its data is replaced, but not when it is added to."""
+    identity = read_identity(index)
+    data = f"data-{identity.generation}"
+    try:
+        files = sorted(
+            (entry.name, entry.inode())
+            for entry in os.scandir(index)
+            if entry.name.startswith(data) and not entry.name.endswith("-lock")
+        )
+    except OSError as error:
+        raise IndexUnavailable(f"the index at {index} cannot be read: {error}") from error
+    return identity, files

@@ -33,7 +33,11 @@ CONDITIONAL_LIMIT = 10_000  # the same if none of those meets the conditions of 
 
 
 class Strategy(Enum):
-    """Which captures may answer."""
+    """Which captures may answer a lookup; the value is the name, as the server takes it.
+
+    >>> [strategy.value for strategy in dedupindex.Strategy]
+    ['DIGEST_ANY', 'EXACT_URL', 'CANONICAL_URL']
+    """
 
     DIGEST_ANY = "DIGEST_ANY"
     EXACT_URL = "EXACT_URL"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol, Self
 
 from dedupindex.capture import Item
+from dedupindex.errors import BadInput
 
 GROWING = "is still being written; index it when it is complete"
 
@@ -60,3 +61,11 @@ class SourceOptions:
     etag: bool = False  # WARC: keep ETag and Last-Modified
     digest_algorithm: str = "sha1"  # text: of digests that carry no label
     revisit_annotation: re.Pattern[bytes] | None = None  # crawl.log: marks duplicates, too
+
+
+def annotation(pattern: str) -> re.Pattern[bytes] | None:
+    """What ``--revisit-annotation`` means; raises `BadInput`."""
+    try:
+        return re.compile(pattern.encode("utf-8", "surrogateescape")) if pattern else None
+    except re.error as error:
+        raise BadInput(f"--revisit-annotation is not a regular expression: {error}") from error

@@ -1,8 +1,8 @@
 """WARC records: version line, fields, as many bytes as stated, two line ends.
 
 A record is read once, in pieces: `CheckedRecord.pieces` gives its block, `CheckedRecord.close`
-looks at what follows. Nothing is repaired: a block that is whole is read though its line ends are not to the
-letter, and that is said; what cannot be framed raises `Broken`.
+looks at what follows. Nothing is repaired: a whole block is read although the line ends after it
+are not to the letter, and that is reported; what cannot be framed raises `Broken`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Lines are equal that have the same digest (text), BLAKE3, length, status and coding, or what else
 `MatchCriteria` says. First the digests are found that stand on several lines, so that the rest is
-never looked at again. Equality is then told by a hash of 64 bits; `write` asks for equality itself. The
+never looked at again. Lines are then grouped by a hash of
+64 bits; `write` compares the values. The
 order of lines is one number of 128 bits: nanoseconds, then the place of the record among all bytes
 of the set.
 """
