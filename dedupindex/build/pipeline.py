@@ -9,10 +9,11 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from shutil import rmtree
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dedupindex.build import spot_check
 from dedupindex.build.stage import Staged, StageTask, judge_of, run_task
+from dedupindex.build.stage_spark import stage_on
 from dedupindex.build.tasks import BuildPlan, make_plan
 from dedupindex.capture import Problem
 from dedupindex.counts import BuildTally, OnProgress, ProgressUpdate
@@ -28,13 +29,11 @@ from dedupindex.index.load.staging import Staging
 from dedupindex.index.repair import reread
 from dedupindex.object_store import is_remote, kept, local
 from dedupindex.runtime.files import exclusive
+from dedupindex.runtime.spark import Cluster, connected
 from dedupindex.runtime.workers import read_all
 from dedupindex.sources import Expanded, SourceOptions, expand, passing
 from dedupindex.sources.browsertrix_part import is_address, shown
 from dedupindex.sources.source import annotation
-
-if TYPE_CHECKING:
-    from dedupindex.runtime.spark import Cluster
 
 _NOTED = 20  # containers by which a load is known again
 
@@ -199,8 +198,6 @@ def _cluster(job: Build) -> Iterator[Cluster | None]:
     if not job.spark:
         yield None
         return
-    from dedupindex.runtime.spark import connected  # and with it PySpark
-
     with connected(job.spark) as cluster:
         yield cluster
 
@@ -249,7 +246,9 @@ def _check_added(job: Build) -> None:
     where = str(job.index)
     there = read_identity(job.index) if (job.index / FILE).exists() else None
     if is_cluster(job.engine) and (there is None or not there.generation):
-        from dedupindex.index.engines.cassandra.cassandra_engine import identity_at
+        from dedupindex.index.engines.cassandra.cassandra_engine import (
+            identity_at,  # only for a cluster
+        )
 
         address = Address.parse(job.engine)
         where, there = str(address), identity_at(address) or there
@@ -355,8 +354,6 @@ def _stage_all(
         threads = any(is_remote(item.path) for task in tasks for item in task.inputs)
         yield from read_all(run_task, tasks, job.jobs, total, on_progress, threads=threads)
         return
-    from dedupindex.build.stage_spark import stage_on
-
     read = records = 0
     for staged in stage_on(cluster, tasks):
         read += sum(container.size for container in staged.containers)

@@ -9,6 +9,8 @@ import click
 
 from dedupindex.cli.common import SPARK, Command, print_json, say
 from dedupindex.documents.dedup_shards import HashDedupReport, dedup_hashes
+from dedupindex.documents.spread import dedup_on
+from dedupindex.runtime.spark import connected
 from dedupindex.runtime.tables import amount, printable
 
 EXAMPLES = """
@@ -48,9 +50,6 @@ def command(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     tell_shards = say if verbose else lambda text: None
     if spark:
-        from dedupindex.documents.spread import dedup_on
-        from dedupindex.runtime.spark import connected  # and with it PySpark
-
         with connected(spark) as cluster:
             report = dedup_on(
                 cluster, input_glob, output_file, memory=memory, threads=threads, say=tell_shards

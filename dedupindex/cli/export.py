@@ -15,6 +15,7 @@ from dedupindex.cli.common import Command, print_json, say
 from dedupindex.cli.index_location import any_index
 from dedupindex.export import browsertrix_redis as browsertrix_keys
 from dedupindex.export import wget_cdx
+from dedupindex.export.redis import writing
 from dedupindex.index import open_index
 from dedupindex.runtime.files import whole
 from dedupindex.runtime.tables import printable
@@ -150,8 +151,6 @@ def _wget(index: Path, options: dict[str, Any]) -> int:
 
 
 def _redis(index: Path, address: str, options: dict[str, Any]) -> int:
-    from dedupindex.export.redis import writing  # an extra of its own
-
     home = index.resolve()
     choice = browsertrix_keys.ExportChoice(
         options["other"] or home.name,
@@ -191,8 +190,6 @@ def _redis(index: Path, address: str, options: dict[str, Any]) -> int:
 
 def _end(address: str, action: str, crawl: str, *, as_json: bool) -> int:
     """Commit or cancel a crawl in a Redis."""
-    from dedupindex.export.redis import writing
-
     with writing(address) as database:
         getattr(database, action)(crawl)
     state = "committed" if action == "commit" else "cancelled"

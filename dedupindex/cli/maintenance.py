@@ -26,7 +26,7 @@ from dedupindex.index import open_index, tokens
 from dedupindex.index.address import Address, is_cluster
 from dedupindex.index.engine import Engine, IndexCounts, Load, View
 from dedupindex.index.format.cells import sealed_text, unsealed_text
-from dedupindex.index.identity import FILE, read_identity
+from dedupindex.index.identity import FILE, FORMAT, read_identity
 from dedupindex.runtime.bounded_counter import Sums
 from dedupindex.runtime.files import exclusive
 from dedupindex.runtime.tables import amount, printable, singular
@@ -105,8 +105,6 @@ def stats(index: Path, as_json: bool) -> int:
 
 
 def _stats(engine: Engine, index: Path) -> dict[str, Any]:
-    from dedupindex.index.identity import FORMAT
-
     hosts = Sums(2)
     payload = 0
     with engine.view() as view:

@@ -17,6 +17,7 @@ from dedupindex.post_crawl.manifest.make_manifest import ManifestReport, make
 from dedupindex.post_crawl.manifest.parquet import Manifest, open_manifest
 from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
 from dedupindex.post_crawl.manifest.warcsum_format import text_line
+from dedupindex.post_crawl.plan.warccollres_format import VERDICTS, Checking
 from dedupindex.runtime.files import whole
 from dedupindex.runtime.tables import amount, printable, singular
 from dedupindex.sources.warc_files import NOTHING, find
@@ -116,11 +117,6 @@ def _write_text(manifest: Manifest, stream: IO[bytes]) -> None:
 
 def _checked(manifest: Manifest, lines: Path) -> Checking:
     """Name what lines of text say that is not so, and count what came of all."""
-    from dedupindex.post_crawl.plan.warccollres_format import (  # most runs check nothing
-        VERDICTS,
-        Checking,
-    )
-
     checking = Checking(manifest)
     try:
         opened = click.open_file(str(lines), "rb")

@@ -27,7 +27,7 @@ def shown(*, verbose: bool) -> Iterator[Callable[[ProgressUpdate], None]]:
 
 @contextmanager
 def _bar() -> Iterator[Callable[[ProgressUpdate], None]]:
-    from rich.console import Console
+    from rich.console import Console  # slow, and for terminals only
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     with Progress(

@@ -16,7 +16,9 @@ from dedupindex.post_crawl.plan.alike import MatchCriteria
 from dedupindex.post_crawl.plan.compare_payloads import Compare
 from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
 from dedupindex.post_crawl.plan.make_plan import Resolved, ResolveOptions, resolve
+from dedupindex.post_crawl.plan.spread import resolve_on
 from dedupindex.runtime.files import whole
+from dedupindex.runtime.spark import connected
 from dedupindex.runtime.tables import amount, singular
 
 EXAMPLES = """
@@ -117,9 +119,6 @@ def _on_cluster(
 ) -> Resolved:
     if text is not None or chosen.rule.partition != (1, 1):
         raise click.UsageError("--spark makes all parts of a plan: no --partition, and no --text")
-    from dedupindex.post_crawl.plan.spread import resolve_on
-    from dedupindex.runtime.spark import connected  # and with it PySpark
-
     with connected(master) as cluster:
         return resolve_on(cluster, manifests, output, chosen, say)
 

@@ -137,7 +137,7 @@ def command(index: Path | None, engine: str, as_json: bool, **chosen: Any) -> in
     name = shown_index(where)
     from server.config import Config, default_workers
     from server.logs import LOGGER, configure
-    from server.run import Started, serve
+    from server.run import Started, serve  # slow: Flask and Granian; the library must not need them
 
     tell = LOGGER.info if chosen["log_format"] == "json" else say
 
@@ -171,7 +171,7 @@ def command(index: Path | None, engine: str, as_json: bool, **chosen: Any) -> in
 
 def _host_names(given: tuple[str, ...]) -> tuple[str, ...]:
     """The names of this server; raises `BadInput` for what is none."""
-    from server.request_head import host_name
+    from server.request_head import host_name  # as above
 
     try:
         return tuple(map(host_name, given))
@@ -181,7 +181,7 @@ def _host_names(given: tuple[str, ...]) -> tuple[str, ...]:
 
 def _tls(chosen: dict[str, Any]) -> Tls | None:
     """The certificate to answer HTTPS with, if any; raises `BadInput`."""
-    from server.tls import Tls
+    from server.tls import Tls  # as above
 
     cert, key = chosen.pop("tls_cert"), chosen.pop("tls_key")
     if cert is None and key is None:

@@ -1,4 +1,7 @@
-"""The enrichments that there are without anything else, and those that other packages bring."""
+"""The enrichments that there are without anything else, and those that other packages bring.
+
+`page` is imported where it is used: it needs Resiliparse, an extra.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,7 @@ def _inflated(data: bytes, bits: int) -> bytes:
 
 
 def _unbrotlied(data: bytes) -> bytes:
-    import brotli
+    import brotli  # an extra
 
     inflater = brotli.Decompressor()
     made = inflater.process(data, output_buffer_limit=MOST + 1)
@@ -87,7 +90,7 @@ def _unbrotlied(data: bytes) -> bytes:
 
 
 def _unzstded(data: bytes) -> bytes:
-    import zstandard
+    import zstandard  # an extra
 
     with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as stream:
         return _within(stream.read(MOST + 1))

@@ -55,7 +55,7 @@ def compressed(stream: BinaryIO, name: str) -> Iterator[Callable[[bytes], None]]
     """Writes to a stream in the form that a name's ending says."""
     if name.endswith(".zst"):
         try:
-            import zstandard
+            import zstandard  # an extra
         except ImportError as error:
             raise BadInput(f"{name} needs a package: {to_install('corpus')}") from error
         with zstandard.ZstdCompressor().stream_writer(stream, closefd=False) as writer:

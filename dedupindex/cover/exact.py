@@ -40,8 +40,8 @@ def solve(
 
     The dearest document costs at most `SPAN` times what the cheapest costs.
     """
-    import highspy
-    import numpy
+    import highspy  # an extra
+    import numpy  # comes with HiGHS
 
     documents = sorted(set().union(*coverers.values()))
     place = {document: number for number, document in enumerate(documents)}

@@ -23,6 +23,7 @@ from dedupindex.errors import BadInput, SettingsConflict
 from dedupindex.expression.parser import amount
 from dedupindex.expression.sql import to_sql
 from dedupindex.runtime.duckdb import Database, followed, number, working
+from dedupindex.runtime.spark import connected
 from dedupindex.runtime.workers import workers
 
 EXACT_SECONDS = 10.0  # that HiGHS gets for one component
@@ -206,8 +207,6 @@ def _means(
         solving = solve_here(pool, options.jobs, options.exact_seconds)
         yield Means(home, join_here, solving, options.per_host, on_progress)
         return
-    from dedupindex.runtime.spark import connected  # and with it PySpark
-
     with connected(options.spark) as cluster:
         yield Means(
             home, partial(join_on, cluster), solve_on(cluster, options.exact_seconds),

@@ -20,7 +20,7 @@ def together(cluster: Cluster, pairs: Iterable[tuple[int, int]]) -> Iterator[_La
 
     The driver holds the pairs while it hands them out.
     """
-    from pyspark import StorageLevel
+    from pyspark import StorageLevel  # an extra
 
     slices, held = 2 * cluster.cores, []
 

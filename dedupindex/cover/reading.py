@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -180,7 +181,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 def _unzstded(stream: BinaryIO, path: Path) -> BinaryIO:
     try:
-        import zstandard
+        import zstandard  # an extra
     except ImportError as error:
         raise BadInput(f"{path} needs a package: {to_install('corpus')}") from error
     return io.BufferedReader(_Frames(stream, zstandard.ZstdDecompressor()), 1 << 20)
@@ -215,11 +216,9 @@ class _Frames(io.RawIOBase):
 
 def _damage() -> tuple[type[Exception], ...]:
     """What reading a damaged file raises."""
-    import zlib
-
     found: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error)
     try:
-        import zstandard
+        import zstandard  # an extra
     except ImportError:
         return found
     return (*found, zstandard.ZstdError)

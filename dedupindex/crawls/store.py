@@ -286,10 +286,12 @@ class Store(ABC):
 def make_store(index: Path, *, create: bool = True) -> Store:
     """The crawls of an index, and with `create` made if need be; raises `IndexUnavailable`."""
     if address := cluster_of(index):
-        from dedupindex.crawls.stores.cassandra_crawl_store import CassandraStore
+        from dedupindex.crawls.stores.cassandra_crawl_store import (
+            CassandraStore,  # only for a cluster
+        )
 
         return CassandraStore(index, address)
-    from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
+    from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore  # it imports this module
 
     return LmdbStore(index, create=create)
 

@@ -147,7 +147,7 @@ class _Run:
                 mark.unlink()
             raise BadSource(f"nothing matches {state.pattern}")
         report.gone = state.forget_others()
-        from dedupindex.documents.shards import write_shards
+        from dedupindex.documents.shards import write_shards  # slow: DuckDB
 
         layout, memory = self._options.layout, self._options.memory
         names = write_shards(state.rows(), top, state.run, layout, memory)
@@ -185,7 +185,7 @@ def _hash_all(found: Iterable[ListedObject], jobs: int) -> Iterator[list[Hashed]
         for batch in _batches(found):
             yield hash_all(1, batch)
         return
-    from concurrent.futures import FIRST_COMPLETED, Future, wait
+    from concurrent.futures import FIRST_COMPLETED, Future, wait  # slow, as in `processes`
 
     with workers(jobs) as pool:  # which are there before listing a store makes threads here
         pending: set[Future[list[Hashed]]] = set()

@@ -50,7 +50,7 @@ def entries(directory: str) -> Iterator[RemoteEntry]:
 
 def _pages(directory: str, store: Any, path: str) -> Iterator[dict[str, Any]]:
     """The listing of s3fs as it comes, which `ls` would gather first."""
-    from fsspec.asyn import sync
+    from fsspec.asyn import sync  # an extra
 
     bucket, key, _ = store.split_path(path)
     coming = store._iterdir(bucket, prefix=f"{key.rstrip('/')}/" if key else "")

@@ -97,7 +97,7 @@ def store_of(address: str) -> tuple[Any, str]:
 def check_reader(address: str) -> None:
     """Raise `BadSource` if packages are missing to read this; asks nobody, and begins no thread."""
     try:
-        from fsspec import get_filesystem_class
+        from fsspec import get_filesystem_class  # an extra
 
         get_filesystem_class(scheme_of(address))
     except ImportError as error:
@@ -136,7 +136,7 @@ def _list_strictly(store: Any) -> None:
 
 def _options(address: str) -> dict[str, Any]:
     """Limits in the words of those that have words for them, beside what the user has set."""
-    from fsspec.config import conf
+    from fsspec.config import conf  # an extra
 
     timeout = limits().timeout
     scheme = scheme_of(address)
@@ -145,7 +145,7 @@ def _options(address: str) -> dict[str, Any]:
                "retries": {"total_max_attempts": 3, "mode": "standard"}}  # fmt: skip
         return {"config_kwargs": {**own, **conf.get("s3", {}).get("config_kwargs", {})}}
     if scheme in WEB:
-        from aiohttp import ClientTimeout
+        from aiohttp import ClientTimeout  # comes with fsspec
 
         waits = ClientTimeout(total=None, sock_connect=timeout, sock_read=timeout)
         # a .gz that a server calls encoded is to come as it is stored

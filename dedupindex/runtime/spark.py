@@ -50,7 +50,7 @@ def connected(master: str) -> Iterator[Cluster]:
     Raises `BadInput` without PySpark, or if there is no such master.
     """
     try:
-        from pyspark import SparkConf, SparkContext
+        from pyspark import SparkConf, SparkContext  # an extra
     except ImportError as error:
         raise BadInput(f"--spark needs a package: {to_install('spark')}") from error
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # of all packages, not the system's
@@ -118,7 +118,7 @@ class SparkRow(NamedTuple):
 
 @contextmanager
 def _kept(made: Any) -> Iterator[SparkRows[Any]]:
-    from pyspark import StorageLevel
+    from pyspark import StorageLevel  # an extra
 
     made = made.persist(StorageLevel.DISK_ONLY)
     try:

@@ -38,8 +38,10 @@ from dedupindex.post_crawl.manifest.parquet import (
 from dedupindex.post_crawl.manifest.read_manifest import ManifestTask, Read, read_container
 from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
 from dedupindex.post_crawl.manifest.spool import nothing
+from dedupindex.post_crawl.manifest.spread import read_on
 from dedupindex.runtime.duckdb import one_thread, write_parquet
 from dedupindex.runtime.files import exclusive, sync_directory, write_whole
+from dedupindex.runtime.spark import connected
 from dedupindex.runtime.workers import read_all
 from dedupindex.sources.warc_files import SourceFile, Sources, find, status_of
 
@@ -192,9 +194,6 @@ def _read_all(
 def _read_on(
     master: str, tasks: list[ManifestTask], total: int, on_progress: OnProgress
 ) -> Iterator[Read]:
-    from dedupindex.post_crawl.manifest.spread import read_on
-    from dedupindex.runtime.spark import connected  # and with it PySpark
-
     with connected(master) as cluster:
         yield from read_on(cluster, tasks, total, on_progress)
 

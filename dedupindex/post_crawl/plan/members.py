@@ -99,7 +99,7 @@ class Members:
         self, container: ManifestContainer, offset: int, stored: int, into: BinaryIO
     ) -> None:
         """Write the bytes of a range to `into`; the first base that has them counts."""
-        from dedupindex.object_store.http_ranges import FAILURES
+        from dedupindex.object_store.http_ranges import FAILURES  # slow: HTTP
 
         name, wrong = os.fsencode(container.name), []
         had = self._had.get(container.path)
