@@ -21,6 +21,7 @@ from dedupindex.digest import (
     Spelling,
     new_hash,
     parse_spelled,
+    sha1_of_base32,
 )
 from dedupindex.errors import BadDate, BadDigest
 from dedupindex.timestamps import check_date, digits_of_date
@@ -251,17 +252,18 @@ class FastFacts:
         if status is None or at == stop:
             return None
         body = memoryview(data)[at:stop]
+        if self._sha1 and text[:5] == b"sha1:" and len(text) == 37:  # as nearly always
+            try:
+                raw = int(text[5:].translate(FROM_BASE32), 32).to_bytes(20)
+            except ValueError:
+                return None
+            if sha1(body, usedforsecurity=False).digest() != raw:
+                return None
+            return _new(Digest, ("sha1", raw)), CANONICAL, _BOTH, status, _MEDIA_TYPES[line], body
         stated = self._stated(text)
-        if stated is None:
+        if stated is None or _hashed(stated[0].algorithm, [body]) != stated[0].raw:
             return None
-        (algorithm, raw), spelling = stated
-        if algorithm == "sha1":  # as nearly always
-            found = sha1(body, usedforsecurity=False).digest()
-        else:
-            found = _hashed(algorithm, [body])
-        if found != raw:
-            return None
-        return stated[0], spelling, _BOTH, status, _MEDIA_TYPES[line], body
+        return *stated, _BOTH, status, _MEDIA_TYPES[line], body
 
     def _chunked(self, text: bytes, data: bytes, start: int, stop: int) -> Fast | None:
         """The tool that wrote a file always hashes the same bytes, either as stored or the entity.
@@ -284,15 +286,11 @@ class FastFacts:
         return digest, spelling, covers, status, answer.mime, body
 
     def _stated(self, text: bytes) -> tuple[Digest, Spelling] | None:
-        if self._sha1 and text[:5] == b"sha1:" and len(text) == 37:  # as nearly always
-            try:
-                raw = int(text[5:].translate(FROM_BASE32), 32).to_bytes(20)
-                return _new(Digest, ("sha1", raw)), CANONICAL
-            except ValueError:
-                return None
         try:
+            if self._sha1 and text[:5] == b"sha1:" and len(text) == 37:
+                return Digest("sha1", sha1_of_base32(text[5:])), CANONICAL
             digest, spelling = stated_digest(text)
-        except Refused:
+        except (Refused, ValueError):
             return None
         if digest is None or self._algorithm not in ("", digest.algorithm):
             return None
