@@ -185,7 +185,7 @@ def test_the_short_way_says_the_same(case: str, monkeypatch: pytest.MonkeyPatch)
     warm = gz(response(number=1)) + gz(response(number=2)) * 6  # so that forms are known
     data = warm + gz(CASES[case][0]) * 2
     quick, _ = scanned(data)
-    monkeypatch.setattr(lines_fast.Usual, "line", lambda self, record: None)
+    monkeypatch.setattr(lines_fast.FastLines, "line", lambda self, record: None)
     assert scanned(data)[0] == quick
 
 

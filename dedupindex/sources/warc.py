@@ -27,7 +27,7 @@ from dedupindex.warc.record_facts import (
     irregularity,
     stated_digest,
 )
-from dedupindex.warc.request_pairing import FULL, Vicinity
+from dedupindex.warc.request_pairing import FULL, RequestPairing
 from dedupindex.warc.window import Openable, open_window
 
 _REASONS = {
@@ -75,7 +75,7 @@ class WarcSource:
         self._window = open_window(name, source)
         self.size = self._window.size
         self._responses = Responses(name, also=also, etag=etag, verify_block=verify_block)
-        self._vicinity: Vicinity[Item] = Vicinity(_id_of, _refused)
+        self._pairing: RequestPairing[Item] = RequestPairing(_id_of, _refused)
         self._shared = False  # whether a problem has told of members with several records
 
     @property
@@ -98,23 +98,23 @@ class WarcSource:
             return
         if not self.size:
             yield Problem(self.name, 0, "is empty: it holds no record")
-        vicinity, fast = self._vicinity, self._responses.fast
+        pairing, fast = self._pairing, self._responses.fast
         for event in read(window):
             if event is None:
-                vicinity.add_apart(_REQUEST)
+                pairing.add_unrelated(_REQUEST)
             elif isinstance(event, Sound) and (found := fast(event)):
-                vicinity.add(found, event.values[_CONCURRENT])
+                pairing.add(found, event.values[_CONCURRENT])
             elif isinstance(event, Record):
                 self._answer(event)
             elif isinstance(event, Filler):
                 self.filler += event.stored
             else:
-                vicinity.add(Problem(self.name, event.offset, event.message))
+                pairing.add(Problem(self.name, event.offset, event.message))
                 if event.record:
-                    vicinity.add(Refusal("damaged"))
-            if len(vicinity.items) >= FULL:
-                yield from vicinity.leave()
-        yield from vicinity.leave(everything=True)
+                    pairing.add(Refusal("damaged"))
+            if len(pairing.items) >= FULL:
+                yield from pairing.leave()
+        yield from pairing.leave(everything=True)
         self.content_hash = window.content_hash()
         self.changed = window.changed()
         window.close()
@@ -130,19 +130,19 @@ class WarcSource:
                 item = _refusal(record, refused.reason)
                 if refused.problem:
                     record.finish()
-                    self._vicinity.add(Problem(self.name, record.offset, refused.problem))
+                    self._pairing.add(Problem(self.name, record.offset, refused.problem))
             if record.data is None:
                 record.finish()
         except BrokenRecord:
             return  # the reader accounts for it next, as damage
         if record.remark:
             self.remarks[record.remark] += 1
-        self._vicinity.add(item, record.values[_CONCURRENT])
+        self._pairing.add(item, record.values[_CONCURRENT])
 
     def _judged(self, record: Record) -> Item:
         kind = record.type
         if kind == b"request":
-            self._vicinity.request(record)
+            self._pairing.request(record)
         if record.shared:
             return self._unreachable(record)
         if record.special:
@@ -162,7 +162,7 @@ class WarcSource:
                 "several records share one gzip member, so that replay tools find only the first: "
                 "recompress the file record by record"
             )
-            self._vicinity.add(Problem(self.name, record.offset, message))
+            self._pairing.add(Problem(self.name, record.offset, message))
         return _refusal(record, "shared-member")
 
 

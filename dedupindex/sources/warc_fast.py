@@ -1,7 +1,4 @@
-"""The responses that make up nearly all of an archive, to captures in one step.
-
-Whatever is unusual about one, it is left to `sources.responses`, which would say the same.
-"""
+"""Fast path: the captures of usual responses, see `record_facts.FastFacts`."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ _new = tuple.__new__
 _RECORD = Evidence.RECORD
 
 
-class Usual:
+class FastCaptures:
     """Makes the captures of one container."""
 
     def __init__(self, container: str) -> None:
@@ -22,9 +19,9 @@ class Usual:
         self._read = FastFacts(_STATUSES).read
 
     def capture(self, record: Record) -> Capture | None:
-        """The capture that most responses are, None for all that need to be asked more.
+        """Return the capture of a response; None if `Responses.response` must read it.
 
-        Nothing is refused here: `Responses.response` says the same of every record.
+        Nothing is refused here. `Responses.response` returns the same for every record.
         """
         facts = self._read(record)
         if facts is None:

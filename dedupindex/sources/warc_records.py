@@ -16,7 +16,7 @@ from dedupindex.digest import (
     Hash,
     new_hash,
 )
-from dedupindex.sources.warc_fast import Usual
+from dedupindex.sources.warc_fast import FastCaptures
 from dedupindex.urls import is_http, unbracket
 from dedupindex.warc import http
 from dedupindex.warc.arc import DOCUMENT
@@ -48,7 +48,7 @@ class Responses:
         self._verify_block = verify_block
         self._last_date = b"-"  # the last that was checked
         thorough = bool(also) or etag or verify_block
-        self.fast = _nothing if thorough else Usual(container).capture
+        self.fast = _nothing if thorough else FastCaptures(container).capture
 
     def response(self, record: Record) -> Capture:
         """The capture that a response record is; raises `Refused` or `BrokenRecord`."""
@@ -162,4 +162,4 @@ class Responses:
 
 
 def _nothing(record: Record) -> Capture | None:
-    """In place of `Usual.capture` where more is wanted than it reads."""
+    """Replaces `FastCaptures.capture` where options need the reference path."""

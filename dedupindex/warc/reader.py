@@ -37,7 +37,7 @@ def read(window: Window) -> Iterator[Event]:
     return _read_plain(window, framing_of(start))
 
 
-def gzip_framing(window: Window) -> Framing | None:
+def gzip_framing(window: Window) -> WarcFraming | ArcFraming | None:
     """What tells the records in a gzip file apart; None if it is no gzip file."""
     start = window.read(0, START).lstrip(b"\0")
     return framing_of(_inflated(start)) if start.startswith(MAGIC) else None
@@ -56,7 +56,7 @@ def _inflated(start: bytes) -> bytes:
     return inflated
 
 
-def framing_of(start: bytes) -> Framing:
+def framing_of(start: bytes) -> WarcFraming | ArcFraming:
     """What tells the records apart in a stream that begins so."""
     start = start.lstrip(b"\r\n\0")
     if start[:5].upper() != b"WARC/" and ArcFraming.begins(start):

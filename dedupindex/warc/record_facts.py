@@ -1,8 +1,9 @@
-"""The facts of a WARC record, read here and nowhere else but in `dedupindex.verify`.
+"""The facts of a WARC record: the only place that reads them, `dedupindex.verify` apart.
 
-What its header states (WARC 1.1 section 5): URL, date, record id, payload digest, profile, and the
-original that a revisit refers to. All values are bytes as the file has them; angle brackets around
-URLs and record ids are removed in pairs. Where a field stands twice the first counts.
+Facts of its header (WARC 1.1 section 5) are URL, date, record id, payload digest, profile, and the
+original that a revisit refers to. Values are bytes as the file has them, without a pair of angle
+brackets around URLs and record ids. Of a repeated field the first counts. The HTTP header in the
+block is divided from the body here and parsed by `warc.http`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _http_types: set[bytes] = set()  # values of Content-Type known to say HTTP
 
 
 class Refused(Exception):
-    """The record is no capture, for a `reason` that is counted; `problem` is told to the user."""
+    """The record is no capture; reports count the `reason` and show the `problem`."""
 
     def __init__(self, reason: str, problem: str = "") -> None:
         super().__init__(reason)
@@ -215,11 +216,11 @@ Fast = tuple[Digest, Spelling, Covers, int, bytes, memoryview]
 
 
 class FastFacts:
-    """Reads the facts of the responses that make up nearly all of an archive, in one step.
+    """Fast path: reads all facts of a usual response, as nearly all of an archive are, in one step.
 
-    Such a one is short, has a body that is not partial, and states its digest, which is right; its
-    URL has a scheme in lower case, its record id has brackets. The index and the manifest give
-    what is unusual to the functions above, which say the same of every record.
+    A usual response is short, has a body that is not partial, and states the right digest; its URL
+    has a scheme in lower case, its record id has brackets. Index and manifest read other responses
+    by the functions above, which return the same facts for every record.
     """
 
     def __init__(self, statuses: Iterable[int], algorithm: str = "") -> None:
@@ -266,9 +267,9 @@ class FastFacts:
         return *stated, _BOTH, status, _MEDIA_TYPES[line], body
 
     def _chunked(self, text: bytes, data: bytes, start: int, stop: int) -> Fast | None:
-        """The tool that wrote a file always hashes the same bytes, either as stored or the entity.
+        """Read a chunked response, taking one hash: of the entity, or of the body as stored.
 
-        So one hash is enough for nearly all of them.
+        A tool always hashes the same of the two, so the one that was right last time is tried.
         """
         answer = http.parse(data, start, stop) if data.startswith(b"HTTP/", start, stop) else None
         if answer is None or answer.coding != b"chunked" or answer.partial:

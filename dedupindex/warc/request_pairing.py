@@ -25,15 +25,15 @@ _Request = tuple[frozenset[bytes], frozenset[bytes]]  # its own id, and those it
 T = TypeVar("T")
 
 
-class Vicinity(Generic[T]):
-    """Holds the last items back until no request can change them any more.
+class RequestPairing(Generic[T]):
+    """Holds items back until no request record can change them any more.
 
-    `id_of` tells the record id of an item, without brackets: None if no request has to do with it.
-    `refused` makes of an item what the answer to another method than GET is.
+    `id_of` returns the record id of an item without brackets, None for an item that is no response.
+    `refused` replaces an item that answers another method than GET.
     """
 
     def __init__(self, id_of: Callable[[T], bytes | None], refused: Callable[[T], T]) -> None:
-        self.items: list[T] = []  # to be left to `leave` when there are `FULL` of them
+        self.items: list[T] = []  # the caller calls `leave` when there are `FULL` of them
         self._id_of, self._refused = id_of, refused
         self._related: list[bytes] = []  # WARC-Concurrent-To of each
         self._others: deque[_Request] = deque(maxlen=NEAR)
@@ -45,13 +45,13 @@ class Vicinity(Generic[T]):
         self.items.append(item)
         self._related.append(concurrent)
 
-    def add_apart(self, item: T) -> None:
-        """Take the item of a record that no request has to do with."""
+    def add_unrelated(self, item: T) -> None:
+        """Take the item of a record that is no response."""
         self.items.append(item)
         self._related.append(b"")
 
     def request(self, record: Record) -> None:
-        """Look at a request record; other methods than GET concern the responses around it."""
+        """Take a request record; unless it is a GET, replace the items that it belongs to."""
         if record.begins_with(b"GET "):
             return
         other = record_ids(record.values[_RECORD_ID]), record_ids(record.values[_CONCURRENT])
@@ -61,14 +61,14 @@ class Vicinity(Generic[T]):
                 self.items[index] = self._refused(item)
 
     def leave(self, *, everything: bool = False) -> list[T]:
-        """The items that are settled."""
+        """Return and forget the items that no request can change any more, in order."""
         count = len(self.items) if everything else len(self.items) - NEAR
         settled = self.items[:count]
         del self.items[:count], self._related[:count]
         return settled
 
     def _belongs(self, item: T, concurrent: bytes, other: _Request) -> bool:
-        """Whether `item` is what that request was answered, by either's word."""
+        """Whether `item` answers that request: either record may name the other."""
         record_id = self._id_of(item)
         if record_id is None:
             return False

@@ -1,7 +1,4 @@
-"""The responses that make up nearly all of an archive, to lines in one step.
-
-Whatever is unusual about one is left to `manifest.judge`, which would say the same.
-"""
+"""Fast path: the lines of usual responses, see `record_facts.FastFacts`."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ _new = tuple.__new__
 _LONG = 1 << 16  # bytes of a header that has no surprises
 
 
-class Usual:
+class FastLines:
     """Makes the lines of one container."""
 
     def __init__(self, container: int, options: ManifestOptions) -> None:
@@ -31,10 +28,10 @@ class Usual:
         self._read = FastFacts(_STATUSES, options.algorithm).read
 
     def line(self, record: Sound) -> Line | None:
-        """The line of a response without surprises, None for one that needs to be asked more.
+        """Return the line of a response; None if `Judge.line` must read it, which returns the same.
 
-        That is one of WARC 1.0 or 1.1, whole and not empty, that states a digest which is right,
-        of a status that has a body. It may become a revisit, and be an original.
+        The record is of WARC 1.0 or 1.1 and of a status that has a body: it may become a revisit,
+        and be an original.
         """
         data, start = record.data, record.start
         if not self._able or data is None or not data.startswith(LINE_VERSIONS) or start > _LONG:

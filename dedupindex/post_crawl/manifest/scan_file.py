@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from dedupindex.post_crawl.manifest.lines import Line
-from dedupindex.post_crawl.manifest.lines_fast import Usual
+from dedupindex.post_crawl.manifest.lines_fast import FastLines
 from dedupindex.post_crawl.manifest.record_lines import Judge, ManifestOptions
 from dedupindex.post_crawl.manifest.reference import reference, standing
 from dedupindex.sources.source import GROWING
@@ -17,7 +17,7 @@ from dedupindex.warc.headers import COMMON
 from dedupindex.warc.reader import Event
 from dedupindex.warc.record import BrokenRecord, Record, Sound
 from dedupindex.warc.recovery import MAGIC
-from dedupindex.warc.request_pairing import FULL, Vicinity
+from dedupindex.warc.request_pairing import FULL, RequestPairing
 from dedupindex.warc.window import open_window
 
 _CONCURRENT = COMMON.index(b"WARC-Concurrent-To")
@@ -53,10 +53,10 @@ class Scan:
         self.mark = self._window.mark
         start = self._window.read(0, 1 << 16).lstrip(b"\0")
         self._gzip = start.startswith(MAGIC)
-        self._judge, self._usual = Judge(container, options), Usual(container, options)
+        self._judge, self._fast = Judge(container, options), FastLines(container, options)
         self._skip_empty = options.skip_empty
         self._container, self._refer = container, refer
-        self._vicinity: Vicinity[Line] = Vicinity(lambda line: line.record_id, _refused)
+        self._pairing: RequestPairing[Line] = RequestPairing(lambda line: line.record_id, _refused)
         self._open: tuple[Line, Record] | None = None  # of which it is not known how it ends
 
     @property
@@ -69,7 +69,7 @@ class Scan:
 
     def lines(self) -> Iterator[list[Line]]:
         """All lines in order of offset, some at a time; raises `BadSource`."""
-        window, vicinity, usual = self._window, self._vicinity, self._usual
+        window, pairing, fast = self._window, self._pairing, self._fast
         if not self.changed:
             responses = requests = 0
             for event in read(window):
@@ -77,16 +77,16 @@ class Scan:
                     self._settle(event)
                 if event is None:
                     requests += 1
-                elif isinstance(event, Sound) and (line := usual.line(event)) is not None:
+                elif isinstance(event, Sound) and (line := fast.line(event)) is not None:
                     responses += 1
-                    vicinity.add(line, event.values[_CONCURRENT])
-                    if len(vicinity.items) >= FULL:
-                        yield vicinity.leave()
+                    pairing.add(line, event.values[_CONCURRENT])
+                    if len(pairing.items) >= FULL:
+                        yield pairing.leave()
                 else:
                     self._take(event)
             self.records += Counter(request=requests, response=responses)
             self._settle(None)
-            yield vicinity.leave(everything=True)
+            yield pairing.leave(everything=True)
             self.content_hash = window.content_hash()
             self.changed = window.changed()
         if not self.size:
@@ -115,7 +115,7 @@ class Scan:
         if record.type in (b"response", DOCUMENT):
             self._open = self._judge.line(record), record
         elif record.type == b"request":
-            self._vicinity.request(record)
+            self._pairing.request(record)
         elif record.type == b"revisit":
             self._refer(reference(self._container, record))
             self._refer(standing(self._container, record))
@@ -137,7 +137,7 @@ class Scan:
         elif record.remark or self._led(record):
             stay, unfit = stay or "not-exact", unfit or "not-exact"
         line = line._replace(stored=record.stored, stay=stay, unfit=unfit)
-        self._vicinity.add(line, record.values[_CONCURRENT])
+        self._pairing.add(line, record.values[_CONCURRENT])
 
     def _led(self, record: Record) -> bool:
         """Whether something stands before the record in its member."""
