@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from dedupindex.build.admission import Judge, make_judge
 from dedupindex.index.identity import Settings
 
+_filters: dict[Settings, Judge] = {}  # one, unless the index is replaced
 
-@lru_cache(16)
+
 def admission_filter(settings: Settings) -> Judge:
     """Return the filter that decides which captures an index with these settings takes."""
-    return make_judge(
-        mime=settings.mime,
-        whitelist=settings.whitelist,
-        status=settings.status,
-        min_size=settings.min_size,
-    )
+    found = _filters.get(settings)
+    if found is None:
+        found = _filters[settings] = make_judge(
+            mime=settings.mime,
+            whitelist=settings.whitelist,
+            status=settings.status,
+            min_size=settings.min_size,
+        )
+    return found

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, assert_never
 
 from dedupindex.capture import Capture, Item, Problem, Refusal, Revisit
 from dedupindex.digest import CUT_DIGEST, EMPTY, is_cut
@@ -33,11 +33,22 @@ COLUMNS = (
     "handled_bytes",
     *(f"{match.value}{unit}" for match in CLASSES for unit in ("", "_bytes")),
 )
-STRATEGIES = {  # strategy -> how many classes, best first, it finds
-    Strategy.EXACT_URL: 1,
-    Strategy.CANONICAL_URL: 2,
-    Strategy.DIGEST_ANY: 3,
-}
+
+
+def _classes_of(strategy: Strategy) -> int:
+    match strategy:
+        case Strategy.EXACT_URL:
+            return 1
+        case Strategy.CANONICAL_URL:
+            return 2
+        case Strategy.DIGEST_ANY:
+            return 3
+        case _:
+            assert_never(strategy)
+
+
+# Strategy -> the number of classes that it finds, best first.
+STRATEGIES = {strategy: _classes_of(strategy) for strategy in sorted(Strategy, key=_classes_of)}
 
 Group = Callable[[Capture], bytes]
 GROUPS: dict[str, Group] = {
