@@ -29,8 +29,9 @@ from dedupindex.export.browsertrix_redis import (
 from dedupindex.index.engine import IndexedContainer
 from dedupindex.sources.browsertrix_part import BrowsertrixEntry, file_name, is_address, shown
 from tests.captures import capture, sha1
+from tests.commands import typed
 from tests.conftest import MakeIndex
-from tests.test_cli import ROOT, dedupindex
+from tests.test_cli import ROOT
 
 HEX = Spelling(1, 2)  # sha256:0f…
 
@@ -206,22 +207,22 @@ def test_a_digest_of_very_many_urls_takes_no_memory() -> None:
 
 def test_the_command_says_what_it_wants(make_index: MakeIndex) -> None:
     index, address = make_index(), "redis://127.0.0.1:1/0"
-    assert "--wget, --redis or" in dedupindex("export", index, status=2)[1]
-    assert "name an INDEX" in dedupindex("export", "--redis", address, status=2)[1]
+    assert "--wget, --redis or" in typed("export", index, status=2)[1]
+    assert "name an INDEX" in typed("export", "--redis", address, status=2)[1]
     for words in (["--cancel", "x", index], ["--cancel", "x", "--commit", "x"]):
-        assert "no INDEX" in dedupindex("export", "--redis", address, *words, status=2)[1]
-    assert "--wget" in dedupindex("export", "--redis", address, "--out", "x", index, status=2)[1]
-    assert "address" in dedupindex("export", "--redis", "redis://:p@h:x/0", index, status=4)[1]
-    assert "refused" in dedupindex("export", "--redis", address, index, status=3)[1]
+        assert "no INDEX" in typed("export", "--redis", address, *words, status=2)[1]
+    assert "--wget" in typed("export", "--redis", address, "--out", "x", index, status=2)[1]
+    assert "address" in typed("export", "--redis", "redis://:p@h:x/0", index, status=4)[1]
+    assert "refused" in typed("export", "--redis", address, index, status=3)[1]
 
 
 def test_an_address_is_no_file(make_index: MakeIndex, tmp_path: Path) -> None:
     index, address = make_index(), "redis://:secret@127.0.0.1:1/0"
-    talk = dedupindex("index", "--add", address, index, status=4)[1]
+    talk = typed("index", "--add", address, index, status=4)[1]
     assert "redis://127.0.0.1:1/0" in talk and "secret" not in talk
-    talk = dedupindex("index", "--add", "-i", "cdx", address, index, status=4)[1]
+    talk = typed("index", "--add", "-i", "cdx", address, index, status=4)[1]
     assert "only be read as browsertrix" in talk
-    talk = dedupindex("index", "--add", "-i", "browsertrix", __file__, index, status=4)[1]
+    talk = typed("index", "--add", "-i", "browsertrix", __file__, index, status=4)[1]
     assert "redis://" in talk
 
 

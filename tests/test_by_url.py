@@ -32,6 +32,7 @@ from dedupindex.index.format import url_index
 from dedupindex.index.format.cells import sealed
 from dedupindex.index.identity import Settings, read_identity
 from dedupindex.urlkey import urlkey
+from tests.budgets import examples
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.engine_bench import Bench
@@ -80,7 +81,7 @@ some = st.lists(
     st.sets(st.sampled_from(["a.warc.gz", "b.warc.gz"])),
     st.booleans(),
 )
-@settings(max_examples=40)
+@settings(max_examples=examples(25))
 def test_lists_are_right_after_any_loads(
     loads: list[list[Capture]], dropped: Iterable[str], canonical: bool
 ) -> None:

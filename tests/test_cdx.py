@@ -27,6 +27,7 @@ from dedupindex.urlkey import urlkey
 from server.api.cdx_filters import FIELDS, FILTERS, Sieve, filter_of
 from server.api.cdx_query import IGNORED, PARAMETERS
 from server.api.cdx_server_api import PATHS
+from tests.budgets import examples
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.test_crawl_api import begin, error, report, served
@@ -413,7 +414,7 @@ asked = st.fixed_dictionaries(
 
 
 @given(st.sampled_from([*URLS, b"http://nowhere.org/"]), asked)
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_answers_are_what_a_pass_over_everything_finds(
     full: FlaskClient, url: bytes, given: dict[str, Any]
 ) -> None:

@@ -26,7 +26,8 @@ from dedupindex.post_crawl.convert.warc_to_arc import rebuild
 from dedupindex.post_crawl.rewrite import part_files as parts
 from dedupindex.verify.collection import Collection
 from dedupindex.verify.issues import REASONS, REMARK
-from tests.test_cli import dedupindex
+from tests.budgets import examples
+from tests.commands import typed
 from tests.test_warc_arc import V2, document, header
 from tests.warc_cases import CHUNKED_HTTP, DATA, HTTP, chunked, gz
 
@@ -293,7 +294,7 @@ documents = st.builds(
 packers = st.sampled_from([gz, lambda data: gz(data, 9), lambda data: gz(data, 1), strange])
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     parts=st.lists(documents, max_size=6),
     pack=st.lists(packers, min_size=7, max_size=7),
@@ -324,7 +325,7 @@ def test_the_command(tmp_path: Path) -> None:
     (arcs / "c.arc.gz").write_bytes(good[:-3])
     (arcs / "d.warc").write_bytes(b"WARC/1.0\r\n")
     os.utime(arcs / "b.ARC", (1, 1))
-    out, talk = dedupindex("convert", arcs, "--out", warcs, "--json", status=7)
+    out, talk = typed("convert", arcs, "--out", warcs, "--json", status=7)
     told = json.loads(out)
     assert (told["converted"], told["left"], told["responses"], told["skipped"]) == (2, 1, 2, 1)
     assert "c.arc.gz was left alone" in talk and "cut short" in talk
@@ -332,16 +333,16 @@ def test_the_command(tmp_path: Path) -> None:
     assert made == {"below/a.warc.gz", "b.warc"}
     assert (warcs / "b.warc").stat().st_mtime == 1
     before = {path: path.read_bytes() for path in warcs.rglob("*.warc*")}
-    out, _ = dedupindex("convert", arcs, "--out", warcs, "--json", "--jobs", 1, status=7)
+    out, _ = typed("convert", arcs, "--out", warcs, "--json", "--jobs", 1, status=7)
     assert json.loads(out)["there"] == 2
     assert before == {path: path.read_bytes() for path in warcs.rglob("*.warc*")}
-    dedupindex("verify", warcs)
-    dedupindex("convert", "--back", warcs, "--out", tmp_path / "again")
+    typed("verify", warcs)
+    typed("convert", "--back", warcs, "--out", tmp_path / "again")
     assert (tmp_path / "again" / "below" / "a.arc.gz").read_bytes() == good
     assert (tmp_path / "again" / "b.ARC").read_bytes() == GOOD
-    _, talk = dedupindex("convert", "--back", DATA / "example.warc", "--out", tmp_path / "none")
+    _, talk = typed("convert", "--back", DATA / "example.warc", "--out", tmp_path / "none")
     assert "nothing was written: of 1 file none was made of an ARC file" in talk
-    _, talk = dedupindex("convert", warcs, "--out", tmp_path / "x", status=4)
+    _, talk = typed("convert", warcs, "--out", tmp_path / "x", status=4)
     assert "no ARC file" in talk
     assert not (tmp_path / "x").exists()
 
@@ -349,7 +350,7 @@ def test_the_command(tmp_path: Path) -> None:
 def test_files_of_one_name_are_refused(tmp_path: Path) -> None:
     for name in ("a.arc", "a.arc.gz"):
         (tmp_path / name).write_bytes(GOOD)
-    _, talk = dedupindex("convert", tmp_path, "--out", tmp_path / "out", status=4)
+    _, talk = typed("convert", tmp_path, "--out", tmp_path / "out", status=4)
     assert "would both become" in talk
 
 

@@ -13,9 +13,9 @@ import pytest
 from dedupindex.corpus import Corpus
 from dedupindex.errors import BadSource
 from demo.steps import server
+from tests.commands import typed
 from tests.corpora import HEADER, Page, archive, html
 from tests.stores import Fault, telling, web
-from tests.test_cli import dedupindex
 from tests.test_corpus import urls
 
 FIELDS = ("urlkey", "timestamp", "url", "mime", "status", "digest", "redirect", "meta", "length",
@@ -138,7 +138,7 @@ def test_our_own_server(tmp_path: Path) -> None:
     body = html("original")
     archive(tmp_path / "in", Page("http://a.org/", 1, body), Page("http://b.org/", 2, b"x"))
     with web(tmp_path) as there:
-        dedupindex("index", "--by-url", "--whitelist", "--mime", ".*",
+        typed("index", "--by-url", "--whitelist", "--mime", ".*",
                    f"{there.url}/in/a.warc.gz", tmp_path / "index")  # fmt: skip
         with server(tmp_path / "index") as address:
             for output in ("text", "json", "jsondict", "cdxj"):
@@ -148,7 +148,7 @@ def test_our_own_server(tmp_path: Path) -> None:
                 )  # fmt: skip
                 (entry,) = corpus.enrich("html.title")
                 assert entry["payload"]["string"]["html"]["title"] == "original", output
-            out, _ = dedupindex("corpus", f"{address}/cdx?url=http://a.org/", "--enrich", "mime",
+            out, _ = typed("corpus", f"{address}/cdx?url=http://a.org/", "--enrich", "mime",
                                 "--containers", tmp_path / "in")  # fmt: skip
             assert json.loads(out)["payload"] == {"mime": "text/html"}
 

@@ -24,6 +24,7 @@ from dedupindex.corpus.listed import OfLines
 from dedupindex.corpus.select import digest_key
 from dedupindex.digest import Digest, Spelling, is_cut
 from dedupindex.errors import BadSource
+from tests.budgets import examples
 from tests.corpora import HEADER, Page, archive, html
 from tests.test_corpus import urls
 
@@ -88,7 +89,7 @@ def resolved(found: list[Row], row: Row) -> Row:
     return row._replace(mime=original.mime, status=status)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(25))
 @given(st.lists(rows, max_size=12), st.data())
 def test_what_is_chosen(found: list[Row], data: st.DataObject) -> None:
     revisits = data.draw(st.sampled_from(["resolve", "skip", "once"]))
@@ -147,17 +148,25 @@ def _lines(found: list[Row]) -> Iterator[Path]:
         yield path
 
 
-@given(st.binary(min_size=20, max_size=20), st.integers(0, 4), st.integers(0, 3))
-def test_a_digest_is_one_key_however_it_is_spelled(raw: bytes, label: int, encoding: int) -> None:
+@pytest.fixture(scope="module")
+def database() -> Iterator[duckdb.DuckDBPyConnection]:
+    """One database for all examples of a test: to open one costs more than to ask it."""
+    with duckdb.connect() as opened:
+        yield opened
+
+
+@given(raw=st.binary(min_size=20, max_size=20), label=st.integers(0, 4), encoding=st.integers(0, 3))
+def test_a_digest_is_one_key_however_it_is_spelled(
+    database: duckdb.DuckDBPyConnection, raw: bytes, label: int, encoding: int
+) -> None:
     digest = Digest("sha1", raw)
     bare = digest.spelled(Spelling(0, 0))
     text = digest.spelled(Spelling(label, encoding))
     if label == 0 and encoding == 1:
         return  # small letters without a label are nobody's SHA-1
-    with duckdb.connect() as database:
-        query = f"SELECT {digest_key('d')} FROM (SELECT ? AS d)"
-        expected = None if is_cut(raw) else bare
-        assert database.execute(query, [text]).fetchall() == [(expected,)]
+    query = f"SELECT {digest_key('d')} FROM (SELECT ? AS d)"
+    expected = None if is_cut(raw) else bare
+    assert database.execute(query, [text]).fetchall() == [(expected,)]
 
 
 def test_layouts(tmp_path: Path) -> None:

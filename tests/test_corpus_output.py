@@ -30,6 +30,7 @@ from dedupindex.runtime.duckdb import working, write_parquet
 from dedupindex.runtime.workers import in_turn
 from dedupindex.verify.collection import Collection
 from dedupindex.verify.issues import REASONS, REMARK
+from tests.commands import typed
 from tests.corpora import HEADER, Page, archive, html
 from tests.stores import web
 from tests.test_cli import dedupindex
@@ -306,14 +307,14 @@ def test_a_run_that_breaks_off_leaves_nothing(tmp_path: Path, name: str) -> None
 
 def test_the_command(tmp_path: Path) -> None:
     cdx = news(tmp_path)
-    out, talk = dedupindex("corpus", cdx, "--where", "mime == 'text/html'", "--latest", "url",
+    out, talk = typed("corpus", cdx, "--where", "mime == 'text/html'", "--latest", "url",
                            "--matching", "payload.string.text", "(?i)FLOOD", "--enrich",
                            "html.title, mime")  # fmt: skip
     (entry,) = map(json.loads, out.splitlines())
     assert entry["record"]["timestamp"] == "2026-11-02T09:14:17Z"
     assert entry["payload"] == {"string": {"html": {"title": "front"}}, "mime": "text/html"}
     assert talk == ""
-    out, _ = dedupindex(
+    out, _ = typed(
         "corpus", tmp_path, "--first", "digest", "-o", tmp_path / "o.jsonl.zst", "--json"
     )
     assert json.loads(out)["entries"] == len(lines(tmp_path / "o.jsonl.zst")) == 5
@@ -325,17 +326,17 @@ def test_the_command(tmp_path: Path) -> None:
     _, talk = dedupindex("corpus", cdx, "--map", "payload", "size", "wrong:f", status=4,
                          PYTHONPATH=str(tmp_path))  # fmt: skip
     assert "'wrong:f' cannot be loaded: SyntaxError" in talk
-    out, _ = dedupindex("corpus", cdx, "-o", tmp_path / "o.warc.gz")
+    out, _ = typed("corpus", cdx, "-o", tmp_path / "o.warc.gz")
     assert out.startswith("5 captures of 5 that their metadata left; 5 records read, ")
-    out, talk = dedupindex("corpus", cdx, "--where", "status == 1")
+    out, talk = typed("corpus", cdx, "--where", "status == 1")
     assert (out, talk.strip()) == ("", "there is no such capture")
     with cdx.open("a") as stream:
         stream.write("this is no capture\n")
-    out, talk = dedupindex("corpus", cdx, "--where", "status == 404", status=7)
+    out, talk = typed("corpus", cdx, "--where", "status == 404", status=7)
     assert len(out.splitlines()) == 1
     assert talk == "lines of the metadata that are no captures: 1\n"
     (tmp_path / "c.warc").unlink()
-    out, talk = dedupindex("corpus", cdx, "--enrich", "mime", status=7)
+    out, talk = typed("corpus", cdx, "--enrich", "mime", status=7)
     assert len(out.splitlines()) == 5
     assert "response failed for 2, which have an error in its place" in talk
 
@@ -359,7 +360,7 @@ def test_the_command(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_the_command_refuses(tmp_path: Path, words: list[str], status: int, said: str) -> None:
     cdx = archive(tmp_path, Page("http://b.org/", 2, of=Page("http://a.org/", body=b"x")))
-    _, talk = dedupindex("corpus", cdx, *words, status=status)
+    _, talk = typed("corpus", cdx, *words, status=status)
     assert said in talk
 
 

@@ -22,6 +22,7 @@ from dedupindex.cover.minhash import AIM, HASHES, bands
 from dedupindex.cover.relation import parse
 from dedupindex.cover.set_cover import FEW, CoverTask, Instance, _replaceable, greedy, solve
 from dedupindex.errors import BadInput, BadQuery, BadSource, SettingsConflict
+from tests.budgets import examples
 from tests.covering import (
     DOCUMENTS,
     JOURNALIST,
@@ -32,8 +33,8 @@ from tests.covering import (
     uncovered,
 )
 
-_SETTINGS = settings(max_examples=100, deadline=None)
-_WHOLE = settings(max_examples=25, deadline=None)  # of whole runs
+_SETTINGS = settings(max_examples=examples(60), deadline=None)
+_WHOLE = settings(max_examples=examples(12), deadline=None)  # of whole runs
 
 
 @_WHOLE

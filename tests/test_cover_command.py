@@ -25,6 +25,7 @@ from dedupindex.cover.find_cover import CoverOptions, CoverReport, run, told
 from dedupindex.cover.reading import Archives, gather, lines_of
 from dedupindex.cover.relation import parse
 from dedupindex.runtime.duckdb import Database
+from tests.budgets import examples
 from tests.corpora import Page, archive, html
 from tests.covering import (
     DOCUMENTS,
@@ -335,7 +336,7 @@ def test_an_update_takes_over_only_pairs_that_were_found_in_the_same_way(
     assert cover(*words, *first) == 0
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(DOCUMENTS.filter(bool), st.integers(0, 9), RELATIONS)
 def test_an_update_is_as_good_as_a_run_on_all(
     documents: list[dict[str, Any]], cut: int, text: str

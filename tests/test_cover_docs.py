@@ -67,4 +67,5 @@ def test_relations_that_ship() -> None:
 
 @pytest.mark.parametrize("text", re.findall(r"--relation '(.*?)'", TEXT))
 def test_relations_of_the_docs(text: str) -> None:
-    parse(text)
+    relation = parse(text)
+    assert relation.content or relation.keys

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from dedupindex.cover.components import Components
 from dedupindex.cover.find_cover import CoverOptions
 from dedupindex.cover.relation import parse
+from tests.budgets import examples
 from tests.covering import (
     DOCUMENTS,
     JOURNALIST,
@@ -27,7 +28,7 @@ from tests.covering import (
     uncovered,
 )
 
-_WHOLE = settings(max_examples=12, deadline=None)
+_WHOLE = settings(max_examples=examples(6), deadline=None)
 _FEW_TEXTS = st.lists(st.integers(0, 2), min_size=9, max_size=9)
 _COSTS = st.sampled_from(["1", "size"])
 

@@ -39,6 +39,7 @@ from dedupindex.errors import (
 from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
 from dedupindex.runtime.files import exclusive
+from tests.budgets import examples
 from tests.captures import capture, sha1
 from tests.conftest import STORES, MakeIndex, of_files
 from tests.test_cli import dedupindex
@@ -540,6 +541,6 @@ def test_any_order_of_transactions(
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         lambda: Transactions(make_index, engine()),
         settings=hypothesis_settings(
-            max_examples=30 if kind == "lmdb" else 8, stateful_step_count=25
+            max_examples=examples(30 if kind == "lmdb" else 8), stateful_step_count=25
         ),
     )

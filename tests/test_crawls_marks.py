@@ -26,6 +26,7 @@ from dedupindex.index.load.runs import RunWriter
 from dedupindex.lookup import decide
 from dedupindex.lookup.decide import Query, Strategy
 from dedupindex.timestamps import digits_of_date
+from tests.budgets import examples
 from tests.captures import capture
 
 URLS = (b"http://example.com/a", b"http://www.example.com/a", b"http://example.com/b")
@@ -86,7 +87,7 @@ def answers(index: Path, store: Store) -> list[tuple[bytes, bytes] | None]:
 @pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
 @pytest.mark.parametrize("keep", ["earliest", "latest"])
 def test_a_crawl_is_answered_the_same_before_it_is_merged_and_after(engine: str, keep: str) -> None:
-    @settings(max_examples=100 if engine == "lmdb" else 15)
+    @settings(max_examples=examples(50 if engine == "lmdb" else 15))
     @given(st.lists(known, max_size=8), st.lists(heard, min_size=1, max_size=3), st.booleans())
     def check(before: list[Capture], reported: list[Capture], url_index: bool) -> None:
         chosen = Settings(keep=keep, url_index=url_index, canonical=url_index)

@@ -27,8 +27,8 @@ from dedupindex.sources import open_source
 from dedupindex.sources.browsertrix import BrowsertrixEntry, BrowsertrixSource
 from dedupindex.sources.cdx import CdxSource
 from tests.captures import capture, sha1
+from tests.commands import typed
 from tests.conftest import MakeIndex
-from tests.test_cli import dedupindex
 from tests.test_crawl_api import begin, report, served
 from tests.transports import ToApp
 from tests.verifying import copy_of, page, write
@@ -74,14 +74,14 @@ def stated(body: bytes) -> bytes:
      ("k-nul.cdx", 4, 9)],
 )  # fmt: skip
 def test_what_wget_at_wrote(name: str, added: int, refused: int, tmp_path: Path) -> None:
-    out, _ = dedupindex("index", *ANY, "--json", DATA / name, tmp_path / "ix")
+    out, _ = typed("index", *ANY, "--json", DATA / name, tmp_path / "ix")
     told = json.loads(out)
     assert told["added"] == added and told["refused"][CUT_DIGEST] == refused
-    out, _ = dedupindex("lookup", tmp_path / "ix", "--digest", NOTHING, "--json")
+    out, _ = typed("lookup", tmp_path / "ix", "--digest", NOTHING, "--json")
     assert json.loads(out) == {"duplicate": False, "reason": CUT_DIGEST}
-    assert CUT_DIGEST in dedupindex("lookup", tmp_path / "ix", "--digest", NOTHING, "--explain")[0]
+    assert CUT_DIGEST in typed("lookup", tmp_path / "ix", "--digest", NOTHING, "--explain")[0]
     found = b"sha1:SSWMNIHTPPUV4KI5E6HNP4FZEQOQJQJ3".decode()
-    out, _ = dedupindex("lookup", tmp_path / "ix", "--digest", found, "--json")
+    out, _ = typed("lookup", tmp_path / "ix", "--digest", found, "--json")
     assert json.loads(out)["duplicate"] is True
 
 
@@ -110,7 +110,7 @@ def test_rows_and_logs(spelling: Spelling, tmp_path: Path) -> None:
     for name, lines in (("a.cdx", cdx), ("a.cdxj", cdxj), ("crawl.log", log)):
         (tmp_path / name).write_text("\n".join(lines) + "\n")
         index = tmp_path / f"{name}.index"
-        out, _ = dedupindex("index", "--json", tmp_path / name, index)
+        out, _ = typed("index", "--json", tmp_path / name, index)
         told = json.loads(out)
         assert (told["added"], told["refused"]) == (2, {CUT_DIGEST: 2}), name
 
@@ -157,10 +157,10 @@ def test_a_response_whose_digest_was_cut_is_whole_but_no_original(
     whole = page(1, body, Payload_Digest=stated(body))
     in_chunks = page(2, chunked(body), head=CHUNKED_HTTP, Payload_Digest=stated(body))
     path = write(tmp_path / "a.warc.gz", [whole, in_chunks, page(3)])
-    told = json.loads(dedupindex("index", *ANY, "--json", path, tmp_path / "ix")[0])
+    told = json.loads(typed("index", *ANY, "--json", path, tmp_path / "ix")[0])
     assert (told["added"], told["refused"]) == (1, {CUT_DIGEST: 2})
     rotten = write(tmp_path / "b.warc.gz", [whole.replace(b"page ", b"PAGE ")])
-    told = json.loads(dedupindex("index", *ANY, "--json", rotten, tmp_path / "iy", status=7)[0])
+    told = json.loads(typed("index", *ANY, "--json", rotten, tmp_path / "iy", status=7)[0])
     assert told["refused"] == {"digest-mismatch": 1}
 
 
@@ -171,7 +171,7 @@ def test_a_revisit_with_a_cut_digest_is_no_evidence(tmp_path: Path) -> None:
     told = {}
     for name, record in (("plain", plain), ("false", false), ("other", other)):
         path = write(tmp_path / f"{name}.warc.gz", [record])
-        out, _ = dedupindex("index", *ANY, "--json", path, tmp_path / name)
+        out, _ = typed("index", *ANY, "--json", path, tmp_path / name)
         told[name] = json.loads(out)
     assert told["other"]["added"] == 1
     assert told["plain"]["refused"] == {"unresolved-revisit": 1}
@@ -269,13 +269,13 @@ def test_the_client(make_index: MakeIndex) -> None:
 def test_batches_of_the_command_line(make_index: MakeIndex, tmp_path: Path) -> None:
     index = make_index([capture(1)._replace(digest=CUT[0])])
     (tmp_path / "asked").write_text(json.dumps({"digest": str(CUT[0]), "url": PAGE}) + "\n")
-    out, _ = dedupindex("lookup", index, "--batch", tmp_path / "asked")
+    out, _ = typed("lookup", index, "--batch", tmp_path / "asked")
     assert json.loads(out) == NONE
 
 
 def test_what_a_crawl_would_have_saved(make_index: MakeIndex) -> None:
     index = make_index([capture(1)._replace(digest=CUT[0])])
-    out, _ = dedupindex("report", index, "--against", DATA / "k-nul-off.cdx", "--json")
+    out, _ = typed("report", index, "--against", DATA / "k-nul-off.cdx", "--json")
     told = json.loads(out)
     assert told["not_handled"] == {CUT_DIGEST: 12} and told["lookups"] == 4
 
@@ -296,7 +296,7 @@ def test_exports_leave_them_out() -> None:
 
 
 def test_false_revisits_are_named() -> None:
-    out, _ = dedupindex("verify", DATA / "k-nul.warc.gz", "--json", status=8)
+    out, _ = typed("verify", DATA / "k-nul.warc.gz", "--json", status=8)
     *found, totals = map(json.loads, out.splitlines())
     assert totals["findings"] == {CUT_DIGEST: 3, "claimed-length": 2, "payload-digest": 9}
     false = [one for one in found if one["reason"] == CUT_DIGEST]
@@ -313,11 +313,11 @@ def test_a_revisit_of_a_cut_digest_refers_to_nothing_by_it(tmp_path: Path) -> No
     original = page(1, body, Payload_Digest=NOTHING.encode())
     lost = copy_of(2, 9, Payload_Digest=NOTHING.encode())
     path = write(tmp_path / "a.warc.gz", [original, lost])
-    out, _ = dedupindex("verify", path, "--json", status=8)
+    out, _ = typed("verify", path, "--json", status=8)
     findings = json.loads(out.splitlines()[-1])["findings"]
     assert findings == {"payload-digest": 1, CUT_DIGEST: 1, "dangling": 1}
     path = write(tmp_path / "b.warc.gz", [original, copy_of(2, 1, Payload_Digest=NOTHING.encode())])
-    out, _ = dedupindex("verify", path, "--json", status=8)
+    out, _ = typed("verify", path, "--json", status=8)
     findings = json.loads(out.splitlines()[-1])["findings"]
     assert findings == {"payload-digest": 1, CUT_DIGEST: 1}
 
@@ -327,20 +327,20 @@ def test_deduplication_leaves_them_as_they_are(tmp_path: Path) -> None:
     source, body = tmp_path / "in", body_whose_digest_is_cut(0, b"." * 2000)
     same = [page(number, body, Payload_Digest=stated(body)) for number in (1, 2)]
     write(source / "a.warc.gz", [*same, page(3), page(4)])
-    told = json.loads(dedupindex("dedup", source, "--out", tmp_path / "out", "--json")[0])
+    told = json.loads(typed("dedup", source, "--out", tmp_path / "out", "--json")[0])
     assert (told["revisits"], told["refused"]) == (1, {CUT_DIGEST: 2})
-    out, _ = dedupindex("verify", "--against", source, tmp_path / "out", "--json")
+    out, _ = typed("verify", "--against", source, tmp_path / "out", "--json")
     assert json.loads(out)["findings"] == {}
 
 
 def test_a_corpus_takes_no_two_of_them_for_one(tmp_path: Path) -> None:
     """`--first digest` of twelve pages with cut digests, four of which have the same."""
     out, again = tmp_path / "pages.jsonl", tmp_path / "again.jsonl"
-    dedupindex("corpus", DATA / "k-nul-off.warc.gz", "--first", "digest", "-o", out)
+    typed("corpus", DATA / "k-nul-off.warc.gz", "--first", "digest", "-o", out)
     assert len(out.read_text().splitlines()) == 17  # and the resource that wget writes
     shutil.copy(DATA / "k-nul.warc.gz", tmp_path / "k-nul.warc.gz")
     words = ["corpus", tmp_path / "k-nul.warc.gz", "--enrich", "html.title", "-o", again]
-    dedupindex(*words, status=7)
+    typed(*words, status=7)
     assert again.read_text().count("its original is not known") == 3  # of revisits
 
 
@@ -365,7 +365,7 @@ def test_bodies_to_which_an_indexer_gave_the_digest_of_nothing_are_not_the_same(
         url = f"{PAGE}{number}"
         lines.append(f"- 2026112009141{number} {url} image/png 200 {nothing} - - 90 0 a.warc.gz")
     (tmp_path / "a.cdx").write_text("\n".join(lines) + "\n")
-    out, _ = dedupindex("corpus", tmp_path / "a.cdx", "--first", "digest")
+    out, _ = typed("corpus", tmp_path / "a.cdx", "--first", "digest")
     assert len(out.splitlines()) == 3
 
 

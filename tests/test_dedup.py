@@ -24,8 +24,8 @@ from dedupindex.post_crawl.rewrite import missing_originals, rewrite_output
 from dedupindex.post_crawl.rewrite.rewrite_file import Left
 from dedupindex.verify.file_bytes import Joined, UnreadableFile, opened
 from dedupindex.verify.issues import Finding
+from tests.commands import typed
 from tests.rewriting import content, members, records_of, small_set
-from tests.test_cli import dedupindex
 from tests.test_resolve_index import cdxj_of, index_of, write
 from tests.test_rewrite_in_place import Failing
 from tests.verifying import BODY, DAY, HOST, page
@@ -565,7 +565,7 @@ def test_captures_of_one_second_stay_where_the_original_must_be_of_another(tmp_p
     write_warc(old / "a.warc.gz", records)
     for words, revisits in (((), 4), (("--other-second",), 3)):
         out = tmp_path / f"new-{revisits}"
-        told = json.loads(dedupindex("dedup", old, "--out", out, "--json", *words)[0])
+        told = json.loads(typed("dedup", old, "--out", out, "--json", *words)[0])
         assert (told["revisits"], told["verified"]["findings"]) == (revisits, {})
     assert told["refused"] == {"same-moment": 1}
 
@@ -579,23 +579,23 @@ def test_equal_captures_of_one_second_come_back(tmp_path: Path) -> None:
         ("c", [page(3, **at), page(4)]),
     ):
         write_warc(old / f"{name}.warc.gz", records)
-    told = json.loads(dedupindex("dedup", old, "--out", new, "--json")[0])
+    told = json.loads(typed("dedup", old, "--out", new, "--json")[0])
     assert (told["revisits"], told["refused"], told["verified"]["findings"]) == (3, {}, {})
-    assert json.loads(dedupindex("verify", new, "--json")[0])["findings"] == {}
-    again = json.loads(dedupindex("dedup", new, "--out", tmp_path / "again", "--json")[0])
+    assert json.loads(typed("verify", new, "--json")[0])["findings"] == {}
+    again = json.loads(typed("dedup", new, "--out", tmp_path / "again", "--json")[0])
     assert (again["revisits"], again["captures"]) == (0, 1)
-    dedupindex("undedup", new, "--out", tmp_path / "back")
-    dedupindex("verify", "--against", old, tmp_path / "back", "--records")
-    told = json.loads(dedupindex("index", "-w", "-m", ".*", new, tmp_path / "ix", "--json")[0])
+    typed("undedup", new, "--out", tmp_path / "back")
+    typed("verify", "--against", old, tmp_path / "back", "--records")
+    told = json.loads(typed("index", "-w", "-m", ".*", new, tmp_path / "ix", "--json")[0])
     assert told["added"] == 1
     words = ("lookup", tmp_path / "ix", "--digest", sha1(BODY).decode(), "--json")
-    assert json.loads(dedupindex(*words)[0])["original"]["record_id"] == record_id(1)[1:-1].decode()
+    assert json.loads(typed(*words)[0])["original"]["record_id"] == record_id(1)[1:-1].decode()
     one = tmp_path / "one.warc.gz"
-    dedupindex("export", new, "--self-contained", "--url", HOST.decode() + "1", "-o", one)
-    dedupindex("dedup", old, "--in-place")
+    typed("export", new, "--self-contained", "--url", HOST.decode() + "1", "-o", one)
+    typed("dedup", old, "--in-place")
     assert (old / "b.warc.gz").read_bytes() == (new / "b.warc.gz").read_bytes()
     lines = [
-        json.loads(line) for line in dedupindex("corpus", new, "--enrich", "string")[0].splitlines()
+        json.loads(line) for line in typed("corpus", new, "--enrich", "string")[0].splitlines()
     ]
     assert (
         len({json.dumps(line["payload"], sort_keys=True) for line in lines}) == 1 < len(lines) == 4

@@ -12,8 +12,6 @@ import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
-from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes
@@ -25,7 +23,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedupindex.capture import Problem
-from dedupindex.cli import main
 from dedupindex.documents import hashing, read_shards
 from dedupindex.documents.dedup_shards import dedup_hashes
 from dedupindex.documents.generate import GeneratorOptions, generate
@@ -33,6 +30,8 @@ from dedupindex.documents.hash_objects import UNFINISHED, HashOptions, HashRepor
 from dedupindex.documents.naming import ShardLayout
 from dedupindex.errors import BadInput, BadSource, IndexBusy, IndexExists
 from dedupindex.runtime.files import exclusive
+from tests.budgets import examples
+from tests.commands import typed
 
 ODD = [
     b"plain", b"new\nline", b'quo"te', b"com,ma", b"tab\tand\rreturn", b"\xff\xfe", b"caf\xc3\xa9",
@@ -123,16 +122,6 @@ def hashed(pattern: object, top: Path, **options: Any) -> tuple[HashReport, list
     return report, problems
 
 
-def typed(*words: object, status: int = 0) -> tuple[str, str]:
-    """A command, run here; what it says on stdout and stderr."""
-    out, err = TextIOWrapper(BytesIO(), "utf-8"), StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
-        code = main([str(word) for word in words])
-    out.seek(0)
-    assert code == status, err.getvalue()
-    return out.read(), err.getvalue()
-
-
 def forked(work: Callable[[], object]) -> int:
     """The id of a process that does some work, and ends with 0 if that went well."""
     child = os.fork()
@@ -147,7 +136,7 @@ def forked(work: Callable[[], object]) -> int:
     return child
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(8))
 @given(
     files=st.dictionaries(
         st.lists(st.sampled_from(ODD), min_size=1, max_size=3, unique=True).map(

@@ -13,8 +13,9 @@ from dedupindex.documents import hashing
 from dedupindex.documents.dedup_shards import dedup_hashes
 from dedupindex.errors import BadSource
 from dedupindex.object_store import listing, stores
+from tests.commands import typed
 from tests.stores import Bucket, Fault, object_store, web
-from tests.test_documents import hashed, kept, rows_of, typed
+from tests.test_documents import hashed, kept, rows_of
 
 DATA = {
     "a.txt": b"one", "b.txt": b"two", "x/a.txt": b"one", "x/y/c d.txt": b"", "x/y/é": b"two",

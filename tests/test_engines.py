@@ -25,6 +25,7 @@ from dedupindex.index.format.cells import ContainerRef
 from dedupindex.index.identity import FILE, Settings, read_identity
 from dedupindex.lookup.decide import Match, Query, Strategy, find
 from dedupindex.urlkey import urlkey
+from tests.budgets import examples
 from tests.captures import capture, sha1
 from tests.engine_bench import Bench
 from tests.peers.cassandra import Keyspaces
@@ -159,7 +160,7 @@ def test_captures_come_in_the_order_of_digests(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(
     st.lists(conflicting, min_size=1, max_size=12).flatmap(st.permutations),
     st.lists(st.integers(0, 12), max_size=2),

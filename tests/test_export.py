@@ -14,8 +14,8 @@ from dedupindex.digest import Digest, Spelling
 from dedupindex.export.wget_cdx import HEADER, CrawlScope, WgetExport, lines
 from dedupindex.runtime.files import whole
 from tests.captures import capture, sha1
+from tests.commands import typed
 from tests.conftest import MakeIndex
-from tests.test_cli import dedupindex
 
 
 def written(*captures: Capture, wanted: CrawlScope | None = None, **how: bool) -> list[bytes]:
@@ -90,15 +90,15 @@ def test_the_command(make_index: MakeIndex, tmp_path: Path, engine: str) -> None
     index, target = make_index(captures, engine=engine), tmp_path / "dedup.cdx"
     seeds = tmp_path / "seeds"
     seeds.write_text("http://example.com/a\n")
-    out, talk = dedupindex("export", "--wget", index, "--out", target, "--seeds", seeds, "--json")
+    out, talk = typed("export", "--wget", index, "--out", target, "--seeds", seeds, "--json")
     assert json.loads(out) == {
         "written": 3, "for_seeds": 3, "for_hosts": 0, "other_urls": 1, "left_out": {},
     }  # fmt: skip
-    printed, talk = dedupindex("export", "--wget", index, "--seed", seeds)
+    printed, talk = typed("export", "--wget", index, "--seed", seeds)
     assert printed == target.read_text() and printed.count("\n") == 4
     assert "3 originals written, 3 of them with the URL of a seed" in talk
-    assert dedupindex("export", index, status=2)[0] == ""
-    assert "needs --out" in dedupindex("export", "--wget", index, "--json", status=2)[1]
+    assert typed("export", index, status=2)[0] == ""
+    assert "needs --out" in typed("export", "--wget", index, "--json", status=2)[1]
 
 
 def test_a_file_is_whole_or_not_there(make_index: MakeIndex, tmp_path: Path) -> None:
@@ -109,8 +109,8 @@ def test_a_file_is_whole_or_not_there(make_index: MakeIndex, tmp_path: Path) -> 
         raise RuntimeError
     assert target.read_text() == "before"
     assert [path.name for path in tmp_path.iterdir()] == ["dedup.cdx"]
-    dedupindex("export", "--wget", tmp_path / "none", "--out", target, status=6)
+    typed("export", "--wget", tmp_path / "none", "--out", target, status=6)
     assert target.read_text() == "before"
     missing = tmp_path / "no" / "dedup.cdx"
-    _, talk = dedupindex("export", "--wget", make_index([capture()]), "--out", missing, status=3)
+    _, talk = typed("export", "--wget", make_index([capture()]), "--out", missing, status=3)
     assert "No such file" in talk

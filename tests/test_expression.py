@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import duckdb
 import pytest
@@ -24,6 +24,7 @@ from dedupindex.expression.tree import (
     Vocabulary,
     leaves,
 )
+from tests.budgets import examples
 
 WORDS = Vocabulary(
     {
@@ -311,22 +312,27 @@ def test_letters_of_both_cases_are_those_of_unicode(pattern: str, found: str) ->
     assert {one for (one,) in said} == set(found)
 
 
-@settings(max_examples=300, deadline=None)
-@given(conditions, st.lists(rows, min_size=1, max_size=8))
-def test_python_and_duckdb_agree(text: str, some: list[dict[str, Value]]) -> None:
+@pytest.fixture(scope="module")
+def database() -> Iterator[duckdb.DuckDBPyConnection]:
+    """One database for all examples of a test: to open one costs more than to ask it."""
+    with duckdb.connect() as opened:
+        yield opened
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(text=conditions, some=st.lists(rows, min_size=1, max_size=8))
+def test_python_and_duckdb_agree(
+    database: duckdb.DuckDBPyConnection, text: str, some: list[dict[str, Value]]
+) -> None:
     node = condition(text, WORDS)
-    with duckdb.connect() as database:
-        columns = ", ".join(f"{name} {TYPES[kind]}" for name, kind in WORDS.attributes.items())
-        database.execute(f"CREATE TABLE rows (number INTEGER, {columns})")
-        database.executemany(
-            "INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?)",
-            [
-                [number, *(row[name] for name in WORDS.attributes)]
-                for number, row in enumerate(some)
-            ],
-        )
-        query = f"SELECT number FROM rows WHERE {to_sql(node, lambda leaf: leaf.name)} ORDER BY 1"
-        found = [number for (number,) in database.execute(query).fetchall()]
+    columns = ", ".join(f"{name} {TYPES[kind]}" for name, kind in WORDS.attributes.items())
+    database.execute(f"CREATE OR REPLACE TEMP TABLE rows (number INTEGER, {columns})")
+    database.executemany(
+        "INSERT INTO rows VALUES (?, ?, ?, ?, ?, ?)",
+        [[number, *(row[name] for name in WORDS.attributes)] for number, row in enumerate(some)],
+    )
+    query = f"SELECT number FROM rows WHERE {to_sql(node, lambda leaf: leaf.name)} ORDER BY 1"
+    found = [number for (number,) in database.execute(query).fetchall()]
     assert found == [n for n, row in enumerate(some) if holds(node, asking(row))]
 
 

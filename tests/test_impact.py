@@ -34,10 +34,11 @@ from dedupindex.index.format.packing import pack
 from dedupindex.index.identity import Settings
 from dedupindex.post_crawl.purge.impact import Depending, Going, Impact
 from dedupindex.post_crawl.purge.remove import PurgeSurvey, purge, survey
-from dedupindex.post_crawl.purge.target import One, Target, TargetKind
+from dedupindex.post_crawl.purge.target import TargetKind, One, Target
+from tests.budgets import examples
 from tests.captures import capture, sha1
+from tests.commands import typed
 from tests.purging import begin, held, load, revisit_of
-from tests.test_cli import dedupindex
 
 A, B, C = (b"http://example.com/a", b"http://example.com/b", b"http://example.com/c")
 FIRST, SECOND, BACKUP = "/w/first.warc.gz", "/w/second.warc.gz", "/copy/backup.warc.gz"
@@ -224,7 +225,7 @@ loads = st.tuples(
 def test_counts_are_those_of_a_model(engine: str) -> None:
     """Of each file as it is now, and of the revisits that are in it now."""
 
-    @settings(max_examples=120 if engine == "lmdb" else 20)
+    @settings(max_examples=examples(120 if engine == "lmdb" else 20))
     @given(st.lists(loads, max_size=3))
     def check(steps: list[tuple[list[Capture], list[Revisit], set[str]]]) -> None:
         known, revisits = set[Capture](), set[Revisit]()
@@ -587,9 +588,9 @@ def test_nothing_found_is_said_in_a_line(index: Path) -> None:
             ("--url", "http://example.com/?q=1", ""),
             ("--container", "ghost.warc.gz", ""),
         ):
-            out, talk = dedupindex(command, index, option, name)
+            out, talk = typed(command, index, option, name)
             assert out == "nothing found: the index has nothing of it\n"
             assert talk.startswith(f"not found: {name}") and hint in talk
             assert ("wildcards" in talk) == bool(hint)
     assert held(index) == before
-    assert "would go" in dedupindex("impact", index, "--url", A.decode())[0]
+    assert "would go" in typed("impact", index, "--url", A.decode())[0]

@@ -31,7 +31,7 @@ from tests.test_cli import dedupindex
 from tests.test_crawls_live import children, known, report, send
 from tests.test_server_live import DEADLINE, PAGE, Clients, Running, question, serving, until
 
-SECONDS = float(os.environ.get("DEDUPINDEX_LOAD_SECONDS", "6"))
+SECONDS = float(os.environ.get("DEDUPINDEX_LOAD_SECONDS", "3"))
 CLIENTS, CRAWLERS, WRITERS = 1000, 25, 100
 FORM = "application/x-www-form-urlencoded"
 
@@ -105,7 +105,7 @@ def test_a_thousand_clients_and_a_crawl_lose_nothing(make_index: MakeIndex) -> N
                 status, body = await wire.ask("GET", question(1))
                 assert status == 200 and b'"exact_url"' in body
                 done["asked"] += 1
-                await asyncio.sleep(rng.uniform(0.2, 1.5))
+                await asyncio.sleep(rng.uniform(0.2, 1.5))  # a client that asks now and then
 
     async def thread(number: int) -> None:
         """Looks up what it fetched, stores and reports it if it is new; some comes again."""

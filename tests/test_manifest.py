@@ -26,6 +26,7 @@ from dedupindex.post_crawl.manifest.spool import ParquetWriter
 from dedupindex.warc import http, record_facts
 from dedupindex.warc.gzip_members import SHORT
 from dedupindex.warc.http import content_types
+from tests.budgets import examples
 from tests.warc_cases import (
     CHUNKED_HTTP,
     DATA,
@@ -54,7 +55,7 @@ RELAXED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], 
 PATH = Path(tempfile.mkdtemp()) / "t.warc"
 
 
-@RELAXED
+@settings(RELAXED, max_examples=examples(40))
 @given(st.lists(any_lines, max_size=8))
 def test_lines_come_back_from_parquet_as_they_were(tmp_path: Path, written: list[Line]) -> None:
     target = tmp_path / "[lines]*.parquet"

@@ -15,7 +15,7 @@ from dedupindex.capacity import documents, estimates, measure
 from dedupindex.capacity.curves import picture
 from dedupindex.capacity.rates import default, load
 from dedupindex.errors import BadInput
-from tests.test_documents import typed
+from tests.commands import typed
 
 ROOT = Path(__file__).parent.parent
 SCALINGS = [(1, 1), (4, 1), (16, 1), (32, 1), (32, 4), (48, 4)]
@@ -119,7 +119,7 @@ def test_wrong_usage() -> None:
         [], ["--captures", "many"], ["--captures", "0"], ["--captures", "1e9", "--measure"],
         ["--documents", "--save", "x"], ["--captures", "nan"],
     ):  # fmt: skip
-        typed("plan", *words, status=2)
+        assert "Usage:" in typed("plan", *words, status=2)[1]
 
 
 def test_rates_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from isal import isal_zlib
 from dedupindex.cli import main
 from dedupindex.post_crawl.manifest.parquet import open_manifest
 from dedupindex.post_crawl.rewrite import rewrite_output
+from tests.budgets import thorough
 from tests.post_crawl import DAY, Case, Run, findings, tree, typed
 from tests.post_crawl_odd import http
 from tests.test_post_crawl_cases import CASES
@@ -380,9 +381,12 @@ def test_a_bomb_takes_little_memory(tmp_path: Path) -> None:
     stages(run, 300_000)
 
 
-def test_a_record_of_five_gigabytes_takes_little_memory(tmp_path: Path) -> None:
-    """17: a plain file with a hole in it; what stands behind is beyond four gibibytes."""
-    run, size = Run(tmp_path), 5 * 10**9
+def test_a_large_record_takes_little_memory(tmp_path: Path) -> None:
+    """17: a plain file with a hole in it, larger than the memory that each stage may take.
+
+    A thorough run makes it five gigabytes: what stands behind is beyond four gibibytes.
+    """
+    run, size = Run(tmp_path), 5 * 10**9 if thorough() else 400 * 10**6
     if shutil.disk_usage(tmp_path).free < 2 * size:
         pytest.skip("there is no room on this disk for a file of 5 GB and its copy")
     run.source.mkdir()

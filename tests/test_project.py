@@ -39,19 +39,16 @@ def locked(lock: str) -> dict[str, str]:
     return {normal(block): block for block in blocks}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=relative)
-def test_modules_and_functions_stay_small(path: Path) -> None:
-    text = path.read_text()
-    assert text.count("\n") <= MODULE_CEILING
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno:
-            length = node.end_lineno - node.lineno + 1
-            assert length <= FUNCTION_CEILING, f"{node.name} has {length} lines"
-
-
-@pytest.mark.parametrize("path", MODULES, ids=relative)
-def test_modules_say_what_they_are_for(path: Path) -> None:
-    assert ast.get_docstring(ast.parse(path.read_text()))
+def test_modules_and_functions_stay_small_and_say_what_they_are_for() -> None:
+    for path in MODULES:
+        text = path.read_text()
+        tree = ast.parse(text)
+        assert text.count("\n") <= MODULE_CEILING, path
+        assert ast.get_docstring(tree), path
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno:
+                length = node.end_lineno - node.lineno + 1
+                assert length <= FUNCTION_CEILING, f"{path}: {node.name} has {length} lines"
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=relative)

@@ -17,6 +17,7 @@ from dedupindex.index.identity import Settings
 from dedupindex.post_crawl.purge.remove import purge, survey
 from dedupindex.post_crawl.purge.target import One, Target, TargetKind
 from dedupindex.timestamps import digits_of_date
+from tests.budgets import examples
 from tests.captures import capture, sha1
 from tests.purging import READ, UNREAD, begin, held, load
 
@@ -151,7 +152,7 @@ def _takes(target: Target, one: Capture) -> bool:
 def test_after_any_loads_and_purges_an_index_is_as_if_built_from_what_survives(
     engine: str, keep: str
 ) -> None:
-    @settings(max_examples=150 if engine == "lmdb" else 20)
+    @settings(max_examples=examples(60 if engine == "lmdb" else 20))
     @given(st.lists(steps, min_size=2, max_size=6), st.booleans())
     def check(made: list[list[Capture] | Target | str], canonical: bool) -> None:
         chosen = Settings(keep=keep, canonical=canonical)

@@ -27,8 +27,8 @@ from dedupindex.post_crawl.purge.impact import Depending
 from dedupindex.post_crawl.purge.remove import purge, survey
 from dedupindex.post_crawl.purge.target import Target, TargetKind
 from tests.captures import capture
+from tests.commands import typed
 from tests.purging import begin, held, load
-from tests.test_cli import dedupindex
 from tests.warc_cases import DATE, URL, gz, response, revisit
 
 PAYLOAD = b"payload"
@@ -85,7 +85,7 @@ def test_a_purged_file_stays_away_until_it_is_asked_for(files: list[Path], engin
     assert again.tally.known == 3 and answering(index) == ["second.warc.gz"]
     assert again.tally.purged == 1
     if engine == "lmdb":  # of which the command takes the settings from the index
-        said, _ = dedupindex("index", "--add", *files, index)
+        said, _ = typed("index", "--add", *files, index)
         assert "known before: 3;" in said
         assert "purged: 1 of those known; --replace reads them again" in said
     run(files, index, engine=engine, crawl="weekly", replace=True)

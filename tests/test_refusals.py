@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from dedupindex.cli import main
+from tests.commands import typed
 from tests.rewriting import small_set
 from tests.test_build import HEADER, cdx_line
-from tests.test_cli import dedupindex
 
 
 @pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
@@ -20,15 +20,15 @@ def test_who_adds_needs_an_index(action: str, engine: str, tmp_path: Path) -> No
     source, index, typo = tmp_path / "x.cdx", tmp_path / "index", tmp_path / "indx"
     source.write_text(HEADER + cdx_line(1, 1, 1))
     words = ("index", action, "--engine", engine, source)
-    _, talk = dedupindex(*words, typo, status=6)
+    _, talk = typed(*words, typo, status=6)
     assert f"there is no index at {typo} to add to" in talk
     assert f"bin/index SOURCE... {typo}" in talk and f"bin/index --empty {typo}" in talk
     assert not typo.exists()
     typo.mkdir()
-    dedupindex(*words, typo, status=6)
+    typed(*words, typo, status=6)
     assert list(typo.iterdir()) == []
-    dedupindex("index", "--empty", "--engine", engine, index)
-    out, _ = dedupindex(*words, index, "--json")
+    typed("index", "--empty", "--engine", engine, index)
+    out, _ = typed(*words, index, "--json")
     assert json.loads(out)["added"] == 1
 
 
@@ -41,10 +41,10 @@ def test_who_adds_needs_a_first_build_that_has_finished(
         patch.setattr("dedupindex.build.pipeline._load", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             main(["index", "-w", "-m", ".*", str(source), str(index)])
-    _, talk = dedupindex("index", "--add", source, index, status=6)
+    _, talk = typed("index", "--add", source, index, status=6)
     assert f"the first build of {index} has not finished" in talk
-    dedupindex("index", "-w", "-m", ".*", source, index)
-    dedupindex("index", "--add", source, index)
+    typed("index", "-w", "-m", ".*", source, index)
+    typed("index", "--add", source, index)
 
 
 @pytest.mark.parametrize(

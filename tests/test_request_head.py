@@ -7,8 +7,8 @@ import pytest
 from server.request_head import host_name
 from tests.attacks.test_cut_requests import answer
 from tests.captures import capture
+from tests.commands import typed
 from tests.conftest import MakeIndex
-from tests.test_cli import dedupindex
 from tests.test_server_live import PAGE, SHIPPED, question, serving
 
 OURS = (
@@ -76,5 +76,5 @@ def test_what_is_no_name_is_refused(name: str) -> None:
 
 
 def test_the_command_says_which_name_is_none(make_index: MakeIndex) -> None:
-    _, said = dedupindex("serve", make_index([]), "--host-name", "http://a:1", status=4)
+    _, said = typed("serve", make_index([]), "--host-name", "http://a:1", status=4)
     assert "--host-name: 'http://a:1' is no name of a host" in said

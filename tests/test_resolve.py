@@ -17,6 +17,7 @@ from dedupindex.post_crawl.plan.alike import MatchCriteria
 from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
 from dedupindex.post_crawl.plan.make_plan import ResolveOptions, resolve
 from dedupindex.post_crawl.plan.plan_file import Plan, open_plan
+from tests.budgets import examples
 from tests.manifests import container, line, write_manifest
 
 NAMES = ("b/x.warc.gz", "a.warc.gz", "b.warc.gz")
@@ -151,7 +152,9 @@ def made(top: Path, lines: list[Line], shuffled: random.Random | None = None, **
 
 
 few = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=25
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
+    max_examples=examples(15),
 )
 
 
@@ -185,7 +188,7 @@ def test_a_plan_is_what_the_rule_says(
     assert accounted == totals.lines == len(lines)
 
 
-@settings(few, max_examples=12)
+@settings(few, max_examples=examples(6))
 @given(lines(), st.randoms(use_true_random=False))
 def test_neither_order_nor_partition_matters(
     tmp_path: Path, lines: list[Line], order: random.Random

@@ -16,13 +16,16 @@ from dedupindex.post_crawl.manifest.warcsum_format import read_text
 from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
 from dedupindex.post_crawl.plan.make_plan import ResolveOptions, resolve
 from dedupindex.post_crawl.plan.plan_file import open_plan
+from tests.budgets import examples
 from tests.manifests import write_manifest
 from tests.test_resolve import PLACES, lines, model
 from tests.warc_cases import gz, request, response
 
 
 @settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=8
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
+    max_examples=examples(8),
 )
 @given(lines())
 def test_all_lines_with_the_right_references(tmp_path: Path, lines: list[Line]) -> None:

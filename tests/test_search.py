@@ -20,6 +20,7 @@ from dedupindex.index.engines.whoosh.search import search
 from dedupindex.index.engines.whoosh.whoosh_schema import hosts, words
 from dedupindex.index.engines.whoosh.whoosh_search import Parsed
 from dedupindex.index.identity import Settings
+from tests.budgets import examples
 from tests.captures import capture, sha1
 from tests.engine_bench import Bench
 
@@ -181,7 +182,7 @@ pieces = st.sampled_from(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(pieces, max_size=10).map("".join) | st.text(max_size=30))
 def test_any_text_is_answered_or_refused(bench: Bench, query: str) -> None:
     try:

@@ -25,6 +25,7 @@ from server.live_index import LiveIndex
 from server.openapi import document
 from server.responses import ERRORS
 from server.routes import ROUTES
+from tests.budgets import examples
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 
@@ -408,7 +409,7 @@ ODD = [
 ]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(40))
 @given(
     st.lists(
         st.tuples(

@@ -38,7 +38,8 @@ from dedupindex.post_crawl.plan.make_plan import ResolveOptions, resolve
 from dedupindex.post_crawl.plan.plan_file import COLUMNS, open_plan
 from dedupindex.post_crawl.plan.spread import resolve_on
 from dedupindex.runtime import spark as clusters
-from dedupindex.runtime.spark import Cluster, FilePiece, PieceWriter, pieces
+from dedupindex.runtime.spark import Cluster, PieceWriter, FilePiece, pieces
+from tests.budgets import examples
 from tests.captures import capture
 from tests.test_remote import EVERYTHING, archive, captures, containers
 from tests.warc_cases import gz, revisit
@@ -385,7 +386,7 @@ def test_files_come_whole(sizes: list[int]) -> None:
         assert len(list((home / "to").iterdir())) == len(sizes)
 
 
-@settings(max_examples=8)
+@settings(max_examples=examples(4))
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 40)), min_size=1, max_size=60))
 def test_documents_are_deduplicated_alike(rows: list[tuple[int, int]]) -> None:
     from hashlib import sha256

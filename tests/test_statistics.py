@@ -36,6 +36,7 @@ from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
 from dedupindex.crawls.told import NAMES, SelfReport, tell, told_of
 from dedupindex.errors import BadInput, BadQuery, Damaged
 from dedupindex.index.identity import Settings
+from tests.budgets import examples, thorough
 from tests.captures import capture
 from tests.conftest import MakeIndex, of_files
 
@@ -128,7 +129,7 @@ stored = st.builds(Stored, st.integers(0, 2), st.sampled_from(CRAWLS), st.intege
 written = st.tuples(st.integers(0, 2), st.booleans())  # a worker writes, or fails to
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(50))
 @given(st.lists(st.one_of(looked, stored, written), max_size=60))
 def test_every_order_of_events_over_workers_adds_up(events: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as folder, closing(LmdbStore(Path(folder))) as store:
@@ -349,7 +350,8 @@ def test_not_too_many_may_tell(store: Store) -> None:
 
 def test_memory_does_not_grow_with_hosts(store: Store) -> None:
     """Very many hosts, written as they come and then read; and as many while no disk takes them."""
-    counting, hosts = LookupCounter(), 200_000 if isinstance(store, LmdbStore) else 60_000
+    counting = LookupCounter()
+    hosts = 60_000 if thorough() or not isinstance(store, LmdbStore) else 40_000  # twice KEPT
     for number in range(hosts):
         note(counting, b"host-%d.example" % number)
         if number % 10_000 == 9_999:

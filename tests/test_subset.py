@@ -16,7 +16,7 @@ from dedupindex.post_crawl.subset.scan import SubsetFilter
 from dedupindex.post_crawl.subset.write_subset import SubsetReport, export
 from dedupindex.verify.collection import Collection
 from dedupindex.verify.issues import REASONS, REMARK
-from tests.test_cli import dedupindex
+from tests.commands import typed
 from tests.test_warc_arc import document, header
 from tests.verifying import asked, copy_of, page, write
 from tests.warc_cases import NOT_MODIFIED, gz, record, record_id, revisit
@@ -155,7 +155,7 @@ def test_arc_files(tmp_path: Path) -> None:
     path.write_bytes(gz(header()) + gz(first) + gz(document(url=b"http://example.com/2")))
     exported(tmp_path, one(1), path)
     assert (tmp_path / "o" / "a.arc.gz").read_bytes() == gz(header()) + gz(first)
-    _, talk = dedupindex("export", "--self-contained", path, "-o", tmp_path / "x.warc.gz", status=4)
+    _, talk = typed("export", "--self-contained", path, "-o", tmp_path / "x.warc.gz", status=4)
     assert "bin/convert it first" in talk and not (tmp_path / "x.warc.gz").exists()
 
 
@@ -164,28 +164,28 @@ def test_the_command(tmp_path: Path) -> None:
     write(tmp_path / "in" / "b.warc.gz", [copy_of(3, 1), copy_of(4, 9, OTHER + b"!")])
     words = ("export", "--self-contained", tmp_path / "in", "--json", "-o")
     url = ("--url", "http://example.com/3")
-    out, talk = dedupindex(*words, tmp_path / "x.warc.gz", *url)
+    out, talk = typed(*words, tmp_path / "x.warc.gz", *url)
     assert talk == ""
     told = json.loads(out)
     assert (told["records"], told["originals"], told["dangling"], told["files"]) == (1, 1, 0, 1)
-    dedupindex("verify", tmp_path / "x.warc.gz")
-    _, talk = dedupindex(*words, tmp_path / "x.warc.gz", *url, status=4)
+    typed("verify", tmp_path / "x.warc.gz")
+    _, talk = typed(*words, tmp_path / "x.warc.gz", *url, status=4)
     assert "is there already" in talk
-    out, talk = dedupindex(*words, tmp_path / "all", "--from", "2026-11-03", status=8)
+    out, talk = typed(*words, tmp_path / "all", "--from", "2026-11-03", status=8)
     assert "b.warc.gz at" in talk and "dangling" in talk
     assert json.loads(out)["dangling"] == 1 and json.loads(out)["originals"] == 1
     assert "http://example.com/9 of 2026-11-09" in talk and "--originals" in talk
-    _, talk = dedupindex(*words, tmp_path / "all", status=4)
+    _, talk = typed(*words, tmp_path / "all", status=4)
     assert "is there already" in talk
     for date in ("nonsense", "2026-13", "2026-02-30", "202602302", "2026-02-01T24"):
-        dedupindex(*words, tmp_path / "y", "--to", date, status=4)
-    _, talk = dedupindex(*words, tmp_path / "y", "--host", "nowhere.test")
+        typed(*words, tmp_path / "y", "--to", date, status=4)
+    _, talk = typed(*words, tmp_path / "y", "--host", "nowhere.test")
     assert "nothing was written" in talk and not (tmp_path / "y").exists()
     none = tuple(word for word in words if word != "--json")
-    out, _ = dedupindex(*none, tmp_path / "y", "--host", "nowhere.test")
+    out, _ = typed(*none, tmp_path / "y", "--host", "nowhere.test")
     assert out == ""
-    dedupindex("export", "--self-contained", tmp_path / "in", status=2)
-    dedupindex("export", "--wget", tmp_path / "in", "--host", "x", status=2)
+    typed("export", "--self-contained", tmp_path / "in", status=2)
+    typed("export", "--wget", tmp_path / "in", "--host", "x", status=2)
 
 
 def test_revisits_without_an_original_are_all_counted(tmp_path: Path) -> None:
@@ -201,9 +201,7 @@ def test_revisits_without_an_original_are_all_counted(tmp_path: Path) -> None:
 def test_damage_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "a.warc.gz", [page(1), page(2)])
     path.write_bytes(path.read_bytes()[:-5])
-    out, talk = dedupindex(
-        "export", "--self-contained", path, "-o", tmp_path / "o", "--json", status=7
-    )
+    out, talk = typed("export", "--self-contained", path, "-o", tmp_path / "o", "--json", status=7)
     assert json.loads(out)["records"] == 1 and "cut short" in talk
     assert (tmp_path / "o" / "a.warc.gz").read_bytes() == gz(page(1))
 

@@ -19,8 +19,8 @@ from server.config import Config
 from server.live_index import LiveIndex
 from server.responses import RequestError
 from tests.captures import capture, sha1
+from tests.commands import typed
 from tests.conftest import MakeIndex
-from tests.test_cli import dedupindex
 
 
 @pytest.fixture
@@ -250,30 +250,30 @@ def test_an_unknown_token_is_called_so(index: Path) -> None:
 
 @pytest.mark.parametrize("option", ["--crawls", "--namespaces"])
 def test_an_administrator_cannot_be_confined(index: Path, option: str) -> None:
-    _, said = dedupindex("token", index, "--add", "a", "--role", "admin", option, "x-*", status=2)
+    _, said = typed("token", index, "--add", "a", "--role", "admin", option, "x-*", status=2)
     assert "an admin is not confined" in said
     assert tokens.read_tokens(index) == []
-    dedupindex("token", index, "--add", "a", "--role", "admin", option, "*")
+    typed("token", index, "--add", "a", "--role", "admin", option, "*")
 
 
 def test_the_command(index: Path) -> None:
-    out, talk = dedupindex("token", index, "--add", "a", "--role", "read")
+    out, talk = typed("token", index, "--add", "a", "--role", "read")
     assert out.startswith("dedup_") and "not shown again" in talk
-    made, _ = dedupindex("token", index, "--add", "b", "--crawls", "nla-*", "--json")
+    made, _ = typed("token", index, "--add", "b", "--crawls", "nla-*", "--json")
     assert json.loads(made)["token"].startswith("dedup_")
-    listed, _ = dedupindex("token", index)
+    listed, _ = typed("token", index)
     assert "nla-*" in listed and "dedup_" not in listed
-    dedupindex("token", index, "--remove", "a")
-    rows: list[dict[str, Any]] = json.loads(dedupindex("token", index, "--json")[0])["tokens"]
+    typed("token", index, "--remove", "a")
+    rows: list[dict[str, Any]] = json.loads(typed("token", index, "--json")[0])["tokens"]
     assert rows == [{"name": "b", "role": "write", "crawls": "nla-*", "namespaces": "*"}]
-    dedupindex("token", index, "--remove", "a", status=4)
-    dedupindex("token", index, "--add", "x", "--remove", "b", status=2)
+    typed("token", index, "--remove", "a", status=4)
+    typed("token", index, "--add", "x", "--remove", "b", status=2)
 
 
 def test_a_server_beyond_loopback_needs_tokens_or_a_word(index: Path) -> None:
-    _, talk = dedupindex("serve", index, "--host", "0.0.0.0", "--port", "0", status=4)
+    _, talk = typed("serve", index, "--host", "0.0.0.0", "--port", "0", status=4)
     assert "bin/token" in talk and "--open" in talk
-    _, talk = dedupindex("serve", index, "--private", "--port", "0", status=4)
+    _, talk = typed("serve", index, "--private", "--port", "0", status=4)
     assert "--private needs a token" in talk
 
 
@@ -297,7 +297,7 @@ def test_an_index_that_is_swapped_or_restored_stays_closed(
     index.rename(tmp_path / "away")
     assert closed()
     (tmp_path / "away").rename(index)
-    dedupindex("index", "--copy", tmp_path / "copy", index)
+    typed("index", "--copy", tmp_path / "copy", index)
     assert tokens.read_tokens(tmp_path / "copy") == tokens.read_tokens(index)
     tokens.remove(index, "a")
     assert not closed()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dedupindex import urlkey as module
 from dedupindex.cache import Cache
 from dedupindex.urlkey import urlkey
+from tests.budgets import examples
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -99,7 +100,7 @@ def test_the_matrix(url: bytes, key: bytes) -> None:
     assert urlkey(url) == by_surt(url)
 
 
-@limits(max_examples=1500)
+@limits(max_examples=examples(1500))
 @given(st.one_of(composed, plain))
 def test_the_fast_path_equals_surt(url: bytes) -> None:
     assert urlkey(url) == by_surt(url)
@@ -150,7 +151,7 @@ def test_the_resolver_is_never_asked(url: bytes, monkeypatch: pytest.MonkeyPatch
         raise AssertionError(f"asked the resolver for {host}")
 
     monkeypatch.setattr("socket.gethostbyname_ex", never)
-    urlkey(url)
+    assert urlkey(url).endswith(b")/")
 
 
 def test_case_79_and_80_different_urls_share_a_key() -> None:

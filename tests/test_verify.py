@@ -25,7 +25,8 @@ from dedupindex.verify.collection import Collection, verify_collection
 from dedupindex.verify.file_bytes import opened
 from dedupindex.verify.issues import BROKEN, DAMAGE, LOSS, REASONS, REMARK
 from dedupindex.verify.members import Beginnings
-from tests.test_cli import dedupindex
+from tests.budgets import examples
+from tests.commands import typed
 from tests.verifying import BODY, DAY, HOST, asked, compared, copy_of, page, write
 from tests.warc_cases import (
     CHUNKED_HTTP,
@@ -543,7 +544,7 @@ ODD = [
 ]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.sampled_from([*ODD, *map(gz, ODD[6:]), gz(page(1)) + gz(copy_of(2, 1))]), st.data())
 def test_nothing_makes_it_crash(data: bytes, choice: st.DataObject) -> None:
     at = choice.draw(st.integers(0, len(data)))
@@ -582,38 +583,36 @@ def test_a_record_larger_than_memory_and_a_bomb_take_little(tmp_path: Path) -> N
 
 def test_the_command_says_levels_and_statuses(tmp_path: Path) -> None:
     sound = write(tmp_path / "sound.warc.gz", [page(1), copy_of(2, 1, Truncated=None)])
-    page_, talk = dedupindex("verify", "--remarks", sound)
+    page_, talk = typed("verify", "--remarks", sound)
     assert page_.split("\t")[:2] == ["remark", "not-truncated"]
     assert "1 of remark" in talk and "\n  remark  not-truncated  " in talk
     assert "--originals" not in talk
     lost = write(tmp_path / "lost.warc.gz", [copy_of(2, 1)])
-    lines, _ = dedupindex("verify", lost, "--json", status=8)
+    lines, _ = typed("verify", lost, "--json", status=8)
     finding, totals = map(json.loads, lines.splitlines())
     assert (finding["level"], finding["reason"], finding["offset"]) == (LOSS, "dangling", 0)
     assert totals == {"files": 1, "records": 1, "revisits": 1, "findings": {"dangling": 1}}
-    assert "found with --originals" in dedupindex("verify", lost, status=8)[1]
-    dedupindex("verify", lost, "--originals", sound)
+    assert "found with --originals" in typed("verify", lost, status=8)[1]
+    typed("verify", lost, "--originals", sound)
     (tmp_path / "cut.warc.gz").write_bytes(gz(page(1))[:-3])
-    dedupindex("verify", tmp_path, status=7)
-    assert "does not exist" in dedupindex("verify", tmp_path / "none", status=4)[1]
+    typed("verify", tmp_path, status=7)
+    assert "does not exist" in typed("verify", tmp_path / "none", status=4)[1]
 
 
 def test_remarks_are_counted_and_bury_no_finding(tmp_path: Path) -> None:
     """Warcprox leaves WARC-Truncated out of each revisit: 1,284 lines around one that matters."""
     untruncated = [copy_of(number, 1, Truncated=None) for number in range(2, 20)]
     path = write(tmp_path / "a.warc.gz", [page(1), *untruncated, copy_of(25, 24, BODY[::-1])])
-    lines, talk = dedupindex("verify", path, status=8)
+    lines, talk = typed("verify", path, status=8)
     assert [line.split("\t")[:2] for line in lines.splitlines()] == [["loss", "dangling"]]
     assert "1 of loss, 18 of remark" in talk and "listed with --remarks" in talk
     assert re.search(r"\n  loss    dangling +1\n  remark  not-truncated +18\n", talk)
-    *findings, totals = map(
-        json.loads, dedupindex("verify", path, "--json", status=8)[0].splitlines()
-    )
+    *findings, totals = map(json.loads, typed("verify", path, "--json", status=8)[0].splitlines())
     assert [finding["reason"] for finding in findings] == ["dangling"]
     assert totals["findings"] == {"dangling": 1, "not-truncated": 18}
-    lines, talk = dedupindex("verify", path, "--remarks", status=8)
+    lines, talk = typed("verify", path, "--remarks", status=8)
     assert len(lines.splitlines()) == 19 and "--remarks" not in talk
-    lines, _ = dedupindex("verify", path, "--remarks", "--json", status=8)
+    lines, _ = typed("verify", path, "--remarks", "--json", status=8)
     assert len(lines.splitlines()) == 20
 
 
@@ -623,10 +622,10 @@ def test_nothing_to_read_is_no_success(tmp_path: Path) -> None:
     write(other / "a.warc.gz", [page(1)])
     (folder / "notes.txt").write_text("x")
     for words in ((folder,), ("--against", folder, folder), ("--against", folder, other)):
-        assert "there is no WARC or ARC file" in dedupindex("verify", *words, status=4)[1]
-    dedupindex("verify", "--against", other, folder, status=8)
+        assert "there is no WARC or ARC file" in typed("verify", *words, status=4)[1]
+    typed("verify", "--against", other, folder, status=8)
     (folder / "empty.warc.gz").touch()
-    assert "it is empty" in dedupindex("verify", folder, status=7)[0]
+    assert "it is empty" in typed("verify", folder, status=7)[0]
 
 
 def test_who_reads_a_part_of_the_findings_is_no_crash(tmp_path: Path) -> None:
@@ -642,10 +641,10 @@ def test_names_may_be_any_bytes(tmp_path: Path) -> None:
     folder = tmp_path / os.fsdecode(b"\xff \n")
     write(folder / "a.warc.gz", [copy_of(2, 1), page(3)])
     write(tmp_path / "new" / os.fsdecode(b"\xff \n") / "a.warc.gz", [copy_of(2, 1), page(4)])
-    lines, _ = dedupindex("verify", folder, "--json", status=8)
+    lines, _ = typed("verify", folder, "--json", status=8)
     assert "\\\\udcff" in lines
-    dedupindex("verify", "--against", folder, folder)
-    lines, _ = dedupindex("verify", "--against", folder, tmp_path / "new" / folder.name, status=8)
+    typed("verify", "--against", folder, folder)
+    lines, _ = typed("verify", "--against", folder, tmp_path / "new" / folder.name, status=8)
     assert len(lines.splitlines()) == 2
 
 

@@ -19,8 +19,9 @@ from dedupindex.verify.collection import verify_collection
 from dedupindex.verify.compare_files import verify_pair
 from dedupindex.verify.issues import LOSS
 from dedupindex.verify.locate_originals import OriginalHint
+from tests.budgets import examples
+from tests.commands import typed
 from tests.rewriting import FakePlan, run, small_set, total
-from tests.test_cli import dedupindex
 from tests.verifying import DAY, HOST, asked, compared, copy_of, page, reasons, write
 from tests.warc_cases import CHUNKED_HTTP, HTTP, chunked, gz, record_id, request, sha1
 
@@ -179,7 +180,7 @@ def test_any_single_flip_is_found(kind: str, tmp_path: Path) -> None:
     data, new = right.read_bytes(), tmp_path / "new.warc.gz"
     free = set() if plain else set(uncovered(before, after))
 
-    @settings(max_examples=250)
+    @settings(max_examples=examples(250))
     @given(st.integers(0, len(data) - 1), st.integers(0, 7))
     def flip(at: int, bit: int) -> None:
         hurt = bytearray(data)
@@ -205,7 +206,7 @@ def test_any_record_dropped_doubled_or_moved_is_found(plain: bool, tmp_path: Pat
     before, after = harvest()
     old = write(tmp_path / "old.warc.gz", before, plain=plain)
 
-    @settings(max_examples=120)
+    @settings(max_examples=examples(120))
     @given(st.sampled_from(["drop", "double", "move"]), st.data())
     def change(how: str, data: st.DataObject) -> None:
         wrong = list(after)
@@ -329,11 +330,11 @@ def test_folders_are_compared_file_by_file(tmp_path: Path) -> None:
     write(new / "a.warc.gz", [page(1)])
     write(new / "deep" / "b.warc.gz", [copy_of(2, 1), asked(2)])
     assert list(Against(old, [new]).findings()) == []
-    dedupindex("verify", "--against", old, new)
+    typed("verify", "--against", old, new)
     write(old / "c.warc.gz", [page(3)])
     write(new / "d.warc.gz", [page(4)])
     assert reasons(list(Against(old, [new]).findings())) == FILES
-    lines, talk = dedupindex("verify", "--against", old, new, status=8)
+    lines, talk = typed("verify", "--against", old, new, status=8)
     assert "file-missing" in lines
     assert "2 files" in talk
     (new / "a.warc.gz").unlink()

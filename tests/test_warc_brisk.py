@@ -18,11 +18,14 @@ from dedupindex.sources.warc import WarcSource
 from dedupindex.warc import fast_reader, gzip_members, reader, record_facts
 from dedupindex.warc.record import Sound
 from dedupindex.warc.window import open_window
+from tests.budgets import examples
 from tests.warc_cases import chunked, gz, record, request, response, revisit, sha1
 
 PATH = Path(tempfile.mkdtemp()) / "t.warc.gz"
 MANY = settings(
-    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(400),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 lines = st.sampled_from(

@@ -15,11 +15,14 @@ from hypothesis import strategies as st
 from dedupindex.warc import gzip_members as walk
 from dedupindex.warc.gzip_members import Damage, Filler, LongMember, Member, members
 from dedupindex.warc.window import open_window
+from tests.budgets import examples
 from tests.warc_cases import END, ask, gz, record_id, request, response, revisit
 
 PATH = Path(tempfile.mkdtemp()) / "t.warc.gz"
 SMALL = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(150),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 bodies = st.one_of(
