@@ -40,7 +40,7 @@ def main() -> int:
 def _ring() -> AbstractContextManager[nodes.Ring]:
     began = time.monotonic()
     step(f"1. Apache Cassandra {nodes.VERSION}: jars from Maven Central (the first time), then")
-    print("   three small nodes on this machine, one after the other: two minutes or so")
+    print("   three small nodes on this machine, two of them side by side: a minute or so")
     return nodes.ring(3, nodes.jars(), lambda node: _up(node, began))
 
 

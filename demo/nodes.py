@@ -37,6 +37,7 @@ _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.
 _YAML = """\
 cluster_name: dedupindex
 num_tokens: 8
+auto_bootstrap: false
 partitioner: org.apache.cassandra.dht.Murmur3Partitioner
 endpoint_snitch: SimpleSnitch
 listen_address: {address}
@@ -149,6 +150,11 @@ class Node:
 
     def start(self, *, alone: bool) -> None:
         """Start, and wait until it answers; a node that is `alone` need not wait for others."""
+        self.launch(alone=alone)
+        self.wait()
+
+    def launch(self, *, alone: bool) -> None:
+        """Start its process."""
         home, flags = self._home, []
         for option, names in (("--add-exports", _EXPORTS), ("--add-opens", _OPENS)):
             for name in names.split():
@@ -175,6 +181,10 @@ class Node:
         words.append("org.apache.cassandra.service.CassandraDaemon")
         with open(home / "console.log", "ab") as log:
             self._process = subprocess.Popen(words, cwd=home, stdout=log, stderr=log)
+
+    def wait(self) -> None:
+        """Return when it answers. Raises `Failed` if it ends, or does not in time."""
+        assert self._process is not None
         end = time.monotonic() + DEADLINE
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > end:
@@ -244,10 +254,12 @@ class Ring:
                 time.sleep(0.2)
 
     def mend(self) -> None:
-        """Start the nodes that were killed."""
-        for node in self.nodes:
-            if not node.runs():
-                node.start(alone=len(self.nodes) == 1)
+        """Start the nodes that were killed, all at once."""
+        killed = [node for node in self.nodes if not node.runs()]
+        for node in killed:
+            node.launch(alone=len(self.nodes) == 1)
+        for node in killed:
+            node.wait()
 
 
 @contextmanager
@@ -269,8 +281,14 @@ def ring(
         for number, address in enumerate(addresses):
             node = Node(Path(folder) / str(number), jars, address, port, storage, also)
             stack.callback(node.kill)  # it has to end before its directory goes
-            node.start(alone=count == 1)
             nodes.append(node)
+        first, *others = nodes
+        first.start(alone=count == 1)  # the others ask it who is there
+        started(first)
+        for node in others:
+            node.launch(alone=False)
+        for node in others:
+            node.wait()
             started(node)
         found = Ring(nodes, **options)
         found.await_all()

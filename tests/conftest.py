@@ -24,6 +24,7 @@ from dedupindex.index.load.runs import RunWriter
 
 if TYPE_CHECKING:
     from tests.peers.cassandra import Keyspaces, Ring
+    from tests.peers.spark import Session
 
 settings.register_profile(
     "ours", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
@@ -85,16 +86,18 @@ def chance(request: pytest.FixtureRequest) -> Random:
     return Random(f"{request.config.getoption('--seed')} {name}")
 
 
-LONGEST = ["cassandra", "peers/test_cassandra_ring", "test_benchmarks", "peers/test_heritrix"]
+LONGEST = ["cassandra", "peers/test_cassandra_ring", "spark", "test_benchmarks"]
 """Groups of tests that start first, in this order; then other tests with peers, then the rest."""
 
 
 def _group(item: pytest.Item) -> str:
-    """The tests that one process runs: those of a file, and all those of the one node."""
+    """The tests that one process runs: those of a file, of the one node, or of Spark's session."""
     callspec = getattr(item, "callspec", None)
     parameters = callspec.params.values() if callspec else ()
     if "cassandra" in getattr(item, "fixturenames", ()) or "cassandra" in parameters:
         return "cassandra"
+    if "spark" in getattr(item, "fixturenames", ()):
+        return "spark"
     return item.path.relative_to(Path(__file__).parent).with_suffix("").as_posix()
 
 
@@ -130,6 +133,15 @@ def cassandra() -> Iterator[Ring]:
     from tests.peers.cassandra import PATIENCE, ring
 
     with ring(1, timeout=PATIENCE) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    """A session of Spark with two executors, for all tests of this process."""
+    from tests.peers.spark import spark_session
+
+    with spark_session(tmp_path_factory.mktemp("spark")) as found:
         yield found
 
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
+from typing import Any
 
 from tests.conftest import need
 from tests.peers.environments import PEERS, ROOT
 
 LOCK = ROOT / "requirements-spark.lock"
 MASTER = "local-cluster[2,1,1024]"  # two executors, each a process of its own with a core
-DEADLINE = 600.0  # seconds
+DEADLINE = 1200.0  # seconds, of all tests together
 BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # half the time of what lives for a minute
 
 
@@ -45,9 +50,85 @@ def spark() -> dict[str, str]:
     }
 
 
-def on_spark(code: str, *arguments: str | Path) -> subprocess.Popen[str]:
-    """A Python process with PySpark that runs `code`."""
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *map(str, arguments)], env=spark(), text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
+_SESSION = """
+import io, json, sys
+from contextlib import redirect_stdout
+import pyspark
+from dedupindex import cluster
+from dedupindex.cli import main
+from dedupindex.cover.propagation import together
+
+cluster.SLICE = 20_000  # as if there were a thousand times as much
+start, held = pyspark.SparkContext, []
+
+def once(conf):  # most of the time goes into starting executors
+    if not held:
+        held.append(start(conf=conf))
+        held[0].stop = lambda: None
+    return held[0]
+
+pyspark.SparkContext = once
+for line in sys.stdin:
+    name, *words = json.loads(line)
+    if name == "together":
+        with cluster.connected(words[0]) as spark:
+            answer = sorted(together(spark, map(tuple, words[1])))
+    else:
+        with redirect_stdout(io.TextIOWrapper(io.BytesIO())) as out:
+            status = main([name, *words])
+            out.flush()
+        answer = [status, out.buffer.getvalue().decode()]
+    print(json.dumps(answer), flush=True)
+if held:
+    start.stop(held[0])
+"""
+
+
+class Session:
+    """A process with one Spark session, in which commands run one after the other."""
+
+    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
+        self.pid, self.folder = process.pid, folder  # its executors find modules in the folder
+        self._process = process
+
+    def _ask(self, *words: object) -> Any:
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write(json.dumps(words) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, (self.folder / "log").read_text(errors="replace")[-4000:]
+        return json.loads(answer)
+
+    def run(self, *words: object) -> dict[str, object]:
+        """What a command prints as JSON; it succeeds, or names what is damaged."""
+        status, out = self._ask(*map(str, words), "--spark", MASTER, "--json")
+        assert status in (0, 7), (self.folder / "log").read_text(errors="replace")[-4000:]
+        return dict(json.loads(out))
+
+    def together(self, pairs: list[tuple[int, int]]) -> object:
+        """The connected components of pairs of numbers."""
+        return self._ask("together", MASTER, pairs)
+
+
+@contextmanager
+def spark_session(folder: Path) -> Iterator[Session]:
+    """A process with PySpark, and with the modules of a folder."""
+    env = spark()
+    env["PYTHONPATH"] = os.pathsep.join([str(folder), env["PYTHONPATH"]])
+    with (
+        open(folder / "log", "wb") as log,
+        subprocess.Popen(
+            [sys.executable, "-c", _SESSION], env=env, text=True, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=log, start_new_session=True,
+        ) as process,
+    ):  # fmt: skip
+        watch = Timer(DEADLINE, process.kill)  # then the answer that is awaited does not come
+        watch.start()
+        try:
+            yield Session(process, folder)
+            assert process.stdin
+            process.stdin.close()
+            process.wait()
+        finally:
+            watch.cancel()
+            process.kill()

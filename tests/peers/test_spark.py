@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -19,7 +17,7 @@ from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
 from dedupindex.post_crawl.plan.make_plan import ResolveOptions, resolve
 from dedupindex.post_crawl.plan.plan_file import COLUMNS, open_plan
 from tests.corpora import Page, archive, html
-from tests.peers.spark import DEADLINE, MASTER, on_spark
+from tests.peers.spark import Session, spark_session
 from tests.stores import Fault, web
 from tests.test_cli import dedupindex
 from tests.test_remote import captures, containers
@@ -27,39 +25,10 @@ from tests.test_spread import built, collection
 
 pytestmark = pytest.mark.peer
 __all__ = ["collection"]
-ALL = """
-import sys
-import pyspark
-from dedupindex import cluster
-from dedupindex.cli import main
-
-cluster.SLICE = 20_000  # as if there were a thousand times as much
-
-start, held = pyspark.SparkContext, []
-
-def once(conf):  # most of the time goes into starting executors
-    if not held:
-        held.append(start(conf=conf))
-        held[0].stop = lambda: None
-    return held[0]
-
-pyspark.SparkContext = once
-statuses = [main(words.split()) for words in sys.argv[1].split("|")]
-start.stop(held[0])
-sys.exit(any(status not in (0, 7) for status in statuses))
-"""
 EXECUTOR = "CoarseGrainedExecutorBackend"
 
 
-def run(*commands: str) -> list[dict[str, object]]:
-    """Run commands in one process with PySpark; what they print as JSON."""
-    with on_spark(ALL, "|".join(commands)) as process:
-        output, errors = process.communicate(timeout=DEADLINE)
-    assert process.returncode == 0, errors[-4000:]
-    return [json.loads(line) for line in output.splitlines()]
-
-
-def test_what_comes_of_all_commands(tmp_path: Path, collection: Path) -> None:
+def test_what_comes_of_all_commands(spark: Session, tmp_path: Path, collection: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
     there.mkdir()
@@ -73,12 +42,14 @@ def test_what_comes_of_all_commands(tmp_path: Path, collection: Path) -> None:
         with open(hashed / f"{digest[0]}_run.csv", "a") as shard:
             shard.write(f"{digest},/p/{number}\n")
     unique = dedup_hashes(str(hashed), here / "unique.csv")
-    more = f"--spark {MASTER} --json"
-    tally, listed, planned, deduplicated = run(
-        f"index --whitelist --mime .* {collection} {there}/index {more}",
-        f"manifest {collection} -o {there}/manifest {more}",
-        f"resolve {there}/manifest -o {there}/plan {more}",
-        f"dedup_hashes {hashed} {there}/unique.csv {more}",
+    tally, listed, planned, deduplicated = (
+        spark.run(*words)
+        for words in (
+            ("index", "--whitelist", "--mime", ".*", collection, there / "index"),
+            ("manifest", collection, "-o", there / "manifest"),
+            ("resolve", there / "manifest", "-o", there / "plan"),
+            ("dedup_hashes", hashed, there / "unique.csv"),
+        )
     )
     assert (tally["added"], tally["records"], tally["refused"]) == (
         told.added, told.records, dict(told.refused),
@@ -98,14 +69,14 @@ def test_what_comes_of_all_commands(tmp_path: Path, collection: Path) -> None:
     assert rows[0] == rows[1]
 
 
-def test_a_corpus_is_the_same(tmp_path: Path) -> None:
+def test_a_corpus_is_the_same(spark: Session, tmp_path: Path) -> None:
     """Also where a page kills the process that reads it."""
     one = Page("http://a.org/", body=html("original"))
     pages = [one, Page("http://b.org/", 2, of=one)]
     pages += [Page(f"http://c.org/{n}", 3 + n % 5, html(f"page {n}")) for n in range(60)]
     cdx = archive(tmp_path / "in", *pages, Page("http://d.org/", body=html("x"), file="d.warc.gz"))
     (tmp_path / "in" / "d.warc.gz").unlink()
-    (tmp_path / "deadly.py").write_text(
+    (spark.folder / "deadly.py").write_text(
         "import os, signal\n\ndef big(title):\n    if title == 'page 17':\n"
         "        os.kill(os.getpid(), signal.SIGKILL)\n    return title.upper()\n"
     )
@@ -113,11 +84,11 @@ def test_a_corpus_is_the_same(tmp_path: Path) -> None:
         f"--enrich html.title,text,language --map payload.string.html.title big deadly:big {cdx}"
     )
     here, there = tmp_path / "here.jsonl", tmp_path / "there.jsonl"
-    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    path = os.pathsep.join(filter(None, [str(spark.folder), os.environ.get("PYTHONPATH", "")]))
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYTHONPATH", path)
         dedupindex("corpus", *words.split(), "-o", here, status=7)
-        (told,) = run(f"corpus {words} -o {there} --json --spark {MASTER}")
+        told = spark.run("corpus", *words.split(), "-o", there)
     assert told["entries"] == 63
     assert told["errors"] == {"process": 1, "response": 1}
     assert here.read_bytes() == there.read_bytes()
@@ -132,29 +103,29 @@ def lines(manifest: Path) -> dict[str, list[tuple[object, ...]]]:
 
 
 def test_an_executor_is_killed(tmp_path: Path, collection: Path) -> None:
-    """In the middle of a run, by a server that answers it no more: another does its work again."""
+    """In the middle of a run, by a server that answers it no more: another does its work again.
+
+    The session is new, so that there are no executors yet when the driver asks.
+    """
     killed: list[int] = []
-    with web(collection) as server:
-        words = f"index --whitelist --mime .* {server.url}/*.w* {server.url}/*.cdx {tmp_path}/there"
-        process = on_spark(ALL, f"{words} --spark {MASTER} --json")
-        kill = partial(_killed_one, process, killed)
+    with web(collection) as server, spark_session(tmp_path) as own:
+        words = ("--whitelist", "--mime", ".*", f"{server.url}/*.w*", f"{server.url}/*.cdx")
+        kill = partial(_killed_one, own.pid, killed)
         server.faults.append(Fault("w3.warc.gz", 1, cut=0, when=kill))
-        with process:
-            output, errors = process.communicate(timeout=DEADLINE)
-        assert process.returncode == 0, errors[-4000:]
+        told = own.run("index", *words, tmp_path / "there")
         assert len(killed) == 1
-        assert json.loads(output)["records"] == built(tmp_path / "here", collection).tally.records
+        assert told["records"] == built(tmp_path / "here", collection).tally.records
         assert captures(tmp_path / "there", f"{server.url}/") == captures(
             tmp_path / "here", f"{collection}/"
         )
 
 
-def _killed_one(process: subprocess.Popen[str], killed: list[int]) -> bool:
-    """Kill an executor of the process; before there are any, it is the driver that asks."""
+def _killed_one(session: int, killed: list[int]) -> bool:
+    """Kill an executor of the session, if there is one yet; before, the driver asks."""
     mine = [
         pid
         for pid in map(int, filter(str.isdecimal, os.listdir("/proc")))
-        if _session(pid) == process.pid and EXECUTOR in _words(pid)
+        if _session(pid) == session and EXECUTOR in _words(pid)
     ]
     if mine:
         os.kill(mine[0], signal.SIGKILL)

@@ -10,25 +10,14 @@ import pytest
 from dedupindex.cli import main
 from dedupindex.cover.components import Components
 from tests.covering import JOURNALIST
-from tests.peers.spark import DEADLINE, MASTER, on_spark
+from tests.peers.spark import Session
 from tests.test_cover import BASE, page
 
 pytestmark = pytest.mark.peer
-BOTH = """
-import json, sys
-from dedupindex.cli import main
-from dedupindex.cluster import connected
-from dedupindex.cover.propagation import together
-
-master, pairs, *words = sys.argv[1:]
-with connected(master) as cluster:
-    print(json.dumps(sorted(together(cluster, map(tuple, json.loads(pairs))))))
-sys.exit(main(["cover", *words, "--spark", master, "--json"]))
-"""
 
 
 def test_what_executors_find_is_what_is_found_here(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chain = [(n, n + 1) for n in range(60)]  # as long as it gets
     pairs = [*chain, (70, 64), (64, 90), (90, 62), (95, 95), (98, 97)]
@@ -41,11 +30,8 @@ def test_what_executors_find_is_what_is_found_here(
     source, relation = tmp_path / "pages.jsonl", [JOURNALIST, "--what-if", "0.9"]
     source.write_text("".join(json.dumps(one) + "\n" for one in documents))
     words = [str(source), "--relation", *relation]
-    there = [*words, "-o", str(tmp_path / "there.jsonl")]
-    with on_spark(BOTH, MASTER, json.dumps(pairs), *there) as process:
-        output, errors = process.communicate(timeout=DEADLINE)
-    assert process.returncode == 0, errors[-4000:]
-    labels, told = map(json.loads, output.splitlines())
+    labels = spark.together(pairs)
+    told = spark.run("cover", *words, "-o", tmp_path / "there.jsonl")
     components = Components(99)
     components.join(pairs)
     numbers = sorted({number for pair in pairs for number in pair})
