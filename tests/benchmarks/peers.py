@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from demo.ports import free_port
 from tests.benchmarks.measure import Cores, Failed, Spent, environment, run, running
 
 _INDEXER = "is.landsbokasafn.deduplicator.indexer."
@@ -128,7 +129,7 @@ class OutbackCDX:
             size = sum(path.stat().st_size for path in self._data.rglob("*") if path.is_file())
             quiet = quiet + 1 if size == before else 0
             before = size
-            time.sleep(0.5)
+            time.sleep(0.5)  # that nothing was written for two seconds is all that tells of the end
 
     @property
     def collection(self) -> str:
@@ -149,13 +150,6 @@ def outbackcdx(jar: Path, data: Path, cores: frozenset[int]) -> Iterator[Outback
     shutil.rmtree(data, ignore_errors=True)
 
 
-def free_port() -> int:
-    """A port that was free a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
-
-
 def wait_for(port: int, what: str, patience: float = 60) -> None:
     """Return when something listens at the port; raises `Failed` when nothing ever does."""
     end = time.monotonic() + patience
@@ -166,4 +160,4 @@ def wait_for(port: int, what: str, patience: float = 60) -> None:
         except OSError:
             if time.monotonic() > end:
                 raise Failed(f"{what} did not start within {patience:.0f} s") from None
-            time.sleep(0.02)
+            time.sleep(0.02)  # it needs the core that this process may be on

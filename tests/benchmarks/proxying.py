@@ -15,13 +15,14 @@ from urllib.request import urlopen
 
 import pytest
 
+from demo.ports import free_port
 from demo.site import Page
 from tests.benchmarks.building import index
 from tests.benchmarks.captures import Captures
 from tests.benchmarks.harvest import Site
 from tests.benchmarks.load import serving
 from tests.benchmarks.measure import ROOT, Failed, environment, running
-from tests.benchmarks.peers import Missing, free_port, wait_for
+from tests.benchmarks.peers import Missing, wait_for
 from tests.benchmarks.suite import Bench, Line, Target
 from tests.peers import environments
 from tests.peers.site import site
@@ -137,7 +138,7 @@ def _wait_until_written(count: int, port: int) -> None:
     while done < count:
         with urlopen(f"http://127.0.0.1:{port}/status") as response:
             done = json.load(response)["urls_processed"]
-        time.sleep(0.01)
+        time.sleep(0.01)  # each question costs warcprox time that is measured
 
 
 def _fetch_all(urls: list[str], port: int) -> None:

@@ -174,4 +174,4 @@ def until(
     while not condition():
         alive = process is None or process.poll() is None
         assert alive and time.monotonic() < end, log.read_text(errors="replace")[-4000:]
-        time.sleep(0.05)
+        time.sleep(0.05)  # nothing but asking again tells when the peer is ready

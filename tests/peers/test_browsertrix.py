@@ -5,11 +5,9 @@ from __future__ import annotations
 import gc
 import gzip
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from hashlib import sha1
 from hashlib import sha256 as sha
@@ -36,7 +34,6 @@ from dedupindex.export.redis import LOCK, writing
 from dedupindex.index.identity import Settings
 from dedupindex.sources.browsertrix_part import BrowsertrixEntry
 from tests.conftest import MakeIndex
-from tests.peers.environments import DEADLINE
 from tests.peers.redis import Crawl, redis_server, state
 from tests.peers.replay import check_revisits, records, replay
 from tests.test_browsertrix import sha256, stored
@@ -361,14 +358,32 @@ def test_killed_anywhere_nothing_is_false_and_the_next_run_ends_it(
     gc.collect()  # what the dead have left is not for another test to be warned of
 
 
+KILLED = """
+import os, signal, sys
+from redis.connection import Connection
+from dedupindex.cli import main
+
+send, written = Connection.send_packed_command, []
+
+def dying(self, command, check_health=True):
+    text = b"".join(command)
+    if written:  # and answered
+        os.kill(os.getpid(), signal.SIGKILL)
+    send(self, command, check_health)
+    if b"dedupindex:new:" in text and b"SCAN" not in text:
+        written.append(text)
+
+Connection.send_packed_command = dying
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 def test_really_killed(address: str, client: Any, make_index: MakeIndex) -> None:
     index = make_index([stored(number) for number in range(30_000)], EVERYTHING)
-    words = [sys.executable, "-m", "dedupindex", "export", "--redis", address, index]
-    with subprocess.Popen(words, stderr=subprocess.DEVNULL) as process:
-        end = time.monotonic() + DEADLINE
-        while not list(client.scan_iter("dedupindex:new:*")) and time.monotonic() < end:
-            pass
-        os.kill(process.pid, signal.SIGKILL)
+    words = [sys.executable, "-c", KILLED, "export", "--redis", address, index]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert list(client.scan_iter("dedupindex:new:*"))
     assert not client.exists("alldupes", f"h:{index.name}")
     assert "killed less than" in dedupindex("export", "--redis", address, index, status=6)[1]
     assert 0 < client.ttl(LOCK) <= 30

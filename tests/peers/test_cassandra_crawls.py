@@ -191,7 +191,7 @@ def test_a_claim_that_ends_by_itself_is_free(server: Servers) -> None:
     assert not claim(other, 1, "b")[1]
     with other.reading() as reading:
         while list(reading.claims(b"\x02" + sha1(1).raw)):  # its time to live is eight seconds
-            time.sleep(0.1)
+            time.sleep(0.1)  # the node counts the time, and nothing tells of its end
     assert claim(other, 1, "b")[1]
 
 

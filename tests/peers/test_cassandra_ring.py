@@ -1,6 +1,6 @@
 """Three nodes, three copies of everything, some of which are killed meanwhile.
 
-All tests that need three are in this module: starting them takes a minute or two.
+All tests that need three are in this module: starting them takes half a minute.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def until(condition: Callable[[], bool], seconds: float = DEADLINE) -> bool:
     while not condition():
         if time.monotonic() > end:
             return False
-        time.sleep(0.01)
+        time.sleep(0.01)  # what is waited for needs the processor, too
     return True
 
 

@@ -107,7 +107,7 @@ def until(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + DEADLINE
     while not condition():
         assert time.monotonic() < end
-        time.sleep(0.05)
+        time.sleep(0.05)  # the page renews itself by its own clock
 
 
 def is_quiet(window: Browser) -> None:
