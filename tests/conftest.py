@@ -42,11 +42,6 @@ MakeIndex = Callable[..., Path]
 _ended = count(1)
 
 
-def examples(count: int) -> int:
-    """The number of examples of a property: `count`, or ten times that with --thorough."""
-    return count * settings().max_examples // settings.get_profile("ours").max_examples
-
-
 def need(command: str, *, found: bool) -> None:
     """Skip in one plain sentence where a program is missing; in CI that is a failure."""
     if found:

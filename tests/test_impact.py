@@ -34,7 +34,7 @@ from dedupindex.index.format.packing import pack
 from dedupindex.index.identity import Settings
 from dedupindex.post_crawl.purge.impact import Depending, Going, Impact
 from dedupindex.post_crawl.purge.remove import PurgeSurvey, purge, survey
-from dedupindex.post_crawl.purge.target import TargetKind, One, Target
+from dedupindex.post_crawl.purge.target import One, Target, TargetKind
 from tests.budgets import examples
 from tests.captures import capture, sha1
 from tests.commands import typed

@@ -38,7 +38,7 @@ from dedupindex.post_crawl.plan.make_plan import ResolveOptions, resolve
 from dedupindex.post_crawl.plan.plan_file import COLUMNS, open_plan
 from dedupindex.post_crawl.plan.spread import resolve_on
 from dedupindex.runtime import spark as clusters
-from dedupindex.runtime.spark import Cluster, PieceWriter, FilePiece, pieces
+from dedupindex.runtime.spark import Cluster, FilePiece, PieceWriter, pieces
 from tests.budgets import examples
 from tests.captures import capture
 from tests.test_remote import EVERYTHING, archive, captures, containers

@@ -33,6 +33,7 @@ from dedupindex.export.browsertrix_redis import (
 from dedupindex.export.redis import LOCK, writing
 from dedupindex.index.identity import Settings
 from dedupindex.sources.browsertrix_part import BrowsertrixEntry
+from tests.budgets import examples
 from tests.conftest import MakeIndex
 from tests.peers.redis import Crawl, redis_server, state
 from tests.peers.replay import check_revisits, records, replay
@@ -393,7 +394,7 @@ def test_really_killed(address: str, client: Any, make_index: MakeIndex) -> None
     assert not list(client.scan_iter("dedupindex:new:*"))
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     st.lists(
         st.tuples(

@@ -35,6 +35,7 @@ from server.app import create_app
 from server.config import Config
 from server.live_index import LiveIndex
 from server.worker_crawls import Crawls
+from tests.budgets import examples
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.peers.cassandra import Keyspaces
@@ -167,7 +168,7 @@ def test_nobody_waits_for_who_was_not_told_to_store(server: Servers) -> None:
     begin(whole)
     session, numbers = faulty(store), iter(range(10_000))
 
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=examples(40), deadline=None)
     @given(st.lists(st.booleans(), max_size=6), st.lists(st.booleans(), max_size=6))
     def check(there: list[bool], back: list[bool]) -> None:
         session.there, session.back = iter(there), iter(back)
