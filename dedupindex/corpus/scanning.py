@@ -26,7 +26,8 @@ from dedupindex.warc.record_facts import (
     says_not_modified,
     timestamp14,
 )
-from dedupindex.warc.wacz_members import BROKEN, find, within
+from dedupindex.warc import wacz_members
+from dedupindex.warc.wacz_members import BROKEN, within
 from dedupindex.warc.window import Window, open_window
 
 Row = dict[str, str | int | bool | None]
@@ -93,7 +94,7 @@ def _window(path: str) -> Iterator[Window]:
             yield window
             return
         try:
-            begin, size = find(name, window.file)
+            begin, size = wacz_members.find(name, window.file)
         except BROKEN as error:
             raise BadSource(f"{path} cannot be read: {error}") from error
         yield Window(window.file, path, base=begin, size=size)

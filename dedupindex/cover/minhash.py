@@ -37,7 +37,7 @@ def enough(jaccard: float, hashes: int) -> int:
     return floor(hashes * jaccard - 3 * sqrt(hashes * jaccard * (1 - jaccard)))
 
 
-def candidates(database: Database, constraint: Constraint) -> None:
+def minhash_candidates(database: Database, constraint: Constraint) -> None:
     """Make ``candidates`` of ``shingled_K``, for sets of about the same size."""
     jaccard = float(constraint.threshold)
     if constraint.measure != "jaccard":

@@ -60,7 +60,7 @@ def find(
         work.index()
         work.begin("looking for candidates")
         if approximate:
-            minhash.candidates(database, driver(relation.content))
+            minhash.minhash_candidates(database, driver(relation.content))
         else:
             work.candidates("candidates")
         counts.candidates = number(database, "SELECT count(*) FROM candidates")

@@ -80,8 +80,8 @@ class BrowsertrixSource:
             except ValueError as error:
                 self._problems += 1
                 if self._problems <= _PROBLEMS_SHOWN:
-                    shown = (text + b": " + value)[:160].decode("utf-8", "backslashreplace")
-                    yield Problem(self.name, -1, f"crawl {crawl}: {error}: {shown!r}")
+                    line = (text + b": " + value)[:160].decode("utf-8", "backslashreplace")
+                    yield Problem(self.name, -1, f"crawl {crawl}: {error}: {line!r}")
                 yield Refusal("bad-line")
 
     def _item(self, text: bytes, entry: BrowsertrixEntry, files: list[str]) -> Item:
