@@ -2,7 +2,7 @@
 
     import dedupindex
 
-    dedupindex.build("warcs", "my-index", mime=".*", whitelist=True)
+    dedupindex.indexer("warcs", "my-index", mime=".*", whitelist=True)
     with dedupindex.open("my-index") as index:
         result = index.lookup("sha1:FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN", "http://example.com/")
         if result:
@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dedupindex.api import Index, LookupResult, open
-    from dedupindex.build.pipeline import Built
-    from dedupindex.build.pipeline import build_index as build
     from dedupindex.capture import Capture
     from dedupindex.corpus import Corpus
     from dedupindex.digest import Digest
+    from dedupindex.indexer.pipeline import Built
+    from dedupindex.indexer.pipeline import build_index as build
     from dedupindex.lookup.decide import Strategy
 
 __version__ = "0.1.0"
@@ -38,14 +38,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Built": "build.pipeline.Built",
+    "Built": "indexer.pipeline.Built",
     "Capture": "capture.Capture",
     "Corpus": "corpus.Corpus",
     "Digest": "digest.Digest",
     "Index": "api.Index",
     "LookupResult": "api.LookupResult",
     "Strategy": "lookup.decide.Strategy",
-    "build": "build.pipeline.build_index",
+    "build": "indexer.pipeline.build_index",
     "open": "api.open",
 }
 

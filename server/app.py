@@ -11,19 +11,17 @@ from dedupindex.index import stats_of
 from dedupindex.lookup.params import PARAMETERS
 from dedupindex.urlkey import urlkey
 from server import metrics as counting
-from server.api.bodies import BodySlots
+from server.api.batch_limits import BodySlots
 from server.api.captures import Captures
 from server.api.cdx_server_api import Cdx
 from server.api.claims import Claiming
-from server.api.crawl_reports import Reporting
-from server.api.crawl_views import CrawlViews
+from server.api.crawl_reports import Reporting, Writers
+from server.api.crawl_views import CrawlViews, ReportViews
 from server.api.dialect_views import DialectViews
 from server.api.doppelganger import Records
 from server.api.lookups import Lookups
 from server.api.purge_views import PurgeViews
-from server.api.queries import described
-from server.api.report_views import ReportViews
-from server.api.writers import Writers
+from server.api.request_fields import described
 from server.auth import Access
 from server.body_timeout import Patience
 from server.commands import Commands
@@ -35,8 +33,7 @@ from server.openapi import document
 from server.pages.blueprint import make_pages
 from server.rate_limit import ClientLimits
 from server.request_head import RequestHead
-from server.responses import ERRORS, Headers, error_reply
-from server.responses_part import json_of, response_of
+from server.responses import ERRORS, Headers, error_reply, json_of, response_of
 from server.routes import ROUTES, Route, routes_of
 from server.wsgi_fast_path import HotRoutes
 

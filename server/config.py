@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dedupindex.lookup.policy import NO_POLICY, Policy
-from server.tls import Tls
+from server.listeners import Tls
 
 
 def default_workers() -> int:

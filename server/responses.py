@@ -7,6 +7,7 @@ from http import HTTPStatus
 from typing import Any
 
 import orjson
+from flask import Response
 
 from dedupindex import errors
 from dedupindex.errors import Damaged, DedupError
@@ -116,3 +117,17 @@ def error_reply(code: str, message: str, headers: Headers | None = None) -> Repl
 def failure(error: DedupError) -> Reply:
     """Return the reply of a `DedupError`."""
     return error_reply(code_of(error), str(error))
+
+
+# Responses of Flask.
+
+
+def response_of(reply: Reply) -> Response:
+    """Return a reply as a response."""
+    status, headers, body = reply
+    return Response(body, status=status, headers=headers)
+
+
+def json_of(content: dict[str, Any]) -> Response:
+    """Return a JSON object as a response."""
+    return Response(orjson.dumps(content), content_type="application/json")

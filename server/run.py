@@ -38,8 +38,21 @@ from server.background_merge import Upkeep
 from server.config import DRAIN, HEADER_TIMEOUT, THREADS, Config
 from server.live_index import LiveIndex
 from server.metrics import Metrics, block_size
-from server.notify import notify
 from server.wsgi_fast_path import AccessLog, HotRoutes
+
+# The notifications of systemd, for a unit of ``Type=notify``.
+
+
+def notify(state: str) -> None:
+    """Send a state such as ``READY=1``, if systemd waits for it."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    if address[0] == "@":  # an abstract socket
+        address = "\0" + address[1:]
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stream:
+        stream.sendto(state.encode(), address)
+
 
 _PARENT_EVERY = 1.0  # seconds between two looks at whether the main process is still there
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", *ENVIRONMENT)

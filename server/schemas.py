@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from dedupindex.capture import Covers
-from dedupindex.crawls.claims import LONGEST
 from dedupindex.crawls.crawl import CrawlState, Visibility
-from dedupindex.crawls.parse_report import COVERS, NUMBERS, TEXTS
+from dedupindex.crawls.crawl_captures import LONGEST
+from dedupindex.crawls.parse_report import COVERS, NAMES, NUMBERS, TEXTS
 from dedupindex.crawls.statistics import BY
 from dedupindex.crawls.statistics_keys import StatisticsRow
-from dedupindex.crawls.told import NAMES
 from dedupindex.digest import CUT_DIGEST
 from dedupindex.lookup.params import PARAMETERS
 from dedupindex.lookup.policy import MOST
-from server.api.queries import described
+from server.api.request_fields import described
 from server.responses import ERRORS
 
 Schema = dict[str, Any]

@@ -12,9 +12,8 @@ import orjson
 from hypothesis import strategies as st
 
 from dedupindex.cover import result
-from dedupindex.cover.document import shingles, terms
 from dedupindex.cover.find_cover import CoverOptions, CoverReport, run
-from dedupindex.cover.relation import Relation, parse
+from dedupindex.cover.relation import Relation, parse, shingles, terms
 from dedupindex.expression.evaluate import holds, hostname
 from dedupindex.expression.tree import Attribute, Leaf, Value
 from dedupindex.runtime.duckdb import Database

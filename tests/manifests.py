@@ -17,10 +17,11 @@ from dedupindex.post_crawl.manifest.parquet import (
     FORMAT,
     LINES,
     REFERENCES,
+    ParquetWriter,
     lines_file,
+    nothing,
     references_file,
 )
-from dedupindex.post_crawl.manifest.spool import ParquetWriter, nothing
 from dedupindex.runtime.duckdb import write_parquet
 
 SIZE = 1 << 20  # bytes of a made-up container

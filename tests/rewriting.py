@@ -8,8 +8,7 @@ from pathlib import Path
 from random import Random
 
 from dedupindex.post_crawl.manifest.lines import Line, ManifestContainer
-from dedupindex.post_crawl.plan.alike import MatchCriteria
-from dedupindex.post_crawl.plan.plan_file import Planned, Totals
+from dedupindex.post_crawl.plan.plan_file import MatchCriteria, Planned, Totals
 from dedupindex.post_crawl.rewrite.rewrite_all import rewrite
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
 from dedupindex.runtime.atomic_replace import content_hash

@@ -27,7 +27,7 @@ from dedupindex.export.browsertrix_redis import (
     originals,
 )
 from dedupindex.index.engine import IndexedContainer
-from dedupindex.sources.browsertrix_part import BrowsertrixEntry, file_name, is_address, shown
+from dedupindex.sources.browsertrix import BrowsertrixEntry, file_name, is_address, shown
 from tests.captures import capture, sha1
 from tests.commands import typed
 from tests.conftest import MakeIndex

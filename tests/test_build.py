@@ -1,4 +1,4 @@
-"""`dedupindex.build`: any order, any number of processes, any interruption: the same index."""
+"""`dedupindex.indexer`: any order, any number of processes, any interruption: the same index."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from dedupindex.build.pipeline import Build, Built, build
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest, Spelling
 from dedupindex.errors import ContainerChanged, IndexBusy, IndexExists, SettingsConflict
 from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
+from dedupindex.indexer.pipeline import Build, Built, build
 from dedupindex.runtime.files import exclusive
 from tests.captures import sha1
 
@@ -245,7 +245,7 @@ def test_killed_at_the_worst_steps(
     """Dies in the middle of a task, just before the load commits, just after it, and when the
     load has cleared up behind itself."""
     moments = {
-        "stage": "import dedupindex.build.stage as m; f = m.RunWriter.flush; "
+        "stage": "import dedupindex.indexer.stage as m; f = m.RunWriter.flush; "
         "m.RunWriter.flush = lambda self: (f(self), die())",
         "load": "import dedupindex.index.identity as m; f = m.Identity.write; "
         "m.Identity.write = lambda self, index: (die() if self.generation else None, "
@@ -277,7 +277,7 @@ def test_killed_at_the_worst_steps(
 
 
 def test_resume_does_not_read_again_what_was_done(crawls: Path, tmp_path: Path) -> None:
-    from dedupindex.build import pipeline
+    from dedupindex.indexer import pipeline
 
     index = tmp_path / "index"
     seen: list[str] = []
@@ -324,7 +324,7 @@ def test_a_full_disk_leaves_the_index_as_it_was(crawls: Path, tmp_path: Path) ->
 def test_a_file_that_grows_while_it_is_read_is_left_for_the_next_time(
     crawls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dedupindex.build import stage
+    from dedupindex.indexer import stage
 
     growing, index = crawls / "b.cdx", tmp_path / "index"
     real = stage.open_source
@@ -367,7 +367,7 @@ def test_what_a_replaced_container_had_beaten_comes_back(tmp_path: Path) -> None
 
 def interrupted(index: Path, *sources: Path, **fields: object) -> None:
     """A build that has read everything and loaded nothing."""
-    from dedupindex.build import pipeline
+    from dedupindex.indexer import pipeline
 
     def failing(*rest: object) -> None:
         raise KeyboardInterrupt

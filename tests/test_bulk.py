@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedupindex.build import stage
-from dedupindex.build.admission import make_judge, reasons
-from dedupindex.build.encode_rows import stage_rows
-from dedupindex.build.pipeline import Build, Built, build
 from dedupindex.capture import Item, Refusal, Rows
 from dedupindex.digest import CANONICAL, EMPTY, Spelling
 from dedupindex.index import open_index
 from dedupindex.index.format.cells import Keys, decode, encode, entries_of
 from dedupindex.index.format.tombstones import REVISIT
 from dedupindex.index.identity import Settings
+from dedupindex.indexer import stage
+from dedupindex.indexer.admission import make_judge, reasons
+from dedupindex.indexer.encode_rows import stage_rows
+from dedupindex.indexer.pipeline import Build, Built, build
 from dedupindex.sources import SourceOptions
 from dedupindex.sources.cdx import CdxSource
 from dedupindex.sources.cdx_columns import Layout

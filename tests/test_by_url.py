@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedupindex.build.stage import judge_of
 from dedupindex.capture import Capture, Covers, Evidence
 from dedupindex.cli import main
 from dedupindex.crawls.combined_view import Both, Visible
@@ -27,10 +26,11 @@ from dedupindex.digest import Digest
 from dedupindex.errors import StrategyUnavailable
 from dedupindex.index import open_index
 from dedupindex.index.engine import IndexedContainer, View
-from dedupindex.index.engines.lmdb.lmdb_trees import IndexTrees
+from dedupindex.index.engines.lmdb.lmdb_view import IndexTrees
 from dedupindex.index.format import url_index
 from dedupindex.index.format.cells import sealed
 from dedupindex.index.identity import Settings, read_identity
+from dedupindex.indexer.stage import judge_of
 from dedupindex.urlkey import urlkey
 from tests.budgets import examples
 from tests.captures import capture, sha1

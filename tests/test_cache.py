@@ -58,7 +58,7 @@ def test_what_lives_in_a_worker_uses_it() -> None:
     counted = re.compile(r"lru_cache|functools import.*\bcache\b|fnmatch import.*fnmatchcase")
     may = {
         "dedupindex/index/tokens.py",  # patterns of whoever runs the server
-        "dedupindex/build/copy_index.py",  # numbers to hashes, while an index is copied
+        "dedupindex/indexer/copy_index.py",  # numbers to hashes, while an index is copied
     }
     found = {
         str(path.relative_to(ROOT))

@@ -24,8 +24,7 @@ from dedupindex.index.identity import Settings
 from dedupindex.runtime.safe_regex import of_request
 from dedupindex.timestamps import digits_of_date
 from dedupindex.urlkey import urlkey
-from server.api.cdx_filters import FIELDS, FILTERS, Sieve, filter_of
-from server.api.cdx_query import IGNORED, PARAMETERS
+from server.api.cdx_query import FIELDS, FILTERS, IGNORED, PARAMETERS, Sieve, filter_of
 from server.api.cdx_server_api import PATHS
 from tests.budgets import examples
 from tests.captures import capture, sha1

@@ -18,11 +18,11 @@ from pathlib import Path
 import click
 import pytest
 
-from dedupindex.build.pipeline import ProgressUpdate
 from dedupindex.cli import COMMANDS, group, main
 from dedupindex.cli import ONCE as DONE_ONCE
 from dedupindex.cli.common import settings_of
 from dedupindex.index import ENGINES, open_index
+from dedupindex.indexer.pipeline import ProgressUpdate
 from dedupindex.lookup.savings import COLUMNS, DuplicationReport, ReportFilter
 from dedupindex.sources import SourceOptions, open_source
 from tests.captures import capture, sha1

@@ -32,9 +32,8 @@ from dedupindex.client import (
     Taken,
     Transport,
 )
-from dedupindex.client.breaker import Breaker
+from dedupindex.client.core import Breaker, Keeping
 from dedupindex.client.http1 import NotConnected
-from dedupindex.client.keeping import Keeping
 from dedupindex.digest import Spelling
 from dedupindex.errors import CrawlEnded, DedupError, IndexUnavailable, UnknownCrawl
 from dedupindex.index import tokens
@@ -688,7 +687,7 @@ def test_a_cancelled_report_is_kept(index: Path) -> None:
 
 
 def test_what_waits_to_be_reported_has_a_bound_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dedupindex.client.keeping.MOST_BYTES", 1000)
+    monkeypatch.setattr("dedupindex.client.core.MOST_BYTES", 1000)
     keeping = Keeping(100, 3)
     assert keeping.add("a", [b"x" * 200] * 7) == 2
     parcel = keeping.take()

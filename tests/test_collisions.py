@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dedupindex.cli import main
-from dedupindex.verify.against import Against
 from dedupindex.verify.collection import Collection
+from dedupindex.verify.compare_files import Against
 from tests.rewriting import content, records_of
 from tests.test_resolve_compare import SHATTERED
 from tests.verifying import page, write

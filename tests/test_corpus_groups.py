@@ -27,7 +27,7 @@ def test_of_each_group_the_best_that_passes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int, held: int
 ) -> None:
     """Short groups before long ones, those of several pieces, and ends at the end of a piece."""
-    monkeypatch.setattr("dedupindex.corpus.chunks.MOST", 4)
+    monkeypatch.setattr("dedupindex.corpus.select.MOST", 4)
     monkeypatch.setattr("dedupindex.corpus.extract._HELD", held)
     for seed in range(12):
         chance = Random(seed)

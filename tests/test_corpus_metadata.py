@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from dedupindex.corpus import Corpus, CorpusReport
 from dedupindex.corpus.capture_list import SourceContext
 from dedupindex.corpus.extract import nothing
-from dedupindex.corpus.listed import OfLines
+from dedupindex.corpus.from_cdx import OfLines
 from dedupindex.corpus.select import digest_key
 from dedupindex.digest import Digest, Spelling, is_cut
 from dedupindex.errors import BadSource

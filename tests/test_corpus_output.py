@@ -23,7 +23,7 @@ import zstandard
 
 from dedupindex.cli import main
 from dedupindex.corpus import Corpus, Enrichment
-from dedupindex.corpus.spool import JsonlWriter
+from dedupindex.corpus.capture_list import JsonlWriter
 from dedupindex.counts import ProgressUpdate
 from dedupindex.errors import BadInput, BadSource, DedupError
 from dedupindex.runtime.duckdb import working, write_parquet

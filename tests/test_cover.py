@@ -18,7 +18,7 @@ from dedupindex.cover import set_cover
 from dedupindex.cover.components import Components
 from dedupindex.cover.exact import ExactCover
 from dedupindex.cover.find_cover import CoverOptions
-from dedupindex.cover.minhash import AIM, HASHES, bands
+from dedupindex.cover.pairs import AIM, HASHES, bands
 from dedupindex.cover.relation import parse
 from dedupindex.cover.set_cover import FEW, CoverTask, Instance, _replaceable, greedy, solve
 from dedupindex.errors import BadInput, BadQuery, BadSource, SettingsConflict

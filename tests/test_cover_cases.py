@@ -32,7 +32,7 @@ def drawn(home: Path, costs: Mapping[str, int], pairs: str, **options: Any) -> M
 
 @pytest.fixture
 def thinned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dedupindex.cover.thinning.THINNED", 0)
+    monkeypatch.setattr("dedupindex.cover.reduce.THINNED", 0)
 
 
 @pytest.mark.usefixtures("thinned")

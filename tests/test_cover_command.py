@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from dedupindex.cli import main
 from dedupindex.cover import document_store, result
 from dedupindex.cover.find_cover import CoverOptions, CoverReport, run, told
-from dedupindex.cover.reading import Archives, gather, lines_of
+from dedupindex.cover.load_documents import Archives, gather, lines_of
 from dedupindex.cover.relation import parse
 from dedupindex.runtime.duckdb import Database
 from tests.budgets import examples

@@ -46,7 +46,7 @@ def _checked(documents: list[dict[str, Any]], text: str, cost: str, **patched: i
     relation = parse(text)
     with tempfile.TemporaryDirectory() as home, pytest.MonkeyPatch.context() as patch:
         for name, bound in patched.items():
-            patch.setattr(f"dedupindex.cover.thinning.{name}", bound)
+            patch.setattr(f"dedupindex.cover.reduce.{name}", bound)
         said = made(documents, relation, Path(home), CoverOptions(cost=cost))
     pairs = all_pairs(documents, relation)
     names = [one["id"] for one in documents]

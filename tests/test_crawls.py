@@ -17,17 +17,15 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
-from dedupindex.build.stage import judge_of
 from dedupindex.capture import Capture, Covers, Uncommitted
-from dedupindex.crawls import claims, lifecycle, merge_crawls
+from dedupindex.crawls import crawl_captures, lifecycle, merge_crawls
 from dedupindex.crawls.combined_view import Both, Visible
 from dedupindex.crawls.crawl import Crawl, CrawlState, Visibility
 from dedupindex.crawls.crawl_captures import Added, add
 from dedupindex.crawls.store import Store, Writing, make_store
 from dedupindex.crawls.stores import cassandra_crawl_registry
 from dedupindex.crawls.stores.lmdb_crawl_state import LmdbWriting
-from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
-from dedupindex.crawls.stores.writer import GroupWriter
+from dedupindex.crawls.stores.lmdb_crawl_store import GroupWriter, LmdbStore
 from dedupindex.errors import (
     BadInput,
     CrawlEnded,
@@ -38,6 +36,7 @@ from dedupindex.errors import (
 )
 from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
+from dedupindex.indexer.stage import judge_of
 from dedupindex.runtime.files import exclusive
 from tests.budgets import examples
 from tests.captures import capture, sha1
@@ -347,23 +346,23 @@ def test_of_two_that_claim_a_payload_one_has_it(store: Store) -> None:
     begin(store, "b")
     with store.writing() as writing:
         a, b = writing.crawl("a"), writing.crawl("b")
-        first, mine = claims.claim(writing, a, sha1(1), 1000, 60)
+        first, mine = crawl_captures.claim(writing, a, sha1(1), 1000, 60)
         assert mine and first.until == 61_000
-        second, mine = claims.claim(writing, b, sha1(1), 60_999, 60)
+        second, mine = crawl_captures.claim(writing, b, sha1(1), 60_999, 60)
         assert not mine and second == first
-        assert claims.claim(writing, b, sha1(2), 1000, 60)[1]
+        assert crawl_captures.claim(writing, b, sha1(2), 1000, 60)[1]
     with store.writing() as writing:
-        assert claims.claim(writing, b, sha1(1), 61_000, 60)[1]  # its lease is over
-        assert not claims.release(writing, sha1(1), first.token)
-        held = claims.claim_of(writing, sha1(1), 61_001)
-        assert held is not None and claims.release(writing, sha1(1), held.token)
-        assert claims.claim_of(writing, sha1(1), 61_001) is None
+        assert crawl_captures.claim(writing, b, sha1(1), 61_000, 60)[1]  # its lease is over
+        assert not crawl_captures.release(writing, sha1(1), first.token)
+        held = crawl_captures.claim_of(writing, sha1(1), 61_001)
+        assert held is not None and crawl_captures.release(writing, sha1(1), held.token)
+        assert crawl_captures.claim_of(writing, sha1(1), 61_001) is None
     put(store, "a", capture(2))  # not the claimant
     with store.reading() as reading:
-        assert claims.claim_of(reading, sha1(2), 1000) is not None
+        assert crawl_captures.claim_of(reading, sha1(2), 1000) is not None
     put(store, "b", capture(2))
     with store.reading() as reading:
-        assert claims.claim_of(reading, sha1(2), 1000) is None
+        assert crawl_captures.claim_of(reading, sha1(2), 1000) is None
 
 
 def test_claims_hold_within_a_namespace(store: Store) -> None:
@@ -372,17 +371,17 @@ def test_claims_hold_within_a_namespace(store: Store) -> None:
     with store.writing() as writing:
         held = {}
         for name in "abd":
-            held[name], mine = claims.claim(writing, writing.crawl(name), sha1(1), 0, 60)
+            held[name], mine = crawl_captures.claim(writing, writing.crawl(name), sha1(1), 0, 60)
             assert mine
-        assert not claims.claim(writing, writing.crawl("c"), sha1(1), 0, 60)[1]
-        assert claims.release(writing, sha1(1), held["a"].token)
-        assert not claims.release(writing, sha1(1), held["a"].token)
-        assert claims.claim(writing, writing.crawl("c"), sha1(1), 0, 60)[1]
+        assert not crawl_captures.claim(writing, writing.crawl("c"), sha1(1), 0, 60)[1]
+        assert crawl_captures.release(writing, sha1(1), held["a"].token)
+        assert not crawl_captures.release(writing, sha1(1), held["a"].token)
+        assert crawl_captures.claim(writing, writing.crawl("c"), sha1(1), 0, 60)[1]
     put(store, "b", capture(1))
     with store.reading() as reading:
-        assert claims.claim_of(reading, sha1(1), 0, "y") is None
-        assert claims.claim_of(reading, sha1(1), 0, "x") is not None
-        assert claims.claim_of(reading, sha1(1), 0) == held["d"]
+        assert crawl_captures.claim_of(reading, sha1(1), 0, "y") is None
+        assert crawl_captures.claim_of(reading, sha1(1), 0, "x") is not None
+        assert crawl_captures.claim_of(reading, sha1(1), 0) == held["d"]
 
 
 @of_files
@@ -390,7 +389,7 @@ def test_claims_that_are_over_are_swept(store: Store) -> None:
     begin(store)
     with store.writing() as writing:
         for number in range(10):
-            claims.claim(writing, writing.crawl("a"), sha1(number), 0, 10 + number)
+            crawl_captures.claim(writing, writing.crawl("a"), sha1(number), 0, 10 + number)
     merge_crawls.sweep(store, 15.0, {})
     with store.reading() as reading:
         assert reading.txn.stat(reading.trees.claims)["entries"] == 4

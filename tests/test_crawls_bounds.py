@@ -11,7 +11,8 @@ import orjson
 import pytest
 
 from dedupindex.cli import lookup as cli
-from dedupindex.crawls import claims, combined_view, crawl_captures, merge_crawls
+from dedupindex.crawls import combined_view, crawl_captures, merge_crawls
+from dedupindex.crawls import crawl_captures as claims
 from dedupindex.crawls.combined_view import Both, Visible
 from dedupindex.crawls.crawl import Crawl, Visibility
 from dedupindex.crawls.store import Store

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedupindex.build.stage import judge_of
 from dedupindex.capture import Capture, Evidence
 from dedupindex.crawls import lifecycle, merge_crawls
 from dedupindex.crawls.combined_view import CrawlSnapshot
@@ -23,6 +22,7 @@ from dedupindex.index.engine import Load
 from dedupindex.index.format.cells import encode, encode_revisit
 from dedupindex.index.identity import Identity, Settings
 from dedupindex.index.load.runs import RunWriter
+from dedupindex.indexer.stage import judge_of
 from dedupindex.lookup import decide
 from dedupindex.lookup.decide import Query, Strategy
 from dedupindex.timestamps import digits_of_date

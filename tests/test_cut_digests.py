@@ -12,7 +12,6 @@ from urllib.parse import quote
 import pytest
 from flask.testing import FlaskClient
 
-from dedupindex.build.admission import make_judge, reasons
 from dedupindex.capture import Capture, Evidence
 from dedupindex.client import Client, Miss
 from dedupindex.client.answers import Claimed
@@ -22,6 +21,7 @@ from dedupindex.digest import CANONICAL, CUT_DIGEST, EMPTY, SIZES, Digest, Spell
 from dedupindex.export import browsertrix_redis, wget_cdx
 from dedupindex.index.format.fast_answer import sought
 from dedupindex.index.identity import Settings
+from dedupindex.indexer.admission import make_judge, reasons
 from dedupindex.runtime.duckdb import one_thread
 from dedupindex.sources import open_source
 from dedupindex.sources.browsertrix import BrowsertrixEntry, BrowsertrixSource

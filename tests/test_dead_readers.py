@@ -13,12 +13,12 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from dedupindex.build.judges import admission_filter
 from dedupindex.crawls import lifecycle
 from dedupindex.crawls.crawl_captures import add
 from dedupindex.crawls.store import make_store
 from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
+from dedupindex.indexer.admission import admission_filter
 from tests.captures import capture
 from tests.conftest import MakeIndex
 from tests.test_server_live import serving, until

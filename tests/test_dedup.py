@@ -19,7 +19,7 @@ import pytest
 
 from dedupindex.cli import main
 from dedupindex.post_crawl import dedup_all as stages
-from dedupindex.post_crawl.proof import Proof
+from dedupindex.post_crawl.dedup_report import Proof
 from dedupindex.post_crawl.rewrite import missing_originals, rewrite_output
 from dedupindex.post_crawl.rewrite.rewrite_file import Left
 from dedupindex.verify.file_bytes import Joined, UnreadableFile, opened

@@ -23,11 +23,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedupindex.capture import Problem
-from dedupindex.documents import hashing, read_shards
+from dedupindex.documents import hash_objects, read_shards
 from dedupindex.documents.dedup_shards import dedup_hashes
 from dedupindex.documents.generate import GeneratorOptions, generate
 from dedupindex.documents.hash_objects import UNFINISHED, HashOptions, HashReport, hash_documents
-from dedupindex.documents.naming import ShardLayout
+from dedupindex.documents.shards import ShardLayout
 from dedupindex.errors import BadInput, BadSource, IndexBusy, IndexExists
 from dedupindex.runtime.files import exclusive
 from tests.budgets import examples
@@ -43,7 +43,7 @@ ODD = [
 @pytest.fixture
 def at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files that were just made are taken to be at rest."""
-    monkeypatch.setattr(hashing, "_COARSE", -(10**15))
+    monkeypatch.setattr(hash_objects, "_COARSE", -(10**15))
 
 
 def bytes_of(path: str) -> bytes:
@@ -249,7 +249,7 @@ def test_a_file_that_changes_while_it_is_hashed_is_noticed(
     monkeypatch.setattr(os, "readv", meanwhile)
     report, problems = hashed(top, tmp_path / "out")
     assert [(Path(one.container).name, one.message) for one in problems] == [
-        ("busy", hashing.CHANGED)
+        ("busy", hash_objects.CHANGED)
     ]
     assert rows_of(tmp_path / "out").keys() == {os.fsencode(top / "calm")}
     report, problems = hashed(top, tmp_path / "out")
@@ -279,8 +279,8 @@ def test_what_was_written_a_moment_ago_is_hashed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may change once more within the grain of its time stamps."""
-    assert hashing._COARSE >= 2 * 10**9
-    monkeypatch.setattr(hashing, "_COARSE", 600 * 10**9)  # a moment of a busy machine
+    assert hash_objects._COARSE >= 2 * 10**9
+    monkeypatch.setattr(hash_objects, "_COARSE", 600 * 10**9)  # a moment of a busy machine
     fill(tmp_path / "in", {b"a": b"1"})
     hashed(tmp_path / "in", tmp_path / "out")
     again, _ = hashed(tmp_path / "in", tmp_path / "out")
@@ -310,7 +310,7 @@ def test_a_killed_run_goes_on_to_the_same_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whenever it is killed: no shard is seen before all are there, none of it is done twice."""
-    from dedupindex.documents import state
+    from dedupindex.documents import hash_objects as state
 
     monkeypatch.setattr(state, "_EVERY", 0.01)
     top, out = tmp_path / "in", tmp_path / "out"

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
-from dedupindex.documents import hashing
+from dedupindex.documents import hash_objects
 from dedupindex.documents.dedup_shards import dedup_hashes
 from dedupindex.errors import BadSource
-from dedupindex.object_store import listing, stores
+from dedupindex.object_store import glob, stores
 from tests.commands import typed
 from tests.stores import Bucket, Fault, object_store, web
 from tests.test_documents import hashed, kept, rows_of
@@ -71,7 +71,7 @@ def test_a_bucket_is_hashed_as_a_folder(
     tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, pattern: str,
     names: tuple[str, ...],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(listing, "_PAGE", 2)
+    monkeypatch.setattr(glob, "_PAGE", 2)
     jobs = 2 if pattern == "docs" else 1
     report, problems = hashed(f"{bucket.url}/{pattern}", tmp_path / "out", form="csv", jobs=jobs)
     assert not problems
@@ -148,7 +148,7 @@ def test_an_object_that_is_replaced_meanwhile_is_noticed(tmp_path: Path, bucket:
         again = partial(bucket.put, f"docs/x/{name}", b"!" * size)
         bucket.server.faults.append(Fault(f"/{name}", 1, then=again))
     _, problems = hashed(f"{bucket.url}/docs/x", tmp_path / "out", form="csv")
-    assert {problem.message for problem in problems} <= {hashing.CHANGED}
+    assert {problem.message for problem in problems} <= {hash_objects.CHANGED}
     assert len(problems) == 2
     _, problems = hashed(f"{bucket.url}/docs/x", tmp_path / "out", form="csv")
     assert not problems

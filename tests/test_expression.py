@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedupindex.errors import BadQuery
-from dedupindex.expression.constants import moments
 from dedupindex.expression.evaluate import holds, hostname
-from dedupindex.expression.parser import amount, condition
+from dedupindex.expression.parser import amount, condition, moments
 from dedupindex.expression.sql import to_sql
 from dedupindex.expression.tree import (
     Asked,

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dedupindex.cli.heritrix import PROFILE, SCRIPTS, HeritrixJob, make_job
+from dedupindex.cli.heritrix_profile import PROFILE, SCRIPTS, HeritrixJob, make_job
 from dedupindex.errors import BadInput, BadSource
 
 # The places of the profile of Heritrix 3.13.0 at which something is edited.

@@ -15,8 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedupindex.build import spot_check
-from dedupindex.build.stage import judge_of
 from dedupindex.capture import Capture, Evidence, Revisit
 from dedupindex.crawls import lifecycle, merge_crawls
 from dedupindex.crawls.crawl import CrawlState
@@ -32,6 +30,8 @@ from dedupindex.index.format.cells import digest_of_key
 from dedupindex.index.format.file_names import files_of, is_container
 from dedupindex.index.format.packing import pack
 from dedupindex.index.identity import Settings
+from dedupindex.indexer import spot_check
+from dedupindex.indexer.stage import judge_of
 from dedupindex.post_crawl.purge.impact import Depending, Going, Impact
 from dedupindex.post_crawl.purge.remove import PurgeSurvey, purge, survey
 from dedupindex.post_crawl.purge.target import One, Target, TargetKind

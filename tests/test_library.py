@@ -20,11 +20,11 @@ import dedupindex
 from dedupindex import errors
 from dedupindex.api import Index
 from dedupindex.api import open as open_to_ask
-from dedupindex.build.pipeline import build_index
 from dedupindex.capture import Capture, Uncommitted
 from dedupindex.errors import BadDigest, BadQuery, IndexUnavailable, UnknownCrawl
 from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
+from dedupindex.indexer.pipeline import build_index
 from dedupindex.lookup.decide import Strategy
 from server.app import create_app
 from server.config import Config
@@ -224,7 +224,7 @@ import dedupindex
 assert not {"lmdb", "duckdb", "dedupindex.index"} & set(sys.modules)
 port, page = sys.argv[1:]
 names = [getattr(dedupindex, name) for name in ("build", *dedupindex.__all__)]
-assert callable(dedupindex.build) and dedupindex.errors and dedupindex.client
+assert callable(dedupindex.indexer) and dedupindex.errors and dedupindex.client
 from dedupindex.client import Client
 if page:
     texts = {"library.md": open(page).read()}

@@ -17,12 +17,11 @@ from hypothesis import strategies as st
 from warcio.archiveiterator import ArchiveIterator as WarcioIterator
 
 from dedupindex.capture import Covers
-from dedupindex.post_crawl.manifest import lines_fast
+from dedupindex.post_crawl.manifest import record_lines
 from dedupindex.post_crawl.manifest.lines import REASONS, Line
-from dedupindex.post_crawl.manifest.parquet import lines_of
+from dedupindex.post_crawl.manifest.parquet import ParquetWriter, lines_of
 from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
 from dedupindex.post_crawl.manifest.scan_file import Scan
-from dedupindex.post_crawl.manifest.spool import ParquetWriter
 from dedupindex.warc import http, record_facts
 from dedupindex.warc.gzip_members import SHORT
 from dedupindex.warc.http import content_types
@@ -186,7 +185,7 @@ def test_the_short_way_says_the_same(case: str, monkeypatch: pytest.MonkeyPatch)
     warm = gz(response(number=1)) + gz(response(number=2)) * 6  # so that forms are known
     data = warm + gz(CASES[case][0]) * 2
     quick, _ = scanned(data)
-    monkeypatch.setattr(lines_fast.FastLines, "line", lambda self, record: None)
+    monkeypatch.setattr(record_lines.FastLines, "line", lambda self, record: None)
     assert scanned(data)[0] == quick
 
 
@@ -409,7 +408,7 @@ def test_any_file_goes_through(path: Path) -> None:
 
 
 def test_every_reason_is_explained() -> None:
-    package = Path(lines_fast.__file__).parents[1]
+    package = Path(record_lines.__file__).parents[1]
     paths = [*package.glob("manifest/*.py"), Path(record_facts.__file__)]
     text = "".join(path.read_text() for path in paths)
     for reason in REASONS:

@@ -23,9 +23,8 @@ from dedupindex.digest import Digest
 from dedupindex.errors import BadInput, BadSource, FormatFromFuture, IndexBusy, SettingsConflict
 from dedupindex.post_crawl.manifest.lines import TYPES, Line, ManifestContainer
 from dedupindex.post_crawl.manifest.make_manifest import ManifestReport, make
-from dedupindex.post_crawl.manifest.parquet import open_manifest
+from dedupindex.post_crawl.manifest.parquet import ParquetWriter, open_manifest
 from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
-from dedupindex.post_crawl.manifest.spool import ParquetWriter
 from dedupindex.post_crawl.manifest.warcsum_format import Hint, read_text, text_line
 from dedupindex.runtime.files import exclusive
 from tests.commands import typed

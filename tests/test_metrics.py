@@ -18,11 +18,11 @@ from dedupindex.crawls.store import Writing
 from dedupindex.crawls.stores.lmdb_crawl_state import LmdbReading
 from dedupindex.lookup import policy
 from dedupindex.lookup.policy import rules_of
-from server.api.report_views import CRAWLS_PAGE
+from server.api.crawl_views import CRAWLS_PAGE
 from server.app import create_app
 from server.config import Config
-from server.gauges import READ
 from server.live_index import LiveIndex
+from server.metrics import READ
 from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.test_crawls_live import report

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dedupindex.build.pipeline import Build, Built, build
 from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
+from dedupindex.indexer.pipeline import Build, Built, build
 from dedupindex.timestamps import digits_of_date
 from tests.warc_cases import DATE, HTTP, URL, gz, record_id, request, response, revisit, sha1
 

@@ -33,7 +33,7 @@ from server.app import create_app
 from server.config import Config
 from server.live_index import LiveIndex
 from server.pages import chart_pages
-from server.pages.headers import POLICY
+from server.pages.blueprint import POLICY
 from server.pages.login import COOKIE
 from server.responses import RequestError
 from tests.budgets import examples

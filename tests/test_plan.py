@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from dedupindex.capacity import documents, estimates, measure
-from dedupindex.capacity.curves import picture
+from dedupindex.capacity import estimates
+from dedupindex.capacity import estimates as documents
+from dedupindex.capacity import rates as measure
+from dedupindex.capacity.markdown import picture
 from dedupindex.capacity.rates import default, load
 from dedupindex.errors import BadInput
 from tests.commands import typed

@@ -13,8 +13,6 @@ from zipfile import ZipFile
 
 import pytest
 
-from dedupindex.build.pipeline import Build, Built, build
-from dedupindex.build.stage import judge_of
 from dedupindex.capture import Capture, Evidence
 from dedupindex.crawls import lifecycle, merge_crawls
 from dedupindex.crawls.crawl_captures import add
@@ -23,6 +21,8 @@ from dedupindex.errors import BadInput, DedupError, HasDependents
 from dedupindex.index import open_index
 from dedupindex.index.format import ledger
 from dedupindex.index.identity import Settings
+from dedupindex.indexer.pipeline import Build, Built, build
+from dedupindex.indexer.stage import judge_of
 from dedupindex.post_crawl.purge.impact import Depending
 from dedupindex.post_crawl.purge.remove import purge, survey
 from dedupindex.post_crawl.purge.target import Target, TargetKind
@@ -189,7 +189,7 @@ def test_processes_and_resumed_builds_make_the_same_ledger(
         def fail(*given: Any) -> None:
             raise DedupError("the power went")
 
-        patched.setattr("dedupindex.build.pipeline._load", fail)
+        patched.setattr("dedupindex.indexer.pipeline._load", fail)
         with pytest.raises(DedupError):
             build(job)
     assert build(replace(job, resume=True)).tally.records == 3

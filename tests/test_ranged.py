@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dedupindex.warc.ranged import FIRST, Ranged, Read, Unreadable, record_at
+from dedupindex.warc.random_access import FIRST, Ranged, Read, Unreadable, record_at
 from dedupindex.warc.reader import read
 from dedupindex.warc.record import BrokenRecord, Record
 from dedupindex.warc.window import open_window

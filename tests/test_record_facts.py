@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dedupindex.urls import unbracket
+from dedupindex.urlkey import unbracket
 from dedupindex.warc import http
 from dedupindex.warc.record_facts import (
     Refused,

@@ -38,7 +38,7 @@ def test_who_adds_needs_a_first_build_that_has_finished(
     source, index = tmp_path / "x.cdx", tmp_path / "index"
     source.write_text(HEADER + cdx_line(1, 1, 1))
     with monkeypatch.context() as patch:
-        patch.setattr("dedupindex.build.pipeline._load", lambda *_: 1 / 0)
+        patch.setattr("dedupindex.indexer.pipeline._load", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             main(["index", "-w", "-m", ".*", str(source), str(index)])
     _, talk = typed("index", "--add", source, index, status=6)

@@ -13,8 +13,8 @@ import pytest
 
 from dedupindex.cli import main
 from dedupindex.errors import IndexBusy
+from dedupindex.post_crawl.rehearsal import rehearsal_steps
 from dedupindex.post_crawl.rehearsal import rehearse_all as rehearsing
-from dedupindex.post_crawl.rehearsal import replay
 from dedupindex.runtime.files import exclusive
 from tests.rewriting import content, members, small_set
 from tests.warc_cases import DATA, response
@@ -131,7 +131,7 @@ def test_without_pywb_nothing_is_said_to_be_replayed(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(replay.shutil, "which", lambda _: None)
+    monkeypatch.setattr(rehearsal_steps.shutil, "which", lambda _: None)
     words = ["rehearse", str(source), "--work", str(tmp_path / "work"), "--sample", "2"]
     assert main([*words, "--json"]) == 0
     steps = map(json.loads, capsys.readouterr().out.splitlines())
@@ -150,7 +150,7 @@ def test_replay_that_shows_nothing_is_no_proof(
         (tools / name).write_text(f"#!/bin/sh\n{does}\n")
         (tools / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
-    monkeypatch.setattr(replay, "_PATIENCE", 0.2)
+    monkeypatch.setattr(rehearsal_steps, "_PATIENCE", 0.2)
     compared = rehearse("--sample", 3, status=8)["compare"]
     assert compared["replayed"] == 0 and not compared["sound"]
     assert any("could not index" in problem for problem in compared["problems"])

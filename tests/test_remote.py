@@ -18,13 +18,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedupindex import object_store as remote
-from dedupindex.build.pipeline import Build, Built, build
 from dedupindex.capture import Capture
 from dedupindex.cli import main
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput, BadSource, ContainerChanged
 from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
+from dedupindex.indexer.pipeline import Build, Built, build
 from dedupindex.object_store import RemoteFile, read_object, stores
 from dedupindex.post_crawl.manifest.make_manifest import make
 from dedupindex.post_crawl.manifest.parquet import open_manifest

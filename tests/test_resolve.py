@@ -13,10 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dedupindex.post_crawl.manifest.lines import Line, ManifestContainer
-from dedupindex.post_crawl.plan.alike import MatchCriteria
 from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
 from dedupindex.post_crawl.plan.make_plan import ResolveOptions, resolve
-from dedupindex.post_crawl.plan.plan_file import Plan, open_plan
+from dedupindex.post_crawl.plan.plan_file import MatchCriteria, Plan, open_plan
 from tests.budgets import examples
 from tests.manifests import container, line, write_manifest
 

@@ -11,8 +11,8 @@ import pytest
 
 from dedupindex.cli import main
 from dedupindex.post_crawl.manifest.parquet import open_manifest
-from dedupindex.verify.against import Against
 from dedupindex.verify.collection import Collection
+from dedupindex.verify.compare_files import Against
 from tests.verifying import BODY, DAY, HOST, asked, copy_of, page, reasons, write
 from tests.warc_cases import HTTP, gz, record_id, sha1
 

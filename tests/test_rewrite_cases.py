@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from dedupindex.post_crawl.manifest.lines import Line
-from dedupindex.post_crawl.plan.alike import MatchCriteria
-from dedupindex.post_crawl.plan.plan_file import Planned
+from dedupindex.post_crawl.plan.plan_file import MatchCriteria, Planned
 from dedupindex.post_crawl.rewrite.compare_pair import Judged, RecordOnDisk, judge
 from dedupindex.warc import random_access
 from dedupindex.warc.random_access import NotExact, Single

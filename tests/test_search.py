@@ -15,10 +15,8 @@ from dedupindex.cli import main
 from dedupindex.digest import Digest
 from dedupindex.errors import BadQuery, IndexUnavailable, StrategyUnavailable
 from dedupindex.index.engines.whoosh import whoosh_files
-from dedupindex.index.engines.whoosh.query_fields import FIELDS
-from dedupindex.index.engines.whoosh.search import search
-from dedupindex.index.engines.whoosh.whoosh_schema import hosts, words
-from dedupindex.index.engines.whoosh.whoosh_search import Parsed
+from dedupindex.index.engines.whoosh.whoosh_files import hosts, words
+from dedupindex.index.engines.whoosh.whoosh_search import FIELDS, Parsed, search
 from dedupindex.index.identity import Settings
 from tests.budgets import examples
 from tests.captures import capture, sha1

@@ -23,9 +23,8 @@ from dedupindex.index.format.cells import (
     entries_of,
 )
 from dedupindex.index.format.tombstones import MARKS
-from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule
+from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule, settled, staged_again
 from dedupindex.index.load.runs import merge
-from dedupindex.index.load.sweep import settled, staged_again
 from dedupindex.timestamps import digits_of_date
 from tests.captures import capture
 

@@ -14,9 +14,6 @@ from random import Random
 
 import pytest
 
-from dedupindex.build import spot_check
-from dedupindex.build.copy_index import Copied
-from dedupindex.build.stage import judge_of
 from dedupindex.capture import Capture, Evidence
 from dedupindex.cli import main
 from dedupindex.cli.maintenance import BEGUN, compared_before, note_compared
@@ -31,6 +28,9 @@ from dedupindex.index.engines.whoosh import whoosh_engine
 from dedupindex.index.identity import Settings
 from dedupindex.index.load.merge_rule import MergeOutcome
 from dedupindex.index.load.runs import evenly
+from dedupindex.indexer import spot_check
+from dedupindex.indexer.copy_index import Copied
+from dedupindex.indexer.stage import judge_of
 from tests.captures import capture, sha1
 from tests.engine_bench import Bench
 

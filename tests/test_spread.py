@@ -17,26 +17,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedupindex.build import stage_spark
-from dedupindex.build import tasks as plan
-from dedupindex.build.pipeline import Build, Built, build
-from dedupindex.build.stage import StageTask
 from dedupindex.capture import RefersTo, Revisit
 from dedupindex.cli import main
-from dedupindex.documents.dedup_shards import dedup_hashes
-from dedupindex.documents.spread import dedup_on
+from dedupindex.documents.dedup_shards import dedup_hashes, dedup_on
 from dedupindex.errors import BadInput, BadSource, DedupError, IndexExists
 from dedupindex.index import open_index
 from dedupindex.index.format.cells import Keys, encode, encode_revisit
 from dedupindex.index.format.ledger import dependent
 from dedupindex.index.identity import Settings
 from dedupindex.index.load.staging import renumbered
+from dedupindex.indexer import stage_spark
+from dedupindex.indexer import tasks as plan
+from dedupindex.indexer.pipeline import Build, Built, build
+from dedupindex.indexer.stage import StageTask
 from dedupindex.post_crawl.manifest.make_manifest import make
 from dedupindex.post_crawl.manifest.parquet import open_manifest
 from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
-from dedupindex.post_crawl.plan.make_plan import ResolveOptions, resolve
+from dedupindex.post_crawl.plan.make_plan import ResolveOptions, resolve, resolve_on
 from dedupindex.post_crawl.plan.plan_file import COLUMNS, open_plan
-from dedupindex.post_crawl.plan.spread import resolve_on
 from dedupindex.runtime import spark as clusters
 from dedupindex.runtime.spark import Cluster, FilePiece, PieceWriter, pieces
 from tests.budgets import examples
@@ -222,8 +220,8 @@ def test_what_is_damaged_or_missing(tmp_path: Path, collection: Path) -> None:
     ]
     with pytest.raises(BadInput, match="not -"):
         built(tmp_path / "other", "-", spark="2")
-    from dedupindex.build.stage_spark import _stage
-    from dedupindex.build.tasks import Input
+    from dedupindex.indexer.stage_spark import _stage
+    from dedupindex.indexer.tasks import Input
     from dedupindex.sources import SourceOptions
 
     task = StageTask(0, [Input("/nowhere.warc", 1)], tmp_path, tmp_path, EVERYTHING, None,
@@ -233,7 +231,7 @@ def test_what_is_damaged_or_missing(tmp_path: Path, collection: Path) -> None:
 
 
 def test_a_container_that_is_read_twice_must_be_the_same(tmp_path: Path) -> None:
-    from dedupindex.build.stage_spark import StagedPart, _gather
+    from dedupindex.indexer.stage_spark import StagedPart, _gather
 
     part = StagedPart(0, 4, "then", False, marshal.dumps([]))
     with pytest.raises(BadSource, match="was not the same"):
@@ -326,7 +324,7 @@ def _rows(plan: Path) -> list[tuple[Any, ...]]:
 
 
 def test_a_manifest_that_executors_do_not_have(tmp_path: Path, collection: Path) -> None:
-    from dedupindex.post_crawl.plan.spread import _resolve
+    from dedupindex.post_crawl.plan.make_plan import _resolve
 
     make([str(collection)], tmp_path / "one", ManifestOptions())
     with pytest.raises(BadInput, match="on storage that all mount"):
@@ -409,8 +407,8 @@ def test_documents_are_deduplicated_alike(rows: list[tuple[int, int]]) -> None:
 
 
 def test_shards_that_executors_do_not_have(tmp_path: Path) -> None:
+    from dedupindex.documents.dedup_shards import _dedup
     from dedupindex.documents.read_shards import Shard
-    from dedupindex.documents.spread import _dedup
 
     shard = Shard("a", "a", (tmp_path / "a_run.csv",))
     (tmp_path / "a_run.csv").write_text("another")

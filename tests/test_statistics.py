@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedupindex.build.admission import make_judge
 from dedupindex.crawls import lifecycle, statistics
 from dedupindex.crawls.counting import (
     KEPT,
@@ -29,13 +28,14 @@ from dedupindex.crawls.counting import (
     bound_of,
 )
 from dedupindex.crawls.crawl_captures import add
+from dedupindex.crawls.parse_report import NAMES, SelfReport, tell, told_of
 from dedupindex.crawls.statistics_keys import MOST, StatisticsKind, StatisticsRow, key_of
 from dedupindex.crawls.store import Store, make_store
 from dedupindex.crawls.stores.lmdb_crawl_state import LmdbWriting
 from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
-from dedupindex.crawls.told import NAMES, SelfReport, tell, told_of
 from dedupindex.errors import BadInput, BadQuery, Damaged
 from dedupindex.index.identity import Settings
+from dedupindex.indexer.admission import make_judge
 from tests.budgets import examples, thorough
 from tests.captures import capture
 from tests.conftest import MakeIndex, of_files

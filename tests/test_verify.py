@@ -22,9 +22,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedupindex.verify.collection import Collection, verify_collection
-from dedupindex.verify.file_bytes import opened
+from dedupindex.verify.file_bytes import Beginnings, opened
 from dedupindex.verify.issues import BROKEN, DAMAGE, LOSS, REASONS, REMARK
-from dedupindex.verify.members import Beginnings
 from tests.budgets import examples
 from tests.commands import typed
 from tests.verifying import BODY, DAY, HOST, asked, compared, copy_of, page, write

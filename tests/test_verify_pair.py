@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from dedupindex.cli import main
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
-from dedupindex.verify import members
-from dedupindex.verify.against import Against
+from dedupindex.verify import file_bytes
 from dedupindex.verify.collection import verify_collection
-from dedupindex.verify.compare_files import verify_pair
+from dedupindex.verify.compare_files import Against, verify_pair
 from dedupindex.verify.issues import LOSS
 from dedupindex.verify.locate_originals import OriginalHint
 from tests.budgets import examples
@@ -233,13 +232,13 @@ def test_what_is_equal_is_never_inflated(tmp_path: Path, monkeypatch: pytest.Mon
     old = write(tmp_path / "old.warc.gz", before)
     new = write(tmp_path / "new.warc.gz", after)
     inflated: list[int] = []
-    real = members.MemberReader.__init__
+    real = file_bytes.MemberReader.__init__
 
-    def counted(self: members.MemberReader, file: object, offset: int) -> None:
+    def counted(self: file_bytes.MemberReader, file: object, offset: int) -> None:
         inflated.append(offset)
         real(self, file, offset)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(members.MemberReader, "__init__", counted)
+    monkeypatch.setattr(file_bytes.MemberReader, "__init__", counted)
     findings = list(verify_pair(old, new, lambda wanted: [OriginalHint(new, 0)]))
     assert findings == []
     assert len(set(inflated)) < 60 < len(before)

@@ -18,11 +18,10 @@ from dedupindex.cli.common import SPARK, Command, print_json, say, warn, warn_of
 from dedupindex.cli.index_location import any_index
 from dedupindex.cli.progress import shown
 from dedupindex.corpus.archive import Corpus
-from dedupindex.corpus.extract import nested
+from dedupindex.corpus.extract import nested, on
 from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.output import WARC
 from dedupindex.corpus.select import KEYS, REVISITS
-from dedupindex.corpus.spread import on
 from dedupindex.errors import BadInput, Damaged
 from dedupindex.runtime.spark import connected
 from dedupindex.runtime.tables import amount, printable, singular

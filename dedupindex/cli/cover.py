@@ -17,12 +17,12 @@ import click
 from dedupindex.cli.common import SPARK, Command, print_json, say, warn, warn_of_lines
 from dedupindex.cli.index_location import any_index
 from dedupindex.cli.progress import shown
-from dedupindex.corpus.apart import keep_apart
 from dedupindex.corpus.extract_report import CorpusReport
+from dedupindex.corpus.output import keep_apart
 from dedupindex.cover import cover_page, document_store, result
 from dedupindex.cover.covering import Covered
 from dedupindex.cover.find_cover import EXACT_SECONDS, CoverOptions, CoverReport, run, told
-from dedupindex.cover.reading import Archives, gather, lines_of, size_of
+from dedupindex.cover.load_documents import Archives, gather, lines_of, size_of
 from dedupindex.cover.relation import Relation, parse
 from dedupindex.errors import BadInput, Damaged
 from dedupindex.runtime.duckdb import Database

@@ -18,8 +18,8 @@ from dedupindex.cli.progress import shown
 from dedupindex.errors import Damaged
 from dedupindex.post_crawl.dedup_all import DedupOptions, dedup
 from dedupindex.post_crawl.dedup_report import DedupReport
-from dedupindex.post_crawl.plan.alike import MatchCriteria
 from dedupindex.post_crawl.plan.compare_payloads import Compare
+from dedupindex.post_crawl.plan.plan_file import MatchCriteria
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY
 from dedupindex.runtime.tables import amount, printable, singular
 

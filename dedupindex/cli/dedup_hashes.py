@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from dedupindex.cli.common import SPARK, Command, print_json, say
-from dedupindex.documents.dedup_shards import HashDedupReport, dedup_hashes
-from dedupindex.documents.spread import dedup_on
+from dedupindex.documents.dedup_shards import HashDedupReport, dedup_hashes, dedup_on
 from dedupindex.runtime.spark import connected
 from dedupindex.runtime.tables import amount, printable
 

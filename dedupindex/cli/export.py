@@ -15,7 +15,7 @@ from dedupindex.cli.common import Command, print_json, say
 from dedupindex.cli.index_location import any_index
 from dedupindex.export import browsertrix_redis as browsertrix_keys
 from dedupindex.export import wget_cdx
-from dedupindex.export.redis import writing
+from dedupindex.export.browsertrix_redis import writing
 from dedupindex.index import open_index
 from dedupindex.runtime.files import whole
 from dedupindex.runtime.tables import printable

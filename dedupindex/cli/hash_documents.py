@@ -11,7 +11,7 @@ import click
 from dedupindex.cli.common import Command, print_json, say, warn
 from dedupindex.cli.progress import shown
 from dedupindex.documents.hash_objects import HashOptions, HashReport, hash_documents
-from dedupindex.documents.naming import CHARACTERS, FORMATS, ShardLayout
+from dedupindex.documents.shards import CHARACTERS, FORMATS, ShardLayout
 from dedupindex.errors import Damaged
 from dedupindex.runtime.tables import amount, printable
 

@@ -2,15 +2,145 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from xml.sax.saxutils import escape
 
 import click
 
 from dedupindex.cli.common import Command, print_json
-from dedupindex.cli.heritrix import HeritrixJob, make_job
+from dedupindex.errors import BadInput, BadSource
 from dedupindex.lookup.decide import Strategy
 from dedupindex.runtime.tables import printable
+
+# A Heritrix job that asks dedupindex, made from the profile that Heritrix itself brings along.
+
+_HERE = Path(__file__).resolve().parent
+# An installed package has it inside, a checkout beside itself.
+CONF = (_HERE if (_HERE / "conf").is_dir() else _HERE.parent) / "conf" / "heritrix"
+BEANS = "dedup-beans.xml"
+SCRIPTS = ("dedup-session.groovy", "dedup-lookup.groovy", "dedup-store.groovy")
+PROFILE = "org/archive/crawler/restlet/profile-crawler-beans.cxml"
+_CONTACT = "ENTER_AN_URL_WITH_YOUR_CONTACT_INFO_HERE_FOR_WEBMASTERS_AFFECTED_BY_YOUR_CRAWL"
+_ADDRESS = re.compile(r"https?://[^\s/?#:@]+", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class HeritrixJob:
+    """What is chosen for a job; all else is as in the profile."""
+
+    name: str
+    server: str
+    seeds: tuple[str, ...]
+    contact: str  # the page that tells webmasters who crawls them
+    token: str = ""  # of the crawler, if the index has tokens
+    strategy: str = "DIGEST_ANY"
+    everything: bool = False  # look text up, too
+    http2: bool = False
+    delay: bool = True
+
+
+def make_job(heritrix: Path, directory: Path, job: HeritrixJob) -> None:
+    """Write the files of a job; raises `BadSource` for another Heritrix, `BadInput`."""
+    target = directory / "crawler-beans.cxml"
+    if target.exists():
+        raise BadInput(f"{target} is there already; name a new directory")
+    for option, values in (
+        ("--seed", job.seeds),
+        ("--contact", (job.contact,)),
+        ("--server", (job.server,)),
+    ):
+        for value in values:
+            if not _ADDRESS.match(value):
+                raise BadInput(f"{option} {value!r} is no URL: it begins with http:// or https://")
+    profile = configured(profile_of(heritrix), job)
+    beans = beans_for(job)
+    directory.mkdir(parents=True, exist_ok=True)
+    for script in SCRIPTS:
+        shutil.copyfile(CONF / script, directory / script)
+    (directory / BEANS).touch(0o600)  # it may hold a token
+    (directory / BEANS).write_text(beans, "utf-8")
+    target.write_text(profile, "utf-8")
+
+
+def profile_of(heritrix: Path) -> str:
+    """The profile for new jobs that an unpacked Heritrix brings along; raises `BadSource`."""
+    jars = list(heritrix.glob("lib/heritrix-engine-*.jar"))
+    if len(jars) != 1:
+        raise BadSource(f"{heritrix} is no Heritrix 3: it has no lib/heritrix-engine-*.jar")
+    try:
+        with zipfile.ZipFile(jars[0]) as jar:
+            return jar.read(PROFILE).decode()
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise BadSource(f"{jars[0]} has no {PROFILE}: {error}") from error
+
+
+def configured(profile: str, job: HeritrixJob) -> str:
+    """The profile with the edits of a job; raises `BadSource` if a place for one is missing."""
+    edits = [
+        (_CONTACT, _property(job.contact)),
+        ("metadata.jobName=basic", f"metadata.jobName={_property(job.name)}"),
+        ("http://example.example/example", "\n".join(_line(seed) for seed in job.seeds)),
+        _default("logExtraInfo", "false", "true"),
+    ]
+    if job.http2:
+        edits.append(('fetcher.FetchHTTP"', 'fetcher.FetchHTTP2"'))
+    if not job.delay:
+        edits.append(_default("minDelayMs", "3000", "0"))
+        edits.append(_default("delayFactor", "5.0", "0"))
+    for place, addition in (
+        ("<context:annotation-config/>", f'\n <import resource="{BEANS}"/>'),
+        ('<ref bean="fetchHttp"/>', '\n    <ref bean="dedupLookup"/>'),
+        ('<ref bean="warcWriter"/>', '\n    <ref bean="dedupStore"/>'),
+    ):
+        edits.append((place, place + addition))
+    for old, new in edits:
+        profile = _edited(profile, old, new)
+    return profile
+
+
+def beans_for(job: HeritrixJob) -> str:
+    """Our own beans, with the settings of a job."""
+    beans = (CONF / BEANS).read_text("utf-8")
+    beans = _edited(beans, "server=http://127.0.0.1:8484", f"server={_property(job.server)}")
+    beans = _edited(beans, "searchStrategy=DIGEST_ANY", f"searchStrategy={job.strategy}")
+    if job.token:
+        beans = _edited(beans, "\ntoken=\n", f"\ntoken={_property(job.token)}\n")
+    if job.everything:
+        beans = _edited(beans, 'value="^text/.*"', 'value="(?!)"')
+    return beans
+
+
+def _default(name: str, value: str, chosen: str) -> tuple[str, str]:
+    """The edit of a property that the profile shows commented out, with its default."""
+    shown = f'<property name="{name}" value="%s" />'
+    return f"<!-- {shown % value} -->", shown % chosen
+
+
+def _property(value: str) -> str:
+    """A value of a Java property list inside XML."""
+    return _line(value).replace("\\", "\\\\")
+
+
+def _line(value: str) -> str:
+    """A line of text inside XML; raises `BadInput` if it is no line."""
+    if not value or not value.isprintable():
+        raise BadInput(f"{value!r} cannot be written into a Heritrix profile")
+    return escape(value)
+
+
+def _edited(text: str, old: str, new: str) -> str:
+    """`text` with its only `old` replaced; raises `BadSource` if that is not there once."""
+    if text.count(old) != 1:
+        raise BadSource(
+            f"this Heritrix is unknown: {old!r} is {text.count(old)} times in its profile"
+        )
+    return text.replace(old, new)
+
 
 EXAMPLES = """
 bin/heritrix-profile ~/heritrix-3.13.0 ~/jobs/weekly \\

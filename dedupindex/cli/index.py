@@ -11,7 +11,6 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from dedupindex.build.pipeline import Build, Built, also_names, build, source_options
 from dedupindex.cli.common import SPARK, Command, print_json, say, stated, warn
 from dedupindex.cli.index_location import any_engine, any_index, placed, shown_index
 from dedupindex.cli.progress import shown
@@ -19,6 +18,7 @@ from dedupindex.counts import BuildTally
 from dedupindex.errors import BadInput, Damaged, SettingsConflict
 from dedupindex.index.address import is_cluster
 from dedupindex.index.identity import FILE, OPTIONS, Settings, read_identity, same_engine
+from dedupindex.indexer.pipeline import Build, Built, also_names, build, source_options
 from dedupindex.runtime.tables import printable, singular
 from dedupindex.sources import KINDS
 from dedupindex.warc.record import REMARKS

@@ -21,8 +21,7 @@ from dedupindex.errors import BadDigest, BadInput, BadQuery, DedupError, Strateg
 from dedupindex.index import open_index
 from dedupindex.index.engine import look_ahead
 from dedupindex.lookup import decide, explain
-from dedupindex.lookup.foresight import digests_of
-from dedupindex.lookup.params import UnknownAlgorithm, of_json, query_of
+from dedupindex.lookup.params import UnknownAlgorithm, digests_of, of_json, query_of
 from dedupindex.runtime.tables import printable
 
 Given = dict[str, bytes]

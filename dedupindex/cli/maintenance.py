@@ -15,8 +15,6 @@ from typing import Any
 
 import click
 
-from dedupindex.build import spot_check
-from dedupindex.build.copy_index import Copied, copy_to_engine
 from dedupindex.cli.common import check_no_address, print_json, say
 from dedupindex.cli.index_location import home_of, shown_index
 from dedupindex.crawls import merge_crawls as crawls
@@ -27,11 +25,13 @@ from dedupindex.index.address import Address, is_cluster
 from dedupindex.index.engine import Engine, IndexCounts, Load, View
 from dedupindex.index.format.cells import sealed_text, unsealed_text
 from dedupindex.index.identity import FILE, FORMAT, read_identity
+from dedupindex.indexer import spot_check
+from dedupindex.indexer.copy_index import Copied, copy_to_engine
 from dedupindex.runtime.bounded_counter import Sums
 from dedupindex.runtime.files import exclusive
 from dedupindex.runtime.tables import amount, printable, singular
 from dedupindex.runtime.workers import workers
-from dedupindex.urls import host_of
+from dedupindex.urlkey import host_of
 
 _HOSTS_SHOWN = 20
 BEGUN = ".unfinished-copy"  # in the directory of a copy, until it is whole

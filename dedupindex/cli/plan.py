@@ -8,10 +8,8 @@ from typing import Any
 
 import click
 
-from dedupindex.capacity import documents as document_plan
-from dedupindex.capacity import estimates as capture_plan
-from dedupindex.capacity.curves import picture
-from dedupindex.capacity.markdown import capture_lines, document_lines
+from dedupindex.capacity import estimates
+from dedupindex.capacity.markdown import capture_lines, document_lines, picture
 from dedupindex.capacity.rates import Table, load
 from dedupindex.cli.common import Command, print_json, say
 from dedupindex.runtime.files import write_whole
@@ -87,9 +85,9 @@ def command(
     if measure:
         _measure(inputs, work, save)
     if svg is not None:
-        requests = document_plan.rest(inputs).request_cost
-        write_whole(svg, picture(document_plan.measured_rows(inputs), requests).encode())
-    plans = [capture_plan.plan(count, inputs) for count in captures]
+        requests = estimates.rest(inputs).request_cost
+        write_whole(svg, picture(estimates.measured_rows(inputs), requests).encode())
+    plans = [estimates.plan(count, inputs) for count in captures]
     if as_json:
         print_json(_json(inputs, plans, documents=documents))
         return 0
@@ -103,7 +101,7 @@ def command(
 
 
 def _measure(inputs: Table, work: Path, save: Path | None) -> None:
-    from dedupindex.capacity.measure import as_toml, measure  # and with it DuckDB
+    from dedupindex.capacity.rates import as_toml, measure  # and with it DuckDB
 
     found = measure(work, len(os.sched_getaffinity(0)), say=say)
     inputs["documents"].update(found)
@@ -111,15 +109,13 @@ def _measure(inputs: Table, work: Path, save: Path | None) -> None:
         write_whole(save, as_toml(found).encode())
 
 
-def _json(
-    inputs: Table, plans: list[capture_plan.ClusterPlan], *, documents: bool
-) -> dict[str, Any]:
+def _json(inputs: Table, plans: list[estimates.ClusterPlan], *, documents: bool) -> dict[str, Any]:
     said: dict[str, Any] = {"inputs": inputs}
     if documents:
         said["documents"] = {
-            "seed": [row.as_json() for row in document_plan.seed_rows(inputs)],
-            "measured": [row.as_json() for row in document_plan.measured_rows(inputs)],
-            **document_plan.rest(inputs).as_json(),
+            "seed": [row.as_json() for row in estimates.seed_rows(inputs)],
+            "measured": [row.as_json() for row in estimates.measured_rows(inputs)],
+            **estimates.rest(inputs).as_json(),
         }
     if plans:
         said["captures"] = [plan.as_json() for plan in plans]

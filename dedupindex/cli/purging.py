@@ -14,8 +14,12 @@ from dedupindex.cli.index_location import any_index
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput, DedupError
 from dedupindex.post_crawl.purge.impact import Amount, Depending, Going
-from dedupindex.post_crawl.purge.remove import PurgeSurvey
-from dedupindex.post_crawl.purge.shown import going_as_json, impact_as_json, unread_as_text
+from dedupindex.post_crawl.purge.remove import (
+    PurgeSurvey,
+    going_as_json,
+    impact_as_json,
+    unread_as_text,
+)
 from dedupindex.post_crawl.purge.target import One, Target, TargetKind
 from dedupindex.runtime.tables import amount, printable
 from dedupindex.timestamps import check_date

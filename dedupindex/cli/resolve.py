@@ -12,11 +12,10 @@ import click
 from dedupindex.cli.common import SPARK, ComparingCommand, print_json, say
 from dedupindex.cli.index_location import any_index
 from dedupindex.cli.match_options import alike_options
-from dedupindex.post_crawl.plan.alike import MatchCriteria
 from dedupindex.post_crawl.plan.compare_payloads import Compare
 from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
-from dedupindex.post_crawl.plan.make_plan import Resolved, ResolveOptions, resolve
-from dedupindex.post_crawl.plan.spread import resolve_on
+from dedupindex.post_crawl.plan.make_plan import Resolved, ResolveOptions, resolve, resolve_on
+from dedupindex.post_crawl.plan.plan_file import MatchCriteria
 from dedupindex.runtime.files import whole
 from dedupindex.runtime.spark import connected
 from dedupindex.runtime.tables import amount, singular

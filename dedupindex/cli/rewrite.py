@@ -17,7 +17,7 @@ from dedupindex.post_crawl.manifest.parquet import open_manifest
 from dedupindex.post_crawl.plan.plan_file import Plan, open_plan
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY, Journal
 from dedupindex.post_crawl.rewrite.offset_map import cdxj as captures
-from dedupindex.post_crawl.rewrite.offsets import lines
+from dedupindex.post_crawl.rewrite.offset_map import lines
 from dedupindex.post_crawl.rewrite.rewrite_all import locked, rewrite
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
 from dedupindex.post_crawl.undo import Restored, Undo, check_room_of, clean, commit, restore

@@ -11,7 +11,7 @@ import orjson
 from dedupindex.capture import Capture
 from dedupindex.cli.common import Command, say
 from dedupindex.cli.index_location import any_index
-from dedupindex.index.engines.whoosh.search import LIMIT, search
+from dedupindex.index.engines.whoosh.whoosh_search import LIMIT, search
 from dedupindex.lookup.render_json import original_as_json
 from dedupindex.runtime.tables import amount, printable
 

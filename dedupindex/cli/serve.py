@@ -22,7 +22,7 @@ from dedupindex.lookup.policy import NO_POLICY, read_policy
 from dedupindex.runtime.tables import printable
 
 if TYPE_CHECKING:
-    from server.tls import Tls
+    from server.listeners import Tls
 
 EXAMPLES = """
 bin/serve my-index
@@ -181,7 +181,7 @@ def _host_names(given: tuple[str, ...]) -> tuple[str, ...]:
 
 def _tls(chosen: dict[str, Any]) -> Tls | None:
     """The certificate to answer HTTPS with, if any; raises `BadInput`."""
-    from server.tls import Tls  # as above
+    from server.listeners import Tls  # as above
 
     cert, key = chosen.pop("tls_cert"), chosen.pop("tls_key")
     if cert is None and key is None:

@@ -14,7 +14,7 @@ import click
 
 from dedupindex.cli.common import print_json, say, warn
 from dedupindex.errors import BadInput, Damaged
-from dedupindex.post_crawl.subset.scan import SubsetFilter
+from dedupindex.post_crawl.subset.choose_records import SubsetFilter
 from dedupindex.post_crawl.subset.write_subset import SubsetReport, export
 from dedupindex.runtime.tables import amount, printable, singular
 from dedupindex.verify.issues import DAMAGE, REASONS, REMARK, Finding

@@ -14,8 +14,8 @@ from dedupindex.errors import BadInput, Damaged
 from dedupindex.object_store import check_here
 from dedupindex.runtime.tables import printable, singular
 from dedupindex.sources.warc_files import NOTHING
-from dedupindex.verify.against import Against
 from dedupindex.verify.collection import Collection
+from dedupindex.verify.compare_files import Against
 from dedupindex.verify.issues import BROKEN, DAMAGE, LEVELS, LOSS, REASONS, REMARK, Finding
 
 EXAMPLES = """

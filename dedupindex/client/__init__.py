@@ -30,6 +30,7 @@ from dedupindex.client.answers import (
     Answer,
     Claim,
     Claimed,
+    Counts,
     Hit,
     Miss,
     NotAsked,
@@ -39,7 +40,6 @@ from dedupindex.client.answers import (
     Taken,
 )
 from dedupindex.client.blocking import Client, Transport
-from dedupindex.client.counts import Counts
 from dedupindex.client.requests import Ask, Reply
 
 if TYPE_CHECKING:

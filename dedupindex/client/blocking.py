@@ -8,11 +8,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from dedupindex.client.answers import Answer, Claim, Question, Reported
-from dedupindex.client.breaker import Breaker
+from dedupindex.client.answers import Answer, Claim, Counts, Question, Reported
 from dedupindex.client.connections import Connections
-from dedupindex.client.core import KEPT, Core, Steps
-from dedupindex.client.counts import Counts
+from dedupindex.client.core import KEPT, Breaker, Core, Steps
 from dedupindex.client.http1 import FAILURES, failure
 from dedupindex.client.requests import Ask, Failure, Pause, Reply, authorized
 

@@ -7,17 +7,21 @@ back. A driver, blocking or not, does the rest.
 from __future__ import annotations
 
 import logging
+import threading
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from secrets import token_hex
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from dedupindex import errors
 from dedupindex.client import requests
 from dedupindex.client.answers import (
     Answer,
     Claim,
+    Counts,
     Miss,
     NotAsked,
     Question,
@@ -28,10 +32,135 @@ from dedupindex.client.answers import (
     refusal,
     usable,
 )
-from dedupindex.client.breaker import Breaker
-from dedupindex.client.counts import Counts
-from dedupindex.client.keeping import Keeping, Parcel
 from dedupindex.client.requests import Ask, Failure, Pause, Reply
+
+# A circuit breaker: while the server is away only short probes are sent, by one caller at a time.
+
+SHORTEST = 1.0  # seconds between two probes
+SHARE = 10  # of an outage: the pause before the next probe is this part of what is over
+_LOST = 60.0  # seconds after which a probe that never ended no longer holds back the next
+
+
+class Breaker:
+    """Decides for all threads together whether a request is sent.
+
+    After `failures` failures in a row nothing is sent but probes: requests that one caller makes
+    as always, while all others go on without an answer. The first success ends that. The pause
+    before the next probe is a tenth of the outage so far, at least a second and at most `quiet`
+    seconds. It stays at a second while connections are refused, because such a probe costs
+    nothing: a server that was restarted is found within a second however long it was away.
+    """
+
+    def __init__(
+        self, failures: int = 5, quiet: float = 30.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._most, self._quiet, self._clock = failures, quiet, clock
+        self._failures = 0
+        self._since = 0.0  # when the first of the failures was
+        self._until = 0.0  # when the next probe may be sent
+        self._lock = threading.Lock()
+
+    def lets_through(self) -> bool:
+        """Whether to send a request now; then `succeeded`, `failed` or `abandoned` must follow."""
+        with self._lock:
+            if self._failures < self._most:
+                return True
+            now = self._clock()
+            if now < self._until:
+                return False
+            self._until = now + _LOST  # nobody else, until this probe has ended
+            return True
+
+    def succeeded(self) -> None:
+        """Note that the server has answered."""
+        with self._lock:
+            self._failures = 0
+
+    def failed(self, *, refused: bool = False) -> None:
+        """Note that no readable answer came; `refused`: not even a connection could be made."""
+        with self._lock:
+            now = self._clock()
+            if not self._failures:
+                self._since = now
+            self._failures += 1
+            pause = SHORTEST if refused else max(SHORTEST, (now - self._since) / SHARE)
+            self._until = now + min(pause, self._quiet)
+
+    def abandoned(self) -> None:
+        """Note that a request was given up by its caller, which says nothing of the server."""
+        with self._lock:
+            if self._failures >= self._most:
+                self._until = self._clock()
+
+
+# Captures that could not be reported yet: kept in memory, up to a number, oldest first.
+
+MOST_BYTES = 128 << 20  # of captures that wait, whatever their number
+_ENOUGH = 4 << 20  # bytes of a request; servers take 16 MiB unless told otherwise
+
+
+class Parcel(NamedTuple):
+    """Captures of one crawl, for one request."""
+
+    crawl: str
+    captures: list[bytes]  # as JSON
+
+
+class Keeping:
+    """A queue of captures, for all threads together; when it is full the newest are dropped."""
+
+    def __init__(self, most: int, parcel: int) -> None:
+        self._most, self._parcel = most, parcel
+        self._queue: deque[tuple[str, bytes]] = deque()
+        self._held = 0  # bytes
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def add(self, crawl: str, captures: Iterable[bytes]) -> int:
+        """Take captures; how many found no room."""
+        dropped = 0
+        with self._lock:
+            for capture in captures:
+                if len(self._queue) < self._most and self._held + len(capture) <= MOST_BYTES:
+                    self._queue.append((crawl, capture))
+                    self._held += len(capture)
+                else:
+                    dropped += 1
+        return dropped
+
+    def take(self) -> Parcel | None:
+        """The oldest, as many of one crawl as go together; None when there is nothing."""
+        with self._lock:
+            if not self._queue:
+                return None
+            crawl, captures, size = self._queue[0][0], list[bytes](), 0
+            while self._queue and self._queue[0][0] == crawl and len(captures) < self._parcel:
+                captures.append(self._queue.popleft()[1])
+                size += len(captures[-1])
+                if size > _ENOUGH:
+                    break
+            self._held -= size
+        return Parcel(crawl, captures)
+
+    def give_back(self, parcel: Parcel) -> int:
+        """Put captures back to where they were taken from; how many find no room any more."""
+        with self._lock:
+            room = max(self._most - len(self._queue), 0)
+            for capture in reversed(parcel.captures[:room]):
+                self._queue.appendleft((parcel.crawl, capture))
+                self._held += len(capture)
+        return len(parcel.captures[room:])
+
+    def clear(self) -> Counter[str]:
+        """Drop everything; how many there were, by crawl."""
+        with self._lock:
+            counts = Counter(crawl for crawl, _ in self._queue)
+            self._queue.clear()
+            self._held = 0
+        return counts
+
 
 _T = TypeVar("_T")
 Steps = Generator[Ask | Pause, Reply | Failure | None, _T]
@@ -40,7 +169,7 @@ KEPT = 100_000  # captures that wait to be reported, at most
 BATCH = 1000  # lookups or captures of one request
 TRIES = 2  # of a report
 PAUSE = 0.2  # seconds between them
-_LOST = 10_000  # claims whose tokens are kept
+_CORE_LOST = 10_000  # claims whose tokens are kept
 _log = logging.getLogger("dedupindex.client")
 
 
@@ -126,7 +255,7 @@ class Core:
             lambda: requests.post("/claims", requests.question(digest, url, more), self._short),
             read_claim,
         )
-        if isinstance(claim, NotAsked) and len(self._lost) < _LOST:
+        if isinstance(claim, NotAsked) and len(self._lost) < _CORE_LOST:
             self._lost[lost] = more["token"]
         claim = self._usable(claim, digest, more)
         self.counts.answered(claim, more["crawl"])

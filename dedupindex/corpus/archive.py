@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
@@ -16,10 +16,8 @@ from warnings import warn
 import orjson
 
 from dedupindex.corpus import filters, output
-from dedupindex.corpus.apart import keep_apart
 from dedupindex.corpus.capture_list import CaptureSource, SourceContext
 from dedupindex.corpus.cdx_server import OfServer, is_server
-from dedupindex.corpus.chunks import Spooled
 from dedupindex.corpus.enrich import Enrichment, Entry, known
 from dedupindex.corpus.enrichments import check_packages, makers_of, named
 from dedupindex.corpus.extract import (
@@ -27,6 +25,7 @@ from dedupindex.corpus.extract import (
     Keep,
     KeptCapture,
     Run,
+    Test,
     counted,
     here,
     nested,
@@ -34,19 +33,88 @@ from dedupindex.corpus.extract import (
 )
 from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.filters import Condition
+from dedupindex.corpus.from_cdx import OfLines, line_files
 from dedupindex.corpus.from_index import OfIndex
-from dedupindex.corpus.from_warc import OfContainers
-from dedupindex.corpus.listed import OfLines
+from dedupindex.corpus.from_warc import OfContainers, OfWacz, is_wacz_file
 from dedupindex.corpus.locate_containers import Places
-from dedupindex.corpus.planning import Step, parted
+from dedupindex.corpus.output import keep_apart
 from dedupindex.corpus.read_records import MOST
-from dedupindex.corpus.recognising import recognised
-from dedupindex.corpus.select import ONCE, RESOLVE, REVISITS, Best, best_of, choose
+from dedupindex.corpus.select import ONCE, RESOLVE, REVISITS, Best, Spooled, best_of, choose
 from dedupindex.counts import OnProgress
-from dedupindex.errors import BadInput
-from dedupindex.object_store import check_reader, is_remote
+from dedupindex.errors import BadInput, BadSource
+from dedupindex.index.identity import FILE
+from dedupindex.object_store import check_reader, is_many, is_remote, local
 from dedupindex.runtime.duckdb import followed, working
 from dedupindex.runtime.files import check_name
+from dedupindex.sources.warc_files import find
+
+# What is to be done with captures, taken apart: by metadata alone, and then for each capture.
+
+Step = Condition | Best | Enrichment | Keep
+
+
+def parted(
+    steps: Iterable[Step], most: int, *, once: bool
+) -> tuple[list[Condition | Best], ExtractionPlan]:
+    """What DuckDB does, in order, and what is done for each capture.
+
+    Up to the first filter on values all is for DuckDB. From there on captures are tried one by one;
+    they are grouped once at most (`once`: by digest, at the end), and what follows that group has
+    to be passed by its best. Raises `BadInput`.
+    """
+    early: list[Condition | Best] = []
+    tests: list[Test] = []
+    after: list[Test] = []
+    best: Best | None = None
+    enrichments = tuple(step for step in steps if isinstance(step, Enrichment))
+    deciding = [step for step in steps if not isinstance(step, Enrichment)]
+    for step in (*deciding, *((Best("digest", latest=False),) if once else ())):
+        if isinstance(step, Best):
+            if not tests:
+                early.append(step)
+            elif best is None:
+                best = step
+            else:
+                raise BadInput("after a filter on values captures are grouped only once, be it by "
+                               "latest, first or revisits once: save what there is, and begin "
+                               "again with it")  # fmt: skip
+        elif best is not None:
+            after.append(step)
+        elif isinstance(step, Keep):
+            tests.append(step)
+        else:
+            early.append(step)
+    makers = makers_of(enrichments)
+    return early, ExtractionPlan(
+        tuple(tests), best, tuple(after), enrichments, makers, most, nested
+    )
+
+
+# What it is that a user names: an index, CDX files, WARC files or WACZ files.
+
+
+def recognised(sources: Sequence[str], places: Sequence[str]) -> CaptureSource:
+    """What these are: an index, WACZ files, CDX and CDXJ files, or else WARC and ARC files.
+
+    Where directories hold both, the WARC files tell, because nobody knows whether a CDX there is of
+    all of them, and of all that is in them. Raises `BadSource`.
+    """
+    if any((Path(source) / FILE).is_file() for source in sources):
+        if len(sources) > 1:
+            raise BadSource("an index stands alone: it knows where its captures are")
+        return OfIndex(Path(sources[0]), tuple(places))
+    if all(map(is_wacz_file, sources)):
+        return OfWacz(tuple(sources), tuple(places))
+    several = [source for source in sources if _is_directory(source)]
+    others = [source for source in sources if source not in several]
+    if line_files(others or sources, [])[0] and (others or not find(several, elsewhere=True).files):
+        directories = [source for source in map(local, sources) if os.path.isdir(source)]
+        return OfLines(tuple(sources), (*places, *directories))
+    return OfContainers(tuple(sources), tuple(places))
+
+
+def _is_directory(source: str) -> bool:
+    return is_many(source) if is_remote(source) else os.path.isdir(local(source))
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,9 @@ from urllib.request import Request, urlopen
 import orjson
 
 from dedupindex import __version__
-from dedupindex.corpus.capture_list import Revisits, SourceContext
+from dedupindex.corpus.capture_list import JsonlWriter, Revisits, SourceContext, relation
 from dedupindex.corpus.from_cdx import CdxFile, select
 from dedupindex.corpus.row import COLUMNS, shown
-from dedupindex.corpus.spool import JsonlWriter, relation
 from dedupindex.errors import BadDate, BadSource
 from dedupindex.object_store import is_remote, kept
 from dedupindex.object_store.store_address import WEB

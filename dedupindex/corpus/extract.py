@@ -6,19 +6,20 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 import orjson
 
-from dedupindex.corpus.chunks import Chunk, Chunks
 from dedupindex.corpus.enrich import Enrichment, Entry, Failed, Makers, as_json
 from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.filters import Condition
 from dedupindex.corpus.read_records import Containers
 from dedupindex.corpus.row import CorpusRow
-from dedupindex.corpus.select import Best
+from dedupindex.corpus.select import Best, Chunk, Chunks
 from dedupindex.counts import OnProgress, ProgressUpdate
-from dedupindex.runtime.workers import alone, hurry, in_turn
+from dedupindex.runtime.spark import AT_ONCE, Cluster
+from dedupindex.runtime.workers import alone, hurry, in_turn, to_its_end
 
 _SECONDS = 60.0  # of work on one capture
 _KILLED = f"reading it killed the process, for want of memory or after {_SECONDS:.0f} s of work"
@@ -212,3 +213,52 @@ def counted(
             into.entries += 1
             into.errors.update(Counter(kept.failed))
             yield kept
+
+
+# Captures read on a cluster, by the function that reads them here.
+
+
+def on(cluster: Cluster) -> Run:
+    """Runs on a cluster, many chunks at a time; executors find containers where this machine does.
+
+    Functions of one's own go there, too: they must be of modules that are there, or be whole in
+    themselves.
+    """
+
+    def run(plan: ExtractionPlan, chunks: Chunks) -> Iterator[ChunkResult]:
+        if not plan.reads:
+            yield from here(1)(plan, chunks)
+            return
+
+        def each(chunk: Chunk) -> Iterator[ChunkResult]:
+            return cluster.rows(partial(_work, plan), [chunk])
+
+        left = iter(chunks)
+        while some := list(islice(left, AT_ONCE * cluster.cores)):
+            for done in cluster.rows(partial(_work, plan), some):
+                yield done
+                if (rest := rest_of(chunks, done)) is not None:
+                    yield from to_its_end(each, rest, partial(rest_of, chunks))
+
+    return run
+
+
+class _One:
+    """A chunk by itself, of a group of which more may be on the driver's disk."""
+
+    def __init__(self, chunk: Chunk) -> None:
+        self._chunk = chunk
+
+    def __iter__(self) -> Iterator[Chunk]:
+        yield self._chunk
+
+    def after(self, left: Chunk) -> Chunk | None:
+        """See `chunks.Chunks`."""
+        return left if left.groups else None
+
+
+def _work(plan: ExtractionPlan, chunk: Chunk) -> Iterator[ChunkResult]:
+    """Runs on an executor, in a process of its own: what kills that must not end the run."""
+    for done in here(2)(plan, _One(chunk)):
+        is_here = done.left is not None and done.left.groups
+        yield done._replace(left=None) if is_here else done

@@ -14,12 +14,11 @@ from dedupindex.corpus.row import CorpusRow, RecordPlace, shown
 from dedupindex.digest import Digest
 from dedupindex.errors import BadDigest, BadSource
 from dedupindex.object_store import RemoteFile, opened
-from dedupindex.urlkey import urlkey
-from dedupindex.urls import unbracket
+from dedupindex.urlkey import unbracket, urlkey
 from dedupindex.warc import http, wacz_members
 from dedupindex.warc.arc import DOCUMENT
 from dedupindex.warc.payload_digests import Payload
-from dedupindex.warc.ranged import Ranged, Unreadable, record_at
+from dedupindex.warc.random_access import Ranged, Unreadable, record_at
 from dedupindex.warc.record import Record
 from dedupindex.warc.record_facts import (
     Refused,

@@ -21,17 +21,17 @@ from dedupindex import __version__
 from dedupindex.capture import Problem
 from dedupindex.corpus.extract import nothing
 from dedupindex.corpus.extract_report import CorpusReport
+from dedupindex.corpus.from_warc import row_of
 from dedupindex.corpus.output import WARC, Kepts, cdxj_line
 from dedupindex.corpus.read_records import Containers, MissingRecord
 from dedupindex.corpus.row import CorpusRow, RecordPlace
-from dedupindex.corpus.scanning import row_of
 from dedupindex.errors import BadInput
 from dedupindex.runtime.external_sort import sorted_lines
 from dedupindex.runtime.files import whole
 from dedupindex.verify.collection import Collection
 from dedupindex.verify.issues import REMARK
 from dedupindex.warc.arc import DOCUMENT
-from dedupindex.warc.ranged import Ranged, Unreadable
+from dedupindex.warc.random_access import Ranged, Unreadable
 
 _LEVEL = 6  # of deflate, for records that are packed here
 _CLOSING = b"\r\n\r\n"

@@ -17,10 +17,10 @@ from typing import Any
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.cover import document_store, reduce
 from dedupindex.cover.executors import CHUNK, Means
-from dedupindex.cover.likeness import holds, measured
+from dedupindex.cover.pairs import holds, measured
+from dedupindex.cover.reduce import joints, thin
 from dedupindex.cover.relation import Relation
 from dedupindex.cover.set_cover import CoverTask, Solution
-from dedupindex.cover.thinning import joints, thin
 from dedupindex.errors import BadInput
 from dedupindex.runtime.duckdb import Database, number
 

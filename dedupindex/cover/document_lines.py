@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from dedupindex.cover.document import Document
+from dedupindex.cover.relation import Document
 from dedupindex.digest import Digest, is_cut
 from dedupindex.errors import BadDate, BadDigest, BadSource
 from dedupindex.timestamps import check_date, check_digits, digits_of_date

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dedupindex.counts import OnProgress
-from dedupindex.cover.components import Components
-from dedupindex.cover.propagation import together
+from dedupindex.cover.components import Components, together
 from dedupindex.cover.set_cover import CoverTask, Solution, solve
 from dedupindex.runtime.spark import AT_ONCE, Cluster
 

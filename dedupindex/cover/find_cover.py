@@ -15,10 +15,9 @@ from typing import Any
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.cover import document_store, exact, pairs, revisit_dependencies
 from dedupindex.cover.covering import Covered, cover, price
-from dedupindex.cover.document import ALONE
 from dedupindex.cover.executors import Means, ahead, join_here, join_on, solve_here, solve_on
 from dedupindex.cover.load_documents import Line, batches, prepare
-from dedupindex.cover.relation import Relation, exactly
+from dedupindex.cover.relation import ALONE, Relation, exactly
 from dedupindex.errors import BadInput, SettingsConflict
 from dedupindex.expression.parser import amount
 from dedupindex.expression.sql import to_sql

@@ -15,13 +15,142 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import floor, sqrt
 
-from dedupindex.cover import minhash
-from dedupindex.cover.likeness import driver, holds, lengths, needed, needed_of_b
-from dedupindex.cover.relation import Relation
+from dedupindex.cover.relation import Constraint, Relation
 from dedupindex.expression.sql import to_sql
 from dedupindex.expression.tree import Attribute, Leaf, Node
 from dedupindex.runtime.duckdb import Database, number
+
+# Content constraints as SQL, in whole numbers: a threshold is what was written, not its double.
+
+
+def needed(constraint: Constraint, size: str) -> str:
+    """How many shingles `a`, of `size`, must at least share."""
+    part, whole = constraint.threshold.numerator, constraint.threshold.denominator
+    if constraint.measure == "dice":
+        whole = 2 * whole - part
+    product = f"{part} * {size}::BIGINT"
+    if constraint.above:
+        return f"(({product}) // {whole} + 1)"
+    return f"(({product} + {whole - 1}) // {whole})"
+
+
+def needed_of_b(constraint: Constraint, size: str) -> str:
+    """The same of `b`, of which containment asks nothing."""
+    return "1" if constraint.measure == "containment" else needed(constraint, size)
+
+
+def lengths(constraint: Constraint, of_a: str, of_b: str) -> str:
+    """Whether the sizes alone leave it possible."""
+    possible = f"{of_b} >= {needed(constraint, of_a)}"
+    if constraint.measure == "containment":
+        return possible
+    return f"{possible} AND {of_a} >= {needed(constraint, of_b)}"
+
+
+def holds(constraint: Constraint, shared: str, of_a: str, of_b: str) -> str:
+    """Whether sets of these sizes are as like as it asks."""
+    part, whole = constraint.threshold.numerator, constraint.threshold.denominator
+    sign = ">" if constraint.above else ">="
+    count = f"{shared}::BIGINT * {whole}"
+    if constraint.measure == "containment":
+        return f"({count} {sign} {part} * {of_a}::BIGINT)"
+    if constraint.measure == "jaccard":
+        return f"({count} {sign} {part} * ({of_a}::BIGINT + {of_b} - {shared}))"
+    return f"(2 * {count} {sign} {part} * ({of_a}::BIGINT + {of_b}))"
+
+
+def measured(constraint: Constraint, shared: str, of_a: str, of_b: str) -> str:
+    """The measure itself, to be shown or ordered by."""
+    if constraint.measure == "containment":
+        return f"({shared} / {of_a}::DOUBLE)"
+    if constraint.measure == "jaccard":
+        return f"({shared} / ({of_a} + {of_b} - {shared})::DOUBLE)"
+    return f"(2 * {shared} / ({of_a} + {of_b})::DOUBLE)"
+
+
+def driver(constraints: tuple[Constraint, ...]) -> Constraint:
+    """The constraint that leaves the fewest candidates: it asks for most of `a`."""
+
+    def asks(constraint: Constraint) -> tuple[float, bool]:
+        share = float(constraint.threshold)
+        if constraint.measure == "dice":
+            share /= 2 - share
+        return share, constraint.measure != "containment"
+
+    return max(constraints, key=asks)
+
+
+# Candidates by MinHash instead of the inverted index: of a bounded size, but not all are found.
+
+HASHES = 128
+AIM = 0.97  # of pairs that are just alike enough, as many are to be candidates
+SAMPLE = 1000  # units that the recall is measured with
+_SALT = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: its multiples differ in many bits
+
+
+def bands(jaccard: float) -> tuple[int, int]:
+    """How many bands of how many rows: the most rows that still reach the aim."""
+    for rows in range(HASHES, 1, -1):
+        count = HASHES // rows
+        if 1 - (1 - jaccard**rows) ** count >= AIM:
+            return count, rows
+    return HASHES, 1
+
+
+def enough(jaccard: float, hashes: int) -> int:
+    """Of so many hashes, in how many two sets agree that are just alike enough, or bad luck has it.
+
+    Bad luck are three standard deviations, which one pair in 700 has.
+    """
+    return floor(hashes * jaccard - 3 * sqrt(hashes * jaccard * (1 - jaccard)))
+
+
+def minhash_candidates(database: Database, constraint: Constraint) -> None:
+    """Make ``candidates`` of ``shingled_K``, for sets of about the same size."""
+    jaccard = float(constraint.threshold)
+    if constraint.measure != "jaccard":
+        jaccard /= 2 - jaccard
+    count, rows = bands(jaccard)
+    least = ", ".join(
+        f"min(hash(xor(h, {(place + 1) * _SALT % (1 << 64)}::UBIGINT))) AS m{place}"
+        for place in range(count * rows)
+    )
+    database.execute(
+        f"CREATE OR REPLACE TABLE signatures AS SELECT unit, block, {least} FROM "
+        f"(SELECT unit, block, hash(shingle) AS h FROM shingled_{constraint.k}) GROUP BY ALL"
+    )
+    keys = ", ".join(
+        f"hash(block, {band}, {', '.join(f'm{band * rows + row}' for row in range(rows))})"
+        for band in range(count)
+    )
+    database.execute(
+        "CREATE OR REPLACE TABLE bands AS SELECT s.unit, s.key, u.goes, u.covers, u.fresh FROM "
+        f"(SELECT unit, unnest([{keys}]) AS key FROM signatures) s JOIN units u ON u.unit = s.unit"
+    )
+    database.execute(
+        "CREATE OR REPLACE TABLE candidates AS SELECT DISTINCT x.unit AS ua, y.unit AS ub "
+        "FROM bands x JOIN bands y ON x.key = y.key WHERE x.unit <> y.unit AND x.goes AND y.covers "
+        "AND (x.fresh OR y.fresh)"
+    )
+    agreed = " + ".join(f"(x.m{place} = y.m{place})::INTEGER" for place in range(count * rows))
+    database.execute(
+        "CREATE OR REPLACE TABLE candidates AS SELECT c.* FROM candidates c "
+        "JOIN signatures x ON x.unit = c.ua JOIN signatures y ON y.unit = c.ub "
+        f"WHERE {agreed} >= {enough(jaccard, count * rows)}"
+    )
+    for table in ("signatures", "bands"):
+        database.execute(f"DROP TABLE {table}")
+
+
+def few(database: Database) -> str:
+    """Make a table of the units that the recall is measured with; returns its name."""
+    database.execute(
+        "CREATE OR REPLACE TABLE few AS SELECT unit FROM units WHERE goes "
+        f"ORDER BY hash(unit) LIMIT {SAMPLE}"
+    )
+    return "few"
 
 
 @dataclass
@@ -60,7 +189,7 @@ def find(
         work.index()
         work.begin("looking for candidates")
         if approximate:
-            minhash.minhash_candidates(database, driver(relation.content))
+            minhash_candidates(database, driver(relation.content))
         else:
             work.candidates("candidates")
         counts.candidates = number(database, "SELECT count(*) FROM candidates")
@@ -238,7 +367,7 @@ class _Work:
 
     def recall(self, found: str, counts: PairCounts) -> None:
         """Count how many of the pairs of some documents were found, all of which are known."""
-        self.candidates("sampled", minhash.few(self._database))
+        self.candidates("sampled", few(self._database))
         exact = self.verified("sampled", "exact")
         counts.sampled = number(self._database, f"SELECT count(*) FROM {exact}")
         if counts.sampled:

@@ -29,7 +29,7 @@ from dedupindex.crawls.statistics_keys import (
 from dedupindex.crawls.store import Writing
 from dedupindex.errors import UnknownCrawl
 from dedupindex.lookup.conditions import LONGEST_NAME
-from dedupindex.urls import host_of
+from dedupindex.urlkey import host_of
 
 KEPT = 20_000  # sums of different headings, when they cannot be written; then hosts are left out
 TIMES_KEPT = 2000  # crawls whose times are kept until they are written

@@ -14,9 +14,9 @@ import orjson
 
 from dedupindex.crawls import statistics
 from dedupindex.crawls.crawl import Crawl, CrawlState
+from dedupindex.crawls.parse_report import told_of
 from dedupindex.crawls.statistics_keys import StatisticsRow
 from dedupindex.crawls.store import Reading
-from dedupindex.crawls.told import told_of
 from dedupindex.runtime.tables import amount, csv_lines, html_lines, printable
 
 FORMATS = ("text", "json", "csv", "html")

@@ -9,8 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from dedupindex.build import spot_check
-from dedupindex.crawls import claims
+from dedupindex.crawls import crawl_captures
 from dedupindex.crawls.crawl import Crawl, CrawlState
 from dedupindex.crawls.crawl_captures import of_crawl
 from dedupindex.crawls.store import Reading, Store, Writing
@@ -19,6 +18,7 @@ from dedupindex.index.engine import Engine, Load
 from dedupindex.index.format.cells import ALSO, ContainerRef, container_of, renumbered
 from dedupindex.index.load.merge_rule import MergeOutcome
 from dedupindex.index.load.runs import CHUNK, RunWriter
+from dedupindex.indexer import spot_check
 from dedupindex.runtime.files import exclusive
 
 DROPPED_AT_ONCE = 1000  # captures, in one transaction: crawls write in between
@@ -140,7 +140,7 @@ def sweep(store: Store, now: float, seen_merged: dict[int, float]) -> None:
     `now` is in seconds since 1970. `seen_merged` is the caller's, empty at first: when it was
     first seen that a crawl was merged.
     """
-    store.write(partial(claims.sweep, now=int(now * 1000)))
+    store.write(partial(crawl_captures.sweep, now=int(now * 1000)))
     with store.reading() as reading:
         crawls = list(reading.crawls())
     for crawl in crawls:

@@ -14,7 +14,7 @@ from dedupindex.capture import Problem
 from dedupindex.documents import dedup_shards, hash_objects
 from dedupindex.documents.read_shards import Shard, shards_of
 from dedupindex.errors import BadInput, BadSource
-from dedupindex.runtime.whole import whole_directory
+from dedupindex.runtime.files import whole_directory
 from dedupindex.runtime.workers import side_by_side
 
 HASHES, UNIQUE = "hashes", "unique"  # directories below the one for the output

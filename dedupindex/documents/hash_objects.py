@@ -13,23 +13,192 @@ import shutil
 import socket
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from blake3 import blake3
 
 from dedupindex.capture import Problem
 from dedupindex.counts import OnProgress, ProgressUpdate
-from dedupindex.documents.hashing import LARGE, Hashed, hash_all
-from dedupindex.documents.list_objects import ListedObject, Warn, find, normal
-from dedupindex.documents.naming import ShardLayout, clear, publish, shards_in
-from dedupindex.documents.state import HashState
-from dedupindex.errors import BadSource, Damaged
+from dedupindex.documents.list_objects import ListedObject, Warn, find, normal, stamp_of
+from dedupindex.documents.shards import ShardLayout, clear, publish, shards_in
+from dedupindex.errors import BadSource, Damaged, FormatFromFuture
+from dedupindex.object_store import ObjectFacts, RemoteFile, is_remote
 from dedupindex.runtime.files import exclusive, sync_directory
 from dedupindex.runtime.workers import workers
+
+# The BLAKE3 of one object, noticing when it changes meanwhile.
+
+LARGE = 1 << 26  # bytes from which an object is hashed by several threads
+_PIECE = 1 << 19  # bytes read at a time: they are hashed while a core's cache has them
+_LARGE_PIECE = 1 << 24  # enough for all threads
+_REMOTE_PIECE = 1 << 20
+AT_ONCE = 16  # objects that a process reads from a store side by side
+_COARSE = 2_000_000_000  # nanoseconds: the coarsest time stamps of file systems
+
+CHANGED = "was written to while it was hashed; run the same again when it is at rest"
+
+
+class Hashed(NamedTuple):
+    """What came of an object."""
+
+    path: str
+    size: int = 0
+    stamp: str = ""
+    digest: bytes = b""
+    problem: str = ""  # why there is no digest
+
+
+def hash_all(threads: int, batch: Sequence[ListedObject]) -> list[Hashed]:
+    """Hash objects one after the other, those elsewhere side by side; large ones by threads."""
+    if batch and is_remote(batch[0].path):
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            return list(pool.map(partial(_hash_object, threads), batch))
+    return [_hash(found, threads) for found in batch]
+
+
+def _hash(found: ListedObject, threads: int) -> Hashed:
+    try:
+        return _hash_file(found.path, threads)
+    except OSError as error:
+        return Hashed(found.path, problem=f"cannot be read: {error.strerror or error}")
+
+
+def _hash_object(threads: int, found: ListedObject) -> Hashed:
+    """An object in a store or on a web server."""
+    address = found.path
+    try:
+        known = ObjectFacts(found.size, found.stamp)
+        with closing(RemoteFile(address, known, in_order=True)) as file:
+            hasher, size = blake3(max_threads=threads if found.size >= LARGE else 1), 0
+            while piece := file.read(_REMOTE_PIECE):
+                hasher.update(piece)
+                size += len(piece)
+            if size != found.size or file.changed():
+                return Hashed(address, problem=CHANGED)
+    except BadSource as error:
+        return Hashed(address, problem=str(error).removeprefix(f"{address} "))
+    return Hashed(address, size, found.stamp, hasher.digest())
+
+
+def _hash_file(path: str, threads: int) -> Hashed:
+    """Raises `OSError`. Read, not mapped: a file that is cut off meanwhile would kill us."""
+    begin = time.time_ns()
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would wait for ever
+    try:
+        before = os.fstat(file)
+        large = before.st_size >= LARGE
+        hasher, size = blake3(max_threads=threads if large else 1), 0
+        buffer = _buffer(_LARGE_PIECE if large else _PIECE)
+        while size < before.st_size and (count := os.readv(file, [buffer])):
+            hasher.update(buffer[:count])
+            size += count
+        after = os.fstat(file)
+    finally:
+        os.close(file)
+    stamp = stamp_of(after)
+    if size != before.st_size or size != after.st_size or stamp != stamp_of(before):
+        return Hashed(path, problem=CHANGED)
+    if max(after.st_mtime_ns, after.st_ctime_ns) > begin - _COARSE:
+        stamp = ""  # a change to come may bear the same time
+    return Hashed(path, size, stamp, hasher.digest())
+
+
+@cache
+def _buffer(length: int) -> memoryview:
+    """The same one again and again: making it costs as much as hashing it."""
+    return memoryview(bytearray(length))
+
+
+# What a run has hashed so far, in SQLite: a run that was killed goes on with it.
+
+FORMAT = 1
+_EVERY = 1.0  # seconds between two commits: as much is hashed again after a kill
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS about (format INTEGER, pattern BLOB, run TEXT, turn INTEGER);
+CREATE TABLE IF NOT EXISTS object (
+  path BLOB PRIMARY KEY, size INTEGER, stamp TEXT, hash BLOB, turn INTEGER
+) WITHOUT ROWID;
+"""
+
+
+class HashState:
+    """Every object with its hash; those that the present run has met are of its turn."""
+
+    def __init__(self, path: Path, pattern: str, run: str) -> None:
+        """Open or make it; `run` is the id of a new one. Raises `FormatFromFuture`."""
+        self._database = sqlite3.connect(path, isolation_level=None)
+        try:
+            self._open(path, pattern, run)
+        except BaseException:
+            self._database.close()
+            raise
+
+    def _open(self, path: Path, pattern: str, run: str) -> None:
+        self._database.executescript(_SCHEMA)
+        about = self._database.execute("SELECT format, run, turn FROM about").fetchone()
+        self._begin()
+        if about is None:
+            about = (FORMAT, run, 0)
+            self._database.execute(
+                "INSERT INTO about VALUES (?, ?, ?, 0)", (FORMAT, os.fsencode(pattern), run)
+            )
+        elif about[0] > FORMAT:
+            raise FormatFromFuture(f"{path} has format {about[0]}, this knows {FORMAT}")
+        self.run: str = about[1]
+        self.pattern = pattern
+        self._turn = about[2] + 1
+        self._database.execute("UPDATE about SET turn = ?", (self._turn,))
+        self._fresh = not self._database.execute("SELECT 1 FROM object LIMIT 1").fetchone()
+        self._commit_then_begin()
+
+    def close(self) -> None:
+        """Keep all that was put."""
+        self._database.execute("COMMIT")
+        self._database.close()
+
+    def knows(self, found: ListedObject) -> bool:
+        """Whether an object was hashed as it is; it then counts as met."""
+        if self._fresh or not found.stamp:
+            return False
+        met = self._database.execute(
+            "UPDATE object SET turn = ? WHERE path = ? AND size = ? AND stamp = ?",
+            (self._turn, os.fsencode(found.path), found.size, found.stamp),
+        )
+        return met.rowcount > 0
+
+    def put(self, batch: Iterable[Hashed]) -> None:
+        """Keep what was hashed, and count it as met."""
+        self._database.executemany(
+            "INSERT OR REPLACE INTO object VALUES (?, ?, ?, ?, ?)",
+            [(os.fsencode(one.path), one.size, one.stamp, one.digest, self._turn) for one in batch],
+        )
+        if time.monotonic() > self._due:
+            self._commit_then_begin()
+
+    def forget_others(self) -> int:
+        """Drop what this run has not met; returns how many those are."""
+        gone = self._database.execute("DELETE FROM object WHERE turn <> ?", (self._turn,))
+        self._commit_then_begin()
+        return gone.rowcount
+
+    def rows(self) -> Iterator[tuple[bytes, int, bytes]]:
+        """Path, size and hash of every object, in the order of paths."""
+        yield from self._database.execute("SELECT path, size, hash FROM object ORDER BY path")
+
+    def _commit_then_begin(self) -> None:
+        self._database.execute("COMMIT")
+        self._begin()
+
+    def _begin(self) -> None:
+        self._database.execute("BEGIN")
+        self._due = time.monotonic() + _EVERY
+
 
 UNFINISHED = ".unfinished"
 _BATCH_FILES, _BATCH_BYTES = 256, 1 << 25  # what a process takes at a time

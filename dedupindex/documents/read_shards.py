@@ -12,7 +12,7 @@ from typing import NamedTuple
 import duckdb
 
 from dedupindex.documents.hash_objects import UNFINISHED
-from dedupindex.documents.naming import parsed, run_of
+from dedupindex.documents.shards import parsed, run_of
 from dedupindex.errors import BadInput, BadSource
 from dedupindex.object_store import is_remote, kept
 from dedupindex.runtime.duckdb import Database, literal, quoted

@@ -16,7 +16,7 @@ from operator import itemgetter
 
 from dedupindex.capture import Capture
 from dedupindex.digest import CANONICAL, CUT_DIGEST, Digest, is_cut
-from dedupindex.urls import host_of
+from dedupindex.urlkey import host_of
 
 HEADER = b" CDX a k u\n"
 _UNWRITABLE = re.compile(rb"[\x00-\x20\x7f]")  # would end a column or a line

@@ -10,10 +10,11 @@ single      "-" single | number | text | name | name "(" … ")" | "(" condition
 from __future__ import annotations
 
 import re
+from calendar import isleap, monthrange
+from collections.abc import Iterator
+from typing import NamedTuple, NoReturn
 
 from dedupindex.errors import BadDate, BadQuery
-from dedupindex.expression.constants import SIZES, SPANS, advice, moments, number
-from dedupindex.expression.tokens import Lexeme, complain
 from dedupindex.expression.tree import (
     Arithmetic,
     Attribute,
@@ -30,8 +31,205 @@ from dedupindex.expression.tree import (
     Some,
     Vocabulary,
 )
-from dedupindex.expression.words import KEYWORDS, Words, shown
 from dedupindex.runtime.safe_regex import Pattern
+from dedupindex.timestamps import check_digits, date_of_digits, seconds
+
+# An expression cut into words, each with its place.
+
+LONGEST = 10_000  # characters
+_SHOWN = 30  # characters before and after a place that is complained about
+_TOKEN = re.compile(
+    r"""\s*(?:
+    (?P<number>[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)(?P<unit>[A-Za-z_]*)
+    |(?P<word>[A-Za-z_][A-Za-z0-9_]*)
+    |'(?P<single>(?:[^']|'')*)'
+    |"(?P<double>(?:[^"]|"")*)"
+    |(?P<sign>===|==|!=|<=|>=|=~|=<|=>|&&|\|\||<>|[-+*/<>(),=!])
+    )""",
+    re.VERBOSE,
+)
+_MEANT = {"===": "==", "=<": "<=", "=>": ">=", "<>": "!=", "&&": "and", "||": "or", "!": "not"}
+
+
+class Lexeme(NamedTuple):
+    """`kind` is number, word, text, sign or end."""
+
+    kind: str
+    text: str  # of a number without its unit; of a text what it says
+    unit: str
+    at: int
+
+
+def complain(expression: str, at: int, what: str) -> NoReturn:
+    """Raise `BadQuery` with the place, counted from 1."""
+    begin, end = max(at - _SHOWN, 0), at + _SHOWN
+    shown = ("…" if begin else "") + expression[begin:end] + ("…" * (end < len(expression)))
+    raise BadQuery(f"{what}, at character {at + 1} of the expression: {shown}")
+
+
+def tokens(expression: str) -> Iterator[Lexeme]:
+    """All words, and an end; raises `BadQuery`."""
+    if len(expression) > LONGEST:
+        raise BadQuery(f"an expression has at most {LONGEST:,} characters")
+    if odd := next((char for char in expression if "\ud800" <= char <= "\udfff"), ""):
+        at = expression.index(odd)
+        shown = expression.encode("utf-8", "replace").decode()
+        complain(shown, at, "there is a character that is no UTF-8")
+    if "\0" in expression:
+        complain(expression, expression.index("\0"), "there is a character 0")
+    at, length = 0, len(expression.rstrip())
+    while at < length:
+        found = _TOKEN.match(expression, at)
+        if found is None:
+            _refuse(expression, at + len(expression[at:]) - len(expression[at:].lstrip()))
+        at = found.end()
+        kind = found.lastgroup or ""
+        begin = found.start(kind)
+        if kind in ("number", "unit"):
+            yield Lexeme("number", found["number"], found["unit"], found.start("number"))
+        elif kind == "single":
+            yield Lexeme("text", found[kind].replace("''", "'"), "", begin - 1)
+        elif kind == "double":
+            yield Lexeme("text", found[kind].replace('""', '"'), "", begin - 1)
+        elif found[kind] in _MEANT:
+            word = found[kind]
+            complain(expression, begin, f"{word} means nothing here: write {_MEANT[word]}")
+        else:
+            yield Lexeme(kind, found[kind], "", begin)
+    yield Lexeme("end", "", "", length)
+
+
+def _refuse(expression: str, at: int) -> NoReturn:
+    if expression[at] in "'\"":
+        complain(expression, at, "a text begins that does not end")
+    complain(expression, at, f"{expression[at]!r} means nothing here")
+
+
+# Words of an expression, taken one after the other.
+
+KEYWORDS = ("and", "or", "not", "in")
+
+
+class Words:
+    """All words of a text, and the one that comes next. Raises `BadQuery`."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._tokens = list(tokens(text))
+        self._next = 0
+
+    @property
+    def here(self) -> Lexeme:
+        """The next word."""
+        return self._tokens[self._next]
+
+    @property
+    def last(self) -> Lexeme:
+        """The word that was taken last."""
+        return self._tokens[self._next - 1]
+
+    def fail(self, token: Lexeme, what: str) -> NoReturn:
+        """Complain about the place of a word."""
+        complain(self.text, token.at, what)
+
+    def take(self) -> Lexeme:
+        """Take the next word."""
+        token = self.here
+        self._next += token.kind != "end"
+        return token
+
+    def met(self, *words: str) -> str:
+        """The next word if it is one of these, which is then taken; else empty."""
+        token = self.here
+        if token.kind == "sign" and token.text in words:
+            return self.take().text
+        word = token.text.lower()
+        if token.kind == "word" and word in words and word in KEYWORDS:
+            self.take()
+            return word
+        return ""
+
+    def expect(self, sign: str, why: str) -> None:
+        """Take a sign that must come next."""
+        if not self.met(sign):
+            self.fail(self.here, f"{sign} is expected {why}, not {shown(self.here)}")
+
+
+def shown(token: Lexeme) -> str:
+    """A word as a complaint quotes it."""
+    return "the end" if token.kind == "end" else repr(token.text)
+
+
+# Constants as people write them: ``7d``, ``500KB``, ``'2020-05'``.
+
+SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+SIZES = {
+    "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
+}  # fmt: skip
+LARGEST = 1 << 53  # whole numbers up to it are told apart from their neighbours everywhere
+_DATE = re.compile(
+    r"([0-9]{4})(?:-([0-9]{2})(?:-([0-9]{2})(?:[T ]([0-9]{2})"
+    r"(?::([0-9]{2})(?::([0-9]{2}))?)?)?)?)?Z?"
+)
+_FIRST = "00000101000000"  # what a date lacks at its end
+_WHOLE = {8: 86_400, 10: 3600, 12: 60, 14: 1}  # seconds of what so many digits name
+
+
+def number(text: str, unit: str) -> Literal | None:
+    """A number with its unit; None if it is too large, or there is no such unit."""
+    value = float(text)
+    if unit in SPANS:
+        kind, value = OperandKind.SPAN, value * SPANS[unit]
+    elif not unit or unit.lower() in SIZES:
+        kind, value = OperandKind.NUMBER, value * (SIZES[unit.lower()] if unit else 1)
+    else:
+        return None
+    if value > LARGEST:
+        return None
+    return Literal(kind, int(value) if value.is_integer() else value)
+
+
+def advice(kinds: set[OperandKind], *, arithmetic: bool = False) -> str:
+    """How a constant is written that makes two kinds go together."""
+    if (
+        OperandKind.TEXT in kinds
+        and kinds & {OperandKind.NUMBER, OperandKind.SPAN}
+        and not arithmetic
+    ):
+        return ": text has quotes and a number has none, as 'text/html', 200, 5KB, 7d"
+    if OperandKind.NUMBER in kinds and (
+        OperandKind.SPAN in kinds or arithmetic and OperandKind.TEXT not in kinds
+    ):
+        return ": lengths of time have units, as 7d, 12h, 30m, 45s"
+    if OperandKind.TIME in kinds:
+        return ": a time is compared with a time or with a date in quotes, as '2020-05'"
+    return ""
+
+
+def moments(text: str) -> tuple[int, int]:
+    """The first and the last second of a year, month, day, …, in 4 to 14 digits or as ISO 8601.
+
+    Raises `BadDate`.
+    """
+    found = _DATE.fullmatch(text)
+    digits = "".join(filter(None, found.groups())) if found else text
+    if not (digits.isascii() and digits.isdigit() and 4 <= len(digits) <= 14) or len(digits) % 2:
+        raise BadDate(f"no date, which is '2020', '2020-05', '2020-05-01T10:30:00': {text[:64]!r}")
+    whole = check_digits((digits + _FIRST[len(digits) :]).encode())
+    begin = seconds(date_of_digits(whole))
+    return begin, begin + _length(digits) - 1
+
+
+def _length(digits: str) -> int:
+    """Seconds of what the digits name."""
+    year = int(digits[:4])
+    if len(digits) == 4:
+        return (365 + isleap(year)) * 86_400
+    if len(digits) == 6:
+        return monthrange(year, int(digits[4:6]))[1] * 86_400
+    return _WHOLE[len(digits)]
+
 
 DEEPEST = 50  # parentheses, minuses and nots within each other
 _SIGNS = ("==", "!=", "<=", ">=", "<", ">")

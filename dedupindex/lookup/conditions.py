@@ -6,7 +6,7 @@ import re
 
 from dedupindex.errors import BadInput, BadQuery
 from dedupindex.timestamps import check_date, check_digits, date_of_digits
-from dedupindex.urls import unbracket
+from dedupindex.urlkey import unbracket
 
 _AGE = re.compile(r"([0-9]{1,12})([smhdy]?)")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "y": 31_557_600}

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from dedupindex.capture import Covers
 from dedupindex.digest import SIZES, Digest
-from dedupindex.errors import BadQuery
+from dedupindex.errors import BadQuery, DedupError
 from dedupindex.lookup import conditions
 from dedupindex.lookup.conditions import check_crawl_name
 from dedupindex.lookup.decide import NEWER_NAMES, Query, Strategy
-from dedupindex.urls import unbracket
+from dedupindex.urlkey import unbracket
 
 _MOST_NAMESPACES = 20
 
@@ -290,3 +291,13 @@ def query_of(given: Mapping[str, bytes]) -> tuple[Query, bool]:
     if "namespace" in values:
         values["namespaces"] = values.pop("namespace")
     return Query(**values), explain
+
+
+# What is asked for soon, told to a view that would else wait for each: see `look_ahead`.
+
+
+def digests_of(asked: Iterable[Any], given: Mapping[str, bytes]) -> Iterator[Digest]:
+    """The digests of lookups, JSON objects, that can be understood; `given` holds for each."""
+    for one in asked:
+        with suppress(DedupError, UnknownAlgorithm, AttributeError):
+            yield query_of({**given, **of_json(one)})[0].digest

@@ -28,7 +28,7 @@ from dedupindex.errors import BadInput
 from dedupindex.lookup.conditions import parse_age
 from dedupindex.runtime.safe_regex import LONGEST_MATCHED, MEMORY, Pattern, of_request
 from dedupindex.timestamps import seconds
-from dedupindex.urls import host_of
+from dedupindex.urlkey import host_of
 
 MOST = 100  # rules of a policy
 MOST_TEXT = 50_000  # characters of a policy: a server holds those of all crawls in memory

@@ -24,7 +24,7 @@ from dedupindex.index.engine import AHEAD, View, look_ahead
 from dedupindex.index.identity import Settings
 from dedupindex.lookup.decide import Answer, Match, Query, Strategy, find
 from dedupindex.runtime.bounded_counter import Sums
-from dedupindex.urls import host_of
+from dedupindex.urlkey import host_of
 
 _SAMPLED = 1000  # lookups that are checked for captures of the index itself
 CLASSES = (Match.EXACT_URL, Match.CANONICAL_URL, Match.DIGEST)

@@ -7,8 +7,7 @@ Who is never given an address never imports fsspec, which is an extra.
 
 from __future__ import annotations
 
-from dedupindex.object_store.glob import AT_ONCE, Met, found, is_many
-from dedupindex.object_store.listing import RemoteEntry, entries
+from dedupindex.object_store.glob import AT_ONCE, Met, RemoteEntry, entries, found, is_many
 from dedupindex.object_store.read_object import RemoteFile, opened
 from dedupindex.object_store.store_address import check_here, check_path, is_remote, kept, local
 from dedupindex.object_store.stores import ObjectFacts, check_reader, facts, facts_or_none

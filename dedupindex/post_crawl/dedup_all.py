@@ -22,18 +22,15 @@ from typing import Any
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.errors import BadInput, SettingsConflict
 from dedupindex.index import open_index
-from dedupindex.post_crawl.dedup_files import WorkDirectory, working
-from dedupindex.post_crawl.dedup_report import DedupReport
+from dedupindex.post_crawl.dedup_files import WorkDirectory, awaited, copy, working
+from dedupindex.post_crawl.dedup_report import DedupReport, Proving, prove
 from dedupindex.post_crawl.manifest import make_manifest, record_lines
 from dedupindex.post_crawl.manifest.parquet import is_of_before, open_manifest
-from dedupindex.post_crawl.others import awaited, copy
 from dedupindex.post_crawl.plan import make_plan as resolving
-from dedupindex.post_crawl.plan.alike import MatchCriteria
 from dedupindex.post_crawl.plan.compare_payloads import Compare
 from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
-from dedupindex.post_crawl.plan.hosts import by_host, spooled
-from dedupindex.post_crawl.plan.plan_file import Plan, open_plan
-from dedupindex.post_crawl.proof import Proving, prove
+from dedupindex.post_crawl.plan.plan_file import MatchCriteria, Plan, open_plan
+from dedupindex.post_crawl.plan.plan_writer import by_host, spooled
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY
 from dedupindex.post_crawl.rewrite.rewrite_all import check_names, rewrite
 from dedupindex.post_crawl.rewrite.rewrite_file import Left, RewriteJob, RewriteOutcome

@@ -24,15 +24,15 @@ from dedupindex.post_crawl.rewrite.journal import (
     Ended,
     Journal,
     JournalEntry,
+    Offsets,
     Was,
     entries,
     summary,
 )
-from dedupindex.post_crawl.rewrite.moved import Offsets
 from dedupindex.post_crawl.rewrite.revisit_record import END
 from dedupindex.runtime.atomic_replace import Left, Sink, identity, open_for_reading
 from dedupindex.timestamps import digits_of_date
-from dedupindex.urls import unbracket
+from dedupindex.urlkey import unbracket
 from dedupindex.warc import http
 from dedupindex.warc.random_access import NotExact, Single
 from dedupindex.warc.reader import read

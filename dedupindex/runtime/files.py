@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -127,3 +128,29 @@ def _lock(stream: IO[bytes], how: int, what: str) -> None:
         fcntl.flock(stream, how | fcntl.LOCK_NB)
     except OSError as error:
         raise IndexBusy(f"another process is writing to {what}; try again later") from error
+
+
+# Directories that appear whole or not at all.
+
+
+@contextmanager
+def whole_directory(path: Path) -> Iterator[Path]:
+    """A directory to fill, which takes the place of `path` when the block ends well.
+
+    What a killed run has left is removed by the next.
+    """
+    parent, name = path.absolute().parent, path.absolute().name
+    beside, old = parent / f".{name}.new", parent / f".{name}.old"
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir(parents=True)
+    try:
+        yield beside
+        if path.exists():
+            shutil.rmtree(old, ignore_errors=True)
+            os.replace(path, old)
+        os.replace(beside, path)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+    sync_directory(parent)
+    shutil.rmtree(old, ignore_errors=True)

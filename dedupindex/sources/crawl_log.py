@@ -24,7 +24,7 @@ from dedupindex.errors import BadDate, BadDigest
 from dedupindex.sources.line_source import TextSource
 from dedupindex.sources.rows import Memory, read_digest
 from dedupindex.timestamps import check_date
-from dedupindex.urls import is_http, unbracket
+from dedupindex.urlkey import is_http, unbracket
 
 _LEAST = 10  # fields; the digest is the tenth
 _NOT_HTTP = (1, 1001, 2001)  # what Heritrix calls a successful DNS or whois lookup

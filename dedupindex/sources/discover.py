@@ -27,7 +27,7 @@ from dedupindex.object_store import (
     local,
 )
 from dedupindex.object_store import found as found_remote
-from dedupindex.sources.browsertrix_part import is_address
+from dedupindex.sources.browsertrix import is_address
 from dedupindex.sources.kinds import HEAD, NO_ZSTD, ZSTD, kind_named, kind_of
 
 STDIN = "-"

@@ -11,8 +11,7 @@ from typing import BinaryIO
 from dedupindex.capture import Item, Problem
 from dedupindex.errors import BadSource
 from dedupindex.object_store import RemoteFile, is_remote
-from dedupindex.sources.browsertrix import BrowsertrixSource
-from dedupindex.sources.browsertrix_part import is_address, shown
+from dedupindex.sources.browsertrix import BrowsertrixSource, is_address, shown
 from dedupindex.sources.cdx import CdxSource
 from dedupindex.sources.cdx_columns import NO_HEADER
 from dedupindex.sources.cdxj import CdxjSource

@@ -16,7 +16,7 @@ from dedupindex.capture import Capture, Covers, Evidence, Refusal, Revisit
 from dedupindex.digest import CANONICAL, Digest, Spelling, parse_spelled, sha1_of_base32
 from dedupindex.errors import BadDate, BadDigest
 from dedupindex.timestamps import check_digits, date_of_digits
-from dedupindex.urls import is_http, unbracket
+from dedupindex.urlkey import is_http, unbracket
 
 REVISIT_MIME = b"warc/revisit"
 METHOD_MARK = b"__wb_method="  # pywb and cdxj-indexer append it to urlkeys of other than GET

@@ -16,13 +16,13 @@ from dedupindex.digest import (
     Hash,
     new_hash,
 )
-from dedupindex.sources.warc_fast import FastCaptures
-from dedupindex.urls import is_http, unbracket
+from dedupindex.urlkey import is_http, unbracket
 from dedupindex.warc import http
 from dedupindex.warc.arc import DOCUMENT
 from dedupindex.warc.payload_digests import Payload
 from dedupindex.warc.record import Record, Sound
 from dedupindex.warc.record_facts import (
+    FastFacts,
     Refused,
     checked,
     http_block,
@@ -34,6 +34,36 @@ from dedupindex.warc.record_facts import (
     stated_digest,
     timestamp14,
 )
+
+# Fast path: the captures of usual responses, see `record_facts.FastFacts`.
+
+_STATUSES = [status for status in range(1000) if status != 206]
+_new = tuple.__new__
+_RECORD = Evidence.RECORD
+
+
+class FastCaptures:
+    """Makes the captures of one container."""
+
+    def __init__(self, container: str) -> None:
+        self._container = container
+        self._read = FastFacts(_STATUSES).read
+
+    def capture(self, record: Record) -> Capture | None:
+        """Return the capture of a response; None if `Responses.response` must read it.
+
+        Nothing is refused here. `Responses.response` returns the same for every record.
+        """
+        facts = self._read(record)
+        if facts is None:
+            return None
+        digest, spelling, covers, status, mime, body = facts
+        url, date, record_id, _, _, _, _ = record.values
+        return _new(Capture, (
+            digest, spelling, url, date, _RECORD, covers, status, mime,
+            len(body), False, record_id[1:-1],
+            self._container, record.offset, b"", b"", (), "",
+        ))  # fmt: skip
 
 
 class Responses:

@@ -9,10 +9,9 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from dedupindex.verify import http
-from dedupindex.verify.arc import ArcDocument
 from dedupindex.verify.http_blocks import Stated, Sum, cut_of, is_empty, read
 from dedupindex.verify.issues import Broken
-from dedupindex.verify.parse_records import CheckedRecord, RecordHead
+from dedupindex.verify.parse_records import ArcDocument, CheckedRecord, RecordHead
 
 _DATE = re.compile(
     rb"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])"

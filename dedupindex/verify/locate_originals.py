@@ -15,9 +15,8 @@ from typing import NamedTuple
 
 from dedupindex.verify import http
 from dedupindex.verify.block_facts import FULL, Facts, bare, examine, facts_of, moment, start_of
-from dedupindex.verify.file_bytes import File, UnreadableFile, opened
+from dedupindex.verify.file_bytes import File, UnreadableFile, magics, opened, starts
 from dedupindex.verify.issues import Broken, Finding
-from dedupindex.verify.members import magics, starts
 from dedupindex.verify.parse_records import CheckedRecord
 from dedupindex.verify.walk_file import AnyRecord, Container
 

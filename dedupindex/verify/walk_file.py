@@ -11,13 +11,20 @@ import re
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
-from dedupindex.verify import arc
-from dedupindex.verify.file_bytes import File, UnreadableFile, opened
+from dedupindex.verify import parse_records
+from dedupindex.verify.file_bytes import (
+    MAGIC,
+    Beginnings,
+    File,
+    MemberReader,
+    UnreadableFile,
+    magics,
+    opened,
+)
 from dedupindex.verify.issues import Broken, Finding
-from dedupindex.verify.members import MAGIC, Beginnings, MemberReader, magics
 from dedupindex.verify.parse_records import CheckedRecord, PieceReader
 
-AnyRecord = CheckedRecord | arc.ArcDocument
+AnyRecord = CheckedRecord | parse_records.ArcDocument
 SUFFIXES = (".warc", ".warc.gz", ".arc", ".arc.gz")
 _NAMED = re.compile(r"\.w?arc((?:\.[a-z0-9]+)*)$")
 _BESIDE = frozenset(
@@ -63,7 +70,7 @@ def kind_of(file: File) -> str:
     start = start.lstrip(b"\r\n\0")
     if start[:5].upper() == b"WARC/":
         return "warc" + end
-    if arc.begins(start):
+    if parse_records.begins(start):
         return "arc" + end
     other = not end and (not start or _ZSTD.match(start) is not None)
     if file.path.name.lower().endswith(SUFFIXES) and not other:
@@ -132,8 +139,8 @@ class Container:
     def _next(self, reader: PieceReader, offset: int) -> AnyRecord:
         if self.kind.startswith("arc"):
             if self._fields < 0:
-                self._fields = arc.fields_of(self._from(0))
-            document = arc.ArcDocument(reader, offset, self._fields)
+                self._fields = parse_records.fields_of(self._from(0))
+            document = parse_records.ArcDocument(reader, offset, self._fields)
             self._fields = document.fields
             document.led |= offset > 0 and not self.zipped
             return document
@@ -301,7 +308,7 @@ class Container:
                 reader = PieceReader(_plain_pieces(self.file, end))
                 reader.line_ends()
                 offset = end + reader.taken
-            elif isinstance(record, arc.ArcDocument) and closing[:1] in (b"", b"\n"):
+            elif isinstance(record, parse_records.ArcDocument) and closing[:1] in (b"", b"\n"):
                 offset = end + len(closing[:1])
             elif isinstance(record, CheckedRecord) and closing == b"\r\n\r\n":
                 offset = _end_or_zeros(self.file, end + 4)

@@ -15,12 +15,11 @@ from typing import ClassVar, NamedTuple
 
 from dedupindex.errors import BadDate
 from dedupindex.timestamps import check_digits, date_of_digits
-from dedupindex.warc.cursor import Cursor
 from dedupindex.warc.framing import ASTRAY
 from dedupindex.warc.gzip_members import SHORT
 from dedupindex.warc.headers import BadHead, Form, NoRecord, Values
 from dedupindex.warc.record import CUT, EXTRA, MISSING, BrokenRecord, Record
-from dedupindex.warc.window import Window
+from dedupindex.warc.window import Cursor, Window
 
 HEADER, DOCUMENT = b"arc-header", b"arc-document"  # values of `Record.type`
 

@@ -15,11 +15,19 @@ from isal.isal_zlib import decompressobj
 
 from dedupindex.warc import gzip_members, reader
 from dedupindex.warc.framing import Framing
-from dedupindex.warc.gzip_members import SHORT, Inflater, LongMember, Member, Walk
+from dedupindex.warc.gzip_members import (
+    MAGIC,
+    RESERVED,
+    SHORT,
+    Inflater,
+    IsalError,
+    LongMember,
+    Member,
+    Walk,
+)
 from dedupindex.warc.headers import NO_FORM
 from dedupindex.warc.reader import Event
 from dedupindex.warc.record import Record, Sound
-from dedupindex.warc.recovery import MAGIC, RESERVED, IsalError
 from dedupindex.warc.window import Window
 
 _GET, _END = b"GET ", b"\r\n\r\n"

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from typing import ClassVar, Protocol
 
-from dedupindex.warc.cursor import Cursor
-from dedupindex.warc.gzip_members import SHORT
+from dedupindex.warc.gzip_members import SHORT, zeros_end
 from dedupindex.warc.headers import (
     BLANK_LINE,
     LONGEST,
@@ -31,8 +30,7 @@ from dedupindex.warc.record import (
     BrokenRecord,
     Record,
 )
-from dedupindex.warc.recovery import zeros_end
-from dedupindex.warc.window import Window
+from dedupindex.warc.window import Cursor, Window
 
 _LINE_ENDS = re.compile(rb"[\r\n]*")
 _CLOSING = re.compile(rb"(?:\r?\n){0,2}")

@@ -11,13 +11,19 @@ import zlib
 from collections.abc import Callable, Generator, Iterator
 
 from dedupindex.warc.arc import DOCUMENT, HEADER, ArcFraming
-from dedupindex.warc.cursor import Cursor
 from dedupindex.warc.framing import Framing, WarcFraming, next_framed, skip_line_ends
-from dedupindex.warc.gzip_members import Damage, Filler, LongMember, Member, members
+from dedupindex.warc.gzip_members import (
+    MAGIC,
+    Damage,
+    Filler,
+    LongMember,
+    Member,
+    members,
+    zeros_end,
+)
 from dedupindex.warc.headers import BadHead, NoRecord
 from dedupindex.warc.record import LEADING, BrokenRecord, Record
-from dedupindex.warc.recovery import MAGIC, zeros_end
-from dedupindex.warc.window import Window
+from dedupindex.warc.window import Cursor, Window
 
 Event = Record | Filler | Damage
 START = 1 << 16  # bytes from which it is told what a file is

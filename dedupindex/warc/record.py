@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from dedupindex.warc.cursor import Cursor
 from dedupindex.warc.headers import Head, Values, parse
+from dedupindex.warc.window import Cursor
 
 PIECE = 1 << 18  # bytes of a block handed out at a time
 CUT = "a record ends before its Content-Length says so"

@@ -26,7 +26,7 @@ from dedupindex.digest import (
 )
 from dedupindex.errors import BadDate, BadDigest
 from dedupindex.timestamps import check_date, digits_of_date
-from dedupindex.urls import is_http, unbracket
+from dedupindex.urlkey import is_http, unbracket
 from dedupindex.warc import http
 from dedupindex.warc.headers import VERSIONS
 from dedupindex.warc.record import Record

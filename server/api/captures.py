@@ -14,13 +14,11 @@ from typing import Any
 import orjson
 
 from server import logs
-from server.api.bodies import BodySlots
-from server.api.crawl_reports import Reported, Reporting
+from server.api.batch_limits import BodySlots
+from server.api.crawl_reports import Reported, Reporting, Writers, kind_of
 from server.api.lookups import query_string
-from server.api.queries import TEXT, read
 from server.api.request_body import line_chunks
-from server.api.request_fields import text_field
-from server.api.writers import Writers, kind_of
+from server.api.request_fields import TEXT, read, text_field
 from server.failures import reply_to
 from server.metrics import Metrics
 from server.responses import JSON, OK, Reply

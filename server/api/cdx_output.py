@@ -16,8 +16,7 @@ from dedupindex.capture import Capture
 from dedupindex.digest import Spelling
 from dedupindex.timestamps import digits_of_date
 from dedupindex.urlkey import urlkey
-from server.api.cdx_filters import FIELDS
-from server.api.cdx_query import CdxQuery
+from server.api.cdx_query import FIELDS, CdxQuery
 from server.responses import JSON, TEXT, Headers
 
 _SHORT = {"original": "url", "mimetype": "mime", "statuscode": "status"}  # of pywb and OutbackCDX

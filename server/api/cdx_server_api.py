@@ -25,9 +25,8 @@ from dedupindex.lookup.decide import Strategy, require_strategy
 from dedupindex.lookup.policy import NO_POLICY, Policy
 from dedupindex.timestamps import digits_of_date, seconds, sort_key
 from dedupindex.urlkey import urlkey
-from server.api.cdx_filters import Sieve
 from server.api.cdx_output import value_of, writable, written
-from server.api.cdx_query import MOST, CdxQuery, cdx_query_of
+from server.api.cdx_query import MOST, CdxQuery, Sieve, cdx_query_of
 from server.api.lookups import Environ, query_string
 from server.auth import Access
 from server.failures import reply_to

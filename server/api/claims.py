@@ -11,7 +11,7 @@ from secrets import token_bytes
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
-from dedupindex.crawls import claims
+from dedupindex.crawls import crawl_captures
 from dedupindex.crawls.crawl import Crawl
 from dedupindex.crawls.store import Writing
 from dedupindex.digest import EMPTY, Digest
@@ -86,9 +86,9 @@ class Claiming:
 
     def _asked(self, given: Mapping[str, Any], allowed: Allowed) -> _Claim:
         given = {**given}
-        lease, token = given.pop("lease", claims.LEASE), given.pop("token", "")
-        if type(lease) is not int or not 1 <= lease <= claims.LONGEST:
-            raise BadQuery(f"lease must be a number of seconds up to {claims.LONGEST}")
+        lease, token = given.pop("lease", crawl_captures.LEASE), given.pop("token", "")
+        if type(lease) is not int or not 1 <= lease <= crawl_captures.LONGEST:
+            raise BadQuery(f"lease must be a number of seconds up to {crawl_captures.LONGEST}")
         if not isinstance(token, str) or not _TOKEN.fullmatch(token):
             raise BadQuery("token must be 32 hex digits")
         asked = of_json(given)
@@ -112,7 +112,7 @@ class Claiming:
 
         def change(writing: Writing) -> list[tuple[Decision | None, dict[str, Any]]]:
             crawl = writing.crawl(asked[0].query.crawl)
-            claims.require_open(crawl)
+            crawl_captures.require_open(crawl)
             snapshot, left = self._live.crawls.written(writing), Budget(LOOKS_OF_CLAIMS)
             with opened.engine.view() as base:
 
@@ -159,7 +159,7 @@ class Claiming:
             decision = decide.decide(seen, settings, query)
         if decision.answer is None:
             return before, answer
-        claims.release(writing, query.digest, answer["token"])
+        crawl_captures.release(writing, query.digest, answer["token"])
         return decision, decide.as_json(decision)
 
     def release(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,7 +172,7 @@ class Claiming:
             query, _ = query_of(of_json(given))
         except UnknownAlgorithm:
             return {"released": False}
-        change = partial(claims.release, digest=query.digest, token=token)
+        change = partial(crawl_captures.release, digest=query.digest, token=token)
         return {"released": self._live.crawls.write(change)}
 
 
@@ -188,10 +188,10 @@ def _answer_of(writing: Writing, crawl: Crawl, ask: _Claim, decision: Decision) 
     policy = decision.policy or decide.wary(ask.query)
     if policy or decision.reason or ask.query.digest in EMPTY:
         # every client stores it, and none waits
-        until = time.time() + min(ask.lease, claims.LONGEST)
+        until = time.time() + min(ask.lease, crawl_captures.LONGEST)
         free = {"claimed": True, "until": until, "token": (ask.token or token_bytes(16)).hex()}
         return {**decide.as_json(decision._replace(policy=policy)), **free}
     now = int(time.time() * 1000)
-    claim, mine = claims.claim(writing, crawl, ask.query.digest, now, ask.lease, ask.token)
+    claim, mine = crawl_captures.claim(writing, crawl, ask.query.digest, now, ask.lease, ask.token)
     shown = {"duplicate": False, "claimed": mine, "until": claim.until / 1000}
     return {**shown, "token": claim.token} if mine else shown

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections import Counter
 from functools import partial
+from hashlib import sha256
 from typing import Any
+from urllib.parse import quote, urlencode
 
+import orjson
 from flask import Response, request
 
+from dedupindex.crawls import crawl_report as crawlreport
+from dedupindex.crawls.crawl import Crawl
+from dedupindex.crawls.crawl_report import FORMATS, CrawlReport, ReportRequest
+from dedupindex.crawls.statistics import BY, ORDERS
+from dedupindex.crawls.store import Reading
+from dedupindex.errors import BadQuery, UnknownCrawl
+from dedupindex.runtime.tables import STYLE
 from server import logs
 from server.api.captures import CAPTURES, Captures
 from server.api.claims import Claiming
-from server.api.crawl_reports import Reporting
-from server.api.request_fields import text_field
-from server.api.writers import Writers
-from server.auth import Access
+from server.api.crawl_reports import Reporting, Writers
+from server.api.lookups import query_string
+from server.api.request_fields import LIMIT, PAGE, TEXT, read, text_field
+from server.auth import Access, NamespaceAccess
+from server.live_index import LiveIndex
 from server.metrics import Metrics
-from server.responses_part import json_of, response_of
+from server.responses import json_of, response_of
 from server.routes import Route
 
 
@@ -119,3 +131,123 @@ def _result(answer: dict[str, Any]) -> str:
     if "error" in answer:
         return "bad"
     return "duplicate" if answer["duplicate"] else "claimed" if answer["claimed"] else "taken"
+
+
+# The Flask views of the list of crawls and of their reports.
+
+_TYPES = {
+    "text": "text/plain; charset=utf-8",
+    "csv": "text/csv; charset=utf-8",
+    "html": "text/html; charset=utf-8",
+    "json": "application/json",
+}
+_TOP = {"type": "integer", "minimum": 1, "maximum": 1000}
+_HASH = b64encode(sha256(STYLE.encode()).digest()).decode()
+_POLICY = f"default-src 'none'; style-src 'sha256-{_HASH}'; frame-ancestors 'none'"
+
+CRAWLS_PAGE = 100  # a crawl is a row with its policy and figures
+CRAWLS: dict[str, dict[str, Any]] = {
+    "limit": {**LIMIT, "maximum": 1000, "default": CRAWLS_PAGE},
+    "after": {**TEXT, "description": "A crawl's name: those that began before it."},
+}
+REPORT: dict[str, dict[str, Any]] = {
+    "by": {**TEXT, "enum": list(BY), "description": "Group by; not given: no groups."},
+    "format": {**TEXT, "enum": list(FORMATS), "default": "json"},
+    "top": {**_TOP, "description": "Only as many groups, the largest first."},
+    "order": {
+        **TEXT,
+        "enum": list(ORDERS),
+        "default": "lookups",
+        "description": "With `top`: what the largest have most of.",
+    },
+    "limit": LIMIT,
+    "after": {**TEXT, "description": "A group's heading: those that come after it."},
+}
+
+
+class ReportViews:
+    """Routes of the list of crawls and of their reports."""
+
+    def __init__(self, live: LiveIndex, reporting: Reporting, access: Access) -> None:
+        self._live, self._reporting, self._access = live, reporting, access
+
+    @Route("GET", "/crawls", ("Crawls",), errors=(404,), parameters=CRAWLS)
+    def list_crawls(self) -> Response:
+        """Crawls, the newest first, in pages."""
+        self._access.may_read(request.environ)
+        given = read(query_string(request.environ), CRAWLS)
+        most = given.get("limit", CRAWLS_PAGE)
+        visible = NamespaceAccess(self._access, request.environ)
+        found = self._reporting.crawls(most + 1, given.get("after", ""), sees=visible.sees)
+        content: dict[str, Any] = {"crawls": found[:most], "next": None}
+        if len(found) > most:
+            content["next"] = _page("/crawls", given, found[most - 1]["name"])
+        return _linked(
+            Response(orjson.dumps(content), content_type=_TYPES["json"]), content["next"]
+        )
+
+    @Route(
+        "GET",
+        "/crawls/{name}/report",
+        ("CrawlReport", "text/plain", "text/csv", "text/html"),
+        errors=(404,),
+        parameters=REPORT,
+    )
+    def crawl_report(self, name: str) -> Response:
+        """Statistics of a crawl."""
+        self._access.may_read(request.environ, self._reporting.private_namespace(name))
+        given = read(query_string(request.environ), REPORT)
+        asked, most = _asked(given), given.get("limit", PAGE)
+        with self._live.crawls.reading() as reading:
+            if reading is None:
+                raise UnknownCrawl(f"there is no crawl {name[:200]!r}")
+            visible = NamespaceAccess(self._access, request.environ)
+            crawl = reading.reported(name, visible.sees)
+            found, follows = _some(reading, crawl, asked, most)
+        path = f"/crawls/{quote(name, '')}/report"
+        follow = None if follows is None else _page(path, given, follows)
+        style = given.get("format", "json")
+        if style == "json":
+            found.summary["next"] = follow
+        response = Response("".join(crawlreport.written(found, style)), content_type=_TYPES[style])
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        if style == "html":
+            response.headers["Content-Security-Policy"] = _POLICY
+        return _linked(response, follow)
+
+
+def _asked(given: dict[str, Any]) -> ReportRequest:
+    """Return the options of a report; a page asks for one group more than it shows."""
+    if "by" not in given and given.keys() - {"format"}:
+        raise BadQuery("groups need by")
+    if "top" in given and given.keys() & {"limit", "after"}:
+        raise BadQuery("give either top, or limit and after")
+    if "order" in given and "top" not in given:
+        raise BadQuery("order needs top; without it groups come in the order of their headings")
+    after = given["after"].encode("utf-8", "surrogateescape") if "after" in given else None
+    asked = ReportRequest(
+        given.get("by", ""), given.get("top", 0), given.get("order", "lookups"), after
+    )
+    return asked if asked.top else asked._replace(most=given.get("limit", PAGE) + 1)
+
+
+def _some(
+    reading: Reading, crawl: Crawl, asked: ReportRequest, most: int
+) -> tuple[CrawlReport, str | None]:
+    """Return a page of a report, and its last heading if there are more pages."""
+    found = crawlreport.report(reading, crawl, asked)
+    groups = list(found.groups)
+    more = not asked.top and len(groups) > most
+    last = groups[most - 1][0].decode("utf-8", "surrogateescape") if more else None
+    return found._replace(groups=iter(groups[:most] if more else groups)), last
+
+
+def _page(path: str, given: dict[str, Any], after: str) -> str:
+    """Return the URL of the next page."""
+    return f"{path}?{urlencode({**given, 'after': after}, errors='surrogateescape')}"
+
+
+def _linked(response: Response, follow: str | None) -> Response:
+    if follow is not None:
+        response.headers["Link"] = f'<{follow}>; rel="next"'
+    return response

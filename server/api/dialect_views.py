@@ -12,17 +12,16 @@ from flask import Response, request
 from dedupindex.errors import UnknownCrawl
 from dedupindex.index.tokens import Role
 from server import logs
-from server.api.bodies import BodySlots
+from server.api.batch_limits import BodySlots
 from server.api.cdx_query import PARAMETERS
 from server.api.cdx_server_api import Cdx
 from server.api.doppelganger import Records
 from server.api.lookups import query_string
-from server.api.queries import described
 from server.api.request_body import read_body
+from server.api.request_fields import described
 from server.auth import Access
 from server.config import Config
-from server.responses import RequestError
-from server.responses_part import json_of, response_of
+from server.responses import RequestError, json_of, response_of
 from server.routes import Route
 
 _CDX = described(PARAMETERS)

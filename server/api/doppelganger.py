@@ -15,7 +15,6 @@ from functools import partial
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
-from dedupindex.build.judges import admission_filter
 from dedupindex.capture import Capture, Evidence, spelled_alike
 from dedupindex.crawls import lifecycle
 from dedupindex.crawls.crawl import Crawl, CrawlState, Visibility
@@ -23,6 +22,7 @@ from dedupindex.crawls.crawl_captures import Added, add
 from dedupindex.crawls.store import Reading, Writing
 from dedupindex.digest import Spelling, parse_spelled
 from dedupindex.errors import BadInput, BadQuery, UnknownCrawl
+from dedupindex.indexer.admission import admission_filter
 from dedupindex.lookup import decide
 from dedupindex.lookup.decide import Answer, Query
 from dedupindex.timestamps import check_digits, date_of_digits, digits_of_date

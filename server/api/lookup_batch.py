@@ -6,31 +6,64 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter_ns
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple, assert_never, cast
 
 import orjson
 
-from dedupindex.crawls.begun import completed
 from dedupindex.crawls.combined_view import NOTHING, CrawlSnapshot
 from dedupindex.crawls.counting import Outcome
+from dedupindex.crawls.crawl import completed
+from dedupindex.digest import EMPTY, is_cut
 from dedupindex.errors import BadQuery, DedupError, UnknownCrawl
 from dedupindex.index.engine import AHEAD, View, look_ahead
 from dedupindex.index.format.fast_answer import BROKEN, NONE, PlainView, sought
 from dedupindex.lookup import decide
 from dedupindex.lookup import explain as explanation
-from dedupindex.lookup.decide import Strategy
-from dedupindex.lookup.foresight import digests_of
-from dedupindex.lookup.params import PARAMETERS, UnknownAlgorithm, of_json, query_of
+from dedupindex.lookup.decide import Query, Strategy
+from dedupindex.lookup.params import PARAMETERS, UnknownAlgorithm, digests_of, of_json, query_of
 from dedupindex.lookup.policy import Policy
+from dedupindex.urlkey import urlkey
 from server.api.batch_limits import LOOKS, Budget
-from server.api.firsts import BatchDuplicates
 from server.api.request_body import line_chunks
 from server.config import Config
-from server.counting import RequestCounting, failed_lookup, lookup_row
 from server.live_index import LiveIndex, Opened
 from server.metrics import HIT, MISS, Metrics, cell_of, error_cell
 from server.responses import RequestError, code_of, error_object
-from server.worker_crawls import plain_covers
+from server.worker_crawls import RequestCounting, failed_lookup, lookup_row, plain_covers
+
+# Duplicates within one batch: new payloads that several of its lookups ask for.
+
+_MAX_PAYLOADS = 100_000  # of one batch; those of a longer stream are not compared
+
+
+class BatchDuplicates:
+    """The new payloads of one batch."""
+
+    def __init__(self) -> None:
+        self._places: dict[tuple[Any, ...], int] = {}
+
+    def first_place(self, query: Query, place: int) -> int | None:
+        """Return the place of the first lookup of a new payload, None if that is this one.
+
+        Two payloads are the same if the capture of the first would be the original of the second.
+        """
+        if query.digest in EMPTY or is_cut(query.digest.raw):
+            return None
+        match query.strategy:
+            case Strategy.DIGEST_ANY:
+                url = b""
+            case Strategy.EXACT_URL:
+                url = query.url
+            case Strategy.CANONICAL_URL:
+                url = urlkey(query.url)
+            case _:
+                assert_never(query.strategy)
+        key = (query.digest, query.covers, query.crawl, query.namespaces, url)
+        first = self._places.get(key)
+        if first is None and len(self._places) < _MAX_PAYLOADS:
+            self._places[key] = place
+        return first
+
 
 UNKNOWN = orjson.dumps({"duplicate": False, "reason": "unknown_algorithm"})
 """The answer to a digest of an algorithm that no index holds, which is not an error."""

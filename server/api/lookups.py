@@ -29,7 +29,7 @@ from dedupindex.lookup import explain as explanation
 from dedupindex.lookup.decide import NEWER_NAMES, Decision, Strategy
 from dedupindex.lookup.params import PARAMETERS, UnknownAlgorithm, of_query_string, query_of
 from dedupindex.lookup.render_json import header_lines
-from server.api.bodies import BodySlots
+from server.api.batch_limits import BodySlots
 from server.api.lookup_batch import UNKNOWN, Batch
 from server.api.request_body import read_body
 from server.auth import Access

@@ -20,13 +20,11 @@ from dedupindex.index.tokens import Role
 from dedupindex.runtime.files import exclusive
 from server import logs
 from server.api.crawl_reports import Reporting
-from server.api.queries import BOOLEAN, TEXT, read
-from server.api.request_fields import bool_field, check_names, text_field
+from server.api.request_fields import BOOLEAN, TEXT, bool_field, check_names, read, text_field
 from server.auth import Access
 from server.commands import Commands, CommandTimeout
 from server.live_index import LiveIndex
-from server.responses import RequestError
-from server.responses_part import json_of
+from server.responses import RequestError, json_of
 from server.routes import Route
 
 LISTED = 1000  # originals and revisits in one answer

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
+from urllib.parse import parse_qsl
 
 import orjson
 
 from dedupindex.capture import Covers
 from dedupindex.crawls.crawl import Visibility
+from dedupindex.crawls.parse_report import NAMES
 from dedupindex.crawls.statistics_keys import LONGEST
-from dedupindex.crawls.told import NAMES
 from dedupindex.errors import BadQuery
 from dedupindex.lookup.conditions import check_crawl_name
 from dedupindex.lookup.decide import Strategy
+from dedupindex.lookup.params import Parameter
 from dedupindex.lookup.policy import rules_of
+from server.api.cdx_query import CdxParameter
 
 SELF_REPORT = (*NAMES, "who")
 _DIGITS = 18
@@ -92,3 +95,47 @@ def crawl_options(given: Mapping[str, Any]) -> dict[str, Any]:
     if rules is not None and rules != "":
         options["policy"] = rules_of(rules)
     return options
+
+
+# Query strings of lists and reports, read by the tables that the OpenAPI document is made of.
+
+PAGE = 1000  # rows, unless the request says otherwise
+LARGEST_PAGE = 10_000
+
+LIMIT = {"type": "integer", "minimum": 1, "maximum": LARGEST_PAGE, "default": PAGE}
+TEXT = {"type": "string"}
+BOOLEAN = {**TEXT, "enum": ["true", "false"]}
+
+
+def described(parameters: Iterable[Parameter | CdxParameter]) -> dict[str, dict[str, Any]]:
+    """Return the schemas of parameters that have a reader of their own, by name."""
+    return {one.name: {**one.schema, "description": one.description} for one in parameters}
+
+
+def read(query_string: str, known: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return the parameters of a query string by the names of a table; raises `BadQuery`.
+
+    Bytes that are not UTF-8 become lone surrogates. Empty values count as not given, except that
+    of `after`: the group of unknown values has an empty heading.
+    """
+    given: dict[str, Any] = {}
+    for name, value in parse_qsl(query_string, keep_blank_values=True, errors="surrogateescape"):
+        if name not in known:
+            raise BadQuery(f"there is no parameter {name[:64]!r}; there are {', '.join(known)}")
+        if name in given:
+            raise BadQuery(f"{name} is given twice")
+        if value or name == "after":
+            given[name] = _value(name, value, known[name])
+    return given
+
+
+def _value(name: str, value: str, schema: Mapping[str, Any]) -> str | int:
+    if "enum" in schema and value not in schema["enum"]:
+        raise BadQuery(f"{name} takes one of {', '.join(schema['enum'])}")
+    if schema["type"] == "string":
+        return value
+    least, most = schema["minimum"], schema["maximum"]
+    number = int(value) if value.isascii() and value.isdigit() and len(value) <= 9 else 0
+    if not least <= number <= most:
+        raise BadQuery(f"{name} takes a number from {least} to {most}")
+    return number

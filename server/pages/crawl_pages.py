@@ -17,9 +17,9 @@ from dedupindex.runtime.charts import bar
 from server.api.crawl_reports import Reporting
 from server.auth import Access, NamespaceAccess
 from server.live_index import LiveIndex
-from server.pages.figures import CLASSES, found, shown, spent
+from server.pages.chart_pages import CLASSES, found, shown, spent
 from server.pages.login import with_token
-from server.pages.paging import Paging, page_asked
+from server.pages.overview import Paging, page_asked
 
 BY = {"host": "Hosts", "mime": "Media types", "status": "HTTP statuses", "strategy": "Strategies"}
 ORDERS = {

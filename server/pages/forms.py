@@ -11,7 +11,7 @@ from werkzeug.datastructures import FileStorage
 from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.formparser import parse_form_data
 
-from server.api.bodies import BodySlots
+from server.api.batch_limits import BodySlots
 from server.pages.escape import amount
 from server.responses import RequestError
 

@@ -12,7 +12,7 @@ from flask import Response, redirect, render_template, request
 from werkzeug.http import parse_cookie
 
 from dedupindex.index.tokens import Role
-from server.api.bodies import BodySlots
+from server.api.batch_limits import BodySlots
 from server.auth import Access
 from server.pages.forms import received
 from server.responses import RequestError

@@ -7,11 +7,12 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flask import render_template, request
 
 from dedupindex.crawls.crawl import CrawlState
+from dedupindex.errors import BadQuery
 from dedupindex.index.identity import FORMAT, Settings
 from dedupindex.runtime.charts import bar
 from server import metrics as counting
@@ -20,7 +21,42 @@ from server.auth import Access, NamespaceAccess
 from server.live_index import LiveIndex
 from server.metrics import Metrics
 from server.pages.login import with_token
-from server.pages.paging import Paging, page_asked
+
+# Long lists in pages.
+
+SIZE = 50  # rows
+_LAST = 1_000_000
+
+
+class Paging(NamedTuple):
+    """One page of a list; `number` counts from 1."""
+
+    number: int = 1
+    more: bool = False  # whether there is a page after it
+    size: int = SIZE
+
+    @property
+    def start(self) -> int:
+        """Return the index of its first row."""
+        return (self.number - 1) * self.size
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.size
+
+    def of(self, found: int) -> Paging:
+        """Return the page, with `more` set if `found` rows are more than fit."""
+        return self._replace(more=found > self.size)
+
+
+def page_asked(text: str) -> int:
+    """Return the page number of a query; raises `BadQuery`."""
+    if not text:
+        return 1
+    if not text.isascii() or not text.isdigit() or not 0 < int(text[:9]) <= _LAST:
+        raise BadQuery(f"page takes a number from 1 to {_LAST:,}")
+    return int(text[:9])
+
 
 _CRAWLS = 5  # of the latest
 CLASSES = {

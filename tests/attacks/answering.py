@@ -31,8 +31,7 @@ from dedupindex.index.engines.whoosh.whoosh_engine import WhooshEngine
 from dedupindex.lookup import decide
 from dedupindex.lookup.decide import Query, Strategy
 from dedupindex.lookup.render_json import original_as_json
-from dedupindex.post_crawl.purge.remove import survey
-from dedupindex.post_crawl.purge.shown import impact_as_json
+from dedupindex.post_crawl.purge.remove import impact_as_json, survey
 from dedupindex.post_crawl.purge.target import Target, TargetKind
 from dedupindex.urlkey import urlkey
 from server.app import create_app

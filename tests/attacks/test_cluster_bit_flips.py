@@ -16,17 +16,15 @@ from typing import Any
 
 import pytest
 
-from dedupindex.build.pipeline import Build, build
-from dedupindex.build.stage import judge_of
 from dedupindex.cli.maintenance import read_back
-from dedupindex.crawls import claims, lifecycle, merge_crawls, statistics
+from dedupindex.crawls import crawl_captures, lifecycle, merge_crawls, statistics
 from dedupindex.crawls.combined_view import CrawlSnapshot
 from dedupindex.crawls.counting import LookupCounter, add_counted
 from dedupindex.crawls.crawl_captures import add, of_crawl
+from dedupindex.crawls.parse_report import tell, told_of
 from dedupindex.crawls.statistics_keys import StatisticsKind, key_of
 from dedupindex.crawls.store import Writing, make_store
 from dedupindex.crawls.stores.cassandra_crawl_store import CassandraStore
-from dedupindex.crawls.told import tell, told_of
 from dedupindex.errors import Damaged, DedupError, FormatFromPast, IndexUnavailable
 from dedupindex.index import open_index
 from dedupindex.index.address import Address
@@ -34,6 +32,8 @@ from dedupindex.index.engines.cassandra.cassandra_engine import CassandraEngine
 from dedupindex.index.engines.cassandra.cql import Row, Session, Statement, Use
 from dedupindex.index.format.cells import ContainerRef, digest_prefix
 from dedupindex.index.identity import Settings
+from dedupindex.indexer.pipeline import Build, build
+from dedupindex.indexer.stage import judge_of
 from dedupindex.lookup.decide import Query, find
 from tests.captures import capture, sha1
 from tests.peers.cassandra import Keyspaces
@@ -87,7 +87,7 @@ def _reported(writing: Writing, name: str) -> None:
     for part in counting.take():
         add_counted(writing, part)
     tell(writing, crawl, {"not_looked_up": 3})
-    claims.claim(writing, crawl, sha1(100), int(time.time() * 1000), 3600)
+    crawl_captures.claim(writing, crawl, sha1(100), int(time.time() * 1000), 3600)
 
 
 def answers(index: Path) -> Answers:

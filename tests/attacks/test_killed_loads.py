@@ -20,7 +20,6 @@ from random import Random
 
 import pytest
 
-from dedupindex.build.stage import judge_of
 from dedupindex.cli.index_location import home_of
 from dedupindex.cli.maintenance import BEGUN
 from dedupindex.crawls import lifecycle
@@ -30,6 +29,7 @@ from dedupindex.index import open_index
 from dedupindex.index.address import is_cluster
 from dedupindex.index.engine import look_ahead
 from dedupindex.index.identity import FILE, Settings, read_identity
+from dedupindex.indexer.stage import judge_of
 from dedupindex.lookup.decide import Match, Query, find
 from tests.captures import capture, sha1
 from tests.peers.cassandra import Keyspaces

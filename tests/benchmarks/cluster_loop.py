@@ -26,8 +26,8 @@ from dedupindex.digest import Digest
 from dedupindex.index import open_index
 from dedupindex.index.address import Address
 from dedupindex.index.engine import look_ahead
-from dedupindex.index.engines.cassandra.cassandra_partitions import AT_ONCE
 from dedupindex.index.engines.cassandra.cassandra_schema import Statements
+from dedupindex.index.engines.cassandra.cassandra_view import AT_ONCE
 from dedupindex.index.engines.cassandra.cql import IN_FLIGHT
 from dedupindex.index.format.cells import digest_prefix
 from dedupindex.index.identity import read_identity

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from dedupindex.cover.document import shingles, terms
+from dedupindex.cover.relation import shingles, terms
 from tests.benchmarks.measure import ROOT, Failed, run
 from tests.benchmarks.peers import Missing
 from tests.benchmarks.suite import Bench, Line, compare

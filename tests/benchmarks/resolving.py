@@ -19,9 +19,9 @@ from dedupindex.post_crawl.manifest.parquet import (
     LINES,
     REFERENCES,
     lines_file,
+    nothing,
     references_file,
 )
-from dedupindex.post_crawl.manifest.spool import nothing
 from dedupindex.runtime.duckdb import quoted, write_parquet
 from tests.benchmarks.measure import ROOT, Spent, run
 from tests.benchmarks.suite import Bench, Line, Target, compare

@@ -9,8 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
-from dedupindex.documents.generate import GeneratorOptions, generate
-from dedupindex.documents.sample import write_rows_of
+from dedupindex.documents.generate import GeneratorOptions, generate, write_rows_of
 from tests.benchmarks import harvest
 from tests.benchmarks.captures import (
     CDX_HEADER,

@@ -25,14 +25,15 @@ from dedupindex.capture import Capture, Evidence
 from dedupindex.digest import Digest
 from dedupindex.errors import CrawlExists, DedupError, IndexBusy, UnknownCrawl
 from dedupindex.export.browsertrix_redis import (
+    LOCK,
     BrowsertrixExport,
     ContainerFiles,
     ExportChoice,
     originals,
+    writing,
 )
-from dedupindex.export.redis import LOCK, writing
 from dedupindex.index.identity import Settings
-from dedupindex.sources.browsertrix_part import BrowsertrixEntry
+from dedupindex.sources.browsertrix import BrowsertrixEntry
 from tests.budgets import examples
 from tests.conftest import MakeIndex
 from tests.peers.redis import Crawl, redis_server, state

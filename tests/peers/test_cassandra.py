@@ -18,9 +18,8 @@ from dedupindex.index import open_index
 from dedupindex.index.address import Address
 from dedupindex.index.engine import IndexedContainer
 from dedupindex.index.engines.cassandra import cassandra_load
-from dedupindex.index.engines.cassandra.cassandra_partitions import AT_ONCE
 from dedupindex.index.engines.cassandra.cassandra_schema import Statements
-from dedupindex.index.engines.cassandra.cassandra_view import CassandraView
+from dedupindex.index.engines.cassandra.cassandra_view import AT_ONCE, CassandraView
 from dedupindex.index.engines.cassandra.cql import Row, Session, Statement, Use, connect
 from dedupindex.index.engines.cassandra.metadata import About, Lease
 from dedupindex.index.format.cells import DIGEST_KEY, ContainerRef, digest_of_key, digest_prefix

@@ -19,7 +19,6 @@ from urllib.parse import urlencode
 
 import pytest
 
-from dedupindex.build.stage import judge_of
 from dedupindex.capture import Capture
 from dedupindex.cli import main
 from dedupindex.cli.index_location import home_of
@@ -32,6 +31,7 @@ from dedupindex.index.address import Address
 from dedupindex.index.engines.cassandra.cql import Row, Statement, connect, patiently
 from dedupindex.index.engines.cassandra.cql_driver import DriverSession
 from dedupindex.index.identity import Settings, read_identity
+from dedupindex.indexer.stage import judge_of
 from dedupindex.lookup.decide import Query, find
 from server.app import create_app
 from server.config import Config

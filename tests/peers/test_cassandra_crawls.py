@@ -17,9 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedupindex.build.stage import judge_of
 from dedupindex.capture import Capture
-from dedupindex.crawls import claims, lifecycle, statistics
+from dedupindex.crawls import crawl_captures, lifecycle, statistics
 from dedupindex.crawls.combined_view import CrawlSnapshot
 from dedupindex.crawls.counting import CountedHit, LookupCounter, add_counted
 from dedupindex.crawls.crawl import Claim, Crawl, CrawlState
@@ -31,6 +30,7 @@ from dedupindex.index import open_index
 from dedupindex.index.address import DRIVERS, Address
 from dedupindex.index.engines.cassandra.cql import Row, Session, Statement, Unclear, Use, connect
 from dedupindex.index.identity import Settings
+from dedupindex.indexer.stage import judge_of
 from server.app import create_app
 from server.config import Config
 from server.live_index import LiveIndex
@@ -147,7 +147,7 @@ def faulty(store: CassandraStore) -> Faulty:
 
 def claim(store: Store, number: int, name: str = "a") -> tuple[Claim, bool]:
     return store.write(
-        lambda writing: claims.claim(writing, writing.crawl(name), sha1(number), 1000, 60)
+        lambda writing: crawl_captures.claim(writing, writing.crawl(name), sha1(number), 1000, 60)
     )
 
 
@@ -186,7 +186,7 @@ def test_a_claim_that_ends_by_itself_is_free(server: Servers) -> None:
     begin(other, "b")
 
     def short(writing: Writing) -> tuple[Claim, bool]:
-        return claims.claim(writing, writing.crawl("a"), sha1(1), 1000, 8)
+        return crawl_captures.claim(writing, writing.crawl("a"), sha1(1), 1000, 8)
 
     assert one.write(short)[1]
     assert not claim(other, 1, "b")[1]
@@ -202,7 +202,7 @@ def test_a_short_claim_in_place_of_a_long_one_leaves_nothing(server: Servers) ->
     begin(store, "b")
 
     def of(name: str, lease: int) -> Callable[[Writing], tuple[Claim, bool]]:
-        return lambda writing: claims.claim(writing, writing.crawl(name), sha1(1), 0, lease)
+        return lambda writing: crawl_captures.claim(writing, writing.crawl(name), sha1(1), 0, lease)
 
     assert store.write(of("a", 3600))[1]
     store.write(partial(lifecycle.cancel, name="a"))

@@ -18,7 +18,7 @@ from dedupindex.crawls.store import make_store
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput, StrategyUnavailable
 from dedupindex.index.address import Address
-from dedupindex.index.engines.cassandra import cassandra_urls
+from dedupindex.index.engines.cassandra import cassandra_schema
 from dedupindex.index.engines.cassandra.cql import Statement, Use, connect
 from dedupindex.index.identity import Settings
 from dedupindex.urlkey import urlkey
@@ -70,7 +70,7 @@ def test_marks_are_not_listed_and_what_is_missing_is_found(engine: str, tmp_path
         assert opened.check() == []
     found = Address.parse(engine)
     with closing(connect(found)) as session:
-        part, rest, dk = cassandra_urls.row_of(BY_URL.keys().of(sha1(2), B))
+        part, rest, dk = cassandra_schema.row_of(BY_URL.keys().of(sha1(2), B))
         gone = f"DELETE FROM {found.keyspace}.url WHERE part = ? AND rest = ? AND dk = ?"
         session.execute(Statement(gone, Use.WRITE), part, rest, dk)
     with bench.open() as opened:
@@ -83,10 +83,10 @@ def test_no_question_looks_at_more_than_so_many(
     bench = Bench(tmp_path, engine, BY_URL)
     held = [capture(number, A, 1 + number % 28) for number in range(1, 30)]
     bench.load(held)
-    monkeypatch.setattr(cassandra_urls, "AT_ONCE", 7)
+    monkeypatch.setattr(cassandra_schema, "AT_ONCE", 7)
     with bench.view() as view:
         assert set(view.at_url(A)) == set(held)
-        monkeypatch.setattr(cassandra_urls, "LOOKED_AT", 10)
+        monkeypatch.setattr(cassandra_schema, "LOOKED_AT", 10)
         found = list(view.at_url(A))
         assert len(set(found)) == len(found) == 10 and set(found) <= set(held)
 

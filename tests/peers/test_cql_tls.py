@@ -13,8 +13,7 @@ import pytest
 
 from dedupindex.errors import BadInput, IndexUnavailable
 from dedupindex.index.address import AUTHORITY, CERTIFICATE, KEY, Address
-from dedupindex.index.engines.cassandra.cql import Statement, connect
-from dedupindex.index.engines.cassandra.cql_tls import context, trust
+from dedupindex.index.engines.cassandra.cql import Statement, connect, context, trust
 from tests.peers.cassandra import PATIENCE, Ring, ring
 from tests.test_operation import certificate
 

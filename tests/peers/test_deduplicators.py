@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from dedupindex.verify.against import Against
 from dedupindex.verify.collection import Collection
+from dedupindex.verify.compare_files import Against
 from dedupindex.verify.issues import BROKEN, LOSS, REASONS, REMARK
 from tests.peers.environments import built
 from tests.peers.test_jwarc import jwarc

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from dedupindex.cli.heritrix import CONF
+from dedupindex.cli.heritrix_profile import CONF
 from tests.peers import replay
 from tests.peers.environments import jar
 from tests.peers.front import Asked, in_front_of

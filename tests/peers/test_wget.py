@@ -20,11 +20,11 @@ import pytest
 from surt import surt
 from warcio.archiveiterator import ArchiveIterator
 
-from dedupindex.build.pipeline import Build, build
 from dedupindex.capture import Covers
 from dedupindex.digest import Digest
 from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
+from dedupindex.indexer.pipeline import Build, build
 from dedupindex.lookup.decide import Match, Query, Strategy, find
 from demo.site import edition, served
 from tests.conftest import need

@@ -17,10 +17,17 @@ from xxhash import xxh3_64_digest, xxh3_64_intdigest
 from dedupindex.crawls.crawl import Claim, Crawl
 from dedupindex.crawls.statistics_keys import KIND, MOST, Amounts, StatisticsKind
 from dedupindex.crawls.store import Held, Reading
-from dedupindex.crawls.stores.cassandra_crawl_registry import CrawlRegistry, Registry
+from dedupindex.crawls.stores.cassandra_crawl_registry import (
+    COUNTS,
+    CrawlRegistry,
+    FileNumbers,
+    Registry,
+    Tallies,
+    form_of,
+    part_of,
+    parts_of,
+)
 from dedupindex.crawls.stores.cassandra_crawl_tables import PARTS, SUFFIX, CrawlStatements
-from dedupindex.crawls.stores.cassandra_files import FileNumbers
-from dedupindex.crawls.stores.cassandra_tallies import COUNTS, Tallies, form_of, part_of, parts_of
 from dedupindex.errors import StrategyUnavailable, UnknownCrawl
 from dedupindex.index.engine import Finder
 from dedupindex.index.engines.cassandra.cassandra_schema import Statements

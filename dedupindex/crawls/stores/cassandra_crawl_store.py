@@ -13,11 +13,14 @@ from dedupindex.crawls.crawl_captures import of_crawl
 from dedupindex.crawls.statistics_keys import StatisticsKind, key_of
 from dedupindex.crawls.store import Held, Store, Writing, cluster_of
 from dedupindex.crawls.stores.cassandra_crawl_reading import CassandraReading, Ground
-from dedupindex.crawls.stores.cassandra_crawl_registry import Overtaken, Registry
+from dedupindex.crawls.stores.cassandra_crawl_registry import (
+    FileNumbers,
+    Overtaken,
+    Registry,
+    Tallies,
+)
 from dedupindex.crawls.stores.cassandra_crawl_tables import CrawlStatements
 from dedupindex.crawls.stores.cassandra_crawl_writing import CassandraWriting
-from dedupindex.crawls.stores.cassandra_files import FileNumbers
-from dedupindex.crawls.stores.cassandra_tallies import Tallies
 from dedupindex.errors import Damaged, DedupError, IndexUnavailable
 from dedupindex.index.address import Address
 from dedupindex.index.engines.cassandra.cassandra_schema import Statements, made

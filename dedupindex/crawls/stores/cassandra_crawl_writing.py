@@ -28,10 +28,9 @@ from dedupindex.crawls.stores.cassandra_crawl_reading import (
     secret_of,
     split,
 )
-from dedupindex.crawls.stores.cassandra_crawl_registry import CrawlRegistry
-from dedupindex.crawls.stores.cassandra_tallies import COUNTS, parts_of
+from dedupindex.crawls.stores.cassandra_crawl_registry import COUNTS, CrawlRegistry, parts_of
 from dedupindex.errors import IndexUnavailable
-from dedupindex.index.engines.cassandra.cassandra_urls import listing
+from dedupindex.index.engines.cassandra.cassandra_schema import listing
 from dedupindex.index.engines.cassandra.cql import Statement, Unclear
 from dedupindex.index.format.cells import digest_prefix, entries_of
 

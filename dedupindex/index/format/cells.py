@@ -46,8 +46,7 @@ from xxhash import xxh3_64_digest
 from dedupindex.capture import Capture, Covers, Evidence
 from dedupindex.digest import SIZES, Digest, Spelling
 from dedupindex.errors import Damaged
-from dedupindex.index.format.mimes import MIME_CODES, MIMES
-from dedupindex.index.format.packing import pack, unpack
+from dedupindex.index.format.packing import MIME_CODES, MIMES, pack, unpack
 from dedupindex.timestamps import date_of_digits, digits_of_date
 from dedupindex.urlkey import urlkey
 

@@ -30,8 +30,7 @@ from dedupindex.index.format.cells import (
     UNKNOWN_SIZE,
     Keys,
 )
-from dedupindex.index.format.mimes import MIMES
-from dedupindex.index.format.packing import SIXES, unpack
+from dedupindex.index.format.packing import MIMES, SIXES, unpack
 
 NONE = b'{"duplicate":false}'
 """The answer when there is no original."""

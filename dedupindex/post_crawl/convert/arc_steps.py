@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from dedupindex.warc.arc import DOCUMENT, ArcFraming
-from dedupindex.warc.cursor import Cursor
 from dedupindex.warc.gzip_members import Damage, Filler, LongMember, Member, members
 from dedupindex.warc.headers import BadHead
 from dedupindex.warc.reader import START, framing_of, gzip_framing
 from dedupindex.warc.record import BrokenRecord, Record
-from dedupindex.warc.window import Window
+from dedupindex.warc.window import Cursor, Window
 
 _LINE_ENDS = re.compile(rb"[\r\n]+")
 _MOST_LINE_ENDS = 1 << 20  # bytes of them between two documents

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import os
-from collections.abc import Iterator
+import re
+import zlib
+from base64 import b32encode
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import BinaryIO, NamedTuple
 from urllib.parse import quote
+from uuid import NAMESPACE_URL, uuid5
 
 import blake3
 
 from dedupindex import __version__
 from dedupindex.errors import BadDate, BadSource
-from dedupindex.post_crawl.convert.arc_layout import CONTENT_TYPE, End, LayoutWriter
+from dedupindex.post_crawl.convert.arc_layout import (
+    CONTENT_TYPE,
+    USUAL,
+    End,
+    LayoutWriter,
+    MemberSettings,
+    Search,
+    size_of,
+)
 from dedupindex.post_crawl.convert.arc_steps import (
     MemberBegins,
     Odd,
@@ -24,15 +38,6 @@ from dedupindex.post_crawl.convert.arc_steps import (
     Zeros,
     arc_framing,
     walk,
-)
-from dedupindex.post_crawl.convert.deflate import USUAL, MemberSettings, Search, size_of
-from dedupindex.post_crawl.convert.records import (
-    ConvertedDocument,
-    Fields,
-    Warc,
-    address,
-    digest_of,
-    spelled,
 )
 from dedupindex.post_crawl.convert.warc_to_arc import NotBack, check
 from dedupindex.post_crawl.rewrite.part_files import (
@@ -45,9 +50,110 @@ from dedupindex.post_crawl.rewrite.part_files import (
 )
 from dedupindex.runtime.atomic_replace import being_written, keep_metadata
 from dedupindex.timestamps import check_digits, date_of_digits
+from dedupindex.urlkey import is_http
 from dedupindex.warc.arc import HEADER, ArcFraming, date_of_header, fields_of
 from dedupindex.warc.record import PIECE, BrokenRecord, Record
+from dedupindex.warc.record_facts import Block, divided
 from dedupindex.warc.window import Window, open_window
+
+# Documents of an ARC file as WARC/1.0 records (ISO 28500; guidelines of the IIPC, 2016).
+
+_MEDIA_TYPE = re.compile(rb"[\w!#$&^.+-]+/[\w!#$&^.+-]+(?:\s*;[\x20-\x7e]*)?", re.ASCII)
+_UNKNOWN = b"application/octet-stream"
+_HTTP = b"application/http; msgtype=response"
+_LEVEL = 6  # of deflate, as most crawlers compress
+Fields = list[tuple[bytes, bytes]]
+
+
+class ConvertedDocument:
+    """A document that was read once, with its digests; a long one is spooled."""
+
+    def __init__(self, record: Record, url: bytes, mime: bytes, beside: Path) -> None:
+        self.length = record.length
+        pieces = record.pieces()
+        answer, body, _ = divided(pieces) if is_http(url) else Block(None, pieces)
+        header = answer.head if answer else b""
+        self.http = answer is not None and answer.status > 0
+        self.kind = b"response" if self.http else b"resource"
+        typed = mime if _MEDIA_TYPE.fullmatch(mime) else _UNKNOWN
+        self.mime = _HTTP if self.http else typed
+        block, payload = hashlib.sha1(), hashlib.sha1()
+        left = len(header) if self.http else 0  # bytes of the HTTP header still to come
+        empty = self.length == left
+        self._short = record.data is not None
+        self._pieces: list[bytes | memoryview] = []
+        self._spool = None if self._short else TemporaryFile(dir=beside)  # noqa: SIM115
+        for piece in chain([header] if header else [], body):
+            block.update(piece)
+            payload.update(memoryview(piece)[left:])
+            left = max(left - len(piece), 0)
+            if self._spool is None:
+                self._pieces.append(piece)
+            else:
+                self._spool.write(piece)
+        self.block_digest = spelled(block.digest())
+        # What a digest of a chunked body covers, tools do not agree on: none is right for all.
+        stated = not empty and not (self.http and answer and answer.coding)
+        self.payload_digest = spelled(payload.digest()) if stated else b""
+
+    def pieces(self) -> Iterator[bytes | memoryview]:
+        """The block, once more."""
+        if self._spool is None:
+            yield from self._pieces
+            return
+        self._spool.seek(0)
+        while data := self._spool.read(PIECE):
+            yield data
+
+    def close(self) -> None:
+        if self._spool is not None:
+            self._spool.close()
+
+
+def spelled(raw: bytes) -> bytes:
+    """A SHA-1 as records state it."""
+    return b"sha1:" + b32encode(raw)
+
+
+def digest_of(data: bytes) -> bytes:
+    """The SHA-1 of some bytes."""
+    return spelled(hashlib.sha1(data).digest())
+
+
+def address(text: bytes) -> bytes:
+    """The IP address of a URL record; empty for none, and for the 0.0.0.0 that means none."""
+    try:
+        found = ipaddress.ip_address(text.decode("ascii"))
+    except ValueError:
+        return b""
+    return b"" if found.is_unspecified else text
+
+
+class Warc:
+    """The WARC file that is being written, a record after the other, compressed like the ARC."""
+
+    def __init__(self, file: BinaryIO, seed: str, *, zipped: bool) -> None:
+        self._file, self._seed, self._zipped = file, seed, zipped
+        self._count = 0
+
+    def write(
+        self, kind: bytes, fields: Fields, pieces: Iterable[bytes | memoryview], length: int
+    ) -> bytes:
+        """Append a record; returns its id, which is the same whenever the file is made again."""
+        self._count += 1
+        record_id = f"<{uuid5(NAMESPACE_URL, f'{self._seed}#{self._count}').urn}>".encode()
+        named = [(b"WARC-Type", kind), (b"WARC-Record-ID", record_id), *fields]
+        named.append((b"Content-Length", b"%d" % length))
+        head = b"".join(b"%b: %b\r\n" % field for field in named)
+        packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31) if self._zipped else None
+        written = 0
+        for data in chain([b"WARC/1.0\r\n" + head + b"\r\n"], pieces, [b"\r\n\r\n"]):
+            self._file.write(packer.compress(data) if packer else data)
+            written += len(data)
+        if packer:
+            self._file.write(packer.flush())
+        return record_id
+
 
 _FORMAT = b"http://bibnum.bnf.fr/WARC/WARC_ISO_28500_version1_latestdraft.pdf"
 _USUAL_HEADER = bytes.fromhex("1f8b0800000000000003")

@@ -15,8 +15,7 @@ from typing import Any, BinaryIO, TypeGuard
 
 import blake3
 
-from dedupindex.post_crawl.convert.arc_layout import CONTENT_TYPE, End, lines
-from dedupindex.post_crawl.convert.deflate import DeflateSettings
+from dedupindex.post_crawl.convert.arc_layout import CONTENT_TYPE, DeflateSettings, End, lines
 from dedupindex.verify.block_facts import Note, checked
 from dedupindex.verify.file_bytes import UnreadableFile, opened
 from dedupindex.verify.http_blocks import read

@@ -10,6 +10,7 @@ import gc
 import json
 import os
 import re
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dedupindex.capture import Problem
-from dedupindex.counts import OnProgress
+from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.errors import BadInput, SettingsConflict
 from dedupindex.object_store import is_remote
 from dedupindex.post_crawl.manifest.lines import ManifestContainer
@@ -30,6 +31,7 @@ from dedupindex.post_crawl.manifest.parquet import (
     REFERENCES,
     ManifestEntry,
     lines_file,
+    nothing,
     read_about,
     read_entries,
     references_file,
@@ -37,13 +39,50 @@ from dedupindex.post_crawl.manifest.parquet import (
 )
 from dedupindex.post_crawl.manifest.read_manifest import ManifestTask, Read, read_container
 from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
-from dedupindex.post_crawl.manifest.spool import nothing
-from dedupindex.post_crawl.manifest.spread import read_on
 from dedupindex.runtime.duckdb import one_thread, write_parquet
 from dedupindex.runtime.files import exclusive, sync_directory, write_whole
-from dedupindex.runtime.spark import connected
+from dedupindex.runtime.spark import HINT, Cluster, FilePiece, PieceWriter, connected, pieces
 from dedupindex.runtime.workers import read_all
 from dedupindex.sources.warc_files import SourceFile, Sources, find, status_of
+
+# Containers read on a cluster by the function that reads them here, their lines brought here.
+
+
+def read_on(
+    cluster: Cluster, tasks: list[ManifestTask], total: int, on_progress: OnProgress
+) -> Iterator[Read]:
+    """Read containers on a cluster, many at a time; what is yielded is on disk here."""
+    done = records = 0
+    for some in cluster.in_turn(tasks):
+        files = PieceWriter(some[0].top)
+        for row in cluster.rows(_read, some):
+            if isinstance(row, FilePiece):
+                files.take(row)
+                continue
+            files.finish()
+            if row.entry is not None:
+                done += row.entry.container.size
+                records += row.entry.lines
+            on_progress(ProgressUpdate("reading", done, total, records))
+            yield row
+
+
+def _read(task: ManifestTask) -> Iterator[FilePiece | Read]:
+    """Runs on an executor."""
+    with tempfile.TemporaryDirectory(prefix="dedupindex-") as name:
+        home = Path(name)
+        for directory in (LINES, REFERENCES):
+            (home / directory).mkdir()
+        read = read_container(task._replace(top=home), lambda length, records: None)
+        for file in (lines_file, references_file):
+            path = file(home, task.number)
+            if path.exists():
+                yield from pieces(path, str(path.relative_to(home)))
+    if read.entry is None and not is_remote(task.file.path):
+        problems = [one._replace(message=f"{one.message} ({HINT})") for one in read.problems]
+        read = read._replace(problems=problems)
+    yield read
+
 
 LOCK = "lock"
 _OURS = re.compile(r"([0-9]{8,})\.parquet")

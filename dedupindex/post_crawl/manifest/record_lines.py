@@ -18,19 +18,20 @@ from dedupindex.capture import Covers
 from dedupindex.digest import Digest
 from dedupindex.post_crawl.manifest.lines import Line, header_hash
 from dedupindex.timestamps import digits_of_date
-from dedupindex.urlkey import urlkey
-from dedupindex.urls import unbracket
+from dedupindex.urlkey import unbracket, urlkey
 from dedupindex.warc import http
 from dedupindex.warc.arc import DOCUMENT
 from dedupindex.warc.payload_digests import Payload
-from dedupindex.warc.record import Record
+from dedupindex.warc.record import Record, Sound
 from dedupindex.warc.record_facts import (
+    FastFacts,
     Refused,
     checked,
     http_block,
     http_url,
     irregularity,
     is_http_type,
+    refers_to,
     stated_digest,
 )
 
@@ -193,3 +194,82 @@ def short(line: Line) -> Line:
         record_id=record_id, url=url, date=date, digest=digest, coding=coding,
         content_type=content_type, stay="too-long", unfit="too-long",
     )  # fmt: skip
+
+
+# A revisit that was there before, and what it refers to: that record must stay what it is.
+
+REVISIT, STANDING = "revisit", "standing"  # what is said of the record meant, and of its own
+
+
+def reference(container: int, record: Record) -> Line:
+    """A line with the place of a revisit, and the record id, URL, date, digest of what it means.
+
+    Empty is what it does not say; the URL is then its own, the moment 0. Its payload is unknown.
+    """
+    original = refers_to(record.head.fields)
+    url = original.url or unbracket(record.values[0])
+    return _line(container, record, original.record_id, url, original.date, REVISIT)
+
+
+def standing(container: int, record: Record) -> Line:
+    """A line with the place of a revisit, and its own record id, URL, date and digest."""
+    url, date, record_id = record.values[:3]
+    return _line(container, record, unbracket(record_id), unbracket(url), date, STANDING)
+
+
+def _line(
+    container: int, record: Record, record_id: bytes, url: bytes, date: bytes, what: str
+) -> Line:
+    try:
+        moment = moment_of(http_url(url), checked(date))
+    except Refused:
+        moment = 0
+    line = Line(
+        container, record.offset, 0, record_id, url, date, record.values[4], b"",
+        int(Covers.UNKNOWN), b"", 0, 0, b"\n", b"", moment, what, what,
+    )  # fmt: skip
+    return short(line)._replace(stay=what, unfit=what)
+
+
+# Fast path: the lines of usual responses, see `record_facts.FastFacts`.
+
+_STATUSES = {*range(200, 300), *range(400, 600)} - {204, 206}
+_new = tuple.__new__
+_LONG = 1 << 16  # bytes of a header that has no surprises
+
+
+class FastLines:
+    """Makes the lines of one container."""
+
+    def __init__(self, container: int, options: ManifestOptions) -> None:
+        self._container = container
+        self._able = not options.force
+        self._date = self._digits = b""  # the last date, and its 14 digits
+        self._read = FastFacts(_STATUSES, options.algorithm).read
+
+    def line(self, record: Sound) -> Line | None:
+        """Return the line of a response; None if `Judge.line` must read it, which returns the same.
+
+        The record is of WARC 1.0 or 1.1 and of a status that has a body: it may become a revisit,
+        and be an original.
+        """
+        data, start = record.data, record.start
+        if not self._able or data is None or not data.startswith(LINE_VERSIONS) or start > _LONG:
+            return None
+        facts = self._read(record)
+        if facts is None:
+            return None
+        digest, _, covers, status, _, body = facts
+        head = data[start : start + record.length - len(body)]
+        codings, content_type = http.codings(head), http.content_types(head)
+        if len(codings) + len(content_type) > _LONG:
+            return None
+        url, date, record_id, _, stated, _, _ = record.values
+        if date != self._date:
+            self._date, self._digits = date, digits_of_date(date)
+        moment = xxh64_intdigest(urlkey(url) + self._digits)
+        return _new(Line, (
+            self._container, record.offset, record.stored, record_id[1:-1], url, date, stated,
+            digest.raw, int(covers), blake3(body).digest(), len(body), status, codings,
+            content_type, moment, "", "", header_hash(head),
+        ))  # fmt: skip

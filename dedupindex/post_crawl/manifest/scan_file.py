@@ -6,17 +6,20 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from dedupindex.post_crawl.manifest.lines import Line
-from dedupindex.post_crawl.manifest.lines_fast import FastLines
-from dedupindex.post_crawl.manifest.record_lines import Judge, ManifestOptions
-from dedupindex.post_crawl.manifest.reference import reference, standing
+from dedupindex.post_crawl.manifest.record_lines import (
+    FastLines,
+    Judge,
+    ManifestOptions,
+    reference,
+    standing,
+)
 from dedupindex.sources.source import GROWING
 from dedupindex.warc.arc import DOCUMENT, HEADER
 from dedupindex.warc.fast_reader import read
-from dedupindex.warc.gzip_members import Damage, Filler
+from dedupindex.warc.gzip_members import MAGIC, Damage, Filler
 from dedupindex.warc.headers import COMMON
 from dedupindex.warc.reader import Event
 from dedupindex.warc.record import BrokenRecord, Record, Sound
-from dedupindex.warc.recovery import MAGIC
 from dedupindex.warc.request_pairing import FULL, RequestPairing
 from dedupindex.warc.window import open_window
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from dedupindex.digest import SIZES, Digest
 from dedupindex.errors import BadInput
 from dedupindex.post_crawl.manifest.lines import Line, ManifestContainer
-from dedupindex.urls import unbracket
+from dedupindex.urlkey import unbracket
 
 _UNSAFE = re.compile(rb"[\x00-\x20\x7f]")
 _LINE = re.compile(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dedupindex.post_crawl.plan.alike import MatchCriteria
+from dedupindex.post_crawl.plan.plan_file import MatchCriteria
 from dedupindex.runtime.duckdb import Database, number
 
 _LABEL = "if(covers = 0 OR digest = '', hash(payload), hash(digest))"

@@ -23,11 +23,11 @@ from dedupindex.index import open_index
 from dedupindex.index.engine import View
 from dedupindex.object_store import RemoteFile, facts, is_remote
 from dedupindex.post_crawl.manifest.lines import TYPES, Line, ManifestContainer
+from dedupindex.post_crawl.manifest.parquet import ParquetWriter
 from dedupindex.post_crawl.manifest.record_lines import Judge, ManifestOptions
-from dedupindex.post_crawl.manifest.spool import ParquetWriter
-from dedupindex.post_crawl.plan.alike import MatchCriteria
 from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
 from dedupindex.post_crawl.plan.manifest_input import Inputs
+from dedupindex.post_crawl.plan.plan_file import MatchCriteria
 from dedupindex.runtime.duckdb import Database, insert
 from dedupindex.runtime.progress import Say, Telling
 from dedupindex.timestamps import digits_of_date, sort_key

@@ -12,7 +12,7 @@ from pathlib import Path
 from dedupindex.errors import BadInput
 from dedupindex.post_crawl.manifest.lines import ManifestContainer
 from dedupindex.post_crawl.manifest.parquet import Manifest, lines_file
-from dedupindex.post_crawl.manifest.reference import REVISIT, STANDING
+from dedupindex.post_crawl.manifest.record_lines import REVISIT, STANDING
 from dedupindex.runtime.duckdb import Database, insert, literal, quoted
 
 

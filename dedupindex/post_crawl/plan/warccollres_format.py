@@ -10,10 +10,20 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
-from dedupindex.post_crawl.manifest.parquet import Manifest
-from dedupindex.post_crawl.manifest.warcsum_format import Hint, in_text, read_text
+from dedupindex.post_crawl.manifest.lines import TYPES
+from dedupindex.post_crawl.manifest.parquet import Manifest, line_of
+from dedupindex.post_crawl.manifest.warcsum_format import (
+    Hint,
+    in_text,
+    read_text,
+    resolved_line,
+    text_line,
+)
+from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
+from dedupindex.post_crawl.plan.manifest_input import Inputs
+from dedupindex.post_crawl.plan.plan_writer import STRETCH, copies_file
 from dedupindex.runtime.duckdb import Database, literal, number, quoted, working
 
 MEMORY = "1GB"
@@ -139,3 +149,38 @@ def _csv(path: Path, types: dict[str, str]) -> str:
 
 def _file(name: str) -> str:
     return os.fsdecode(bytes.fromhex(name))
+
+
+# What a run found as text, in the ten fields of warccollres: with the right references.
+
+_TEXT_FETCHED = 2048  # rows at a time
+
+
+def write_text(
+    database: Database, inputs: Inputs, rule: GroupingRule, part: Path, stream: BinaryIO
+) -> None:
+    """Write all lines of a part that is written, by file and offset, as warcrefs wants them.
+
+    What stays has copy number 1, as originals have.
+    """
+    algorithms = inputs.algorithms()
+    names = {container.number: container for container in inputs.containers}
+    columns = ", ".join(f'l."{name}"' for name in TYPES)
+    for index, (lines, first, last) in enumerate(inputs.stretches(STRETCH)):
+        copies = quoted(literal(copies_file(part, index)))
+        found = database.execute(f"""
+            SELECT {columns}, coalesce(e.extension, 1), coalesce(p.copy, 1),
+              coalesce(p.original_url, ''), coalesce(p.original_date, '')
+            FROM (SELECT * FROM ({lines}) WHERE {rule.of_partition()}) AS l
+            LEFT JOIN (
+              SELECT place, extension FROM equal JOIN extensions USING (label, form)
+              WHERE place BETWEEN {first} AND {last}) AS e USING (place)
+            LEFT JOIN read_parquet({copies}) AS p
+              ON p.container = l.container AND p."offset" = l."offset"
+            ORDER BY l.place""")
+        while rows := found.fetchmany(_TEXT_FETCHED):
+            for row in rows:
+                line, (extension, copy, url, date) = line_of(row[: len(TYPES)]), row[len(TYPES) :]
+                six = text_line(names[line.container], line, algorithms[line.container])
+                reference = url.encode("latin-1"), date.encode("latin-1")
+                stream.write(resolved_line(six, extension, copy, *reference))

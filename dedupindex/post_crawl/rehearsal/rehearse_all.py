@@ -23,21 +23,18 @@ from dedupindex.errors import BadInput, DedupError
 from dedupindex.post_crawl.convert.convert_files import run as run_conversion
 from dedupindex.post_crawl.convert.convert_files import tasks_of
 from dedupindex.post_crawl.dedup_all import DedupOptions, dedup
+from dedupindex.post_crawl.dedup_files import copy
 from dedupindex.post_crawl.dedup_report import DedupReport
 from dedupindex.post_crawl.manifest import record_lines
-from dedupindex.post_crawl.manifest.comparing import (
+from dedupindex.post_crawl.manifest.make_manifest import make
+from dedupindex.post_crawl.manifest.parquet import Manifest, open_manifest
+from dedupindex.post_crawl.manifest.read_manifest import (
     SAME_CAPTURE,
     SAME_RECORD,
     ManifestDifference,
     compare,
 )
-from dedupindex.post_crawl.manifest.make_manifest import make
-from dedupindex.post_crawl.manifest.parquet import Manifest, open_manifest
-from dedupindex.post_crawl.others import copy
-from dedupindex.post_crawl.rehearsal.place import taken
-from dedupindex.post_crawl.rehearsal.rehearsal_steps import Step
-from dedupindex.post_crawl.rehearsal.replay import replay
-from dedupindex.post_crawl.rehearsal.sample import rebuild
+from dedupindex.post_crawl.rehearsal.rehearsal_steps import Step, rebuild, replay, taken
 from dedupindex.post_crawl.rewrite.journal import journals
 from dedupindex.post_crawl.rewrite.rewrite_all import check_names, locked
 from dedupindex.post_crawl.rewrite.rewrite_file import Left

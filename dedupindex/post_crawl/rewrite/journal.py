@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -24,7 +26,6 @@ from typing import Any, BinaryIO, NamedTuple
 import blake3
 
 from dedupindex.errors import Damaged
-from dedupindex.post_crawl.rewrite.moved import Offsets
 from dedupindex.post_crawl.rewrite.protected_records import Holder, Pins, unpin
 from dedupindex.runtime.atomic_replace import FileSink
 from dedupindex.runtime.files import sync_directory
@@ -273,3 +274,25 @@ def name_of(path: Path) -> str:
 
 def _part(path: Path) -> Path:
     return path.with_name(path.name + ".part")
+
+
+# Where records of a container went when others in it became revisits.
+
+
+class Offsets:
+    """Where what stood at an old offset, and did not become a revisit, stands now."""
+
+    def __init__(self, revisits: Iterable[JournalEntry]) -> None:
+        self._begins, self._shifts = array("q"), array("q", [0])
+        for entry in revisits:
+            self._begins.append(entry.offset)
+            self._shifts.append(entry.new_offset + entry.new_stored - entry.offset - entry.stored)
+
+    def now(self, offset: int) -> int:
+        """The new offset."""
+        return offset + self._shifts[bisect_left(self._begins, offset)]
+
+    def became(self, offset: int) -> bool:
+        """Whether what stood there became a revisit."""
+        at = bisect_left(self._begins, offset)
+        return at < len(self._begins) and self._begins[at] == offset

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Protocol
+from urllib.parse import quote_from_bytes
 
 import orjson
 
 from dedupindex.errors import BadDate
 from dedupindex.post_crawl.manifest.lines import Line, ManifestContainer
-from dedupindex.post_crawl.rewrite.journal import Journal, JournalEntry, entries
+from dedupindex.post_crawl.rewrite.journal import Journal, JournalEntry, entries, journals
 from dedupindex.runtime.external_sort import sorted_lines
 from dedupindex.timestamps import check_date, digits_of_date
 from dedupindex.urlkey import urlkey
@@ -91,3 +93,36 @@ def _text(value: bytes) -> str:
         return value.decode()
     except UnicodeDecodeError:
         return "".join(chr(byte) if byte < 128 else f"%{byte:02X}" for byte in value)
+
+
+# Where everything stands now, for catalogues: a line for each stretch of a rewritten container.
+
+HEADER = b"file\toffset\tbytes\tnew_offset\tnew_bytes\n"
+_SAFE = "/ !#$&'()*+,;=:@[]{}"
+
+
+def lines(directories: Iterable[Path]) -> Iterator[bytes]:
+    """The map of all that was rewritten there and not committed, header first.
+
+    A stretch whose bytes differ is a record that became a revisit; in the others what stood at
+    ``offset + n`` stands at ``new_offset + n``. Files that are not named have not changed.
+    """
+    yield HEADER
+    for directory in directories:
+        for journal in journals(directory):
+            yield from _offsets_container(journal)
+
+
+def _offsets_container(journal: Journal) -> Iterator[bytes]:
+    was, ended = journal.summary()
+    name = quote_from_bytes(was.name.encode("utf-8", "surrogateescape"), _SAFE).encode()
+    old = new = 0
+    for entry in entries(journal.lines):
+        if entry.offset > old:
+            yield b"%b\t%d\t%d\t%d\t%d\n" % (name, old, entry.offset - old, new, entry.offset - old)
+        yield b"%b\t%d\t%d\t%d\t%d\n" % (
+            name, entry.offset, entry.stored, entry.new_offset, entry.new_stored,
+        )  # fmt: skip
+        old, new = entry.offset + entry.stored, entry.new_offset + entry.new_stored
+    if was.size > old:
+        yield b"%b\t%d\t%d\t%d\t%d\n" % (name, old, was.size - old, new, ended.size - new)

@@ -9,12 +9,9 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from dedupindex.post_crawl.manifest.lines import Line, ManifestContainer
-from dedupindex.post_crawl.plan.alike import MatchCriteria
-from dedupindex.post_crawl.plan.plan_file import Planned, Totals
-from dedupindex.post_crawl.rewrite.compare_pair import RecordOnDisk
-from dedupindex.post_crawl.rewrite.journal import Journal
-from dedupindex.post_crawl.rewrite.moved import Offsets
-from dedupindex.post_crawl.rewrite.response import NotRewritable
+from dedupindex.post_crawl.plan.plan_file import MatchCriteria, Planned, Totals
+from dedupindex.post_crawl.rewrite.compare_pair import NotRewritable, RecordOnDisk
+from dedupindex.post_crawl.rewrite.journal import Journal, Offsets
 from dedupindex.runtime.atomic_replace import (
     being_written,
     content_hash,

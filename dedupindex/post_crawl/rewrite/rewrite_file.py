@@ -16,14 +16,19 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 from dedupindex.errors import Damaged
 from dedupindex.post_crawl.manifest.lines import ManifestContainer
 from dedupindex.post_crawl.plan.plan_file import Planned
-from dedupindex.post_crawl.rewrite.compare_pair import Judged, RecordOnDisk, judge, rebuilt
+from dedupindex.post_crawl.rewrite.compare_pair import (
+    Judged,
+    NotRewritable,
+    RecordOnDisk,
+    judge,
+    rebuilt,
+)
 from dedupindex.post_crawl.rewrite.journal import JournalEntry, Pin
 from dedupindex.post_crawl.rewrite.original_files import OriginalReader, PlanReader
 from dedupindex.post_crawl.rewrite.protected_records import key, pinned
-from dedupindex.post_crawl.rewrite.response import NotRewritable
 from dedupindex.runtime.atomic_replace import Left as Left
 from dedupindex.runtime.atomic_replace import Sink, content_hash, identity
-from dedupindex.urls import host_of
+from dedupindex.urlkey import host_of
 from dedupindex.warc.random_access import NotExact, Single
 from dedupindex.warc.record_facts import Refused
 

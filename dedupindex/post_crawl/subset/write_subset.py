@@ -20,8 +20,15 @@ from typing import Any, BinaryIO
 from dedupindex.capture import Problem
 from dedupindex.errors import BadInput, DedupError
 from dedupindex.post_crawl.rewrite.part_files import PART, new_part, part_of, put_new, sweep
-from dedupindex.post_crawl.subset.choose_records import RecordChoice, RecordSpan
-from dedupindex.post_crawl.subset.scan import ScannedFile, SubsetFilter, SubsetScanTask, rows, scan
+from dedupindex.post_crawl.subset.choose_records import (
+    RecordChoice,
+    RecordSpan,
+    ScannedFile,
+    SubsetFilter,
+    SubsetScanTask,
+    rows,
+    scan,
+)
 from dedupindex.runtime.atomic_replace import FileSink, check_room, open_for_reading
 from dedupindex.runtime.workers import side_by_side
 from dedupindex.sources.warc_files import SourceFile, find

@@ -13,10 +13,13 @@ from functools import partial
 from itertools import groupby, islice
 from typing import Any, TypeVar
 
-from dedupindex.index.engines.cassandra.cassandra_partitions import AT_ONCE, Cell, Partition
-from dedupindex.index.engines.cassandra.cassandra_schema import Statements
-from dedupindex.index.engines.cassandra.cassandra_urls import listing
-from dedupindex.index.engines.cassandra.cassandra_view import CassandraView
+from dedupindex.index.engines.cassandra.cassandra_schema import Statements, listing
+from dedupindex.index.engines.cassandra.cassandra_view import (
+    AT_ONCE,
+    CassandraView,
+    Cell,
+    Partition,
+)
 from dedupindex.index.engines.cassandra.cql import Session, Statement, patiently, write_all
 from dedupindex.index.engines.cassandra.metadata import Lease
 from dedupindex.index.format.cells import DIGEST_KEY, Keys, answers, entries_of, sealed, unsealed
@@ -26,10 +29,11 @@ from dedupindex.index.load.merge_rule import (
     MergeOutcome,
     MergeRule,
     checksum,
+    grouped,
     mark_before,
     mark_each,
+    settled,
 )
-from dedupindex.index.load.sweep import grouped, settled
 
 _KEYS = 2000  # that are read, settled and written together
 _Item = TypeVar("_Item")

@@ -23,11 +23,13 @@ chosen here only when the tables are made.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from dedupindex.errors import BadInput
 from dedupindex.index.address import Address
 from dedupindex.index.engines.cassandra.cql import Session, Statement, Use
+from dedupindex.index.format.cells import DIGEST_KEY
 
 _TABLES = {
     "capture": (
@@ -229,3 +231,40 @@ def _dense(session: Session) -> str:
         "compaction = {'class': 'LeveledCompactionStrategy'} "
         "AND compression = {'class': 'LZ4Compressor', 'chunk_length_in_kb': 16}"
     )
+
+
+# Captures by URL alone, on a cluster: a further table, for an index with the setting `by_url`.
+
+LOOKED_AT = 5_000  # keys, about a second
+AT_ONCE = 500  # of their digests that are read side by side
+_PART = 4  # bytes: with canonical URLs what all URLs of a urlkey have in common
+_BEYOND = b"\xff" * 16
+
+_Asked = tuple[Statement, Sequence[Any]]
+
+
+def row_of(key: bytes) -> tuple[bytes, bytes, bytes]:
+    """Where a capture's key is listed."""
+    end = DIGEST_KEY[key[0]]
+    return key[end : end + _PART], key[end + _PART :], key[:end]
+
+
+def listing(on: Statements, key: bytes) -> _Asked:
+    """What lists a capture's key; nothing changes if it is listed."""
+    return on.put_url, row_of(key)
+
+
+def keys_at(session: Session, on: Statements, sought: bytes) -> Iterator[bytes]:
+    """The keys that are listed and whose tail, after the digest, begins with `sought`.
+
+    Looks at no more than `LOOKED_AT`.
+    """
+    part, rest = sought[:_PART], sought[_PART:]
+    for found, dk in session.execute(on.urls, part, rest, rest + _BEYOND, LOOKED_AT):
+        yield bytes(dk) + part + bytes(found)
+
+
+def missing(session: Session, on: Statements, keys: Sequence[bytes]) -> Iterable[bytes]:
+    """Of keys those that are not listed."""
+    found = session.execute_many((on.url, row_of(key)) for key in keys)
+    return (key for key, rows in zip(keys, found, strict=True) if not rows)

@@ -36,10 +36,11 @@ from dedupindex.index.engines.cassandra.cql import (
     RECONNECT,
     Row,
     Statement,
+    Trust,
     Unclear,
     Use,
+    context,
 )
-from dedupindex.index.engines.cassandra.cql_tls import Trust, context
 
 _PROTOCOL = 4  # which Cassandra and ScyllaDB speak alike
 _BATCH = 10  # rows; nodes warn of batches of more partitions

@@ -18,18 +18,28 @@ import lmdb
 from dedupindex.cache import Cache
 from dedupindex.errors import Damaged, IndexUnavailable
 from dedupindex.index.engine import PLACES_KEPT, Load, numbers_of
-from dedupindex.index.engines.lmdb.lmdb_check import problems
-from dedupindex.index.engines.lmdb.lmdb_file import check_pages, environment, length_of, remove
-from dedupindex.index.engines.lmdb.lmdb_put import put_one
-from dedupindex.index.engines.lmdb.lmdb_trees import IndexTrees
-from dedupindex.index.engines.lmdb.lmdb_view import LmdbView
+from dedupindex.index.engines.lmdb.lmdb_file import (
+    check_pages,
+    environment,
+    length_of,
+    problems,
+    put_one,
+    remove,
+)
+from dedupindex.index.engines.lmdb.lmdb_view import IndexTrees, LmdbView
 from dedupindex.index.format import ledger, url_index
 from dedupindex.index.format.cells import ContainerRef, Keys, sealed
 from dedupindex.index.format.ledger import Keeper, drops_of
 from dedupindex.index.identity import read_identity, unfinished
-from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule
+from dedupindex.index.load.merge_rule import (
+    Cells,
+    MergeOutcome,
+    MergeRule,
+    grouped,
+    settled,
+    staged_again,
+)
 from dedupindex.index.load.runs import merge, merge_files
-from dedupindex.index.load.sweep import Cells, grouped, settled, staged_again
 from dedupindex.runtime.files import sync_directory
 
 COPIES_TRIED = 10

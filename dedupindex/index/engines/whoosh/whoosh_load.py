@@ -9,9 +9,9 @@ from typing import Any
 
 from dedupindex.capture import Capture
 from dedupindex.index.engine import Load
-from dedupindex.index.engines.whoosh.whoosh_files import CommitWriter
-from dedupindex.index.engines.whoosh.whoosh_schema import (
+from dedupindex.index.engines.whoosh.whoosh_files import (
     META,
+    CommitWriter,
     container_key,
     document,
     note_document,

@@ -8,14 +8,227 @@ meant is a `BadQuery` here, because a search that finds nothing reads as "there 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from heapq import nsmallest
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from whoosh import query as q
 from whoosh.qparser import QueryParser, plugins, syntax
 
-from dedupindex.errors import BadQuery
-from dedupindex.index.engines.whoosh.query_fields import FIELDS
+from dedupindex.capture import Capture
+from dedupindex.digest import SIZES, Digest
+from dedupindex.errors import BadDate, BadDigest, BadQuery, StrategyUnavailable
+from dedupindex.index import open_index
+from dedupindex.index.engines.whoosh.whoosh_engine import WhooshEngine
+from dedupindex.index.engines.whoosh.whoosh_files import LONGEST, SEARCHED, size_term, words_of
+from dedupindex.index.engines.whoosh.whoosh_view import WhooshView, reading
+from dedupindex.index.format.cells import ALGORITHMS, digest_prefix
+from dedupindex.timestamps import check_digits
+from dedupindex.urlkey import urlkey
+
+# The fields of ``bin/search``: what a word, a beginning, a pattern or a range means in each.
+
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"  # of base32
+_MARKS = re.compile(r"[*?]")
+
+
+class QueryField:
+    """A field as people ask for it. Everything raises `BadQuery`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def self_parsing(self) -> bool:
+        return True
+
+    def term(self, text: str) -> Any:
+        """The query for a whole word."""
+        return q.Term(self.name, self.normal(text))
+
+    def prefix(self, text: str) -> Any:
+        """The query for ``text*``."""
+        return q.Prefix(self.name, self.normal(text))
+
+    def pattern(self, text: str) -> Any:
+        """The query for a text with ``*`` and ``?`` anywhere."""
+        return q.Wildcard(self.name, text.lower())
+
+    def normal(self, text: str) -> str:
+        """A text as the terms of the field are written."""
+        return text.lower()
+
+    def bound(self, text: str, *, end: bool) -> str:
+        """One end of a range, as a term."""
+        raise BadQuery(f"{self.name} has no ranges; date, size and status have")
+
+    def parse_range(
+        self,
+        fieldname: str,
+        start: str | None,
+        end: str | None,
+        startexcl: bool,
+        endexcl: bool,
+        boost: float = 1.0,
+    ) -> Any:
+        """The query for ``[start TO end]``, as Whoosh's parser asks for it."""
+        first = self.bound(start, end=startexcl) if start else None
+        last = self.bound(end, end=not endexcl) if end else None
+        if first is not None and last is not None and first > last:
+            raise BadQuery(f"{self.name}: {start} comes after {end}")
+        return q.TermRange(self.name, first, last, startexcl, endexcl)
+
+
+class _Word(QueryField):
+    def term(self, text: str) -> Any:
+        return q.And([q.Term("word", word) for word in self._words(text)])
+
+    def prefix(self, text: str) -> Any:
+        *whole, last = self._words(text)
+        return q.And([*(q.Term("word", word) for word in whole), q.Prefix("word", last)])
+
+    def _words(self, text: str) -> list[str]:
+        words = words_of(text)
+        if not words:
+            raise BadQuery(f"there is no word in {text!r}")
+        return words
+
+
+class _Url(QueryField):
+    def normal(self, text: str) -> str:
+        if "://" not in text:
+            text = f"http://{text}"
+        key = urlkey(text.encode("utf-8", "surrogateescape"))
+        return key.decode("utf-8", "surrogateescape")[:LONGEST]
+
+    def prefix(self, text: str) -> Any:
+        key = self.normal(text)
+        if text.endswith("/") and not key.endswith("/"):
+            key += "/"  # a urlkey has no last slash, what is under a directory has
+        return q.Prefix("url", key)
+
+    def pattern(self, text: str) -> Any:
+        if "*" in text[:-1]:
+            raise BadQuery("url takes a * at its end only")
+        return self.prefix(text[:-1]) if text.endswith("*") else self.term(text)
+
+
+class _Host(QueryField):
+    def normal(self, text: str) -> str:
+        return text.lower().strip(".")
+
+    def pattern(self, text: str) -> Any:
+        if text.startswith("*.") and not _MARKS.search(text[2:]):
+            return self.term(text[2:])  # a host is found by every domain that it is in
+        return super().pattern(text)
+
+
+class _Status(QueryField):
+    def normal(self, text: str) -> str:
+        if not text.isdecimal():
+            raise BadQuery(f"status takes a number, 4?? or a range, not {text!r}")
+        return text
+
+    def bound(self, text: str, *, end: bool) -> str:
+        return self.normal(text)
+
+
+class _Size(QueryField):
+    def normal(self, text: str) -> str:
+        if not text.isdecimal() or len(text) > 15:
+            raise BadQuery(f"size takes bytes of payload, or a range of them, not {text!r}")
+        return size_term(int(text)).decode()
+
+    def prefix(self, text: str) -> Any:
+        raise BadQuery("size takes no *; ask for a range, size:[1000 TO 2000]")
+
+    pattern = prefix
+
+    def bound(self, text: str, *, end: bool) -> str:
+        return self.normal(text)
+
+
+class _Date(QueryField):
+    def normal(self, text: str) -> str:
+        digits = text.replace("-", "")
+        if not re.fullmatch(r"\d{4}(\d\d(\d\d)?)?", digits, re.ASCII):
+            raise BadQuery(f"date takes 2026, 2026-11, 2026-11-20 or a range, not {text!r}")
+        try:
+            check_digits((digits + "0101"[len(digits) - 4 :] + "000000").encode())
+        except BadDate as error:
+            raise BadQuery(f"no date {text!r}: {error}") from error
+        return digits
+
+    def term(self, text: str) -> Any:
+        digits = self.normal(text)
+        return q.Term("date", digits) if len(digits) == 8 else q.Prefix("date", digits)
+
+    def bound(self, text: str, *, end: bool) -> str:
+        return self.normal(text).ljust(8, "9" if end else "0")
+
+
+class _Digest(QueryField):
+    """Digests are found by the beginning of the key; of any spelling, whole or cut with ``*``."""
+
+    def term(self, text: str) -> Any:
+        prefixes = []
+        for algorithm in SIZES:
+            try:
+                digest = Digest.parse(text, unlabelled=algorithm)
+            except BadDigest:
+                continue
+            prefixes.append(q.Prefix("key", digest_prefix(digest)))
+        if not prefixes:
+            raise BadQuery(f"{text!r} is no digest; the beginning of one ends with *")
+        return q.Or(prefixes[:1] if ":" in text else prefixes)
+
+    def prefix(self, text: str) -> Any:
+        label, _, value = text.lower().rpartition(":")
+        algorithms = [label.replace("-", "")] if label else list(SIZES)
+        if algorithms[0] not in SIZES:
+            raise BadQuery(f"no digest algorithm {label!r}; there are {', '.join(SIZES)}")
+        bits = {_bits(value, "0123456789abcdef", 4), _bits(value, _ALPHABET, 5)} - {""}
+        if not bits:
+            raise BadQuery(f"{text!r} begins no digest in hex or base32")
+        codes = [ALGORITHMS.index(algorithm) for algorithm in algorithms]
+        return q.Or([_key_bits(code, beginning) for code in codes for beginning in bits])
+
+    def pattern(self, text: str) -> Any:
+        raise BadQuery("digest takes a * at its end only")
+
+
+def _bits(text: str, alphabet: str, width: int) -> str:
+    """A beginning of a digest as bits, "" if it is not written in `alphabet`."""
+    if not set(text) <= set(alphabet):
+        return ""
+    return "".join(format(alphabet.index(char), f"0{width}b") for char in text)
+
+
+def _key_bits(code: int, bits: str) -> Any:
+    """Keys of an algorithm whose digest begins with `bits`."""
+    whole, rest = divmod(len(bits), 8)
+    start = bytes([code]) + (int(bits[: whole * 8] or "0", 2).to_bytes(whole, "big"))
+    if not rest:
+        return q.Prefix("key", start)
+    span = 1 << (8 - rest)
+    first = int(bits[whole * 8 :], 2) * span
+    after = first + span
+    last = start + (bytes([after]) if after < 256 else b"\xff" * 80)  # longer than any key
+    return q.TermRange("key", start + bytes([first]), last, False, True)
+
+
+FIELDS: dict[str, QueryField] = {name: QueryField(name) for name in SEARCHED}
+FIELDS |= {
+    "word": _Word("word"),
+    "url": _Url("url"),
+    "host": _Host("host"),
+    "status": _Status("status"),
+    "size": _Size("size"),
+    "date": _Date("date"),
+    "digest": _Digest("digest"),
+}
+
 
 LONGEST_QUERY = 4096  # characters
 
@@ -103,3 +316,47 @@ def _check(text: str) -> None:
         raise BadQuery(f"there is nothing after {match[1]}")
     if match := re.match(r"\s*(AND|OR|ANDNOT|ANDMAYBE|REQUIRE)\s", text):
         raise BadQuery(f"there is nothing before {match[1]}")
+
+
+# Searching an index as a person would: by host, words, type, date, size, digest or container.
+
+LIMIT = 100
+
+
+class SearchResult(NamedTuple):
+    """How many captures match, and the earliest of them, in the order of dates."""
+
+    total: int
+    captures: list[Capture]
+
+
+def search(index: Path, text: str, limit: int = LIMIT) -> SearchResult:
+    """The captures that a query matches; `limit` 0 for all of them.
+
+    Raises `BadQuery`, `StrategyUnavailable` if the index is on another engine, `IndexUnavailable`
+    or `Damaged`.
+    """
+    with closing(open_index(index)) as engine:
+        if not isinstance(engine, WhooshEngine):
+            raise StrategyUnavailable(
+                f"the index at {index} is on engine {engine.identity.engine}, which cannot be "
+                "searched; build one with --engine whoosh"
+            )
+        parsed = Parsed(text)
+        with engine.view() as view:
+            return search_view(view, parsed, limit)
+
+
+def search_view(view: WhooshView, parsed: Parsed, limit: int) -> SearchResult:
+    """Like `search`, in a view that is open."""
+    total = 0
+
+    def matching() -> Iterator[tuple[bytes, bytes]]:
+        nonlocal total
+        for moment, content in view.matching(parsed.query, parsed.asks_digest):
+            total += 1
+            yield moment, content
+
+    with reading("the index"):
+        found = nsmallest(limit, matching()) if limit else sorted(matching())
+        return SearchResult(total, [view.decoded(content) for _, content in found])

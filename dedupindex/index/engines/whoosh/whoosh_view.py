@@ -18,7 +18,7 @@ from dedupindex.capture import Capture
 from dedupindex.digest import Digest
 from dedupindex.errors import Damaged, DedupError, IndexUnavailable, StrategyUnavailable
 from dedupindex.index.engine import IndexCounts, IndexedContainer
-from dedupindex.index.engines.whoosh.whoosh_schema import (
+from dedupindex.index.engines.whoosh.whoosh_files import (
     META,
     NO_CAPTURE,
     container_key,

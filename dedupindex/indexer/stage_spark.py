@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 
 from blake3 import blake3
 
-from dedupindex.build.stage import Staged, StageTask, stage
 from dedupindex.errors import BadInput, BadSource
 from dedupindex.index import open_index
 from dedupindex.index.format.cells import ContainerRef
 from dedupindex.index.identity import Settings
 from dedupindex.index.load.runs import RunWriter, read_run
 from dedupindex.index.load.staging import Numbers, renumbered
+from dedupindex.indexer.stage import Staged, StageTask, stage
 from dedupindex.object_store import is_remote
 from dedupindex.runtime.spark import HINT, Cluster, FilePiece, PieceWriter, pieces
 from dedupindex.sources import passing

@@ -8,9 +8,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from dedupindex.build.admission import Judge, make_judge, named_original, reasons
-from dedupindex.build.encode_rows import stage_rows
-from dedupindex.build.tasks import Input
 from dedupindex.capture import Capture, Evidence, Item, Problem, Refusal, Revisit, Rows
 from dedupindex.counts import BuildTally
 from dedupindex.digest import CUT_DIGEST, is_cut
@@ -21,6 +18,9 @@ from dedupindex.index.format.ledger import dependent
 from dedupindex.index.identity import Settings
 from dedupindex.index.load.runs import RunWriter
 from dedupindex.index.load.staging import Numbers
+from dedupindex.indexer.admission import Judge, make_judge, named_original, reasons
+from dedupindex.indexer.encode_rows import stage_rows
+from dedupindex.indexer.tasks import Input
 from dedupindex.sources import Source, SourceOptions, open_source, passing
 from dedupindex.sources.cdx import CdxSource
 from dedupindex.sources.wacz import WaczSource

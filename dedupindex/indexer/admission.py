@@ -15,7 +15,8 @@ from dedupindex.cache import Cache
 from dedupindex.capture import Capture, Evidence, Revisit, Rows
 from dedupindex.digest import CANONICAL, CUT, CUT_DIGEST, EMPTY, Digest, is_cut
 from dedupindex.errors import BadInput
-from dedupindex.urls import is_http
+from dedupindex.index.identity import Settings
+from dedupindex.urlkey import is_http
 
 _EMPTY = frozenset(digest.raw for digest in EMPTY)
 _PLAIN = bytes(range(0x20, 0x7F))  # what any URL may hold
@@ -147,3 +148,21 @@ def statuses(text: str) -> frozenset[int]:
         else:
             raise BadInput(f"--status takes codes such as 200 or 2xx, not {part!r}")
     return frozenset(allowed)
+
+
+# The admission filters that belong to the settings an index was built with.
+
+_filters: dict[Settings, Judge] = {}  # one, unless the index is replaced
+
+
+def admission_filter(settings: Settings) -> Judge:
+    """Return the filter that decides which captures an index with these settings takes."""
+    found = _filters.get(settings)
+    if found is None:
+        found = _filters[settings] = make_judge(
+            mime=settings.mime,
+            whitelist=settings.whitelist,
+            status=settings.status,
+            min_size=settings.min_size,
+        )
+    return found

@@ -11,28 +11,27 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
-from dedupindex.build import spot_check
-from dedupindex.build.stage import Staged, StageTask, judge_of, run_task
-from dedupindex.build.stage_spark import stage_on
-from dedupindex.build.tasks import BuildPlan, make_plan
 from dedupindex.capture import Problem
 from dedupindex.counts import BuildTally, OnProgress, ProgressUpdate
 from dedupindex.digest import SIZES
 from dedupindex.errors import BadInput, BadSource, IndexExists, IndexUnavailable
 from dedupindex.index import adopt, home_of, open_index
 from dedupindex.index.address import Address, is_cluster
-from dedupindex.index.engine import Engine, Load
+from dedupindex.index.engine import Engine, Load, reread
 from dedupindex.index.format.cells import ContainerRef
 from dedupindex.index.identity import FILE, Identity, Settings, read_identity, unfinished
 from dedupindex.index.load.merge_rule import CHAINED, CONTRADICTED, PURGED, MergeOutcome
 from dedupindex.index.load.staging import Staging
-from dedupindex.index.repair import reread
+from dedupindex.indexer import spot_check
+from dedupindex.indexer.stage import Staged, StageTask, judge_of, run_task
+from dedupindex.indexer.stage_spark import stage_on
+from dedupindex.indexer.tasks import BuildPlan, make_plan
 from dedupindex.object_store import is_remote, kept, local
 from dedupindex.runtime.files import exclusive
 from dedupindex.runtime.spark import Cluster, connected
 from dedupindex.runtime.workers import read_all
 from dedupindex.sources import Expanded, SourceOptions, expand, passing
-from dedupindex.sources.browsertrix_part import is_address, shown
+from dedupindex.sources.browsertrix import is_address, shown
 from dedupindex.sources.source import annotation
 
 _NOTED = 20  # containers by which a load is known again
@@ -164,7 +163,7 @@ def build_index(
     Raises `BadInput`, `IndexExists`, `SettingsConflict`, `IndexBusy`, `IndexUnavailable`; the index
     is then as it was.
 
-    >>> built = dedupindex.build("warcs", "new-index", mime=".*", whitelist=True)
+    >>> built = dedupindex.indexer("warcs", "new-index", mime=".*", whitelist=True)
     >>> built.tally.added, built.problems
     (1, [])
     """
