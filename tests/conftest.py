@@ -81,7 +81,7 @@ def chance(request: pytest.FixtureRequest) -> Random:
     return Random(f"{request.config.getoption('--seed')} {name}")
 
 
-LONGEST = ["cassandra", "peers/test_cassandra_ring", "spark", "test_benchmarks"]
+LONGEST = ["cassandra", "peers/test_cassandra_ring", "spark", "benchmarks/test_benchmarks"]
 """Groups of tests that start first, in this order; then other tests with peers, then the rest."""
 
 

@@ -37,7 +37,7 @@ from dedupindex.urlkey import urlkey
 from server.app import create_app
 from server.config import Config
 from server.live_index import LiveIndex
-from tests.captures import sha1
+from tests.support.captures import sha1
 
 DEADLINE = 120  # seconds that all answers may take: more is a hang
 URLS = [f"http://example.com/{name}/{'x' * length}" for name in "abcd" for length in (1, 30, 90)]

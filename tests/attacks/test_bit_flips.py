@@ -30,10 +30,10 @@ from server.app import create_app
 from server.config import Config
 from server.live_index import LiveIndex
 from tests.attacks.answering import NUMBERS, stored, url_of
-from tests.captures import capture, sha1
-from tests.purging import begin, load
-from tests.test_crawl_api import begin as begin_crawl
-from tests.test_crawl_api import report
+from tests.support.captures import capture, sha1
+from tests.support.purging import begin, load
+from tests.unit.server.test_crawl_api import begin as begin_crawl
+from tests.unit.server.test_crawl_api import report
 
 ROOT = Path(__file__).resolve().parents[2]
 REFUSALS = {"damaged", "index_unavailable", "format_from_future", "format_from_past"}

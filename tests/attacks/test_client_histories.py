@@ -22,11 +22,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
-from tests.test_crawls_live import children
-from tests.test_load import kill
-from tests.test_server_live import DEADLINE, SHIPPED, Running, serving, until
+from tests.integration.test_crawls_live import children
+from tests.integration.test_load import kill
+from tests.integration.test_server_live import DEADLINE, SHIPPED, Running, serving, until
+from tests.support.captures import capture, sha1
 
 CLIENTS = 6
 SECONDS = 2.0  # of each of three parts: at rest, after a worker was killed, after the server was

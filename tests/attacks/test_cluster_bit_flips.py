@@ -35,9 +35,9 @@ from dedupindex.index.identity import Settings
 from dedupindex.indexer.pipeline import Build, build
 from dedupindex.indexer.stage import judge_of
 from dedupindex.lookup.decide import Query, find
-from tests.captures import capture, sha1
 from tests.peers.cassandra import Keyspaces
-from tests.test_spot_check import rows
+from tests.support.captures import capture, sha1
+from tests.unit.indexer.test_spot_check import rows
 
 pytestmark = pytest.mark.peer
 SETTINGS = Settings()

@@ -15,10 +15,10 @@ from typing import NamedTuple
 import lmdb
 import pytest
 
-from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
-from tests.test_crawls_live import report, send
-from tests.test_server_live import DEADLINE, SHIPPED, Running, serving, until
+from tests.integration.test_crawls_live import report, send
+from tests.integration.test_server_live import DEADLINE, SHIPPED, Running, serving, until
+from tests.support.captures import capture, sha1
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 FORM = "application/x-www-form-urlencoded"

@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
+from tests.support.captures import capture, sha1
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE = 120.0  # seconds after which an answer does not come

@@ -31,8 +31,8 @@ from dedupindex.index.engine import look_ahead
 from dedupindex.index.identity import FILE, Settings, read_identity
 from dedupindex.indexer.stage import judge_of
 from dedupindex.lookup.decide import Match, Query, find
-from tests.captures import capture, sha1
 from tests.peers.cassandra import Keyspaces
+from tests.support.captures import capture, sha1
 
 COMMAND = Path(__file__).resolve().parents[2] / "bin" / "index"
 FIRST, MORE = 3000, 2000  # captures of the first file, and of the second

@@ -22,7 +22,7 @@ from dedupindex.verify.compare_files import Against
 from dedupindex.verify.issues import REASONS, REMARK
 from tests.peers.environments import JWARC, jar
 from tests.peers.replay import records, replay, second
-from tests.test_cli import dedupindex
+from tests.unit.cli.test_cli import dedupindex
 
 
 class Deduplicated(NamedTuple):

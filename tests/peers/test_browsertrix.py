@@ -34,13 +34,13 @@ from dedupindex.export.browsertrix_redis import (
 )
 from dedupindex.index.identity import Settings
 from dedupindex.sources.browsertrix import BrowsertrixEntry
-from tests.budgets import examples
 from tests.conftest import MakeIndex
+from tests.integration.test_server_live import serving
 from tests.peers.redis import Crawl, redis_server, state
 from tests.peers.replay import check_revisits, records, replay
-from tests.test_browsertrix import sha256, stored
-from tests.test_cli import dedupindex
-from tests.test_server_live import serving
+from tests.support.budgets import examples
+from tests.unit.cli.test_cli import dedupindex
+from tests.unit.export.test_browsertrix_redis import sha256, stored
 
 pytestmark = pytest.mark.peer
 EVERYTHING = Settings(mime=".*", whitelist=True)

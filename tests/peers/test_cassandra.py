@@ -1,4 +1,4 @@
-"""What an index on a cluster does beside what every engine must do (`tests/test_engines.py`)."""
+"""What the Cassandra engine does beyond the conformance suite of all engines."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from dedupindex.index.format.cells import DIGEST_KEY, ContainerRef, digest_of_ke
 from dedupindex.index.identity import Identity, Settings
 from dedupindex.lookup.decide import LIMIT, Query, Strategy, find
 from dedupindex.urlkey import urlkey
-from tests.captures import capture, sha1
-from tests.engine_bench import Bench
 from tests.peers.cassandra import Keyspaces
+from tests.support.captures import capture, sha1
+from tests.support.engine_bench import Bench
 
 pytestmark = pytest.mark.peer
 A, B = b"http://example.com/a", b"http://other.org/b"

@@ -36,12 +36,12 @@ from dedupindex.lookup.decide import Query, find
 from server.app import create_app
 from server.config import Config
 from server.live_index import LiveIndex
-from tests.captures import capture
-from tests.captures import sha1 as sha1_of
+from tests.benchmarks.test_benchmarks import bench
 from tests.conftest import MakeIndex
+from tests.integration.test_server_live import serving, until
 from tests.peers.cassandra import PATIENCE, Keyspaces, Ring
-from tests.test_benchmarks import bench
-from tests.test_server_live import serving, until
+from tests.support.captures import capture
+from tests.support.captures import sha1 as sha1_of
 
 pytestmark = pytest.mark.peer
 JSON = {"Content-Type": "application/json"}

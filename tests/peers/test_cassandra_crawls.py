@@ -1,6 +1,6 @@
 """Crawls that write to a cluster, where servers know nothing of one another: races and outages.
 
-What a crawl is by itself, `tests/test_crawls.py` and its neighbours try on every store.
+What a crawl is by itself, `tests/unit/crawls/test_crawls.py` and its neighbours try on every store.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dedupindex.crawls.store import FILE, Store, Writing, make_store
 from dedupindex.crawls.stores.cassandra_crawl_store import CassandraStore
 from dedupindex.errors import CrawlEnded, IndexUnavailable
 from dedupindex.index import open_index
-from dedupindex.index.address import DRIVERS, Address
+from dedupindex.index.address import Address
 from dedupindex.index.engines.cassandra.cql import Row, Session, Statement, Unclear, Use, connect
 from dedupindex.index.identity import Settings
 from dedupindex.indexer.stage import judge_of
@@ -35,11 +35,11 @@ from server.app import create_app
 from server.config import Config
 from server.live_index import LiveIndex
 from server.worker_crawls import Crawls
-from tests.budgets import examples
-from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
 from tests.peers.cassandra import Keyspaces
-from tests.test_cli import dedupindex
+from tests.support.budgets import examples
+from tests.support.captures import capture, sha1
+from tests.unit.cli.test_cli import dedupindex
 
 pytestmark = pytest.mark.peer
 SETTINGS = Settings()
@@ -49,13 +49,11 @@ THREADS = 12
 Servers = Callable[[], CassandraStore]
 
 
-@pytest.fixture(params=DRIVERS)
-def engine(
-    request: pytest.FixtureRequest, keyspaces: Keyspaces, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[str]:
+@pytest.fixture
+def engine(keyspaces: Keyspaces, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr("dedupindex.crawls.stores.cassandra_crawl_registry.AGE", 0.0)
     with keyspaces.some() as address:
-        yield f"{address()}&driver={request.param}"
+        yield address()
 
 
 @pytest.fixture

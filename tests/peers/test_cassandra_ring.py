@@ -29,12 +29,12 @@ from demo.cluster import show
 from server.app import create_app
 from server.config import Config
 from server.live_index import LiveIndex
-from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
+from tests.integration.test_crawls_live import known, report, send
+from tests.integration.test_server_live import Running, serving
 from tests.peers.cassandra import DEADLINE, Ring, ring
 from tests.peers.test_cassandra_commands import JSON, asked, cdx, label
-from tests.test_crawls_live import known, report, send
-from tests.test_server_live import Running, serving
+from tests.support.captures import capture, sha1
 
 pytestmark = pytest.mark.peer
 FIRST, MORE = 1000, 10_000  # captures of the first load, and of the second

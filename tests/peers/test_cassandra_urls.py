@@ -22,13 +22,13 @@ from dedupindex.index.engines.cassandra import cassandra_schema
 from dedupindex.index.engines.cassandra.cql import Statement, Use, connect
 from dedupindex.index.identity import Settings
 from dedupindex.urlkey import urlkey
-from tests.captures import capture, sha1
-from tests.engine_bench import Bench
+from tests.integration.test_crawls_live import send
+from tests.integration.test_server_live import serving
 from tests.peers.cassandra import Keyspaces
 from tests.peers.test_cassandra_commands import Run, address, cdx, label, run
-from tests.test_by_url import BY_URL, UPPER, WWW, A, B, agrees, listed, report
-from tests.test_crawls_live import send
-from tests.test_server_live import serving
+from tests.support.captures import capture, sha1
+from tests.support.engine_bench import Bench
+from tests.unit.index.test_url_index import BY_URL, UPPER, WWW, A, B, agrees, listed, report
 
 __all__ = ["address", "run"]  # fixtures
 pytestmark = pytest.mark.peer

@@ -16,9 +16,9 @@ from tests.peers.replay import check_revisits, records, replay
 from tests.peers.site import COPIES, PAGES, bodies, site
 from tests.peers.test_jwarc import jwarc
 from tests.peers.test_wget_dedup import harvest
-from tests.test_cli import dedupindex
-from tests.test_warc_arc import document, header
-from tests.warc_cases import chunked, gz
+from tests.support.warc_cases import chunked, gz
+from tests.unit.cli.test_cli import dedupindex
+from tests.unit.warc.test_arc import document, header
 
 pytestmark = pytest.mark.peer
 BASE = b"http://arc.example"

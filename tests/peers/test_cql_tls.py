@@ -14,8 +14,8 @@ import pytest
 from dedupindex.errors import BadInput, IndexUnavailable
 from dedupindex.index.address import AUTHORITY, CERTIFICATE, KEY, Address
 from dedupindex.index.engines.cassandra.cql import Statement, connect, context, trust
+from tests.integration.test_operation import certificate
 from tests.peers.cassandra import PATIENCE, Ring, ring
-from tests.test_operation import certificate
 
 pytestmark = pytest.mark.peer
 

@@ -19,13 +19,13 @@ import pytest
 from dedupindex.verify.collection import Collection
 from dedupindex.verify.compare_files import Against
 from dedupindex.verify.issues import BROKEN, LOSS, REASONS, REMARK
+from tests.integration.test_server_live import serving
 from tests.peers.environments import built
 from tests.peers.test_jwarc import jwarc
-from tests.test_cli import dedupindex
-from tests.test_resolve_compare import SHATTERED
-from tests.test_server_live import serving
-from tests.verifying import BODY, HOST, asked, copy_of, page, reasons, write
-from tests.warc_cases import record_id, sha1
+from tests.support.verifying import BODY, HOST, asked, copy_of, page, reasons, write
+from tests.support.warc_cases import record_id, sha1
+from tests.unit.cli.test_cli import dedupindex
+from tests.unit.post_crawl.test_compare_payloads import SHATTERED
 
 pytestmark = pytest.mark.peer
 OTHER = BODY[::-1]

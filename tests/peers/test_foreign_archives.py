@@ -30,7 +30,7 @@ from dedupindex.verify.file_bytes import opened
 from dedupindex.verify.issues import Finding
 from dedupindex.verify.walk_file import Container
 from tests.peers.environments import npm, sdist
-from tests.readings import agreed, by_manifest, by_verify
+from tests.support.readings import agreed, by_manifest, by_verify
 
 pytestmark = pytest.mark.peer
 PYWB = "pywb==2.10.0", "5ae43c9b2a5321e39b9c8e16538bfbc0146eeb6fe26713232e45378b774a1a96"

@@ -24,6 +24,7 @@ import pytest
 from dedupindex.digest import Digest
 from dedupindex.index import open_index
 from dedupindex.lookup.decide import Query, find
+from tests.integration.test_server_live import Running, serving, until
 from tests.peers import replay
 from tests.peers.environments import JWARC, jar
 from tests.peers.heritrix import (
@@ -37,8 +38,7 @@ from tests.peers.heritrix import (
     tell,
 )
 from tests.peers.proof import proved, remarks
-from tests.test_cli import dedupindex
-from tests.test_server_live import Running, serving, until
+from tests.unit.cli.test_cli import dedupindex
 
 pytestmark = pytest.mark.peer
 NEWS = "/news.html"  # what changes between the crawls

@@ -14,12 +14,12 @@ from typing import NamedTuple
 import pytest
 
 from dedupindex.cli.heritrix_profile import CONF
+from tests.integration.test_server_live import serving
 from tests.peers import replay
 from tests.peers.environments import jar
 from tests.peers.front import Asked, in_front_of
 from tests.peers.heritrix import VERSION, Crawl, Heritrix, Page, Site, heritrix_home
-from tests.test_cli import dedupindex
-from tests.test_server_live import serving
+from tests.unit.cli.test_cli import dedupindex
 
 pytestmark = pytest.mark.peer
 CONTRIB = f"org.archive.heritrix:heritrix-contrib:{VERSION}"

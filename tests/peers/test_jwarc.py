@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from demo.site import Page
+from tests.integration.test_server_live import serving
 from tests.peers.environments import JWARC, jar
 from tests.peers.front import Front, in_front_of
 from tests.peers.replay import check_revisits, free_port, records, replay
 from tests.peers.site import COPIES, PAGES, bodies, site
-from tests.test_cli import dedupindex
-from tests.test_server_live import serving
+from tests.unit.cli.test_cli import dedupindex
 
 pytestmark = pytest.mark.peer
 ALL = [*PAGES, *COPIES]

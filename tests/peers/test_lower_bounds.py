@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.peers.environments import ROOT, environment
-from tests.rewriting import small_set
+from tests.support.rewriting import small_set
 
 pytestmark = pytest.mark.peer
 Run = Callable[..., str]

@@ -18,14 +18,14 @@ import pytest
 from dedupindex.index import tokens
 from dedupindex.index.tokens import Role
 from dedupindex.runtime.tables import printable
-from tests.captures import capture, sha1
 from tests.conftest import MakeIndex
+from tests.integration.test_server_live import Running, serving
 from tests.peers.browser import Browser, browser
 from tests.peers.environments import environment
-from tests.test_cli import dedupindex
-from tests.test_pages import ALL, CDX, DOCS, HOSTILE, hostile_captures
-from tests.test_server_live import Running, serving
-from tests.warc_cases import response
+from tests.support.captures import capture, sha1
+from tests.support.warc_cases import response
+from tests.unit.cli.test_cli import dedupindex
+from tests.unit.server.test_pages import ALL, CDX, DOCS, HOSTILE, hostile_captures
 
 pytestmark = pytest.mark.peer
 

@@ -22,7 +22,6 @@ from typing import Any
 import pytest
 
 from dedupindex.verify.collection import Collection
-from tests import verifying
 from tests.conftest import need
 from tests.peers.heritrix import Page, Site
 from tests.peers.proof import Deduplicated, archives, deduplicated, judged, remarks, replayed
@@ -31,9 +30,10 @@ from tests.peers.site import COPIES, PAGES, site
 from tests.peers.test_jwarc import jwarc
 from tests.peers.test_warcprox import fetch, proxying
 from tests.peers.test_wget_dedup import harvest
-from tests.test_cli import dedupindex
-from tests.verifying import DAY, HOST, write
-from tests.warc_cases import HTTP, chunked, record_id, request, response, sha1
+from tests.support import verifying
+from tests.support.verifying import DAY, HOST, write
+from tests.support.warc_cases import HTTP, chunked, record_id, request, response, sha1
+from tests.unit.cli.test_cli import dedupindex
 
 pytestmark = pytest.mark.peer
 ENCODED = (("Content-Encoding", "gzip"),)

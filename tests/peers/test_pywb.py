@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from dedupindex.corpus import Corpus
+from tests.integration.test_server_live import serving
 from tests.peers.environments import DEADLINE, PYWB, environment, running
 from tests.peers.front import in_front_of
 from tests.peers.replay import Archive, free_port, listening
 from tests.peers.site import COPIES, PAGES, bodies, site
 from tests.peers.test_wget_dedup import harvest
-from tests.test_cli import dedupindex
-from tests.test_server_live import serving
+from tests.unit.cli.test_cli import dedupindex
 
 pytestmark = pytest.mark.peer
 

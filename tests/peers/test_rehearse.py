@@ -10,7 +10,7 @@ import pytest
 
 from dedupindex.cli import main
 from tests.peers.environments import PYWB, environment
-from tests.rewriting import small_set
+from tests.support.rewriting import small_set
 
 
 def test_the_sample_is_replayed(

@@ -16,12 +16,12 @@ from dedupindex.post_crawl.manifest.parquet import open_manifest
 from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
 from dedupindex.post_crawl.plan.make_plan import ResolveOptions, resolve
 from dedupindex.post_crawl.plan.plan_file import COLUMNS, open_plan
-from tests.corpora import Page, archive, html
+from tests.integration.test_spark_tasks import built, collection
 from tests.peers.spark import Session, spark_session
-from tests.stores import Fault, web
-from tests.test_cli import dedupindex
-from tests.test_remote import captures, containers
-from tests.test_spread import built, collection
+from tests.support.corpora import Page, archive, html
+from tests.support.stores import Fault, web
+from tests.unit.cli.test_cli import dedupindex
+from tests.unit.object_store.test_object_store import captures, containers
 
 pytestmark = pytest.mark.peer
 __all__ = ["collection"]

@@ -9,9 +9,9 @@ import pytest
 
 from dedupindex.cli import main
 from dedupindex.cover.components import Components
-from tests.covering import JOURNALIST
 from tests.peers.spark import Session
-from tests.test_cover import BASE, page
+from tests.support.covering import JOURNALIST
+from tests.unit.cover.test_cover import BASE, page
 
 pytestmark = pytest.mark.peer
 

@@ -13,8 +13,8 @@ from dedupindex.verify.issues import REASONS, REMARK
 from tests.peers.site import PAGES, site
 from tests.peers.test_jwarc import harvest, jwarc
 from tests.peers.test_wget_dedup import harvest as wget
-from tests.test_cli import dedupindex
-from tests.verifying import reasons
+from tests.support.verifying import reasons
+from tests.unit.cli.test_cli import dedupindex
 
 pytestmark = pytest.mark.peer
 

@@ -30,6 +30,8 @@ from dedupindex.digest import parse_spelled
 from dedupindex.index.identity import Settings
 from demo.site import Page
 from tests.conftest import MakeIndex
+from tests.integration.test_server_live import Running, serving
+from tests.integration.test_server_live import until as server_until
 from tests.peers.environments import DEADLINE, ROOT, WARCPROX, environment, running, until
 from tests.peers.proof import remarks
 from tests.peers.replay import (
@@ -41,9 +43,7 @@ from tests.peers.replay import (
     replay,
 )
 from tests.peers.site import COPIES, PAGES, bodies, site
-from tests.test_cli import dedupindex
-from tests.test_server_live import Running, serving
-from tests.test_server_live import until as server_until
+from tests.unit.cli.test_cli import dedupindex
 
 pytestmark = pytest.mark.peer
 EVERYTHING = Settings(mime=".*", whitelist=True)

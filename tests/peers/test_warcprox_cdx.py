@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.test_server_live import serving
 from tests.peers.environments import ROOT, until
 from tests.peers.front import in_front_of
 from tests.peers.replay import check_revisits, free_port, records, replay
 from tests.peers.site import COPIES, PAGES, bodies, site
 from tests.peers.test_warcprox import ALL, crawl, fetch, proxying, types, warcs
-from tests.test_cli import dedupindex
-from tests.test_server_live import serving
+from tests.unit.cli.test_cli import dedupindex
 
 pytestmark = pytest.mark.peer
 SCRIPT = "cdx.sh"

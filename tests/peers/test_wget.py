@@ -28,7 +28,7 @@ from dedupindex.indexer.pipeline import Build, build
 from dedupindex.lookup.decide import Match, Query, Strategy, find
 from demo.site import edition, served
 from tests.conftest import need
-from tests.test_cli import dedupindex
+from tests.unit.cli.test_cli import dedupindex
 
 pytestmark = pytest.mark.peer
 EVERYTHING = Settings(mime=".*", whitelist=True)

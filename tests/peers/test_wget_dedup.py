@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import need
 from tests.peers.replay import Record, check_references, records, replay
 from tests.peers.site import COPIES, PAGES, bodies, site
-from tests.test_cli import dedupindex
+from tests.unit.cli.test_cli import dedupindex
 
 pytestmark = pytest.mark.peer
 

@@ -23,12 +23,12 @@ import pytest
 from dedupindex.client import Client
 from dedupindex.timestamps import digits_of_date
 from tests.conftest import need
+from tests.integration.test_server_live import serving, until
 from tests.peers.environments import DEADLINE, PEERS, ROOT, built, environment
 from tests.peers.front import in_front_of
 from tests.peers.replay import Record, check_revisits, free_port, records, replay
 from tests.peers.site import COPIES, PAGES, bodies, site
-from tests.test_cli import dedupindex
-from tests.test_server_live import serving, until
+from tests.unit.cli.test_cli import dedupindex
 
 pytestmark = pytest.mark.peer
 SOURCE = Path(__file__).parent / "gowarc"

@@ -1,0 +1,84 @@
+"""docs/corpus.md on what ``bin/demo`` leaves, as typed."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dedupindex.corpus import Corpus
+from tests.support.paths import ROOT
+from tests.unit.corpus.test_corpus_output import lines
+
+TEXT = (ROOT / "docs" / "corpus.md").read_text()
+EXAMPLE = TEXT.split("\n## An example\n")[1].split("\n## ")[0]
+
+
+@pytest.fixture(scope="module")
+def harvested(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("demo")
+    out = folder / "out"
+    subprocess.run(
+        [sys.executable, "-m", "demo", "--out", out], cwd=ROOT, check=True, capture_output=True
+    )
+    (out / "bin").symlink_to(ROOT / "bin")
+    return out
+
+
+def test_the_commands(harvested: Path) -> None:
+    typed = re.findall(r"^    (bin/corpus .*)$", EXAMPLE, re.MULTILINE)
+    assert len(typed) == 3
+    done = subprocess.run(
+        ["bash", "-euc", "\n".join(typed)], cwd=harvested, env=os.environ, text=True,
+        capture_output=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (shown,) = re.findall(r"^    (\{.*)$", EXAMPLE, re.MULTILINE)
+    for part in shown.split("…"):
+        assert part in done.stdout
+    assert '"error"' not in done.stdout
+    table = Corpus.of(harvested / "once.cdxj").enrich("response")
+    assert len({entry["record"]["digest"] for entry in table}) == table.count() == 13
+
+
+def test_the_library(harvested: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(harvested)
+    code = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    assert len(code) == 3
+    space: dict[str, Any] = {}
+    with redirect_stdout(StringIO()) as told:
+        exec("\n".join(code), space)
+    entries = lines(harvested / "pages.jsonl.gz")
+    assert told.getvalue().endswith(
+        f"{len(entries)} of 11 captures; {space['report'].records} records read\n"
+    )
+    latest = {entry["record"]["originalUrl"]: entry for entry in entries}
+    assert len(latest) == len(entries) == 7
+    today = latest["http://news.test/today"]["payload"]["string"]
+    assert today["html"] == {"title": "tuesday"} and today["text"]["words"] == 700
+    assert all("revisitOf" in entry["record"] for url, entry in latest.items() if url.endswith("/"))
+    assert space["found"].count() == len(entries)
+    (heading, *_) = [entry["payload"]["string"]["html"] for entry in space["headings"]]
+    assert heading == {"headings": []}  # the demo has none
+
+
+def test_the_notebook(harvested: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cells, one after the other, say what stands below them."""
+    monkeypatch.chdir(harvested)
+    book = json.loads((ROOT / "docs" / "corpus.ipynb").read_text())
+    space: dict[str, Any] = {}
+    cells = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
+    assert len(cells) == 8
+    for cell in cells:
+        with redirect_stdout(StringIO()) as told:
+            exec("".join(cell["source"]), space)
+        (stored,) = cell["outputs"]
+        assert told.getvalue() == "".join(stored["text"])

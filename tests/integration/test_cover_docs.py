@@ -1,0 +1,71 @@
+"""docs/cover.md on what ``bin/demo`` leaves, as typed, and the relations that ship."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dedupindex.cover.relation import parse
+from tests.integration.test_corpus_docs import harvested
+from tests.support.covering import JOURNALIST
+from tests.support.paths import ROOT
+
+TEXT = (ROOT / "docs" / "cover.md").read_text()
+EXAMPLE = TEXT.split("\n## An example\n")[1].split("\n## ")[0]
+__all__ = ["harvested"]
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_the_example(harvested: Path) -> None:
+    code = [line[4:] for line in EXAMPLE.splitlines() if line.startswith("    ")]
+    typed = [line for line in code if line.startswith("bin/")]
+    assert len(typed) == 4
+    done = subprocess.run(
+        ["bash", "-euc", "\n".join(typed)], cwd=harvested, env=os.environ, text=True,
+        capture_output=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    shown = [line for line in code if line not in typed and line]
+    assert len(shown) == 6
+    for line in shown:
+        assert line in done.stdout
+    latest, earliest = (
+        {row["id"]: row for row in rows(harvested / f"{name}.jsonl")}
+        for name in ("latest", "earliest")
+    )
+    for name, row in latest.items():
+        if not row["kept"]:
+            assert earliest[row["covered_by"]]["covered_by"] == name
+            assert row["needed_by"] == row["covered_by"]
+    with open(harvested / "earliest.csv", newline="") as stream:
+        assert {row["id"] for row in csv.DictReader(stream)} == {
+            name for name, row in earliest.items() if not row["kept"]
+        }
+    assert (harvested / "latest.html").read_text().count('<svg class="graph"') == 3
+    words = rows(harvested / "words.jsonl")
+    # Two stay if a harvest went on into another second, and ended there with a page's namesake.
+    assert len(words) == 7 and sum(row["kept"] for row in words) in (1, 2)
+
+
+def test_relations_that_ship() -> None:
+    folder = ROOT / "conf" / "cover"
+    assert parse((folder / "journalist.txt").read_text()) == parse(JOURNALIST)
+    for path in folder.iterdir():
+        assert parse(path.read_text()).content
+        assert f"conf/cover/{path.name}" in TEXT
+
+
+@pytest.mark.parametrize("text", re.findall(r"--relation '(.*?)'", TEXT))
+def test_relations_of_the_docs(text: str) -> None:
+    relation = parse(text)
+    assert relation.content or relation.keys

@@ -1,0 +1,152 @@
+"""``bin/dedup --in-place`` that was interrupted or refused: what the next run does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dedupindex.cli import main
+from dedupindex.post_crawl.rewrite import rewrite_output
+from tests.integration import test_dedup
+from tests.integration.test_dedup import Dedup
+from tests.support.paths import ROOT
+from tests.support.rewriting import content
+from tests.unit.post_crawl.test_index_originals import write
+
+source, dedup = test_dedup.source, test_dedup.dedup  # fixtures
+
+
+def interrupted(source: Path, *words: object) -> None:
+    """A run in place that was killed when it had rewritten the first of its containers."""
+
+    def killed() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if not child:
+        put = rewrite_output.put
+        rewrite_output.put = lambda *args: (put(*args), killed())  # type: ignore[assignment,func-returns-value]
+        os._exit(main(["dedup", str(source), "--in-place", "--jobs", "1", *map(str, words)]))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+
+def test_an_interrupted_run_in_place_is_finished_with_its_own_options_only(
+    source: Path, tmp_path: Path, dedup: Dedup, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = content(source)
+    typed = ("--min-size", 1800, "--same-type", "--compare", "always")
+    there = dedup(source, "--out", tmp_path / "out", *typed)
+    interrupted(source, *typed)
+    begun = content(source)
+    assert begun != whole
+    for words, told in (
+        ((), ["began with --min-size 1800, this has no --min-size", "--same-type is not given",
+              "began with --compare always, this has --compare strong-digest"]),
+        ((*typed, "--any-status"), ["--any-status is given"]),
+        ((*typed, "--min-gain", 9), ["began with --min-gain 1, this has --min-gain 9"]),
+        ((*typed, "--index", tmp_path / "none"), [f"this has --index {tmp_path / 'none'}"]),
+    ):  # fmt: skip
+        capsys.readouterr()
+        assert main(["dedup", str(source), "--in-place", *map(str, words)]) == 5
+        err = capsys.readouterr().err
+        assert all(text in err for text in (*told, "--restart")), err
+        assert content(source) == begun
+    work = ("--work", str(tmp_path / "in.dedup"))
+    assert main(["dedup", str(source), *work, "--out", str(tmp_path / "other")]) == 5
+    assert main(["dedup", str(source), *work, "--in-place", "--dry-run"]) == 5
+    done = dedup(source, "--in-place", "--jobs", 1, "--memory", "500MB", *typed)
+    assert (done["files"], done["revisits"]) == (there["files"], there["revisits"])
+    assert content(source) == content(tmp_path / "out")
+    assert dedup(source, "--in-place", status=7)["left"]  # a run of its own, with its own options
+
+
+def test_an_interrupted_run_in_place_is_finished_with_its_own_files_only(
+    source: Path, tmp_path: Path, dedup: Dedup, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = content(source)
+    interrupted(source)
+    begun = content(source)
+    write(source / "new.warc.gz", 7, [b"a new payload" * 99] * 2)
+    (source / "single.warc.gz").rename(tmp_path / "away")
+    assert main(["dedup", str(source), "--in-place"]) == 5
+    err = capsys.readouterr().err
+    assert f"files that it did not begin with: {source / 'new.warc.gz'}" in err
+    assert f"files of it that are gone: {source / 'single.warc.gz'}" in err
+    (tmp_path / "away").rename(source / "single.warc.gz")
+    assert set(content(source)) == {*begun, "new.warc.gz"}
+    assert main(["dedup", str(source), "--in-place", "--restart", "--dry-run"]) == 2
+    assert dedup(source, "--in-place", "--restart")["files"] == 5
+    assert main(["undedup", str(source), "--in-place"]) == 0
+    assert {name: data for name, data in content(source).items() if name in whole} == whole
+    assert dedup(source, "--in-place")["files"] == 5
+
+
+FEW_BYTES = """
+import os
+real = os.statvfs
+def statvfs(path):
+    fields = list(real(path))
+    fields[4] = 1  # blocks that are free
+    return os.statvfs_result(fields)
+os.statvfs = statvfs
+"""
+
+
+def test_a_run_that_is_refused_for_space_has_not_begun(source: Path, tmp_path: Path) -> None:
+    """The shipped command, on a disk that says of itself that it is full."""
+    before = content(source)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "sitecustomize.py").write_text(FEW_BYTES)
+    command = [str(ROOT / "bin" / "dedup"), str(source), "--in-place"]
+    full = {**os.environ, "PYTHONPATH": str(tmp_path / "full")}
+    found = subprocess.run([*command, "--min-size", "1800"], env=full, capture_output=True)
+    assert found.returncode == 3 and b"nothing was begun" in found.stderr
+    out = [*command[:2], "--out", str(tmp_path / "out")]
+    found = subprocess.run(out, env=full, capture_output=True)
+    assert found.returncode == 3 and not (tmp_path / "out").exists()
+    assert content(source) == before and not (source / ".rewrite").exists()
+    write(source / "new.warc.gz", 7, [b"a new payload" * 99] * 2)
+    done = subprocess.run([*command, "--json"], capture_output=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["files"] == 5
+    assert b"resuming" not in done.stderr and "small" not in json.loads(done.stdout)["refused"]
+
+
+def test_stages_in_place_are_not_finished_with_other_options(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def typed(*words: object) -> int:
+        capsys.readouterr()
+        return main([*map(str, words)])
+
+    before = content(source)
+    manifest, plan, other = (tmp_path / name for name in ("manifest", "plan", "other"))
+    assert typed("manifest", source, "-o", manifest) == 0
+    assert typed("resolve", manifest, "-o", plan) == 0
+    assert typed("resolve", manifest, "-o", other, "--same-type") == 0
+    assert typed("rewrite", plan, "--in-place", "--min-size", 1800) == 0
+    begun = content(source)
+    for words, told in (
+        ((plan,), "with --min-size 1800 --min-gain 1, not --min-size 0 --min-gain 1"),
+        ((plan, "--dry-run"), "with --min-size 1800"),
+        ((other, "--min-size", 1800), "by another plan"),
+    ):
+        assert typed("rewrite", *words, "--in-place") == 5
+        assert told in capsys.readouterr().err and content(source) == begun
+    assert typed("rewrite", plan, "--in-place", "--min-size", 1800) == 0
+    assert content(source) == begun != before
+    assert typed("rewrite", plan, "--undo") == 0
+    assert typed("rewrite", other, "--in-place") == 0
+
+
+def test_a_plan_that_is_refused_is_not_there(source: Path, tmp_path: Path) -> None:
+    assert main(["manifest", str(source), "-o", str(tmp_path / "manifest")]) == 0
+    words = ["resolve", str(tmp_path / "manifest"), "-o", str(tmp_path / "plan")]
+    assert main([*words, "--index", str(tmp_path / "typo")]) == 6
+    assert not (tmp_path / "plan").exists() and not (tmp_path / "typo").exists()
+    assert main(words) == 0

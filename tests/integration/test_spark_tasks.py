@@ -1,0 +1,432 @@
+"""What runs on a cluster, run here: the same tasks, spread and brought together without Spark."""
+
+from __future__ import annotations
+
+import marshal
+import os
+import pickle
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dedupindex.capture import RefersTo, Revisit
+from dedupindex.cli import main
+from dedupindex.documents.dedup_shards import dedup_hashes, dedup_on
+from dedupindex.errors import BadInput, BadSource, DedupError, IndexExists
+from dedupindex.index import open_index
+from dedupindex.index.format.cells import Keys, encode, encode_revisit
+from dedupindex.index.format.ledger import dependent
+from dedupindex.index.identity import Settings
+from dedupindex.index.load.staging import renumbered
+from dedupindex.indexer import stage_spark
+from dedupindex.indexer import tasks as plan
+from dedupindex.indexer.pipeline import Build, Built, build
+from dedupindex.indexer.stage import StageTask
+from dedupindex.post_crawl.manifest.make_manifest import make
+from dedupindex.post_crawl.manifest.parquet import open_manifest
+from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
+from dedupindex.post_crawl.plan.make_plan import ResolveOptions, resolve, resolve_on
+from dedupindex.post_crawl.plan.plan_file import COLUMNS, open_plan
+from dedupindex.runtime import spark as clusters
+from dedupindex.runtime.spark import Cluster, FilePiece, PieceWriter, pieces
+from tests.support.budgets import examples
+from tests.support.captures import capture
+from tests.support.warc_cases import gz, revisit
+from tests.unit.object_store.test_object_store import EVERYTHING, archive, captures, containers
+
+HEADER = " CDX N b a m s k r M S V g\n"
+
+
+class Rows:
+    """What Spark does with rows, done here: all that would travel is pickled, in whatever order."""
+
+    def __init__(self, parts: Iterable[Iterable[Any]]) -> None:
+        self.parts = [_sent(iter(part)) for part in parts]
+
+    def persist(self, level: object) -> Rows:
+        return self
+
+    def unpersist(self) -> None:
+        self.parts = []
+
+    def mapPartitionsWithIndex(self, work: Callable[[int, Iterator[Any]], Iterable[Any]]) -> Rows:
+        work = _sent(work)
+        return Rows(work(place, iter(part)) for place, part in enumerate(self.parts))
+
+    def mapPartitions(self, work: Callable[[Iterator[Any]], Iterable[Any]]) -> Rows:
+        return Rows(work(iter(part)) for part in self.parts)
+
+    def flatMap(self, work: Callable[[Any], Iterable[Any]]) -> Rows:
+        return Rows([new for row in part for new in work(row)] for part in self.parts)
+
+    def filter(self, chosen: Callable[[Any], bool]) -> Rows:
+        return Rows(filter(chosen, part) for part in self.parts)
+
+    def values(self) -> Rows:
+        return Rows([value for _, value in part] for part in self.parts)
+
+    def coalesce(self, count: int) -> Rows:
+        return Rows([row for part in self.parts[at::count] for row in part] for at in range(count))
+
+    def partitionBy(self, count: int, of: Callable[[Any], int]) -> Rows:
+        parts: list[list[Any]] = [[] for _ in range(count)]
+        for part in reversed(self.parts):
+            for key, value in reversed(part):
+                parts[of(key) % count].append((key, value))
+        return Rows(parts)
+
+    def collect(self) -> list[Any]:
+        return [row for part in self.parts for row in part]
+
+    def toLocalIterator(self) -> Iterator[Any]:
+        return iter(self.collect())
+
+
+class Here(Cluster):
+    """A cluster without a network: each task runs as it would."""
+
+    def __init__(self, cores: int = 3) -> None:
+        self.cores = cores
+        self.context = SimpleNamespace(
+            parallelize=lambda tasks, count: Rows([[one] for one in tasks])
+        )
+
+
+def _sent(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(list(value) if isinstance(value, Iterator) else value))
+
+
+@pytest.fixture(autouse=True, params=[64 << 20, 3000], ids=["whole", "sliced"])
+def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    level = SimpleNamespace(DISK_ONLY="on disk")
+    monkeypatch.setitem(sys.modules, "pyspark", SimpleNamespace(StorageLevel=level))  # type: ignore[arg-type]
+    monkeypatch.setattr(clusters, "SLICE", request.param)
+
+    @contextmanager
+    def connected(master: str) -> Iterator[Cluster]:
+        yield Here(int(master))
+
+    monkeypatch.setattr(clusters, "connected", connected)
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Path:
+    """Archives that repeat one another, revisits, and rows that name the archives."""
+    folder = tmp_path / "crawl"
+    folder.mkdir()
+    for number in range(6):
+        data = archive(20 * number, 60, size=200) + gz(revisit(number=5000 + number))
+        (folder / f"w{number}.warc.gz").write_bytes(data)
+    for name in "ab":
+        row = "- 2026110{}091417 http://a.test/{} image/png 200 {} - - 5 {} w{}.warc.gz\n"
+        lines = [
+            row.format(1 + at % 7, at, "A" * 30 + "BCDEFGH"[at % 7] + "A", 60 * at, at % 9)
+            for at in range(300)
+        ]
+        (folder / f"{name}.cdx").write_text("".join([HEADER, *lines, "no line\n"]))
+    return folder
+
+
+def built(index: Path, *sources: Path | str, **more: Any) -> Built:
+    return build(Build([str(one) for one in sources], index, EVERYTHING, **more))
+
+
+def test_an_index_is_the_same(tmp_path: Path, collection: Path) -> None:
+    one = built(tmp_path / "one", collection, crawl="c")
+    for cores in ("1", "2", "5"):
+        other = built(tmp_path / cores, collection, crawl="c", spark=cores)
+        one.tally.seconds = other.tally.seconds = 0
+        assert other.tally == one.tally
+        assert sorted(other.problems) == sorted(one.problems)
+        assert captures(tmp_path / cores, "") == captures(tmp_path / "one", "")
+        assert containers(tmp_path / cores) == containers(tmp_path / "one")
+        assert _revisits(tmp_path / cores) == _revisits(tmp_path / "one")
+
+
+def _revisits(index: Path) -> list[tuple[bytes, str]]:
+    """What the ledger has, with the names of containers."""
+    from dedupindex.index.format.ledger import DEPENDENT, Dependent, items
+
+    with closing(open_index(index)) as engine, engine.view() as view:
+        lengths = engine.identity.settings.keys().lengths()
+        found = []
+        for item in items(index, view.ledger()):
+            at = lengths[item[0]]
+            if item[at] == DEPENDENT:
+                told = Dependent.of(item[at:])
+                found.append((told.url, view.place_of(told.container).container))
+        return sorted(found)
+
+
+def test_adding_and_going_on(tmp_path: Path, collection: Path) -> None:
+    first, rest = collection / "a.cdx", collection
+    for name, more in (("here", {}), ("there", {"spark": "2"})):
+        built(tmp_path / name, first)
+        built(tmp_path / name, rest, add=True, **more)
+    assert captures(tmp_path / "there", "") == captures(tmp_path / "here", "")
+
+
+def test_a_run_that_ended_goes_on_with_what_is_done(
+    tmp_path: Path, collection: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round for each file; the last but one cannot be read, and then it can."""
+    monkeypatch.setattr(clusters, "AT_ONCE", 1)
+    monkeypatch.setattr(plan, "TASK_BYTES", 1)
+    missing = collection / "b.cdx"
+    text = missing.read_bytes()
+    built(tmp_path / "here", collection)
+    index = tmp_path / "there"
+    ended = []
+    stage = stage_spark._stage
+
+    def staged(groups: int, task: StageTask) -> Iterator[Any]:
+        if task.inputs[0].path == str(missing):
+            missing.unlink(missing_ok=True)
+        ended.append(task.inputs[0].path)
+        return stage(groups, task)
+
+    monkeypatch.setattr(stage_spark, "_stage", staged)
+    monkeypatch.setattr(sys.modules[__name__], "_sent", lambda value: _listed(value))
+    with pytest.raises(BadSource, match="b.cdx"):
+        built(index, collection, spark="1")
+    missing.write_bytes(text)
+    monkeypatch.setattr(stage_spark, "_stage", stage)
+    before = set(ended) - {str(missing)}
+    assert 0 < len(before) < 8
+    os.utime(missing, ns=(0, 1))
+    result = built(index, collection, spark="1", resume=True)
+    assert captures(index, "") == captures(tmp_path / "here", "")
+    assert result.tally.containers == 8
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, Iterator) else value
+
+
+def test_what_is_damaged_or_missing(tmp_path: Path, collection: Path) -> None:
+    path = collection / "w3.warc.gz"
+    path.write_bytes(path.read_bytes()[:-20])
+    result = built(tmp_path / "index", collection, spark="2")
+    assert [problem.container for problem in result.problems if "cut" in problem.message] == [
+        str(path)
+    ]
+    with pytest.raises(BadInput, match="not -"):
+        built(tmp_path / "other", "-", spark="2")
+    from dedupindex.indexer.stage_spark import _stage
+    from dedupindex.indexer.tasks import Input
+    from dedupindex.sources import SourceOptions
+
+    task = StageTask(0, [Input("/nowhere.warc", 1)], tmp_path, tmp_path, EVERYTHING, None,
+                SourceOptions(), "")  # fmt: skip
+    with pytest.raises(BadSource, match="every executor reads the sources itself"):
+        list(_stage(1, task))
+
+
+def test_a_container_that_is_read_twice_must_be_the_same(tmp_path: Path) -> None:
+    from dedupindex.indexer.stage_spark import StagedPart, _gather
+
+    part = StagedPart(0, 4, "then", False, marshal.dumps([]))
+    with pytest.raises(BadSource, match="was not the same"):
+        list(_gather(Settings(), {4: ("now", [0])}, {}, 0, iter([part])))
+    assert list(_gather(Settings(), {4: ("then", [0])}, {}, 0, iter([part]))) == []
+    for parts in ([], [part]):  # its only container cannot be read any more
+        with pytest.raises(BadSource, match="could not be read"):
+            list(_gather(Settings(), {4: ("then", [0])}, {0: 1}, 0, iter(parts)))
+
+
+def test_an_index_of_which_a_container_is_lost_with_its_executor_is_not_made(
+    tmp_path: Path, collection: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task is done again, finds nothing to read, and has nothing in any range."""
+    really = Rows.flatMap
+
+    def lost(rows: Rows, work: Callable[[Any], Iterable[Any]]) -> Rows:
+        kept = Rows(rows.parts)
+        kept.parts[0] = [
+            row
+            for row in kept.parts[0]
+            if row.last or not isinstance(row.value, stage_spark.StagedPart)
+        ]
+        return really(kept, work)
+
+    monkeypatch.setattr(Rows, "flatMap", lost)
+    with pytest.raises(BadSource, match="could not be read"):
+        built(tmp_path / "index", collection, spark="2")
+
+
+@given(st.lists(st.integers(0, 4), max_size=5), st.data())
+def test_rows_that_are_made_again_in_the_midst_are_never_mixed(
+    sizes: list[int], data: st.DataObject
+) -> None:
+    first = [list(clusters._made(lambda task, given: given, task, iter(range(size))))
+             for task, size in enumerate(sizes)]  # fmt: skip
+    came = [row for some in first for row in some]
+    values = [row.value for row in came if not row.last]
+    assert list(clusters.whole(came, len(sizes))) == values
+    if not sizes:
+        return
+    task = data.draw(st.integers(0, len(sizes) - 1))
+    again = list(
+        clusters._made(lambda task, given: given, task, iter(range(data.draw(st.integers(0, 4)))))
+    )
+    begin, end = (data.draw(st.integers(0, len(some))) for some in (first[task], again))
+    mixed = [*first[task][:begin], *again[end:]]
+    rows = [row for some in [*first[:task], mixed, *first[task + 1 :]] for row in some]
+    if mixed in (first[task], again):
+        assert (
+            list(clusters.whole(rows, len(sizes)))[: sum(sizes[:task])]
+            == values[: sum(sizes[:task])]
+        )
+    else:
+        with pytest.raises(DedupError, match="executor was lost"):
+            list(clusters.whole(rows, len(sizes)))
+
+
+def test_a_manifest_and_a_plan_are_the_same(tmp_path: Path, collection: Path) -> None:
+    made = [
+        make([str(collection)], tmp_path / name, ManifestOptions(), spark=master)
+        for name, master in (("one", ""), ("two", "2"))
+    ]
+    assert [one.as_json() | {"seconds": 0} for one in made][0] == made[1].as_json() | {"seconds": 0}
+    lines = [
+        {place.path: list(manifest.lines(place.number))
+         for place in manifest.containers().values()}
+        for manifest in (open_manifest(tmp_path / "one"), open_manifest(tmp_path / "two"))
+    ]  # fmt: skip
+    assert lines[0] == lines[1]
+    (collection / "w1.warc.gz").unlink()
+    (collection / "w9.warc.gz").write_bytes(archive(900, 4))
+    again = make([str(collection)], tmp_path / "two", ManifestOptions(), spark="2")
+    assert (again.files, again.known, again.gone) == (1, 5, 1)
+    make([str(collection)], tmp_path / "one", ManifestOptions())
+    here = resolve([tmp_path / "one"], tmp_path / "plan", ResolveOptions())
+    for cores in (1, 3):
+        there = resolve_on(
+            Here(cores), [tmp_path / "one"], tmp_path / f"plan{cores}", ResolveOptions()
+        )
+        assert there.totals == here.totals
+        assert _rows(tmp_path / f"plan{cores}") == _rows(tmp_path / "plan")
+    with pytest.raises(IndexExists):
+        resolve_on(Here(), [tmp_path / "one"], tmp_path / "plan3", ResolveOptions())
+    assert here.totals.copies > 50
+
+
+def _rows(plan: Path) -> list[tuple[Any, ...]]:
+    return sorted(open_plan(plan)._rows("copies-*.parquet", COLUMNS))
+
+
+def test_a_manifest_that_executors_do_not_have(tmp_path: Path, collection: Path) -> None:
+    from dedupindex.post_crawl.plan.make_plan import _resolve
+
+    make([str(collection)], tmp_path / "one", ManifestOptions())
+    with pytest.raises(BadInput, match="on storage that all mount"):
+        list(_resolve([tmp_path / "one"], [b"another"], ResolveOptions(), (1, 1)))
+
+
+def test_no_text_and_no_partition(tmp_path: Path, capsys: Any) -> None:
+    for more in (["--text", "-"], ["--partition", "1/2"]):
+        words = ["resolve", str(tmp_path), "-o", str(tmp_path / "plan"), "--spark", "2", *more]
+        assert main(words) == 2
+        assert "makes all parts" in capsys.readouterr().err
+
+
+def test_without_the_package(
+    tmp_path: Path, collection: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    with pytest.raises(BadInput, match="bin/setup spark"):
+        built(tmp_path / "index", collection, spark="local[1]")
+    assert not (tmp_path / "index" / "index.json").exists()
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.booleans(), st.booleans())
+def test_renumbering(number: int, given_number: int, url: bool, canonical: bool) -> None:
+    keys = Keys(url or canonical, canonical)
+    one = capture(number)
+    key = keys.of(one.digest, one.url)
+    given = [0] * 41
+    given[number] = given_number
+    lengths = keys.lengths()
+    staged = key + encode(one, number)
+    assert renumbered(staged, lengths, given) == key + encode(one, given_number)
+    mark = key + encode_revisit(one)
+    assert renumbered(mark, lengths, given) == mark
+    refers = Revisit(one, RefersTo(b"http://example.com/b", b"2026-10-01T00:00:00Z"))
+    item = dependent(refers, keys, number)
+    assert renumbered(item, lengths, given) == dependent(refers, keys, given_number)
+
+
+@given(st.lists(st.integers(0, 3 * 10), min_size=1, max_size=4))
+def test_files_come_whole(sizes: list[int]) -> None:
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(clusters, "PIECE", 10)
+        home = Path(name)
+        (home / "from").mkdir()
+        (home / "to").mkdir()
+        files = PieceWriter(home / "to")
+        for number, size in enumerate(sizes):
+            path = home / "from" / f"{number}"
+            path.write_bytes(bytes(range(size)))
+            for piece in pieces(path, path.name):
+                files.take(FilePiece(*piece))
+        files.finish()
+        for path in (home / "from").iterdir():
+            assert (home / "to" / path.name).read_bytes() == path.read_bytes()
+        assert len(list((home / "to").iterdir())) == len(sizes)
+
+
+@settings(max_examples=examples(4))
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 40)), min_size=1, max_size=60))
+def test_documents_are_deduplicated_alike(rows: list[tuple[int, int]]) -> None:
+    from hashlib import sha256
+
+    with tempfile.TemporaryDirectory() as name:
+        home = Path(name)
+        texts: dict[str, str] = {}
+        for number, path in rows:
+            digest = sha256(b"%d" % number).hexdigest()
+            texts[digest[0]] = texts.get(digest[0], "") + f"{digest},/p{path}\n"
+        (home / "hashes").mkdir()
+        for first, text in texts.items():
+            (home / "hashes" / f"{first}_run.csv").write_text(text)
+        here = dedup_hashes(str(home / "hashes"), home / "here.csv")
+        there = dedup_on(Here(2), str(home / "hashes"), home / "there.csv")
+        here.elapsed_time_secs = there.elapsed_time_secs = here.rate_rps = there.rate_rps = 0
+        assert there == here
+        found = [sorted((home / f"{name}.csv").read_text().split()) for name in ("here", "there")]
+        assert found[0] == found[1]
+
+
+def test_shards_that_executors_do_not_have(tmp_path: Path) -> None:
+    from dedupindex.documents.dedup_shards import _dedup
+    from dedupindex.documents.read_shards import Shard
+
+    shard = Shard("a", "a", (tmp_path / "a_run.csv",))
+    (tmp_path / "a_run.csv").write_text("another")
+    with pytest.raises(BadInput, match="on storage that all mount"):
+        list(_dedup("1GB", 1, (0, [shard], [5])))
+
+
+def test_what_is_wrong_when_lost_rows_are_made_again_is_not_passed_over() -> None:
+    with pytest.raises(BadSource, match="gone by now"):
+        list(clusters._keyed(lambda row: 0, clusters.SparkRow(0, b"", 0, BadSource("gone by now"))))
+
+
+def test_a_master_that_is_gone_is_told_in_a_sentence() -> None:
+    said = "while calling x\n: java.lang.IllegalStateException: Cannot call a stopped SparkContext"
+
+    def parallelize(*_: object) -> None:
+        raise RuntimeError(said)
+
+    cluster = Cluster(SimpleNamespace(defaultParallelism=1, parallelize=parallelize))
+    with pytest.raises(DedupError, match=r"why: java\.lang\.Ill.*: Cannot call a stopped Spark"):
+        list(cluster.rows(str, ["task"]))

@@ -1,0 +1,170 @@
+"""The documentation says what the code does."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from dedupindex import errors
+from dedupindex.cli import COMMANDS
+from dedupindex.errors import DedupError
+from demo.ports import free_port
+from tests.support.paths import ROOT
+
+DOCS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+
+_MINUTES = "The first ten minutes"
+_FEW = {"What researchers want of it": 2, "Any other files": 4}  # commands
+_NOT_HERE = ("wget ", "bin/export --redis")  # need the web, a Redis
+_AWAIT = 'for _ in {1..900}; do curl -s "$server/healthz" && break; sleep 0.1; done\n'
+
+ELSEWHERE = {  # of every command, of curl, of the crawlers that the docs set up
+    "--help",
+    "--data-binary",
+    "--data-urlencode",
+    "--base",  # 32
+    "--cdx-server",
+    "--cdxserver-dedup",
+    "--cdxserver-dedup-cookies",
+    "--warc-cdx-cookie",
+    "--warc-cdx-dedupe-server",
+    "--warc-dedupe-size",
+    "--warc-digest-algorithm",
+    "--warc-doppelganger-dedupe-server",
+}
+
+
+def reasons_in_code() -> set[str]:
+    """Every name under which a record is refused, as the code spells it."""
+    patterns = (
+        r'Refusal\("([a-z-]+)"',
+        r'refusal\(record, "([a-z-]+)"',
+        r'Refused\("([a-z-]+)"',
+        r'refused\["([a-z-]+)"\]',
+        r'(?:CHAINED|CONTRADICTED) = "([a-z-]+)"',
+        r': "([a-z]+-record|segmented)"',
+        r'reason = "([a-z-]+)"',
+    )
+    found: set[str] = set()
+    for path in (ROOT / "dedupindex").rglob("*.py"):
+        for pattern in patterns:
+            found.update(re.findall(pattern, path.read_text()))
+    for name in ("admission", "sources/responses", "sources/rows", "sources/crawllog"):
+        text = (ROOT / "dedupindex" / f"{name}.py").read_text()
+        found.update(re.findall(r'return "([a-z-]+)"', text))
+        found.update(re.findall(r'return "([a-z-]+)" if', text))
+    return found - {"warc", "cdx", "cdxj", "crawllog", "wacz"}
+
+
+def test_every_reason_of_refusal_is_documented() -> None:
+    text = (ROOT / "docs" / "formats.md").read_text()
+    table = set(re.findall(r"^\| `([a-z-]+)` \|", text, re.MULTILINE))
+    code = reasons_in_code()
+    assert code - table - {"revisit-of-unknown"} == set()
+    assert "`revisit-of-unknown`" in text
+
+
+def all_errors() -> list[type[DedupError]]:
+    return [
+        value
+        for value in vars(errors).values()
+        if isinstance(value, type) and issubclass(value, DedupError)
+    ]
+
+
+def test_the_error_tree_is_drawn_as_it_is() -> None:
+    drawing = errors.__doc__ or ""
+    for error in all_errors():
+        line = next(
+            line for line in drawing.splitlines() if re.search(rf"\b{error.__name__}\b", line)
+        )
+        if "exit" in line:
+            assert f"exit {error.exit_status}," in line
+            assert f"HTTP {error.http_status}" in line
+    assert len({error.code for error in all_errors()}) == len(all_errors())
+
+
+def test_every_exit_status_is_documented() -> None:
+    operations = (ROOT / "docs" / "operations.md").read_text()
+    for status in {error.exit_status for error in all_errors()} | {0, 1, 2, 130, 141}:
+        assert re.search(rf"^\| {status} \|", operations, re.MULTILINE)
+
+
+def test_every_http_error_code_is_documented() -> None:
+    http = (ROOT / "docs" / "http.md").read_text()
+    for error in all_errors():
+        assert f"`{error.code}`" in http, error.code
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[)#]", path.read_text()):
+        if not target.startswith("http"):
+            assert (path.parent / target).exists(), f"{path.name} links to {target}"
+    for target, section in re.findall(r"\]\(([^):#]*)#([^)]+)\)", path.read_text()):
+        there = (path.parent / target if target else path).read_text()
+        titles = [title.lower() for title in re.findall(r"^#+ (.*)$", there, re.MULTILINE)]
+        assert section in [re.sub(r"[^\w -]", "", title).replace(" ", "-") for title in titles]
+
+
+def test_commands_of_the_readme_exist() -> None:
+    for path in DOCS:
+        for name in re.findall(r"(?<![\w./-])bin/([a-z][a-z_-]*)", path.read_text()):
+            assert (ROOT / "bin" / name).exists(), f"{path.name} names bin/{name}"
+    for name in COMMANDS:
+        assert f"bin/{name}" in (ROOT / "README.md").read_text() or name == "search"
+
+
+def test_options_of_the_docs_exist() -> None:
+    pages = "".join(path.read_text() for path in (ROOT / "dedupindex" / "cli").glob("*.py"))
+    for name in ("setup", "lock", "test"):
+        pages += (ROOT / "bin" / name).read_text()
+    # Options of crawlers are those that they are really run with.
+    for folder in ("conf", "demo", "tests/peers"):
+        pages += "".join(p.read_text() for p in (ROOT / folder).rglob("*") if _is_text(p))
+    benchmarks = "".join(path.read_text() for path in (ROOT / "tests/benchmarks").glob("*.py"))
+    for path in DOCS:
+        for option in re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", path.read_text()):
+            assert option in pages + benchmarks or option in ELSEWHERE, f"{path.name}: {option}"
+
+
+def _is_text(path: Path) -> bool:
+    return path.suffix in (".py", ".sh", ".toml", ".groovy", ".xml", ".cxml", ".lua", ".yaml")
+
+
+@pytest.mark.parametrize("section", [_MINUTES, "The archive that you already have", *_FEW])
+def test_what_the_readme_shows_works_as_typed(section: str, tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text()
+    minutes = text.split(f"\n## {section}\n")[1].split("\n## ")[0]
+    lines = [line[4:] for line in minutes.splitlines() if line.startswith("    ")]
+    typed = [line for line in lines if not line.startswith((*_NOT_HERE, "{", ' "'))]
+    assert len(typed) >= {_MINUTES: 21, **_FEW}.get(section, 8)
+    for folder, name in (("my-warcs", "example.warc.gz"), ("new-crawl", "warcfile.warc.gz")):
+        (tmp_path / folder).mkdir()
+        shutil.copy(ROOT / "tests" / "data" / "warc" / name, tmp_path / folder)
+    (tmp_path / "my-arcs").mkdir()
+    shutil.copy(ROOT / "tests" / "data" / "warc" / "example.arc.gz", tmp_path / "my-arcs")
+    shutil.copy(tmp_path / "my-warcs" / "example.warc.gz", tmp_path / "my-warcs" / "again.warc.gz")
+    for folder in ("bin", "conf"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    port = str(free_port())
+    script = "\n".join(typed).replace("curl ", "curl -sS --fail ").replace("8484", port)
+    begun = f" 2>log &\nserver=http://127.0.0.1:{port}\n{_AWAIT}"
+    script = re.sub(r" &$", begun, script, flags=re.MULTILINE)
+    done = subprocess.run(
+        ["bash", "-euc", f"trap 'kill $(jobs -p) 2>/dev/null || :' EXIT\n{script}"],
+        cwd=tmp_path,
+        env={**os.environ, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    shown = "".join(line.strip() for line in lines if line.startswith(("{", ' "')))
+    for part in re.split("…}*", shown):  # the answers that it shows are those that come
+        assert part.rstrip(",") in done.stdout

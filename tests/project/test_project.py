@@ -1,0 +1,124 @@
+"""The promises the project makes about itself: sizes, commands, locks, no traces of a machine."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+
+PACKAGES = ("dedupindex", "server", "demo")
+MODULES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+COMMANDS = sorted(path for path in (ROOT / "bin").iterdir() if path.is_file())
+LOCKS = (
+    "requirements.lock", "requirements-dev.lock",
+    *(f"requirements-{extra}.lock" for extra in ("remote", "spark", "cassandra")),
+)  # fmt: skip
+MODULE_CEILING, FUNCTION_CEILING = 600, 50
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def normal(requirement: str) -> str:
+    """The name in a requirement, as package indexes compare names."""
+    name = re.match(r"[A-Za-z0-9._-]+", requirement)
+    assert name, requirement
+    return re.sub(r"[-_.]+", "-", name[0]).lower()
+
+
+def locked(lock: str) -> dict[str, str]:
+    """Each locked name with its lines up to the next one."""
+    blocks = re.split(r"^(?=[A-Za-z0-9])", (ROOT / lock).read_text(), flags=re.MULTILINE)[1:]
+    return {normal(block): block for block in blocks}
+
+
+def test_modules_and_functions_stay_small_and_say_what_they_are_for() -> None:
+    for path in MODULES:
+        text = path.read_text()
+        tree = ast.parse(text)
+        assert text.count("\n") <= MODULE_CEILING, path
+        assert ast.get_docstring(tree), path
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno:
+                length = node.end_lineno - node.lineno + 1
+                assert length <= FUNCTION_CEILING, f"{path}: {node.name} has {length} lines"
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=relative)
+def test_commands_answer_help_from_anywhere(command: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(command)
+    answer = subprocess.run([link, "--help"], cwd=tmp_path, capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stderr
+    assert "usage" in answer.stdout.lower()
+
+
+def test_setup_names_an_extra_that_there_is_not() -> None:
+    answer = subprocess.run([ROOT / "bin" / "setup", "nonsense"], capture_output=True, text=True)
+    assert answer.returncode == 2
+    assert "there is no extra 'nonsense'" in answer.stderr and "An EXTRA adds" in answer.stderr
+
+
+def test_tracked_files_name_no_machine() -> None:
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    if tracked.returncode:
+        pytest.skip("not a git checkout")
+    machine = re.compile(rb"(?<![\w.-])/" rb"work/")  # no URL: a host comes before its path
+    found = [
+        name
+        for name in filter(None, tracked.stdout.split("\0"))
+        if (ROOT / name).is_file() and machine.search((ROOT / name).read_bytes())
+    ]
+    assert found == []
+
+
+def test_locks_name_every_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    groups = project["dependency-groups"]
+    extras = project["project"]["optional-dependencies"]
+    for extra, requirements in extras.items():  # bin/setup EXTRA installs what is not there
+        file = f"requirements-{extra}.lock"
+        there = locked(file if (ROOT / file).exists() else "requirements.lock").keys()
+        assert {normal(text) for text in requirements} <= there
+    del extras["spark"]  # half a gigabyte, which tests/peers/spark.py puts beside the environment
+    needed = {normal(text) for text in project["project"]["dependencies"]}
+    needed |= {normal(text) for text in groups["build"] + groups["demo"]}
+    assert needed <= locked("requirements.lock").keys()
+    tested = [*groups["dev"], *(text for extra in extras.values() for text in extra)]
+    assert needed | {normal(text) for text in tested} <= locked(LOCKS[1]).keys()
+
+
+def test_locks_agree_with_each_other() -> None:
+    runtime, dev, *extras = ({n: b.split()[0] for n, b in locked(lock).items()} for lock in LOCKS)
+    assert runtime.items() <= dev.items()
+    for extra in extras:
+        assert all(dev.get(name, version) == version for name, version in extra.items())
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_locks_pin_and_hash_everything_and_name_no_index(lock: str) -> None:
+    for name, block in locked(lock).items():
+        assert "==" in block.splitlines()[0], name
+        assert "--hash=sha256:" in block, name
+    assert not re.search(r"^--|://", (ROOT / lock).read_text(), flags=re.MULTILINE)
+
+
+def test_a_current_environment_costs_nothing(tmp_path: Path) -> None:
+    """`bin/setup` runs before every command, so it may not even start Python."""
+    poison = tmp_path / "python3"
+    poison.write_text("#!/bin/sh\necho started >&2; exit 1\n")
+    poison.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    subprocess.run([ROOT / "bin" / "setup", "--dev"], check=True)
+    again = subprocess.run(
+        [ROOT / "bin" / "setup"], env=environment, capture_output=True, text=True
+    )
+    assert (again.returncode, again.stdout, again.stderr) == (0, "", "")

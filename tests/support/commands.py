@@ -1,0 +1,32 @@
+"""Commands run in this process: as they are typed, without the start of another interpreter."""
+
+from __future__ import annotations
+
+import os
+from contextlib import redirect_stderr, redirect_stdout
+from io import BytesIO, TextIOWrapper
+from unittest.mock import patch
+
+from dedupindex.cli import main
+
+
+def typed(*words: object, status: int = 0, text: str | None = None, **env: str) -> tuple[str, str]:
+    """Run a command with `text` as its input and more environment; return stdout and stderr.
+
+    `dedupindex` of tests.unit.cli.test_cli does the same in a process of its own, for tests where
+    the process matters: its exit, its standard streams, a name that is no text.
+    """
+    out, err, given = (TextIOWrapper(BytesIO(), "utf-8", write_through=True) for _ in range(3))
+    given.write(text or "")
+    given.seek(0)
+    with (
+        redirect_stdout(out),
+        redirect_stderr(err),
+        patch("sys.stdin", given),
+        patch.dict(os.environ, env),
+    ):
+        code = main([str(word) for word in words])
+    said, talk = (stream.buffer.getvalue().decode() for stream in (out, err))  # type: ignore[attr-defined]
+    assert code == status, talk
+    assert "Traceback" not in talk
+    return said, talk

@@ -1,0 +1,164 @@
+"""Plans: the seed's table to the cent, and the arithmetic of ours done by hand."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import tomllib
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from dedupindex.capacity import estimates
+from dedupindex.capacity import estimates as documents
+from dedupindex.capacity import rates as measure
+from dedupindex.capacity.markdown import picture
+from dedupindex.capacity.rates import default, load
+from dedupindex.errors import BadInput
+from tests.support.commands import typed
+from tests.support.paths import ROOT
+
+SCALINGS = [(1, 1), (4, 1), (16, 1), (32, 1), (32, 4), (48, 4)]
+SEED = {  # hours of the first and last row that the seed shows, and its costs
+    ("m5.8xlarge", 10): ("233.02/0.07", "4.85/0.02", 358.95),
+    ("m6g.12xlarge", 20): ("116.51/0.05", "2.43/0.01", 215.63),
+    ("m5zn.6xlarge", 50): ("46.6/0.05", "0.97/0.01", 92.37),
+    ("m5zn.12xlarge", 100): ("23.3/0.05", "0.49/0.01", 92.46),
+}
+
+
+def shown(row: documents.FleetOption) -> str:
+    return f"{round(row.hash_hours, 2)}/{round(row.dedup_hours, 2)}"
+
+
+def test_the_seeds_table_comes_out_to_the_cent() -> None:
+    rows = documents.seed_rows(default())
+    assert len(rows) == 24
+    for at, (instance, (first, last, cost)) in enumerate(SEED.items()):
+        some = rows[6 * at : 6 * at + 6]
+        assert {(row.instance, row.gbps) for row in some} == {instance}
+        assert [(row.hashing, row.deduping) for row in some] == SCALINGS
+        assert (shown(some[0]), shown(some[-1])) == (first, last)
+        assert [round(row.cost, 2) for row in some] == [cost] * 6
+        hours = 1024**5 / (instance[1] * 1024**3 / 8) / 3600
+        for row in some:
+            assert row.hash_hours == pytest.approx(hours / row.hashing)
+            assert row.dedup_hours == pytest.approx(some[0].dedup_hours / row.deduping)
+
+
+def test_cores_hold_it_up_where_they_are_slower_than_the_network() -> None:
+    inputs = default()
+    inputs["documents"].update(hash_mb_per_core_s=50, rows_per_core_s=275000)
+    rows, seed = documents.measured_rows(inputs), documents.seed_rows(inputs)
+    assert [row.hash_hours for row in rows[:6]] == [row.hash_hours for row in seed[:6]]
+    assert rows[-6].hash_hours == pytest.approx(1024**5 / (48 * 50e6) / 3600)
+    assert rows[-6].cost > seed[-6].cost
+    assert all(row.dedup_hours == other.dedup_hours for row, other in zip(rows, seed, strict=True))
+
+
+def test_requests_and_storage() -> None:
+    inputs = default()
+    inputs["documents"].update(
+        gets_per_document=1, price_per_1000_gets=0.0004, documents_per_list=1000,
+        price_per_1000_lists=0.005, duplicates=0.1, price_per_gb_month=0.02,
+    )  # fmt: skip
+    rest = documents.rest(inputs)
+    assert (rest.gets, rest.lists) == (2.2e9, 2.2e6)
+    assert rest.request_cost == pytest.approx(880 + 11)
+    assert rest.saved_per_month == pytest.approx(1024**5 / 1e9 * 0.1 * 0.02)
+
+
+def test_a_cluster_for_so_many_captures() -> None:
+    """The figures that were worked out by hand when the engine was chosen."""
+    inputs = default()
+    ten, hundred = (estimates.plan(count, inputs) for count in (1e10, 1e11))
+    assert (round(ten.compacted_tb, 2), round(ten.replicated_tb, 1), round(ten.disk_tb, 1)) == (
+        1.08, 3.2, 5.2,
+    )  # fmt: skip
+    assert (ten.nodes, ten.node) == (3, "i4i.2xlarge")
+    assert (round(hundred.compacted_tb, 1), round(hundred.replicated_tb, 1)) == (10.8, 32.3)
+    assert (hundred.nodes, round(hundred.disk_tb)) == (17, 52)
+    assert hundred.cost_per_month == pytest.approx(17 * 1.373 * 730)
+    assert round(hundred.asked_s) == 3171
+    assert hundred.load_hours == pytest.approx(3e11 / (17 * 16 * 8700) / 3600)
+    assert estimates.plan(1e9, inputs).nodes == 3
+    inputs["captures"]["tb_per_node"] = 100.0
+    with pytest.raises(BadInput, match="name a larger one"):
+        estimates.plan(1e11, inputs)
+
+
+def test_rates_of_ones_own(tmp_path: Path) -> None:
+    rates = tmp_path / "rates.toml"
+    rates.write_text("[documents]\nhash_mb_per_core_s = 1\n[seed]\ndocuments = 1000\n")
+    said = json.loads(typed("plan", "--documents", "--rates", rates, "--json")[0])
+    assert said["documents"]["gets"] == 2000
+    assert said["documents"]["measured"][0]["hash_hours"] == pytest.approx(1024**5 / 32e6 / 3600)
+    rates.write_text("[[instance]]\nname = 'mine'\ncores = 1\ngbps = 1\nprice_per_hour = 0.5\n")
+    assert len(documents.seed_rows(load(rates))) == 6
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("[documents]\nspeed = 1\n", "no speed"),
+        ("[other]\n", "only seed"),
+        ("[documents]\nduplicates = 'many'\n", "like 0.05"),
+        ("[documents]\nduplicates = -1\n", "like 0.05"),
+        ("seed = 1\n", "to be like"),
+        ("[documents", "not TOML"),
+    ],
+)
+def test_rates_that_are_none(tmp_path: Path, text: str, word: str) -> None:
+    rates = tmp_path / "rates.toml"
+    rates.write_text(text)
+    assert word in typed("plan", "--documents", "--rates", rates, status=4)[1]
+
+
+def test_wrong_usage() -> None:
+    for words in (
+        [], ["--captures", "many"], ["--captures", "0"], ["--captures", "1e9", "--measure"],
+        ["--documents", "--save", "x"], ["--captures", "nan"],
+    ):  # fmt: skip
+        assert "Usage:" in typed("plan", *words, status=2)[1]
+
+
+def test_rates_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure.measure, "__kwdefaults__", {
+        **measure.measure.__kwdefaults__, "size": 1 << 20, "rows": 5000,
+    })  # fmt: skip
+    save = tmp_path / "rates.toml"
+    out, err = typed("plan", "--documents", "--measure", "--work", tmp_path, "--save", save)
+    found = tomllib.loads(save.read_text())["documents"]
+    assert found["hash_mb_per_core_s"] > 0 < found["rows_per_core_s"]
+    assert found["measured"] in out and "5,000 rows" in err
+    assert list(tmp_path.iterdir()) == [save]
+    assert typed("plan", "--documents", "--rates", save)[0] == out
+
+
+def test_the_picture_is_svg_with_a_line_for_each_kind(tmp_path: Path) -> None:
+    typed("plan", "--documents", "--svg", tmp_path / "plan.svg")
+    rows = documents.measured_rows(default())
+    text = (tmp_path / "plan.svg").read_text()
+    assert text == picture(rows, documents.rest(default()).request_cost)
+    top = ET.fromstring(text)
+    lines = [one for one in top.iter("{http://www.w3.org/2000/svg}path") if one.get("stroke")]
+    assert len(lines) == 8
+    for line in lines:
+        points = [tuple(map(float, p.split())) for p in line.get("d", "")[1:].split(" L")]
+        assert len(points) == 5 and points == sorted(points)
+        assert all(40 <= y <= 300 for _, y in points)
+    assert all(name in text for name in ("m5.8xlarge", "m5zn.12xlarge", "Hours", "Dollars"))
+
+
+def test_docs_have_what_the_command_says() -> None:
+    """To renew them: bin/plan … for each block, and bin/plan --documents --svg docs/scale.svg."""
+    text = (ROOT / "docs" / "scale.md").read_text()
+    blocks = re.findall(r"<!-- bin/(plan [^>]*) -->\n(.*?)\n<!-- end -->", text, re.DOTALL)
+    assert len(blocks) == 2
+    for command, block in blocks:
+        assert typed(*shlex.split(command))[0].rstrip("\n") == block.strip("\n")
+    rows = documents.measured_rows(default())
+    drawn = picture(rows, documents.rest(default()).request_cost)
+    assert (ROOT / "docs" / "scale.svg").read_text() == drawn

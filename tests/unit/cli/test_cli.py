@@ -1,0 +1,619 @@
+"""The commands as a user meets them: help, answers, errors, exit statuses, settings."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import click
+import pytest
+
+from dedupindex.cli import COMMANDS, group, main
+from dedupindex.cli import ONCE as DONE_ONCE
+from dedupindex.cli.common import settings_of
+from dedupindex.index import ENGINES, open_index
+from dedupindex.indexer.pipeline import ProgressUpdate
+from dedupindex.lookup.savings import COLUMNS, DuplicationReport, ReportFilter
+from dedupindex.sources import SourceOptions, open_source
+from tests.conftest import MakeIndex
+from tests.support.captures import capture, sha1
+from tests.support.commands import typed
+from tests.support.paths import ROOT
+from tests.unit.indexer.test_pipeline import HEADER, cdx_line
+
+
+def dedupindex(
+    *words: object, status: int = 0, text: str | None = None, **env: str
+) -> tuple[str, str]:
+    """Runs a command; gives stdout and stderr."""
+    done = subprocess.run(
+        [sys.executable, "-m", "dedupindex", *map(str, words)],
+        input=text,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **env},
+        check=False,
+    )
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout, done.stderr
+
+
+def commands() -> dict[str, click.Command]:
+    context = click.Context(group)
+    found = {name: group.get_command(context, name) for name in COMMANDS}  # type: ignore[attr-defined]
+    return {name: command for name, command in found.items() if command is not None}
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, *DONE_ONCE])
+def test_help_ends_with_examples_and_exit_statuses(name: str) -> None:
+    page, talk = dedupindex(name, "--help")
+    assert talk == ""
+    assert page.startswith(f"Usage: bin/{name} ")
+    assert "Examples:" in page
+    assert f"bin/{name}" in page
+    assert "Exit status:" in page
+    assert "130 interrupted · 141 reader went away" in page
+    assert "--config" in page
+    assert "--json" in page
+
+
+ONCE = {
+    "token": {"add", "remove"},
+    "lookup": {"digest", "url", "batch", "not_record", "not_date"},
+    "report": {"against"},
+}
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_the_settings_file_holds_every_default(name: str) -> None:
+    text = (ROOT / "conf" / "dedupindex.toml").read_text()
+    section = re.split(r"^\[(\w+)\]$", text, flags=re.MULTILINE)
+    documented = dict(zip(section[1::2], section[2::2], strict=True))[name]
+    content = tomllib.loads(text)[name]
+    settings = settings_of(commands()[name])
+    for setting in settings.keys() - {"json"} - ONCE.get(name, set()):
+        assert re.search(rf"^(# )?{setting} = ", documented, re.MULTILINE), setting
+        if setting in content:
+            default = settings[setting].get_default(click.Context(commands()[name]))
+            value = content[setting]
+            assert (tuple(value) if isinstance(value, list) else value) == default, setting
+    assert set(content) <= set(settings)
+    typed(name, "--config", ROOT / "conf" / "dedupindex.toml", "--nonsense", status=2)
+
+
+def test_command_line_over_environment_over_file(tmp_path: Path) -> None:
+    (tmp_path / "x.cdx").write_text(
+        HEADER
+        + cdx_line(1, 1, 1, mime="text/html")
+        + cdx_line(2, 2, 1, mime="image/png")
+        + cdx_line(3, 3, 1, mime="video/mp4")
+    )
+    settings = tmp_path / "settings.toml"
+    settings.write_text('[index]\nmime = "^text/"\nwhitelist = true\n')
+
+    def added(name: str, *options: str, **env: str) -> int:
+        out, _ = typed("index", "--json", *options, tmp_path / "x.cdx", tmp_path / name, **env)
+        return int(json.loads(out)["added"])
+
+    assert added("default") == 2
+    assert added("file", "--config", str(settings)) == 1
+    env = {"DEDUPINDEX_CONFIG": str(settings), "DEDUPINDEX_INDEX_MIME": "^(text|image)/"}
+    assert added("environment", **env) == 2
+    assert added("line", "--mime", ".*", **env) == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        ("[index]\ncolour = 1\n", "colour"),
+        ("mime = [", "not TOML"),
+        ("mime = 1\n", "section"),
+        (
+            "[idx]\nadd = true\n",
+            f"no section [idx], but {', '.join(COMMANDS)}",
+        ),
+        ("[index]\nstats = true\n", "no setting 'stats'"),
+        ("[index]\njobs = -1\n", "settings.toml: [index] jobs: -1"),
+    ],
+)
+def test_a_bad_settings_file_is_refused(tmp_path: Path, content: str, word: str) -> None:
+    settings = tmp_path / "settings.toml"
+    settings.write_text(content)
+    _, talk = typed("index", "--config", settings, "x", tmp_path / "i", status=4)
+    assert word in talk
+
+
+def test_index_json_is_one_object_that_adds_up(tmp_path: Path) -> None:
+    (tmp_path / "x.cdx").write_text(HEADER + cdx_line(1, 1, 1) + cdx_line(2, 1, 2, mime="text/css"))
+    out, talk = typed("index", "--json", tmp_path / "x.cdx", tmp_path / "i")
+    assert talk == ""
+    tally = json.loads(out)
+    assert tally["records"] == 2 == tally["added"] + sum(tally["refused"].values())
+    assert {"containers", "records", "added", "replaced", "unchanged", "refused", "seconds"} <= set(
+        tally
+    )
+
+
+def test_index_reads_standard_input_and_globs(tmp_path: Path) -> None:
+    for day in (1, 2):
+        (tmp_path / f"{day}.cdx").write_text(HEADER + cdx_line(day, day, day))
+    text = (tmp_path / "1.cdx").read_text()
+    out, _ = dedupindex("index", "--json", "-", tmp_path / "i", text=text)
+    assert json.loads(out)["added"] == 1
+    out, _ = dedupindex("index", "--json", tmp_path / "*.cdx", tmp_path / "j")
+    assert json.loads(out)["added"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "sentence"),
+    [
+        (["index", "nowhere.warc", "i"], 4, "nowhere.warc"),
+        (["lookup", "no-index", "--digest", "x"], 6, "no index"),
+        (["lookup", "no-index"], 2, "--digest or --batch"),
+        (["report", "no-index", "--against", "x"], 6, "no index"),
+        (["serve", "no-index", "--port", "0"], 6, "no index"),
+        (["index", "--stats", "no-index"], 6, "no index"),
+        (["index", "--compact", "no-index"], 6, "no index"),
+        (
+            ["index", "--check", "--stats", "i"],
+            2,
+            "give one of --check, --stats, --compact, --copy",
+        ),
+        (["index", "--copy", "c", "--compact", "i"], 2, "give one of --check, --stats"),
+        (["report", "i", "x", "--json", "--format", "csv"], 2, "either --json or --format csv"),
+        (["nonsense"], 2, "No such command"),
+        (["index", "-i", "spreadsheet", "x", "i"], 4, "spreadsheet"),
+        (["index", "--also-digest", "crc32", "x", "i"], 4, "crc32"),
+        (["index", "-m", "(", "x", "i"], 4, "regular expression"),
+    ],
+)
+def test_errors_are_one_sentence(
+    words: list[str], status: int, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x").write_text(HEADER + cdx_line(1, 1, 1))
+    out, talk = dedupindex(*words, status=status)
+    assert out == ""
+    assert sentence in talk
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_damaged_input_is_named_and_the_status_is_not_0(tmp_path: Path) -> None:
+    (tmp_path / "x.cdx").write_text(HEADER + cdx_line(1, 1, 1) + "bad \x1b[31m line\n")
+    out, talk = typed("index", "--json", tmp_path / "x.cdx", tmp_path / "i", status=7)
+    assert json.loads(out)["added"] == 1
+    assert f"warning: {tmp_path / 'x.cdx'} at 3" in talk
+    assert "\x1b" not in talk
+
+
+def test_an_action_takes_no_options_of_a_build(make_index: MakeIndex) -> None:
+    index = str(make_index([capture(1)]))
+    for more in (["--crawl", "x"], ["--mime", ".*"], ["--whitelist"]):
+        _, talk = typed("index", "--stats", *more, index, status=2)
+        assert "means nothing to --stats" in talk
+    typed("index", "--stats", "--json", index)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_index_of_nothing_can_be_made_and_added_to(engine: str, tmp_path: Path) -> None:
+    index, source = tmp_path / "index", tmp_path / "x.cdx"
+    source.write_text(HEADER + cdx_line(1, 1, 1))
+    for _ in range(2):  # again it changes nothing
+        out, _ = typed("index", "--empty", "--engine", engine, "--status", "2xx", index)
+        assert "with nothing in it" in out
+    assert typed("lookup", index, "--digest", sha1(1)) == ("no duplicate\n", "")
+    _, talk = typed("index", "--empty", source, index, status=2)
+    assert "--empty takes an INDEX only" in talk
+    out, _ = typed("index", "--add", "--engine", engine, "--status", "2xx", source, index)
+    assert out.endswith(f"next: bin/serve {index}    or: bin/index --stats {index}\n")
+    _, talk = typed("index", "--empty", "--status", "2xx", index, status=5)
+    assert "there is an index" in talk
+    with closing(open_index(index)) as opened, opened.view() as view:
+        assert view.counts().captures == 1
+
+
+STATED = (
+    ["--whitelist", "--mime", ".*"],
+    ["--etag", "--status", "2xx", "--min-size", "5", "--keep", "latest"],
+    ["--also-digest", "sha256,md5", "--revisit-annotation", "dup", "--by-url"],
+    ["--no-canonicalized"],
+    ["--no-url-index"],
+    ["--engine", "whoosh"],
+)
+
+
+@pytest.mark.parametrize("action", ["--add", "--replace"])
+@pytest.mark.parametrize("words", STATED, ids=lambda words: words[-1])
+def test_who_adds_need_not_repeat_the_settings(
+    words: list[str], action: str, tmp_path: Path
+) -> None:
+    index = tmp_path / "index"
+    for day in (1, 2):
+        text = HEADER + cdx_line(day, day, day, mime="text/html" if ".*" in words else "image/png")
+        (tmp_path / f"{day}.cdx").write_text(text)
+    typed("index", *words, tmp_path / "1.cdx", index)
+    identity = json.loads((index / "index.json").read_text())
+    out, _ = typed("index", "--json", action, tmp_path / "2.cdx", index)
+    assert json.loads(out)["added"] == 1
+    now = json.loads((index / "index.json").read_text())
+    assert (now["settings"], now["engine"]) == (identity["settings"], identity["engine"])
+
+
+def test_what_is_stated_must_be_as_the_index_has_it(tmp_path: Path) -> None:
+    index, source, settings = tmp_path / "index", tmp_path / "x.cdx", tmp_path / "settings.toml"
+    source.write_text(HEADER + cdx_line(1, 1, 1))
+    typed("index", "-w", "-m", ".*", "--json", source, index)
+    add = ("index", "--add", source, index)
+    typed(*add, "-m", ".*")
+    _, talk = typed(*add, "-m", "^image/", "-e", status=5)
+    assert "to add to it leave --etag, --mime out" in talk
+    _, talk = typed(*add, "--engine", "whoosh", status=5)
+    assert "leave --engine out" in talk
+    settings.write_text("[index]\nwhitelist = false\n")
+    _, talk = typed(*add, "--config", settings, status=5)
+    assert f"{settings}: [index] whitelist is not what the index at {index} was built with" in talk
+    typed(*add, "--config", settings, "--whitelist")
+    _, talk = typed(*add, status=5, DEDUPINDEX_INDEX_STATUS="2xx")
+    assert "DEDUPINDEX_INDEX_STATUS (environment) is not what" in talk
+
+
+def test_an_index_that_nothing_came_into_says_why(tmp_path: Path) -> None:
+    source = tmp_path / "x.cdx"
+    for number, (lines, word) in enumerate(
+        (
+            (cdx_line(1, 1, 1, mime="text/html"), "as 'mime' (all: a new index with --whitelist"),
+            (cdx_line(1, 1, 1).replace(" 200 ", " 404 "), "as 'status' (docs/formats.md says what"),
+            ("", "no record is a response"),
+        )
+    ):
+        source.write_text(HEADER + lines)
+        out, _ = typed("index", source, tmp_path / str(number))
+        assert "nothing was added: " in out.splitlines()[-1] and word in out.splitlines()[-1]
+        assert "next: bin/serve" not in out
+
+
+def test_lookup_answers_and_explains(make_index: MakeIndex) -> None:
+    index = make_index([capture(1, b"http://example.com/a")])
+    out, _ = typed("lookup", index, "--digest", sha1(1), "--json")
+    assert json.loads(out)["match"] == "digest"
+    out, _ = typed(
+        "lookup", index, "--digest", sha1(1).raw.hex(), "--unlabelled", "sha1", "--explain",
+        "--url", "http://example.com/a", "--max-age", "1s",
+    )  # fmt: skip
+    assert "no duplicate" in out
+    assert "older than max_age" in out
+    out, _ = typed("lookup", index, "--digest", sha1(2), "--explain")
+    assert "nothing has the digest" in out
+
+
+def test_an_explanation_on_the_command_line_is_bounded(make_index: MakeIndex) -> None:
+    index = make_index([capture(1, b"http://example.com/%d" % number) for number in range(150)])
+    words = ["lookup", index, "--digest", sha1(1), "--as-of", "2026-11-20", "--explain"]
+    said = [one for one in typed(*words)[0].splitlines() if one.startswith("considered: ")]
+    assert len(said) == 101 and said[-1] == "considered: and more than are shown"
+    answer = json.loads(typed(*words, "--json")[0])
+    assert len(answer["considered"]) == 100 and answer["more"] is True
+
+
+def test_a_batch_answers_in_order_and_goes_on_after_a_bad_line(make_index: MakeIndex) -> None:
+    index = make_index([capture(1, b"http://example.com/a"), capture(2, b"http://example.com/b")])
+    lines = [
+        json.dumps({"digest": str(sha1(2)), "url": "http://example.com/b"}),
+        "not json",
+        json.dumps({"digest": str(sha1(3))}),
+        json.dumps({"digest": "sha1:x"}),
+        json.dumps([]),
+        json.dumps({"digest": str(sha1(1)), "strategy": "EXACT_URL", "url": "http://example.com/"}),
+    ]
+    out, _ = typed("lookup", index, "--batch", "-", text="\n".join(lines) + "\n", status=4)
+    answers = [json.loads(line) for line in out.splitlines()]
+    assert len(answers) == len(lines)
+    assert answers[0]["match"] == "exact_url"
+    assert [answer.get("error", {}).get("code") for answer in answers] == [
+        None, "bad_query", None, "bad_digest", "bad_query", None,
+    ]  # fmt: skip
+    assert answers[2] == answers[5] == {"duplicate": False}
+
+
+def test_upkeep(make_index: MakeIndex, tmp_path: Path) -> None:
+    index = make_index([capture(n, b"http://h%d.example/" % (n % 3)) for n in range(10)])
+    out, _ = typed("index", "--stats", index, "--json")
+    stats = json.loads(out)
+    assert (stats["captures"], stats["digests"], stats["hosts"]) == (10, 10, 3)
+    assert stats["settings"]["mime"] == "^text/.*"
+    assert sum(row["captures"] for row in stats["largest_hosts"]) == 10
+    typed("index", "--compact", index)
+    typed("index", "--copy", tmp_path / "copy", index)
+    out, _ = typed("index", "--check", tmp_path / "copy", "--json")
+    assert json.loads(out) == {
+        "ok": True, "problems": [], "captures": 10, "digests": 10, "containers": 0,
+    }  # fmt: skip
+    typed("index", "--copy", tmp_path / "copy", index, status=5)
+    assert "engine lmdb" in typed("index", "--stats", index)[0]
+
+
+def test_report_formats_agree(make_index: MakeIndex, tmp_path: Path) -> None:
+    index = make_index([capture(1, b"http://h1.example/p1"), capture(2, b"http://other.example/")])
+    crawl = tmp_path / "new.cdx"
+    crawl.write_text(
+        HEADER
+        + cdx_line(1, 1, 9, "http://h1.example/p1")  # exact
+        + cdx_line(2, 1, 9, "https://www.h1.example/P1/")  # canonical
+        + cdx_line(3, 2, 9, "http://h2.example/")  # digest
+        + cdx_line(4, 7, 9, "http://h2.example/new")  # new
+        + cdx_line(5, 7, 9, "http://h2.example/new").replace(" 200 ", " 404 ")
+    )
+    out, _ = typed("report", index, "--against", crawl, "--format", "json")
+    content = json.loads(out)
+    names = ("handled", "exact_url", "canonical_url", "digest", "new")
+    assert [content[name] for name in names] == [4, 1, 1, 1, 1]
+    assert content["not_handled"] == {"status": 1}
+    strategies = content["filters"][0]["strategies"]
+    assert [strategies[name]["captures"] for name in strategies] == [1, 2, 3]
+    out, _ = typed("report", index, "--against", crawl, "--format", "csv")
+    rows = {row["host"]: row for row in csv.DictReader(io.StringIO(out))}
+    assert rows["h1.example"]["exact_url"] == rows["h2.example"]["digest"] == "1"
+    text, _ = typed("report", index, "--against", crawl)
+    for field in (
+        "Total handled", "Duplicates found", "Bytes total", "Bytes duplicate", "New (no hits)",
+        "Exact URL hits", "Canonical URL hits", "Digest hits", "Average lookup time",
+        "Last lookup time", "URL indexed", "Digest indexed", "Canonical URL available",
+        "Search strategy", "Digest in index includes hashing algorithm", "Records in index",
+        "BloomFilter size", "BloomFilter hits",
+    ):  # fmt: skip
+        assert field in text, field
+
+
+def test_report_tries_filters_side_by_side(make_index: MakeIndex, tmp_path: Path) -> None:
+    index = make_index([capture(n, b"http://h.example/%d" % n) for n in (1, 2)])
+    crawl = tmp_path / "new.cdx"
+    crawl.write_text(
+        HEADER
+        + cdx_line(1, 1, 9, "http://h.example/1", mime="text/html")
+        + cdx_line(2, 2, 9, "http://h.example/2")
+    )
+    out, _ = typed(
+        "report", index, "--against", crawl, "--json", "--mime", "", "--mime", "^text/",
+        "--min-size", "0", "--min-size", "501", "--by", "mime",
+    )  # fmt: skip
+    content = json.loads(out)
+    saved = [row["strategies"]["EXACT_URL"]["captures"] for row in content["filters"]]
+    assert saved == [2, 0, 1, 0]
+    assert {group["mime"] for group in content["groups"]} == {"text/html", "image/png"}
+
+
+def test_a_report_never_counts_a_capture_as_its_own_duplicate(
+    make_index: MakeIndex, tmp_path: Path
+) -> None:
+    crawl = tmp_path / "own.cdx"
+    crawl.write_text(HEADER + cdx_line(1, 1, 5) + cdx_line(2, 1, 3))
+    typed("index", crawl, tmp_path / "i")
+    out, _ = typed("report", tmp_path / "i", "--against", crawl, "--json")
+    content = json.loads(out)
+    assert (content["handled"], content["digest"], content["new"]) == (2, 1, 1)
+
+
+def test_a_refused_build_leaves_no_trace(tmp_path: Path) -> None:
+    warcs = tmp_path / "warcs"
+    warcs.mkdir()
+    (warcs / "x.cdx").write_text(HEADER + cdx_line(1, 1, 1))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "junk").write_text("this is nothing that we know\n")
+    target = tmp_path / "made" / "index"
+    for words, status in (
+        ([tmp_path / "nowhere", target], 4),
+        ([tmp_path / "empty", target], 4),
+        ([tmp_path / "junk", target], 4),
+        (["--mime", "(", warcs, target], 4),
+        (["--status", "x", warcs, target], 4),
+        ([tmp_path / "junk", warcs], 5),
+        ([warcs / "x.cdx", tmp_path / "junk"], 5),
+    ):
+        typed("index", *words, status=status)
+        assert not target.exists(), words
+        assert [path.name for path in warcs.iterdir()] == ["x.cdx"], words
+    _, talk = typed("index", warcs, status=2)
+    assert f"give the sources, then the index: bin/index {warcs} my-index" in talk
+    typed("index", warcs, target)
+    _, talk = typed("index", "--add", target, status=2)
+    assert f"give the sources, then the index: bin/index SOURCE... {target}" in talk
+
+
+def test_explain_names_what_the_strategy_leaves_out(make_index: MakeIndex) -> None:
+    index = make_index([capture(1, b"http://example.com/a")])
+    out, _ = typed(
+        "lookup", index, "--digest", sha1(1), "--url", "http://example.com/b", "--explain",
+        "--strategy", "EXACT_URL",
+    )  # fmt: skip
+    assert "no duplicate" in out
+    assert "http://example.com/a  another URL" in out
+
+
+def test_a_report_says_what_makes_its_figures_doubtful(tmp_path: Path) -> None:
+    crawl = tmp_path / "own.cdx"
+    crawl.write_text(HEADER + cdx_line(1, 1, 5).replace(" 500 ", " - "))
+    typed("index", crawl, tmp_path / "i")
+    out, talk = typed("report", tmp_path / "i", crawl)
+    assert "make the report before bin/index --add" in talk
+    assert "1 captures whose sizes the sources do not tell" in out
+
+
+def test_a_copy_is_not_made_inside_the_index(make_index: MakeIndex) -> None:
+    index = make_index([capture(1)])
+    _, talk = typed("index", "--copy", index / "copy", index, status=5)
+    assert "inside the index" in talk
+
+
+def test_an_index_that_cannot_be_written_can_be_read(make_index: MakeIndex) -> None:
+    index = make_index([capture(1, b"http://example.com/a")])
+    for path in index.glob("*-lock"):
+        path.unlink()
+    index.chmod(0o555)
+    try:
+        out, _ = typed("lookup", index, "--digest", sha1(1), "--json")
+    finally:
+        index.chmod(0o755)
+    assert json.loads(out)["duplicate"]
+
+
+def test_settings_have_the_names_of_options(make_index: MakeIndex, tmp_path: Path) -> None:
+    index = make_index([capture(1)])
+    crawl = tmp_path / "x.cdx"
+    crawl.write_text(HEADER + cdx_line(1, 1, 9, mime="text/css"))
+    settings = tmp_path / "settings.toml"
+    settings.write_text(
+        '[report]\nmime = "^text/"\nmin-size = [0, 9]\nformat = "csv"\n'
+        "[index]\nno-url-index = true\nwhitelist = true\n"
+    )
+
+    def filters(*words: str, **env: str) -> list[tuple[str, int]]:
+        out, _ = typed("report", index, crawl, "--json", *words, **env)
+        return [(row["mime"], row["min_size"]) for row in json.loads(out)["filters"]]
+
+    assert filters("--config", str(settings)) == [("^text/", 0), ("^text/", 9)]
+    assert filters(DEDUPINDEX_REPORT_MIME="^x") == [("^x", 0)]
+    assert typed("report", index, crawl, "--config", settings)[0].startswith("host,")
+    typed("index", "--config", settings, crawl, tmp_path / "i")
+    out, _ = typed("index", "--stats", "--json", tmp_path / "i")
+    assert json.loads(out)["options"] == "--no-url-index --no-canonicalized --whitelist"
+    _, talk = typed("index", crawl, "j", status=2, DEDUPINDEX_INDEX_JOBS="many")
+    assert "DEDUPINDEX_INDEX_JOBS" in talk
+
+
+def test_indexes_may_have_names_that_are_no_text(tmp_path: Path) -> None:
+    crawl = tmp_path / "x.cdx"
+    crawl.write_text(HEADER + cdx_line(1, 1, 1))
+    index = os.fsdecode(bytes(tmp_path / "i") + b"\xe9")
+    copy = os.fsdecode(bytes(tmp_path / "c") + b"\xe9")
+    out, _ = dedupindex("index", crawl, index)
+    assert r"\udce9" in out
+    for action in ("--stats", "--check", "--compact"):
+        dedupindex("index", action, index)
+    dedupindex("index", "--add", crawl, index)
+    out, _ = dedupindex("index", "--copy", copy, index, "--json")
+    assert json.loads(out)["copy"] == str(tmp_path / "c") + r"\udce9"
+    dedupindex("lookup", copy, "--digest", sha1(1))
+    dedupindex("report", copy, crawl)
+    _, talk = dedupindex("index", "--copy", copy, index, status=5)
+    assert "not an empty directory" in talk
+
+
+def test_stats_say_what_crawls_brought(tmp_path: Path) -> None:
+    index = tmp_path / "i"
+    for number, words in enumerate((["--crawl", "spring"], ["--add"], ["--add"]), 1):
+        crawl = tmp_path / f"{number}.cdx"
+        crawl.write_text(HEADER + "".join(cdx_line(number, n, 1) for n in range(number)))
+        typed("index", *words, crawl, index)
+    out, _ = typed("index", "--stats", "--json", index)
+    assert json.loads(out)["crawls"] == [
+        {"crawl": "", "files": 2, "records": 5},
+        {"crawl": "spring", "files": 1, "records": 1},
+    ]
+    out, _ = typed("index", "--stats", index)
+    assert "crawl spring: 1 file, 1 record\n" in out
+    assert "crawl (no name): 2 files, 5 records\n" in out
+
+
+def test_a_report_takes_groups_one_by_one(make_index: MakeIndex, tmp_path: Path) -> None:
+    index = make_index([capture(1)])
+    crawl = tmp_path / "x.cdx"
+    lines = (cdx_line(1 + n % 9, n, 9, f"http://h{n}.example/") for n in range(1, 3001))
+    crawl.write_text(HEADER + "".join(lines))
+    out, _ = typed("report", index, crawl, "--json")
+    groups = json.loads(out)["groups"]
+    assert len({group["host"] for group in groups}) == 3000
+    out, _ = typed("report", index, crawl, "--format", "csv")
+    assert [row["host"] for row in csv.DictReader(io.StringIO(out))] == [
+        group["host"] for group in groups
+    ]
+    assert typed("report", index, crawl)[0].count(".example\n") == 20
+    report = DuplicationReport([ReportFilter()])
+    with closing(open_index(index)) as engine, engine.view() as view:
+        settings = engine.identity.settings
+        with open_source(str(crawl), None, SourceOptions()) as source:
+            report.take(source.items(), view, settings)
+    assert report.as_json(settings, 1, 2)["groups"] == groups[:2]
+    for number in range(3000):
+        report.rows.add(b"%d" % number, *[1] * len(COLUMNS))
+    tracemalloc.start()
+    assert sum(1 for _ in report.groups(0)) == 6000
+    assert tracemalloc.get_traced_memory()[1] < 2e6  # as a list they take 9e6
+    tracemalloc.stop()
+
+
+def test_a_report_takes_annotations_and_tells_how_far_it_is(
+    make_index: MakeIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[ProgressUpdate] = []
+
+    @contextmanager
+    def shown(*, verbose: bool) -> Iterator[Callable[[ProgressUpdate], None]]:
+        yield told.append
+
+    monkeypatch.setattr("dedupindex.cli.report.shown", shown)
+    crawl = tmp_path / "crawl.log"
+    line = (
+        "2026-11-02T09:14:17.000Z   200        500 http://h1.example/p1 - - image/png #001 "
+        f"20261102091416000+10 {sha1(1)} - seen-before\n"
+    )
+    crawl.write_text(line * 2048)
+    index = make_index([capture(1, b"http://h1.example/p1")])
+    revisits = []
+    for words in ([], ["--revisit-annotation", "seen-.*"]):
+        assert main(["report", str(index), str(crawl), *words]) == 0
+    assert [seen.records for seen in told] == [2047, 2047]
+    assert told[0].of == len(line) * 2048
+    for words in ([], ["--revisit-annotation", "seen-.*"]):
+        out, _ = typed("report", index, crawl, "--json", *words)
+        revisits.append(json.loads(out)["already_revisits"])
+    assert revisits == [0, 2048]
+    _, talk = typed("report", index, crawl, "--revisit-annotation", "(", status=4)
+    assert "--revisit-annotation is not a regular expression" in talk
+
+
+def test_what_lookups_need_is_imported_before_they_are_timed(make_index: MakeIndex) -> None:
+    index = make_index([capture(1)])
+    made = "create_app(Config(Path(sys.argv[1])), LiveIndex(Path(sys.argv[1])))"
+    imports = "\n".join(
+        f"from {module} import {name}"
+        for module, name in (
+            ("pathlib", "Path"),
+            ("server.app", "create_app"),
+            ("server.config", "Config"),
+            ("server.live_index", "LiveIndex"),
+        )
+    )
+    program = f"import sys\n{imports}\nassert 'surt' not in sys.modules\n{made}\n"
+    program += "assert 'surt' in sys.modules\n"
+    done = subprocess.run([sys.executable, "-c", program, str(index)], capture_output=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_who_names_what_lies_beside_is_told_what_is_meant(tmp_path: Path) -> None:
+    (tmp_path / "warcs.dedup" / "plan").mkdir(parents=True)
+    talk = typed("rewrite", tmp_path / "warcs.dedup", "--undo", status=4)[1]
+    assert f"{tmp_path / 'warcs.dedup' / 'plan'} is meant" in talk
+    talk = typed("resolve", tmp_path, "-o", tmp_path / "plan", status=4)[1]
+    assert "is no manifest: bin/manifest" in talk and "Errno" not in talk
+    assert "Try 'bin/dedup --help'" in typed("dedup", tmp_path, "--nope", status=2)[1]
+
+
+def test_a_copy_is_no_folder_with_the_name_of_a_scheme(
+    make_index: MakeIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = make_index([capture(1)])
+    monkeypatch.chdir(tmp_path)
+    before = set(tmp_path.iterdir())
+    assert main(["index", "--copy", "s3://bucket/copy", str(index)]) == 4
+    assert set(tmp_path.iterdir()) == before

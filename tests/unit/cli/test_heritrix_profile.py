@@ -1,0 +1,123 @@
+"""The job that is made for Heritrix; `peers/test_heritrix.py` runs it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from dedupindex.cli.heritrix_profile import PROFILE, SCRIPTS, HeritrixJob, make_job
+from dedupindex.errors import BadInput, BadSource
+from tests.support.paths import ROOT
+
+# The places of the profile of Heritrix 3.13.0 at which something is edited.
+STOCK = """<beans xmlns:context="c"><context:annotation-config/>
+metadata.operatorContactUrl=ENTER_AN_URL_WITH_YOUR_CONTACT_INFO_HERE_FOR_WEBMASTERS_AFFECTED_BY_YOUR_CRAWL
+metadata.jobName=basic
+http://example.example/example
+<bean id="fetchHttp" class="org.archive.modules.fetcher.FetchHTTP"/>
+<ref bean="fetchHttp"/><ref bean="warcWriter"/>
+<!-- <property name="delayFactor" value="5.0" /> -->
+<!-- <property name="minDelayMs" value="3000" /> -->
+<!-- <property name="logExtraInfo" value="false" /> -->
+</beans>"""
+JOB = HeritrixJob("weekly", "http://127.0.0.1:1", ("http://a.example/?b&c",), "http://d.example/")
+
+
+@pytest.fixture
+def heritrix(tmp_path: Path) -> Path:
+    return unpacked(tmp_path / "heritrix", STOCK)
+
+
+def unpacked(home: Path, profile: str) -> Path:
+    (home / "lib").mkdir(parents=True)
+    with zipfile.ZipFile(home / "lib" / "heritrix-engine-3.13.0.jar", "w") as jar:
+        jar.writestr(PROFILE, profile)
+    return home
+
+
+def text_of(path: Path) -> str:
+    return "".join(ElementTree.parse(path).getroot().itertext())
+
+
+def test_a_job_has_all_that_it_needs(heritrix: Path, tmp_path: Path) -> None:
+    make_job(heritrix, tmp_path / "weekly", JOB)
+    profile = tmp_path / "weekly" / "crawler-beans.cxml"
+    assert "metadata.jobName=weekly\nhttp://a.example/?b&c\n" in text_of(profile)
+    assert "metadata.operatorContactUrl=http://d.example/\n" in text_of(profile)
+    content = profile.read_text()
+    for place in (
+        "dedup-beans.xml",
+        '"dedupLookup"',
+        '"dedupStore"',
+        'FetchHTTP"',
+        '"3000" /> -->',
+    ):
+        assert content.count(place) == 1
+    beans = tmp_path / "weekly" / "dedup-beans.xml"
+    assert "\nserver=http://127.0.0.1:1\n" in text_of(beans)
+    for script in SCRIPTS:
+        assert script in beans.read_text() and (tmp_path / "weekly" / script).stat().st_size
+
+
+def test_what_can_be_chosen(heritrix: Path, tmp_path: Path) -> None:
+    chosen = replace(JOB, strategy="EXACT_URL", everything=True, http2=True, delay=False, token="s")
+    make_job(heritrix, tmp_path / "weekly", chosen)
+    content = (tmp_path / "weekly" / "crawler-beans.cxml").read_text()
+    assert 'FetchHTTP2"' in content and '<property name="minDelayMs" value="0" />' in content
+    beans = (tmp_path / "weekly" / "dedup-beans.xml").read_text()
+    assert "\ntoken=s\n" in beans
+    assert "searchStrategy=EXACT_URL\n" in beans and "^text" not in beans
+
+
+def test_what_cannot_be_a_job(heritrix: Path, tmp_path: Path) -> None:
+    for wrong in (
+        replace(JOB, name=""),
+        replace(JOB, seeds=("http://a.example/", "x")),
+        replace(JOB, seeds=("http:///a",)),
+        replace(JOB, contact="y"),
+        replace(JOB, server="127.0.0.1:8484"),
+        replace(JOB, seeds=("http://a.example/\nb",)),
+        replace(JOB, server="http://a\x00"),
+    ):
+        with pytest.raises(BadInput):
+            make_job(heritrix, tmp_path / "weekly", wrong)
+        assert not (tmp_path / "weekly").exists()
+    make_job(heritrix, tmp_path / "weekly", JOB)
+    with pytest.raises(BadInput, match="already"):
+        make_job(heritrix, tmp_path / "weekly", JOB)
+
+
+def test_a_profile_that_is_not_the_one_we_know_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadSource, match="is no Heritrix 3"):
+        make_job(tmp_path, tmp_path / "weekly", JOB)
+    other = unpacked(tmp_path / "other", STOCK.replace('<ref bean="warcWriter"/>', ""))
+    with pytest.raises(BadSource, match="this Heritrix is unknown"):
+        make_job(other, tmp_path / "weekly", JOB)
+    assert not (tmp_path / "weekly").exists()
+
+
+def test_an_installed_package_brings_the_scripts_along(heritrix: Path, tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path]
+    subprocess.run(words, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(tmp_path / "installed")
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "dedupindex", "heritrix-profile", heritrix, tmp_path / "job"),
+            *("--seed", "http://a.example/", "--contact", "http://d.example/"),
+        ],
+        cwd=tmp_path / "installed",  # is what python -m imports from
+        check=True,
+        capture_output=True,
+    )
+    for script in SCRIPTS:
+        assert (tmp_path / "job" / script).read_bytes() == (
+            ROOT / "conf" / "heritrix" / script
+        ).read_bytes()

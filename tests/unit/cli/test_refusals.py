@@ -1,0 +1,79 @@
+"""What a command refuses leaves nothing behind: no second index, no empty directory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dedupindex.cli import main
+from tests.support.commands import typed
+from tests.support.rewriting import small_set
+from tests.unit.indexer.test_pipeline import HEADER, cdx_line
+
+
+@pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
+@pytest.mark.parametrize("action", ["--add", "--replace"])
+def test_who_adds_needs_an_index(action: str, engine: str, tmp_path: Path) -> None:
+    """A name that is misspelled makes no second index, with other settings."""
+    source, index, typo = tmp_path / "x.cdx", tmp_path / "index", tmp_path / "indx"
+    source.write_text(HEADER + cdx_line(1, 1, 1))
+    words = ("index", action, "--engine", engine, source)
+    _, talk = typed(*words, typo, status=6)
+    assert f"there is no index at {typo} to add to" in talk
+    assert f"bin/index SOURCE... {typo}" in talk and f"bin/index --empty {typo}" in talk
+    assert not typo.exists()
+    typo.mkdir()
+    typed(*words, typo, status=6)
+    assert list(typo.iterdir()) == []
+    typed("index", "--empty", "--engine", engine, index)
+    out, _ = typed(*words, index, "--json")
+    assert json.loads(out)["added"] == 1
+
+
+def test_who_adds_needs_a_first_build_that_has_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, index = tmp_path / "x.cdx", tmp_path / "index"
+    source.write_text(HEADER + cdx_line(1, 1, 1))
+    with monkeypatch.context() as patch:
+        patch.setattr("dedupindex.indexer.pipeline._load", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            main(["index", "-w", "-m", ".*", str(source), str(index)])
+    _, talk = typed("index", "--add", source, index, status=6)
+    assert f"the first build of {index} has not finished" in talk
+    typed("index", "-w", "-m", ".*", source, index)
+    typed("index", "--add", source, index)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(f"index {action} TYPO" for action in ("--stats", "--check", "--compact", "--merge")),
+        "index --copy copy TYPO",
+        "token TYPO", "token TYPO --add x", "token TYPO --remove x",
+        "purge TYPO --url http://x/", "impact TYPO --url http://x/",
+        "serve TYPO --port 0",
+        "export --wget TYPO --out o.cdx", "export --redis redis://127.0.0.1:1/0 TYPO",
+        "lookup TYPO --digest sha1:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAB",
+        "report TYPO --crawl x", "report TYPO --against x.cdx", "search TYPO x",
+        "resolve manifest -o plan --index TYPO",
+        "export --self-contained TYPO -o out", "corpus TYPO -o out", "dedup TYPO --out out",
+        "dedup TYPO --in-place", "rewrite TYPO --in-place", "rewrite TYPO --undo",
+        "undedup TYPO --out out", "convert TYPO --out out", "manifest TYPO -o out",
+        "resolve TYPO -o out", "hash_documents TYPO/* out", "dedup_hashes TYPO out",
+        "run_pipeline TYPO/* out", "rehearse TYPO --work out", "verify TYPO",
+    ],
+)  # fmt: skip
+def test_a_misspelled_name_is_refused_and_makes_nothing(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.cdx").write_text(HEADER + cdx_line(1, 1, 1))
+    small_set(tmp_path / "warcs")
+    assert main(["manifest", "warcs", "-o", "manifest"]) == 0
+    before = sorted(tmp_path.rglob("*"))
+    status = main([word.replace("TYPO", str(tmp_path / "typo")) for word in words.split()])
+    assert status in (4, 6)
+    assert sorted(tmp_path.rglob("*")) == before

@@ -1,0 +1,166 @@
+"""Small covers by hand, each of which one wrong word in the code would change."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dedupindex.cli import main
+from dedupindex.cover import reduce
+from dedupindex.cover.find_cover import CoverOptions
+from dedupindex.cover.set_cover import Instance, _pruned, _whole
+from tests.support.covering import JOURNALIST, Made, least, made
+from tests.unit.cover.test_cover import BASE, VERSIONS, page
+
+
+def drawn(home: Path, costs: Mapping[str, int], pairs: str, **options: Any) -> Made:
+    """A run on a graph: ``a>b`` says that `b` covers `a`."""
+    documents = [page(one, "20200101000000", "", title="t", quality=costs[one]) for one in costs]
+    joined = " or ".join(
+        f"(url(a) =~ '/{a}$' and url(b) =~ '/{b}$')"
+        for a, b in (pair.split(">") for pair in pairs.split())
+    )
+    relation = f"title(a) == title(b) and ({joined})"
+    return made(documents, relation, home, CoverOptions(cost="quality", **options))
+
+
+@pytest.fixture
+def thinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dedupindex.cover.reduce.THINNED", 0)
+
+
+@pytest.mark.usefixtures("thinned")
+def test_a_dearer_document_does_not_stand_for_a_cheaper(tmp_path: Path) -> None:
+    costs = {"p": 1, "x": 1, "y": 10, "z": 1}
+    said = drawn(tmp_path, costs, "x>y p>y p>x y>z")
+    assert said.kept == {"x", "z"} and said.report.covered.minimal
+
+
+@pytest.mark.usefixtures("thinned")
+def test_what_covers_other_documents_does_not_stand_for_another(tmp_path: Path) -> None:
+    costs = dict.fromkeys(("x", "y", "p1", "p2", "p3", "q1", "q2"), 1)
+    said = drawn(tmp_path, costs, "p1>x p2>x p3>x x>y p1>y q1>y q2>y")
+    assert said.kept == {"x", "y"} and said.report.covered.minimal
+
+
+def test_greedy_covers_from_files_are_not_called_least(tmp_path: Path) -> None:
+    above = 0
+    for seed in range(40):
+        chosen = random.Random(seed)
+        pairs = sorted(
+            {(chosen.randrange(9), chosen.randrange(9)) for _ in range(24)}
+            - {(one, one) for one in range(9)}
+        )
+        costs = {one: float(chosen.randint(1, 3)) for one in range(9)}
+        turned = sorted((b, a) for a, b in pairs)
+        found = reduce.solve(0, costs, pairs, turned, tmp_path)
+        best = least(
+            {str(one): cost for one, cost in costs.items()}, {(str(a), str(b)) for a, b in pairs}
+        )
+        assert found.bound <= best <= found.cost
+        above += found.cost > best
+    assert above  # or this would say nothing
+
+
+def test_of_needless_documents_the_dearest_goes_first() -> None:
+    instance = Instance({10: {1, 3}, 20: {2, 3}})
+    assert _pruned(instance, [1, 2, 3], {1: 1.0, 2: 1.0, 3: 5.0}) == [1, 2]
+    assert _pruned(instance, [1, 2, 3], {1: 3.0, 2: 3.0, 3: 1.0}) == [3]
+
+
+@pytest.mark.parametrize(("bound", "whole"), [(3 + 1e-9, 3.0), (2.5, 3.0), (3 - 1e-9, 3.0)])
+def test_bounds_of_whole_numbers(bound: float, whole: float) -> None:
+    assert _whole(bound, {1: 1.0, 2: 7.0}, [1, 2]) == whole
+    assert _whole(bound, {1: 1.0, 2: 7.5}, [1, 2]) == bound
+
+
+@pytest.mark.parametrize(
+    ("measure", "texts"),
+    [
+        ("containment", ("one two p q", "one two three four five")),
+        ("jaccard", ("one two p", "one two q")),
+        ("dice", ("one two p q", "one two three four")),
+    ],
+)
+def test_above_is_not_as_much(measure: str, texts: tuple[str, str], tmp_path: Path) -> None:
+    """Each likeness is exactly a half; others make what both share the rarest, so it is met."""
+    documents = [
+        page(str(n), "20200101000000", text, bytes=int(n == 1))
+        for n, text in enumerate([*texts, *(f"p q {'x' * n} y z v" for n in range(1, 5))])
+    ]
+    relation = f"{measure}(k=1) >= 0.5 and size(a) < size(b)"
+    assert made(documents, relation, tmp_path).pairs == {("0", "1")}
+    assert not made(documents, relation.replace(">=", ">"), tmp_path).pairs
+
+
+def test_what_if_may_be_asked_in_any_order(tmp_path: Path) -> None:
+    text = "jaccard(k=1) >= 0.9 and timestamp(a) <= timestamp(b)"
+    documents = [
+        page(f"p{n}", f"2020010{n}000000", " ".join(f"w{word}" for word in range(n, n + 10)))
+        for n in range(1, 6)
+    ]
+    wanted = tuple(map(Fraction, ("0.8", "0.3", "0.6")))
+    said = made(documents, text, tmp_path, CoverOptions(what_if=wanted)).report.what_if
+    assert {name: one.pairs for name, one in said.items()} == {
+        name: made(documents, text.replace("0.9", name), tmp_path).report.covered.pairs
+        for name in ("0.8", "0.3", "0.6")
+    }
+    assert said["0.3"].pairs > said["0.6"].pairs > said["0.8"].pairs
+
+
+def test_more_of_a_host_may_have_been_had_for_less(tmp_path: Path) -> None:
+    """`x` alone costs 3; with the cheapest beside it 5, while `p` and `q` cost 4."""
+    relation = (
+        "hostname(a) == hostname(b) and ((url(a) =~ '/[pq]$' and url(b) =~ '/x$') "
+        "or (url(a) =~ '/x$' and url(b) =~ '/p$'))"
+    )
+    documents = [
+        page(one, "20200101000000", "", quality=cost)
+        for one, cost in (("x", 3), ("p", 2), ("q", 2))
+    ]
+    found = made(
+        documents, relation, tmp_path, CoverOptions(cost="quality", per_host=2)
+    ).report.covered
+    assert found.cost == 5 and found.bound <= 4 and not found.minimal
+    found = made(documents, relation, tmp_path, CoverOptions(per_host=2)).report.covered
+    assert (found.cost, found.bound, found.added, found.minimal) == (2, 2, 1, True)
+
+
+def test_one_name_and_text_at_two_places_are_two_documents(tmp_path: Path) -> None:
+    places = [("a", 5), ("a", 9), ("b", 5), ("a", 5)]
+    documents = [{**VERSIONS[0], "container": name, "offset": at} for name, at in places]
+    said = made(documents, JOURNALIST, tmp_path)
+    assert [(row["container"], row["offset"]) for row in said.rows] == places[:3]
+    assert said.report.loaded.repeated == 1
+
+
+def test_an_update_knows_what_was_in_no_pair(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "out")
+    for number, one in enumerate(VERSIONS[:2]):
+        source = tmp_path / f"{number}.jsonl"
+        source.write_text(json.dumps(one))
+        how = ["--update", out] if number else ["--updatable"]
+        words = ["cover", str(source), "--relation", JOURNALIST, "-o", out, "--json", *how]
+        assert main(words) == 0
+    said = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert said["changed"] == {"covered_now": 1, "kept_again": 0}
+
+
+def test_of_a_page_what_is_its_own_counts_first(tmp_path: Path) -> None:
+    """Menus are in the text of a page, and not in its main part."""
+    record = {"originalUrl": "http://a.example/", "mime": "text/html"}
+    menu = " ".join(f"menu{n}" for n in range(99))
+    corpus = [
+        {"record": {**record, "timestamp": f"2020-01-0{n}T00:00:00Z"},
+         "payload": {"string": {"text": f"{menu} {text}", "html": {"main": text}}}}
+        for n, text in ((1, BASE), (2, "of this page nothing else says anything"))
+    ]  # fmt: skip
+    assert not made(corpus, JOURNALIST, tmp_path).pairs

@@ -1,0 +1,435 @@
+"""bin/cover: what it writes, what it says, and what an update makes of it."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dedupindex.cli import main
+from dedupindex.cover import document_store, result
+from dedupindex.cover.find_cover import CoverOptions, CoverReport, run, told
+from dedupindex.cover.load_documents import Archives, gather, lines_of
+from dedupindex.cover.relation import parse
+from dedupindex.runtime.duckdb import Database
+from tests.support.budgets import examples
+from tests.support.corpora import Page, archive, html
+from tests.support.covering import (
+    DOCUMENTS,
+    JOURNALIST,
+    RELATIONS,
+    all_pairs,
+    lines,
+    made,
+    uncovered,
+)
+from tests.support.paths import ROOT
+from tests.unit.cover.test_cover import VERSIONS, page
+
+EXAMPLE = ROOT / "conf" / "cover" / "journalist.txt"
+
+
+def written(path: Path, documents: Sequence[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(one) + "\n" for one in documents))
+    return path
+
+
+def cover(*words: str | Path) -> int:
+    return main(["cover", *map(str, words)])
+
+
+def test_what_it_writes_and_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = written(tmp_path / "pages.jsonl", VERSIONS)
+    out = tmp_path / "cover.jsonl"
+    status = cover(
+        source, "--relation", EXAMPLE, "-o", out, "--what-if", "0.5,0.95",
+        "--report", tmp_path / "page.html", "--list", tmp_path / "list.csv",
+    )  # fmt: skip
+    assert status == 0
+    said = capsys.readouterr().out
+    assert "stay: 3 of 5; covered: 2 (40.0%), 300 B of 1.1 kB (28.6%)" in said
+    assert "that is least: no cover costs less" in said
+    assert re.search(r"^0.95 +\d+ +\d+ +\d+ +", said, re.MULTILINE)
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["id"] for row in rows] == [one["id"] for one in VERSIONS]
+    assert rows[0] == {
+        "id": "v1", "url": "http://a.example/v1", "timestamp": "20200101000000", "bytes": 100,
+        "component": rows[2]["component"], "kept": False, "covered_by": "v3",
+        "covered_by_others": 0,
+        "why": {"containment(k=5)": 0.8611, "shingles(k=5)": [36, 40, 31]},
+    }  # fmt: skip
+    with open(tmp_path / "list.csv", newline="") as stream:
+        assert [(row["id"], row["covered_by"]) for row in csv.DictReader(stream)] == [
+            ("v1", "v3"), ("v2", "v3"),
+        ]  # fmt: skip
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "cover.jsonl", "list.csv", "page.html", "pages.jsonl",
+    ]  # fmt: skip
+
+
+def test_as_json_and_compressed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "pages.jsonl.gz"
+    source.write_bytes(gzip.compress(b"".join(line + b"\n" for _, line in lines(VERSIONS))))
+    assert cover(source, "--relation", JOURNALIST, "-o", tmp_path / "out", "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["documents"], said["kept"], said["covered"], said["bytes_covered"]) == (
+        5, 3, 2, 300,
+    )  # fmt: skip
+    assert said["minimal"] and said["hosts"][0]["host"] == "a.example"
+
+
+def test_lines_of_a_corpus(tmp_path: Path) -> None:
+    record = {"originalUrl": "http://a.example/", "timestamp": "2020-01-02T00:00:00Z",
+              "mime": "text/html", "status": 200, "digest": "-", "compressedSize": 77}  # fmt: skip
+    text = VERSIONS[0]["text"]
+    corpus = [
+        {"record": record, "payload": {"string": {"text": text, "html": {"title": "t"}}}},
+        {"record": {**record, "timestamp": "2020-01-03T00:00:00Z"},
+         "payload": {"string": {"_": text, "html": {"main": text}}}},
+        {"record": {**record, "timestamp": "2020-01-01T00:00:00Z", "mime": "-"},
+         "payload": {"string": text}},
+    ]  # fmt: skip
+    said = made(corpus, JOURNALIST, tmp_path)
+    assert said.kept == {"20200103000000/http://a.example/"}
+    assert {row["bytes"] for row in said.rows} == {77}
+
+
+def test_an_archive_and_what_a_revisit_needs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The later capture is a revisit of the earlier one, which it covers and cannot be without."""
+    source = ROOT / "tests" / "data" / "warc" / "example.warc.gz"
+    out, listed = tmp_path / "cover.jsonl", tmp_path / "list.csv"
+    words = [source, "--relation", EXAMPLE, "-o", out, "--list", listed]
+    assert cover(*words, "--where", "status == 200", "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["covered"], said["listed"], said["needed"]) == (1, 0, 1)
+    first, second = map(json.loads, out.read_text().splitlines())
+    assert first["covered_by"] == first["needed_by"] == second["id"]
+    assert (first["offset"], first["bytes"]) == (784, 1228)
+    assert first["container"] == str(source)
+    assert listed.read_text().count("\n") == 1
+    assert cover(*words, "--where", "timestamp > '2017-03-06T04:02'") == 0
+    assert "stay: 1 of 1; covered: 0" in capsys.readouterr().out
+    other = tmp_path / "other.jsonl"
+    assert cover(out, "--relation", EXAMPLE, "-o", other, "--where", "status == 200") == 4
+    assert "are of archives" in capsys.readouterr().err
+
+
+def test_pairs_of_real_pages_are_those_of_brute_force(tmp_path: Path) -> None:
+    """Samples of several crawlers: real HTML, and files of the same captures."""
+    source = str(ROOT / "tests" / "data" / "warc")
+    files, _, report, _ = gather([source], Archives(), tmp_path, lambda seen: None)
+    documents = [
+        {**json.loads(line), "id": str(number)} for number, (_, line) in enumerate(lines_of(files))
+    ]
+    assert report.problems and len(documents) > 20
+    for text in (JOURNALIST, "dice(k=2) > 0.3 and size(a) <= size(b)", "jaccard(k=1) >= 0.15"):
+        relation = parse(text)
+        said = made(documents, relation, tmp_path)
+        assert said.pairs == all_pairs(documents, relation) != set()
+        assert not uncovered({one["id"] for one in documents}, said.kept, said.pairs)
+
+
+def test_what_bin_corpus_writes_says_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = ROOT / "tests" / "data" / "warc" / "example.warc.gz"
+    lines_ = tmp_path / "pages.jsonl.zst"
+    corpus = ["corpus", str(source), "--enrich", "html.title,text", "-o", str(lines_)]
+    assert main(corpus) == 0
+    found = []
+    for number, one in enumerate((source, lines_)):
+        out = tmp_path / f"{number}.jsonl"
+        assert cover(one, "--relation", JOURNALIST, "-o", out) == 0
+        rows = map(json.loads, out.read_text().splitlines())
+        found.append([(row["id"], row["bytes"], row["kept"], row.get("why")) for row in rows])
+    assert found[0] == found[1]
+    capsys.readouterr()
+    lines_.write_bytes(lines_.read_bytes()[:-9])
+    assert cover(lines_, "--relation", JOURNALIST, "-o", tmp_path / "out") == 4
+    assert f"{lines_} cannot be read: it ends within" in capsys.readouterr().err
+
+
+def test_text_of_the_web_is_escaped_on_the_page(tmp_path: Path) -> None:
+    evil = "http://a.example/<script>alert(1)</script>&\"'\u202e"
+    documents = [{**one, "url": evil} for one in VERSIONS[:3]]
+    source = written(tmp_path / "pages.jsonl", documents)
+    shown = tmp_path / "page.html"
+    assert cover(source, "--relation", JOURNALIST, "-o", tmp_path / "o", "--report", shown) == 0
+    text = shown.read_text()
+    assert "<script" not in text and "\u202e" not in text and "&lt;script&gt;" in text
+    assert text.count("<circle") == 3 and 'class="covers"' in text
+    assert "http" not in re.sub(r"http://a\.example", "", text)  # nothing is fetched
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["--relation", "containment(k=5) >= 7"], 4, "above 0 and at most 1"),
+        (["--relation", JOURNALIST, "--what-if", "0.5,2"], 2, "takes thresholds"),
+        (["--relation", JOURNALIST, "--what-if", "x"], 2, "takes thresholds"),
+        (["--relation", JOURNALIST, "--cost", "siz"], 4, "there is no siz here"),
+        (["--relation", JOURNALIST, "--update", "none.jsonl"], 4, "there is no state of a run"),
+        (["--relation", JOURNALIST, "--memory", "lots"], 4, "--memory lots"),
+        (["--relation", JOURNALIST, "--exact-seconds", "nan"], 2, "takes a number of seconds"),
+        (["--relation", "none.txt"], 4, "--relation none.txt: there is no such file, and it is no"),
+        (["--relation", "conf/cover (copy)/r.txt"], 4, "there is no such file"),
+        (["--relation", __file__ + "x"], 4, "there is no such file"),
+    ],
+)
+def test_wrong_usage(
+    words: list[str], status: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = written(tmp_path / "pages.jsonl", VERSIONS)
+    assert cover(source, "-o", tmp_path / "out", *words) == status
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_lines_of_a_cdx_that_are_no_captures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cdx = archive(tmp_path, Page("http://a.org/", 1, html("a", "some words of a page")))
+    words = ["cover", str(cdx), "--relation", JOURNALIST, "-o", str(tmp_path / "o.jsonl")]
+    assert main(words) == 0
+    with cdx.open("a") as stream:
+        stream.write("this is no capture\n")
+    capsys.readouterr()
+    assert main(words) == 7
+    assert capsys.readouterr().err == "lines of the metadata that are no captures: 1\n"
+
+
+def test_nothing_is_written_into_an_index(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive(tmp_path / "a", Page("http://a.org/", 1, html("a"), file="a.warc.gz"))
+    warc, index = str(tmp_path / "a" / "a.warc.gz"), tmp_path / "index"
+    assert main(["index", "--whitelist", "--mime", ".*", warc, str(index)]) == 0
+    before = {path: path.read_bytes() for path in index.iterdir() if path.is_file()}
+    capsys.readouterr()
+    for name in ("index.json", "new.jsonl"):
+        out = ["-o", str(index / name)]
+        for words in (
+            ["cover", warc, "--relation", JOURNALIST, *out, "--originals", str(index)],
+            ["cover", str(index), "--relation", JOURNALIST, *out],
+            ["corpus", str(index), *out],
+        ):
+            assert main(words) == 4, words
+            assert "is in the directory of an index" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in index.iterdir() if path.is_file()} == before
+
+
+def test_a_source_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    there = tmp_path / "none.jsonl"
+    assert cover(there, "--relation", JOURNALIST, "-o", tmp_path / "out") == 4
+    assert f"{there} cannot be read" in capsys.readouterr().err
+
+
+def test_without_the_solver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+                            capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
+    monkeypatch.setitem(sys.modules, "highspy", None)
+    source = written(tmp_path / "pages.jsonl", VERSIONS)
+    words = [source, "--relation", JOURNALIST, "-o", tmp_path / "out"]
+    assert cover(*words) == 4
+    assert "bin/setup cover" in capsys.readouterr().err
+    assert cover(*words, "--exact-seconds", "0") == 0
+
+
+def test_nobody_else_loads_the_solver() -> None:
+    code = (
+        "import sys, dedupindex.cli.index, dedupindex.cli.serve, dedupindex.cli.lookup, "
+        "dedupindex.cli.corpus, dedupindex.cli.cover, server.run; "
+        "sys.exit(any(name in sys.modules for name in ('highspy', 'numpy')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+# --- updates -----------------------------------------------------------------------------------
+
+
+def test_an_update_tells_what_has_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "cover.jsonl"
+    first = written(tmp_path / "first.jsonl", VERSIONS)
+    assert cover(first, "--relation", EXAMPLE, "-o", out, "--updatable") == 0
+    newer = page("v4", "20200201000000", VERSIONS[2]["text"] + " and on", bytes=10)
+    more = written(tmp_path / "more.jsonl", [newer, VERSIONS[0]])
+    capsys.readouterr()
+    words = [more, "--relation", EXAMPLE, "--update", out, "-o", out]
+    assert cover(*words, "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["documents"], said["fresh"], said["repeated"]) == (6, 1, 1)
+    assert said["changed"] == {"covered_now": 1, "kept_again": 0}
+    rows = {row["id"]: row for row in map(json.loads, out.read_text().splitlines())}
+    assert {name for name, row in rows.items() if row["kept"]} == {"v4", "alone", "else"}
+    assert rows["v1"]["covered_by"] == "v4"
+    assert cover(*words) == 0  # once more: there is nothing new
+    again = {row["id"]: row for row in map(json.loads, out.read_text().splitlines())}
+    assert again == rows
+
+
+def test_an_update_of_another_relation_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "cover.jsonl"
+    source = written(tmp_path / "first.jsonl", VERSIONS)
+    assert cover(source, "--relation", EXAMPLE, "-o", out, "--updatable") == 0
+    before = out.read_bytes()
+    other = JOURNALIST.replace("0.7", "0.8")
+    assert cover(source, "--relation", other, "--update", out, "-o", out) == 5
+    assert "is of another relation" in capsys.readouterr().err
+    assert out.read_bytes() == before
+
+
+@pytest.mark.parametrize("dies_in", ["write_parquet", "write_whole", "shutil.rmtree"])
+def test_an_update_that_is_killed_leaves_a_state(
+    dies_in: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it stops the state is that from before or that of all, and an update takes it up."""
+    out = tmp_path / "cover.jsonl"
+    first = written(tmp_path / "first.jsonl", VERSIONS[:2])
+    more = written(tmp_path / "more.jsonl", VERSIONS[2:])
+    assert cover(first, "--relation", EXAMPLE, "-o", out, "--updatable") == 0
+    words = [more, "--relation", EXAMPLE, "--update", out, "-o", out]
+
+    def dies(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"dedupindex.cover.document_store.{dies_in}", dies)
+        assert cover(*words) != 0
+    assert document_store.asked(tmp_path / "cover.jsonl.state")["next"] in (2, 5)
+    assert cover(*words) == 0
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert {row["id"] for row in rows if row["kept"]} == {"v3", "alone", "else"}
+    assert len(list((tmp_path / "cover.jsonl.state").iterdir())) == 2
+
+
+@pytest.mark.parametrize("first", [[], ["--approximate"]])
+def test_an_update_takes_over_only_pairs_that_were_found_in_the_same_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], first: list[str]
+) -> None:
+    out = tmp_path / "cover.jsonl"
+    source = written(tmp_path / "first.jsonl", VERSIONS)
+    assert cover(source, "--relation", EXAMPLE, "-o", out, "--updatable", *first) == 0
+    before = out.read_bytes()
+    words = [source, "--relation", EXAMPLE, "--update", out, "-o", out]
+    then = [] if first else ["--approximate"]
+    assert cover(*words, *then) == 5
+    assert "--approximate" in capsys.readouterr().err
+    assert out.read_bytes() == before
+    assert cover(*words, *first) == 0
+
+
+@settings(max_examples=examples(8), deadline=None)
+@given(DOCUMENTS.filter(bool), st.integers(0, 9), RELATIONS)
+def test_an_update_is_as_good_as_a_run_on_all(
+    documents: list[dict[str, Any]], cut: int, text: str
+) -> None:
+    relation = parse(text)
+    first, more = documents[: min(cut, len(documents) - 1) or 1], documents
+    with tempfile.TemporaryDirectory() as name:
+        home = Path(name)
+        state = home / "state"
+
+        def finish(database: Database, report: CoverReport) -> None:
+            assert list(result.rows(database, relation))
+            document_store.save(database, state, relation.ks, told(relation, CoverOptions()))
+
+        run(lines(first), relation, CoverOptions(), home, finish)
+        updated = made(more, relation, home, before=state)
+        whole = made(documents, relation, home)
+    assert updated.pairs == whole.pairs
+    assert len(updated.kept) == len(whole.kept)
+    assert not uncovered({one["id"] for one in documents}, updated.kept, whole.pairs)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-o", "pages.jsonl"],
+        ["-o", "new.jsonl", "--list", "pages.jsonl"],
+        ["-o", "new.jsonl", "--report", "new.jsonl"],
+        ["-o", "my.warc.gz"],
+    ],
+)
+def test_nothing_that_is_read_is_written_over(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path / "pages.jsonl", VERSIONS)
+    (tmp_path / "my.warc.gz").write_bytes(b"an archive")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    assert cover("pages.jsonl", "--relation", EXAMPLE, *words) == 4
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("ending", ["gz", "zst"])
+def test_results_are_compressed_as_their_names_say(tmp_path: Path, ending: str) -> None:
+    first = written(tmp_path / "first.jsonl", VERSIONS[:3])
+    rest = written(tmp_path / "rest.jsonl", VERSIONS[3:])
+    plain, out = tmp_path / "out.jsonl", tmp_path / f"out.jsonl.{ending}"
+    beside = {"--list": tmp_path / "list.csv", "--report": tmp_path / "page.html"}
+    packed = {name: path.with_name(f"{path.name}.{ending}") for name, path in beside.items()}
+    rule = ["--relation", EXAMPLE]
+    assert cover(first, *rule, "-o", out, "--updatable", *chain(*packed.items())) == 0
+    assert cover(first, *rule, "-o", plain, *chain(*beside.items())) == 0
+    assert unpacked(out) == plain.read_bytes() != out.read_bytes()
+    for name, path in packed.items():
+        assert unpacked(path) == beside[name].read_bytes() != path.read_bytes()
+    assert cover(rest, *rule, "--update", out, "-o", out) == 0
+    assert cover(first, rest, *rule, "-o", plain) == 0
+    assert unpacked(out) == plain.read_bytes()
+
+
+def unpacked(path: Path) -> bytes:
+    data = path.read_bytes()
+    if path.suffix == ".gz":
+        return gzip.decompress(data)
+    found: bytes = zstandard.ZstdDecompressor().stream_reader(data).read()
+    return found
+
+
+def test_a_relation_that_is_wrong_is_told_where(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = written(tmp_path / "pages.jsonl", VERSIONS)
+    for relation, part in (
+        ("jaccard >= 0.5 and hostname == hostname", "at character"),
+        ("same title", "at character"),
+        ("none.txt", "there is no such file"),
+    ):
+        assert cover(source, "--relation", relation, "-o", tmp_path / "out") == 4
+        assert part in capsys.readouterr().err
+    words = [source, "--relation", JOURNALIST, "-o", tmp_path / "out", "--memory", "-5GB"]
+    assert cover(*words) == 4
+    assert "--memory -5GB: less than nothing" in capsys.readouterr().err
+    assert main(["corpus", "-"]) == 4
+    assert "a corpus takes no stdin" in capsys.readouterr().err
+
+
+def test_the_bound_is_not_of_what_stays_for_hosts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = written(tmp_path / "pages.jsonl", VERSIONS)
+    words = [source, "--relation", JOURNALIST, "-o", tmp_path / "out", "--cost", "size"]
+    assert cover(*words, "--min-per-host", "9") == 0
+    said = capsys.readouterr().out
+    assert re.search("no cover costs less than .*; with --min-per-host the least may cost", said)
+    assert cover(*words) == 0
+    assert "--min-per-host" not in capsys.readouterr().out

@@ -1,0 +1,111 @@
+"""Components of very many pairs: made smaller in DuckDB, or covered from files."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dedupindex.cover.components import Components
+from dedupindex.cover.find_cover import CoverOptions
+from dedupindex.cover.relation import parse
+from tests.support.budgets import examples
+from tests.support.covering import (
+    DOCUMENTS,
+    JOURNALIST,
+    RELATIONS,
+    Made,
+    all_pairs,
+    least,
+    made,
+    uncovered,
+)
+
+_WHOLE = settings(max_examples=examples(6), deadline=None)
+_FEW_TEXTS = st.lists(st.integers(0, 2), min_size=9, max_size=9)
+_COSTS = st.sampled_from(["1", "size"])
+
+
+def _repeating(documents: list[dict[str, Any]], texts: list[int]) -> list[dict[str, Any]]:
+    """The same, of which many have one text."""
+    return [
+        {**one, "text": documents[which % len(documents)]["text"]}
+        for one, which in zip(documents, texts, strict=False)
+    ]
+
+
+def _checked(documents: list[dict[str, Any]], text: str, cost: str, **patched: int) -> Made:
+    """Run with bounds that small components are above; what is always true of the result."""
+    relation = parse(text)
+    with tempfile.TemporaryDirectory() as home, pytest.MonkeyPatch.context() as patch:
+        for name, bound in patched.items():
+            patch.setattr(f"dedupindex.cover.reduce.{name}", bound)
+        said = made(documents, relation, Path(home), CoverOptions(cost=cost))
+    pairs = all_pairs(documents, relation)
+    names = [one["id"] for one in documents]
+    assert said.pairs == pairs
+    assert not uncovered(names, said.kept, pairs)
+    components = Components(len(names))
+    components.join((names.index(a), names.index(b)) for a, b in pairs)
+    assert [row["component"] for row in said.rows] == [components.of(n) for n in range(len(names))]
+    return said
+
+
+@_WHOLE
+@given(DOCUMENTS.filter(bool), _FEW_TEXTS, RELATIONS, _COSTS)
+def test_what_is_made_smaller_is_still_covered_for_the_least(
+    documents: list[dict[str, Any]], texts: list[int], text: str, cost: str
+) -> None:
+    documents = _repeating(documents, texts)
+    said = _checked(documents, text, cost, THINNED=0)
+    costs = {one["id"]: 1.0 if cost == "1" else float(one["bytes"]) for one in documents}
+    assert said.report.covered.minimal
+    assert sum(costs[one] for one in said.kept) == least(costs, said.pairs)
+
+
+@_WHOLE
+@given(DOCUMENTS.filter(bool), _FEW_TEXTS, RELATIONS, _COSTS)
+def test_covers_from_files_are_valid_and_not_called_better_than_they_are(
+    documents: list[dict[str, Any]], texts: list[int], text: str, cost: str
+) -> None:
+    documents = _repeating(documents, texts)
+    said = _checked(documents, text, cost, THINNED=10**9, MOST=0)
+    covered = said.report.covered
+    costs = {one["id"]: 1.0 if cost == "1" else float(one["bytes"]) for one in documents}
+    alone = set(costs) - {name for pair in said.pairs for name in pair}
+    best = least(costs, said.pairs) - sum(costs[one] for one in alone)
+    assert set(covered.how) <= {"greedy"}
+    assert covered.bound <= best + 1e-6 <= covered.cost + 2e-6
+    assert covered.cost == sum(costs[one] for one in said.kept - alone)
+    assert covered.cost == best or not covered.minimal
+
+
+def test_captures_of_one_text_take_bounded_memory(tmp_path: Path) -> None:
+    """An error page that a host has given 2,500 times: three million pairs."""
+    count = 2500
+    source = tmp_path / "pages.jsonl"
+    with open(source, "w") as stream:
+        for n in range(count):
+            moment = f"20200101{n // 3600:02}{n // 60 % 60:02}{n % 60:02}"
+            page = {"url": f"http://a.example/{n}", "timestamp": moment, "text": "not found " * 9}
+            stream.write(json.dumps(page) + "\n")
+    words = ["cover", str(source), "--relation", JOURNALIST, "-o", str(tmp_path / "out"),
+             "--memory", "200MB", "--jobs", "1", "--json"]  # fmt: skip
+    code = (
+        f"import sys; from dedupindex.cli import main; status = main({words!r}); "
+        "print(open('/proc/self/status').read(), file=sys.stderr); sys.exit(status)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert (said["kept"], said["covered"], said["minimal"]) == (1, count - 1, True)
+    assert said["pairs"] == count * (count - 1) // 2
+    most = int(done.stderr.partition("VmHWM:")[2].split()[0]) << 10
+    assert most < 450 << 20, f"{most >> 20} MiB"

@@ -1,0 +1,380 @@
+"""Statistics of crawls against a simple model: over workers, in any order, in bounded memory."""
+
+from __future__ import annotations
+
+import tempfile
+import tracemalloc
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dedupindex.crawls import lifecycle, statistics
+from dedupindex.crawls.counting import (
+    KEPT,
+    CountedHit,
+    LookupCounter,
+    Missed,
+    Other,
+    Outcome,
+    add_counted,
+    bound_of,
+)
+from dedupindex.crawls.crawl_captures import add
+from dedupindex.crawls.parse_report import NAMES, SelfReport, tell, told_of
+from dedupindex.crawls.statistics_keys import MOST, StatisticsKind, StatisticsRow, key_of
+from dedupindex.crawls.store import Store, make_store
+from dedupindex.crawls.stores.lmdb_crawl_state import LmdbWriting
+from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
+from dedupindex.errors import BadInput, BadQuery, Damaged
+from dedupindex.index.identity import Settings
+from dedupindex.indexer.admission import make_judge
+from tests.conftest import MakeIndex, of_files
+from tests.support.budgets import examples, thorough
+from tests.support.captures import capture
+
+SETTINGS = Settings(mime=".*", whitelist=True)
+JUDGE = make_judge(mime=".*", whitelist=True, status=SETTINGS.status, min_size=0)
+HOSTS = (b"a.example", b"b.example", b"")
+CLASSES = ("exact_url", "canonical_url", "digest")
+CRAWLS = ("one", "two")
+DAY = 86_400
+
+
+@pytest.fixture
+def store(make_index: MakeIndex, engine: str) -> Iterator[Store]:
+    with closing(make_store(make_index(engine=engine))) as store:
+        for name in CRAWLS:
+            with store.writing() as writing:
+                lifecycle.begin(writing, name)
+        yield store
+
+
+class Looked(NamedTuple):
+    """A lookup, as tests make it."""
+
+    worker: int
+    crawl: str
+    host: bytes
+    strategy: str
+    match: str  # or "", "listed", "error"
+    size: int
+    mime: bytes
+    stated: int
+
+    def noted(self) -> tuple[str, str, bytes, Outcome, int, int]:
+        url = b"http://" + self.host + b"/" if self.host else b""
+        outcome: Outcome = None
+        if self.match in CLASSES and self.size % 2:
+            held = capture(1)._replace(size=self.size, mime=self.mime)
+            outcome = CountedHit.of(self.match, held)
+        elif self.match in CLASSES:
+            size = None if self.size < 0 else self.size
+            held = {"size": size, "mime": self.mime.decode() or None, "status": 200}
+            outcome = orjson.dumps({"duplicate": True, "match": self.match, "original": held})
+        elif not self.match and self.size % 2:
+            outcome = Missed(self.mime)
+        elif self.match:
+            outcome = Other.LISTED if self.match == "listed" else Other.FAILED
+        return self.crawl, self.strategy, url, outcome, self.stated, 1000
+
+    def row(self) -> StatisticsRow:
+        if self.match == "error":
+            return StatisticsRow(errors=1)
+        hit: dict[str, int] = {}
+        if self.match in CLASSES:
+            hit = {self.match: 1, f"{self.match}_bytes": max(self.size, 0)}
+            hit |= {"unsized": int(self.size < 0), "duplicate_stated_bytes": max(self.stated, 0)}
+        elif self.match:
+            hit = {"listed": 1}
+        return StatisticsRow(lookups=1, stated_bytes=max(self.stated, 0), **hit)
+
+    def headings(self) -> dict[str, bytes]:
+        hit = self.match in CLASSES
+        return {
+            "host": self.host,
+            "mime": self.mime if hit or (not self.match and self.size % 2) else b"",
+            "status": b"200" if hit else b"",
+            "strategy": self.strategy.encode(),
+        }
+
+
+class Stored(NamedTuple):
+    """A capture that is reported."""
+
+    worker: int
+    crawl: str
+    number: int
+
+
+looked = st.builds(
+    Looked,
+    st.integers(0, 2),
+    st.sampled_from((*CRAWLS, "nobody")),
+    st.sampled_from(HOSTS),
+    st.sampled_from(("DIGEST_ANY", "EXACT_URL")),
+    st.sampled_from((*CLASSES, "", "listed", "error")),
+    st.integers(-1, 5000),
+    st.sampled_from((b"image/png", b"")),
+    st.integers(-1, 9000),
+)
+stored = st.builds(Stored, st.integers(0, 2), st.sampled_from(CRAWLS), st.integers(0, 5))
+written = st.tuples(st.integers(0, 2), st.booleans())  # a worker writes, or fails to
+
+
+@settings(max_examples=examples(50))
+@given(st.lists(st.one_of(looked, stored, written), max_size=60))
+def test_every_order_of_events_over_workers_adds_up(events: list[Any]) -> None:
+    with tempfile.TemporaryDirectory() as folder, closing(LmdbStore(Path(folder))) as store:
+        for name in CRAWLS:
+            with store.writing() as writing:
+                lifecycle.begin(writing, name)
+        workers = [LookupCounter(lambda: 10 * DAY) for _ in range(3)]
+        model: dict[tuple[str, str, bytes], StatisticsRow] = {}
+        known: set[tuple[str, int]] = set()
+
+        def expect(crawl: str, headings: dict[str, bytes], row: StatisticsRow) -> None:
+            for by, heading in {**headings, "total": b""}.items():
+                before = model.get((crawl, by, heading), StatisticsRow())
+                model[crawl, by, heading] = before.plus(row)
+
+        for event in events:
+            if isinstance(event, Looked):
+                workers[event.worker].note(event.noted())
+                if event.crawl != "nobody":
+                    expect(event.crawl, event.headings(), event.row())
+            elif isinstance(event, Stored):
+                one = capture(event.number)
+                with store.writing() as writing:
+                    done = add(writing, writing.crawl(event.crawl), [one, one], SETTINGS, JUDGE)
+                workers[event.worker].note_stored(event.crawl, done.held)
+                if (event.crawl, event.number) not in known:
+                    known.add((event.crawl, event.number))
+                    headings = {"host": b"example.com", "mime": one.mime, "status": b"200"}
+                    expect(event.crawl, headings, StatisticsRow(stored=1, stored_bytes=one.size))
+            else:
+                write(store, workers[event[0]], fails=event[1])
+        for worker in workers:
+            write(store, worker)
+        check(store, model)
+
+
+def write(store: Store, worker: LookupCounter, *, fails: bool = False) -> None:
+    for part in worker.take():
+        if fails:
+            worker.give_back(part)
+            continue
+        with store.writing() as writing:
+            add_counted(writing, part)
+
+
+def check(store: Store, model: dict[tuple[str, str, bytes], StatisticsRow]) -> None:
+    with store.reading() as reading:
+        for name in CRAWLS:
+            crawl = reading.crawl(name)
+            assert statistics.total(reading, crawl) == model.get(
+                (name, "total", b""), StatisticsRow()
+            )
+            for by in ("host", "mime", "status", "strategy"):
+                expected = {
+                    heading: row
+                    for (of, kind, heading), row in model.items()
+                    if (of, kind) == (name, by) and (heading or by != "strategy")
+                }
+                assert dict(statistics.rows(reading, crawl, by)) == expected
+            total = model.get((name, "total", b""), StatisticsRow())
+            answered = statistics.times(reading, crawl).answered
+            assert answered == total.lookups
+
+
+def note(counting: LookupCounter, host: bytes, crawl: str = "one", size: int = 10) -> None:
+    hit = CountedHit.of("exact_url", capture(1)._replace(size=size))
+    counting.note((crawl, "DIGEST_ANY", b"http://" + host + b"/", hit, -1, 1000))
+
+
+def test_hours_and_days(store: Store) -> None:
+    now = [0.0]
+    counting = LookupCounter(lambda: now[0])
+    for moment in (0, 3600, 3700, DAY + 1, 3 * DAY):
+        now[0] = moment
+        note(counting, b"a.example")
+        counting.gather()
+    write(store, counting)
+    with store.reading() as reading:
+        one, two = reading.crawl("one"), reading.crawl("two")
+        days = [(d, row.lookups) for d, row in statistics.rows(reading, one, "day")]
+        assert days == [(b"1970-01-01", 3), (b"1970-01-02", 1), (b"1970-01-04", 1)]
+        left = [day for day, _ in statistics.rows(reading, one, "day", b"1970-01-01")]
+        assert left == [b"1970-01-02", b"1970-01-04"]
+        hours = [hour for hour, _ in statistics.rows(reading, one, "hour", b"1970-01-01T01")]
+        assert hours == [b"1970-01-02T00", b"1970-01-04T00"]
+        over = statistics.over_time(reading, [one, two, one], "day", b"1970-01-02", b"1970-01-04")
+        assert [(day, row.lookups) for day, row in over] == [(b"1970-01-02", 2)]
+        times = statistics.times(reading, one)
+        assert (times.first, times.last) == (0, 3 * DAY)
+
+
+def test_the_largest_and_pages_of_hosts(store: Store) -> None:
+    counting = LookupCounter()
+    for number in range(100):
+        for _ in range(number % 7 + 1):
+            note(counting, b"h%03d.example" % number, size=100 - number)
+    write(store, counting)
+    with store.reading() as reading:
+        crawl = reading.crawl("one")
+        everything = list(statistics.rows(reading, crawl, "host"))
+        assert [host for host, _ in everything] == [b"h%03d.example" % n for n in range(100)]
+        assert list(statistics.rows(reading, crawl, "host", b"h097.example")) == everything[98:]
+        largest = statistics.largest(reading, crawl, "host", 5)
+        assert [row.lookups for _, row in largest] == [7] * 5
+        by_bytes = statistics.largest(reading, crawl, "host", 1, "duplicate_bytes")
+        assert by_bytes[0][1].duplicate_bytes == 7 * 94
+        assert [c.name for c, _ in statistics.at_host(reading, b"h001.example")] == ["one"]
+        with pytest.raises(BadQuery):
+            statistics.largest(reading, crawl, "host", 1, "beauty")
+        with pytest.raises(BadQuery):
+            list(statistics.rows(reading, crawl, "moon"))
+
+
+def test_a_crawl_that_is_dropped_leaves_nothing(store: Store) -> None:
+    counting = LookupCounter()
+    for crawl in CRAWLS:
+        for number in range(50):
+            note(counting, b"h%d.example" % number, crawl)
+    write(store, counting)
+    counts = []
+    while count := store.write(lambda writing: statistics.drop(writing, writing.crawl("one"), 50)):
+        counts.append(count)
+    assert counts in ([50, 6], [])  # on a cluster nobody waits for it
+    with store.reading() as reading:
+        assert list(statistics.rows(reading, reading.crawl("one"), "host")) == []
+        assert statistics.total(reading, reading.crawl("one")) == StatisticsRow()
+        assert len(list(statistics.rows(reading, reading.crawl("two"), "host"))) == 50
+
+
+@of_files
+def test_totals_whose_key_flipped_are_damage_and_not_nothing(store: Store) -> None:
+    counting = LookupCounter()
+    note(counting, b"a.example")
+    write(store, counting)
+    key = key_of(1, StatisticsKind.TOTAL)
+    with store.writing() as writing:
+        assert isinstance(writing, LmdbWriting)
+        stored = writing.txn.pop(key, db=writing.trees.statistics)
+        writing.txn.put(
+            key_of(1, StatisticsKind.TOTAL, b"\x01"), stored, db=writing.trees.statistics
+        )
+    with store.reading() as reading:
+        with pytest.raises(Damaged, match="crawl one"):
+            statistics.total(reading, reading.crawl("one"))
+        assert statistics.total(reading, reading.crawl("two")) == StatisticsRow()
+    assert store.check()
+    store.write(partial(lifecycle.forget, name="one"))
+    with store.reading() as reading:
+        assert statistics.total(reading, reading.crawl("one")) == StatisticsRow()
+
+
+def test_percentiles_are_at_most_a_quarter_too_high(store: Store) -> None:
+    counting = LookupCounter()
+    for taken in (*[1_000_000] * 99, 77_000_000):
+        counting.note(("one", "DIGEST_ANY", b"http://a.example/", None, -1, taken))
+        counting.note(("two", "DIGEST_ANY", b"http://a.example/", None, -1, 77_000_000))
+    write(store, counting)
+    with store.reading() as reading:
+        one = statistics.times(reading, reading.crawl("one"))
+        two = statistics.times(reading, reading.crawl("two"))
+    assert 0.001 <= one.p99 <= 0.00125 and one.average == pytest.approx(0.00176)
+    assert 0.077 <= two.p99 <= 0.077 * 1.25
+
+
+@given(st.integers(0, 1 << 45))
+def test_every_time_has_a_bucket(taken: int) -> None:
+    counting = LookupCounter()
+    counting.note(("one", "", b"", None, -1, taken))
+    [part] = counting.take()
+    bucket = part.times["one"][3:].index(1)
+    assert taken < bound_of(bucket) or bucket == 127
+    assert bucket in (0, 127) or bound_of(bucket) <= taken * 5 / 4 + 1
+
+
+def test_numbers_that_are_too_large_stay_the_largest(store: Store) -> None:
+    counting = LookupCounter()
+    for _ in range(30):
+        note(counting, b"a.example", size=10**18 - 1)
+    with store.writing() as writing:
+        huge = [capture(n)._replace(size=10**18 - 1) for n in range(30)]
+        done = add(writing, writing.crawl("one"), huge, SETTINGS, JUDGE)
+    counting.note_stored("one", done.held)
+    write(store, counting)
+    with store.reading() as reading:
+        crawl = reading.crawl("one")
+        row = statistics.total(reading, crawl)
+        assert (row.exact_url_bytes, row.stored_bytes) == (MOST, MOST)
+        assert reading.counts(crawl) == (30, MOST)
+
+
+@given(st.lists(st.tuples(st.sampled_from("pq"), st.sampled_from(NAMES), st.integers(0, 99))))
+def test_what_crawlers_tell_may_come_again_and_in_any_order(said: list[tuple[Any, ...]]) -> None:
+    with tempfile.TemporaryDirectory() as folder, closing(LmdbStore(Path(folder))) as store:
+        greatest: dict[tuple[str, str], int] = {}
+        with store.writing() as writing:
+            crawl = lifecycle.begin(writing, "one")
+            for who, name, number in said:
+                tell(writing, crawl, {name: number}, who)
+                greatest[who, name] = max(greatest.get((who, name), 0), number)
+            sums = Counter[str]()
+            for (_, name), number in greatest.items():
+                sums[name] += number
+            names = {name for _, name in greatest}
+            expected = SelfReport(*(sums[name] if name in names else None for name in NAMES))
+            assert told_of(writing, crawl) == expected
+
+
+def test_not_too_many_may_tell(store: Store) -> None:
+    with store.writing() as writing:
+        crawl = writing.crawl("one")
+        for number in range(1000):
+            tell(writing, crawl, {"not_looked_up": 1}, str(number))
+    with store.writing() as writing:
+        tell(writing, crawl, {"not_looked_up": 2}, "0")
+        with pytest.raises(BadInput):
+            tell(writing, crawl, {"not_looked_up": 1}, "one more")
+
+
+def test_memory_does_not_grow_with_hosts(store: Store) -> None:
+    """Very many hosts, written as they come and then read; and as many while no disk takes them."""
+    counting = LookupCounter()
+    hosts = 60_000 if thorough() or not isinstance(store, LmdbStore) else 40_000  # twice KEPT
+    for number in range(hosts):
+        note(counting, b"host-%d.example" % number)
+        if number % 10_000 == 9_999:
+            write(store, counting)
+    tracemalloc.start()
+    try:
+        with store.reading() as reading:
+            crawl = reading.crawl("one")
+            assert len(statistics.largest(reading, crawl, "host", 20)) == 20
+            assert sum(1 for _ in statistics.rows(reading, crawl, "host")) == hosts
+            assert statistics.total(reading, crawl).lookups == hosts
+        most = 4 << 20 if isinstance(store, LmdbStore) else 16 << 20  # some pages of 16 partitions
+        assert tracemalloc.get_traced_memory()[1] < most
+    finally:
+        tracemalloc.stop()
+    for number in range(hosts):
+        note(counting, b"other-%d.example" % number)
+        if number % 10_000 == 9_999:
+            counting.gather()
+    parts = counting.take()
+    assert sum(len(part.rows) for part in parts) <= KEPT + 1
+    for part in parts:
+        with store.writing() as writing:
+            add_counted(writing, part)
+    with store.reading() as reading:
+        assert statistics.total(reading, reading.crawl("one")).lookups == 2 * hosts

@@ -1,0 +1,116 @@
+"""What ``bin/export`` writes: the CDX of wget, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dedupindex.capture import Capture
+from dedupindex.digest import Digest, Spelling
+from dedupindex.export.wget_cdx import HEADER, CrawlScope, WgetExport, lines
+from dedupindex.runtime.files import whole
+from tests.conftest import MakeIndex
+from tests.support.captures import capture, sha1
+from tests.support.commands import typed
+
+
+def written(*captures: Capture, wanted: CrawlScope | None = None, **how: bool) -> list[bytes]:
+    """The URLs that are written."""
+    stand = sorted((one.digest, one) for one in captures)
+    header, *found = lines(stand, wanted or CrawlScope(), WgetExport(), **how)
+    assert header == HEADER == b" CDX a k u\n"
+    return [line.split(b" ")[0] for line in found]
+
+
+def test_a_line_has_what_wget_reads() -> None:
+    stand = [(sha1(1), capture(1))]
+    _, line = lines(stand, CrawlScope(), WgetExport())
+    value = str(sha1(1)).removeprefix("sha1:")
+    record = "<urn:uuid:00000000-0000-4000-8000-000000000101>"
+    assert line.decode() == f"http://example.com/a {value} {record}\n"
+    assert len(value) == 32 and value == value.upper()
+
+
+def test_of_several_urls_the_wanted_one_is_written() -> None:
+    same = [
+        capture(1, b"http://a.example/", 1),
+        capture(1, b"http://b.example/", 3),
+        capture(1, b"http://www.c.example/x", 2),
+    ]
+    assert written(*same) == [b"http://b.example/"]  # the last one seen
+    assert written(*same, wanted=CrawlScope.of([b"http://a.example\r\n"])) == [b"http://a.example/"]
+    below = CrawlScope.of([], [b"# a comment\n", b"\n", b"C.example\n"])
+    assert written(*same, wanted=below) == [b"http://www.c.example/x"]
+    both = CrawlScope.of([b"http://a.example/#top"], [b"c.example"])
+    assert written(*same, wanted=both) == [b"http://a.example/"]
+    other_page = CrawlScope.of([b"www.c.example/y"])  # its host is crawled
+    assert written(*same, wanted=other_page) == [b"http://www.c.example/x"]
+    assert written(*same, wanted=CrawlScope.of([], [b"xc.example"])) == [b"http://b.example/"]
+
+
+def test_what_wget_cannot_use_is_left_out_by_name() -> None:
+    sha256 = capture(1)._replace(digest=Digest("sha256", bytes(32)))
+    unfit = [
+        (sha256.digest, sha256),
+        (sha1(2), sha256),  # stands there too, but its record states SHA-256
+        (sha1(3), capture(3)._replace(spelling=Spelling(1, 2))),
+        (sha1(4), capture(4, record_id=b"")),
+        (sha1(5), capture(5, b"http://example.com/a b")),
+        (sha1(6), capture(6, b"http://example.com/\nX")),
+    ]
+    exported = WgetExport()
+    assert list(lines(unfit, CrawlScope(), exported)) == [HEADER]
+    assert exported.left_out == {
+        "not-sha1": 1, "spelled-otherwise": 2, "no-record-id": 1, "url-with-spaces": 2,
+    }  # fmt: skip
+    assert len(list(lines(unfit, CrawlScope(), WgetExport(), bridge=True))) == 3
+
+
+def test_a_digest_of_very_many_urls_takes_no_memory() -> None:
+    def many() -> Iterator[tuple[Digest, Capture]]:
+        for number in range(50_000):
+            yield sha1(1), capture(1, b"http://example.com/%d" % number)
+
+    exported = WgetExport()
+    tracemalloc.start()
+    assert len(list(lines(many(), CrawlScope(), exported))) == 2
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert exported.other_urls == 49_999
+    assert peak < 1_000_000
+
+
+@pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
+def test_the_command(make_index: MakeIndex, tmp_path: Path, engine: str) -> None:
+    captures = [capture(number) for number in range(1, 4)] + [capture(1, b"http://b.example/", 2)]
+    index, target = make_index(captures, engine=engine), tmp_path / "dedup.cdx"
+    seeds = tmp_path / "seeds"
+    seeds.write_text("http://example.com/a\n")
+    out, talk = typed("export", "--wget", index, "--out", target, "--seeds", seeds, "--json")
+    assert json.loads(out) == {
+        "written": 3, "for_seeds": 3, "for_hosts": 0, "other_urls": 1, "left_out": {},
+    }  # fmt: skip
+    printed, talk = typed("export", "--wget", index, "--seed", seeds)
+    assert printed == target.read_text() and printed.count("\n") == 4
+    assert "3 originals written, 3 of them with the URL of a seed" in talk
+    assert typed("export", index, status=2)[0] == ""
+    assert "needs --out" in typed("export", "--wget", index, "--json", status=2)[1]
+
+
+def test_a_file_is_whole_or_not_there(make_index: MakeIndex, tmp_path: Path) -> None:
+    target = tmp_path / "dedup.cdx"
+    target.write_text("before")
+    with pytest.raises(RuntimeError), whole(target) as stream:
+        stream.write(b"half")
+        raise RuntimeError
+    assert target.read_text() == "before"
+    assert [path.name for path in tmp_path.iterdir()] == ["dedup.cdx"]
+    typed("export", "--wget", tmp_path / "none", "--out", target, status=6)
+    assert target.read_text() == "before"
+    missing = tmp_path / "no" / "dedup.cdx"
+    _, talk = typed("export", "--wget", make_index([capture()]), "--out", missing, status=3)
+    assert "No such file" in talk

@@ -1,0 +1,516 @@
+"""Sources in stores and on web servers: the same captures as of files, or a clear refusal."""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dedupindex import object_store as remote
+from dedupindex.capture import Capture
+from dedupindex.cli import main
+from dedupindex.digest import Digest
+from dedupindex.errors import BadInput, BadSource, ContainerChanged
+from dedupindex.index import open_index
+from dedupindex.index.identity import Settings
+from dedupindex.indexer.pipeline import Build, Built, build
+from dedupindex.object_store import RemoteFile, read_object, stores
+from dedupindex.post_crawl.manifest.make_manifest import make
+from dedupindex.post_crawl.manifest.parquet import open_manifest
+from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
+from dedupindex.post_crawl.plan.compare_payloads import Compare
+from dedupindex.post_crawl.plan.make_plan import ResolveOptions, resolve
+from dedupindex.sources.warc_files import find
+from tests.support.stores import Bucket, Fault, object_store, web
+from tests.support.warc_cases import gz, request, response
+from tests.unit.sources.test_wacz import wacz
+
+EVERYTHING = Settings(mime=".*", whitelist=True)
+
+
+def archive(first: int, count: int, *, size: int = 3000) -> bytes:
+    """A WARC of responses, of which some have the payload of others."""
+    members = []
+    for number in range(first, first + count):
+        body = b"%d " % (number % 7) * (size + number % 7)
+        members.append(gz(request(number=2 * number)))
+        members.append(
+            gz(response(body, number=2 * number + 1, Target_URI=b"http://a.test/%d" % number))
+        )
+    return b"".join(members)
+
+
+NOISE = os.urandom(3 << 20)  # does not become less by gzip
+LONG = archive(0, 20) + gz(response(NOISE, number=100)) + archive(40, 20)
+
+
+@pytest.fixture(scope="module")
+def buckets() -> Iterator[Callable[[], Bucket]]:
+    with object_store() as bucket:
+        yield bucket
+
+
+@pytest.fixture
+def bucket(buckets: Callable[[], Bucket]) -> Bucket:
+    return buckets()
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for what is tried again."""
+    monkeypatch.setattr(stores, "_FIRST_WAIT", 0.0)
+
+
+def built(index: Path, *sources: str, **more: Any) -> Built:
+    return build(Build(list(sources), index, EVERYTHING, **more))
+
+
+def captures(index: Path, before: str) -> list[tuple[Digest, Capture]]:
+    """All captures; of their containers what follows `before`."""
+    with closing(open_index(index)) as engine, engine.view() as view:
+        assert engine.check() == []
+        return sorted(
+            (digest, capture._replace(container=capture.container.removeprefix(before)))
+            for digest, capture in view.captures()
+        )
+
+
+def containers(index: Path) -> dict[str, str]:
+    """The content hashes of all containers, by name."""
+    with closing(open_index(index)) as engine, engine.view() as view:
+        return {one.name: one.content_hash for one in view.containers()}
+
+
+@pytest.fixture
+def collection(tmp_path: Path) -> Path:
+    """Files of several kinds, as a crawl leaves them."""
+    folder = tmp_path / "crawl"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "a.warc.gz").write_bytes(LONG)
+    (folder / "deep" / "b.warc").write_bytes(response(b"plain", number=7))
+    wacz(folder / "c.wacz", {"datapackage.json": b"{}", "archive/d.warc.gz": archive(0, 30)})
+    (folder / "notes.txt").write_bytes(b"no source\n")
+    (folder / ".hidden.warc").write_bytes(response(b"hidden"))
+    (folder / "e.warc.gz.open").write_bytes(archive(3, 1))
+    return folder
+
+
+def put_all(bucket: Bucket, folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            bucket.put(f"crawl/{path.relative_to(folder)}", path.read_bytes(), part=5 << 20)
+
+
+def test_a_bucket_gives_the_index_of_a_folder(
+    tmp_path: Path, collection: Path, bucket: Bucket
+) -> None:
+    put_all(bucket, collection)
+    here = built(tmp_path / "here", str(collection))
+    there = built(tmp_path / "there", f"{bucket.url}/crawl", jobs=2)
+    assert there.tally.records == here.tally.records > 100
+    assert there.skipped == here.skipped == 2
+    assert captures(tmp_path / "there", f"{bucket.url}/crawl/") == captures(
+        tmp_path / "here", f"{collection}/"
+    )
+    hashes = {f"{bucket.url}/crawl/{Path(name).relative_to(collection)}": value
+              for name, value in containers(tmp_path / "here").items()}  # fmt: skip
+    assert containers(tmp_path / "there") == hashes
+
+
+def test_a_glob_and_a_web_server(tmp_path: Path, collection: Path, bucket: Bucket) -> None:
+    put_all(bucket, collection)
+    built(tmp_path / "here", f"file://{collection}/*.w*")
+    built(tmp_path / "there", f"{bucket.url}/crawl/*.w*")
+    expected = captures(tmp_path / "here", f"{collection}/")
+    assert captures(tmp_path / "there", f"{bucket.url}/crawl/") == expected
+    for ranges in (True, False):
+        with web(collection, ranges=ranges) as server:
+            index = tmp_path / f"web-{ranges}"
+            built(index, f"{server.url}/*.w*")
+            assert captures(index, f"{server.url}/") == expected
+            built(tmp_path / f"all-{ranges}", f"{server.url}/")
+            assert len(containers(tmp_path / f"all-{ranges}")) == 3
+
+
+def test_of_a_wacz_only_what_is_needed_to_know_it_is_read(tmp_path: Path, bucket: Bucket) -> None:
+    packed = io.BytesIO()
+    with ZipFile(packed, "w") as container:
+        container.writestr("archive/a.warc.gz", archive(0, 3))
+        container.writestr("other", NOISE)
+    bucket.put("big.wacz", packed.getvalue())
+    found = remote.found(bucket.url)
+    with RemoteFile(next(found).address) as file, ZipFile(file) as container:
+        assert container.read("archive/a.warc.gz") == archive(0, 3)
+    fetched = [told for told in bucket.server.requests if told[0] == "GET" and told[2]]
+    assert sum(_length(told[2]) for told in fetched) < 4 * read_object.LEAST
+
+
+def _length(span: str) -> int:
+    begin, end = span.removeprefix("bytes=").split("-")
+    return int(end) - int(begin) + 1
+
+
+def test_known_by_its_etag_and_refused_when_it_changed(tmp_path: Path, bucket: Bucket) -> None:
+    address = bucket.put("a.warc.gz", LONG)
+    index = tmp_path / "index"
+    assert built(index, address).tally.containers == 1
+    bucket.server.requests.clear()
+    assert built(index, address).tally.known == 1
+    assert not [told for told in bucket.server.requests if told[0] == "GET"]
+    bucket.put("a.warc.gz", LONG, part=5 << 20)  # the same bytes, another ETag
+    assert built(index, address).tally.known == 1
+    bucket.put("a.warc.gz", archive(0, 5))
+    with pytest.raises(ContainerChanged, match="a.warc.gz was indexed before with other content"):
+        built(index, address)
+    assert built(index, address, replace=True).tally.containers == 1
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        [Fault("a.warc.gz", 3, status=503)],
+        [Fault("a.warc.gz", 2, status=503, method="HEAD")],
+        [Fault("a.warc.gz", 3, cut=100)],
+        [Fault("a.warc.gz", 9, cut=50_000)],
+        [Fault("a.warc.gz", 4, short=70_000)],
+        [Fault("a.warc.gz", 1, cut=0), Fault("a.warc.gz", 1, status=500)],
+    ],
+)
+def test_what_passes_is_tried_again(tmp_path: Path, bucket: Bucket, faults: list[Fault]) -> None:
+    address = bucket.put("a.warc.gz", LONG)
+    bucket.server.faults += faults
+    with RemoteFile(address) as file:
+        assert file.read() == LONG
+    assert not any(fault.times for fault in faults)
+    (tmp_path / "a.warc.gz").write_bytes(LONG)
+    with web(tmp_path) as server:
+        server.faults += [Fault(one.ending, 2, one.status, one.cut, one.short) for one in faults]
+        with RemoteFile(f"{server.url}/a.warc.gz") as file:
+            assert file.read() == LONG
+
+
+def test_there_is_an_end_to_trying(
+    tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(stores.TRIES, "3")
+    address = bucket.put("a.warc.gz", LONG)
+    index = tmp_path / "index"
+    forever = Fault("a.warc.gz", 10**9, cut=0)
+    bucket.server.faults.append(forever)
+    with pytest.raises(BadSource, match="a.warc.gz cannot be read"):
+        built(index, address)
+    assert not index.exists()
+    assert 10**9 - forever.times <= 3
+    monkeypatch.setenv(stores.TRIES, "none")
+    with pytest.raises(BadInput, match="DEDUPINDEX_REMOTE_TRIES"):
+        built(index, address)
+
+
+def test_no_part_is_taken_for_the_whole(tmp_path: Path) -> None:
+    """A server without ranges, whose answers are cut, or said to be shorter than they are."""
+    (tmp_path / "a.warc.gz").write_bytes(LONG)
+    for fault in (Fault("gz", 10**9, cut=200_000), Fault("gz", 10**9, short=200_000)):
+        with web(tmp_path, ranges=False) as server:
+            server.faults.append(fault)
+            with pytest.raises(BadSource, match="cannot be read"):
+                built(tmp_path / "index", f"{server.url}/a.warc.gz")
+            assert not (tmp_path / "index").exists()
+    with web(tmp_path, sized=False) as server, pytest.raises(BadSource, match="how long it is"):
+        built(tmp_path / "index", f"{server.url}/a.warc.gz")
+
+
+@pytest.mark.parametrize("name", ["a.warc.gz", "a.cdx"])
+def test_an_object_that_changes_is_not_taken(tmp_path: Path, bucket: Bucket, name: str) -> None:
+    line = "- 20261101091417 http://a.test/ image/png 200 {} - - 500 {} d.warc.gz\n"
+    lines = [line.format("A" * 31 + "B", number) for number in range(40_000)]
+    text = "".join([" CDX N b a m s k r M S V g\n", *lines])
+    data = LONG if name == "a.warc.gz" else text.encode()
+    other = data[:-1] + b"x"
+    for where in ("s3", "http"):
+        if where == "s3":
+            address = bucket.put(name, data)
+            bucket.server.faults.append(Fault(name, 1, then=partial(bucket.put, name, other)))
+            result = built(tmp_path / where, address)
+        else:
+            (tmp_path / name).write_bytes(data)
+            with web(tmp_path) as server:
+                change = partial((tmp_path / name).write_bytes, other)
+                server.faults.append(Fault(name, 1, then=change))
+                result = built(tmp_path / where, f"{server.url}/{name}")
+        assert "still being written" in result.problems[-1].message
+        assert captures(tmp_path / where, "") == []
+        assert containers(tmp_path / where) == {}
+
+
+def test_who_does_not_answer_is_not_gone(
+    tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.warc.gz").write_bytes(archive(0, 5))
+    with web(tmp_path) as server:
+        address = f"{server.url}/a.warc.gz"
+        before = remote.facts(address)
+        server.faults += [Fault("gz", 3, status=503, method=method) for method in ("HEAD", "GET")]
+        assert remote.facts(address) == before
+        monkeypatch.setenv(stores.TRIES, "2")
+        server.faults += [Fault("gz", 99, status=503, method=method) for method in ("HEAD", "GET")]
+        with pytest.raises(BadSource, match="503"):
+            remote.facts_or_none(address)
+        server.faults.clear()
+        (tmp_path / "a.warc.gz").unlink()
+        assert remote.facts_or_none(address) is None
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        nobody = f"http://127.0.0.1:{unused.getsockname()[1]}/a.warc.gz"
+    with pytest.raises(BadSource, match=r"onnect.*\(tried 2 times\)"):
+        remote.facts_or_none(nobody)
+    address = bucket.put("a.warc.gz", LONG)
+    bucket.server.faults.append(Fault("gz", 99, status=503, method="HEAD"))
+    with pytest.raises(BadSource):
+        remote.facts_or_none(address)
+
+
+@pytest.mark.parametrize("glob", ["", "*.warc", "**/*.warc"])
+def test_a_page_that_cannot_be_read_is_not_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, glob: str
+) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "a.warc").write_bytes(response(b"a"))
+    (tmp_path / "deep" / "b.warc").write_bytes(response(b"b", number=7))
+    monkeypatch.setenv(stores.TRIES, "2")
+    with web(tmp_path) as server:
+        address = f"{server.url}/{glob}"
+        everything = len(list(remote.found(address)))
+        server.faults.append(Fault("deep", 99, status=404))
+        if "**" in address or not glob:
+            with pytest.raises(BadSource, match=r"deep cannot be read: nothing is there"):
+                list(remote.found(address))
+        server.faults.clear()
+        server.faults.append(Fault("deep", 1, status=503))
+        assert len(list(remote.found(address))) == everything
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        nobody = f"http://127.0.0.1:{unused.getsockname()[1]}/{glob}"
+    with pytest.raises(BadSource, match=r"onnect.*\(tried 2 times\)"):
+        list(remote.found(nobody))
+
+
+def test_names_that_look_like_globs(tmp_path: Path, bucket: Bucket) -> None:
+    address = bucket.put("a[1]?.warc.gz", archive(0, 3))
+    bucket.put("a1x.warc.gz", archive(5, 3))
+    built(tmp_path / "index", address)
+    assert list(containers(tmp_path / "index")) == [address]
+    built(tmp_path / "other", f"{bucket.url}/a[1]?.*")
+    assert list(containers(tmp_path / "other")) == [f"{bucket.url}/a1x.warc.gz"]
+
+
+def test_an_object_whose_name_ends_with_a_slash_is_not_passed_over(
+    tmp_path: Path, bucket: Bucket
+) -> None:
+    bucket.put("crawl/a.warc.gz", archive(0, 3))
+    bucket.put("crawl/", b"")  # which only stands for the directory
+    assert not built(tmp_path / "index", f"{bucket.url}/crawl").problems
+    address = bucket.put("crawl/", archive(5, 3))
+    [problem] = built(tmp_path / "other", f"{bucket.url}/crawl").problems
+    assert problem.container == address
+    assert "ends with a slash" in problem.message
+
+
+def test_what_lasts_is_told_at_once(bucket: Bucket, tmp_path: Path) -> None:
+    for address, said in [
+        (f"{bucket.url}/none.warc.gz", "nothing is there"),
+        (f"{bucket.url}/none*", "nothing matches"),
+        ("s3://somebody:secret@bucket/a", "given with a password"),
+        ("nosuch://somewhere/a.warc", "nosuch://somewhere/a.warc"),
+    ]:
+        with pytest.raises(BadSource, match=said) as caught:
+            built(tmp_path / "index", address)
+        assert "secret" not in str(caught.value)
+
+
+def test_signatures_are_neither_kept_nor_shown(tmp_path: Path) -> None:
+    (tmp_path / "a.warc.gz").write_bytes(archive(0, 5))
+    with web(tmp_path) as server:
+        signed = f"{server.url}/a.warc.gz?X-Amz-Credential=me&X-Amz-Signature=1234"
+        built(tmp_path / "index", signed)
+        assert list(containers(tmp_path / "index")) == [f"{server.url}/a.warc.gz"]
+        again = signed.replace("1234", "5678")
+        assert built(tmp_path / "index", again, add=True).tally.known == 1
+        with pytest.raises(BadSource, match="signature in it") as caught:
+            find([signed], elsewhere=True)
+        assert "1234" not in str(caught.value)
+        with pytest.raises(BadSource) as caught:
+            remote.facts(signed.replace("a.warc", "b.warc"))
+        assert "1234" not in str(caught.value)
+        server.faults.append(Fault("a.warc.gz", 10**9, status=403))
+        with RemoteFile(signed) as file, pytest.raises(BadSource) as caught:
+            file.read()
+        assert "403" in str(caught.value)
+        assert "1234" not in str(caught.value)
+    index = tmp_path / "index"
+    kept = b"".join(path.read_bytes() for path in index.rglob("*") if path.is_file())
+    assert b"1234" not in kept and b"X-Amz" not in kept
+
+
+@pytest.mark.parametrize(
+    ("address", "kept"),
+    [
+        ("https://a/x?file=monkey.warc.gz", "https://a/x?file=monkey.warc.gz"),
+        ("https://a/x?design=1&page=2", "https://a/x?design=1&page=2"),
+        ("https://a/x?file=b&X-Amz-Date=1&X-Amz-Signature=2", "https://a/x?file=b"),
+        ("https://a/x?sv=1&sr=b&sp=r&se=2026&sig=2", "https://a/x"),
+        ("https://a/x?AWSAccessKeyId=1&Expires=2&Signature=3&id=7", "https://a/x?id=7"),
+        ("https://a/x?access_token=1&api_key=2", "https://a/x"),
+        ("s3://bucket/key?versionId=3", "s3://bucket/key?versionId=3"),
+    ],
+)
+def test_what_names_an_object_is_kept_and_what_signs_is_not(address: str, kept: str) -> None:
+    assert remote.kept(address) == kept
+
+
+def test_without_the_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec.core", None)
+    with pytest.raises(BadSource, match="bin/setup remote"):
+        built(tmp_path / "index", "s3://bucket/a.warc.gz")
+
+
+def test_a_manifest_and_a_plan_of_what_is_elsewhere(
+    tmp_path: Path, collection: Path, bucket: Bucket
+) -> None:
+    put_all(bucket, collection)
+    there = f"{bucket.url}/crawl"
+    for name, source in (("here", str(collection)), ("there", there)):
+        made = make([source], tmp_path / name, ManifestOptions())
+        assert (made.files, made.known) == (2, 0)
+    lines = {
+        name: {
+            place.name: list(manifest.lines(place.number))
+            for place in manifest.containers().values()
+        }
+        for name in ("here", "there")
+        for manifest in [open_manifest(tmp_path / name)]
+    }
+    assert lines["there"] == lines["here"]
+    assert make([there], tmp_path / "there", ManifestOptions()).known == 2
+    totals = [
+        resolve(
+            [tmp_path / name], tmp_path / f"{name}.plan", ResolveOptions(compare=Compare(-1))
+        ).totals
+        for name in ("here", "there")
+    ]
+    assert totals[1].compared.pop("remote") == totals[0].compared.pop("local") > 0
+    assert totals[0] == totals[1]
+    assert totals[0].copies > 10
+    bucket.put("crawl/deep/b.warc", response(b"another", number=7))
+    made = make([there], tmp_path / "there", ManifestOptions())
+    assert (made.files, made.known, made.gone) == (1, 1, 1)
+
+
+def test_processes_do_not_begin_by_fork_beside_the_threads_of_fsspec(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a thread holds at that moment nobody lets go of in the other process."""
+
+    def refuse() -> int:
+        raise AssertionError("forked")
+
+    (tmp_path / "crawl").mkdir()
+    for number in range(3):
+        (tmp_path / "crawl" / f"{number}.warc").write_bytes(archive(10 * number, 6))
+    monkeypatch.setattr("os.fork", refuse)
+    with web(tmp_path / "crawl") as server:
+        for name, source, jobs in (
+            ("there", f"{server.url}/", 2),
+            ("here", f"{tmp_path}/crawl", 1),
+        ):
+            assert built(tmp_path / name, source, jobs=jobs).tally.added == 18
+            made = make([source], tmp_path / f"{name}.manifest", ManifestOptions(), jobs=jobs)
+            assert (made.files, made.lines) == (3, 18)
+        assert captures(tmp_path / "there", f"{server.url}/") == captures(
+            tmp_path / "here", f"{tmp_path}/crawl/"
+        )
+
+
+def test_only_files_are_rewritten(bucket: Bucket, tmp_path: Path, capsys: Any) -> None:
+    address = bucket.put("a.warc.gz", LONG)
+    for arguments in (
+        ["dedup", address, "--out", str(tmp_path / "out")],
+        ["convert", address, "--out", str(tmp_path / "out")],
+        ["verify", address],
+    ):
+        assert main(arguments) == BadSource.exit_status
+        assert "no file here" in capsys.readouterr().err
+    make([address], tmp_path / "manifest", ManifestOptions())
+    resolve([tmp_path / "manifest"], tmp_path / "plan", ResolveOptions())
+    for how in (["--out", str(tmp_path / "out")], ["--in-place"]):
+        assert main(["rewrite", str(tmp_path / "plan"), *how]) == BadSource.exit_status
+        assert "no file here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "rewrite {there} --out out", "undedup {there} --out out", "undedup . --out {there}",
+        "convert . --out {there}", "dedup . --out {there}", "dedup . --out o --work {there}",
+        "manifest . -o {there}", "resolve {there} -o plan", "resolve m -o {there}",
+        "index . {there}", "index {there} {there}", "lookup {there}", "serve {there}",
+        "hash_documents . {there}", "dedup_hashes {there} out.csv", "dedup_hashes . {there}",
+        "export --self-contained {there} -o out", "rehearse {there} --work work",
+    ],
+)  # fmt: skip
+def test_an_address_is_refused_where_only_a_path_will_do(
+    words: str, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no directory "s3:" is made."""
+    monkeypatch.chdir(tmp_path)
+    there = "https://me:SECRET@store.example.org/crawl?password=SECRET"
+    assert main(words.format(there=there).split()) == BadSource.exit_status
+    told = capsys.readouterr().err
+    assert "https://store.example.org/crawl" in told and "download" in told
+    assert "SECRET" not in told
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_stands_last_may_be_an_address_beside_the_engine(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a source: a path would have lost a slash."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv(stores.TRIES, "1")
+    monkeypatch.setattr("dedupindex.cli.index_location.adopt", lambda home, address: None)
+    with web(tmp_path) as server:
+        words = ["index", f"{server.url}/none.warc", "--engine", "cassandra://127.0.0.1:1/k"]
+        assert main(words) == BadSource.exit_status
+    told = capsys.readouterr().err
+    assert f"{server.url}/none.warc cannot be read: nothing is there" in told
+
+
+@given(
+    st.integers(0, 5000),
+    st.lists(st.tuples(st.integers(0, 5200), st.integers(0, 900)), max_size=30),
+)
+def test_reading_anywhere(size: int, reads: list[tuple[int, int]]) -> None:
+    """Blocks give what the object has, whatever is asked for and in whatever order."""
+    data = bytes(number * 7 % 251 for number in range(size))
+    fetched: list[int] = []
+
+    def fetch(offset: int, length: int) -> bytes:
+        fetched.append(length)
+        return data[offset : offset + length]
+
+    blocks = read_object._Blocks(fetch, least=16, most=256)
+    with closing(blocks):
+        for begin, count in [*reads, *((at, 100) for at in range(0, size, 100))]:
+            got = b""
+            while len(got) < count and (piece := blocks.at(begin + len(got), size)):
+                got += piece[: count - len(got)]
+            assert got == data[begin : begin + count]
+    assert max(fetched, default=0) <= 256

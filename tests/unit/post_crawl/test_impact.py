@@ -1,0 +1,596 @@
+"""What depends on captures that are to go: counted, listed, and refused without force."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dedupindex.capture import Capture, Evidence, Revisit
+from dedupindex.crawls import lifecycle, merge_crawls
+from dedupindex.crawls.crawl import CrawlState
+from dedupindex.crawls.crawl_captures import add
+from dedupindex.crawls.store import Store
+from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
+from dedupindex.errors import BadInput, CrawlEnded, Damaged, HasDependents, UnknownCrawl
+from dedupindex.index import open_index
+from dedupindex.index.engines.lmdb.lmdb_view import LmdbView
+from dedupindex.index.engines.whoosh.whoosh_view import WhooshView
+from dedupindex.index.format import ledger
+from dedupindex.index.format.cells import digest_of_key
+from dedupindex.index.format.file_names import files_of, is_container
+from dedupindex.index.format.packing import pack
+from dedupindex.index.identity import Settings
+from dedupindex.indexer import spot_check
+from dedupindex.indexer.stage import judge_of
+from dedupindex.post_crawl.purge.impact import Depending, Going, Impact
+from dedupindex.post_crawl.purge.remove import PurgeSurvey, purge, survey
+from dedupindex.post_crawl.purge.target import One, Target, TargetKind
+from tests.support.budgets import examples
+from tests.support.captures import capture, sha1
+from tests.support.commands import typed
+from tests.support.purging import begin, held, load, revisit_of
+
+A, B, C = (b"http://example.com/a", b"http://example.com/b", b"http://example.com/c")
+FIRST, SECOND, BACKUP = "/w/first.warc.gz", "/w/second.warc.gz", "/copy/backup.warc.gz"
+SETTINGS = Settings()
+
+
+def container(*names: str) -> Target:
+    return Target(TargetKind.CONTAINER, names)
+
+
+def listed(index: Path, target: Target) -> tuple[PurgeSurvey, list[Going], list[Depending]]:
+    seen: list[Going | Depending] = []
+    found = survey(index, target, seen.append)
+    return (
+        found,
+        [one for one in seen if isinstance(one, Going)],
+        [one for one in seen if isinstance(one, Depending)],
+    )
+
+
+@pytest.fixture(params=["lmdb", "whoosh"])
+def index(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """Three payloads of the first file: one also in a second, one at another URL, one nowhere."""
+    index = begin(tmp_path, request.param)
+    first = [capture(number, url, 1, container=FIRST) for number, url in enumerate((A, B, C), 1)]
+    load(index, first)
+    load(index, [capture(1, A, 2, container=SECOND), capture(2, C, 2, container=SECOND)])
+    revisits = [revisit_of(one, one.url, 1 + at, crawl="weekly") for at, one in enumerate(first)]
+    load(index, [], [*revisits, revisit_of(first[2], A, 9)])
+    return index
+
+
+def test_it_is_told_what_takes_the_place_of_what_goes_and_who_depends(index: Path) -> None:
+    found, going, depending = listed(index, container("first.warc.gz"))
+    impact = found.impact
+    assert found.places == {0} and (impact.originals.captures, impact.originals.bytes) == (3, 3006)
+    left = {name: (one.captures, one.bytes) for name, one in impact.left.items()}
+    assert left == {"same_url": (1, 1001), "other_url": (1, 1002), "nowhere": (1, 1003)}
+    assert (impact.dependents.captures, impact.dependents.bytes) == (4, 1001 + 1002 + 2 * 1003)
+    assert (impact.broken.captures, impact.broken.bytes) == (2, 2006)
+    becomes = {one.capture.url: one.becomes and one.becomes.container for one in going}
+    assert becomes == {A: SECOND, B: None, C: None}
+    assert {(one.dependent.url, one.left) for one in depending} == {
+        (A, "same_url"), (B, "other_url"), (C, "nowhere"), (A, "nowhere"),
+    }  # fmt: skip
+    assert all(one.dependent.names_date.startswith(b"2026-11-01") for one in depending)
+    assert dict(impact.by_crawl.items()) == {b"weekly": (3, 3006), b"": (1, 1003)}
+    assert dict(impact.by_container.items()) == {b"/w/r.warc.gz": (4, 4009)}
+
+
+def test_a_purge_is_refused_while_others_depend_and_changes_nothing(index: Path) -> None:
+    before = held(index)
+    with pytest.raises(HasDependents, match="4 revisits"):
+        purge(index, container(FIRST), force=False)
+    assert held(index) == before
+    purge(index, container(FIRST), force=True)
+    left = {(one.url, one.container) for _, one in held(index)}
+    assert left == {(A, SECOND), (C, SECOND)}
+    done = held(index)
+    assert not purge(index, container(FIRST), force=False).impact.dependents.captures
+    assert held(index) == done
+
+
+def test_what_was_purged_stays_away(index: Path) -> None:
+    gone = capture(3, C, 1, container=FIRST)
+    purge(index, container(FIRST), force=True)
+    after = held(index)
+    claim = gone._replace(evidence=Evidence.NAMED, container="")
+    row = gone._replace(evidence=Evidence.ROW, container="")
+    load(index, [gone, claim, row])
+    assert held(index) == after
+    load(index, [gone._replace(container=BACKUP)])  # another file has the record, too
+    assert (str(sha1(3)), BACKUP) in {(digest, one.container) for digest, one in held(index)}
+
+
+def test_rows_of_a_purged_file_stay_away_by_whatever_name_and_crawl(tmp_path: Path) -> None:
+    index = begin(tmp_path)
+    inner = "/w/a.wacz/archive/data.warc.gz"
+    kept = capture(4, C, 1, container=SECOND)
+    load(index, [capture(1, A, 1, container=FIRST), capture(2, B, 1, container=inner), kept])
+    rows = [
+        capture(number, url, 1, container=name, crawl=crawl, evidence=Evidence.ROW)
+        for number, url, names in (
+            (1, A, ("first.warc.gz", FIRST, "")),
+            (2, B, ("data.warc.gz", inner, "a.wacz", "/w/a.wacz", "")),
+        )
+        for name in names
+        for crawl in ("", "other")
+    ]
+    load(index, rows[3:4])
+    told = survey(index, container("data.warc.gz", FIRST)).impact
+    assert (told.originals.captures, told.copies.captures) == (2, 1)
+    purge(index, container("data.warc.gz", FIRST), force=False)
+    for row in rows:
+        load(index, [row])
+    assert held(index) == [(str(sha1(4)), kept)]
+    load(index, [rows[0]._replace(container="/copy/first.warc.gz")])  # a row of another file
+    assert len(held(index)) == 2
+
+
+def test_rows_that_may_tell_of_what_goes_are_told_of_and_go(tmp_path: Path) -> None:
+    index = begin(tmp_path)
+    one = capture(1, A, 1, container="first.warc.gz", evidence=Evidence.ROW)
+    other, copied = one._replace(container=BACKUP), one._replace(container="/b/first.warc.gz")
+    load(index, [one, other, copied], [revisit_of(one, B, 2)])
+    record = copied._replace(evidence=Evidence.RECORD)
+    for _ in range(2):
+        impact = survey(index, container(FIRST)).impact
+        assert impact.originals.captures + impact.copies.captures == 2
+        assert not impact.dependents.captures  # it is in the backup, too
+        load(index, [])
+    purge(index, container(FIRST), force=False)
+    assert [found for _, found in held(index)] == [other]
+    load(index, [copied, record])
+    assert [found for _, found in held(index)] == [record]  # no row: the file itself
+
+
+def test_of_a_purged_url_not_even_a_copy_of_the_record_comes_back(index: Path) -> None:
+    target = Target(TargetKind.URL, (C.decode(),))
+    purge(index, target, force=True)
+    after = held(index)
+    assert all(one.url != C for _, one in after)
+    gone = capture(3, C, 1, container=BACKUP)
+    load(index, [gone, capture(3, C, 4, evidence=Evidence.NAMED, container="")])
+    assert held(index) == after
+    load(index, [capture(3, C, 20, container=BACKUP)])  # but another capture of it is no copy
+    assert len(held(index)) == len(after) + 1
+
+
+def test_a_copy_of_the_same_record_keeps_its_revisits_whole(tmp_path: Path) -> None:
+    index = begin(tmp_path)
+    one = capture(1, A, 1, container=FIRST)
+    load(index, [one, one._replace(container=BACKUP)], [revisit_of(one, B, 2)])
+    found, going, depending = listed(index, container(BACKUP))
+    assert found.impact.originals.captures + found.impact.copies.captures == 1
+    assert not depending
+    purge(index, container(BACKUP), force=False)
+    purge(index, container(FIRST), force=True)
+    assert held(index) == []
+
+
+def test_revisits_that_go_with_it_or_are_told_of_twice_are_not_counted(tmp_path: Path) -> None:
+    index = begin(tmp_path)
+    one = capture(1, A, 1, container=FIRST)
+    inside, outside = revisit_of(one, B, 2, FIRST), revisit_of(one, B, 3, SECOND)
+    load(index, [one], [inside, outside, outside])
+    load(index, [], [outside, revisit_of(one, B, 3, BACKUP)])
+    assert survey(index, container(FIRST)).impact.dependents.captures == 1
+    nameless = Revisit(revisit_of(one, A, 4, SECOND).capture, None)  # it can only mean this
+    load(index, [], [nameless])
+    assert survey(index, container(FIRST)).impact.dependents.captures == 2
+    load(index, [capture(1, A, 5, container=SECOND)])
+    assert survey(index, container(FIRST)).impact.dependents.captures == 1
+
+
+revisits = st.builds(
+    lambda number, url, day, own, own_day, where: revisit_of(
+        capture(number, url, day), own, own_day, where
+    ),
+    st.integers(1, 2),
+    st.sampled_from([A, B]),
+    st.integers(1, 2),
+    st.sampled_from([A, B]),
+    st.integers(1, 3),
+    st.sampled_from([FIRST, SECOND]),
+)
+records = st.builds(
+    lambda number, url, day, where: capture(number, url, day, container=where),
+    st.integers(1, 2),
+    st.sampled_from([A, B]),
+    st.integers(1, 2),
+    st.sampled_from([FIRST, SECOND, BACKUP]),
+)
+
+
+loads = st.tuples(
+    st.lists(records, max_size=6),
+    st.lists(revisits, max_size=4),
+    st.sets(st.sampled_from([FIRST, SECOND, BACKUP]), max_size=2),  # files that are replaced
+)
+
+
+@pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
+def test_counts_are_those_of_a_model(engine: str) -> None:
+    """Of each file as it is now, and of the revisits that are in it now."""
+
+    @settings(max_examples=examples(120 if engine == "lmdb" else 20))
+    @given(st.lists(loads, max_size=3))
+    def check(steps: list[tuple[list[Capture], list[Revisit], set[str]]]) -> None:
+        known, revisits = set[Capture](), set[Revisit]()
+        with tempfile.TemporaryDirectory() as name:
+            index = begin(Path(name), engine)
+            for captures, named, replaced in steps:
+                known = {one for one in known if one.container not in replaced}
+                again = sorted(known) if replaced else []  # as a build offers the other files
+                load(index, captures + again, named, replaced)
+                known |= {*captures}
+                revisits = {one for one in revisits if one.capture.container not in replaced}
+                revisits |= {*named}
+            compare(survey(index, container(FIRST)).impact, held(index), known, revisits)
+
+    check()
+
+
+def compare(
+    impact: Impact, answering: list[tuple[str, Capture]], known: set[Capture], named: set[Revisit]
+) -> None:
+    """What is said of FIRST, with what these captures and revisits make of it."""
+    gone = {one for one in known if one.container == FIRST}
+    stay = known - gone
+    originals = [one for _, one in answering if one.container == FIRST]
+    assert impact.originals.captures == len(originals)
+    assert impact.copies.captures == len(gone) - len(originals)
+    urls = {(one.digest, one.url) for one in stay}
+    digests = {one.digest for one in stay}
+    same = sum((one.digest, one.url) in urls for one in originals)
+    nowhere = sum(one.digest not in digests for one in originals)
+    assert impact.left["same_url"].captures == same
+    assert impact.left["nowhere"].captures == nowhere
+    assert impact.left["other_url"].captures == len(originals) - same - nowhere
+    dates = {(one.digest, one.url, one.date) for one in stay}
+    left = {(one.digest, one.url, one.date) for one in gone} - dates
+    depend = {
+        (one.capture.digest, one.refers_to.url, one.capture.url, one.capture.date)
+        for one in named
+        if one.refers_to and (one.capture.digest, *one.refers_to[:2]) in left
+        and one.capture.container != FIRST
+    }  # fmt: skip
+    assert impact.dependents.captures == len(depend)
+
+
+def test_containers_are_meant_by_path_and_by_name() -> None:
+    assert is_container("/w/a.gz", "/w/a.gz") and is_container("/w/a.gz", "a.gz")
+    assert is_container("a.gz", "/w/a.gz") and is_container("a.gz", "a.gz")
+    assert not is_container("/w/a.gz", "/x/a.gz") and not is_container("a.gz", "ba.gz")
+    assert list(files_of("/archive/a.wacz/archive/archive/w.gz")) == [
+        "/archive/a.wacz/archive/archive/w.gz", "/archive/a.wacz/archive", "/archive/a.wacz",
+    ]  # fmt: skip
+    with pytest.raises(BadInput):
+        Target(TargetKind.URL, ("",))
+
+
+def test_single_captures_are_looked_up_by_their_digests(
+    index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at = list[bytes]()
+    # The sample that a purge ends with is of a bounded number of keys, from all over the index.
+    monkeypatch.setattr(spot_check, "of_purge", lambda *_: spot_check.Purge([], []))
+    for kind in (LmdbView, WhooshView):
+        monkeypatch.setattr(kind, "cells", _noting(kind.cells, looked_at))
+    before = sorted((index / "ledger").iterdir())
+    gone = purge(index, Target(TargetKind.CAPTURE, ones=(One(sha1(9), A),)), force=True)
+    assert not gone.places and not looked_at
+    target = Target(TargetKind.CAPTURE, ones=(One(sha1(3), C), One(sha1(2), C)))
+    found, going, depending = listed(index, target)
+    assert found.places == {0, 1} and len(going) == 2 and len(depending) == 2
+    assert {digest_of_key(key) for key in looked_at} == {sha1(2), sha1(3)}
+    assert purge(index, target, force=True).impact.originals == found.impact.originals
+    assert sorted((index / "ledger").iterdir()) == before  # it holds none of them
+    purge(index, Target(TargetKind.CAPTURE, ones=(One(sha1(1), A),)), force=True)
+    assert sorted((index / "ledger").iterdir()) != before
+    assert [found.url for _, found in held(index)] == [B]
+
+
+def _noting(cells: Any, keys: list[bytes]) -> Any:
+    def noting(view: Any, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        for key, cell in cells(view, prefix):
+            keys.append(key)
+            yield key, cell
+
+    return noting
+
+
+def test_an_index_knows_whether_it_has_further_digests(index: Path) -> None:
+    def knows() -> bool:
+        with closing(open_index(index)) as engine, engine.view() as view:
+            return view.own_digests()
+
+    def compact() -> None:
+        with closing(open_index(index, write=True)) as engine:
+            engine.compact()
+
+    assert knows()
+    compact()
+    assert knows()
+    load(index, [capture(4, A, also=(sha1(7),))])
+    assert not knows()
+    load(index, [capture(5, A)])
+    compact()
+    assert not knows()
+
+
+def test_single_captures_go_under_all_their_digests(tmp_path: Path) -> None:
+    index = begin(tmp_path)
+    one = capture(1, A, 1, also=(sha1(7),))
+    load(index, [one, capture(1, A, 2)])
+    target = Target(TargetKind.CAPTURE, ones=(One(sha1(1), A, one.date), One(sha1(9), A)))
+    assert purge(index, target, force=False).places == {0}
+    assert [(digest, found.date[:10]) for digest, found in held(index)] == [
+        (str(sha1(1)), b"2026-11-02")
+    ]
+
+
+def run(*words: object, status: int = 0) -> Any:
+    done = subprocess.run(
+        [sys.executable, "-m", "dedupindex", *map(str, words)], capture_output=True, check=False
+    )
+    assert done.returncode == status, done.stderr
+    return done.stdout
+
+
+def test_the_commands_tell_and_take(index: Path) -> None:
+    told = json.loads(run("impact", index, "--container", FIRST, "--container", "x", "--json"))
+    assert told["found"] == 1 and told["not_found"] == ["x"]
+    assert told["dependents"] == {"captures": 4, "bytes": 4009}
+    lines = run("impact", index, "--container", FIRST, "--list").splitlines()
+    assert sum(line.startswith(b'{"goes"') for line in lines) == 3
+    assert sum(line.startswith(b'{"depends"') for line in lines) == 4
+    run("purge", index, "--container", FIRST, status=HasDependents.exit_status)
+    assert len(held(index)) == 4
+    done = json.loads(run("purge", index, "--container", FIRST, "--force", "--json"))
+    assert done["originals"]["captures"] == 3 and len(held(index)) == 2
+    run("impact", index, "--container", "a", "--url", "b", status=2)
+    run("impact", index, "--crawl", "a", "--prefix", status=2)
+
+
+def test_what_a_copy_and_a_compacted_index_hold_is_known_to_them(
+    index: Path, tmp_path: Path
+) -> None:
+    run("index", "--compact", index)
+    run("index", "--copy", tmp_path / "copied", index)
+    for one in (index, tmp_path / "copied"):
+        assert survey(one, container(FIRST)).impact.dependents.captures == 4
+        purge(one, container(FIRST), force=True)
+        assert len(held(one)) == 2
+
+
+def test_captures_without_duplicates_cost_no_ledger(tmp_path: Path) -> None:
+    index = begin(tmp_path)
+    load(index, [capture(number, A, 1) for number in range(100)])
+    load(index, [capture(number, A, 1) for number in range(100)])  # the same again
+    assert not (index / ledger.DIRECTORY).exists()
+
+
+def test_the_files_of_a_ledger_are_few_however_many_loads(tmp_path: Path) -> None:
+    index = begin(tmp_path)
+    for number in range(40):
+        load(index, [], [revisit_of(capture(number), A, 1)])
+    files = list((index / ledger.DIRECTORY).iterdir())
+    assert len(files) <= 8
+    with closing(open_index(index)) as engine, engine.view() as view:
+        found = list(ledger.items(index, view.ledger()))
+        assert sorted(path.name for path in files) == sorted(view.ledger())
+        one = capture(7)
+        key = engine.identity.settings.keys().of(one.digest, one.url)
+        assert list(ledger.items(index, view.ledger(), key)) == [
+            item for item in found if item.startswith(key)
+        ]
+    assert len(found) == 40
+    (index / ledger.DIRECTORY / "orphan.led").write_bytes(b"x")
+    load(index, [])
+    assert not (index / ledger.DIRECTORY / "orphan.led").exists()
+
+
+def test_damage_of_a_ledger_is_found(index: Path) -> None:
+    (path, *_) = (index / ledger.DIRECTORY).iterdir()
+    whole = path.read_bytes()
+    for at in (3, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with closing(open_index(index)) as engine:
+            assert any(str(path) in problem for problem in engine.check())
+        with pytest.raises(Damaged, match="restore"):
+            survey(index, container(FIRST))
+    path.write_bytes(whole[:5])
+    with pytest.raises(Damaged, match="restore"):
+        survey(index, container(FIRST))
+    path.unlink()
+    with closing(open_index(index)) as engine:
+        assert any("ask again" in problem for problem in engine.check())
+
+
+def report(store: Store, name: str, *captures: Capture) -> None:
+    with store.writing() as writing:
+        crawl = lifecycle.begin(writing, name)
+        add(writing, crawl, captures, SETTINGS, judge_of(SETTINGS))
+
+
+def test_captures_of_crawls_go_too(tmp_path: Path) -> None:
+    index = begin(tmp_path)
+    with closing(LmdbStore(index)) as store:
+        report(store, "a", capture(1, A, 1, container="x.warc.gz"), capture(2, B, 1))
+        report(store, "b", capture(1, A, 2, container="y.warc.gz"))
+    found = survey(index, container("x.warc.gz"))
+    assert found.live == 1 and found.places == {0}
+    assert purge(index, container("x.warc.gz"), force=False).live == 1
+    assert purge(index, Target(TargetKind.URL, (B.decode(),)), force=False).live == 1
+    with closing(LmdbStore(index)) as store:
+        with store.reading() as reading:
+            assert reading.counts(reading.crawl("a")) == (0, 0)
+        with store.writing() as writing:
+            lifecycle.commit(writing, "b")
+        merge_crawls.merge(index, store)
+    assert [one.crawl for _, one in held(index)] == ["b"]
+    target = Target(TargetKind.CRAWL, ("b", "none"))
+    assert survey(index, target).impact.originals.captures == 1
+    assert purge(index, target, force=False).places == {0}
+    assert held(index) == []
+    with closing(LmdbStore(index)) as store, store.reading() as reading:  # nothing left to answer
+        assert reading.crawl("b").swept
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_crawl_keeps_no_copies_until_their_warcs_are_read(tmp_path: Path, merged: bool) -> None:
+    """As the documentation says: what was reported of a copy is gone, what is read of it counts."""
+    index = begin(tmp_path)
+    copy = capture(1, A, 2, container="/w/y.warc.gz")
+    with closing(LmdbStore(index)) as store:
+        report(store, "a", capture(1, A, 1, container="/w/x.warc.gz"), copy)
+        with store.writing() as writing:
+            lifecycle.commit(writing, "a")
+        if merged:
+            merge_crawls.merge(index, store)
+    purge(index, container("x.warc.gz"), force=False)
+    with closing(LmdbStore(index)) as store:
+        merge_crawls.merge(index, store)
+    assert held(index) == []
+    load(index, [copy])
+    assert [one.container for _, one in held(index)] == ["/w/y.warc.gz"]
+
+
+def test_a_crawl_is_dropped_unless_the_index_has_it(tmp_path: Path) -> None:
+    index = begin(tmp_path)
+    with closing(LmdbStore(index)) as store:
+        for name in ("open", "committed", "merged"):
+            report(store, name, capture(1, A, 1))
+        with store.writing() as writing:
+            lifecycle.commit(writing, "merged")
+        merge_crawls.merge(index, store)
+        with store.writing() as writing:
+            lifecycle.commit(writing, "committed")
+            for name in ("open", "committed", "open"):
+                assert lifecycle.drop(writing, name).state is CrawlState.CANCELLED
+            with pytest.raises(CrawlEnded, match="bin/purge --crawl merged"):
+                lifecycle.drop(writing, "merged")
+            with pytest.raises(UnknownCrawl):
+                lifecycle.drop(writing, "none")
+        assert merge_crawls.merge(index, store) is None
+
+
+@pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
+def test_a_purge_that_is_killed_happened_wholly_or_not_at_all(tmp_path: Path, engine: str) -> None:
+    index = begin(tmp_path, engine)
+    first = [capture(number, A, 1, container=FIRST) for number in range(300)]
+    load(index, first, [revisit_of(one, B, 2) for one in first])
+    load(index, [capture(number, A, 2, container=SECOND) for number in range(300)])
+    before = held(index)
+    words = [sys.executable, "-m", "dedupindex", "purge", str(index), "--container", FIRST]
+    for pause in (0.2, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.8):
+        process = subprocess.Popen([*words, "--force"], stdout=subprocess.DEVNULL)
+        with suppress(subprocess.TimeoutExpired):  # any moment will do: what follows holds at each
+            process.wait(pause)
+        process.kill()
+        process.wait()
+        now = held(index)
+        assert now == before or {one.container for _, one in now} == {SECOND}
+    purge(index, container(FIRST), force=True)
+    now = held(index)
+    assert len(now) == 300 and {one.container for _, one in now} == {SECOND}
+    assert not survey(index, container(FIRST)).impact.originals.captures
+
+
+@pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
+@pytest.mark.parametrize(
+    "target",
+    [
+        Target(TargetKind.URL, (A.decode(),)),
+        Target(TargetKind.PREFIX, (A.decode(),)),
+        Target(TargetKind.CAPTURE, ones=(One(sha1(1), A), One(sha1(2), A))),
+    ],
+    ids=lambda target: target.kind.value,
+)
+def test_what_only_a_crawl_had_stays_away_once_it_is_purged(
+    tmp_path: Path, engine: str, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = begin(tmp_path, engine)
+    one, other = capture(1, A, 1, container="x.warc.gz", also=(sha1(7),)), capture(2, A, 2)
+    kept = capture(3, B, 1)
+    with closing(LmdbStore(index)) as store:
+        report(store, "open", one, kept)
+        report(store, "committed", other)
+        with store.writing() as writing:
+            lifecycle.commit(writing, "committed")
+
+    def fail(*given: object) -> None:
+        raise OSError("the power went")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("dedupindex.post_crawl.purge.live_crawls.remove", fail)
+        with pytest.raises(OSError, match="power"):
+            purge(index, target, force=False)
+    done = purge(index, target, force=False)  # all of it is there to be found again
+    assert done.live == 2 and done.places == set(range(max(len(target.ones), 1)))
+    with closing(LmdbStore(index)) as store:
+        with store.writing() as writing:
+            lifecycle.commit(writing, "open")
+        merge_crawls.merge(index, store)
+    load(index, [one._replace(container=FIRST), other._replace(container=SECOND)])
+    assert [found.url for _, found in held(index)] == [B]
+    load(index, [capture(1, A, 3, container=FIRST)])  # another capture
+    assert len(held(index)) == 2
+
+
+@pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
+def test_where_the_text_of_a_purged_url_is_left_is_what_the_docs_say(
+    tmp_path: Path, engine: str
+) -> None:
+    index, url = begin(tmp_path, engine), b"http://example.com/xqzjvkwy"
+    gone, other = capture(1, url, 1), capture(2, A, 1)
+    named = [revisit_of(gone, B, 2), revisit_of(gone, url, 3), revisit_of(other, url, 4)]
+    load(index, [gone, other], named)
+    load(index, [capture(1, url, 2)])
+    with closing(LmdbStore(index)) as store:
+        report(store, "c", capture(3, url, 1))
+    purge(index, Target(TargetKind.URL, (url.decode(),)), force=True)
+    with closing(open_index(index)) as engine_, engine_.view() as view:
+        lengths = engine_.identity.settings.keys().lengths()
+        left = [item[lengths[item[0]] :] for item in ledger.items(index, view.ledger())]
+    assert [ledger.Dependent.of(item)[:1] for item in left] == [(B,)]
+    assert ledger.Dependent.of(left[0]).names_url == url
+    run("index", "--compact", index)
+    text = pack(url)[-8:]  # as the data has it
+    holds = {
+        path.parent.name if path.parent != index else path.name
+        for path in index.rglob("*")
+        if path.is_file() and text in path.read_bytes()
+    }
+    assert holds - {ledger.DIRECTORY} == {"crawls.mdb"}
+
+
+def test_nothing_found_is_said_in_a_line(index: Path) -> None:
+    before = held(index)
+    for command in ("impact", "purge"):
+        for option, name, hint in (
+            ("--container", "*.warc.gz", "no wildcards: give --container for each"),
+            ("--crawl", "week*", "no wildcards: give --crawl for each"),
+            ("--url", "http://example.com/*", "no wildcards: with --prefix"),
+            ("--url", "http://example.com/?q=1", ""),
+            ("--container", "ghost.warc.gz", ""),
+        ):
+            out, talk = typed(command, index, option, name)
+            assert out == "nothing found: the index has nothing of it\n"
+            assert talk.startswith(f"not found: {name}") and hint in talk
+            assert ("wildcards" in talk) == bool(hint)
+    assert held(index) == before
+    assert "would go" in typed("impact", index, "--url", A.decode())[0]

@@ -1,0 +1,156 @@
+"""What a revisit refers to, in whatever set that is, never becomes a revisit itself."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from dedupindex.cli import main
+from dedupindex.post_crawl.rewrite.protected_records import (
+    Holder,
+    Pins,
+    key,
+    pinned,
+    pins_path,
+    unpin,
+)
+from tests.support.rewriting import content, members
+from tests.support.warc_cases import response
+
+Run = Callable[..., dict[str, int]]
+
+
+def page(number: int, year: int, body: int = 1) -> bytes:
+    url, date = b"http://b/%d" % number, b"%d-01-01T00:00:00Z" % year
+    return response(Random(body).randbytes(3000), number=number, Target_URI=url, Date=date)
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> list[Path]:
+    """Three folders with the same payload, the first captured last."""
+    found = [tmp_path / f"r{number}" for number in (1, 2, 3)]
+    for number, folder in enumerate(found, 1):
+        folder.mkdir()
+        (folder / "a.warc.gz").write_bytes(members(page(number, 2023 - number)))
+    return found
+
+
+@pytest.fixture
+def dedup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    numbers = count(1)
+
+    def typed(*words: object, status: tuple[int, ...] = (0,)) -> dict[str, int]:
+        capsys.readouterr()
+        work = ("--work", str(tmp_path / f"work{next(numbers)}"), "--jobs", "1", "--json")
+        assert main(["dedup", *map(str, words), *work]) in status
+        told: dict[str, int] = json.loads(capsys.readouterr().out)
+        return told
+
+    return typed
+
+
+def rewrite(tmp_path: Path, what: str) -> int:
+    return main(["rewrite", str(tmp_path / "work1" / "plan"), what])
+
+
+def test_what_another_set_refers_to_stays(places: list[Path], dedup: Run, tmp_path: Path) -> None:
+    one, two, three = places
+    before = content(two)
+    assert dedup(one, two, "--in-place")["revisits"] == 1
+    assert rewrite(tmp_path, "--commit") == 0
+    dry = dedup(two, three, "--in-place", "--dry-run")
+    found = dedup(two, three, "--in-place")
+    assert dry["revisits"] == found["revisits"] == 0
+    assert dry["refused"] == found["refused"] == {"pinned": 1}
+    assert content(two) == before
+    assert main(["verify", *map(str, places)]) == 0
+
+
+def test_files_of_one_folder_are_other_sets_too(
+    places: list[Path], dedup: Run, tmp_path: Path
+) -> None:
+    folder = tmp_path / "deep" / "er"
+    folder.mkdir(parents=True)
+    names = [folder / f"{place.name}.warc.gz" for place in places]
+    for place, name in zip(places, names, strict=True):
+        (place / "a.warc.gz").rename(name)
+    assert dedup(*names[:2], "--in-place")["revisits"] == 1
+    (tmp_path / "elsewhere").mkdir()
+    names[0].rename(tmp_path / "elsewhere" / "a.warc.gz")
+    (tmp_path / "link").symlink_to(tmp_path / "deep")
+    for root in (tmp_path / "deep", tmp_path / "link", tmp_path / "link" / "er"):
+        found = dedup(root, "--in-place", "--dry-run")
+        assert found["refused"] == {"pinned": 1}, root
+
+
+def test_what_is_behind_a_link_is_pinned_by_its_own_name(
+    places: list[Path], dedup: Run, tmp_path: Path
+) -> None:
+    one, two, three = places
+    (one / "link").symlink_to(two)
+    assert dedup(one, "--in-place")["revisits"] == 1
+    assert dedup(two, three, "--in-place")["refused"] == {"pinned": 1}
+    assert main(["undedup", str(one), "--in-place"]) == 0
+    assert not pinned(two / "a.warc.gz")
+
+
+def test_undoing_takes_the_pins_out(places: list[Path], dedup: Run, tmp_path: Path) -> None:
+    one, two, three = places
+    assert dedup(one, two, "--in-place")["revisits"] == 1
+    assert len(pinned(two / "a.warc.gz")) == 1
+    assert rewrite(tmp_path, "--undo") == 0
+    assert not pinned(two / "a.warc.gz")
+    assert dedup(two, three, "--in-place")["revisits"] == 1
+
+
+def test_undoing_keeps_the_pins_of_what_was_committed(
+    places: list[Path], dedup: Run, tmp_path: Path
+) -> None:
+    one, two, _ = places
+    assert dedup(one, two, "--in-place")["revisits"] == 1
+    assert rewrite(tmp_path, "--commit") == 0
+    for number, (place, year) in enumerate(((one, 2022), (two, 2021)), 11):
+        pages = (place / "a.warc.gz").read_bytes() + members(page(number, year, 2))
+        (place / "a.warc.gz").write_bytes(pages)
+    assert dedup(one, two, "--in-place")["revisits"] == 1
+    assert len(pinned(two / "a.warc.gz")) == 2
+    assert main(["undedup", str(one), "--in-place"]) == 0
+    assert len(pinned(two / "a.warc.gz")) == 2
+
+
+def test_originals_of_an_index_are_pinned(
+    places: list[Path], dedup: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, two, three = places
+    index = str(tmp_path / "index")
+    assert main(["index", "--whitelist", "--mime", ".*", str(two), index]) == 0
+    with open(two / "a.warc.gz", "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # as a run does that is about to replace it
+        assert not dedup(one, "--in-place", "--index", index, status=(0, 7))["revisits"]
+        assert not pinned(two / "a.warc.gz")
+    assert dedup(one, "--out", tmp_path / "out", "--index", index)["revisits"] == 1
+    assert dedup(two, three, "--in-place")["refused"] == {"pinned": 1}
+    assert main(["verify", str(tmp_path / "out"), *map(str, places[1:])]) == 0
+
+
+def test_pins_of_other_containers_stay(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        pins = Pins(tmp_path, name)
+        for record in (b"http://1/", b"http://2/"):
+            pins.add(Holder("", "deep/c"), key(record, b"2020"))
+        pins.finish()
+    path = pins_path(tmp_path, "deep/c")
+    assert path.stat().st_size == 4 * 32
+    with open(path, "ab") as file:
+        file.write(b"torn")
+    assert len(pinned(tmp_path / "deep" / "c")) == 2
+    unpin(tmp_path, "a", [Holder("", "deep/c"), Holder("", "other")])
+    assert len(pinned(tmp_path / "deep" / "c")) == 2 and path.stat().st_size == 2 * 32
+    unpin(tmp_path, "b", [Holder("", "deep/c")])
+    assert not pinned(tmp_path / "deep" / "c")

@@ -1,0 +1,182 @@
+"""Purges against a model that keeps everything: the index is as if built from what survives."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dedupindex.capture import Capture, Evidence
+from dedupindex.index.format.file_names import is_container
+from dedupindex.index.identity import Settings
+from dedupindex.post_crawl.purge.remove import purge, survey
+from dedupindex.post_crawl.purge.target import One, Target, TargetKind
+from dedupindex.timestamps import digits_of_date
+from tests.support.budgets import examples
+from tests.support.captures import capture, sha1
+from tests.support.purging import READ, UNREAD, begin, held, load
+
+URLS = (b"http://example.com/a", b"http://www.example.com/a", b"http://example.com/b")
+FILES = ("/w/a.warc.gz", "/w/b.warc.gz", "/copy/a.warc.gz", "a.warc.gz", "")
+
+stored = st.builds(
+    lambda number, url, day, evidence, container, crawl: capture(
+        number,
+        url,
+        day,
+        evidence=evidence,
+        container=container,
+        crawl="" if container.startswith("/") else crawl,
+    ),
+    st.integers(1, 2),
+    st.sampled_from(URLS),
+    st.integers(1, 3),
+    st.sampled_from([Evidence.RECORD, Evidence.RECORD, Evidence.ROW]),
+    st.sampled_from(FILES),
+    st.sampled_from(["", "", "weekly"]),
+)
+told = st.builds(
+    lambda number, url, day, evidence, offset: capture(
+        number, url, day, evidence=evidence, container="", offset=offset
+    ),
+    st.integers(1, 2),
+    st.sampled_from(URLS),
+    st.integers(1, 3),
+    st.sampled_from([Evidence.NAMED, Evidence.NAMED, Evidence.REVISIT]),
+    st.sampled_from([READ, UNREAD]),
+)
+targets = st.one_of(
+    st.builds(lambda name: Target(TargetKind.CONTAINER, (name,)), st.sampled_from(FILES[:-1])),
+    st.just(Target(TargetKind.CRAWL, ("weekly",))),
+    st.builds(lambda url: Target(TargetKind.URL, (url.decode(),)), st.sampled_from(URLS)),
+    st.just(Target(TargetKind.PREFIX, ("http://example.com/",))),
+    st.builds(
+        lambda number, url, day: Target(
+            TargetKind.CAPTURE, ones=(One(sha1(number), url, b"2026-11-%02dT09:14:17Z" % day),)
+        ),
+        st.integers(1, 2),
+        st.sampled_from(URLS),
+        st.integers(1, 3),
+    ),
+)
+listed = st.sampled_from(["", "weekly"])  # a CDX of all that came, indexed under that crawl
+steps = st.one_of(st.lists(st.one_of(stored, stored, told), max_size=8), targets, listed)
+
+Place = tuple[str, bytes, bytes]  # digest, URL, second
+
+
+@dataclass
+class Model:
+    """Everything that came and was not purged, and what stays away."""
+
+    items: list[Capture] = field(default_factory=list)
+    gone: set[tuple[Place, str, str]] = field(default_factory=set)  # of a file and crawl, or "*"
+
+    def load(self, captures: Iterable[Capture]) -> None:
+        self.items += [one for one in captures if not self._stays_away(one)]
+
+    def _stays_away(self, one: Capture) -> bool:
+        place = _place(one)
+        if one.evidence is Evidence.NAMED:
+            return any(
+                other == place or (where == "*" and other[:2] == place[:2])
+                for other, where, _ in self.gone
+            )
+        if one.evidence is Evidence.REVISIT:
+            return False
+        return any(
+            other == place and (where == "*" or _tells(one, where, crawl))
+            for other, where, crawl in self.gone
+        )
+
+    def _chained(self, one: Capture) -> bool:
+        """Whether it is a claim that nobody ever believed: an index does not know of it."""
+        return one.evidence is Evidence.NAMED and any(
+            mark.evidence is Evidence.REVISIT
+            and _place(mark)[:2] == _place(one)[:2]
+            and mark.date <= one.date
+            for mark in self.items
+        )
+
+    def purge(self, target: Target) -> None:
+        gone = [one for one in self.items if _takes(target, one) and not self._chained(one)]
+        whole = target.kind in (TargetKind.CONTAINER, TargetKind.CRAWL)
+        self.gone |= {
+            (_place(one), *((one.container, one.crawl) if whole else ("*", ""))) for one in gone
+        }
+        self.items = [one for one in self.items if one not in gone and not self._stays_away(one)]
+
+
+def _tells(one: Capture, container: str, crawl: str) -> bool:
+    """Whether what was read or stands in a row is of a container, as far as it says so."""
+    if one.evidence is Evidence.ROW:
+        return not one.container or is_container(container, one.container)
+    return (one.container, one.crawl) in ((container, crawl), ("", ""))
+
+
+def _rows(came: list[Capture], crawl: str) -> list[Capture]:
+    """What a CDX file says of captures: the last names of their files."""
+    return [
+        one._replace(evidence=Evidence.ROW, crawl=crawl, container=one.container.rpartition("/")[2])
+        for one in came
+        if one.container
+    ]
+
+
+def _place(one: Capture) -> Place:
+    return str(one.digest), one.url, digits_of_date(one.date)
+
+
+def _takes(target: Target, one: Capture) -> bool:
+    if one.evidence is Evidence.REVISIT:
+        return False
+    if target.kind is TargetKind.CRAWL:
+        return one.crawl in target.texts
+    if target.kind is TargetKind.CONTAINER:
+        named = one.evidence is Evidence.NAMED or not one.container
+        return not named and is_container(target.texts[0], one.container)
+    if target.kind is TargetKind.CAPTURE:
+        (wanted,) = target.ones
+        return (one.digest, one.url, one.date) == (wanted.digest, wanted.url, wanted.date)
+    url = one.url.decode()
+    return url.startswith(target.texts) if target.kind is TargetKind.PREFIX else url in target.texts
+
+
+@pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
+@pytest.mark.parametrize("keep", ["earliest", "latest"])
+def test_after_any_loads_and_purges_an_index_is_as_if_built_from_what_survives(
+    engine: str, keep: str
+) -> None:
+    @settings(max_examples=examples(60 if engine == "lmdb" else 20))
+    @given(st.lists(steps, min_size=2, max_size=6), st.booleans())
+    def check(made: list[list[Capture] | Target | str], canonical: bool) -> None:
+        chosen = Settings(keep=keep, canonical=canonical)
+        model, came = Model(), list[Capture]()
+        with tempfile.TemporaryDirectory() as name:
+            index = begin(Path(name), engine, chosen)
+            for step in made:
+                if isinstance(step, Target):
+                    model.purge(step)
+                    before = survey(index, step)
+                    done = purge(index, step, force=True)
+                    assert done.impact.originals == before.impact.originals
+                    again = purge(index, step, force=False).impact
+                    assert not (again.originals.captures or again.copies.captures)
+                else:
+                    came += step if isinstance(step, list) else []
+                    step = _rows(came, step) if isinstance(step, str) else step
+                    model.load(step)
+                    load(index, step)
+                rebuilt = begin(Path(name) / "fresh", engine, chosen)
+                load(rebuilt, model.items)
+                assert held(index) == held(rebuilt)
+                for path in sorted((Path(name) / "fresh").rglob("*"), reverse=True):
+                    path.rmdir() if path.is_dir() else path.unlink()
+                (Path(name) / "fresh").rmdir()
+
+    check()

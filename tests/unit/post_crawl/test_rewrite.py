@@ -1,0 +1,191 @@
+"""Rewriting to a directory: what becomes a revisit, and that nothing else changes by a byte."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+import tracemalloc
+from base64 import b32encode
+from pathlib import Path
+
+import pytest
+
+from dedupindex.errors import BadInput, DedupError
+from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
+from tests.support.rewriting import (
+    EARLY,
+    LATE,
+    FakePlan,
+    content,
+    records_of,
+    run,
+    small_set,
+    total,
+)
+from tests.support.warc_cases import END, HTTP, gz, response
+
+
+def test_copies_become_revisits_and_all_else_stays(tmp_path: Path) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    small_set(source)
+    before = content(source)
+    plan = FakePlan(source)
+    outcomes = run(RewriteJob(plan, out))
+    assert [one.state for one in outcomes] == ["kept", "rewritten", "rewritten"]  # a, c, deep/b
+    found = total(outcomes)
+    assert found.revisits == len(plan.found) == 19 and not found.refused
+    assert content(source) == before
+    assert found.bytes_before == sum(map(len, before.values()))
+    assert found.bytes_after == sum(map(len, content(out).values()))
+    planned = {(p.line.container, p.line.record_id): p for p in plan.found}
+    for number, container in plan.containers().items():
+        old, new = records_of(source / container.name), records_of(out / container.name)
+        assert len(old) == len(new)
+        for (header, block), (header_now, block_now) in zip(old, new, strict=True):
+            record_id = header.partition(b"WARC-Record-ID: <")[2].partition(b">")[0]
+            if (number, record_id) in planned:
+                assert b"WARC-Type: revisit\r\n" in header_now
+                assert block == block_now + block[len(block_now) :]
+                assert block_now.endswith(b"\r\n\r\n")
+            else:
+                assert (header, block) == (header_now, block_now)
+        assert os.stat(out / container.name).st_mtime_ns == container.mtime_ns
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_dry_run_gives_the_same_numbers_and_writes_nothing(tmp_path: Path, processes: int) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    small_set(source)
+    plan = FakePlan(source)
+    dry = run(RewriteJob(plan, out, dry=True), processes)
+    assert not out.exists()
+    assert dry == run(RewriteJob(plan, out), processes)
+    again = run(RewriteJob(plan, out), processes)
+    assert [one.state for one in again] == ["there"] * 3
+
+
+def test_files_keep_mode_times_and_attributes(tmp_path: Path) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    small_set(source)
+    path = source / "c.warc"
+    path.chmod(0o640)
+    os.utime(path, ns=(1_500_000_000_123_456_789, 1_400_000_000_987_654_321))
+    try:
+        os.setxattr(path, "user.note", b"kept")
+    except OSError:
+        pytest.skip("the file system has no extended attributes")
+    run(RewriteJob(FakePlan(source), out))
+    status = os.stat(out / "c.warc")
+    assert stat.S_IMODE(status.st_mode) == 0o640
+    assert status.st_mtime_ns == 1_400_000_000_987_654_321
+    assert os.getxattr(out / "c.warc", "user.note") == b"kept"
+    assert status.st_size < os.stat(path).st_size
+
+
+def test_an_owner_that_cannot_be_kept_is_no_success(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    small_set(source)
+    plan = FakePlan(source)
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "fchmod", refuse)
+    with pytest.raises(DedupError, match="Operation not permitted"):
+        run(RewriteJob(plan, out))
+    assert content(out) == {}
+
+
+def test_where_the_kernel_cannot_copy_we_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "in"
+    small_set(source)
+    plan = FakePlan(source)
+    run(RewriteJob(plan, tmp_path / "out"))
+
+    def refuse(*arguments: object) -> int:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    monkeypatch.setattr(os, "copy_file_range", refuse)
+    run(RewriteJob(plan, tmp_path / "other"))
+    assert content(tmp_path / "other") == content(tmp_path / "out")
+
+
+def test_two_files_of_one_name_are_not_mixed_up(tmp_path: Path) -> None:
+    small_set(tmp_path / "in")
+    plan = FakePlan(tmp_path / "in")
+    other = plan.containers()[1]._replace(number=9, root=str(tmp_path / "elsewhere"))
+    plan.containers()[9] = other
+    with pytest.raises(BadInput, match="would both become"):
+        run(RewriteJob(plan, tmp_path / "out"))
+
+
+def test_originals_that_are_gone_or_pinned_records(tmp_path: Path) -> None:
+    """67, 68: what refers to a missing file stays, and what is referred to is never dropped."""
+    source = tmp_path / "in"
+    small_set(source)
+    plan = FakePlan(source)
+    (source / "a.warc.gz").unlink()
+    found = {one.name: one for one in run(RewriteJob(plan, tmp_path / "out"))}
+    assert found["a.warc.gz"].state == "left"
+    assert found["deep/b.warc.gz"].refused == {"original-gone": 12}
+    assert found["c.warc"].revisits == 1
+    small_set(tmp_path / "again")
+    plan = FakePlan(tmp_path / "again")
+    # A plan that would have two records drop each other's body.
+    planned = plan.found[0]
+    plan.found = [planned, planned._replace(line=planned.original, original=planned.line)]
+    assert total(run(RewriteJob(plan, tmp_path / "none"))).refused == {"pinned": 2}
+
+
+def test_limits(tmp_path: Path) -> None:
+    small_set(tmp_path / "in")
+    plan = FakePlan(tmp_path / "in")
+    assert total(run(RewriteJob(plan, dry=True, size=1501))).refused == {"small": 18}
+    assert total(run(RewriteJob(plan, dry=True, gain=1900))).refused == {"no-gain": 19}
+
+
+def test_the_results_have_nothing_left_to_rewrite(tmp_path: Path) -> None:
+    """108: a second round over the results changes no byte."""
+    small_set(tmp_path / "in")
+    run(RewriteJob(FakePlan(tmp_path / "in"), tmp_path / "out"))
+    plan = FakePlan(tmp_path / "out")
+    assert plan.found == []
+    run(RewriteJob(plan, tmp_path / "again"))
+    assert content(tmp_path / "again") == content(tmp_path / "out")
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_long_record_takes_no_memory(tmp_path: Path, packed: bool) -> None:
+    """18: nothing of it is held, in a sparse plain file or a gzip member of a few kilobytes."""
+    source, size = tmp_path / "in", 60 << 20
+    source.mkdir()
+    digest = b"sha1:" + b32encode(hashlib.sha1(bytes(size)).digest())
+    heads = [
+        response(b"", Payload_Digest=digest, number=number, Target_URI=b"http://x/%d" % number,
+                 Date=date, Content_Length=b"%d" % (len(HTTP) + size), end=b"")
+        for number, date in ((1, EARLY), (2, LATE))
+    ]  # fmt: skip
+    path = source / "long.warc"
+    with open(path, "wb") as file:
+        for head in heads:
+            if packed:
+                file.write(gz(head + bytes(size) + END))
+            else:
+                file.write(head)
+                file.seek(size, os.SEEK_CUR)
+                file.write(END)
+    plan = FakePlan(source)
+    tracemalloc.start()
+    found = total(run(RewriteJob(plan, tmp_path / "out")))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.revisits == 1 and peak < 20 << 20
+    (_, block), (header, kept) = records_of(tmp_path / "out" / "long.warc")
+    assert len(block) == len(HTTP) + size and kept == HTTP
+    assert b"WARC-Type: revisit" in header

@@ -1,0 +1,312 @@
+"""``bin/rewrite`` and ``bin/undedup`` as they are typed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dedupindex.cli import main
+from dedupindex.post_crawl.rewrite.journal import Journal
+from dedupindex.warc.random_access import Single
+from tests.support.paths import ROOT
+from tests.support.rewriting import FakePlan, content, records_of, small_set
+
+Run = Callable[..., tuple[int, dict[str, object]]]
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "in"
+    small_set(path)
+    plan = FakePlan(path)
+    monkeypatch.setattr("dedupindex.cli.rewrite.open_plan", lambda _: plan)
+    return path
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def typed(*words: object) -> tuple[int, dict[str, object]]:
+        status = main([*map(str, words), "--json"])
+        return status, json.loads(capsys.readouterr().out or "{}")
+
+    return typed
+
+
+def test_to_a_directory_and_back(source: Path, tmp_path: Path, run: Run) -> None:
+    out, back, moved = tmp_path / "out", tmp_path / "back", tmp_path / "moved.tsv"
+    dry = run("rewrite", "plan", "--out", out, "--dry-run")
+    assert not out.exists()
+    done = run("rewrite", "plan", "--out", out, "--offsets", moved)
+    assert done[0] == dry[0] == 0
+    assert {**done[1], "dry_run": True} == dry[1]
+    assert done[1]["revisits"] == 19 and done[1]["left"] == 0
+    check_map(moved, source, out)
+    assert run("undedup", out, "--out", back) == (
+        0,
+        {
+            "files": 3,
+            "exact": 0,
+            "records": 2,
+            "copied": 1,
+            "there": 0,
+            "left": 0,
+            "damaged": 0,
+            "restored": 19,
+        },  # fmt: skip
+    )
+    for name in content(source):
+        assert records_of(back / name) == records_of(source / name)
+    status, told = run("verify", "--against", source, back, "--records")
+    assert (status, told["findings"]) == (0, {})
+
+
+def test_undedup_restores_all_that_a_scan_meets(tmp_path: Path, run: Run) -> None:
+    """Files behind links to folders, and hidden ones that were named themselves."""
+    small_set(tmp_path / "far")
+    small_set(tmp_path / "in")
+    (tmp_path / "in" / "link").symlink_to(tmp_path / "far")
+    (tmp_path / "in" / "c.warc").rename(tmp_path / "in" / ".c.warc")
+    before, far = content(tmp_path / "in"), content(tmp_path / "far")
+    words = "--in-place", "--work", tmp_path / "work", "--jobs", "1"
+    assert run("dedup", tmp_path / "in", tmp_path / "in" / ".c.warc", *words)[0] == 0
+    assert content(tmp_path / "in") != before and content(tmp_path / "far") != far
+    assert run("undedup", tmp_path / "in", "--out", tmp_path / "back")[0] == 0
+    linked = {f"link/{name}": data for name, data in far.items()}
+    assert content(tmp_path / "back") == {**before, **linked}
+
+
+def test_undedup_of_files_of_one_name_is_refused(tmp_path: Path, run: Run) -> None:
+    """Side by side, one would take the place of the other."""
+    for name in ("one", "two"):
+        small_set(tmp_path / name)
+        assert run("dedup", tmp_path / name, "--out", tmp_path / f"{name}-out")[0] == 0
+    folders = tmp_path / "one-out", tmp_path / "two-out"
+    assert run("undedup", *folders, "--out", tmp_path / "back")[0] == 4
+    assert content(tmp_path / "back") == {}
+
+
+def test_undedup_names_damage_in_what_it_copies(
+    source: Path, tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, back = tmp_path / "out", tmp_path / "back"
+    run("rewrite", "plan", "--out", out)
+    data = bytearray((out / "a.warc.gz").read_bytes())
+    data[len(data) // 2] ^= 1
+    (out / "a.warc.gz").write_bytes(data)
+    (out / "notes.txt").write_text("no archive")
+    assert main(["undedup", str(out), "--out", str(back)]) == 7
+    told = capsys.readouterr()
+    assert "a.warc.gz has damage that was copied: damaged-member at " in told.err
+    assert f"bin/verify --against BEFORE {back} --records" in told.out
+    assert (back / "a.warc.gz").read_bytes() == data
+
+
+def check_map(moved: Path, source: Path, out: Path) -> None:
+    """Every byte of the old files is in the map, once; what did not change is where it says."""
+    old = content(source)
+    ends = dict.fromkeys(old, 0)
+    for line in moved.read_text().splitlines()[1:]:
+        name, *numbers = line.split("\t")
+        offset, count, new_offset, new_count = map(int, numbers)
+        assert offset == ends[name]
+        ends[name] = offset + count
+        new = (out / name).read_bytes()[new_offset : new_offset + new_count]
+        if count == new_count:
+            assert new == old[name][offset : offset + count]
+        else:
+            with open(out / name, "rb", buffering=0) as file:
+                assert Single(file, new_offset, new_count).head.type == b"revisit"
+    assert all(end in (0, len(old[name])) for name, end in ends.items())
+    assert sum(ends.values()) == len(old["c.warc"]) + len(old["deep/b.warc.gz"])
+
+
+def test_a_cdxj_of_the_results(
+    source: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dedupindex.cli.rewrite.open_manifest", lambda _: FakePlan(source))
+    monkeypatch.setattr("dedupindex.post_crawl.rewrite.offset_map._SORTED", 7)
+    out, index = tmp_path / "out", tmp_path / "index.cdxj"
+    run("rewrite", "plan", "--out", out, "--cdxj", index, "--manifest", "m")
+    lines = index.read_bytes().splitlines()
+    assert lines == sorted(lines) and len(lines) == 26
+    kinds = {}
+    for line in lines:
+        key, digits, text = line.split(b" ", 2)
+        said = json.loads(text)
+        with open(out / said["filename"], "rb", buffering=0) as file:
+            head = Single(file, int(said["offset"]), int(said["length"])).head
+        assert head.fields[b"WARC-Target-URI"] == said["url"].encode()
+        assert b"sha1:" + said["digest"].encode() == head.fields[b"WARC-Payload-Digest"]
+        assert key.startswith(b"com,example)/") and len(digits) == 14
+        kinds.setdefault((head.type, said["mime"], said.get("status")), []).append(line)
+    assert {kind: len(found) for kind, found in kinds.items()} == {
+        (b"response", "text/html", "200"): 7,
+        (b"revisit", "warc/revisit", None): 19,
+    }
+
+
+def test_in_place_undo_and_commit(
+    source: Path, tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = content(source)
+    assert main(["rewrite", "plan", "--undo"]) == 0
+    assert "nothing was rewritten" in capsys.readouterr().err
+    for undo in (("rewrite", "plan", "--undo"), ("undedup", source, "--in-place")):
+        assert run("rewrite", "plan", "--in-place")[1]["revisits"] == 19
+        assert content(source) != before
+        status, told = run(*undo)
+        assert (status, told["exact"], told["restored"]) == (0, 2, 19)
+        assert content(source) == before
+    run("rewrite", "plan", "--in-place")
+    after = content(source)
+    status, told = run("rewrite", "plan", "--commit")
+    assert status == 0 and told["files"] == 2 and content(source) == after
+    for undo in (("rewrite", "plan", "--undo"), ("undedup", source, "--in-place")):
+        status, told = run(*undo)
+        assert (status, told["files"], told["left"]) == (7, 2, 2) and content(source) == after
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_bringing_back_needs_room_which_is_told_before_anything_is_written(
+    source: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
+    """In place the largest files that are made at once need it, in a folder all of them."""
+    before = content(source)
+    assert run("rewrite", "plan", "--in-place")[0] == 0
+    if committed:
+        assert run("rewrite", "plan", "--commit")[0] == 0
+    sizes = {name: len(data) for name, data in before.items() if name != "a.warc.gz"}
+    commands = [(sum(map(len, before.values())), ("undedup", source, "--out", tmp_path / "x"))]
+    if not committed:
+        for jobs, needed in ((1, max(sizes.values())), (2, sum(sizes.values()))):
+            for words in (("rewrite", "plan", "--undo"), ("undedup", source, "--in-place")):
+                commands.append((needed, (*words, "--jobs", jobs)))
+    for needed, words in commands:
+        after = content(tmp_path)
+        monkeypatch.setattr(
+            "dedupindex.runtime.atomic_replace.room", lambda _, free=needed - 1: free
+        )
+        assert run(*words) == (3, {})
+        assert content(tmp_path) == after
+        monkeypatch.setattr("dedupindex.runtime.atomic_replace.room", lambda _, free=needed: free)
+        assert run(*words)[0] == 0
+        if words[0] == "rewrite" or "--in-place" in words:
+            assert content(source) == before
+            monkeypatch.setattr("dedupindex.runtime.atomic_replace.room", lambda _: 1 << 40)
+            assert run("rewrite", "plan", "--in-place")[0] == 0
+
+
+def test_a_killed_run_needs_no_room_for_what_it_has_brought_back(
+    source: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = content(source)
+    assert run("rewrite", "plan", "--in-place")[0] == 0
+    for name, data in before.items():
+        (source / name).write_bytes(data)
+    monkeypatch.setattr("dedupindex.runtime.atomic_replace.room", lambda _: 0)
+    status, done = run("rewrite", "plan", "--undo")
+    assert (status, done["there"]) == (0, 2)
+
+
+def test_what_is_left_alone_is_named(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "c.warc").write_bytes(b"something else")
+    assert main(["rewrite", "plan", "--out", str(out)]) == 7
+    told = capsys.readouterr().err
+    assert "c.warc was left alone" in told and "is there already, with another content" in told
+    assert (out / "c.warc").read_bytes() == b"something else"
+
+
+@pytest.mark.parametrize("words", [[], ["--out", "x", "--in-place"], ["--undo", "--commit"]])
+def test_one_thing_at_a_time(source: Path, words: list[str]) -> None:
+    assert main(["rewrite", "plan", *words]) == 2
+
+
+@pytest.mark.parametrize("word", ["--undo", "--commit"])
+def test_a_trial_of_what_has_none_does_nothing(source: Path, run: Run, word: str) -> None:
+    run("rewrite", "plan", "--in-place")
+    before = content(source)
+    assert main(["rewrite", "plan", word, "--dry-run"]) == 2
+    assert content(source) == before and run("rewrite", "plan", "--undo")[1]["restored"] == 19
+
+
+def test_results_do_not_go_where_the_next_scan_finds_them(source: Path) -> None:
+    assert main(["rewrite", "plan", "--out", str(source / "out")]) == 4
+    assert not (source / "out").exists()
+
+
+def test_nothing_is_known_of_a_directory_without_a_journal(tmp_path: Path) -> None:
+    assert main(["undedup", str(tmp_path), "--in-place"]) == 4
+
+
+def test_undedup_says_which_directory_is_meant(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, back = tmp_path / "out", tmp_path / "back"
+    assert main(["rewrite", "plan", "--out", str(out)]) == 0
+    first = next(path for path in sorted(out.iterdir()) if path.is_file())
+    for given, said in ((first, f"{out} is meant"), (tmp_path / "none", "does not exist")):
+        assert main(["undedup", str(given), "--out", str(back)]) == 4
+        assert said in capsys.readouterr().err
+    for inside in (out, out / "back"):
+        assert main(["undedup", str(out), "--out", str(inside)]) == 4
+    assert not back.exists() and not (out / "back").exists()
+
+
+def test_every_reason_why_a_copy_stays_is_documented() -> None:
+    code = {"bad-date", "no-url", "original-left"}  # of `sources.stated` and of `leaning`
+    for path in (ROOT / "dedupindex" / "rewrite").glob("*.py"):
+        for call in re.findall(r"Stays\(([^)]*)\)", path.read_text()):
+            code.update(re.findall(r'"([a-z-]+[a-z])"', call))
+    text = (ROOT / "docs" / "post-crawl.md").read_text()
+    section = text.partition("## Rewrite\n")[2].partition("\n## ")[0]
+    assert code == set(re.findall(r"^\| `([a-z-]+)` \|", section, re.MULTILINE))
+
+
+def two_plans(source: Path) -> tuple[FakePlan, FakePlan]:
+    """Plans of different files of one folder."""
+    return FakePlan(source, ["a.warc.gz", "deep/b.warc.gz"]), FakePlan(source, ["c.warc"])
+
+
+def test_undo_and_commit_take_what_their_plan_has_rewritten(
+    source: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = content(source)
+    plans = dict(zip(("one", "two"), two_plans(source), strict=True))
+    monkeypatch.setattr("dedupindex.cli.rewrite.open_plan", lambda path: plans[path.name])
+    for plan in plans:
+        assert run("rewrite", plan, "--in-place")[0] == 0
+    status, told = run("rewrite", "two", "--commit")
+    assert (status, told["files"]) == (0, 1)
+    status, told = run("rewrite", "one", "--undo")
+    assert (status, told["exact"], told["left"]) == (0, 1, 0)
+    assert content(source)["deep/b.warc.gz"] == before["deep/b.warc.gz"]
+    assert content(source)["c.warc"] != before["c.warc"]
+
+
+def test_one_bad_file_or_journal_stops_no_other(source: Path, run: Run) -> None:
+    before = content(source)
+    run("rewrite", "plan", "--in-place")
+    after = (source / "c.warc").read_bytes()
+    (source / "c.warc").write_bytes(after[:5000])
+    status, told = run("rewrite", "plan", "--undo", "--jobs", "1")
+    assert (status, told["exact"], told["left"]) == (7, 1, 1)
+    assert content(source)["deep/b.warc.gz"] == before["deep/b.warc.gz"]
+    (source / "c.warc").write_bytes(after)
+    lines = Journal(source, "c.warc").lines
+    whole = lines.read_bytes()
+    for keep in (-30, 3):  # without its end, and without even a name
+        lines.write_bytes(whole[:keep])
+        assert run("rewrite", "plan", "--commit")[0] == 7
+        for command in (("rewrite", "plan", "--undo"), ("undedup", source, "--in-place")):
+            status, told = run(*command)
+            assert (status, told["files"], told["left"]) == (7, 1, 1)
+    lines.write_bytes(whole)
+    assert run("rewrite", "plan", "--undo")[0] == 0 and content(source) == before

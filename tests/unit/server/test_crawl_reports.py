@@ -1,0 +1,462 @@
+"""Reports of crawls over HTTP and on the command line: what every way of asking counts, and how."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import signal
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from flask.testing import FlaskClient
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dedupindex.crawls import lifecycle, merge_crawls, statistics
+from dedupindex.crawls.counting import CountedHit, LookupCounter, add_counted
+from dedupindex.crawls.statistics_keys import StatisticsRow
+from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
+from dedupindex.index.identity import Settings
+from dedupindex.runtime.tables import csv_lines, html_lines
+from server.app import create_app
+from server.config import Config
+from server.live_index import LiveIndex
+from tests.conftest import MakeIndex
+from tests.integration.test_crawls_live import children, send
+from tests.integration.test_server_live import serving, until
+from tests.support.captures import capture, sha1
+from tests.unit.cli.test_cli import dedupindex
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+class Web(FlaskClient):
+    """A client of a server that writes its counts when it is told to."""
+
+    live: LiveIndex
+
+    def report(self, query: str = "", crawl: str = "a") -> Any:
+        self.live.crawls.write_counts()
+        answer = self.get(f"/crawls/{crawl}/report?{query}")
+        assert answer.status_code == 200, answer.text
+        return answer.get_json() if answer.mimetype == "application/json" else answer.text
+
+
+@pytest.fixture
+def index(make_index: MakeIndex) -> Path:
+    """Originals of sizes 1001 and 1002, and one of which only the record's size is known."""
+    return make_index(
+        [
+            capture(1, b"http://one.example/a"),
+            capture(2, b"http://two.example/b", mime=b"text/html"),
+            capture(3, b"http://one.example/c", size_of_record=True),
+        ],
+        Settings(by_url=True),
+    )
+
+
+@pytest.fixture
+def web(index: Path) -> Web:
+    live = LiveIndex(index)
+    live.refresh()
+    app = create_app(Config(index), live)
+    app.test_client_class = Web
+    web = app.test_client()
+    assert isinstance(web, Web)
+    web.live = live
+    for name in "ab":
+        assert web.post("/crawls", json={"name": name}).status_code == 200
+    return web
+
+
+def question(number: int, url: str = "http://one.example/a", **more: Any) -> str:
+    asked = {"digest": str(sha1(number)), "url": url, "crawl": "a", **more}
+    return "&".join(f"{name}={quote(str(value), safe='')}" for name, value in asked.items())
+
+
+def found(report: dict[str, Any]) -> StatisticsRow:
+    return StatisticsRow(**{name: report[name] for name in StatisticsRow._fields})
+
+
+def test_every_way_of_asking_counts(web: Web) -> None:
+    exact = {"exact_url": 1, "exact_url_bytes": 1001}
+    expected = StatisticsRow()
+
+    def check(**more: int) -> None:
+        nonlocal expected
+        expected = expected.plus(StatisticsRow(**more))
+        assert found(web.report()) == expected
+
+    plain = f"/lookup?digest={sha1(1)}&url=http%3A%2F%2Fone.example%2Fa&crawl=a"
+    assert web.get(plain).get_json()["duplicate"]
+    check(lookups=1, **exact)
+    assert web.get(plain, headers={"Accept": "text/plain"}).status_code == 200
+    check(lookups=1, **exact)
+    web.get("/lookup?" + question(1, "http://www.one.example/a", size=1300, explain=1))
+    check(lookups=1, stated_bytes=1300, duplicate_stated_bytes=1300, canonical_url=1,
+          canonical_url_bytes=1001)  # fmt: skip
+    web.get("/lookup?" + question(2))
+    check(lookups=1, digest=1, digest_bytes=1002)
+    web.get("/lookup?" + question(3, "http://one.example/c"))
+    check(lookups=1, exact_url=1, unsized=1)
+    web.get("/lookup?" + question(9, size=70))
+    check(lookups=1, stated_bytes=70)
+    web.get("/lookup?" + question(1, crawl="a").replace("sha1%3A", "sha3%3A"))
+    check(lookups=1)
+    asked = {"digest": str(sha1(1)), "url": "http://one.example/a"}
+    web.post("/lookup?crawl=a", json={"lookups": [asked, {**asked, "digest": str(sha1(9))}]})
+    check(lookups=2, **exact)
+    named = {**asked, "crawl": "a", "size": 5}
+    web.post("/lookup", json={"lookups": [named, asked, {**named, "digest": "md9:AAAA"}]})
+    check(lookups=2, stated_bytes=5, duplicate_stated_bytes=5, **exact)
+    lines = json.dumps(asked) + "\n{}\nno json\n"
+    web.post("/lookup?crawl=a", data=lines, content_type="application/x-ndjson")
+    check(lookups=1, errors=2, **exact)
+    web.post("/claims", json=named)
+    check(lookups=1, stated_bytes=5, duplicate_stated_bytes=5, **exact)
+    web.post("/claims", json={**named, "digest": str(sha1(9))})
+    check(lookups=1, stated_bytes=5)
+    web.get("/lookup?crawl=a&digest=nonsense")
+    web.get("/lookup?" + question(1, strategy="BEAUTY"))
+    check(errors=2)
+    shown = web.get("/crawls/a").get_json()
+    assert (shown["lookups"], shown["duplicates"]) == (expected.lookups, expected.duplicates)
+    assert shown["duplicate_bytes"] == expected.duplicate_bytes
+    assert found(web.report(crawl="b")) == StatisticsRow()
+
+
+def test_who_asks_by_url_does_not_say_what_it_found(web: Web) -> None:
+    web.get("/cdx?url=http://one.example/a&crawl=a")
+    web.get("/cdx?url=http://one.example/nothing&crawl=a")
+    assert found(web.report()) == StatisticsRow(lookups=2, listed=1)
+    spelled = str(sha1(1)).removeprefix("sha1:")
+    web.get(f"/cdx?url=http://one.example/a&crawl=a&filter=digest:{spelled}")
+    hit = StatisticsRow(lookups=3, listed=1, exact_url=1, exact_url_bytes=1001)
+    assert found(web.report()) == hit
+    web.get("/cdx?url=http://one.example/a&crawl=a&limit=nonsense")
+    assert found(web.report()) == hit.plus(StatisticsRow(errors=1))
+
+
+def test_what_is_stored_counts_once(web: Web) -> None:
+    sent = {
+        "digest": str(sha1(5)),
+        "url": "http://new.example/",
+        "date": "2026-11-20T09:14:17Z",
+        "status": 200,
+        "mime": "image/png",
+        "size": 300,
+    }
+    for _ in range(2):
+        web.post("/captures?crawl=a", json=sent)
+    web.post("/captures?crawl=a", json={**sent, "url": "http://new.example/2", "size": None})
+    web.post("/captures?crawl=a", json={**sent, "digest": str(sha1(6)), "status": 404})
+    report = web.report("by=host")
+    assert (report["stored"], report["stored_bytes"]) == (2, 300)
+    assert (report["captures"], report["bytes"]) == (2, 300)
+    [group] = report["groups"]
+    assert (group["host"], group["stored"], group["stored_bytes"]) == ("new.example", 2, 300)
+    [by_mime] = web.report("by=mime")["groups"]
+    assert (by_mime["mime"], by_mime["stored"]) == ("image/png", 2)
+
+
+def test_records_count_for_their_crawl(web: Web) -> None:
+    spelled = str(sha1(7)).removeprefix("sha1:")
+    record = {"id": spelled, "uri": "http://new.example/", "date": 20261120091417}
+    assert web.post("/api/records", json=[record]).status_code == 201
+    web.get(f"/api/records/{spelled}?uri=http://new.example/")
+    web.get(f"/api/records/{str(sha1(99)).removeprefix('sha1:')}?uri=http://new.example/")
+    row = found(web.report(crawl="doppelganger"))
+    assert (row.lookups, row.exact_url, row.stored, row.unsized) == (2, 1, 1, 1)
+
+
+def test_what_crawlers_tell(web: Web) -> None:
+    assert web.get("/crawls/a").get_json()["not_looked_up"] is None
+    told = web.post("/crawls/a/counts", json={"not_looked_up": 4, "who": "one"}).get_json()
+    assert (told["not_looked_up"], told["not_reported"]) == (4, None)
+    for _ in range(2):  # its answer was lost
+        web.post("/crawls/a/counts", data={"not_looked_up": "5", "who": "two"})
+        shown = web.post(
+            "/crawls/a/commit", json={"exit": "Finished", "not_looked_up": 1, "not_reported": 2}
+        ).get_json()
+    assert (shown["not_looked_up"], shown["not_reported"]) == (10, 2)
+    report = web.report()
+    assert (report["not_looked_up"], report["not_reported"], report["exit"]) == (10, 2, "Finished")
+    assert "Not looked up:        10\n" in web.report("format=text")
+    cancelled = web.post("/crawls/b/cancel", data={"not_looked_up": "3"}).get_json()
+    assert (cancelled["state"], cancelled["not_looked_up"]) == ("cancelled", 3)
+    for wrong in ({"not_looked_up": -1}, {"not_looked_up": True}, {"not_reported": "x"},
+                  {"not_looked_up": 10**18}, {"who": "x" * 300, "not_reported": 1},
+                  {"lookups": 3}):  # fmt: skip
+        assert web.post("/crawls/a/counts", json=wrong).status_code == 400
+    assert web.post("/crawls/c/counts", json={"not_looked_up": 1}).status_code == 404
+
+
+def many_hosts(web: Web) -> list[bytes]:
+    hosts = [b"", b"caf\xe9.example", *(b"h%02d.example" % number for number in range(23))]
+    counting = web.live.crawls.counting
+    for number, host in enumerate(hosts):
+        url = b"http://" + host + b"/" if host else b""
+        hit = CountedHit.of("exact_url", capture(1)._replace(size=number))
+        counting.note_all([("a", "DIGEST_ANY", url, hit, -1, 1000)] * (number + 1))
+    return hosts
+
+
+def test_pages_of_a_report_hold_every_group_once(web: Web) -> None:
+    hosts = many_hosts(web)
+    whole = web.report("by=host")
+    assert whole["next"] is None and len(whole["groups"]) == len(hosts)
+    assert [one["host"] for one in whole["groups"]][:2] == [None, "caf\\xe9.example"]
+    for size in (1, 7, 24, 25, 26):
+        groups, follow = [], f"/crawls/a/report?by=host&limit={size}"
+        while follow:
+            answer = web.get(follow)
+            page = answer.get_json()
+            groups += page["groups"]
+            follow = page["next"]
+            assert answer.headers.get("Link") == (f'<{follow}>; rel="next"' if follow else None)
+        assert groups == whole["groups"]
+    hours = web.report("by=day")["groups"]
+    assert sum(one["lookups"] for one in hours) == whole["lookups"]
+    assert web.report(f"by=day&after={hours[-1]['day']}")["groups"] == []
+
+
+def test_the_top_of_a_report(web: Web) -> None:
+    hosts = many_hosts(web)
+    top = web.report("by=host&top=3")["groups"]
+    assert [one["lookups"] for one in top] == [len(hosts), len(hosts) - 1, len(hosts) - 2]
+    assert top[0]["host"] == "h22.example"
+    assert web.report("by=host&top=1&order=stored")["groups"][0]["stored"] == 0
+
+
+def test_what_a_report_cannot_be_asked(web: Web) -> None:
+    for query in (
+        *("by=moon", "top=3", "by=host&top=0", "by=host&top=3&after=x", "by=host&limit=99999"),
+        *("by=host&order=stored", "format=pdf", "x=1", "by=host&by=mime", "after=x"),
+        "by=host&limit=-1",
+    ):
+        answer = web.get(f"/crawls/a/report?{query}")
+        assert (answer.status_code, answer.get_json()["error"]["code"]) == (400, "bad_query"), query
+    assert web.get("/crawls/nobody/report").status_code == 404
+
+
+def test_pages_of_crawls(web: Web) -> None:
+    for number in range(5):
+        web.post("/crawls", json={"name": f"c{number}"})
+    names = [one["name"] for one in web.get("/crawls").get_json()["crawls"]]
+    assert names == ["c4", "c3", "c2", "c1", "c0", "b", "a"]
+    seen, follow = [], "/crawls?limit=3"
+    while follow:
+        page = web.get(follow).get_json()
+        seen.append([one["name"] for one in page["crawls"]])
+        follow = page["next"]
+    assert seen == [["c4", "c3", "c2"], ["c1", "c0", "b"], ["a"]]
+    assert web.get("/crawls?after=nobody").status_code == 404
+    assert web.get("/crawls?limit=0").status_code == 400
+
+
+def test_formats_say_the_same(web: Web, index: Path) -> None:
+    many_hosts(web)
+    groups = web.report("by=host")["groups"]
+    rows = list(csv.DictReader(io.StringIO(web.report("by=host&format=csv"))))
+    assert [row["host"] for row in rows][:2] == ["unknown", "caf\\xe9.example"]
+    for name in StatisticsRow._fields:
+        assert [int(row[name]) for row in rows] == [group[name] for group in groups]
+    [whole] = csv.DictReader(io.StringIO(web.report("format=csv")))
+    assert (whole["crawl"], int(whole["lookups"])) == ("a", 325)
+    page = web.report("by=host&format=html")
+    assert page.count('<tr><th scope="row">h') == 23 and "<script" not in page
+    assert "h22.example" in web.report("by=host&format=text")
+    for style in ("json", "csv", "html", "text"):
+        out, _ = dedupindex("report", index, "--crawl", "a", "--by", "host", "--limit", "0",
+                            "--format", style)  # fmt: skip
+        over = web.report(f"by=host&format={style}")
+        if style == "json":
+            over.pop("next")
+            assert json.loads(out) == over
+        else:
+            assert out == over
+
+
+def test_text_of_the_web_does_no_harm(web: Web) -> None:
+    answers = [
+        CountedHit.of("exact_url", capture(1)._replace(mime=mime))
+        for mime in (HOSTILE.encode(), b"=cmd|' /C calc'!A0", b"+1", b"@x", b"\x1b[2J\n")
+    ]
+    for hit in answers:
+        url = f'http://{HOSTILE}.example/"'
+        web.live.crawls.counting.note(("a", "DIGEST_ANY", url, hit, -1, 1))
+    page = web.get("/crawls/a/report?by=mime&format=html")
+    web.live.crawls.write_counts()
+    page = web.get("/crawls/a/report?by=mime&format=html")
+    assert "<script" not in page.text and "&lt;script&gt;" in page.text
+    assert re.search(r"style-src 'sha256-[^']+'", page.headers["Content-Security-Policy"])
+    assert page.headers["X-Content-Type-Options"] == "nosniff"
+    cells = [row[0] for row in csv.reader(io.StringIO(web.report("by=mime&format=csv")))]
+    assert not any(cell[:1] in "=+-@" or "\x1b" in cell or "\n" in cell for cell in cells)
+    assert "\x1b" not in web.report("by=mime&format=text")
+
+
+def test_a_page_of_figures_is_for_people() -> None:
+    facts = {"merged": True, "bytes": 1_500_000, "average_lookup_ms": 0.25, "ended": None}
+    row = {"mime": "text/html", "duplicate_bytes": 2100, "duplicates_percent": 66.67, "new": 1234}
+    page = "".join(html_lines("Crawl a", facts, list(row), [row]))
+    text = re.sub("<[^>]*>", "|", page)
+    for known in ("In the index itself||yes", "Bytes||1.5 MB", "Average lookup||0.25 ms"):
+        assert known in text
+    assert "Media type||Bytes saved||Duplicates, share||New|" in text
+    assert "text/html||2.1 kB||66.7 %||1,234" in text and "_" not in text
+    # No letter under the other: the first column keeps a width, and what is wider scrolls.
+    assert "min-width" in page and "<div" in page
+
+
+@given(st.text(max_size=30), st.text(max_size=30))
+def test_tables_escape_whatever_comes(title: str, text: str) -> None:
+    page = "".join(html_lines(title, {"fact": text}, ["name"], [{"name": text}]))
+    bare = re.sub(r"<(/?(html|head|meta|title|style|body|h1|div|table|caption|tr|th|td|thead"
+                  r"|tbody)\b[^<>]*|!DOCTYPE html)>", "", page)  # fmt: skip
+    assert "<" not in bare
+    [_, cells] = csv.reader(io.StringIO("".join(csv_lines(["name"], [{"name": text}]))))
+    assert not text or cells[0][:1] not in tuple("=+-@\t\r")
+
+
+def test_the_report_of_a_crawl_on_the_command_line(web: Web, index: Path) -> None:
+    for number in (1, 2, 9):
+        web.get("/lookup?" + question(number, size=100))
+    web.post("/crawls/a/commit", json={"exit": "Finished", "not_looked_up": 7})
+    text, _ = dedupindex("report", index, "--crawl", "a")
+    for line in (
+        "Crawl:                a, committed",
+        "Total handled:        3",
+        "Duplicates found:     2 (66.67 %)",
+        "Exact URL hits:       1, bytes: 1,001",
+        "Digest hits:          1, bytes: 1,002",
+        "New (no hits):        1",
+        "  as the crawler counts: 200 (200 B) of 300 (300 B)",
+        "Not looked up:        7",
+        "Not reported:         not told",
+        "  DIGEST_ANY:         3 lookups, 2 duplicates (66.67 %)",
+    ):
+        assert line in text.splitlines(), text
+    assert re.search(r"^Average lookup time:  [0-9.]+ ms$", text, re.MULTILINE)
+    never, _ = dedupindex("report", index, "--crawl", "b")
+    assert "Warning:              begun, no lookup yet" in never
+    out, _ = dedupindex("report", index, "--crawl", "a", "--by", "status", "--top", "1", "--json")
+    assert [one["status"] for one in json.loads(out)["groups"]] == ["200"]
+
+
+def test_who_misspells_a_crawl_is_told_which_there_are(web: Web) -> None:
+    web.post("/crawls", json={"name": "weekly-1"})
+    for path in ("/crawls/weekly/report", "/pages/crawl?name=weekly", "/pages/charts?crawl=weekly"):
+        answer = web.get(path)
+        assert answer.status_code == 404
+        assert "there are weekly-1, b, a" in answer.text
+        assert "POST /crawls" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "sentence"),
+    [
+        (["--crawl", "nobody"], 4, "there is no crawl 'nobody'; there are b, a"),
+        (["--crawl", "a", "--against", "x"], 2, "either --crawl NAME or --against"),
+        ([], 2, "either --crawl NAME or --against"),
+        (["--crawl", "a", "--by", "year"], 2, "such a report is by host"),
+        (["--against", "x", "--by", "hour"], 2, "such a report is by host"),
+    ],
+)
+def test_refusals(web: Web, index: Path, words: list[str], status: int, sentence: str) -> None:
+    assert sentence in dedupindex("report", index, *words, status=status)[1]
+
+
+def test_an_index_without_crawls_says_so(make_index: MakeIndex) -> None:
+    _, talk = dedupindex("report", make_index([]), "--crawl", "a", status=4)
+    assert "no crawl has asked" in talk
+
+
+def test_a_server_that_is_killed_loses_the_last_second_at_most(make_index: MakeIndex) -> None:
+    """Lookups until then are in the report that another server gives, by host too."""
+    index = make_index([capture(1, b"http://one.example/a")])
+    with serving(index, "--workers", "2") as server:
+        send(server.port, "POST", "/crawls", {"name": "a"})
+        for number in range(60):
+            send(server.port, "GET", "/lookup?" + question(1, f"http://h{number % 5}.example/"))
+        assert until(lambda: send(server.port, "GET", "/crawls/a")["lookups"] == 60)
+        send(server.port, "GET", "/lookup?" + question(1))  # may be lost
+        for process in children(server.process.pid):
+            os.kill(process, signal.SIGKILL)
+        server.process.kill()
+    with closing(LmdbStore(index)) as store, store.reading() as reading:
+        crawl = reading.crawl("a")
+        total = statistics.total(reading, crawl)
+        assert 60 <= total.lookups <= 61
+        hosts = dict(statistics.rows(reading, crawl, "host"))
+        assert [hosts[b"h%d.example" % number].digest for number in range(5)] == [12] * 5
+        for by in ("host", "mime", "status", "strategy", "hour", "day"):
+            found = [row for _, row in statistics.rows(reading, crawl, by)]
+            assert sum(row.lookups for row in found) == total.lookups
+        assert statistics.times(reading, crawl).answered == total.lookups
+
+
+def test_statistics_stay_when_crawls_are_merged_and_swept(web: Web) -> None:
+    web.get("/lookup?" + question(1))
+    web.post("/crawls/a/commit")
+    before = web.report()
+    dedupindex("index", "--merge", web.live.index)
+    store = web.live.crawls.store()
+    assert store is not None
+    merge_crawls.sweep(store, 0.0, {})
+    merge_crawls.sweep(store, 1e9, {number: 0.0 for number in range(9)})
+    after = web.report()
+    assert (
+        found(after) == found(before) == StatisticsRow(lookups=1, exact_url=1, exact_url_bytes=1001)
+    )
+
+
+def test_a_crawl_that_is_dropped_or_purged_has_no_statistics(web: Web, index: Path) -> None:
+    for name in "ab":
+        web.get("/lookup?" + question(1, crawl=name))
+        assert web.report(crawl=name)["lookups"] == 1
+    assert web.delete("/crawls/a").status_code == 200
+    dedupindex("purge", index, "--crawl", "b", "--force")
+    for name in "ab":
+        assert found(web.report(crawl=name)) == StatisticsRow()
+        assert web.report("by=host", crawl=name)["groups"] == []
+        web.get("/lookup?" + question(1, crawl=name))  # its crawler still runs
+        said = {"not_looked_up": 3, "who": "1"}
+        assert web.post(f"/crawls/{name}/counts", json=said).status_code == 200
+        assert found(web.report(crawl=name)) == StatisticsRow()
+        assert web.report("by=host", crawl=name)["groups"] == []
+        crawl = web.get(f"/crawls/{name}").get_json()
+        assert crawl["first_lookup"] is crawl["not_looked_up"] is crawl["warning"] is None
+
+
+@pytest.mark.parametrize("how", ["dropped", "purged"])
+def test_what_was_cancelled_or_merged_has_no_more_statistics_either(
+    web: Web, index: Path, how: str
+) -> None:
+    if how == "dropped":
+        assert web.post("/crawls/a/cancel").status_code == 200
+        assert web.delete("/crawls/a").status_code == 200
+    else:
+        assert web.post("/crawls/a/commit").status_code == 200
+        dedupindex("index", "--merge", index)
+        dedupindex("purge", index, "--crawl", "a", "--force")
+    web.get("/lookup?" + question(1, crawl="a"))
+    assert found(web.report()) == StatisticsRow()
+    assert web.get("/crawls/a").get_json()["first_lookup"] is None
+
+
+def test_counts_of_a_crawl_that_nobody_began_are_left_out(tmp_path: Path) -> None:
+    with closing(LmdbStore(tmp_path)) as store:
+        counting = LookupCounter()
+        counting.note(("nobody", "DIGEST_ANY", "http://a.example/", None, -1, 1))
+        [part] = counting.take()
+        with store.writing() as writing:
+            lifecycle.begin(writing, "a")
+            add_counted(writing, part)
+            assert writing.txn.stat(writing.trees.statistics)["entries"] == 0

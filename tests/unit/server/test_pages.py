@@ -1,0 +1,693 @@
+"""The pages through Flask's test client: what they show, hostile text, who may see them."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import re
+from datetime import datetime, timedelta
+from html import unescape
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from flask.testing import FlaskClient
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from werkzeug.datastructures import FileStorage
+from werkzeug.test import TestResponse, encode_multipart
+
+from dedupindex.capture import Capture
+from dedupindex.errors import BadInput, IndexUnavailable
+from dedupindex.index import tokens
+from dedupindex.index.identity import Settings
+from dedupindex.index.tokens import Role
+from dedupindex.lookup.explain import MOST
+from dedupindex.runtime.charts import HEIGHT, bar, columns
+from dedupindex.runtime.tables import printable
+from server import commands
+from server.api import crawl_reports
+from server.app import create_app
+from server.config import Config
+from server.live_index import LiveIndex
+from server.pages import chart_pages
+from server.pages.blueprint import POLICY
+from server.pages.login import COOKIE
+from server.responses import RequestError
+from tests.conftest import MakeIndex
+from tests.support.budgets import examples
+from tests.support.captures import capture, sha1
+from tests.support.hypertext import Page
+from tests.support.paths import ROOT
+from tests.support.purging import begin, load, revisit_of
+from tests.support.text_sources import DATA
+
+DOCS = ROOT / "docs" / "http.md"
+URL = "http://example.com/a"
+HERE = {"Origin": "http://localhost"}
+ALL = Settings(mime=".*", whitelist=True, by_url=True)
+HOSTILE = (
+    "http://x.example/<script>window.sentinel = 1</script>",
+    "http://x.example/\"onmouseover='window.sentinel=1'x=\"",
+    "javascript:window.sentinel=1",
+    "http://x.example/\u202egnp.exe\u200b\ufe0f\u3164\u2800\U000e0041",
+    "http://x.example/\x00\x1b[2J\r\n<img src=x onerror=window.sentinel=1>",
+    "http://x.example/</title></textarea>{{ 7*7 }}{% raw %}&lt;&#60;",
+    "http://x.example/" + "<b>" * 3000,
+    "http://\u05d0\u05d1\u05d2.example/\u0627",
+)
+
+
+def served(index: Path, **how: Any) -> FlaskClient:
+    live = LiveIndex(index)
+    live.refresh()
+    app = create_app(Config(index, **how), live)
+    app.config["live"] = live
+    return app.test_client()
+
+
+@pytest.fixture
+def web(make_index: MakeIndex) -> FlaskClient:
+    return served(make_index([capture(1)], ALL))
+
+
+def page(response: TestResponse, status: int = 200) -> Page:
+    assert (response.status_code, response.mimetype) == (status, "text/html"), response.text
+    assert response.headers["Content-Security-Policy"] == POLICY
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
+    assert response.headers["Cache-Control"] == "no-store"
+    return Page(response.text)
+
+
+def rules(web: FlaskClient) -> list[tuple[str, str]]:
+    """Method and path of each page of its own."""
+    return [
+        (method, rule.rule)
+        for rule in web.application.url_map.iter_rules()
+        for method in sorted((rule.methods or set()) & {"GET", "POST"})
+        if rule.endpoint.startswith("pages.") and "<" not in rule.rule
+    ]
+
+
+def paths(web: FlaskClient) -> list[str]:
+    found = [path for method, path in rules(web) if method == "GET"]
+    assert len(found) == 10
+    return found
+
+
+def send(web: FlaskClient, content: bytes, by: str = "host", **headers: str) -> TestResponse:
+    sent = FileStorage(io.BytesIO(content), r"C:\logs\crawl.cdx")
+    boundary, form = encode_multipart({"crawl": sent, "by": by})
+    kind = f"multipart/form-data; boundary={boundary}"
+    return web.post("/pages/what-if", data=form, content_type=kind, headers=headers or HERE)
+
+
+def test_pages_of_an_empty_index_say_what_to_type(make_index: MakeIndex) -> None:
+    web = served(make_index())
+    shown = {
+        path: page(web.get(path), 400 if path == "/pages/crawl" else 200) for path in paths(web)
+    }
+    assert "bin/index --add" in shown["/"].text and "curl '" in shown["/"].text
+    assert "curl -d name=weekly http://localhost/crawls" in shown["/pages/crawls"].text
+    assert "Type a payload digest" in shown["/pages/lookup"].text
+    assert "bin/report INDEX --against" in shown["/pages/what-if"].text
+    assert len({one.title for one in shown.values()}) == len(shown)
+
+
+def test_every_link_leads_to_an_answer(web: FlaskClient) -> None:
+    web.post("/crawls", json={"name": "a?b=c&d#%2F;\"'<>"})
+    seen, todo = set[str](), ["/"]
+    while todo:
+        path = todo.pop()
+        if path in seen or path.startswith("#"):
+            continue
+        seen.add(path)
+        with web.get(path) as response:  # of a file, which is open until then
+            content = response.text
+        assert response.status_code == 200 and content, path
+        if response.mimetype == "text/html":
+            todo += page(response).links
+        if path == "/" or path.startswith("/pages/"):
+            assert response.headers["Content-Security-Policy"] == POLICY
+    assert len(seen) > 10
+    assert any(path.startswith("/pages/crawl?name=a?b%3Dc%26d%23%252F") for path in seen)
+
+
+def test_what_the_index_holds(web: FlaskClient) -> None:
+    for number in (1, 2, 2):
+        web.get(f"/lookup?digest={sha1(number)}&url={URL}")
+    web.get("/lookup?digest=hello")
+    shown = page(web.get("/")).text
+    assert "3 since the server was started" in shown
+    assert "66.7 %" in shown and "bad_digest 1" in shown
+    assert "surt-0.3.1" in shown
+
+
+def test_an_index_that_is_gone_is_no_empty_one(tmp_path: Path) -> None:
+    live = LiveIndex(tmp_path / "none")
+    live.refresh()
+    web = create_app(Config(tmp_path / "none"), live).test_client()
+    for path in ("/", "/pages/containers", f"/pages/lookup?digest={sha1(1)}"):
+        response = web.get(path)
+        assert "make one with bin/index" in page(response, 503).text
+        assert int(response.headers["Retry-After"]) > 0
+
+
+def test_containers_in_pages(make_index: MakeIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dedupindex.index.engine import IndexedContainer
+
+    index = make_index([capture(1)])
+    live = LiveIndex(index)
+    live.refresh()
+    web = create_app(Config(index), live).test_client()
+    files = [IndexedContainer(f"/warcs/<{n:03}>", 1000, "", n, "<i>", n == 7) for n in range(120)]
+    with live.opened().engine.view() as view:
+        monkeypatch.setattr(type(view), "containers", lambda self: iter(files))
+    first, last = (page(web.get(f"/pages/containers?page={n}")).text for n in (1, 3))
+    assert "Containers read" in page(web.get("/")).text
+    assert "its files are listed here when they are read" in first
+    assert "<000>" in first and "<049>" in first and "<050>" not in first and "in part" in first
+    assert "<119>" in last and "Next" not in last and "Previous" in last
+    for number in ("0", "-1", "x", "²", "9" * 30):
+        page(web.get(f"/pages/containers?page={number}"), 400)
+    assert "none on this page" in page(web.get("/pages/containers?page=4")).text
+
+
+def test_crawls_and_their_progress(web: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(51):
+        web.post("/crawls", json={"name": f"c{number:02}"})
+    one = {"digest": str(sha1(9)), "url": URL, "date": "2026-11-20T09:14:17Z", "status": 200}
+    web.post("/captures?crawl=c50", json={**one, "size": 1234567, "mime": "image/png"})
+    shown = page(web.get("/pages/crawls")).text
+    assert "begun, no lookup yet" in shown and "1.2 MB" in shown
+    assert "c50" in shown and "c01" in shown and "c00" not in shown
+    assert "c00" in page(web.get("/pages/crawls?page=2")).text
+    with monkeypatch.context() as patched:
+        patched.setattr(crawl_reports, "_shown", None)  # no crawl is counted up for another page
+        last = page(web.get("/pages/crawls?page=1000000")).text
+    assert "none of them is on this page" in last
+    web.post("/crawls/c50/commit", json={"exit": "<b>Finished</b>"})
+    text = page(web.get("/pages/crawl?name=c50")).text
+    assert "committed" in text and "<b>Finished</b>" in text
+    page(web.get("/pages/crawl?name=none"), 404)
+
+
+def test_a_lookup_is_explained(make_index: MakeIndex) -> None:
+    web = served(make_index([capture(1), capture(1, b"http://other.example/"), capture(2)], ALL))
+    found = page(web.get(f"/pages/lookup?digest={sha1(1)}&url={URL}&strategy=")).text
+    assert "A duplicate: same URL" in found and "chosen" in found
+    assert "WARC-Refers-To-Target-URI: http://example.com/a\n" in found
+    assert "not preferred: exact_url goes first" in found
+    none = f"/pages/lookup?digest={sha1(1)}&url={URL}x&strategy=EXACT_URL"
+    assert "No original" in page(web.get(none)).text
+    assert "another URL: EXACT_URL does not take it" in page(web.get(none)).text
+    held = page(web.get(f"/pages/lookup?digest=&url={URL}")).text
+    assert "Originals of this URL: 2" in held and str(sha1(2)) in held
+    assert "No index holds" in page(web.get("/pages/lookup?digest=crc32:abcd")).text
+    many = [capture(1, b"http://%d.example/" % number) for number in range(3 * MOST)]
+    old = f"/pages/lookup?digest={sha1(1)}&max_age=1"  # none will do
+    long = page(served(make_index(many, ALL)).get(old)).text
+    assert "There are more than are shown" in long
+    assert 0 < len(set(re.findall(r"//(\d+)\.example/", long))) <= MOST
+    plain = served(make_index([capture(1)]))
+    assert "--by-url" in page(plain.get(f"/pages/lookup?url={URL}"), 409).text
+
+
+@pytest.mark.parametrize(
+    "query", ["digest=sha1:x", "nothing=1", "digest=a&digest=b", "max_age=x", "crawl=none"]
+)
+def test_a_lookup_that_cannot_be_read(web: FlaskClient, query: str) -> None:
+    more = "" if query.startswith("digest") else f"&digest={sha1(1)}"
+    status = 404 if "crawl" in query else 400
+    shown = web.get(f"/pages/lookup?{query}{more}")
+    assert 'role="alert"' in shown.text
+    page(shown, status)
+
+
+def test_a_person_who_asks_as_a_crawl_is_not_counted_as_it(web: FlaskClient) -> None:
+    web.post("/crawls", json={"name": "a"})
+    one = {"digest": str(sha1(9)), "url": URL, "date": "2026-11-20T09:14:17Z", "status": 200}
+    web.post("/captures?crawl=a", json={**one, "size": 5, "mime": "image/png"})
+    asked = f"/pages/lookup?digest={sha1(9)}&url={URL}"
+    assert "No original" in page(web.get(asked)).text
+    assert "not committed yet" in page(web.get(asked + "&crawl=a")).text
+    web.post("/crawls/a/commit")
+    assert web.get("/crawls/a").get_json()["lookups"] == 0
+
+
+def counted(web: FlaskClient) -> None:
+    """What was counted of crawls is written every second; a test waits for no clock."""
+    web.application.config["live"].crawls.write_counts()
+
+
+def report(web: FlaskClient, crawl: str, *urls: str, size: int = 1000) -> None:
+    """A crawl asks for each URL, stores it, and asks for it again."""
+    web.post("/crawls", json={"name": crawl, "seen_by": "all"})
+    for number, url in enumerate(urls):
+        digest = str(sha1(500 + number))
+        ask = {"digest": digest, "url": url, "crawl": crawl}
+        web.post("/lookup", json={"lookups": [ask]})
+        one = {"digest": digest, "url": url, "date": "2026-11-20T09:14:17Z", "status": 200}
+        web.post(f"/captures?crawl={quote(crawl)}", json={**one, "mime": "a/b", "size": size})
+        web.post("/lookup", json={"lookups": [ask]})
+    counted(web)
+
+
+def test_hosts_of_crawls(web: FlaskClient) -> None:
+    assert "No host has been counted yet" in page(web.get("/pages/host")).text
+    report(web, "a", "http://one.example/1", "http://one.example/2", "http://two.example/")
+    report(web, "b", "http://two.example/", "http://b\u00fccher.example/")
+    assert "two.example" in page(web.get("/pages/host")).text
+    shown = page(web.get("/pages/host?host=ONE.example")).text
+    assert "2.0 kB" in shown and "Crawls that met it" in shown
+    assert "b" not in re.findall(r"name=(\w)", web.get("/pages/host?host=one.example").text)
+    assert {"a", "b"} <= set(re.findall(r"name=(\w)", web.get("/pages/host?host=two.example").text))
+    assert "Crawls that met it" in page(web.get("/pages/host?host=b\u00fccher.example")).text
+    assert "No crawl has asked" in page(web.get("/pages/host?host=none.example")).text
+    for by, order, text in (
+        ("host", "stored_bytes", "one.example"),
+        ("mime", "lookups", "a/b"),
+        ("strategy", "duplicates", "DIGEST_ANY"),
+    ):
+        path = f"/pages/crawl?name=a&by={by}&order={order}"
+        assert text in page(web.get(path)).text
+    assert "one.example" not in page(web.get("/pages/crawl?name=a&brief=")).text
+    for query in ("by=x", "order=x"):
+        page(web.get(f"/pages/crawl?name=a&{query}"), 400)
+
+
+def test_charts_have_the_numbers_of_crawls(web: FlaskClient) -> None:
+    assert "Nothing was counted in these 48 hours" in page(web.get("/pages/charts")).text
+    report(web, "a", "http://one.example/1", "http://one.example/2")
+    report(web, "b", "http://three.example/")
+    for span in chart_pages.SPANS:
+        shown = web.get(f"/pages/charts?span={span}")
+        assert "6 lookups, 4 duplicates" in page(shown).text  # of b the first one is one, too
+        one = page(web.get(f"/pages/charts?span={span}&crawl=b"))
+        assert "2 lookups, 2 duplicates" in one.text
+        assert "4 captures saved, 3 stored" in shown.text and "3,000 stored" in shown.text
+        assert "2 captures saved, 1 stored" in one.text
+        drawn = shown.text.partition("Captures, saved and stored; the")[2].partition("</svg>")[0]
+        names = re.findall(r'<rect class="(\w+)" .* height="([\d.]+)"/>', drawn)
+        assert dict(names) == {
+            "exact_url": "68.57",
+            "digest": "22.86",
+            "new": "68.57",
+        }
+    page(web.get("/pages/charts?span=x"), 400)
+    page(web.get("/pages/charts?crawl=x"), 404)
+
+
+@given(
+    st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1)), st.sampled_from([*chart_pages.SPANS])
+)
+def test_a_span_ends_now_and_leaves_nothing_out(now: datetime, name: str) -> None:
+    span = chart_pages.SPANS[name]
+    units = chart_pages._units(span, now)
+    assert len(set(units)) == span.units and units == sorted(units)
+    assert units[-1].decode() == now.isoformat()[: span.width]
+    step = {"hours": 1, "days": 24, "months": 24}[name]
+    first = datetime.fromisoformat((units[0].decode() + "-01" * (name == "months"))[:10])
+    met = {
+        (now - timedelta(hours=back)).isoformat()[: span.width].encode()
+        for back in range(0, int((now - first).total_seconds() // 3600) - 24, step)
+    }
+    assert met <= set(units)
+
+
+def test_policies_and_namespaces_show(make_index: MakeIndex) -> None:
+    index = make_index([capture(1)], ALL)
+    web = served(index)
+    rules = [{"host": "x<b>.example", "never": True}, {"originals_from": ["a*", "<i>"]}, {}]
+    begun = {"name": "a", "namespace": "news", "policy": rules, "strategy": "EXACT_URL"}
+    assert web.post("/crawls", json=begun).status_code == 200
+    shown = page(web.get("/pages/crawl?name=a")).text
+    for text in ("news", "EXACT_URL", "never True", "x<b>.example", "a*, <i>", "everything else"):
+        assert text in shown
+    asked = f"/pages/lookup?digest={sha1(1)}&url={URL}&crawl=a"
+    assert "A policy has a say" in page(web.get(asked)).text
+    reader = tokens.add(index, "reader", Role.READ, namespaces="other")
+    live = web.application.config["live"]
+    closed = create_app(Config(index, private=True), live).test_client()
+    closed.post("/pages/sign-in", data={"token": reader}, headers=HERE)
+    page(closed.get(f"/pages/lookup?digest={sha1(1)}&namespace=other"))
+    asked = {"digest": str(sha1(1)), "url": "http://h.example/", "crawl": "a"}
+    web.post("/lookup", json={"lookups": [asked]})
+    counted(web)
+    for path, shows in (
+        ("crawl?name=a", "h.example"),
+        ("host?host=h.example", "Crawls that met it"),
+        ("host", "h.example"),
+        ("charts", "1 lookups"),
+        ("charts?crawl=a", "1 lookups"),
+    ):
+        assert shows in page(web.get(f"/pages/{path}")).text
+        hidden = closed.get(f"/pages/{path}")
+        page(hidden, 403 if "=a" in path else 200)
+        assert shows not in hidden.text
+    for path in ("/", "/pages/crawls"):
+        assert "crawl?name=a" in web.get(path).text
+        assert "crawl?name=a" not in closed.get(path).text
+    page(closed.get("/pages/impact"), 403)
+    page(closed.get("/pages/impact?kind=crawl&name=a"), 403)
+    for query in (
+        f"digest={sha1(1)}&namespace=news",
+        f"url={URL}&crawl=a",
+        f"url={URL}&namespace=news",
+    ):
+        page(closed.get(f"/pages/lookup?{query}"), 403)
+    for path in ("/pages/crawl?name=b", "/pages/charts?crawl=b"):
+        assert "there is none that can be read of" in page(closed.get(path), 404).text
+    sent = {"Authorization": f"Bearer {reader}"}
+    assert "there is none" in closed.get("/crawls/b/report", headers=sent).text
+
+
+def test_what_depends_on_captures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = begin(tmp_path, chosen=ALL)
+    one, other = capture(1, b"http://x.example/<b>", container="/w/a.warc.gz"), capture(2)
+    again = capture(1, b"http://y.example/", day=2, container="/w/<i>.warc.gz")
+    away = [revisit_of(other, b"http://z.example/<img>", day, crawl="<u>") for day in (1, 2)]
+    load(index, [one, again, other], [revisit_of(one, one.url, 3), *away])
+    web = served(index)
+    shown = page(web.get("/pages/impact?kind=container&name=/w/a.warc.gz")).text
+    assert "that would go: 1; revisits that name them: 1" in shown
+    assert "Goes: its payload stays, under another URL" in shown and "http://x.example/<b>" in shown
+    assert "their payload nowhere:" not in shown
+    assert "<summary>Each of them" in web.get("/pages/impact?kind=prefix&name=http").text
+    broken = page(web.get(f"/pages/impact?kind=url&name={quote(other.url)}")).text
+    assert "payload nowhere: 2 (2.0 kB)" in broken
+    assert "http://z.example/<img>" in broken and "<u>" in broken
+    assert (
+        "Originals that would go: 3;" in page(web.get("/pages/impact?kind=prefix&name=http")).text
+    )
+    assert "nothing of -x" in page(web.get("/pages/impact?kind=crawl&name=-x")).text.replace(
+        "\n", " "
+    )
+    asked = "/pages/impact?kind=crawl&name=weekly"
+    for site, runs in (("none", True), ("same-origin", True), ("cross-site", False)):
+        text = page(web.get(asked, headers={"Sec-Fetch-Site": site})).text
+        assert ("There is nothing of" in text) is runs
+    for query in ("kind=x&name=y", "kind=crawl&name=a%00b"):
+        page(web.get(f"/pages/impact?{query}"), 400)
+    page(web.get("/pages/impact?kind=container&name=%FF%22%3Cscript%3E"))
+    monkeypatch.setattr(commands, "LONGEST", 0.01)
+    assert "use bin/impact itself" in page(web.get(asked), 400).text
+
+
+def test_a_lookup_says_beforehand_what_it_can_tell(make_index: MakeIndex) -> None:
+    for by_url in (True, False):
+        web = served(make_index([capture(1)], Settings(by_url=by_url)))
+        shown = page(web.get("/pages/lookup")).text
+        assert ("what is held of this URL" in shown) is by_url
+        assert ("keeps no list by URL" in shown) is not by_url
+
+
+def test_the_crawl_of_an_original_is_a_link_if_it_has_a_page(tmp_path: Path) -> None:
+    index = begin(tmp_path)
+    load(index, [capture(1)._replace(crawl="elsewhere")])
+    web = served(index)
+    web.post("/crawls", json={"name": "weekly", "seen_by": "all"})
+    one = {"digest": str(sha1(7)), "url": URL, "date": "2026-11-20T09:14:17Z", "size": 9}
+    web.post("/captures?crawl=weekly", json={**one, "status": 200})
+    assert "/pages/crawl?name=weekly" in page(web.get(f"/pages/lookup?digest={sha1(7)}")).links
+    other = page(web.get(f"/pages/lookup?digest={sha1(1)}"))
+    assert "elsewhere" in other.text and "/pages/crawl?name=elsewhere" not in other.links
+
+
+def test_a_crawl_says_what_does_not_renew_itself(web: FlaskClient) -> None:
+    web.post("/crawls", json={"name": "a"})
+    web.get(f"/lookup?digest={sha1(1)}&crawl=a&url={URL}")
+    counted(web)
+    shown = page(web.get("/pages/crawl?name=a&by=mime"))
+    assert "this table does not renew itself" in shown.text
+    assert "/pages/crawl?name=a&by=mime&order=lookups" in shown.links
+
+
+CDX = (
+    b" CDX N b a m s k r M S V g\n"
+    + b"example,com)/a 20261120091417 http://example.com/a image/png 200 "
+    + str(sha1(1)).removeprefix("sha1:").encode()
+    + b" - - 5000 0 w.warc.gz\n"
+    + b"x)/ 20261120091417 http://<script>x image/png 200 "
+    + str(sha1(5)).removeprefix("sha1:").encode()
+    + b" - - 7000 0 w.warc.gz\n"
+)
+
+
+@pytest.mark.parametrize("content", [CDX, gzip.compress(CDX)])
+def test_what_a_crawl_would_have_saved(web: FlaskClient, content: bytes) -> None:
+    shown = page(send(web, content)).text
+    assert "crawl.cdx: 5.0 kB of 12.0 kB saved" in shown
+    assert "<script>x" in shown and r"C:\logs" not in shown
+    assert "image/png" in page(send(web, content, "mime")).text
+
+
+def test_shares_have_one_decimal(web: FlaskClient) -> None:
+    shares = re.findall(r"[\d.]+ %", send(web, CDX).text)
+    assert "41.7 %" in shares and not [one for one in shares if len(one.split(".")[-1]) != 3]
+
+
+def test_a_crawl_log_is_tried_out_too(web: FlaskClient) -> None:
+    shown = page(send(web, (DATA / "heritrix.log").read_bytes())).text
+    assert "crawl.cdx: 0 B of" in shown and "Not looked up" in shown
+
+
+def test_what_cannot_be_tried_out(web: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "of no known kind" in page(send(web, b"hello\n"), 400).text
+    assert "groups by" in page(send(web, CDX, "<b>"), 400).text
+    empty = web.post("/pages/what-if", data={"by": "host"}, headers=HERE)
+    assert "Choose a file" in page(empty, 400).text
+    damaged = page(send(web, gzip.compress(CDX * 1000)[:-20])).text
+    assert "warning: " in damaged
+    monkeypatch.setattr(commands, "LONGEST", 0.01)
+    assert "more than 0.01 seconds" in page(send(web, CDX), 400).text
+
+
+def test_files_that_are_too_large(make_index: MakeIndex) -> None:
+    web = served(make_index(), max_body=1000)
+    shown = page(send(web, b"x" * 40_000), 413).text
+    assert "40.4 kB were sent, and at most 1.0 kB are taken here" in shown
+    assert "bin/report INDEX --against" in shown and "captures" not in shown
+    shown = page(web.post("/pages/sign-in", data={"token": "x" * 40_000}, headers=HERE), 413).text
+    assert "40.0 kB were sent, and at most 16.4 kB are taken here" in shown
+
+
+@pytest.mark.parametrize("size", [1_000_000, 5_000_000])
+def test_files_as_large_as_those_of_crawls(web: FlaskClient, size: int) -> None:
+    row = CDX.splitlines(keepends=True)[1]
+    plain = CDX + row * (size // len(row))
+    packed = gzip.compress(os.urandom(size), 0)  # as large, and of no kind
+    assert f"{plain.count(b'5000'):,}" in page(send(web, plain)).text
+    assert "of no known kind" in page(send(web, packed), 400).text
+    log = (DATA / "heritrix.log").read_bytes()
+    for content in (gzip.compress(plain), log * (size // len(log)), gzip.compress(log * 1000)):
+        assert "crawl.cdx: " in page(send(web, content)).text
+
+
+def test_fields_of_a_form_are_small_whatever_its_file_may_be(web: FlaskClient) -> None:
+    for size in (17_000, 1_000_000):
+        assert "at most 16,384 bytes" in page(send(web, CDX, "x" * size), 413).text
+
+
+def test_commands_are_few_at_a_time_and_end_in_time(
+    make_index: MakeIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = commands.Commands(make_index([capture(1)]))
+    assert run.run("index", ["--stats", "--json"]).last.startswith(b"{")
+    said = run.run("lookup", ["--help"], lines=3)
+    assert (
+        len(said.lines) == 3 and said.lines[0].startswith(b"Usage") and b"0 done" not in said.last
+    )
+    for options in (["--digest=a\0b"], ["--digest=x"], ["--nothing"]):
+        with pytest.raises(BadInput):
+            run.run("lookup", options)
+    with pytest.raises(IndexUnavailable):
+        commands.Commands(Path("/nothing")).run("lookup", ["--digest=sha1:x"])
+    monkeypatch.setattr(commands, "AT_ONCE", 0)
+    busy = commands.Commands(make_index())
+    with pytest.raises(RequestError):
+        busy.run("report", [])
+    monkeypatch.setattr(commands, "LONGEST", 0.3)
+    reading, writing = os.pipe()  # of which nothing comes
+    with open(reading, "rb") as never, open(writing, "wb"), pytest.raises(BadInput, match="0.3 s"):
+        run.run("report", ["--against=-"], never)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"X-Nothing": "1"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://[::1"},
+        {"Origin": "http://localhost.evil.example"},
+        {"Sec-Fetch-Site": "cross-site", **HERE},
+        {"Sec-Fetch-Site": "same-site", **HERE},
+    ],
+)
+def test_forms_of_other_sites_are_refused(web: FlaskClient, headers: dict[str, str]) -> None:
+    page(send(web, CDX, **headers), 403)
+    page(web.post("/pages/sign-in", data={"token": "x"}, headers=headers), 403)
+    page(web.post("/pages/sign-out", headers=headers), 403)
+
+
+def test_private_pages_need_a_token(make_index: MakeIndex) -> None:
+    index = make_index([capture(1)], ALL)
+    secret = tokens.add(index, "reader", Role.READ)
+    web = served(index, private=True)
+    for path in paths(web):
+        status = 200 if path == "/pages/sign-in" else 401
+        shown = web.get(path + "?a=%3Cb%3E")
+        page(shown, status)
+        assert str(sha1(1)) not in shown.text and "example.com/a" not in shown.text
+    page(send(web, CDX), 401)
+    with web.get("/pages/static/pages.css") as style:
+        assert style.status_code == 200
+    form = {"token": secret + "x", "next": "/pages/crawls"}
+    refused = web.post("/pages/sign-in", data=form, headers=HERE)
+    assert "no token of this index" in page(refused, 401).text
+    assert "Set-Cookie" not in refused.headers
+    form["token"] = f" {secret} "
+    done = web.post("/pages/sign-in", data=form, headers=HERE)
+    assert (done.status_code, done.headers["Location"]) == (303, "/pages/crawls")
+    cookie = done.headers["Set-Cookie"]
+    assert "HttpOnly" in cookie and "SameSite=Strict" in cookie and "Secure" not in cookie
+    for path in paths(web):
+        assert web.get(path).status_code != 401
+    page(send(web, CDX))
+    assert web.get(f"/lookup?digest={sha1(1)}").status_code == 401  # the API takes no cookie
+    assert web.get("/stats").status_code == 401
+    assert "Sign out" in web.get("/").text
+    web.post("/pages/sign-out", headers=HERE)
+    page(web.get("/"), 401)
+
+
+def test_what_depends_is_for_administrators_where_there_are_tokens(make_index: MakeIndex) -> None:
+    index = make_index([capture(1)])
+    secret = tokens.add(index, "root", Role.ADMIN)
+    web = served(index)
+    assert "Sign out" not in page(web.get("/")).text  # which are for all here
+    asked = "/pages/impact?kind=crawl&name=a%26b"
+    page(web.get("/pages/impact"), 401)  # no form that would lead to a refusal
+    page(web.get(asked), 401)
+    (target,) = re.findall('name="next" value="([^"]+)"', web.get(asked).text)
+    form = {"token": secret, "next": unescape(target)}
+    done = web.post("/pages/sign-in", data=form, headers=HERE)
+    assert done.headers["Location"] == asked
+    assert "What would go" in page(web.get("/pages/impact")).text
+    assert "There is nothing of a&b" in page(web.get(asked)).text.replace("\n", " ")
+
+
+@pytest.mark.parametrize("token", ["\u202e", "a\r\nSet-Cookie: x=y", "a; Domain=evil", "", "é"])
+def test_what_is_no_token_is_no_cookie(make_index: MakeIndex, token: str) -> None:
+    index = make_index()
+    tokens.add(index, "reader", Role.READ)
+    web = served(index, private=True)
+    web.set_cookie(COOKIE, "nonsense")
+    page(web.get("/"), 401)
+    response = web.post("/pages/sign-in", data={"token": token}, headers=HERE)
+    page(response, 401)
+    assert "Set-Cookie" not in response.headers
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "//evil.example",
+        "https://evil.example",
+        "/\\evil.example",
+        "javascript:1",
+        "/lookup",
+        "\r\n",
+    ],
+)
+def test_signing_in_leads_to_no_other_server(make_index: MakeIndex, target: str) -> None:
+    index = make_index()
+    secret = tokens.add(index, "reader", Role.READ)
+    web = served(index, private=True)
+    form = {"token": secret, "next": target}
+    done = web.post("/pages/sign-in", data=form, headers={**HERE, "X-Forwarded-Proto": "https"})
+    assert (done.status_code, done.headers["Location"]) == (303, "/")
+    assert "Secure" in done.headers["Set-Cookie"]
+
+
+def test_a_page_that_is_not_there(web: FlaskClient) -> None:
+    page(web.get("/pages/nothing/<b>here"), 404)
+    assert web.get("/pagesx").get_json()["error"]["code"] == "not_found"
+    assert web.get("/pages/static/../blueprint.py").status_code == 404
+    assert web.post("/pages/crawls").status_code == 405
+
+
+def test_a_defect_is_a_page_and_a_line_of_the_log(
+    web: FlaskClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("server.pages.crawl_pages.page_asked", lambda text: 1 / 0)
+    monkeypatch.setattr("server.logs.LOGGER.propagate", True)
+    shown = page(web.get("/pages/crawls"), 500).text
+    assert "ZeroDivisionError" in caplog.text and "ZeroDivision" not in shown
+
+
+def hostile_captures() -> list[Capture]:
+    return [
+        capture(
+            number,
+            text.encode() + (b"\xff\xfe" if number == 3 else b""),
+            mime=text[:200].encode(),
+            container=f"/warcs/{text}",
+            record_id=text.encode("latin-1", "replace")[:300],
+        )
+        for number, text in enumerate(HOSTILE)
+    ]
+
+
+@pytest.mark.parametrize("number", range(len(HOSTILE)))
+def test_text_of_the_web_is_text(make_index: MakeIndex, number: int) -> None:
+    web = served(make_index(hostile_captures(), ALL))
+    url = hostile_captures()[number].url
+    if number == 4:  # no header line can carry it, which is said instead of a revisit
+        assert "no header line" in web.get(f"/pages/lookup?digest={sha1(number)}").text
+    for query in (f"digest={sha1(number)}&url={quote(url)}", f"url={quote(url)}"):
+        shown = page(web.get(f"/pages/lookup?{query}"))
+        assert printable(HOSTILE[number])[:60].rstrip() in shown.text
+    page(web.get("/pages/containers"))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(60))
+@given(st.text(max_size=60) | st.sampled_from(HOSTILE), st.sampled_from(["digest", "url", "crawl"]))
+def test_whatever_is_asked_is_only_text(web: FlaskClient, text: str, name: str) -> None:
+    sent = quote(text.encode("utf-8", "surrogatepass"))
+    for asked in (f"lookup?{name}={sent}", f"crawl?name={sent}", f"sign-in?next={sent}"):
+        shown = web.get(f"/pages/{asked}")
+        assert shown.status_code < 500
+        Page(shown.text)  # which fails where text has become markup
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 10**15)), max_size=6))
+def test_a_bar_is_as_long_as_its_values(values: list[tuple[str, int]]) -> None:
+    parts, whole = bar(values), sum(value for _, value in values)
+    for part, (_, value) in zip(parts, [one for one in values if one[1]], strict=True):
+        assert part.width == pytest.approx(100 * value / whole, abs=0.001)
+    assert sum(part.width for part in parts) == pytest.approx(100 if whole else 0, abs=0.01)
+
+
+@given(st.lists(st.lists(st.integers(0, 10**15), min_size=2, max_size=2), max_size=40))
+def test_columns_stand_on_the_ground(rows: list[list[int]]) -> None:
+    chart = columns([(str(n), [("a", a), ("b", b)]) for n, (a, b) in enumerate(rows)])
+    highest = max((a + b for a, b in rows), default=0)
+    assert chart.highest == highest and len(chart.titles) == len(rows)
+    for (place, title), (number, (a, b)) in zip(chart.titles, enumerate(rows), strict=True):
+        assert title == str(number)
+        mine = [part for part in chart.parts if part.x == place.x]
+        assert sum(part.height for part in mine) == pytest.approx(
+            HEIGHT * (a + b) / (highest or 1), abs=0.02
+        )
+        assert all(part.x >= 0 and part.x + part.width <= 100.01 for part in mine)
+        assert all(part.y >= -0.01 and part.y + part.height <= HEIGHT + 0.02 for part in mine)
+
+
+def test_the_documentation_has_every_page(web: FlaskClient) -> None:
+    text = DOCS.read_text()
+    for method, path in rules(web):
+        assert re.search(rf"`{method} {path}`", text), path

@@ -1,0 +1,231 @@
+"""Impact, dropping and deleting over HTTP."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from dedupindex.crawls import statistics
+from dedupindex.index import tokens
+from dedupindex.index.tokens import Role
+from dedupindex.runtime.files import exclusive
+from server import commands, logs
+from server.app import create_app
+from server.config import Config
+from server.live_index import LiveIndex
+from tests.support.captures import capture, sha1
+from tests.support.purging import begin, load, revisit_of
+from tests.support.warc_cases import gz, response
+from tests.unit.cli.test_cli import dedupindex
+from tests.unit.server.test_crawl_api import begin as begin_crawl
+from tests.unit.server.test_crawl_api import error, report, served
+
+A, B = b"http://example.com/a", b"http://example.com/b"
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
+    """Two captures of a URL, of which a revisit names the first."""
+    index = begin(tmp_path)
+    first = capture(1, A, 1, container="/w/a.warc.gz")
+    load(index, [first, capture(1, A, 2, container="/w/b.warc.gz")], [revisit_of(first, B, 3)])
+    return index
+
+
+def date(web: FlaskClient, number: int = 1) -> str:
+    """The day of what answers, "" for nothing."""
+    answer = web.get(f"/lookup?digest={sha1(number)}").get_json()
+    return str(answer["original"]["date"][8:10]) if answer["duplicate"] else ""
+
+
+def test_impact_is_told_before_captures_are_deleted(index: Path) -> None:
+    web = served(index)
+    told = web.get("/impact", query_string={"container": "a.warc.gz", "list": "true"}).get_json()
+    assert told["found"] == 1 and told["dependents"]["captures"] == 1
+    assert [next(iter(one)) for one in told["listed"]] == ["goes", "depends"]
+    assert told["listed"][0]["becomes"]["date"].startswith("2026-11-02")
+    one = {"digest": str(sha1(1)), "url": A.decode(), "date": "2026-11-01T09:14:17Z"}
+    refused = web.delete("/captures", json=one)
+    assert refused.status_code == 409
+    assert refused.get_json()["error"]["code"] == "has_dependents" and date(web) == "01"
+    none = {"digest": str(sha1(9)), "url": A.decode()}
+    done = web.delete("/captures", json={"captures": [one, none], "force": True})
+    assert done.status_code == 200, done.text
+    content = done.get_json()
+    assert content["found"] == 1 and date(web) == "02"
+    assert content["not_found"] == [{"digest": str(sha1(9)), "url": A.decode()}]
+    again = web.delete("/captures", json=one).get_json()
+    assert again["found"] == 0 and len(again["not_found"]) == 1
+
+
+def test_deletions_that_break_off_are_audited(
+    index: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(logs.LOGGER, "propagate", True)
+    caplog.set_level(logging.INFO, "dedupindex.server")
+    web = served(index)
+    begin_crawl(web)
+    one = {"digest": str(sha1(1)), "url": A.decode()}
+
+    def broken() -> int:
+        lines = [record.getMessage() for record in caplog.records]
+        return sum(line.startswith("audit") and "broken_off=True" in line for line in lines)
+
+    assert web.delete("/captures", json=one).status_code == 409
+    assert web.delete("/captures", json={**one, "digest": "sha1:x"}).status_code == 400
+    assert broken() == 0
+    with exclusive(index / "lock", "the index"):
+        assert web.delete("/captures", json=one).status_code == 503
+    assert broken() == 1
+    with monkeypatch.context() as patched:
+        patched.setattr(commands, "LONGEST", 0.01)
+        assert "takes more than" in web.delete("/captures", json=one).text
+    assert broken() == 2
+    monkeypatch.setattr(statistics, "drop", lambda writing, crawl: 1 // 0)
+    assert web.delete("/crawls/a").status_code == 500
+    assert broken() == 3
+
+
+def test_a_single_capture_goes_under_all_digests_that_a_crawl_reported(index: Path) -> None:
+    web = served(index)
+    begin_crawl(web, "a")
+    web.post("/captures?crawl=a", json=report(5, also=[str(sha1(6))]))
+    web.post("/crawls/a/commit")
+    dedupindex("index", "--merge", index)
+    dedupindex("index", "--compact", index)
+    one = {"digest": str(sha1(5)), "url": report()["url"]}
+    assert date(web, 5) == date(web, 6) == "20"
+    assert web.delete("/captures", json=one).get_json()["found"] == 1
+    assert not date(web, 5) and not date(web, 6)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/impact", None),
+        ("/impact?container=a&url=b", None),
+        ("/impact?what=a", None),
+        ("/impact?crawl=a&prefix=true", None),
+        ("/impact?url=a%00", None),
+        ("/captures", {"digest": "x", "url": "y"}),
+        ("/captures", {"digest": str(sha1(1))}),
+        ("/captures", {"digest": str(sha1(1)), "url": "a", "date": "yesterday"}),
+        ("/captures", {"captures": {}}),
+        ("/captures", {"captures": []}),
+        ("/captures", {"captures": ["a"]}),
+        ("/captures", {"captures": [], "force": "perhaps"}),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(index: Path, path: str, body: Any) -> None:
+    web = served(index)
+    answer = web.get(path) if body is None else web.delete(path, json=body)
+    assert answer.status_code == 400, answer.text
+
+
+def test_a_damaged_ledger_is_told_as_such(tmp_path: Path) -> None:
+    index = begin(tmp_path)
+    stored = [capture(number, A, 1, container="/w/a.warc.gz") for number in range(5000)]
+    load(index, stored, [revisit_of(one, B, 3) for one in stored])
+    (ledger,) = (index / "ledger").iterdir()
+    content = bytearray(ledger.read_bytes())
+    content[len(content) * 9 // 10] ^= 1  # when much of it has been read, and told of
+    ledger.write_bytes(content)
+    web, last = served(index), str(max(one.digest for one in stored))
+    for answer in (
+        web.get("/impact?container=a.warc.gz&list=true"),
+        web.get("/impact?container=a.warc.gz"),
+        web.delete("/captures", json={"digest": last, "url": A.decode(), "force": True}),
+    ):
+        assert answer.status_code == 503, answer.text
+        assert answer.get_json()["error"]["code"] == "damaged"
+        assert f"{ledger.name} is damaged" in answer.text
+    shown = web.get("/pages/impact?kind=container&name=a.warc.gz")
+    assert shown.status_code == 503 and f"{ledger.name} is damaged" in shown.text
+
+
+def test_a_crawl_is_dropped_unless_the_index_has_it(index: Path) -> None:
+    live = LiveIndex(index)
+    live.refresh()
+    web = create_app(Config(index), live).test_client()
+    for name in ("open", "committed"):
+        begin_crawl(web, name, seen_by="all")
+        web.post(f"/captures?crawl={name}", json=report(5))
+    web.post("/crawls/committed/commit")
+    with exclusive(index / "lock", "the index"):  # a merge is going on
+        assert web.delete("/crawls/committed").status_code == 503
+    committed = live.crawls.crawl("committed")
+    assert committed is not None
+    cut_off = replace(committed, merging=True)
+    live.crawls.write(lambda writing: writing.put_crawl(cut_off))
+    refused = web.delete("/crawls/committed")
+    assert error(refused) == (503, "index_unavailable") and "is being merged" in refused.text
+    live.crawls.write(lambda writing: writing.put_crawl(committed))
+    assert date(web, 5)
+    for name in ("open", "committed", "open"):
+        assert (
+            web.delete(f"/crawls/{name}", json={"force": True}).get_json()["state"] == "cancelled"
+        )
+    assert not date(web, 5)
+    assert web.delete("/crawls/none").status_code == 404
+
+
+def test_only_administrators_may(index: Path) -> None:
+    secrets = {role: tokens.add(index, role.name, role) for role in Role}
+    web = served(index)
+    begun = {"Authorization": f"Bearer {secrets[Role.ADMIN]}"}
+    web.post("/crawls", json={"name": "a"}, headers=begun)
+    for role, secret in secrets.items():
+        headers = {"Authorization": f"Bearer {secret}"}
+        answers = [
+            web.get("/impact?crawl=a", headers=headers),
+            web.delete("/captures", json={"digest": str(sha1(9)), "url": "x"}, headers=headers),
+            web.delete("/crawls/a", headers=headers),
+        ]
+        may = role is Role.ADMIN
+        assert [one.status_code for one in answers] == ([200] * 3 if may else [403] * 3)
+
+
+def test_crawls_whose_revisits_are_not_known_are_named(index: Path) -> None:
+    load(index, [capture(7, A, 1, container="/w/later/x.warc.gz")])
+    web, warc = served(index), index.parent / "one.warc.gz"
+    warc.write_bytes(gz(response(b"payload")))
+
+    def told() -> list[dict[str, Any]]:
+        answer = web.get("/impact?container=a.warc.gz").get_json()
+        shown = web.get("/pages/impact?kind=container&name=a.warc.gz").text
+        _, talk = dedupindex("impact", index, "--container", "a.warc.gz")
+        unread: list[dict[str, Any]] = answer["unread"]
+        for row in unread:
+            assert f"{row['crawl']} ({row['duplicates']})" in talk
+            assert row["crawl"] in shown and "have not all been read" in shown
+        assert ("warning" in talk) == bool(unread) == ("have not all been read" in shown)
+        return unread
+
+    assert told() == []
+    for name in ("one", "two", "none", "gone"):
+        begin_crawl(web, name)
+    for name, times in (("one", 2), ("two", 3), ("gone", 1)):
+        for _ in range(times):
+            assert web.get(f"/lookup?crawl={name}&digest={sha1(1)}").get_json()["duplicate"]
+    two = report(5, container="x.warc.gz")
+    web.post("/captures?crawl=two", json=two)
+    web.post("/crawls/gone/cancel")
+    web.post("/crawls/one/commit")
+    one, other = {"crawl": "one", "duplicates": 2}, {"crawl": "two", "duplicates": 3}
+    assert told() == [other, one]
+    assert web.get("/impact?crawl=two").get_json()["unread"] == [one]
+    assert web.get("/impact?container=nothing").get_json()["unread"] == []
+    web.post("/crawls/two/commit")
+    for merged in (False, True):
+        if merged:
+            dedupindex("index", "--merge", index)
+        assert told() == [one]  # the file of the other is known, and was read
+    dedupindex("index", "--add", "--crawl", "one", warc, index)
+    assert told() == []
+    gone = dedupindex("purge", index, "--container", "a.warc.gz", "--force", "--json")
+    assert '"unread":[]' in gone[0]

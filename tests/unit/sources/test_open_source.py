@@ -1,0 +1,248 @@
+"""From names to containers, from first bytes to readers; damage to the file around the lines."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import socket
+import sys
+import zipfile
+from pathlib import Path
+
+import blake3
+import pytest
+
+from dedupindex.capture import Capture, Problem, Refusal
+from dedupindex.errors import BadSource
+from dedupindex.sources import KINDS, expand, line_source, open_source
+from dedupindex.sources.cdx import CdxSource
+from dedupindex.sources.cdxj import CdxjSource
+from dedupindex.sources.crawl_log import CrawlLogSource
+from dedupindex.sources.kinds import kind_named, kind_of
+from dedupindex.sources.warc import WarcSource
+from tests.support.text_sources import BASE32, DATA, items
+
+CDX = f"com,a)/ 20261120091417 http://a.com/ text/html 200 {BASE32} - - 10 20 x.warc.gz\n".encode()
+WARC = b"WARC/1.0\r\nWARC-Type: warcinfo\r\nContent-Length: 0\r\n\r\n\r\n\r\n"
+LOG = (DATA / "heritrix.log").read_bytes()
+ZSTD = b"\x28\xb5\x2f\xfd\0\0\0\0"
+
+
+def write(path: Path, data: bytes) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (CDX, "cdx"),
+        (b"\xef\xbb\xbf CDX a b k\n", "cdx"),
+        (b"\n\n" + CDX, "cdx"),
+        (b"some words\n" + CDX, "cdx"),
+        ((DATA / "pywb.cdxj").read_bytes(), "cdxj"),
+        (LOG, "crawllog"),
+        (LOG.split(b"\n")[0], "crawllog"),
+        ((DATA / "heritrix-2006.log").read_bytes(), "crawllog"),
+        (WARC, "warc"),
+        (b"\r\n" + WARC, "warc"),
+        (b"filedesc://x.arc 0.0.0.0 20050101000000 text/plain 76\n", "warc"),
+        (b"<html><p>no</p></html>\n", ""),
+        (b"com,a)/ 20140101000000\tcdx-00000.gz\t0\t1234\t1\n", ""),
+        (b'{"a": 1}\n', ""),
+        (b"BZh91AY&SY", ""),
+        (b"", ""),
+        (b"\0" * 100, ""),
+    ],
+)
+def test_content_tells_the_kind(data: bytes, kind: str) -> None:
+    assert kind_of(data) == kind
+    assert kind_of(gzip.compress(data)) == kind
+    assert kind_of(gzip.compress(b"") + gzip.compress(data)) == kind
+    if len(data) > 100:
+        assert kind_of(gzip.compress(data)[:-9]) == kind
+
+
+def test_names_of_kinds() -> None:
+    for kind in KINDS:
+        assert kind_named(kind) == ("warc" if kind == "arc" else kind)
+    package = "is.landsbokasafn.deduplicator.indexer."
+    assert kind_named("WarcIterator") == kind_named(package + "WarcIterator") == "warc"
+    assert kind_named("CrawlLogIterator") == kind_named(package + "CrawlLogIterator") == "crawllog"
+    with pytest.raises(BadSource, match="sqlite"):
+        kind_named("sqlite")
+
+
+def test_open_by_content_and_by_force(tmp_path: Path) -> None:
+    for data, reader in ((CDX, CdxSource), (LOG, CrawlLogSource), (WARC, WarcSource)):
+        with open_source(write(tmp_path / "any.name", data)) as source:
+            assert isinstance(source, reader)
+    path = write(tmp_path / "x", b"# no kind at all\n" + LOG)
+    with open_source(path, "is.landsbokasafn.deduplicator.indexer.CrawlLogIterator") as source:
+        assert isinstance(source, CrawlLogSource)
+    with open_source(write(tmp_path / "x", CDX), "cdxj") as source:
+        assert isinstance(source, CdxjSource)
+        assert list(source.items())[1:] == [Refusal("bad-line")]
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "words"),
+    [
+        (b"<html>\n", None, "no known kind"),
+        (WARC, "crawllog", "is warc, not crawllog"),
+        (gzip.compress(WARC, mtime=0), "cdx", "is warc, not cdx"),
+        (CDX, "warc", "is cdx, not warc"),
+        (ZSTD, None, "zstd"),
+        (ZSTD, "warc", "decompress it"),
+        (b"\x5d\x2a\x4d\x18\0\0", None, "zstd"),
+        (CDX, "Lucene", "Lucene"),
+    ],
+)
+def test_what_cannot_be_opened(tmp_path: Path, data: bytes, kind: str | None, words: str) -> None:
+    path = write(tmp_path / "some.file", data)
+    with pytest.raises(BadSource, match=words) as caught:
+        open_source(path, kind)
+    assert path in str(caught.value) or "Lucene" in words
+
+
+def test_what_is_no_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        for name in ("fifo", "socket", "missing", ""):
+            with pytest.raises(BadSource, match=str(tmp_path / name)):
+                open_source(str(tmp_path / name))
+        found = expand([str(tmp_path)])
+    assert sorted(problem.container for problem in found.problems) == [
+        str(tmp_path / "fifo"),
+        str(tmp_path / "socket"),
+    ]
+
+
+def test_an_empty_file_is_a_problem(tmp_path: Path) -> None:
+    path = write(tmp_path / "empty.warc.gz", b"")
+    with open_source(path) as source:
+        assert list(source.items()) == [Problem(path, 0, "is empty")]
+        assert source.content_hash == blake3.blake3().hexdigest()
+
+
+def test_a_zip_is_a_wacz_only_if_it_holds_one(tmp_path: Path) -> None:
+    path = tmp_path / "x.zip"
+    for name, found in (("word/document.xml", 0), ("archive/data.warc.gz", 1)):
+        with zipfile.ZipFile(path, "w") as container:
+            container.writestr(name, b"")
+        assert len(expand([str(tmp_path)]).paths) == found
+    with pytest.raises(BadSource, match="wacz, not cdx"):
+        open_source(str(path), "cdx")
+
+
+def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    for data, count in ((CDX * 2000, 2000), (gzip.compress(CDX * 3), 3)):
+        pipe = io.BytesIO(data)
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(pipe)))  # type: ignore[arg-type]
+        with open_source("-") as source:
+            assert (source.name, source.size) == ("-", -1)
+            found = list(source.items())
+        assert len(found) == count
+        assert all(isinstance(item, Capture) for item in found)
+        assert source.position == len(data)
+        assert source.content_hash == blake3.blake3(data).hexdigest()
+        assert not pipe.closed
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(WARC)))
+    with open_source("-") as source:
+        assert list(source.items()) == [Refusal("warcinfo-record")]
+
+
+def test_expand(tmp_path: Path) -> None:
+    for name, data in {
+        "b/x.cdx": CDX,
+        "b/x.cdx.idx": CDX,
+        "b/deep/crawl.log.cp00001-2022": LOG,
+        "b/deep/nonfatal-errors.log": LOG,
+        "a.warc.gz": gzip.compress(WARC),
+        "a.warc.gz.open": WARC,
+        "c.cdx.part": CDX,
+        ".hidden": CDX,
+        ".git/x.cdx": CDX,
+        "README": b"words\n",
+        "z.warc.zst": ZSTD,
+        "zero.warc": b"",
+        "index/index.json": b'{"format": 1, "canonicaliser": "surt"}',
+        "index/data.cdx": CDX,
+    }.items():
+        write(tmp_path / name, data)
+    (tmp_path / "b" / "deep" / "loop").symlink_to(tmp_path)
+    (tmp_path / "broken").symlink_to(tmp_path / "nothing")
+    found = expand([str(tmp_path)])
+    names = [os.path.relpath(path, tmp_path) for path in found.paths]
+    assert names == ["a.warc.gz", "b/x.cdx", "b/deep/crawl.log.cp00001-2022"]
+    assert found.skipped == 5
+    assert {os.path.basename(problem.container) for problem in found.problems} == {
+        "z.warc.zst",
+        "zero.warc",
+        "broken",
+    }
+    assert expand([str(tmp_path)], "CrawlLogIterator").paths == found.paths[2:]
+
+
+def test_expand_patterns_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = write(tmp_path / "1" / "a.cdx", CDX)
+    second = write(tmp_path / "2" / "deep" / "b.cdx", CDX)
+    write(tmp_path / "2" / "notes.txt", b"words\n")
+    odd = write(tmp_path / "odd [1].cdx", CDX)
+    monkeypatch.chdir(tmp_path)
+    assert expand(["**/*.cdx"]).paths == [first, second, odd]
+    assert expand(["*/*.cdx", "2", "1/a.cdx"]).paths == [first, second]
+    assert expand(["[12]"]).paths == [first, second]
+    assert expand(["**"]).paths == [first, second, odd]
+    assert expand(["odd [1].cdx", "-"]).paths == [odd, "-"]
+    assert expand(["2/*.txt"]).skipped == 1
+    assert expand(["2/notes.txt"]).paths == [str(tmp_path / "2" / "notes.txt")]
+    for missing in ("nothing.cdx", "*.nothing"):
+        with pytest.raises(BadSource, match="nothing"):
+            expand([missing])
+
+
+@pytest.mark.parametrize("cut", [1, 8, 30, 200])
+def test_cut_gzip_keeps_the_good_part(cut: int) -> None:
+    packed = gzip.compress(CDX * 5) + gzip.compress(os.urandom(0) + CDX * 5)[:-cut]
+    source = CdxSource("x", io.BytesIO(packed))
+    found = list(source.items())
+    assert sum(isinstance(item, Capture) for item in found) >= 5
+    problems = [item for item in found if isinstance(item, Problem)]
+    assert any("cut short" in problem.message for problem in problems) or cut == 200
+    assert source.content_hash == blake3.blake3(packed).hexdigest()
+
+
+def test_damaged_gzip_and_what_may_follow_a_member() -> None:
+    packed = gzip.compress(CDX * 50)
+    assert len(items("cdx", packed + bytes(1000) + packed)) == 100
+    assert len(items("cdx", b"".join(gzip.compress(CDX) for _ in range(500)), block=100)) == 500
+    garbage = items("cdx", packed + b"garbage")
+    assert len(garbage) == 51
+    assert isinstance(garbage[50], Problem)
+    broken = bytearray(packed)
+    broken[-6] ^= 1  # in the CRC
+    source = CdxSource("x", io.BytesIO(bytes(broken) + packed))
+    assert isinstance(list(source.items())[-1], Problem)
+    assert source.content_hash == blake3.blake3(bytes(broken) + packed).hexdigest()
+
+
+def test_a_line_without_end_is_not_held_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_source, "_LONGEST_LINE", 1000)
+    for end in (b"\n" + CDX, b""):
+        found = items("cdx", CDX + b"x" * 5000 + end, block=100)
+        assert isinstance(found[1], Problem)
+        assert (found[1].offset, found[2]) == (2, Refusal("bad-line"))
+        assert len(found) == (4 if end else 3)
+
+
+def test_reading_errors_name_the_file() -> None:
+    class Failing(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            raise OSError(5, "Input/output error")
+
+    with pytest.raises(BadSource, match="some.cdx"):
+        list(CdxSource("some.cdx", Failing()).items())

@@ -1,0 +1,169 @@
+"""`dedupindex.urlkey`: the fast path makes the keys that surt makes."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as limits
+from hypothesis import strategies as st
+
+from dedupindex import urlkey as module
+from dedupindex.cache import Cache
+from dedupindex.urlkey import urlkey
+from tests.support.budgets import examples
+from tests.support.paths import DATA
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from surt import surt
+
+MATRIX = DATA / "url-canonicalisation-matrix.txt"
+PIECES = [
+    *(
+        "http://",
+        "https://",
+        "HTTP://",
+        "www.",
+        "WWW2.",
+        "example",
+        ".",
+        "com",
+        "a",
+        "B",
+        "/",
+        "//",
+    ),
+    *(
+        "..",
+        "./",
+        "?",
+        "&",
+        "=",
+        "sid=",
+        "jsessionid=",
+        "x",
+        ";",
+        "%41",
+        "(",
+        ")",
+        "~",
+        "1",
+        "12.5",
+    ),
+    *(":80", ":", "#f", "-", "_", "+", "@", "cfid=1&cftoken=2", ".aspx", "!", ",", "*", "'", "$"),
+    *("é", "%C3%A9", "a" * 32, "S(" + "a" * 24 + ")"),
+]
+HOSTS = ["e.com", "www.e.com", "w.e", "www1.com", "a.b.c1", "E.Com", "1.2.3.4", "x-y.example.org"]
+
+composed = st.builds(
+    lambda host, slash, pieces: f"http://{host}{slash}{''.join(pieces)}".encode(),
+    st.sampled_from(HOSTS),
+    st.sampled_from(["/", "?", ""]),
+    st.lists(st.sampled_from(PIECES), max_size=9),
+)
+plain = st.from_regex(
+    rb"https?://(www\d?\.)?([a-z0-9-]{1,6}\.){1,2}[a-z]{2,3}"
+    rb"(/([A-Za-z0-9._~!$'()*+,:;=@-]|%[0-9A-Fa-f]{2}){0,6}){0,3}"
+    rb"(\?([A-Za-z0-9=&._/-]|%[0-9A-Fa-f]{2}){1,12})?",
+    fullmatch=True,
+)
+
+
+def by_surt(url: bytes) -> bytes:
+    try:
+        return bytes(surt(url))
+    except Exception:
+        return url
+
+
+def matrix() -> list[tuple[bytes, bytes]]:
+    """URLs of the matrix with the key of surt.py, as measured by others than us."""
+    rows, url = [], b""
+    for line in MATRIX.read_bytes().splitlines():
+        if not line.startswith(b" "):
+            url = line.strip()
+        elif line.strip().startswith(b"surt.py") and url:
+            rows.append((url, line.strip()[len(b"surt.py") :].strip()))
+    return rows
+
+
+def test_the_matrix_is_there() -> None:
+    assert len(matrix()) > 60
+
+
+@pytest.mark.parametrize(("url", "key"), matrix())
+def test_the_matrix(url: bytes, key: bytes) -> None:
+    if not key.startswith((b"ERROR", b"!", b"throws")) and b" " not in url:
+        assert urlkey(url) in (key, by_surt(url))
+    assert urlkey(url) == by_surt(url)
+
+
+@limits(max_examples=examples(1500))
+@given(st.one_of(composed, plain))
+def test_the_fast_path_equals_surt(url: bytes) -> None:
+    assert urlkey(url) == by_surt(url)
+
+
+def test_the_plain_majority_takes_the_fast_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(url: bytes) -> bytes:
+        raise AssertionError(f"{url!r} went to surt")
+
+    monkeypatch.setattr(module, "_by_surt", never)
+    for url in (
+        b"http://www.example.com/",
+        b"https://example.org",
+        b"http://a.example.co.uk/News/Item-12_3.html",
+        b"https://example.com/a/b/?id=12&Page=2",
+        b"http://example.com/static/app.min.js?v=1.2.3",
+        b"http://example.com/a%20b/caf%C3%A9?q=%41%26b",
+    ):
+        urlkey(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        b"http://e.com%2Fa",
+        b"http://e.com%2Fa/b",
+        b"http://e.com/%2e%2e/a",
+        b"http://e.com/a%2F%2Fb",
+        b"http://e.com/a%3Fb?c",
+        b"http://e.com/a?b%3Fc%23d",
+        b"http://e.com/%2541",
+        b"http://e.com/%%341",
+        b"http://e.com/a?s%69d=" + b"a" * 32,
+    ],
+)
+def test_escapes_that_mean_something(url: bytes) -> None:
+    assert urlkey(url) == by_surt(url)
+
+
+@given(st.binary(max_size=80))
+def test_nothing_fails(url: bytes) -> None:
+    assert isinstance(urlkey(url), bytes)
+
+
+@pytest.mark.parametrize("url", [b"http://999.1.2.3/", b"http://1.2.3.4.5/", b"http://1234.5/"])
+def test_the_resolver_is_never_asked(url: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(host: str) -> None:
+        raise AssertionError(f"asked the resolver for {host}")
+
+    monkeypatch.setattr("socket.gethostbyname_ex", never)
+    assert urlkey(url) == url
+
+
+def test_case_79_and_80_different_urls_share_a_key() -> None:
+    assert urlkey(b"http://www.Example.com/A/") == urlkey(b"https://example.com/a")
+    assert urlkey("http://bücher.example/".encode()) == urlkey(b"http://xn--bcher-kva.example/")
+
+
+def test_the_host_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_sites", Cache[bytes, bytes](3000))  # others may have asked, too
+    for number in range(100):
+        assert urlkey(b"http://h%d.example/" % number) == b"example,h%d)/" % number
+        long = b"h%d." % number + b"a." * 4000
+        reverse = b",".join(reversed(long.split(b".")[:-1]))
+        assert urlkey(b"http://%bexample/" % long) == b"example,%b)/" % reverse
+    assert 0 < module._sites.held <= 3000 and max(map(len, module._sites)) < 30

@@ -1,0 +1,389 @@
+"""`bin/verify --against`: a rewritten file beside the one it was made from."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dedupindex.cli import main
+from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
+from dedupindex.verify import file_bytes
+from dedupindex.verify.collection import verify_collection
+from dedupindex.verify.compare_files import Against, verify_pair
+from dedupindex.verify.issues import LOSS
+from dedupindex.verify.locate_originals import OriginalHint
+from tests.support.budgets import examples
+from tests.support.commands import typed
+from tests.support.rewriting import FakePlan, run, small_set, total
+from tests.support.verifying import DAY, HOST, asked, compared, copy_of, page, reasons, write
+from tests.support.warc_cases import CHUNKED_HTTP, HTTP, chunked, gz, record_id, request, sha1
+
+NEW = b"WARC/1.1"
+FILES = {"file-missing", "file-extra"}
+COOKIE = b"HTTP/1.1 200 OK\r\nSet-Cookie: a=%d\r\n\r\n"
+
+
+def noise(seed: int, size: int) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+def harvest(size: int = 400) -> tuple[list[bytes], list[bytes]]:
+    """Records before and after: pages with requests, of which some repeat the body of page 1."""
+    first = noise(1, size)
+    before, after = [page(1, first), asked(1)], [page(1, first), asked(1)]
+    for number in range(2, 12):
+        head = COOKIE % number
+        body = first if number % 3 == 0 else noise(number, size)
+        was = page(number, body, head=head)
+        before += [was, asked(number)]
+        after += [copy_of(number, 1, body, head=head) if number % 3 == 0 else was, asked(number)]
+    return before, after
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["gzip", "plain"])
+@pytest.mark.parametrize("size", [400, 70_000])
+def test_a_right_rewrite_passes(plain: bool, size: int, tmp_path: Path) -> None:
+    before, after = harvest(size)
+    old = write(tmp_path / "old.warc.gz", before, plain=plain)
+    new = write(tmp_path / "new.warc.gz", after, plain=plain)
+    assert compared(old, new) == []
+    assert new.stat().st_size < old.stat().st_size
+
+
+def test_chunked_bodies_and_sub_seconds_pass(tmp_path: Path) -> None:
+    body, fine = chunked(noise(1, 900)), b"2026-11-01T09:14:17.25Z"
+    options = {"head": CHUNKED_HTTP, "version": NEW}
+    before = [page(1, body, Date=fine, **options), page(2, body, Date=fine, **options)]
+    profile = b"http://netpreserve.org/warc/1.1/revisit/identical-payload-digest"
+    copy = copy_of(2, 1, body, Date=fine, Refers_To_Date=fine, Profile=profile, **options)
+    old = write(tmp_path / "old.warc.gz", before)
+    new = write(tmp_path / "new.warc.gz", [before[0], copy])
+    assert compared(old, new) == []
+
+
+def one(**options: object) -> Callable[[], tuple[list[bytes], list[bytes]]]:
+    """Two pages, the second of which became a revisit in which something is otherwise."""
+    return lambda: ([page(1), page(2), page(3)], [page(1), copy_of(2, 1, **options), page(3)])
+
+
+def records(
+    before: list[bytes], after: list[bytes]
+) -> Callable[[], tuple[list[bytes], list[bytes]]]:
+    return lambda: (before, after)
+
+
+WGET = b"<" + HOST + b"2>"
+CONCURRENT = page(2).replace(b"WARC-Date", b"WARC-Concurrent-To: <urn:x:1>\r\nWARC-Date")
+
+CHANGED: dict[str, list[Callable[[], tuple[list[bytes], list[bytes]]]]] = {
+    "record-missing": [
+        records([page(1), page(2), page(3)], [page(1), page(3)]),
+        records([page(1), page(2)], [page(1)]),
+        records([page(1), page(2)], [page(2)]),
+        records([page(1), page(2)], [page(2), page(1)]),
+    ],
+    "record-extra": [
+        records([page(1), page(2)], [page(1), page(2), page(2)]),
+        records([page(1), page(2)], [page(1), page(1), page(2)]),
+        records([page(1)], [page(1), page(2)]),
+    ],
+    "record-changed": [
+        records([page(1), page(2)], [page(1), page(2, b"other")]),
+        records([page(1), page(2)], [page(1), page(2, X_Field=b"added")]),
+        records([page(1), copy_of(2, 1)], [page(1), copy_of(2, 1, Truncated=None)]),
+    ],
+    "bytes-changed": [lambda: ([page(1)], [])],
+    "original-missing": [
+        one(Refers_To_Target_URI=HOST + b"9"),
+        one(Refers_To=record_id(9)),
+        one(Refers_To_Date=DAY % 9),
+        one(Refers_To_Target_URI=HOST + b"2", Refers_To_Date=DAY % 2, Refers_To=record_id(2)),
+    ],
+    "not-rebuilt": [records([page(1), page(2)], [page(1), copy_of(2, 3), page(3, b"x")])],
+    "headers-changed": [
+        one(block=HTTP.replace(b"\r\n", b"\n")),  # warcrefs
+        one(block=HTTP[:-2]),
+        one(block=b""),
+        one(block=HTTP + b"more"),
+    ],
+    "id-changed": [one(Record_ID=record_id(44))],
+    "date-changed": [one(Date=b"2031-01-01T00:00:00Z")],  # crocoite-merge-warc
+    "uri-changed": [one(Target_URI=b""), one(Target_URI=b"<" + HOST + b"2>")],
+    "field-lost": [
+        records([page(1), CONCURRENT], [page(1), copy_of(2, 1)]),
+        one(Block_Digest=None),
+        one(Content_Type=None),
+    ],
+    "field-changed": [one(Payload_Digest=b"sha1:" + b"A" * 32), one(Content_Type=b"text/plain")],
+    "version-changed": [
+        records([page(1), page(2, version=NEW)], [page(1), copy_of(2, 1)]),  # jwarc
+    ],
+    "field-added": [one(X_Field=b"added")],
+    "digest-form": [
+        one(Block_Digest=b"md5:" + b"0" * 32),
+        one(Block_Digest=sha1(HTTP).lower()),
+    ],
+    "unfit-revisit": [
+        records([page(1), page(2, Truncated=b"time")], [page(1), copy_of(2, 1)]),
+        records([page(1), page(2, Segment_Number=b"1")], [page(1), copy_of(2, 1)]),
+        records(
+            [page(1), page(2).replace(b"WARC-Type: response", b"WARC-Type: resource")],
+            [page(1), copy_of(2, 1)],
+        ),
+    ],
+    "larger": [records([page(1, b"x"), page(2, b"x")], [page(1, b"x"), copy_of(2, 1, b"x")])],
+}
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["gzip", "plain"])
+@pytest.mark.parametrize("reason", list(CHANGED))
+def test_it_is_found(reason: str, plain: bool, tmp_path: Path) -> None:
+    for number, case in enumerate(CHANGED[reason]):
+        before, after = case()
+        old = write(tmp_path / f"{number}/old.warc.gz", before, plain=plain)
+        new = write(tmp_path / f"{number}/new.warc.gz", after, plain=plain)
+        assert reason in reasons(compared(old, new)), number
+
+
+def test_other_compression_is_found(tmp_path: Path) -> None:
+    old = write(tmp_path / "old.warc.gz", [page(1), page(2)])
+    new = tmp_path / "new.warc.gz"
+    new.write_bytes(gz(page(1)) + gz(page(2), level=1))
+    assert reasons(compared(old, new)) == {"recompressed"}
+    argv = ["verify", "--against", str(old), str(new)]
+    assert main(argv) == 8
+    assert main([*argv, "--records"]) == 0
+    assert main(["verify", str(new), "--records"]) == 2
+    new.write_bytes(gz(page(1)) + gz(page(3), level=1))
+    assert main([*argv, "--records"]) == 8
+
+
+CHANGED["recompressed"] = []
+
+
+FLIPPED = ["gzip", "plain"]
+
+
+@pytest.mark.parametrize("kind", FLIPPED)
+def test_any_single_flip_is_found(kind: str, tmp_path: Path) -> None:
+    before, after = harvest(150)
+    plain = kind == "plain"
+    old = write(tmp_path / "old.warc.gz", before, plain=plain)
+    right = write(tmp_path / "right.warc.gz", after, plain=plain)
+    data, new = right.read_bytes(), tmp_path / "new.warc.gz"
+    free = set() if plain else set(uncovered(before, after))
+
+    @settings(max_examples=examples(250))
+    @given(st.integers(0, len(data) - 1), st.integers(0, 7))
+    def flip(at: int, bit: int) -> None:
+        hurt = bytearray(data)
+        hurt[at] ^= 1 << bit
+        new.write_bytes(hurt)
+        assert compared(old, new) or at in free, (at, bit)
+
+    flip()
+
+
+def uncovered(before: list[bytes], after: list[bytes]) -> list[int]:
+    """Bytes of new members that say nothing: flags, time, level, system; bits behind the end."""
+    at, found = 0, []
+    for was, now in zip(before, after, strict=True):
+        if was != now:
+            found += [*range(at + 3, at + 10), at + len(gz(now)) - 9]
+        at += len(gz(now))
+    return found
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["gzip", "plain"])
+def test_any_record_dropped_doubled_or_moved_is_found(plain: bool, tmp_path: Path) -> None:
+    before, after = harvest()
+    old = write(tmp_path / "old.warc.gz", before, plain=plain)
+
+    @settings(max_examples=examples(120))
+    @given(st.sampled_from(["drop", "double", "move"]), st.data())
+    def change(how: str, data: st.DataObject) -> None:
+        wrong = list(after)
+        at = data.draw(st.integers(0, len(wrong) - 1))
+        moved = wrong[at]
+        if how != "double":
+            del wrong[at]
+        if how != "drop":
+            there = st.integers(0, len(wrong))
+            wrong.insert(data.draw(there if how == "double" else there.filter(at.__ne__)), moved)
+        new = write(tmp_path / "new.warc.gz", wrong, plain=plain)
+        found = compared(old, new)
+        assert {"record-missing", "record-extra"} & reasons(found)
+        assert all(finding.level == LOSS for finding in found if finding.reason in CHANGED)
+
+    change()
+
+
+def test_what_is_equal_is_never_inflated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = noise(0, 5000)
+    before = [page(n % 28 + 1, noise(n, 5000)) for n in range(2, 400)]
+    before = [page(1, body), *before[:200], page(29, body), *before[200:]]
+    after = [copy_of(29, 1, body) if r == page(29, body) else r for r in before]
+    old = write(tmp_path / "old.warc.gz", before)
+    new = write(tmp_path / "new.warc.gz", after)
+    inflated: list[int] = []
+    real = file_bytes.MemberReader.__init__
+
+    def counted(self: file_bytes.MemberReader, file: object, offset: int) -> None:
+        inflated.append(offset)
+        real(self, file, offset)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(file_bytes.MemberReader, "__init__", counted)
+    findings = list(verify_pair(old, new, lambda wanted: [OriginalHint(new, 0)]))
+    assert findings == []
+    assert len(set(inflated)) < 60 < len(before)
+
+
+def embedded(outer: int, inner: list[bytes]) -> bytes:
+    """A member that holds an archive as its payload, byte for byte."""
+    return gz(page(outer, b"".join(map(gz, inner))), level=0)
+
+
+def test_an_archive_in_a_payload_is_not_taken_for_members(tmp_path: Path) -> None:
+    """A rewriter that mistakes the payload's members for the file's ruins the outer member."""
+    inner = [page(11), page(12), page(13)]
+    whole = [gz(page(1)), embedded(2, inner), gz(page(3))]
+    ruined = whole[1].replace(gz(inner[1]), gz(copy_of(12, 11)))
+    assert ruined != whole[1]
+    old, new = tmp_path / "old.warc.gz", tmp_path / "new.warc.gz"
+    old.write_bytes(b"".join(whole))
+    new.write_bytes(whole[0] + ruined + whole[2])
+    assert "damaged-member" in reasons(compared(old, new))
+    new.write_bytes(b"".join(whole))
+    assert compared(old, new) == []
+
+
+def test_an_original_in_a_payload_does_not_count(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.warc.gz", tmp_path / "new.warc.gz"
+    held = embedded(5, [page(1)])
+    old.write_bytes(held + gz(page(2)) + gz(page(3)))
+    new.write_bytes(held + gz(copy_of(2, 1)) + gz(page(3)))
+    assert reasons(compared(old, new)) == {"original-missing"}
+    other = write(tmp_path / "other.warc.gz", [page(1)])
+    assert compared(old, new, other) == []
+    plain_old, plain_new = tmp_path / "old.warc", tmp_path / "new.warc"
+    held = page(5, page(1))
+    plain_old.write_bytes(held + page(2) + page(3))
+    plain_new.write_bytes(held + copy_of(2, 1) + page(3))
+    found = list(
+        verify_pair(plain_old, plain_new, lambda _: [OriginalHint(plain_new, held.find(page(1)))])
+    )
+    assert reasons(found) == {"original-missing"}
+
+
+def test_damage_that_was_there_before_stays(tmp_path: Path) -> None:
+    hurt = bytearray(gz(page(4, noise(4, 3000))))
+    hurt[300] ^= 1
+    tail = bytes(hurt) + gz(page(5, noise(5, 90_000))) + b"\0" * 99
+    old, new = tmp_path / "old.warc.gz", tmp_path / "new.warc.gz"
+    old.write_bytes(gz(page(1)) + gz(page(2)) + tail)
+    new.write_bytes(gz(page(1)) + gz(copy_of(2, 1)) + tail)
+    assert compared(old, new) == []
+    new.write_bytes(gz(page(1)) + gz(copy_of(2, 1)) + tail[:-1])
+    assert reasons(compared(old, new)) == {"bytes-changed"}
+
+
+def test_other_files_may_not_differ_at_all(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.arc", tmp_path / "new.arc"
+    old.write_bytes(b"filedesc://x 0.0.0.0 20261101000000 text/plain 0\n\n")
+    new.write_bytes(old.read_bytes() + b"\n")
+    assert reasons(compared(old, new)) == {"bytes-changed"}
+    new.write_bytes(old.read_bytes())
+    assert compared(old, new) == []
+
+
+def test_a_record_larger_than_memory_takes_little(tmp_path: Path) -> None:
+    body = bytes(64 << 20)
+    old = write(tmp_path / "old.warc.gz", [page(1, body), page(2, body)])
+    new = write(tmp_path / "new.warc.gz", [page(1, body), copy_of(2, 1, body)])
+    del body
+    tracemalloc.start()
+    assert compared(old, new) == []
+    assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    tracemalloc.stop()
+
+
+def test_our_own_rewriter_passes(tmp_path: Path) -> None:
+    source, out = tmp_path / "in", tmp_path / "out"
+    small_set(source)
+    assert total(run(RewriteJob(FakePlan(source), out))).revisits == 19
+    assert list(Against(source, [out]).findings()) == []
+    assert list(verify_collection([out])) == []
+    assert reasons(list(Against(out, [source]).findings())) == {"record-changed"}
+
+
+def test_folders_are_compared_file_by_file(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    write(old / "a.warc.gz", [page(1)])
+    write(old / "deep" / "b.warc.gz", [page(2), asked(2)])
+    write(new / "a.warc.gz", [page(1)])
+    write(new / "deep" / "b.warc.gz", [copy_of(2, 1), asked(2)])
+    assert list(Against(old, [new]).findings()) == []
+    typed("verify", "--against", old, new)
+    write(old / "c.warc.gz", [page(3)])
+    write(new / "d.warc.gz", [page(4)])
+    assert reasons(list(Against(old, [new]).findings())) == FILES
+    lines, talk = typed("verify", "--against", old, new, status=8)
+    assert "file-missing" in lines
+    assert "2 files" in talk
+    (new / "a.warc.gz").unlink()
+    elsewhere = write(tmp_path / "elsewhere.warc.gz", [page(1)])
+    assert "original-missing" in reasons(list(Against(old, [new]).findings()))
+    assert "original-missing" not in reasons(list(Against(old, [new], [elsewhere]).findings()))
+
+
+def test_archives_that_nobody_can_read_are_not_lost(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    for folder in (old, new):
+        write(folder / "a.warc.gz", [page(1)])
+    odd = {
+        "x.warc.zst": b"\x28\xb5\x2f\xfd zstd", "DEEP/Y.WARC.BZ2": b"BZh9", "cut.arc.gz": b"\0",
+        "z.warc.gz.open": b"\0\0",
+    }  # fmt: skip
+    for name, data in odd.items():
+        (old / name).parent.mkdir(exist_ok=True)
+        (old / name).write_bytes(data)
+    for name in ("a.warc.gz.cdx", "a.warc.gz.sha256", "README.txt", "archive"):
+        (old / name).write_bytes(b"beside")
+    missing = list(Against(old, [new]).findings())
+    assert {Path(one.file).name for one in missing} == {Path(name).name for name in odd}
+    assert reasons(missing) == {"file-missing"}
+    for name, data in odd.items():
+        (new / name).parent.mkdir(exist_ok=True)
+        (new / name).write_bytes(data)
+    assert list(Against(old, [new]).findings()) == []
+    (new / "x.warc.zst").write_bytes(b"")
+    assert reasons(list(Against(old, [new]).findings())) == {"bytes-changed"}
+
+
+def test_jwarc_and_others_are_told_what_they_lose(tmp_path: Path) -> None:
+    """Another id, no Truncated, profile and version 1.0, a date cut to seconds."""
+    fine = b"2026-11-02T09:14:17.5Z"
+    old = write(
+        tmp_path / "old.warc.gz",
+        [page(1), page(2, version=NEW, Date=fine), asked(2), request(number=7)],
+    )
+    wrong = copy_of(
+        2, 1, Record_ID=record_id(55), Truncated=None, Date=fine[:-3] + b"Z", Block_Digest=None
+    )
+    new = write(tmp_path / "new.warc.gz", [page(1), wrong, asked(2), request(number=7)])
+    found = reasons(compared(old, new))
+    assert {"id-changed", "version-changed", "date-changed", "not-truncated"} <= found
+    assert "record-missing" not in found
+
+
+def test_a_part_of_a_document_is_named(tmp_path: Path) -> None:
+    ranged = HTTP.replace(b"OK\r\n", b"OK\r\nContent-Range: bytes 0-9/99\r\n", 1)
+    old = write(tmp_path / "old/a.warc.gz", [page(1, head=ranged), page(2, head=ranged)])
+    new = [page(1, head=ranged), copy_of(2, 1, head=ranged)]
+    assert reasons(compared(old, write(tmp_path / "new/a.warc.gz", new))) == {"partial"}

@@ -1,0 +1,178 @@
+"""The brisk reader says of every file what the careful one says."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from dedupindex.capture import Capture, Item
+from dedupindex.sources import warc as source
+from dedupindex.sources import warc_records
+from dedupindex.sources.warc import WarcSource
+from dedupindex.warc import fast_reader, gzip_members, reader, record_facts
+from dedupindex.warc.record import Sound
+from dedupindex.warc.window import open_window
+from tests.support.budgets import examples
+from tests.support.warc_cases import chunked, gz, record, request, response, revisit, sha1
+
+PATH = Path(tempfile.mkdtemp()) / "t.warc.gz"
+MANY = settings(
+    max_examples=examples(400),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+lines = st.sampled_from(
+    [
+        b"Content-Type: text/html", b"content-type:IMAGE/Png ; x=y", b"Content-Type: ",
+        b"CONTENT-TYPE: a/b", b" folded: yes", b"\tContent-Type: c/d", b"Content-Length: 7",
+        b"Transfer-Encoding: chunked", b"transfer-encoding: identity", b"TRANSFER-ENCODING: gzip",
+        b"Content-Range: bytes 0-1/2", b"Content-Encoding: gzip", b"Connection: close",
+        b"Server: x", b"no colon", b"\rstray", b"", b"T", b"Content-Typ: e/f", b"X: \xff\0",
+    ]
+)  # fmt: skip
+statuses = st.sampled_from(
+    [b"HTTP/1.1 200 OK"] * 5
+    + [b"HTTP/1.1 206 Partial", b"HTTP/1.0  404", b"HTTP/2 3000", b"HTTP/1.1 OK", b"ICY 200"]
+)
+bodies = st.one_of(
+    st.binary(max_size=60),
+    st.sampled_from(
+        [chunked(b"one", b"two"), chunked(), chunked(b"x") + b"y", chunked(b"x", end=b"0\r\n")]
+    ),
+)
+
+
+@st.composite
+def answers(draw: st.DrawFn, number: int) -> bytes:
+    """A response with any head and body, its digest now and then that of something else."""
+    eol = draw(st.sampled_from([b"\r\n", b"\r\n", b"\r\n", b"\n"]))
+    head = eol.join([draw(statuses), *draw(st.lists(lines, max_size=5))])
+    head += draw(st.sampled_from([eol * 2, eol * 2, eol * 2, eol, b"\n\n", b""]))
+    body = draw(bodies)
+    entity = body[3:6] + body[11:14]
+    digest = draw(st.sampled_from([sha1(body), sha1(body), sha1(entity), sha1(b"?"), b"x", None]))
+    return response(body, head=head, number=number, Payload_Digest=digest, **draw(fields()))
+
+
+@st.composite
+def fields(draw: st.DrawFn) -> dict[str, Any]:
+    """WARC fields that replace the usual ones."""
+    odd: dict[str, list[bytes | None]] = {
+        "Date": [b"2026-11-20T09:14:17.25Z", b"2026-02-30T09:14:17Z", b"2026-11-20", None],
+        "Target_URI": [b"<http://x/>", b"HTTP://x/", b"dns:x", b"", b"https://x/ ", None],
+        "Record_ID": [b"", b"bare", b"<open", b"<>", None],
+        "Content_Type": [b"application/http", b"text/plain", None],
+        "Truncated": [b"length"],
+        "Segment_Number": [b"1"],
+        "Type": [b"Response", b"REQUEST", b"other", None],
+        "Concurrent_To": [b"<urn:uuid:00000000-0000-4000-8000-000000000002>"],
+    }
+    names = draw(st.lists(st.sampled_from(sorted(odd)), max_size=2)) if draw(st.booleans()) else []
+    return {name: draw(st.sampled_from(odd[name])) for name in names}
+
+
+@st.composite
+def records(draw: st.DrawFn, number: int) -> bytes:
+    """Any record, of which some must be read with care."""
+    kind = draw(st.sampled_from(["response"] * 4 + ["request"] * 3 + ["revisit", "metadata"]))
+    if kind == "response":
+        made = draw(answers(number))
+    elif kind == "request":
+        method = draw(st.sampled_from([b"GET"] * 4 + [b"POST", b"get", b"GETS", b""]))
+        made = request(method, number, **draw(fields()))
+    elif kind == "revisit":
+        made = revisit(number=number, **draw(fields()))
+    else:
+        made = record(b"metadata", b"fetch: 1\r\n\r\n", number=number)
+    if draw(st.integers(0, 9)):
+        return made
+    return draw(
+        st.sampled_from(
+            [
+                made.replace(b"\r\n", b"\n"),
+                made.replace(b"WARC-Date: ", b"WARC-Date:\r\n "),
+                made.replace(b"WARC-Date", b"warc-date"),
+                made.replace(b"WARC/1.0", b"WARC/1.1"),
+                made.replace(b"WARC/1.0", b"WARC/3.0"),
+                made.replace(b"Content-Length: ", b"Content-Length: 0"),
+                made.replace(b"Content-Length: ", b"Content-Length: 1"),
+                made + made, made[:-2], made + b"\r\n", b"\r\n" + made, b"", b"junk",
+            ]
+        )
+    )  # fmt: skip
+
+
+@st.composite
+def archives(draw: st.DrawFn) -> bytes:
+    """A file, now and then with something between its members or a byte of it changed."""
+    count = draw(st.integers(0, 14))
+    parts = []
+    for number in range(count):
+        parts.append(gz(draw(records(number)), draw(st.integers(0, 9))))
+        if not draw(st.integers(0, 30)):
+            parts.append(
+                draw(st.sampled_from([b"\0\0", gz(b""), b"WARC/1.0\r\n", b"\x1f\x8b\x08"]))
+            )
+    whole = bytearray(b"".join(parts))
+    if whole and not draw(st.integers(0, 4)):
+        whole[draw(st.integers(0, len(whole) - 1))] ^= 1 << draw(st.integers(0, 7))
+    return bytes(whole)
+
+
+def items_of(path: Path) -> tuple[list[Item], int, str]:
+    with WarcSource(path.name, path) as opened:
+        items = list(opened.items())
+    return items, opened.filler, opened.content_hash
+
+
+@MANY
+@given(data=archives(), feed=st.sampled_from([1 << 15, 1 << 15, 200, 40]))
+@example(data=gz(response(Record_ID=b"<>")), feed=1 << 15)
+def test_brisk_is_careful(data: bytes, feed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Item for item, and told alike whatever a file has taught about its forms before."""
+    PATH.write_bytes(gz(request()) * 5 + gz(response()) * 5 + data)
+    with monkeypatch.context() as patch:
+        patch.setattr(gzip_members, "FEED", feed)
+        brisk_items = items_of(PATH)
+        patch.setattr(source, "read", reader.read)
+        patch.setattr(record_facts.FastFacts, "read", lambda *_: None)
+        assert brisk_items == items_of(PATH)
+
+
+@pytest.mark.parametrize(
+    "size", [1 << 16, 1 << 20, gzip_members.SHORT - 500, gzip_members.SHORT + 1]
+)
+@pytest.mark.parametrize("deflates", [True, False])
+def test_brisk_is_careful_with_large_records(
+    size: int, deflates: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Larger than a feed, than what is held of the file, than what counts as short."""
+    body = bytes(size) if deflates else Random(1).randbytes(size)
+    large = gz(response(body, Payload_Digest=sha1(body)))
+    PATH.write_bytes((gz(request()) * 2 + gz(response()) * 5 + large) * 3)
+    brisk_items = items_of(PATH)
+    assert sum(isinstance(item, Capture) for item in brisk_items[0]) == 18
+    monkeypatch.setattr(source, "read", reader.read)
+    assert brisk_items == items_of(PATH)
+
+
+def test_most_records_are_read_briskly() -> None:
+    body = Random(1).randbytes(gzip_members.FEED + 1)
+    large = gz(response(body, Payload_Digest=sha1(body)))
+    PATH.write_bytes((gz(request()) + gz(response()) + gz(request()) + large) * 25)
+    window = open_window("t", PATH)
+    events = list(fast_reader.read(window))
+    window.close()
+    assert sum(event is None for event in events) > 40
+    assert sum(isinstance(event, Sound) for event in events) > 40
+    usual = warc_records.Responses("t", also=(), etag=False, verify_block=False)
+    sound = [event for event in events if isinstance(event, Sound)]
+    first = usual.response(sound[0])
+    assert usual.fast(sound[0]) == first
