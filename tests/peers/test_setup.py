@@ -19,7 +19,7 @@ from tests.peers.environments import PEERS, ROOT
 
 pytestmark = pytest.mark.peer
 NEW = "# a change that a pull brings\nprint('the new code')\n"
-VERSION = "from importlib.metadata import version; print(version('acsylla'))"
+VERSION = "from importlib.metadata import version; print(version('cassandra-driver'))"
 
 
 def run(*words: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
@@ -65,20 +65,20 @@ def test_extras_come_from_their_locks_and_stay(checkout: Path) -> None:
     done = run(setup, "typo")
     assert done.returncode == 2 and "Usage" in done.stderr
     stamp.write_text(stamp.read_text().replace("\ncassandra\n", "\n\n"))  # of an earlier test run
-    assert not run(python, "-m", "pip", "uninstall", "--yes", "acsylla").returncode
+    assert not run(python, "-m", "pip", "uninstall", "--yes", "cassandra-driver").returncode
     done = run(setup, "cassandra", "corpus")
     assert done.returncode == 0 and "adding cassandra" in done.stderr
     locked = (checkout / "requirements-cassandra.lock").read_text()
     asked = run(python, "-c", VERSION).stdout.strip()
-    assert f"acsylla=={asked} " in locked
+    assert f"cassandra-driver=={asked} " in locked
     done = run(setup, "cassandra")
     assert (done.returncode, done.stderr) == (0, "")
-    assert not run(python, "-m", "pip", "uninstall", "--yes", "acsylla").returncode
+    assert not run(python, "-m", "pip", "uninstall", "--yes", "cassandra-driver").returncode
     with open(checkout / "pyproject.toml", "a") as project:
         project.write("# a change\n")
     done = run(checkout / "bin" / "lookup", "--help")  # renews the environment
     assert done.returncode == 0 and "up to date" in done.stderr
-    assert run(python, "-c", "import acsylla").returncode == 0
+    assert run(python, "-c", "import cassandra").returncode == 0
     outside = {"PIP_INDEX_URL": "http://127.0.0.1:9/", "PIP_NO_CACHE_DIR": "1"}
     done = run(setup, "spark", **outside, PIP_RETRIES="0")
     assert done.returncode == 1 and "cannot be downloaded" in done.stderr
