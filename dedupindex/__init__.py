@@ -2,7 +2,7 @@
 
     import dedupindex
 
-    dedupindex.indexer("warcs", "my-index", mime=".*", whitelist=True)
+    dedupindex.build("warcs", "my-index", mime=".*", whitelist=True)
     with dedupindex.open("my-index") as index:
         result = index.lookup("sha1:FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN", "http://example.com/")
         if result:

@@ -19,7 +19,7 @@ from dedupindex.runtime.tables import printable
 
 # A Heritrix job that asks dedupindex, made from the profile that Heritrix itself brings along.
 
-_HERE = Path(__file__).resolve().parent
+_HERE = Path(__file__).resolve().parents[1]
 # An installed package has it inside, a checkout beside itself.
 CONF = (_HERE if (_HERE / "conf").is_dir() else _HERE.parent) / "conf" / "heritrix"
 BEANS = "dedup-beans.xml"

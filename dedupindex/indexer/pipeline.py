@@ -163,7 +163,7 @@ def build_index(
     Raises `BadInput`, `IndexExists`, `SettingsConflict`, `IndexBusy`, `IndexUnavailable`; the index
     is then as it was.
 
-    >>> built = dedupindex.indexer("warcs", "new-index", mime=".*", whitelist=True)
+    >>> built = dedupindex.build("warcs", "new-index", mime=".*", whitelist=True)
     >>> built.tally.added, built.problems
     (1, [])
     """

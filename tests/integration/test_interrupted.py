@@ -15,7 +15,7 @@ from dedupindex.runtime.duckdb import working
 _BUSY = """
 import hashlib, os, signal, sys
 from dedupindex import cli
-from dedupindex.processes import workers
+from dedupindex.runtime.workers import workers
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's "&" turns off
 
@@ -34,7 +34,7 @@ _BEGINNING = """
 import signal, sys
 from threading import Thread
 from dedupindex import cli
-from dedupindex.processes import workers
+from dedupindex.runtime.workers import workers
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's "&" turns off
 
@@ -56,7 +56,7 @@ _FAILING = """
 import sys, time
 from dedupindex import cli
 from dedupindex.errors import BadInput
-from dedupindex.processes import workers
+from dedupindex.runtime.workers import workers
 
 def bad():
     raise BadInput("no good")

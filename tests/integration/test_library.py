@@ -224,7 +224,7 @@ import dedupindex
 assert not {"lmdb", "duckdb", "dedupindex.index"} & set(sys.modules)
 port, page = sys.argv[1:]
 names = [getattr(dedupindex, name) for name in ("build", *dedupindex.__all__)]
-assert callable(dedupindex.indexer) and dedupindex.errors and dedupindex.client
+assert callable(dedupindex.build) and dedupindex.errors and dedupindex.client
 from dedupindex.client import Client
 if page:
     texts = {"library.md": open(page).read()}

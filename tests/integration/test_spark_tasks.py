@@ -114,7 +114,9 @@ def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     def connected(master: str) -> Iterator[Cluster]:
         yield Here(int(master))
 
-    monkeypatch.setattr(clusters, "connected", connected)
+    for name, module in list(sys.modules.items()):
+        if name.startswith("dedupindex.") and hasattr(module, "connected"):
+            monkeypatch.setattr(module, "connected", connected)
 
 
 @pytest.fixture

@@ -54,11 +54,11 @@ _SESSION = """
 import io, json, sys
 from contextlib import redirect_stdout
 import pyspark
-from dedupindex import cluster
+from dedupindex.runtime import spark
 from dedupindex.cli import main
-from dedupindex.cover.propagation import together
+from dedupindex.cover.components import together
 
-cluster.SLICE = 20_000  # as if there were a thousand times as much
+spark.SLICE = 20_000  # as if there were a thousand times as much
 start, held = pyspark.SparkContext, []
 
 def once(conf):  # most of the time goes into starting executors
@@ -71,8 +71,8 @@ pyspark.SparkContext = once
 for line in sys.stdin:
     name, *words = json.loads(line)
     if name == "together":
-        with cluster.connected(words[0]) as spark:
-            answer = sorted(together(spark, map(tuple, words[1])))
+        with spark.connected(words[0]) as cluster:
+            answer = sorted(together(cluster, map(tuple, words[1])))
     else:
         with redirect_stdout(io.TextIOWrapper(io.BytesIO())) as out:
             status = main([name, *words])

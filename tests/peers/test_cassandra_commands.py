@@ -290,7 +290,7 @@ def test_a_batch_waits_for_the_cluster_a_few_times_only(
 KILLED = """
 import os, signal, sys
 from dedupindex.cli import main
-from dedupindex.index.cassandra_state import Lease
+from dedupindex.index.engines.cassandra.metadata import Lease
 looks = int(sys.argv[1])
 def check(lease):
     global looks

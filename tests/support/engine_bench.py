@@ -28,12 +28,12 @@ LOADER = """
 import json, signal, sys
 from pathlib import Path
 from dedupindex.index import open_index
-from dedupindex.index.cells import Place
-from dedupindex.index.protocol import Container, Load
+from dedupindex.index.format.cells import ContainerRef
+from dedupindex.index.engine import IndexedContainer, Load
 index, runs, places, dropped, delay = json.loads(sys.argv[1])
 engine = open_index(Path(index), write=True)
-load = Load([Path(run) for run in runs], [(n, Place(*place)) for n, place in places],
-            [Container("loaded", 1, "00", 1)], frozenset(dropped))
+load = Load([Path(run) for run in runs], [(n, ContainerRef(*place)) for n, place in places],
+            [IndexedContainer("loaded", 1, "00", 1)], frozenset(dropped))
 signal.setitimer(signal.ITIMER_REAL, delay)
 engine.load(load)
 signal.setitimer(signal.ITIMER_REAL, 0)

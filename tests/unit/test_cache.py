@@ -63,8 +63,9 @@ def test_what_lives_in_a_worker_uses_it() -> None:
         for pattern in (
             "server/**/*.py",
             "dedupindex/*.py",
-            "dedupindex/index/*.py",
-            "dedupindex/crawls/*.py",
+            "dedupindex/index/**/*.py",
+            "dedupindex/crawls/**/*.py",
+            "dedupindex/indexer/*.py",
         )
         for path in ROOT.glob(pattern)
         if counted.search(path.read_text())

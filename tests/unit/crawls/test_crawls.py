@@ -249,9 +249,9 @@ def test_a_merge_that_was_cut_off_is_done_again(index: Path, store: Store) -> No
 KILLED_AFTER_ITS_LOAD = """
 import os, signal, sys
 from pathlib import Path
-from dedupindex.crawls import upkeep
-from dedupindex.crawls.lmdb_store import LmdbStore
-from dedupindex.index.lmdb_engine import LmdbEngine
+from dedupindex.crawls import merge_crawls
+from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
+from dedupindex.index.engines.lmdb.lmdb_engine import LmdbEngine
 
 load = LmdbEngine.load
 
@@ -261,7 +261,7 @@ def killed(self, what):
 
 LmdbEngine.load = killed
 index = Path(sys.argv[1])
-upkeep.merge(index, LmdbStore(index))
+merge_crawls.merge(index, LmdbStore(index))
 """
 
 

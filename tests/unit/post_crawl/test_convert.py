@@ -272,7 +272,7 @@ def test_damaged_files_are_left_alone(tmp_path: Path, arc: bytes) -> None:
 
 
 def test_long_documents_are_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("members", "arc"):
+    for module in ("gzip_members", "arc"):
         monkeypatch.setattr(f"dedupindex.warc.{module}.SHORT", 50)
     long = document(random.Random(1).randbytes(3_000_000))
     for name, arc in (("plain", GOOD + long + GOOD), ("gz", gz(GOOD) + gz(long) + gz(GOOD))):
@@ -458,7 +458,7 @@ def test_a_name_is_given_to_what_was_checked_only(
         part.write_bytes(b"something else")
         put_new(part, file, path)
 
-    module = "run" if back else "writing"
+    module = "convert_files" if back else "arc_to_warc"
     with monkeypatch.context() as patched:
         patched.setattr(f"dedupindex.post_crawl.convert.{module}.put_new", replaced)
         with pytest.raises(DedupError, match="was replaced by another process"):

@@ -26,6 +26,7 @@ from dedupindex.warc import http, record_facts
 from dedupindex.warc.gzip_members import SHORT
 from dedupindex.warc.http import content_types
 from tests.support.budgets import examples
+from tests.support.paths import ROOT
 from tests.support.warc_cases import (
     CHUNKED_HTTP,
     DATA,
@@ -413,6 +414,6 @@ def test_every_reason_is_explained() -> None:
     text = "".join(path.read_text() for path in paths)
     for reason in REASONS:
         assert text.count(f'"{reason}"') > 1, f"nothing says {reason}"
-    page = (package.parent / "docs" / "post-crawl.md").read_text().split("\n## Manifest\n")[1]
+    page = (ROOT / "docs" / "post-crawl.md").read_text().split("\n## Manifest\n")[1]
     rows = re.findall(r"^\| `([a-z-]+)` \| (.*) \|$", page.split("\n##")[0], re.MULTILINE)
     assert dict(rows) == REASONS
