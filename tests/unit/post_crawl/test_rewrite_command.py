@@ -267,7 +267,7 @@ def test_every_reason_why_a_copy_stays_is_documented() -> None:
         "no-end-of-headers",
         "no-url",
         "original-left",
-    }  # raised elsewhere
+    }
     for path in (ROOT / "dedupindex" / "post_crawl" / "rewrite").glob("*.py"):
         for call in re.findall(r"NotRewritable\(([^)]*)\)", path.read_text()):
             code.update(re.findall(r'"([a-z-]+[a-z])"', call))
