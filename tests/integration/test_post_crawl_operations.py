@@ -29,20 +29,20 @@ from tests.support.post_crawl_odd import http
 from tests.support.warc_cases import END, HTTP, gz, response, sha1
 
 ELSEWHERE = {  # edge cases that are not about files from end to end, and the test of each
-    17: "test_warc_container.test_case_17_offsets_beyond_four_gibibytes",
+    17: "test_containers.test_case_17_offsets_beyond_four_gibibytes",
     18: "test_rewrite.test_a_long_record_takes_no_memory",
     69: "test_rewrite.test_originals_that_are_gone_or_pinned_records",
     82: "test_policy.test_records_are_never_taken_into_a_namespace",
     86: "test_crawls.test_a_crawl_sees_its_own_captures_and_others_see_them_when_it_is_committed",
     87: "test_crawl_api.test_what_a_cancelled_crawl_reported_is_gone",
     88: "test_crawls.test_of_two_that_claim_a_payload_one_has_it",
-    89: "test_lookup.test_case_89_a_record_never_finds_itself_but_the_next_best",
+    89: "test_decide.test_case_89_a_record_never_finds_itself_but_the_next_best",
     90: "test_server.test_a_digest_that_cannot_be_found_is_no_error",
     91: "test_client.test_a_server_that_drips",
     92: "test_server.test_an_index_that_is_gone_is_never_a_miss",
-    93: "test_lookup.test_conditions",
+    93: "test_decide.test_conditions",
     94: "test_server.test_a_url_is_bytes_from_end_to_end",
-    95: "test_lookup.test_an_answer_carries_what_a_revisit_needs_to_the_letter",
+    95: "test_decide.test_an_answer_carries_what_a_revisit_needs_to_the_letter",
     96: "test_impact.test_a_purge_is_refused_while_others_depend_and_changes_nothing",
     97: "test_rewrite_in_place.test_it_may_be_killed_before_any_write",
     98: "test_rewrite_in_place.test_any_write_may_fail",
@@ -51,10 +51,10 @@ ELSEWHERE = {  # edge cases that are not about files from end to end, and the te
     101: "test_rewrite_command.test_what_is_left_alone_is_named",
     103: "test_rewrite.test_files_keep_mode_times_and_attributes",
     105: "test_rewrite_in_place.test_what_has_other_names_or_writers_is_left_alone",
-    107: "test_verify_pair.test_our_own_rewriter_passes",
+    107: "test_compare_files.test_our_own_rewriter_passes",
     113: "test_rewrite_in_place."
     "test_commit_lets_go_of_what_was_dropped_and_originals_bring_it_back",
-    116: "test_warc_arc.test_f_dates",
+    116: "test_arc.test_f_dates",
     118: "test_rewrite_stages.test_sigterm_leaves_nothing_behind",
 }
 
@@ -67,7 +67,7 @@ def numbers_of(name: str) -> set[int]:
 
 def test_every_edge_case_has_a_test() -> None:
     tests = {}
-    for path in sorted((ROOT / "tests").glob("test_*.py")):
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 tests[f"{path.stem}.{node.name}"] = path.stem
