@@ -10,6 +10,7 @@ warcio reads, and the title is taken by what bin/corpus takes it with: only read
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -73,6 +74,7 @@ def told(found: Iterable[Found], *, latest: bool) -> dict[str, Any]:
 def _on_spark(master: str, wanted: dict[str, Any], paths: list[str]) -> Iterator[Found]:
     from pyspark import SparkConf, SparkContext
 
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # which has warcio
     conf = SparkConf().setMaster(master).set("spark.ui.enabled", "false")
     context = SparkContext(conf=conf)
     try:
