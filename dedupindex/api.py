@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 from dedupindex.capture import Capture
 from dedupindex.crawls.combined_view import NOTHING, CrawlSnapshot, KnownCrawls
 from dedupindex.crawls.crawl import completed
-from dedupindex.crawls.store import Store, open_store
+from dedupindex.crawls.store import Store
+from dedupindex.crawls.stores import open_store
 from dedupindex.digest import Digest
 from dedupindex.errors import BadQuery, IndexUnavailable
 from dedupindex.index import home_of, open_index, stats_of
@@ -87,7 +88,7 @@ class LookupResult:
 class Index:
     """An open index; `dedupindex.open` makes one. Threads may share it, processes may not.
 
-    A process can have an index open once; close it before `dedupindex.indexer` adds to it. It is a
+    A process can have an index open once; close it before `dedupindex.build` adds to it. It is a
     context manager. What others change meanwhile is seen within a quarter of a second, also when
     the whole index is replaced. Each method raises `IndexUnavailable` or `Damaged` when the index
     cannot be read: never take that for "no duplicate".

@@ -31,7 +31,8 @@ from dedupindex.crawls.counting import (
 )
 from dedupindex.crawls.crawl import Crawl, completed
 from dedupindex.crawls.statistics_keys import LONGEST
-from dedupindex.crawls.store import Reading, Store, Writing, has_store, make_store
+from dedupindex.crawls.store import Reading, Store, Writing
+from dedupindex.crawls.stores import has_store, make_store
 from dedupindex.errors import DedupError, IndexUnavailable, UnknownCrawl
 from dedupindex.index.engine import Finder
 from dedupindex.index.format.cells import Keys

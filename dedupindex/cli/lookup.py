@@ -15,7 +15,7 @@ import orjson
 from dedupindex.api import Seen, seen
 from dedupindex.cli.common import Command, print_json, say
 from dedupindex.cli.index_location import ENGINE_HELP, any_engine, any_index, asked_index
-from dedupindex.crawls.store import open_store
+from dedupindex.crawls.stores import open_store
 from dedupindex.digest import SIZES
 from dedupindex.errors import BadDigest, BadInput, BadQuery, DedupError, StrategyUnavailable
 from dedupindex.index import open_index

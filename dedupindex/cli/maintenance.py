@@ -18,7 +18,7 @@ import click
 from dedupindex.cli.common import check_no_address, print_json, say
 from dedupindex.cli.index_location import home_of, shown_index
 from dedupindex.crawls import merge_crawls as crawls
-from dedupindex.crawls.store import open_store
+from dedupindex.crawls.stores import open_store
 from dedupindex.errors import Damaged, DedupError, IndexExists
 from dedupindex.index import open_index, tokens
 from dedupindex.index.address import Address, is_cluster

@@ -22,7 +22,7 @@ from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.crawls import crawl_report
 from dedupindex.crawls.crawl_report import FORMATS, ReportRequest
 from dedupindex.crawls.statistics import BY, ORDERS
-from dedupindex.crawls.store import open_store
+from dedupindex.crawls.stores import open_store
 from dedupindex.errors import Damaged, UnknownCrawl
 from dedupindex.index import open_index
 from dedupindex.index.engine import View

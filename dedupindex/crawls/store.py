@@ -283,29 +283,6 @@ class Store(ABC):
         """Let go of it."""
 
 
-def make_store(index: Path, *, create: bool = True) -> Store:
-    """The crawls of an index, and with `create` made if need be; raises `IndexUnavailable`."""
-    if address := cluster_of(index):
-        from dedupindex.crawls.stores.cassandra_crawl_store import (
-            CassandraStore,  # only for a cluster
-        )
-
-        return CassandraStore(index, address)
-    from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore  # it imports this module
-
-    return LmdbStore(index, create=create)
-
-
-def has_store(index: Path) -> bool:
-    """Whether an index may have crawls that write to it: in a file, or on its cluster."""
-    return (index / FILE).exists() or cluster_of(index) is not None
-
-
-def open_store(index: Path) -> Store | None:
-    """The crawls of an index, None if it never had one."""
-    return make_store(index, create=False) if has_store(index) else None
-
-
 def cluster_of(index: Path) -> Address | None:
     """The cluster that an index is on, if it is on one."""
     if (index / FILE).exists() or not (index / IDENTITY).exists():

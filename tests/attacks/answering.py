@@ -24,7 +24,7 @@ from werkzeug.test import EnvironBuilder, run_wsgi_app
 from dedupindex.cli.maintenance import read_back
 from dedupindex.crawls.combined_view import CrawlSnapshot
 from dedupindex.crawls.crawl_captures import of_crawl
-from dedupindex.crawls.store import open_store
+from dedupindex.crawls.stores import open_store
 from dedupindex.errors import DedupError
 from dedupindex.index import open_index
 from dedupindex.index.engines.whoosh.whoosh_engine import WhooshEngine

@@ -23,7 +23,8 @@ from dedupindex.crawls.counting import LookupCounter, add_counted
 from dedupindex.crawls.crawl_captures import add, of_crawl
 from dedupindex.crawls.parse_report import tell, told_of
 from dedupindex.crawls.statistics_keys import StatisticsKind, key_of
-from dedupindex.crawls.store import Writing, make_store
+from dedupindex.crawls.store import Writing
+from dedupindex.crawls.stores import make_store
 from dedupindex.crawls.stores.cassandra_crawl_store import CassandraStore
 from dedupindex.errors import Damaged, DedupError, FormatFromPast, IndexUnavailable
 from dedupindex.index import open_index

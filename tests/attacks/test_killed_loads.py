@@ -24,7 +24,8 @@ from dedupindex.cli.index_location import home_of
 from dedupindex.cli.maintenance import BEGUN
 from dedupindex.crawls import lifecycle
 from dedupindex.crawls.crawl_captures import add
-from dedupindex.crawls.store import Writing, make_store
+from dedupindex.crawls.store import Writing
+from dedupindex.crawls.stores import make_store
 from dedupindex.index import open_index
 from dedupindex.index.address import is_cluster
 from dedupindex.index.engine import look_ahead

@@ -15,7 +15,7 @@ import pytest
 
 from dedupindex.crawls import lifecycle
 from dedupindex.crawls.crawl_captures import add
-from dedupindex.crawls.store import make_store
+from dedupindex.crawls.stores import make_store
 from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
 from dedupindex.indexer.admission import admission_filter
@@ -30,7 +30,7 @@ READER = """
 import os, signal, sys
 from contextlib import closing
 from pathlib import Path
-from dedupindex.crawls.store import make_store
+from dedupindex.crawls.stores import make_store
 from dedupindex.index import open_index
 index = Path(sys.argv[1])
 with open_index(index).view() as view, make_store(index).reading() as reading:
@@ -41,7 +41,7 @@ with open_index(index).view() as view, make_store(index).reading() as reading:
 IDLE = """
 import sys
 from pathlib import Path
-from dedupindex.crawls.store import make_store
+from dedupindex.crawls.stores import make_store
 from dedupindex.index import open_index
 index = Path(sys.argv[1])
 opened = open_index(index), make_store(index)

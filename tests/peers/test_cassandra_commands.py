@@ -24,7 +24,8 @@ from dedupindex.cli import main
 from dedupindex.cli.index_location import home_of
 from dedupindex.crawls import lifecycle
 from dedupindex.crawls.crawl_captures import add
-from dedupindex.crawls.store import Writing, make_store
+from dedupindex.crawls.store import Writing
+from dedupindex.crawls.stores import make_store
 from dedupindex.errors import BadInput, Damaged, IndexExists, IndexUnavailable, SettingsConflict
 from dedupindex.index import adopt, open_index
 from dedupindex.index.address import Address

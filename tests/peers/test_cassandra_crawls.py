@@ -23,7 +23,8 @@ from dedupindex.crawls.combined_view import CrawlSnapshot
 from dedupindex.crawls.counting import CountedHit, LookupCounter, add_counted
 from dedupindex.crawls.crawl import Claim, Crawl, CrawlState
 from dedupindex.crawls.crawl_captures import Added, add, of_crawl
-from dedupindex.crawls.store import FILE, Store, Writing, make_store
+from dedupindex.crawls.store import FILE, Store, Writing
+from dedupindex.crawls.stores import make_store
 from dedupindex.crawls.stores.cassandra_crawl_store import CassandraStore
 from dedupindex.errors import CrawlEnded, IndexUnavailable
 from dedupindex.index import open_index

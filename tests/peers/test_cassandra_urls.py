@@ -14,7 +14,7 @@ import pytest
 from dedupindex.capture import Covers, Evidence
 from dedupindex.crawls import lifecycle
 from dedupindex.crawls.crawl import Visibility
-from dedupindex.crawls.store import make_store
+from dedupindex.crawls.stores import make_store
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput, StrategyUnavailable
 from dedupindex.index.address import Address

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from dedupindex.crawls import lifecycle, statistics
-from dedupindex.crawls.store import Store, Writing, open_store
+from dedupindex.crawls.store import Store, Writing
+from dedupindex.crawls.stores import open_store
 from dedupindex.errors import HasDependents, SettingsConflict, UnknownCrawl
 from dedupindex.index import open_index
 from dedupindex.index.address import is_cluster

@@ -22,8 +22,8 @@ from dedupindex.crawls import crawl_captures, lifecycle, merge_crawls
 from dedupindex.crawls.combined_view import Both, Visible
 from dedupindex.crawls.crawl import Crawl, CrawlState, Visibility
 from dedupindex.crawls.crawl_captures import Added, add
-from dedupindex.crawls.store import Store, Writing, make_store
-from dedupindex.crawls.stores import cassandra_crawl_registry
+from dedupindex.crawls.store import Store, Writing
+from dedupindex.crawls.stores import cassandra_crawl_registry, make_store
 from dedupindex.crawls.stores.lmdb_crawl_state import LmdbWriting
 from dedupindex.crawls.stores.lmdb_crawl_store import GroupWriter, LmdbStore
 from dedupindex.errors import (

@@ -13,7 +13,8 @@ import lmdb
 import pytest
 
 from dedupindex.crawls import lifecycle
-from dedupindex.crawls.store import FILE, has_store, make_store
+from dedupindex.crawls.store import FILE
+from dedupindex.crawls.stores import has_store, make_store
 from dedupindex.errors import IndexUnavailable, UnknownCrawl
 from server.live_index import LiveIndex
 from server.worker_crawls import Crawls

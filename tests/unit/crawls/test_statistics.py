@@ -30,7 +30,8 @@ from dedupindex.crawls.counting import (
 from dedupindex.crawls.crawl_captures import add
 from dedupindex.crawls.parse_report import NAMES, SelfReport, tell, told_of
 from dedupindex.crawls.statistics_keys import MOST, StatisticsKind, StatisticsRow, key_of
-from dedupindex.crawls.store import Store, make_store
+from dedupindex.crawls.store import Store
+from dedupindex.crawls.stores import make_store
 from dedupindex.crawls.stores.lmdb_crawl_state import LmdbWriting
 from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
 from dedupindex.errors import BadInput, BadQuery, Damaged

@@ -19,7 +19,8 @@ from dedupindex.cli import main
 from dedupindex.cli.maintenance import BEGUN, compared_before, note_compared
 from dedupindex.crawls import lifecycle
 from dedupindex.crawls.crawl_captures import add
-from dedupindex.crawls.store import Writing, make_store
+from dedupindex.crawls.store import Writing
+from dedupindex.crawls.stores import make_store
 from dedupindex.errors import Damaged, NotAnswered
 from dedupindex.index import open_index
 from dedupindex.index.engine import IndexCounts, Load
