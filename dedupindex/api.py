@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from dedupindex.capture import Capture
-from dedupindex.crawls.combined_view import NOTHING, CrawlSnapshot, KnownCrawls
-from dedupindex.crawls.crawl import completed
+from dedupindex.crawls.combined_view import NO_CRAWLS, CrawlSnapshot, KnownCrawls
+from dedupindex.crawls.crawl import with_crawl_defaults
 from dedupindex.crawls.store import Store
 from dedupindex.crawls.stores import open_store
 from dedupindex.digest import Digest
@@ -43,13 +43,13 @@ class Seen(NamedTuple):
 
     def by(self, query: Query, given: Mapping[str, bytes]) -> tuple[Query, Finder]:
         """A query with the defaults of its crawl, and what that crawl sees."""
-        query = completed(query, given, self.snapshot.crawl(query.crawl), NO_POLICY)
+        query = with_crawl_defaults(query, given, self.snapshot.crawl(query.crawl), NO_POLICY)
         keys = self.settings.keys()
-        return query, self.snapshot.seen(self.view, keys, query.crawl, query.namespaces)
+        return query, self.snapshot.view_for(self.view, keys, query.crawl, query.namespaces)
 
 
 @contextmanager
-def seen(engine: Engine, store: Store | None, known: KnownCrawls = NOTHING) -> Iterator[Seen]:
+def seen(engine: Engine, store: Store | None, known: KnownCrawls = NO_CRAWLS) -> Iterator[Seen]:
     """One state of crawls and index, read in the order that `CrawlSnapshot` explains."""
     with nullcontext(None) if store is None else store.reading() as reading:
         snapshot = CrawlSnapshot(reading, known)
@@ -99,7 +99,7 @@ class Index:
         self._busy = threading.Lock()
         self._engine: Engine | None = None
         self._store: Store | None = None
-        self._known = NOTHING
+        self._known = NO_CRAWLS
         self._stamp: Stamp | None = None
         self._looked = 0.0
         self._closed = False
@@ -187,7 +187,7 @@ class Index:
         with self._seen() as state:
             keys = state.settings.keys()
             if whole and state.settings.by_url:
-                yield from state.snapshot.seen(state.view, keys, *asked).at_url(wanted)
+                yield from state.snapshot.view_for(state.view, keys, *asked).at_url(wanted)
                 return
             for capture in state.snapshot.captures(state.view, keys, *asked):
                 if capture.url == wanted if whole else capture.url.startswith(wanted):

@@ -56,7 +56,7 @@ def crawl_gauges(live: LiveIndex) -> Iterator[Metric]:
             unmerged = sum(waits(reading, crawl) for crawl in known)
             newest = (crawl for crawl in reversed(known) if crawl.state is CrawlState.OPEN)
             opened = list(islice(newest, READ))
-            ready = reading.ready(opened)
+            ready = reading.with_statistics(opened)
             for crawl in opened:
                 captures += ready.counts(crawl)[0]
                 own = crawl.name.startswith(RECORDS_CRAWL)  # of /api/records, without lookups

@@ -19,7 +19,7 @@ from urllib.parse import parse_qs
 
 from dedupindex.capture import Capture, Covers, OfCrawl
 from dedupindex.crawls import counting
-from dedupindex.crawls.combined_view import NOTHING, CrawlSnapshot
+from dedupindex.crawls.combined_view import NO_CRAWLS, CrawlSnapshot
 from dedupindex.crawls.counting import (
     CountedHit,
     Missed,
@@ -29,7 +29,7 @@ from dedupindex.crawls.counting import (
     StatisticsDelta,
     add_counted,
 )
-from dedupindex.crawls.crawl import Crawl, completed
+from dedupindex.crawls.crawl import Crawl, with_crawl_defaults
 from dedupindex.crawls.statistics_keys import LONGEST
 from dedupindex.crawls.store import Reading, Store, Writing
 from dedupindex.crawls.stores import has_store, make_store
@@ -103,7 +103,7 @@ class _Opened:
     def __init__(self, index: Path, *, create: bool) -> None:
         self.store = make_store(index, create=create)
         self.writer = self.store.writer()
-        self.known = NOTHING
+        self.known = NO_CRAWLS
 
     def snapshot(self, reading: Reading) -> CrawlSnapshot:
         """Return a state of the store."""
@@ -164,7 +164,9 @@ class Crawls:
             there, error = _has_store(self._index)
             if error is not None and opened is None:
                 return  # nothing has changed
-            away = not there and (error is not None or (opened is not None and opened.store.beside))
+            away = not there and (
+                error is not None or (opened is not None and opened.store.is_file)
+            )
             if opened is not None and away and self._waits():
                 return
             self._away_since, self._opened, self._error = None, None, error
@@ -261,10 +263,10 @@ class Crawls:
             self._open_if_closed()
         opened = self._open_store()
         if opened is None:
-            yield CrawlSnapshot(None).seen(base, keys, asker, namespaces)
+            yield CrawlSnapshot(None).view_for(base, keys, asker, namespaces)
             return
         with opened.store.reading() as reading:
-            yield opened.snapshot(reading).seen(base, keys, asker, namespaces)
+            yield opened.snapshot(reading).view_for(base, keys, asker, namespaces)
 
     @contextmanager
     def known(self) -> Iterator[tuple[list[Crawl], Reading | None]]:
@@ -294,12 +296,12 @@ class Crawls:
         They are read again only if it has changed one, and not kept, as it may be rolled back.
         """
         opened = self._opened
-        return CrawlSnapshot(writing, NOTHING if opened is None else opened.known)
+        return CrawlSnapshot(writing, NO_CRAWLS if opened is None else opened.known)
 
     def crawl_in(self, writing: Writing, name: str) -> Crawl:
         """Return a crawl by name as a write transaction sees it; raises `UnknownCrawl`."""
-        known = NOTHING if self._opened is None else self._opened.known
-        crawl = known.by_name.get(name) if known.of(writing) else None
+        known = NO_CRAWLS if self._opened is None else self._opened.known
+        crawl = known.by_name.get(name) if known.is_current(writing) else None
         return writing.crawl(name) if crawl is None else crawl
 
     def plainly(self, asker: str) -> int:
@@ -310,8 +312,10 @@ class Crawls:
     def completed(self, query: Query, given: Mapping[str, bytes]) -> Query:
         """Fill a query's missing options with those of its crawl, and add the server's policy."""
         if not query.crawl:
-            return completed(query, given, None, self.policy) if self.policy.rules else query
-        return completed(query, given, self.crawl(query.crawl), self.policy)
+            return (
+                with_crawl_defaults(query, given, None, self.policy) if self.policy.rules else query
+            )
+        return with_crawl_defaults(query, given, self.crawl(query.crawl), self.policy)
 
     def silent(self, prefix: bytes, asker: str) -> bool:
         """Return whether no crawl has a digest, and the crawl that asks is known."""
@@ -321,4 +325,4 @@ class Crawls:
         with opened.store.reading() as reading:
             snapshot = opened.snapshot(reading)
             self.answering = snapshot.known.answering
-            return snapshot.silent(prefix, asker)
+            return snapshot.has_none(prefix, asker)

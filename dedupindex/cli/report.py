@@ -271,7 +271,7 @@ def _of_crawl(index: Path, *, crawl: str, format: str, **options: Any) -> int:
         raise UnknownCrawl(f"no crawl has asked or reported to {index} while it ran")
     asked = ReportRequest(options["by"] or "", options["limit"], options["order"])
     with closing(store), store.reading() as reading:
-        found = crawl_report.report(reading, reading.reported(crawl), asked)
+        found = crawl_report.report(reading, reading.crawl_or_suggest(crawl), asked)
         for piece in crawl_report.written(found, format):
             click.echo(piece, nl=False)
     return 0

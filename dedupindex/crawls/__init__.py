@@ -1,5 +1,5 @@
-"""Crawls that write to the index while they run, each a transaction that is committed or cancelled.
+"""Crawls that report captures while they run, each a transaction that is committed or cancelled.
 
-What a crawl reports lies in ``INDEX/crawls.mdb``, beside the index and not in it, until the crawl
-is committed and `merge` takes it over. `view` shows index and crawls as one.
+The captures of a crawl are in a store (`store`, `stores`), until the crawl is committed and merged
+into the index (`merge_crawls`). `combined_view` shows index and crawls as one.
 """

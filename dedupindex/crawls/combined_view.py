@@ -1,4 +1,4 @@
-"""Index and crawls seen as one: what a lookup of a crawl, or of nobody in particular, may see."""
+"""Index and crawls as one view: what a lookup sees, by the crawl that asks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sys import getsizeof
 from dedupindex.cache import MEGABYTE, Cache
 from dedupindex.capture import Capture, OfCrawl, Uncommitted
 from dedupindex.crawls.crawl import Crawl, CrawlState, Visibility
-from dedupindex.crawls.crawl_captures import CrawlCapture, at_url, under
+from dedupindex.crawls.crawl_captures import CrawlCapture, at_url, with_prefix
 from dedupindex.crawls.store import Reading
 from dedupindex.digest import Digest
 from dedupindex.errors import UnknownCrawl
@@ -24,63 +24,57 @@ from dedupindex.index.format.cells import (
 from dedupindex.index.format.url_index import URL
 from dedupindex.urlkey import urlkey
 
-_ASKERS_KEPT = 4 * MEGABYTE  # of memory, for what each asker sees
-PASSED = 10_000  # captures that the asker does not see, under one digest; beyond, no more is sought
+_CACHE_SIZE = 4 * MEGABYTE  # of what each asker sees
+MAX_HIDDEN = 10_000  # captures of one digest that the asker may not see; then the search ends
 
 
-class Visible:
-    """Which crawls' captures an asker sees: all committed ones, shared ones, and its own.
+class VisibleCrawls:
+    """The crawls whose captures an asker sees: committed ones, shared ones, and its own.
 
-    Of crawls in a namespace only if it is that of the asker, or named by it.
+    Crawls in a namespace are seen by crawls of that namespace, and by those who name it.
     """
 
     def __init__(
         self, crawls: list[Crawl], asker: str = "", namespaces: tuple[str, ...] = ()
     ) -> None:
-        named = {"", *namespaces, *(one.namespace for one in crawls if one.name == asker)}
+        named = {"", *namespaces, *(crawl.namespace for crawl in crawls if crawl.name == asker)}
+
+        def sees(crawl: Crawl) -> bool:
+            if crawl.state is CrawlState.OPEN:
+                return crawl.seen is Visibility.ALL or crawl.name == asker
+            return crawl.state is CrawlState.COMMITTED and not crawl.swept  # those have none left
+
         self._crawls = {
-            crawl.number: crawl
-            for crawl in crawls
-            if crawl.namespace in named
-            and (
-                (crawl.state is CrawlState.COMMITTED and not crawl.swept)  # those have nothing here
-                or (
-                    crawl.state is CrawlState.OPEN
-                    and (crawl.seen is Visibility.ALL or crawl.name == asker)
-                )
-            )
+            crawl.number: crawl for crawl in crawls if crawl.namespace in named and sees(crawl)
         }
+        self.get = self._crawls.get  # by number
 
     def size(self) -> int:
-        """Bytes of memory that it takes, beside the crawls."""
+        """Return the bytes of memory that it takes, without the crawls."""
         return getsizeof(self._crawls) + 200
-
-    def get(self, number: int) -> Crawl | None:
-        """The crawl of a number, None if the asker does not see it."""
-        return self._crawls.get(number)
 
     def __bool__(self) -> bool:
         return bool(self._crawls)
 
 
-class Both:
-    """The index and the crawls that are visible; see `protocol.Finder`."""
+class CombinedView:
+    """The index and the visible crawls, as one `index.engine.Finder`."""
 
-    def __init__(self, base: Finder, reading: Reading, visible: Visible, keys: Keys) -> None:
-        self._base, self._reading = base, reading.along(base)
+    def __init__(self, base: Finder, reading: Reading, visible: VisibleCrawls, keys: Keys) -> None:
+        self._base, self._reading = base, reading.with_view(base)
         self._visible, self._keys = visible, keys
 
     def exact(self, digest: Digest, url: bytes) -> list[Capture]:
-        own = self._found(self._keys.of(digest, url), 0, lambda capture: capture.url == url)
+        own = self._matching(self._keys.of(digest, url), 0, lambda capture: capture.url == url)
         return self._base.exact(digest, url) + own
 
     def canonical(self, digest: Digest, key: bytes, limit: int) -> list[Capture]:
         prefix = canonical_prefix(digest, key)
-        own = self._found(prefix, limit, lambda capture: urlkey(capture.url) == key)
+        own = self._matching(prefix, limit, lambda capture: urlkey(capture.url) == key)
         return self._base.canonical(digest, key, limit) + own
 
     def any(self, digest: Digest, limit: int) -> list[Capture]:
-        own = self._found(digest_prefix(digest), limit, lambda capture: True)
+        own = self._matching(digest_prefix(digest), limit, lambda capture: True)
         return self._base.any(digest, limit) + own
 
     def denies(self, digest: Digest, capture: Capture) -> bool:
@@ -88,26 +82,26 @@ class Both:
 
     def at_url(self, url: bytes) -> Iterator[Capture]:
         yield from self._base.at_url(url)
-        for capture in self._listed(at_url(self._reading, self._keys.tail(url)[:URL])):
+        for capture in self._not_in_index(at_url(self._reading, self._keys.tail(url)[:URL])):
             if capture.url == url:
                 yield capture
 
     def at_urlkey(self, key: bytes) -> Iterator[Capture]:
         yield from self._base.at_urlkey(key)
-        for capture in self._listed(at_url(self._reading, urlkey_hash(key))):
+        for capture in self._not_in_index(at_url(self._reading, urlkey_hash(key))):
             if urlkey(capture.url) == key:
                 yield capture
 
-    def beside(self) -> Iterator[Capture]:
-        """All captures of crawls that the asker sees, and the index does not hold itself."""
-        held = under(self._reading, b"")
-        return self._listed(found for found in held if not found.entry[1] & ALSO)
+    def beside_index(self) -> Iterator[Capture]:
+        """Yield the visible captures of crawls that the index itself does not hold."""
+        held = with_prefix(self._reading, b"")
+        return self._not_in_index(found for found in held if not found.entry[1] & ALSO)
 
-    def _listed(self, sought: Iterable[CrawlCapture]) -> Iterator[Capture]:
-        """What the index does not list itself: merged captures are in both for a while."""
+    def _not_in_index(self, sought: Iterable[CrawlCapture]) -> Iterator[Capture]:
+        """Leave out what the index holds: merged captures are in both for a while."""
         last, dates = b"", set[tuple[bytes, bytes]]()
         for found in sought:
-            capture = self._seen(found)
+            capture = self._if_visible(found)
             if capture is None:
                 continue
             if found.key != last:
@@ -118,27 +112,29 @@ class Both:
                 dates.add((capture.url, capture.date))
                 yield capture
 
-    def _found(self, prefix: bytes, limit: int, wanted: Callable[[Capture], bool]) -> list[Capture]:
-        """Captures that the asker sees under a prefix; looks at no more than `limit` if not 0.
+    def _matching(
+        self, prefix: bytes, limit: int, wanted: Callable[[Capture], bool]
+    ) -> list[Capture]:
+        """Return visible captures under a prefix; read at most `limit` of them, unless 0.
 
-        What others hide there does not count, or it could crowd out what the asker sees; but a
-        digest of which they have very many must not hold a lookup up.
+        Captures that the asker may not see do not count towards the limit, or they could crowd out
+        what it may see. But so many of them under one digest must not delay a lookup.
         """
         captures: list[Capture] = []
-        looked = passed = 0
-        for found in under(self._reading, prefix):
-            if limit and (looked >= limit or passed >= PASSED):
+        read = hidden = 0
+        for found in with_prefix(self._reading, prefix):
+            if limit and (read >= limit or hidden >= MAX_HIDDEN):
                 break
-            capture = self._seen(found)
+            capture = self._if_visible(found)
             if capture is None:
-                passed += 1
+                hidden += 1
                 continue
-            looked += 1
+            read += 1
             if wanted(capture):
                 captures.append(capture)
         return captures
 
-    def _seen(self, found: CrawlCapture) -> Capture | None:
+    def _if_visible(self, found: CrawlCapture) -> Capture | None:
         crawl = self._visible.get(found.crawl)
         if crawl is None:
             return None
@@ -149,80 +145,85 @@ class Both:
 
 
 class KnownCrawls:
-    """The crawls of one version of one store, and who sees what of them.
+    """The crawls of one version of a store, and who sees which of them.
 
-    It keeps no transaction and no file open, and may be used by any number of threads.
+    It holds no transaction and no open file; any number of threads may use it.
     """
 
     def __init__(self, origin: object, version: int, crawls: list[Crawl]) -> None:
         self._origin, self._version, self.crawls = origin, version, crawls
         self.by_name = {crawl.name: crawl for crawl in crawls}
-        # Whether everybody sees captures of crawls: the index may not hold them yet.
-        self.answering = bool(Visible(crawls))
-        self._visible = Cache[tuple[str, tuple[str, ...]], Visible](_ASKERS_KEPT)
+        # Whether crawls have captures that everybody sees; the index may not hold them yet.
+        self.answering = bool(VisibleCrawls(crawls))
+        self._visible = Cache[tuple[str, tuple[str, ...]], VisibleCrawls](_CACHE_SIZE)
         self._namespaces = {crawl.namespace for crawl in crawls}
 
-    def at(self, reading: Reading | None) -> KnownCrawls:
-        """What is known in a state of the crawls, read anew only if it has changed."""
+    def refreshed(self, reading: Reading | None) -> KnownCrawls:
+        """Return the crawls of a state of the store, read again only if they have changed."""
         if reading is None:
-            return NOTHING
-        if self.of(reading):
+            return NO_CRAWLS
+        if self.is_current(reading):
             return self
         return KnownCrawls(reading.origin, reading.version(), list(reading.crawls()))
 
-    def of(self, reading: Reading) -> bool:
-        """Whether a transaction sees the crawls so."""
+    def is_current(self, reading: Reading) -> bool:
+        """Return whether these are the crawls of a state of the store."""
         return reading.origin is self._origin and reading.version() == self._version
 
-    def visible(self, asker: str, namespaces: tuple[str, ...] = ()) -> Visible:
-        """What an asker sees; raises `UnknownCrawl`."""
+    def visible(self, asker: str, namespaces: tuple[str, ...] = ()) -> VisibleCrawls:
+        """Return the crawls that an asker sees; raises `UnknownCrawl`."""
         visible = self._visible.get((asker, namespaces))
         if visible is None:
             if asker and asker not in self.by_name:
                 raise UnknownCrawl(f"there is no crawl {asker[:200]!r}; begin it with POST /crawls")
-            visible = Visible(self.crawls, asker, namespaces)
+            visible = VisibleCrawls(self.crawls, asker, namespaces)
             if self._namespaces.issuperset(namespaces):
                 self._visible.keep((asker, namespaces), visible, visible.size())
         return visible
 
 
-NOTHING = KnownCrawls(None, -1, [])
+NO_CRAWLS = KnownCrawls(None, -1, [])
 
 
 class CrawlSnapshot:
-    """One state of the crawls, for many lookups; without a `reading` there are none.
+    """One state of the crawls, for many lookups; with `reading` None there are none.
 
-    Its transaction must begin before that of the index: what is merged and taken away after that
-    is still seen here, while in the other order it could be missed in both.
+    The transaction of `reading` must begin before that of the index: what is merged and swept
+    afterwards is still seen here. In the other order it could be missed in both.
     """
 
-    def __init__(self, reading: Reading | None, known: KnownCrawls = NOTHING) -> None:
-        """`known`: that of an earlier one, so that crawls are read again only if they changed."""
-        self._reading, self.known = reading, known.at(reading)
+    def __init__(self, reading: Reading | None, known: KnownCrawls = NO_CRAWLS) -> None:
+        """Take `known` from an earlier snapshot to read crawls again only if they changed."""
+        self._reading, self.known = reading, known.refreshed(reading)
 
-    def seen(
+    def view_for(
         self, base: Finder, keys: Keys, asker: str, namespaces: tuple[str, ...] = ()
     ) -> Finder:
-        """Index and crawls as an asker sees them; raises `UnknownCrawl`."""
+        """Return index and crawls as an asker sees them; raises `UnknownCrawl`."""
         visible = self.known.visible(asker, namespaces)
-        return Both(base, self._reading, visible, keys) if self._reading and visible else base
+        return (
+            CombinedView(base, self._reading, visible, keys) if self._reading and visible else base
+        )
 
     def captures(
         self, view: View, keys: Keys, asker: str = "", namespaces: tuple[str, ...] = ()
     ) -> Iterator[Capture]:
-        """All originals that an asker sees, under their own digests; raises `UnknownCrawl`."""
-        both = self.seen(view, keys, asker, namespaces)
+        """Yield all originals that an asker sees, each under its own digest.
+
+        Raises `UnknownCrawl`.
+        """
+        visible = self.known.visible(asker, namespaces)
         for digest, capture in view.captures():
             if digest == capture.digest:
                 yield capture
-        if isinstance(both, Both):
-            yield from both.beside()
+        if self._reading and visible:
+            yield from CombinedView(view, self._reading, visible, keys).beside_index()
 
-    def silent(self, prefix: bytes, asker: str) -> bool:
-        """Whether crawls have nothing to say of a digest; raises `UnknownCrawl`."""
+    def has_none(self, prefix: bytes, asker: str) -> bool:
+        """Return whether no crawl has a digest; raises `UnknownCrawl`."""
         self.known.visible(asker)
-        return self._reading is None or self._reading.silent(prefix)
+        return self._reading is None or self._reading.has_none(prefix)
 
     def crawl(self, name: str) -> Crawl | None:
-        """The crawl of a name, None if there is none."""
+        """Return a crawl by name, None if there is none."""
         return self.known.by_name.get(name)

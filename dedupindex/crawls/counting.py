@@ -1,7 +1,7 @@
-"""What crawls ask and report is counted: noted at once, added up by and by, written every second.
+"""Count the lookups and reports of crawls.
 
-To note something must cost next to nothing, so what it means is found out later, in a thread of its
-own. What a process noted since it wrote last is lost if it is killed, and nothing else.
+A lookup is only noted, which must cost next to nothing. A thread adds up what was noted, and once a
+second the sums are written. A process that is killed loses what it noted since the last write.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dedupindex.crawls.statistics_keys import (
     LONGEST,
     WIDTH,
     StatisticsKind,
-    joined_times,
+    combine_times,
     key_of,
 )
 from dedupindex.crawls.store import Writing
@@ -31,10 +31,10 @@ from dedupindex.errors import UnknownCrawl
 from dedupindex.lookup.conditions import LONGEST_NAME
 from dedupindex.urlkey import host_of
 
-KEPT = 20_000  # sums of different headings, when they cannot be written; then hosts are left out
-TIMES_KEPT = 2000  # crawls whose times are kept until they are written
-SHORT = 2000  # characters of a URL or an answer: a longer one is added up at once, not noted
-_AT_ONCE = 2000  # sums that are written in one transaction
+KEPT = 20_000  # headings in memory if they cannot be written; beyond, hosts are left out
+TIMES_KEPT = 2000  # crawls whose times are in memory
+SHORT = 2000  # characters of URL and answer; longer lookups are added up at once, not noted
+_AT_ONCE = 2000  # rows in one transaction
 
 _LOOKUPS, _LISTED, _UNSIZED = COLUMN["lookups"], COLUMN["listed"], COLUMN["unsized"]
 _STATED, _DUPLICATE_STATED = COLUMN["stated_bytes"], COLUMN["duplicate_stated_bytes"]
@@ -42,39 +42,38 @@ _ERRORS, _STORED = COLUMN["errors"], COLUMN["stored"]
 
 
 class Other(Enum):
-    """What became of a lookup that was not decided by its digest."""
+    """The outcome of a lookup that was not decided by its digest."""
 
-    LISTED = 1  # what is under its URL was listed
-    FAILED = 2  # it was answered by an error
+    LISTED = 1  # answered with the captures of its URL
+    FAILED = 2  # answered with an error
 
 
 class Missed(NamedTuple):
-    """There is no original of what was asked for."""
+    """A lookup without an original."""
 
-    mime: bytes  # that the asker states
+    mime: bytes  # as the asker states it
 
 
 class CountedHit(NamedTuple):
-    """What is counted of an original."""
+    """What is counted of a hit."""
 
     match: str  # class
-    size: int  # of its payload, -1 if it is not known
+    size: int  # of the payload in bytes, -1 if not known
     mime: bytes
     status: int
 
     @classmethod
     def of(cls, match: str, original: Capture) -> CountedHit:
-        """Of an original, found with a match class."""
+        """Make it from the match class and the original."""
         size = -1 if original.size_of_record else original.size
         return cls(match, size, original.mime[:LONGEST], original.status)
 
 
 Outcome = bytes | CountedHit | Missed | Other | None
-"""A JSON answer; or an original; or neither; None: there is no original."""
+"""A JSON answer, a hit, or another outcome; None is a miss without media type."""
 
 Noted = tuple[str, str, str | bytes, Outcome, int, int]
 """Crawl, strategy, URL, outcome, bytes that the asker states (-1: none), nanoseconds taken."""
-
 
 _Heading = tuple[str, bytes, str, bytes, bytes, int]
 """Crawl, hour, strategy, host, media type, status."""
@@ -82,29 +81,29 @@ _Heading = tuple[str, bytes, str, bytes, bytes, int]
 
 @dataclass
 class StatisticsDelta:
-    """What is added to the statistics in one transaction."""
+    """Statistics to be added in one transaction."""
 
     rows: dict[_Heading, list[int]] = field(default_factory=dict)
-    times: dict[str, list[int]] = field(default_factory=dict)  # by crawl: see `rows`
-    others: Counter[str] = field(default_factory=Counter)  # by crawl: see `rows`
+    times: dict[str, list[int]] = field(default_factory=dict)  # by crawl: see `statistics_keys`
+    others: Counter[str] = field(default_factory=Counter)  # by crawl
 
 
 class LookupCounter:
-    """Counts lookups, in any number of threads."""
+    """Counts lookups and reports, for any number of threads."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._noted: deque[Noted] = deque()
-        self.note_short = self._noted.append  # atomic, unlike adding to a number
+        self.note_short = self._noted.append  # atomic, unlike incrementing a number
         self._stored: deque[tuple[str, bytes, bytes, int, int]] = deque()
         self._others: deque[str] = deque()
         self.note_others = self._others.append
-        """Note the name of a crawl, for each lookup of others that its captures answered."""
+        """Note the crawl whose capture answered a lookup of others."""
         self._clock = clock
         self._sums = StatisticsDelta()
         self._busy = threading.Lock()
 
     def note(self, noted: Noted) -> None:
-        """Note a lookup. `note_short` does the same where URL and answer are known to be short."""
+        """Note a lookup; `note_short` is for those whose URL and answer are short."""
         answer = noted[3]
         if len(noted[2]) + (len(answer) if isinstance(answer, bytes) else 0) <= SHORT:
             self.note_short(noted)
@@ -119,14 +118,14 @@ class LookupCounter:
             self.note(noted)
 
     def note_stored(self, crawl: str, captures: Iterable[Capture]) -> None:
-        """Note captures that a crawl has reported, and that are new to it."""
+        """Note captures that a crawl has reported for the first time."""
         self._stored.extend(
             (crawl, host_of(one.url)[:LONGEST], one.mime[:LONGEST], one.status, one.size)
             for one in captures
         )
 
     def gather(self) -> None:
-        """Add up what was noted; often, so that it does not pile up."""
+        """Add up what was noted; to be called often, as it takes memory."""
         with self._busy:
             now = int(self._clock())
             hour = hour_of(now)
@@ -141,7 +140,7 @@ class LookupCounter:
                 row[_STORED + 1] += max(size, 0)
 
     def take(self) -> list[StatisticsDelta]:
-        """What was counted since this was called last, in parts for a transaction each."""
+        """Return and clear what was counted, in parts of one transaction each."""
         self.gather()
         with self._busy:
             taken, self._sums = self._sums, StatisticsDelta()
@@ -156,7 +155,7 @@ class LookupCounter:
         return parts
 
     def give_back(self, part: StatisticsDelta) -> None:
-        """Count what could not be written another time."""
+        """Add a part that could not be written to the counts again."""
         with self._busy:
             for heading, amounts in part.rows.items():
                 row = self._row(heading)
@@ -164,7 +163,7 @@ class LookupCounter:
             self._sums.others.update(part.others)
             for crawl, times in part.times.items():
                 mine = self._times(crawl, times[0])
-                mine[:] = joined_times(mine, times)
+                mine[:] = combine_times(mine, times)
 
     def _add(self, noted: Noted, hour: bytes, now: int) -> None:
         crawl, strategy, url, outcome, stated, taken = noted
@@ -193,13 +192,13 @@ class LookupCounter:
         times[3 + _bucket(taken)] += 1
 
     def _row(self, heading: _Heading) -> list[int]:
-        """The amounts of a heading, to be added to."""
+        """Return the amounts of a heading, to be changed in place."""
         rows = self._sums.rows
         row = rows.get(heading)
         if row is None:
             if len(rows) >= KEPT:
                 heading = (*heading[:3], b"", b"", 0)
-            if len(rows) >= 2 * KEPT:  # of crawls that nobody can have begun
+            if len(rows) >= 2 * KEPT:  # these must be names that are no crawls
                 heading = ("", b"", "", b"", b"", 0)
             row = rows.setdefault(heading, [0] * WIDTH)
         return row
@@ -214,7 +213,7 @@ class LookupCounter:
 
 
 def add_counted(writing: Writing, counted: StatisticsDelta) -> None:
-    """Add what was counted to the statistics, but of crawls that nobody began, or were dropped."""
+    """Add counts to the statistics, except those of unknown and dropped crawls."""
     numbers: dict[str, int] = {}
     sums: dict[bytes, list[int]] = {}
     for heading, amounts in counted.rows.items():
@@ -225,22 +224,20 @@ def add_counted(writing: Writing, counted: StatisticsDelta) -> None:
     for key in sorted(sums):
         writing.add(key, sums[key])
     for name, times in counted.times.items():
-        number = _number(writing, name, numbers)
-        if number:
+        if number := _number(writing, name, numbers):
             writing.add(key_of(number, StatisticsKind.TIMES), times)
     for name, count in counted.others.items():
-        number = _number(writing, name, numbers)
-        if number:
+        if number := _number(writing, name, numbers):
             writing.add(key_of(number, StatisticsKind.OTHERS), [count])
 
 
 def hour_of(now: float) -> bytes:
-    """The hour of a moment, in seconds since 1970: ``2026-11-20T09``."""
+    """Return the hour of a time in seconds since 1970, as ``2026-11-20T09``."""
     return time.strftime("%Y-%m-%dT%H", time.gmtime(now)).encode()
 
 
 def bound_of(bucket: int) -> int:
-    """Nanoseconds that all lookups of a bucket stay below."""
+    """Return the upper bound of a bucket, in nanoseconds."""
     doubling, quarter = divmod(bucket, 4)
     return (5 + quarter) << doubling
 
@@ -251,7 +248,7 @@ def _bucket(taken: int) -> int:
 
 
 def _meaning(outcome: Outcome) -> tuple[int, int, bytes, int]:
-    """The column that counts an outcome (0: none), and of its original size, mime and status."""
+    """Return the column of an outcome (0: none); size, media type and status of the original."""
     if outcome is None:
         return 0, -1, b"", 0
     if isinstance(outcome, bytes):
@@ -271,7 +268,7 @@ def _meaning(outcome: Outcome) -> tuple[int, int, bytes, int]:
 
 
 def _number(writing: Writing, name: str, numbers: dict[str, int]) -> int:
-    """The number of a crawl, 0 if there is none or nothing of it is counted."""
+    """Return the number of a crawl, 0 if it is unknown or dropped."""
     if name not in numbers:
         try:
             crawl = writing.crawl(name)
@@ -282,7 +279,7 @@ def _number(writing: Writing, name: str, numbers: dict[str, int]) -> int:
 
 
 def _keys(number: int, heading: _Heading) -> Iterator[bytes]:
-    """The rows of a crawl that something is added to."""
+    """Yield the keys of the rows that a heading counts in."""
     _, hour, strategy, host, mime, status = heading
     yield key_of(number, StatisticsKind.TOTAL)
     yield key_of(number, StatisticsKind.HOST, host)

@@ -1,7 +1,7 @@
-"""A crawl: what is known of it, and what may become of it.
+"""A crawl and its settings.
 
 open ──commit──▶ committed      its captures answer everybody, from that moment on
-  └────cancel──▶ cancelled      its captures are gone
+  └────cancel──▶ cancelled      its captures are removed
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dedupindex.lookup.policy import NO_POLICY, Policy, restored
 
 
 class CrawlState(Enum):
-    """Where a crawl stands."""
+    """The state of a crawl."""
 
     OPEN = "open"
     COMMITTED = "committed"
@@ -25,7 +25,7 @@ class CrawlState(Enum):
 
 
 class Visibility(Enum):
-    """Who sees the captures of a crawl that is not committed."""
+    """Who sees the captures of an open crawl."""
 
     OWN = "own"  # only the crawl itself
     ALL = "all"  # everybody, marked as uncommitted
@@ -33,26 +33,26 @@ class Visibility(Enum):
 
 @dataclass(frozen=True)
 class Crawl:
-    """A named harvest. Dates are WARC-Dates, empty for not yet."""
+    """A named harvest. Dates are WARC-Dates, "" for not yet."""
 
     number: int
     name: str
     begun: str
     state: CrawlState = CrawlState.OPEN
     seen: Visibility = Visibility.OWN
-    covers: Covers = Covers.UNKNOWN  # what its payload digests are taken of
+    covers: Covers = Covers.UNKNOWN  # which bytes its payload digests are of
     ended: str = ""
     exit: str = ""  # why it ended, in the crawler's words
-    merged: bool = False  # whether the index itself holds its captures
-    merging: bool = False  # whether the index may hold them: a merge goes on, or was cut off
-    swept: bool = False  # whether none of its captures is kept here any more
-    dropped: bool = False  # or purged: its statistics are gone, and nothing is counted any more
-    strategy: str = ""  # of its lookups that state none
+    merged: bool = False  # the index itself holds its captures
+    merging: bool = False  # the index may hold them: a merge is running or was killed
+    swept: bool = False  # its captures are removed from the store
+    dropped: bool = False  # or purged: it has no statistics, and nothing more is counted
+    strategy: str = ""  # of its lookups that name none
     policy: Policy = NO_POLICY  # of its lookups
-    namespace: str = ""  # in which it stays apart; such a crawl is never merged
+    namespace: str = ""  # only crawls of the same namespace see it; it is never merged
 
     def stored(self) -> dict[str, Any]:
-        """For JSON; `restored` reads it."""
+        """Return what a store keeps, for JSON; `restored` reads it."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         values.update(state=self.state.value, seen=self.seen.value, covers=self.covers.name)
         return values | {"policy": [rule.as_json() for rule in self.policy.rules]}
@@ -64,7 +64,7 @@ class Crawl:
         return cls(**{**read, "covers": Covers[values["covers"]], "policy": policy})
 
     def as_json(self) -> dict[str, Any]:
-        """As the API shows it."""
+        """Return the crawl as the HTTP API shows it."""
         return {
             "name": self.name,
             "state": self.state.value,
@@ -81,22 +81,19 @@ class Crawl:
 
 
 class Claim(NamedTuple):
-    """Who may store a payload now."""
+    """The right of a crawl to store a payload that nobody has."""
 
     crawl: int  # number
     until: int  # milliseconds since 1970
     token: str  # 32 hex digits, known to the claimant alone
 
 
-# What a crawl said when it began, and its lookups do not say again.
-
-
-def completed(
+def with_crawl_defaults(
     query: Query, given: Mapping[str, bytes], crawl: Crawl | None, policy: Policy
 ) -> Query:
-    """A query with what its crawl said when it began, and the rules that hold for all.
+    """Fill a query's missing options with the defaults of its crawl, and add the rules of `policy`.
 
-    The crawl's own rules stand before those of `policy`. `given` is what the query was made of.
+    The crawl's own rules come first. `given` has the parameters that the query was made from.
     """
     if crawl is None:
         return replace(query, policy=policy) if policy.rules else query

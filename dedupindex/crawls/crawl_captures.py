@@ -1,7 +1,7 @@
-"""The captures of crawls, inside a transaction: added, taken away, read.
+"""Captures and claims of crawls, inside a transaction.
 
-Of two captures of one crawl with the same URL and digest the one that `settle.Rule` prefers stays,
-so that a capture may be reported any number of times, in any order.
+Of captures of one crawl with the same URL and digest, the one that `MergeRule` prefers is kept, so
+a capture may be reported any number of times, in any order.
 """
 
 from __future__ import annotations
@@ -21,33 +21,32 @@ from dedupindex.index.format.cells import ALSO, Keys, decode, digest_prefix, enc
 from dedupindex.index.identity import Settings
 from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule, mark_before, mark_each
 
-# Claims: of crawlers that fetch the same new payload at once, one stores it.
+# --- claims: of crawlers that fetch the same new payload at the same time, one stores it ---------
 
-LEASE = 60  # seconds, unless the claimant wants another
+LEASE = 60  # seconds, by default
 LONGEST = 3600
 
 
 def claim_of(reading: Reading, digest: Digest, now: int, namespace: str = "") -> Claim | None:
-    """The claim on a digest at a time in milliseconds, None if there is none or it is over.
+    """Return the claim on a digest that holds at `now`, in ms, or None.
 
-    Crawls of different namespaces do not see what the others store, nor wait for it.
+    Claims hold within a namespace, as crawls do not see the captures of other namespaces.
     """
-    for where, claim in reading.claims(digest_prefix(digest)):
-        if where == namespace and not _over(reading, claim, now):
-            return claim
-    return None
+    claims = reading.claims(digest_prefix(digest))
+    wanted = (claim for where, claim in claims if where == namespace)
+    return next((claim for claim in wanted if not _over(reading, claim, now)), None)
 
 
 def _over(reading: Reading, claim: Claim, now: int) -> bool:
-    """That of a crawl that has ended is over too: it will not report the payload any more."""
+    """Return whether a claim has expired, or its crawl has ended and will report nothing more."""
     if claim.until <= now:
         return True
-    crawl = reading.numbered(claim.crawl)
+    crawl = reading.crawl_numbered(claim.crawl)
     return crawl is None or crawl.state is not CrawlState.OPEN
 
 
 def require_open(crawl: Crawl) -> None:
-    """Raise `CrawlEnded` if a crawl cannot claim any more."""
+    """Raise `CrawlEnded` if a crawl has ended."""
     if crawl.state is not CrawlState.OPEN:
         raise CrawlEnded(f"crawl {crawl.name} is {crawl.state.value}: it can claim nothing")
 
@@ -55,10 +54,10 @@ def require_open(crawl: Crawl) -> None:
 def claim(
     writing: Writing, crawl: Crawl, digest: Digest, now: int, lease: int, token: bytes = b""
 ) -> tuple[Claim, bool]:
-    """The claim on a digest, and whether it is the asker's; raises `CrawlEnded`.
+    """Claim a digest for `lease` seconds; return the claim that holds, and whether it is this one.
 
-    One that is made now lasts for `lease` seconds. A claimant that brings its own `token`, of 16
-    bytes, may ask again when the answer was lost: the claim that it then finds is its own.
+    A claimant that passes its own `token` of 16 bytes may repeat a request whose answer was lost:
+    it is then given its first claim. Raises `CrawlEnded`.
     """
     require_open(crawl)
     token, lease = token or secrets.token_bytes(16), min(lease, LONGEST)
@@ -73,7 +72,7 @@ def claim(
 
 
 def release(writing: Writing, digest: Digest, token: str) -> bool:
-    """Give a claim back; whether there was one with this token."""
+    """Give a claim back; return whether there was one with this token."""
     prefix, sought = digest_prefix(digest), token.lower().encode("utf-8", "surrogatepass")
 
     def wanted(claim: Claim) -> bool:
@@ -81,29 +80,27 @@ def release(writing: Writing, digest: Digest, token: str) -> bool:
         return secrets.compare_digest(held, sought)
 
     spaces = [namespace for namespace, claim in writing.claims(prefix) if wanted(claim)]
-    return any([writing.free(prefix, namespace, wanted) for namespace in spaces])
+    return any([writing.free_claim(prefix, namespace, wanted) for namespace in spaces])
 
 
 def fulfil(writing: Writing, crawl: Crawl, digest: Digest) -> None:
-    """End the claim of a crawl on a digest of which it has reported a capture."""
+    """End the claim of a crawl on a digest that it has stored."""
     number = crawl.number
-    writing.free(digest_prefix(digest), crawl.namespace, lambda claim: claim.crawl == number)
+    writing.free_claim(digest_prefix(digest), crawl.namespace, lambda claim: claim.crawl == number)
 
 
-def sweep(writing: Writing, now: int) -> int:
-    """Take claims away that are over; how many."""
-    return writing.sweep_claims(now)
+# --- captures ---------------------------------------------------------------------------------
 
 
 @dataclass
 class Added:
-    """What became of captures that were reported, one by one and in all."""
+    """What became of reported captures."""
 
     added: int = 0
     unchanged: int = 0
     refused: dict[str, int] = field(default_factory=dict)
-    results: list[str] = field(default_factory=list)  # "added", "unchanged", or why refused
-    held: list[Capture] = field(default_factory=list)  # that were not held before
+    results: list[str] = field(default_factory=list)  # of each: added, unchanged or the reason
+    held: list[Capture] = field(default_factory=list)  # captures that were not held before
 
 
 def add(
@@ -111,34 +108,35 @@ def add(
     crawl: Crawl,
     captures: Sequence[Capture],
     settings: Settings,
-    judge: Callable[[Capture], str],
+    refusal_reason: Callable[[Capture], str],
 ) -> Added:
-    """Take captures of an open crawl; raises `CrawlEnded`."""
+    """Add reported captures to an open crawl; raises `CrawlEnded`.
+
+    `refusal_reason` returns why a capture is refused, or "".
+    """
     if crawl.state is not CrawlState.OPEN:
         raise CrawlEnded(f"crawl {crawl.name} is {crawl.state.value}: nothing can be added to it")
-    rule = MergeRule(settings.keys(), settings.keep == "latest", writing.place_of)
-    done, held, size = Added(), 0, 0
-    writing.expect(crawl, partial(_keys, captures, rule.keys), partial(_digests, captures))
+    rule = MergeRule(settings.keys(), settings.keep == "latest", writing.container_ref)
+    done, size = Added(), 0
+    writing.prefetch(crawl, partial(_keys, captures, rule.keys), partial(_digests, captures))
     for capture in captures:
         if capture.covers == 0 and crawl.covers:
             capture = capture._replace(covers=crawl.covers)
-        for digest in (capture.digest, *capture.also):  # stored, even where it may be no original
+        for digest in (capture.digest, *capture.also):  # stored, even if it may be no original
             fulfil(writing, crawl, digest)
-        reason = judge(capture)
-        if reason:
+        if reason := refusal_reason(capture):
             done.refused[reason] = done.refused.get(reason, 0) + 1
             done.results.append(reason)
             continue
-        changed, more = _put(writing, crawl, capture, rule, settings)
+        changed, new = _put(writing, crawl, capture, rule, settings)
         done.added += changed
         done.unchanged += not changed
         done.results.append("added" if changed else "unchanged")
-        held += more
-        if more:
+        if new:
             done.held.append(capture)
-        size += max(capture.size, 0) * more
-    if held:
-        writing.count(crawl, held, size)
+            size += max(capture.size, 0)
+    if done.held:
+        writing.count(crawl, len(done.held), size)
     return done
 
 
@@ -147,14 +145,14 @@ def _digests(captures: Sequence[Capture]) -> list[Digest]:
 
 
 def _keys(captures: Sequence[Capture], keys: Keys) -> list[bytes]:
-    """Under which all of them stand."""
+    """Return the keys of captures, under all of their digests."""
     return [keys.of(digest, one.url) for one in captures for digest in (one.digest, *one.also)]
 
 
 def _put(
     writing: Writing, crawl: Crawl, capture: Capture, rule: MergeRule, settings: Settings
-) -> tuple[bool, int]:
-    """Whether something changed, and how many captures there are more."""
+) -> tuple[bool, bool]:
+    """Store a capture; return whether anything changed, and whether it is one more."""
     number = writing.number_of(capture.container)
     for digest in capture.also:
         entry = encode(capture, number, etag=settings.etag, also=True)
@@ -167,63 +165,62 @@ def _put(
 
 def _put_entry(
     writing: Writing, crawl: Crawl, key: bytes, entry: bytes, rule: MergeRule
-) -> tuple[bool, int]:
+) -> tuple[bool, bool]:
     before = writing.cell(key, crawl)
     if before is None:
         writing.put_cell(key, crawl, entry)
-        return True, 1
+        return True, True
     after = rule.settle(key, [*mark_before(before), entry], MergeOutcome())
     if after is None or after == before:
-        return False, 0
+        return False, False
     writing.put_cell(key, crawl, after)
-    more = len(list(entries_of(after))) - len(list(entries_of(before)))
-    return True, more
+    return True, len(list(entries_of(after))) > len(list(entries_of(before)))
 
 
-def put_back(
+def drop_entries(
     writing: Writing, crawl: Crawl, key: bytes, gone: list[bytes], rule: MergeRule
 ) -> None:
-    """Take entries out of a cell that a crawl has, and leave the others."""
+    """Remove entries from the cell that a crawl has under a key."""
     before = writing.cell(key, crawl)
-    stay = [entry for entry in entries_of(before) if entry not in gone] if before else []
-    cell = rule.settle(key, mark_each(stay), MergeOutcome()) if stay else None
+    rest = [entry for entry in entries_of(before) if entry not in gone] if before else []
+    cell = rule.settle(key, mark_each(rest), MergeOutcome()) if rest else None
     if cell is None:
         writing.drop_cell(key, crawl)
     else:
         writing.put_cell(key, crawl, cell)
-    sizes = [decode(key, entry, writing.place_of).size for entry in gone]
+    sizes = [decode(key, entry, writing.container_ref).size for entry in gone]
     writing.count(crawl, -len(gone), -sum(size for size in sizes if size > 0))
 
 
 class CrawlCapture(NamedTuple):
-    """A capture of a crawl, with the digest that it stands under."""
+    """A capture of a crawl as it is stored."""
 
     crawl: int  # number
     key: bytes
     entry: bytes
 
     def capture(self, reading: Reading, crawl: str) -> Capture:
-        """The capture itself; `crawl` is its crawl's name."""
-        return decode(self.key, self.entry, reading.place_of)._replace(crawl=crawl)
+        """Return the capture; `crawl` is the name of its crawl."""
+        return decode(self.key, self.entry, reading.container_ref)._replace(crawl=crawl)
 
 
-def under(reading: Reading, prefix: bytes) -> Iterator[CrawlCapture]:
-    """All that crawls have under the keys that begin so, in the order of keys."""
+def with_prefix(reading: Reading, prefix: bytes) -> Iterator[CrawlCapture]:
+    """Yield the captures of crawls whose keys have a prefix, in the order of keys."""
     for key, crawl, cell in reading.cells(prefix):
         for entry in entries_of(cell):
             yield CrawlCapture(crawl, key, entry)
 
 
 def of_crawl(reading: Reading, crawl: Crawl) -> Iterator[CrawlCapture]:
-    """All captures of a crawl, in the order of keys."""
+    """Yield the captures of a crawl, in the order of keys."""
     for key, number, cell in reading.cells_of(crawl):
         for entry in entries_of(cell):
             yield CrawlCapture(number, key, entry)
 
 
 def at_url(reading: Reading, sought: bytes) -> Iterator[CrawlCapture]:
-    """All that crawls have whose keys, after their own digest, begin so."""
-    for prefix in reading.listed(sought):
-        for found in under(reading, prefix):
+    """Yield captures of crawls whose keys, after their own digest, begin with `sought`."""
+    for prefix in reading.keys_by_url(sought):
+        for found in with_prefix(reading, prefix):
             if not found.entry[1] & ALSO:
                 yield found

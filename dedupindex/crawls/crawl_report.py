@@ -1,6 +1,6 @@
-"""The report of a crawl that asks and reports while it runs, from its statistics.
+"""The report of a crawl: how much it has saved, from its statistics.
 
-Its fields are those of the DeDuplicator's Processors Report, as far as a server can know them.
+The fields are those of the Processors Report of Heritrix's DeDuplicator, where a server has them.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import orjson
 
 from dedupindex.crawls import statistics
 from dedupindex.crawls.crawl import Crawl, CrawlState
-from dedupindex.crawls.parse_report import told_of
+from dedupindex.crawls.parse_report import self_report_of
 from dedupindex.crawls.statistics_keys import StatisticsRow
 from dedupindex.crawls.store import Reading
 from dedupindex.runtime.tables import amount, csv_lines, html_lines, printable
 
 FORMATS = ("text", "json", "csv", "html")
-UNKNOWN = "unknown"  # how an empty heading is shown where there is no null
+UNKNOWN = "unknown"  # shown for an empty heading
 COLUMNS = (
     *("lookups", "duplicates", "duplicates_percent", "duplicate_bytes"),
     *("exact_url", "exact_url_bytes", "canonical_url", "canonical_url_bytes"),
     *("digest", "digest_bytes", "listed", "new", "stored", "stored_bytes", "errors", "unsized"),
     *("stated_bytes", "duplicate_stated_bytes"),
 )
-_READABLE = (  # those of them that fit on a page
+_READABLE = (  # columns that fit on a page
     *("lookups", "duplicates", "duplicates_percent", "duplicate_bytes"),
     *("exact_url", "canonical_url", "digest", "new", "stored", "stored_bytes"),
 )
@@ -39,17 +39,17 @@ _LABELS = {
 
 
 class ReportRequest(NamedTuple):
-    """What a report shall hold."""
+    """The options of a report."""
 
-    by: str = ""  # one of `statistics.BY`, or nothing: no groups
-    top: int = 0  # as many groups, the largest first; 0: all, in the order of their headings
-    order: str = "lookups"  # what makes them large, one of `statistics.ORDERS`
-    after: bytes | None = None  # a heading: groups beyond it
-    most: int = 0  # as many groups; 0: all
+    by: str = ""  # one of `statistics.BY`, or "" for no groups
+    top: int = 0  # only so many groups, the largest first; 0: all, in the order of headings
+    order: str = "lookups"  # what `top` sorts by, one of `statistics.ORDERS`
+    after: bytes | None = None  # only groups after this heading
+    most: int = 0  # groups at most; 0: all
 
 
 class CrawlReport(NamedTuple):
-    """Figures of a crawl, and its groups as they are read."""
+    """The totals of a crawl, and its groups."""
 
     by: str
     summary: dict[str, Any]
@@ -57,7 +57,7 @@ class CrawlReport(NamedTuple):
 
 
 def report(reading: Reading, crawl: Crawl, asked: ReportRequest) -> CrawlReport:
-    """The report of a crawl; raises `BadQuery`. Its groups are read within the transaction."""
+    """Make the report of a crawl; raises `BadQuery`. The groups are read as they are iterated."""
     groups: Iterable[statistics.Headed] = ()
     if asked.by and asked.top:
         groups = statistics.largest(reading, crawl, asked.by, asked.top, asked.order)
@@ -67,7 +67,7 @@ def report(reading: Reading, crawl: Crawl, asked: ReportRequest) -> CrawlReport:
 
 
 def summary(reading: Reading, crawl: Crawl) -> dict[str, Any]:
-    """What is known of a crawl as a whole."""
+    """Return the settings, counts and totals of a crawl."""
     captures, size = reading.counts(crawl)
     total, times = statistics.total(reading, crawl), statistics.times(reading, crawl)
     return {
@@ -76,7 +76,7 @@ def summary(reading: Reading, crawl: Crawl) -> dict[str, Any]:
         "captures": captures,
         "bytes": size,
         **total.as_json(),
-        **told_of(reading, crawl)._asdict(),
+        **self_report_of(reading, crawl)._asdict(),
         "first_lookup": date(times.first),
         "last_lookup": date(times.last),
         "average_lookup_ms": round(1000 * times.average, 4),
@@ -90,43 +90,42 @@ def summary(reading: Reading, crawl: Crawl) -> dict[str, Any]:
 
 
 def warning(crawl: Crawl, total: StatisticsRow) -> str | None:
-    """What is wrong with a crawl that should ask."""
+    """Return a warning about a crawl that has made no lookup."""
     if total.lookups or crawl.dropped:
         return None
     return "begun, no lookup yet" if crawl.state is CrawlState.OPEN else "ended without a lookup"
 
 
-def date(moment: int) -> str | None:
-    """A WARC-Date of seconds since 1970, None for never."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment)) if moment else None
+def date(seconds: int) -> str | None:
+    """Return seconds since 1970 as a WARC-Date, None for 0."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds)) if seconds else None
 
 
 def group_as_json(by: str, headed: statistics.Headed) -> dict[str, Any]:
-    """A group: its heading, null if it is not known, and its figures."""
+    """Return a group with its heading, None if it is not known."""
     heading, row = headed
     return {by: heading.decode("utf-8", "backslashreplace") or None, **row.as_json()}
 
 
 def written(found: CrawlReport, style: str) -> Iterator[str]:
-    """The report in one of `FORMATS`, piece by piece: groups may be more than memory holds."""
+    """Yield the report in one of `FORMATS`; there may be more groups than fit in memory."""
     if style == "json":
         return _json(found)
     rows = ({**group, found.by: group[found.by] or UNKNOWN} for group in _groups(found))
-    names = [found.by, *COLUMNS]
     if style == "text":
         return (line + "\n" for line in _text(found, rows))
     if style == "html":
-        facts = {name: value for name, value in found.summary.items() if _is_fact(value)}
+        facts = {
+            name: value
+            for name, value in found.summary.items()
+            if value is not None and not isinstance(value, dict | list)
+        }
         title = f"Crawl {found.summary['crawl']}"
         return html_lines(title, facts, [found.by, *_READABLE] if found.by else (), rows)
     if not found.by:
-        told = ("not_looked_up", "not_reported", "average_lookup_ms", "p99_lookup_ms")
-        return csv_lines(["crawl", "state", *COLUMNS, *told], [found.summary])
-    return csv_lines(names, rows)
-
-
-def _is_fact(value: Any) -> bool:
-    return value is not None and not isinstance(value, dict | list)
+        further = ("not_looked_up", "not_reported", "average_lookup_ms", "p99_lookup_ms")
+        return csv_lines(["crawl", "state", *COLUMNS, *further], [found.summary])
+    return csv_lines([found.by, *COLUMNS], rows)
 
 
 def _groups(found: CrawlReport) -> Iterator[dict[str, Any]]:
@@ -145,7 +144,6 @@ def _json(found: CrawlReport) -> Iterator[str]:
 
 
 def _text(found: CrawlReport, rows: Iterator[dict[str, Any]]) -> Iterator[str]:
-    """For people, with the fields of the DeDuplicator's report."""
     yield from _totals(found.summary)
     if not found.by:
         return
@@ -164,9 +162,9 @@ def _text(found: CrawlReport, rows: Iterator[dict[str, Any]]) -> Iterator[str]:
 
 def _totals(content: dict[str, Any]) -> Iterator[str]:
     ended = f", ended {content['ended']}" if content["ended"] else ""
-    said = f" ({printable(content['exit'])})" if content["exit"] else ""
+    reason = f" ({printable(content['exit'])})" if content["exit"] else ""
     yield f"Crawl:                {content['crawl']}, {content['state']}"
-    yield f"                      begun {content['begun']}{ended}{said}"
+    yield f"                      begun {content['begun']}{ended}{reason}"
     if content["warning"]:
         yield f"Warning:              {content['warning']}"
     yield f"Total handled:        {content['lookups']:,}"
@@ -181,8 +179,8 @@ def _totals(content: dict[str, Any]) -> Iterator[str]:
     if content["listed"]:
         yield f"Listed by URL only:   {content['listed']:,}"
     yield f"Stored:               {content['captures']:,}, bytes: {_bytes(content['bytes'])}"
-    yield f"Not looked up:        {_told(content['not_looked_up'])}"
-    yield f"Not reported:         {_told(content['not_reported'])}"
+    yield f"Not looked up:        {_count(content['not_looked_up'])}"
+    yield f"Not reported:         {_count(content['not_reported'])}"
     yield f"Answered by errors:   {content['errors']:,}"
     yield f"Average lookup time:  {content['average_lookup_ms']} ms"
     yield f"99 of 100 lookups:    {content['p99_lookup_ms']} ms at most"
@@ -195,8 +193,8 @@ def _bytes(count: int) -> str:
     return f"{count:,} ({amount(count)})"
 
 
-def _told(number: int | None) -> str:
-    return "not told" if number is None else f"{number:,}"
+def _count(number: int | None) -> str:
+    return "not known" if number is None else f"{number:,}"
 
 
 def _unsized(content: dict[str, Any]) -> str:

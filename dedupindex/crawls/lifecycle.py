@@ -1,4 +1,4 @@
-"""The life of a crawl: begun, committed or cancelled. Every step may be asked for again."""
+"""Begin, commit, cancel and drop crawls. Every step may be repeated."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ def begin(
     covers: Covers = Covers.UNKNOWN,
     **more: Any,
 ) -> Crawl:
-    """Begin a crawl, or find it as it was begun before.
+    """Begin a crawl; return the existing one if it was begun with the same settings.
 
-    `more` are a strategy, a policy and a namespace. Who does not state one, as stock crawlers do
-    not, has that with which it was begun. Raises `CrawlExists` if it was begun otherwise,
-    `CrawlEnded` if it has ended.
+    `more` may have a strategy, a policy and a namespace; what is left out, as stock crawlers do,
+    is not compared. Raises `CrawlExists` if a setting differs, `CrawlEnded` if the crawl has ended.
     """
     check_crawl_name(name)
     try:
@@ -49,15 +48,15 @@ def begin(
 
 
 def commit(writing: Writing, name: str, exit: str = "") -> Crawl:
-    """Let the captures of a crawl answer everybody; raises `CrawlEnded` if it was cancelled."""
+    """Make the captures of a crawl answer everybody; raises `CrawlEnded` if it was cancelled."""
     return _end(writing, name, CrawlState.COMMITTED, exit)
 
 
 def cancel(writing: Writing, name: str, exit: str = "", *, force: bool = False) -> Crawl:
-    """Take back all that a crawl reported; raises `CrawlEnded` if it was committed.
+    """Discard everything that a crawl reported; `merge_crawls.sweep` removes it later.
 
-    From then on nobody sees its captures; `upkeep.sweep` takes away those that are left. Raises
-    `HasDependents` if they have answered lookups of others, unless it is forced.
+    Raises `CrawlEnded` if it was committed and, unless `force` is set, `HasDependents` if its
+    captures have answered lookups of others.
     """
     _require_unused(writing, writing.crawl(name), force)
     return _end(writing, name, CrawlState.CANCELLED, exit)
@@ -75,11 +74,11 @@ def _require_unused(writing: Writing, crawl: Crawl, force: bool) -> None:  # noq
 
 
 def drop(writing: Writing, name: str, *, force: bool = True) -> Crawl:
-    """Take back all that a crawl reported, also if it was committed; nobody sees it from then on.
+    """Discard everything that a crawl reported, also if it was committed.
 
-    Raises `CrawlEnded` if the index has taken it in, `IndexBusy` if it may have: a merge was cut
-    off. None must be going on: the caller holds the index's write lock. Unless it is forced it
-    raises `HasDependents` as `cancel` does.
+    The caller holds the index's write lock, so no merge is running. Raises `CrawlEnded` if the
+    crawl is merged, `IndexBusy` if it may be because a merge was killed, and `HasDependents` as
+    `cancel` does.
     """
     crawl = writing.crawl(name)
     if crawl.merged:
@@ -99,7 +98,7 @@ def drop(writing: Writing, name: str, *, force: bool = True) -> Crawl:
 
 
 def forget(writing: Writing, name: str) -> Crawl:
-    """Count nothing more of a crawl, whoever may still ask as it; raises `UnknownCrawl`."""
+    """Stop counting the lookups and captures of a crawl; raises `UnknownCrawl`."""
     crawl = writing.crawl(name)
     if not crawl.dropped:
         crawl = replace(crawl, dropped=True)

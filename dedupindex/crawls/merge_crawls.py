@@ -1,4 +1,4 @@
-"""What becomes of the captures of crawls that have ended: merged into the index, or taken away."""
+"""Merge the captures of committed crawls into the index, and remove those of cancelled ones."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import shlex
 import shutil
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
-from dedupindex.crawls import crawl_captures
 from dedupindex.crawls.crawl import Crawl, CrawlState
 from dedupindex.crawls.crawl_captures import of_crawl
 from dedupindex.crawls.store import Reading, Store, Writing
@@ -21,44 +19,44 @@ from dedupindex.index.load.runs import CHUNK, RunWriter
 from dedupindex.indexer import spot_check
 from dedupindex.runtime.files import exclusive
 
-DROPPED_AT_ONCE = 1000  # captures, in one transaction: crawls write in between
-KEPT = 10.0  # seconds that merged captures still answer here: readers open the index anew by then
+DROPPED_AT_ONCE = 1000  # captures in one transaction, so that crawls can write in between
+KEPT = 10.0  # seconds that merged captures still answer here, until readers reopen the index
 
 
 def committed(store: Store) -> list[Crawl]:
-    """The crawls that are committed and not merged yet."""
+    """Return the crawls that are committed and not merged yet."""
     with store.reading() as reading:
-        return [one for one in reading.crawls() if waits(reading, one)]
+        return [crawl for crawl in reading.crawls() if waits(reading, crawl)]
 
 
 def waits(reading: Reading, crawl: Crawl) -> bool:
-    """Whether a crawl is to be merged; those of a namespace stay apart."""
-    return reading.beside and _ends_in_the_index(crawl)
+    """Return whether a crawl is to be merged; crawls of a namespace never are."""
+    return reading.needs_merge and _belongs_in_index(crawl)
 
 
-def _ends_in_the_index(crawl: Crawl) -> bool:
+def _belongs_in_index(crawl: Crawl) -> bool:
     return crawl.state is CrawlState.COMMITTED and not (crawl.merged or crawl.namespace)
 
 
 def merge(index: Path, store: Store) -> MergeOutcome | None:
-    """Take the captures of committed crawls into the index; None if there is nothing to take.
+    """Merge the captures of committed crawls into the index; return None if there are none.
 
-    If it is killed, all of it is done again, which changes nothing; until then the crawls stay
-    marked as merging, since the index may have them already. What was taken is still answered from
-    the crawls until `sweep`. Raises `IndexBusy` while something else writes.
+    If it is killed, repeat it: until then the crawls are marked as merging, as the index may have
+    their captures. They still answer from the crawls until `sweep`. Raises `IndexBusy` while
+    another process writes.
     """
     if not committed(store):
         return None
     with exclusive(index / "lock", f"the index at {index}"):
         with closing(open_index(index, write=True)) as engine:
-            ready = committed(store)  # as it is now: one may have been dropped meanwhile
+            ready = committed(store)  # again: one may have been dropped meanwhile
             if not ready:
                 return None
-            _note(store, ready, merging=True)
+            _mark(store, ready, merging=True)
             outcome, drawn = _loaded(engine, store, ready, index / "merging")
         command = shlex.join(["bin/index", "--merge", str(index)])
         spot_check.confirm(index, drawn, f"Its crawls still answer; this repairs it: {command}")
-        _note(store, ready, merging=False, merged=True)
+        _mark(store, ready, merging=False, merged=True)
     return outcome
 
 
@@ -75,13 +73,13 @@ def _loaded(
 
 
 def take_over(store: Store, target: Path, repair: str) -> MergeOutcome | None:
-    """Take the captures of committed crawls into a copy of their index, on whatever engine.
+    """Merge the captures of committed crawls into a copy of their index, on any engine.
 
-    None if there is nothing to take. The crawls themselves stay as they are. `repair` is what to do
-    if the copy does not answer with what was taken.
+    Returns None if there are none. The crawls are not changed. `repair` tells the user what to do
+    if the copy does not answer with these captures.
     """
     with store.reading() as reading:
-        ready = [one for one in reading.crawls() if _ends_in_the_index(one)]
+        ready = [one for one in reading.crawls() if _belongs_in_index(one)]
     if not ready:
         return None
     with exclusive(target / "lock", f"the index at {target}"):
@@ -92,12 +90,12 @@ def take_over(store: Store, target: Path, repair: str) -> MergeOutcome | None:
 
 
 def note_merging(store: Store) -> None:
-    """Mark crawls that the index beside them may hold: it was copied later than they were."""
+    """Mark crawls as merging whose index was copied after them, and may hold them."""
     if waiting := committed(store):
-        _note(store, waiting, merging=True)
+        _mark(store, waiting, merging=True)
 
 
-def _note(store: Store, crawls: list[Crawl], *, merging: bool, merged: bool = False) -> None:
+def _mark(store: Store, crawls: list[Crawl], *, merging: bool, merged: bool = False) -> None:
     def change(writing: Writing) -> None:
         for crawl in crawls:
             known = writing.crawl(crawl.name)
@@ -107,7 +105,7 @@ def _note(store: Store, crawls: list[Crawl], *, merging: bool, merged: bool = Fa
 
 
 def staged(engine: Engine, store: Store, crawls: list[Crawl], directory: Path) -> Load:
-    """The captures of crawls as sorted runs."""
+    """Write the captures of crawls as sorted runs."""
     numbers: dict[ContainerRef, int] = {}
     after = engine.next_number()
     writer = RunWriter(directory, "crawl")
@@ -122,7 +120,7 @@ def staged(engine: Engine, store: Store, crawls: list[Crawl], directory: Path) -
         for crawl in crawls:
             staged = []
             for found in of_crawl(reading, crawl):
-                place = ContainerRef(reading.file_of(container_of(found.entry)), crawl.name)
+                place = ContainerRef(reading.container_name(container_of(found.entry)), crawl.name)
                 staged.append(found.key + renumbered(found.entry, number_of(place)))
                 further |= found.entry[1] & ALSO
                 if len(staged) == CHUNK:
@@ -135,12 +133,12 @@ def staged(engine: Engine, store: Store, crawls: list[Crawl], directory: Path) -
 
 
 def sweep(store: Store, now: float, seen_merged: dict[int, float]) -> None:
-    """Take away what nobody asks for any more: captures of ended crawls, claims that are over.
+    """Remove the captures of merged and cancelled crawls, and expired claims.
 
-    `now` is in seconds since 1970. `seen_merged` is the caller's, empty at first: when it was
-    first seen that a crawl was merged.
+    `now` is in seconds since 1970. `seen_merged`, empty at first, is the caller's record of when
+    each crawl was first seen merged.
     """
-    store.write(partial(crawl_captures.sweep, now=int(now * 1000)))
+    store.write(lambda writing: writing.sweep_claims(int(now * 1000)))
     with store.reading() as reading:
         crawls = list(reading.crawls())
     for crawl in crawls:
@@ -152,19 +150,12 @@ def sweep(store: Store, now: float, seen_merged: dict[int, float]) -> None:
 
 
 def drop_all(store: Store, crawl: Crawl) -> None:
-    """Take away what is kept here of a crawl that has ended, damaged or not.
+    """Remove all captures of a crawl that has ended, damaged or not, in short transactions.
 
-    Captures are sought while others write, and taken away in short transactions.
-
-    Nothing can be added to a crawl that has ended, so what was found stays what there is. If this
-    is killed, it is done from the beginning, which finds what is left.
+    Nothing can be added to such a crawl meanwhile. If this is killed, repeat it.
     """
     for keys in store.keys_of(crawl):
         for at in range(0, len(keys), DROPPED_AT_ONCE):
             with store.writing() as writing:
                 writing.drop_cells(crawl, keys[at : at + DROPPED_AT_ONCE])
-    store.write(partial(_note_swept, name=crawl.name))
-
-
-def _note_swept(writing: Writing, name: str) -> None:
-    writing.put_crawl(replace(writing.crawl(name), swept=True))
+    store.write(lambda writing: writing.put_crawl(replace(writing.crawl(crawl.name), swept=True)))

@@ -1,4 +1,4 @@
-"""A capture as crawlers report it, in JSON or a form: its fields checked and made a `Capture`."""
+"""Parse and check the captures and counts that crawlers report, in JSON or a form."""
 
 from __future__ import annotations
 
@@ -9,18 +9,14 @@ from typing import Any, NamedTuple
 
 from dedupindex.capture import Capture, Covers, Evidence
 from dedupindex.crawls.crawl import Crawl
-from dedupindex.crawls.statistics_keys import MOST, NOBODY, StatisticsKind, key_of
+from dedupindex.crawls.statistics_keys import MOST, NOT_REPORTED, StatisticsKind, key_of
 from dedupindex.crawls.store import Reading, Writing
 from dedupindex.digest import Digest, parse_spelled
 from dedupindex.errors import BadInput
 from dedupindex.timestamps import check_date
 from dedupindex.urlkey import unbracket
 
-NUMBERS = {
-    "status": (3, 0),
-    "size": (18, -1),
-    "offset": (12, -1),
-}  # digits, and what stands for none
+NUMBERS = {"status": (3, 0), "size": (18, -1), "offset": (12, -1)}  # most digits, default
 TEXTS = ("record_id", "container", "mime", "etag", "last_modified")
 FIELDS = ("digest", "url", "url_base64", "date", *NUMBERS, *TEXTS, "also", "covers")
 COVERS = {one.name.lower(): one for one in Covers if one}
@@ -30,9 +26,9 @@ _MEDIA_TYPE = re.compile(r"[^\s;,\"]+")
 
 
 def capture_of(given: Mapping[str, Any]) -> Capture:
-    """The capture of a report; raises `BadInput` that names the field.
+    """Return the capture of a report; raises `BadInput`, which names the field.
 
-    ``digest``, ``url`` (or ``url_base64``) and ``date`` are needed. Numbers may come as text.
+    ``digest``, ``url`` (or ``url_base64``) and ``date`` are required. Numbers may be text.
     """
     for name in given:
         if name not in FIELDS:
@@ -99,7 +95,7 @@ def _url(given: Mapping[str, Any]) -> bytes:
 
 
 def _covers(given: Mapping[str, Any]) -> Covers:
-    """What the digest was taken of, where the crawl as a whole cannot say."""
+    """Return which bytes the digest is of, where this differs within a crawl."""
     name = _text(given, "covers")
     if name and name not in COVERS:
         raise BadInput(f"covers takes one of {', '.join(COVERS)}")
@@ -107,7 +103,7 @@ def _covers(given: Mapping[str, Any]) -> Covers:
 
 
 def _also(given: Mapping[str, Any]) -> tuple[Digest, ...]:
-    """Digests of the same payload in other algorithms: a list, or text with commas."""
+    """Return digests of the same payload in other algorithms, from a list or text with commas."""
     value = given.get("also") or []
     texts = value.split(",") if isinstance(value, str) else value
     if not isinstance(texts, list) or len(texts) > 8 or not all(isinstance(t, str) for t in texts):
@@ -115,13 +111,13 @@ def _also(given: Mapping[str, Any]) -> tuple[Digest, ...]:
     return tuple(Digest.parse(text) for text in texts)
 
 
-# What only crawlers know: what they did not ask and not report, said as they end or before.
+# --- counts that only crawlers know: what they could not look up and not report -----------------
 
-_TELLERS = 1000  # of one crawl
+_MOST_PROCESSES = 1000  # of one crawl
 
 
 class SelfReport(NamedTuple):
-    """What all processes of a crawl said, in captures; None is what nobody said."""
+    """Captures that a crawl did not look up or report, by its own account; None if not reported."""
 
     not_looked_up: int | None = None
     not_reported: int | None = None
@@ -130,26 +126,27 @@ class SelfReport(NamedTuple):
 NAMES = SelfReport._fields
 
 
-def tell(writing: Writing, crawl: Crawl, numbers: Mapping[str, int], who: str = "") -> None:
-    """Keep what `who` says of `NAMES`, perhaps not of all.
+def add_self_report(
+    writing: Writing, crawl: Crawl, numbers: Mapping[str, int], who: str = ""
+) -> None:
+    """Store the counts, by `NAMES`, that the process `who` reports of a crawl.
 
-    Nothing of a crawl that was dropped. Raises `BadInput` if too many have said something: nothing
-    is kept then.
+    Those of a dropped crawl are ignored. Raises `BadInput` if too many processes report counts.
     """
     if not numbers or crawl.dropped:
         return
-    key = key_of(crawl.number, StatisticsKind.TOLD, who.encode("utf-8", "surrogateescape"))
-    everybody = writing.statistics(key_of(crawl.number, StatisticsKind.TOLD))
-    if writing.statistic(key) is None and sum(1 for _ in everybody) >= _TELLERS:
-        raise BadInput(f"no more than {_TELLERS} processes of one crawl can count apart")
-    writing.add(key, [min(numbers.get(name, NOBODY), MOST) for name in NAMES])
+    key = key_of(crawl.number, StatisticsKind.SELF_REPORT, who.encode("utf-8", "surrogateescape"))
+    reports = writing.statistics(key_of(crawl.number, StatisticsKind.SELF_REPORT))
+    if writing.statistic(key) is None and sum(1 for _ in reports) >= _MOST_PROCESSES:
+        raise BadInput(f"no more than {_MOST_PROCESSES} processes of one crawl can count apart")
+    writing.add(key, [min(numbers.get(name, NOT_REPORTED), MOST) for name in NAMES])
 
 
-def told_of(reading: Reading, crawl: Crawl) -> SelfReport:
-    """What the processes of a crawl said, added up."""
+def self_report_of(reading: Reading, crawl: Crawl) -> SelfReport:
+    """Return the sums of what the processes of a crawl have reported."""
     sums: list[int | None] = [None] * len(NAMES)
-    for _, numbers in reading.statistics(key_of(crawl.number, StatisticsKind.TOLD)):
+    for _, numbers in reading.statistics(key_of(crawl.number, StatisticsKind.SELF_REPORT)):
         for place, number in enumerate(numbers):
-            if number != NOBODY:
+            if number != NOT_REPORTED:
                 sums[place] = (sums[place] or 0) + number
     return SelfReport(*sums)

@@ -1,7 +1,7 @@
-"""The statistics of crawls, read: totals, by host, media type, status, strategy, hour and day.
+"""Read the statistics of crawls: totals, by host, media type, status, strategy, hour and day.
 
-Everything is read as it is asked for: no more is held than is yielded, however many hosts there
-are. Headings are bytes, see `rows`.
+Rows are read as they are yielded, so memory does not grow with the number of hosts. Headings are
+bytes, see `statistics_keys`.
 """
 
 from __future__ import annotations
@@ -31,34 +31,31 @@ ORDERS: dict[str, Callable[[StatisticsRow], int]] = {
     "stored": lambda row: row.stored,
     "stored_bytes": lambda row: row.stored_bytes,
 }
-DROPPED_AT_ONCE = 1000  # rows, in one transaction: crawls write in between
-_DAY = 10  # letters of an hour that are its day
+DROPPED_AT_ONCE = 1000  # rows in one transaction, so that crawls can write in between
+_DAY = 10  # characters of an hour that are its day
 
 Headed = tuple[bytes, StatisticsRow]
 """A heading and its row."""
 
 
 class Times(NamedTuple):
-    """When a crawl asked, and how long answers took. Of lookups in batches, their share."""
+    """When a crawl asked, and how long answers took; a lookup of a batch took its share of it."""
 
-    first: int = 0  # of the lookups, in seconds since 1970; 0: never
+    first: int = 0  # first and last lookup, in seconds since 1970; 0: never
     last: int = 0
-    answered: int = 0  # as many lookups
+    answered: int = 0  # lookups
     average: float = 0.0  # seconds
-    p99: float = 0.0  # seconds that 99 of 100 took at most; up to a quarter too high
+    p99: float = 0.0  # seconds; up to a quarter too high
 
 
 def total(reading: Reading, crawl: Crawl) -> StatisticsRow:
-    """All that a crawl asked and stored; raises `Damaged` if that is lost."""
+    """Return the totals of a crawl; raises `Damaged` if they are lost."""
     amounts = reading.statistic(key_of(crawl.number, StatisticsKind.TOTAL))
     if amounts is not None:
         return StatisticsRow._make(amounts)
-    # Where it is one file the total is written with the hours; on a cluster it may come later.
-    if (
-        reading.beside
-        and not crawl.dropped
-        and any(_under(reading, crawl, StatisticsKind.HOUR, b""))
-    ):
+    # In a file the total is written together with the hours; on a cluster it may come later.
+    hours = _from(reading, crawl, StatisticsKind.HOUR, b"")
+    if reading.needs_merge and not crawl.dropped and any(hours):
         raise Damaged(
             f"the totals of crawl {crawl.name} are lost; bin/index --check says what is damaged"
         )
@@ -66,13 +63,13 @@ def total(reading: Reading, crawl: Crawl) -> StatisticsRow:
 
 
 def times(reading: Reading, crawl: Crawl) -> Times:
-    """When a crawl asked, and how long it waited."""
+    """Return when a crawl asked, and how long it waited."""
     amounts = reading.statistic(key_of(crawl.number, StatisticsKind.TIMES))
     if amounts is None:
         return Times()
     first, last, taken, *buckets = amounts
     count = sum(buckets)
-    left, at = count - count // 100, -1  # as many were not slower
+    left, at = count - count // 100, -1  # the fastest 99 %
     while left > 0:
         at += 1
         left -= buckets[at]
@@ -80,22 +77,22 @@ def times(reading: Reading, crawl: Crawl) -> Times:
 
 
 def others(reading: Reading, crawl: Crawl) -> int:
-    """How many lookups of others were answered with what a crawl reported.
+    """Return how many lookups of others the captures of a crawl have answered.
 
-    Each of them has probably stored a revisit that needs it.
+    Each of these crawlers has probably stored a revisit that needs such a capture.
     """
     amounts = reading.statistic(key_of(crawl.number, StatisticsKind.OTHERS))
     return amounts[0] if amounts else 0
 
 
 def rows(reading: Reading, crawl: Crawl, by: str, after: bytes | None = None) -> Iterator[Headed]:
-    """Every row of a crawl by one of `BY`, in the order of headings, beyond `after`."""
+    """Yield the rows of a crawl by one of `BY`, in order, from after a heading on."""
     kind = _kind(by)
     if by != "day":
-        yield from _under(reading, crawl, kind, b"" if after is None else after + b"\0")
+        yield from _from(reading, crawl, kind, b"" if after is None else after + b"\0")
         return
     day, sums = b"", StatisticsRow()
-    for hour, row in _under(reading, crawl, kind, after + b"U" if after else b""):
+    for hour, row in _from(reading, crawl, kind, after + b"U" if after else b""):
         if hour[:_DAY] != day:
             if day:
                 yield day, sums
@@ -108,9 +105,9 @@ def rows(reading: Reading, crawl: Crawl, by: str, after: bytes | None = None) ->
 def largest(
     reading: Reading, crawl: Crawl, by: str, most: int, order: str = "lookups"
 ) -> list[Headed]:
-    """The `most` rows of a crawl that come first by one of `ORDERS`, largest first.
+    """Return the `most` largest rows of a crawl by one of `ORDERS`, largest first.
 
-    It holds no more than those, and looks at all: a second for a million hosts.
+    All rows are read, which takes a second for a million hosts.
     """
     if order not in ORDERS:
         raise BadQuery(f"there is no order {order[:64]!r}; there are {', '.join(ORDERS)}")
@@ -119,24 +116,24 @@ def largest(
 
 
 def at_host(reading: Reading, host: bytes) -> Iterator[tuple[Crawl, StatisticsRow]]:
-    """What each crawl has of a host, in the order in which crawls began."""
+    """Yield the row of a host of each crawl that has one, the oldest crawl first."""
     for crawl in reading.crawls():
-        row = _get(reading, key_of(crawl.number, StatisticsKind.HOST, host))
-        if any(row):
-            yield crawl, row
+        amounts = reading.statistic(key_of(crawl.number, StatisticsKind.HOST, host))
+        if amounts is not None and any(amounts):
+            yield crawl, StatisticsRow._make(amounts)
 
 
 def over_time(
     reading: Reading, crawls: Iterable[Crawl], by: str, since: bytes = b"", until: bytes = b""
 ) -> list[Headed]:
-    """The sums of crawls by "hour" or "day", in the order of time, where there are any.
+    """Return the sums of crawls by "hour" or "day", in the order of time.
 
-    `since` and `until` (not included) are WARC-Dates or begin as one.
+    `since` and `until` (exclusive) are WARC-Dates or prefixes of one.
     """
     sums: dict[bytes, StatisticsRow] = {}
     width = _DAY if by == "day" else len(b"2026-11-20T09")
     for crawl in crawls:
-        for hour, row in _under(reading, crawl, StatisticsKind.HOUR, since):
+        for hour, row in _from(reading, crawl, StatisticsKind.HOUR, since):
             if until and hour >= until:
                 break
             unit = hour[:width]
@@ -145,7 +142,7 @@ def over_time(
 
 
 def drop(writing: Writing, crawl: Crawl, most: int = DROPPED_AT_ONCE) -> int:
-    """Take away rows of a crawl that is dropped; how many: there are no more if it is 0."""
+    """Remove rows of a dropped crawl; return how many, 0 when none are left."""
     return writing.drop_statistics(crawl, most)
 
 
@@ -156,12 +153,7 @@ def _kind(by: str) -> StatisticsKind:
         raise BadQuery(f"there is no report by {by[:64]!r}; there are {', '.join(BY)}") from None
 
 
-def _get(reading: Reading, key: bytes) -> StatisticsRow:
-    amounts = reading.statistic(key)
-    return StatisticsRow() if amounts is None else StatisticsRow._make(amounts)
-
-
-def _under(reading: Reading, crawl: Crawl, kind: StatisticsKind, start: bytes) -> Iterator[Headed]:
-    """Rows of one kind, from a heading on."""
+def _from(reading: Reading, crawl: Crawl, kind: StatisticsKind, start: bytes) -> Iterator[Headed]:
+    """Yield the rows of one kind, from a heading on."""
     for heading, amounts in reading.statistics(key_of(crawl.number, kind), start):
         yield heading, StatisticsRow._make(amounts)

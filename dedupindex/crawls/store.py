@@ -1,8 +1,8 @@
-"""What a store of crawls keeps and can do, whatever it is made of; and the door to the stores.
+"""The interface of a store of crawls, which the engines in `crawls.stores` implement.
 
-A store keeps what crawls are and report, and knows no rule: what a crawl may become (`life`), which
-of several captures stays (`captures`), who may store a payload (`claims`), what is counted
-(`counting`, `told`) and who sees it (`view`) is decided above it, once for all stores.
+A store keeps what crawls are and what they report. The rules are above it, the same for all
+engines: the states of a crawl (`lifecycle`), which of several captures wins and who may store a
+payload (`crawl_captures`), what is counted (`counting`) and who sees it (`combined_view`).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from dedupindex.index.identity import FILE as IDENTITY
 from dedupindex.index.identity import read_identity
 
 FILE = "crawls.mdb"
-_NAMED, _LOOKED_AT = 5, 1000  # crawls that are named, and looked at for that
+_NAMED, _LOOKED_AT = 5, 1000  # crawls that an error names, and crawls that it chooses them from
 
 Held = tuple[bytes, int, bytes]
-"""What a crawl has under a key of `index.cells`: the key, the number of the crawl, the cell."""
+"""What a crawl has under a key of `index.format.cells`: the key, the crawl's number, the cell."""
 
 Digests = Callable[[], Sequence[Digest]]
 
@@ -37,94 +37,96 @@ _T = TypeVar("_T")
 
 
 class Reading(ABC):
-    """What can be asked of one state of the crawls. Raises `IndexUnavailable` if it cannot tell."""
+    """One state of the crawls, to read. Its methods raise `IndexUnavailable` and `Damaged`."""
 
     origin: object
-    """The same object in states of one store: what is known of one version holds for it again."""
-    beside = True
-    """Whether crawls lie beside the index, and are merged into it when they are committed."""
+    """Identifies the store: states with the same origin and version have the same crawls."""
+    needs_merge = True
+    """Whether committed crawls must be merged into the index; on a cluster they are in it."""
 
     @abstractmethod
     def version(self) -> int:
-        """Raised whenever a crawl is begun, committed, cancelled or merged."""
+        """Return a number that grows when a crawl is begun, committed, cancelled or merged."""
 
     @abstractmethod
     def crawl(self, name: str) -> Crawl:
-        """The crawl of a name; raises `UnknownCrawl`."""
+        """Return a crawl by name; raises `UnknownCrawl`."""
 
     @abstractmethod
-    def numbered(self, number: int) -> Crawl | None:
-        """The crawl of a number."""
+    def crawl_numbered(self, number: int) -> Crawl | None:
+        """Return a crawl by number."""
 
     @abstractmethod
     def crawls(self) -> Iterator[Crawl]:
-        """All crawls, in the order in which they began."""
+        """Yield all crawls, the oldest first."""
 
     @abstractmethod
     def newest(self, before: Crawl | None = None) -> Iterator[Crawl]:
-        """All crawls, or those that began before one of them, the newest first."""
+        """Yield all crawls, or those that began before one of them, the newest first."""
 
     @abstractmethod
     def counts(self, crawl: Crawl) -> tuple[int, int]:
-        """Captures of a crawl, and the bytes of their payloads."""
+        """Return the number of captures of a crawl, and the bytes of their payloads."""
 
     @abstractmethod
-    def file_of(self, number: int) -> str:
-        """The name of a container, "" for number 0."""
+    def container_name(self, number: int) -> str:
+        """Return the name of a container, "" for number 0."""
 
     @abstractmethod
     def cells(self, prefix: bytes = b"") -> Iterator[Held]:
-        """What crawls have under the keys that begin so, in the order of keys.
+        """Yield what crawls have under the keys with a prefix, in the order of keys.
 
-        The prefix is a whole digest and perhaps more; or nothing, which is all, and in any order.
+        The prefix is at least a whole digest; or nothing, for everything in any order.
         """
 
     def cells_of(self, crawl: Crawl) -> Iterator[Held]:
-        """All that a crawl has."""
+        """Yield everything that a crawl has."""
         return (held for held in self.cells() if held[1] == crawl.number)
 
     @abstractmethod
     def cell(self, key: bytes, crawl: Crawl) -> bytes | None:
-        """What a crawl has under a key."""
+        """Return what a crawl has under a key."""
 
     @abstractmethod
-    def silent(self, prefix: bytes) -> bool:
-        """Whether no crawl has anything under the keys that begin so."""
+    def has_none(self, prefix: bytes) -> bool:
+        """Return whether no crawl has anything under the keys with a prefix."""
 
     @abstractmethod
-    def listed(self, sought: bytes) -> Iterator[bytes]:
-        """The prefixes of keys whose tail, after the digest, begins so; see `index.byurl`."""
+    def keys_by_url(self, sought: bytes) -> Iterator[bytes]:
+        """Yield prefixes of the keys whose URL part begins so; see `index.format.url_index`."""
 
     @abstractmethod
     def claims(self, prefix: bytes) -> Iterator[tuple[str, Claim]]:
-        """The claims on a digest, also those that are over: the namespace of each, and the claim.
+        """Yield the claims on a digest with their namespaces, expired ones included.
 
-        The prefix is that of its keys.
+        `prefix` is the `digest_prefix` of the digest.
         """
 
     @abstractmethod
     def statistic(self, key: bytes) -> Sequence[int] | None:
-        """The amounts under a key of `rows`."""
+        """Return the amounts under a key of `statistics_keys`."""
 
     @abstractmethod
     def statistics(
         self, prefix: bytes, start: bytes = b""
     ) -> Iterator[tuple[bytes, Sequence[int]]]:
-        """Headings of one kind of a crawl, from `start` on and in order, and their amounts.
+        """Yield the headings of one kind of statistic from `start` on, in order, with amounts.
 
-        The prefix is a key of `rows` without a heading.
+        `prefix` is a key of `statistics_keys` without heading.
         """
 
-    def along(self, base: Finder) -> Reading:
-        """The same beside a view of the index, which may have read what is sought already."""
+    def with_view(self, base: Finder) -> Reading:
+        """Return this state reading through a view of the index, which may have read ahead."""
         return self
 
-    def ready(self, crawls: Sequence[Crawl]) -> Reading:
-        """The same, which has read what is counted of these crawls, if it is far away."""
+    def with_statistics(self, crawls: Sequence[Crawl]) -> Reading:
+        """Return this state with the statistics of these crawls read ahead, where that helps."""
         return self
 
-    def reported(self, name: str, sees: Callable[[Crawl], bool] = lambda crawl: True) -> Crawl:
-        """As `crawl`, for who reads of it: `UnknownCrawl` names crawls that they see."""
+    def crawl_or_suggest(
+        self, name: str, sees: Callable[[Crawl], bool] = lambda crawl: True
+    ) -> Crawl:
+        """Return a crawl by name; its `UnknownCrawl` suggests names that `sees` allows."""
         try:
             return self.crawl(name)
         except UnknownCrawl:
@@ -133,36 +135,33 @@ class Reading(ABC):
             which = f"are {', '.join(known)}" if known else "is none that can be read of"
             raise UnknownCrawl(f"there is no crawl {name[:200]!r}; there {which}") from None
 
-    def place_of(self, number: int) -> ContainerRef:
-        """What a container number stands for where the crawl is known from elsewhere."""
-        return ContainerRef(self.file_of(number))
+    def container_ref(self, number: int) -> ContainerRef:
+        """Return the container of a number, without its crawl."""
+        return ContainerRef(self.container_name(number))
 
 
 class Writing(Reading):
-    """What can be changed in one step.
-
-    It is made as a whole or not at all, or at least not acknowledged before all of it is made.
-    """
+    """One step of changes, made as a whole, or at least not acknowledged before all are made."""
 
     serial = True
-    """Whether nobody else changes anything meanwhile."""
+    """Whether no other step is made at the same time."""
 
-    def each(self, work: Callable[[_G], _T], given: Sequence[_G]) -> list[_T]:
-        """What the work comes to for each; where waiting is most of it, several wait at once."""
+    def map_concurrently(self, work: Callable[[_G], _T], given: Sequence[_G]) -> list[_T]:
+        """Return the results of `work`, in order; run side by side where most of it is waiting."""
         return [work(one) for one in given]
 
-    def expect(
+    def prefetch(
         self, crawl: Crawl, keys: Callable[[], Sequence[bytes]], digests: Digests = tuple
     ) -> None:
-        """Be ready to be asked for cells of a crawl, and for claims; where they are far away."""
+        """Read the cells of a crawl and the claims on digests ahead, in stores far away."""
 
     @abstractmethod
     def new_number(self) -> int:
-        """The next number of a crawl."""
+        """Return the number for the next crawl."""
 
     @abstractmethod
     def put_crawl(self, crawl: Crawl) -> None:
-        """Keep what is known of a crawl."""
+        """Store a crawl."""
 
     @abstractmethod
     def count(self, crawl: Crawl, captures: int, size: int) -> None:
@@ -170,54 +169,49 @@ class Writing(Reading):
 
     @abstractmethod
     def number_of(self, name: str) -> int:
-        """The number of a container's name, given now if it has none; 0 for no name."""
+        """Return the number of a container, assigned now if it has none; 0 for no name."""
 
     @abstractmethod
     def put_cell(self, key: bytes, crawl: Crawl, cell: bytes) -> None:
-        """Keep what a crawl has under a key."""
+        """Store what a crawl has under a key."""
 
     @abstractmethod
     def drop_cell(self, key: bytes, crawl: Crawl) -> None:
-        """Take away what a crawl has under a key, and the key from the list by URL if need be."""
+        """Remove what a crawl has under a key, and the key from the URL list if nobody has it."""
 
     def drop_cells(self, crawl: Crawl, keys: Sequence[bytes]) -> None:
-        """Take away all that a crawl has under keys, without reading it: it may be damaged."""
+        """Remove what a crawl has under keys without reading it, as it may be damaged."""
         for key in keys:
             self.drop_cell(key, crawl)
 
     @abstractmethod
     def list_url(self, key: bytes) -> None:
-        """List a key by its URL."""
+        """Add a key to the URL list."""
 
     @abstractmethod
     def claim(
-        self,
-        prefix: bytes,
-        namespace: str,
-        claim: Claim,
-        lease: int,
-        over: Callable[[Claim], bool],
+        self, prefix: bytes, namespace: str, claim: Claim, lease: int, over: Callable[[Claim], bool]
     ) -> Claim:
-        """Make a claim, for `lease` seconds, unless one holds that is not `over`; which holds now.
+        """Store a claim for `lease` seconds, unless one holds that is not `over`.
 
-        The prefix is that of a digest's keys.
+        Returns the claim that holds now. `prefix` is the `digest_prefix` of the digest.
         """
 
     @abstractmethod
-    def free(self, prefix: bytes, namespace: str, wanted: Callable[[Claim], bool]) -> bool:
-        """Take the claim of a namespace on a digest away if it is `wanted`; whether it was."""
+    def free_claim(self, prefix: bytes, namespace: str, wanted: Callable[[Claim], bool]) -> bool:
+        """Remove the claim of a namespace on a digest if it is `wanted`; return whether it was."""
 
     @abstractmethod
     def sweep_claims(self, now: int) -> int:
-        """Take claims away that are over at a time in milliseconds, a thousand; how many."""
+        """Remove up to 1,000 claims that have expired at `now`, in ms; return how many."""
 
     @abstractmethod
     def add(self, key: bytes, amounts: Sequence[int]) -> None:
-        """Join amounts to those under a key of `rows`, as their kind is joined."""
+        """Combine amounts with those under a key of `statistics_keys`."""
 
     @abstractmethod
     def drop_statistics(self, crawl: Crawl, most: int) -> int:
-        """Take away rows of a crawl, no more than `most`; how many."""
+        """Remove up to `most` rows of statistics of a crawl; return how many."""
 
 
 class CrawlWriter(Protocol):
@@ -225,66 +219,66 @@ class CrawlWriter(Protocol):
 
     def write(self, change: Callable[[Writing], _T]) -> _T: ...
     def close(self) -> None:
-        """Return when what was asked for is done; nothing more is taken."""
+        """Wait for pending writes; later ones are refused."""
 
 
 class Store(ABC):
-    """Open crawls. Any number of threads may use it. Raises `IndexUnavailable`."""
+    """An open store of crawls, for any number of threads. Raises `IndexUnavailable`."""
 
-    beside = True
+    is_file = True
     """Whether it is a file beside the index."""
 
     def in_place(self) -> bool:
-        """Whether what is open is what stands there."""
+        """Return whether the open store is still the one at its path."""
         return True
 
     @abstractmethod
     def forget_dead_readers(self) -> None:
-        """Let go of what processes that were killed were reading, if it is kept for them."""
+        """Release what killed processes were reading."""
 
     @abstractmethod
     def reading(self) -> AbstractContextManager[Reading]:
-        """A state to read."""
+        """Open a state to read."""
 
     @abstractmethod
     def writing(self) -> AbstractContextManager[Writing]:
-        """A step that is made, durably, when the block ends, or never if it raises."""
+        """Open a step; it is durable when the block ends, and undone if the block raises."""
 
     def write(self, change: Callable[[Writing], _T]) -> _T:
-        """Make a change durably; one that raises leaves nothing behind. It may be called again."""
+        """Make a change durably; one that raises is undone. It may be called again."""
         with self.writing() as writing:
             return change(writing)
 
     @abstractmethod
     def writer(self) -> CrawlWriter:
-        """What the threads of a process write with."""
+        """Return the writer for the threads of this process."""
 
     @abstractmethod
-    def stretches(self, crawl: Crawl | None = None) -> Iterator[list[Held]]:
-        """All that crawls have, or one of them has, bit by bit, while others write.
+    def batches(self, crawl: Crawl | None = None) -> Iterator[list[Held]]:
+        """Yield what all crawls have, or one has, in batches, while others write.
 
-        What is there as it begins, and is not taken away, is in it.
+        Everything is yielded that exists at the start and is not removed meanwhile.
         """
 
     @abstractmethod
     def keys_of(self, crawl: Crawl) -> Iterator[list[bytes]]:
-        """The keys that a crawl has something under, as `stretches`; what that is is not read."""
+        """Yield the keys of a crawl in batches, as `batches`, without reading the cells."""
 
     @abstractmethod
     def check(self) -> list[str]:
-        """What is wrong with what is kept, in sentences; empty if nothing is."""
+        """Return sentences about what is damaged; empty if nothing is."""
 
     @abstractmethod
     def copy(self, target: Path) -> None:
-        """A copy of one consistent state, in another directory."""
+        """Copy one consistent state into another directory."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of it."""
+        """Close files and connections."""
 
 
 def cluster_of(index: Path) -> Address | None:
-    """The cluster that an index is on, if it is on one."""
+    """Return the address of the cluster that an index is on, None if it is on none."""
     if (index / FILE).exists() or not (index / IDENTITY).exists():
         return None
     engine = read_identity(index).engine

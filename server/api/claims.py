@@ -118,7 +118,7 @@ class Claiming:
 
                 def one(ask: _Claim) -> tuple[Decision | None, dict[str, Any]]:
                     query = ask.query
-                    seen = snapshot.seen(base, settings.keys(), query.crawl, query.namespaces)
+                    seen = snapshot.view_for(base, settings.keys(), query.crawl, query.namespaces)
                     if query.conditional():
                         seen = left.limited(seen)
                     try:
@@ -136,7 +136,9 @@ class Claiming:
                 for place, ask in enumerate(asked):
                     places.setdefault(ask.query.digest, []).append(place)
                 groups = list(places.values())  # of one digest in order: the first gets the claim
-                answered = writing.each(lambda some: [one(asked[place]) for place in some], groups)
+                answered = writing.map_concurrently(
+                    lambda some: [one(asked[place]) for place in some], groups
+                )
                 found = dict(zip(chain(*groups), chain(*answered), strict=True))
                 return [found[place] for place in range(len(asked))]
 
@@ -155,7 +157,7 @@ class Claiming:
         opened, query = self._live.opened(), ask.query
         settings, snapshot = opened.engine.identity.settings, self._live.crawls.written(writing)
         with opened.engine.view() as base:
-            seen = snapshot.seen(base, settings.keys(), query.crawl, query.namespaces)
+            seen = snapshot.view_for(base, settings.keys(), query.crawl, query.namespaces)
             decision = decide.decide(seen, settings, query)
         if decision.answer is None:
             return before, answer

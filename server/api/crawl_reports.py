@@ -23,7 +23,7 @@ from dedupindex.crawls import lifecycle, statistics
 from dedupindex.crawls.crawl import Crawl, Visibility
 from dedupindex.crawls.crawl_captures import Added, add
 from dedupindex.crawls.crawl_report import date, warning
-from dedupindex.crawls.parse_report import capture_of, tell, told_of
+from dedupindex.crawls.parse_report import add_self_report, capture_of, self_report_of
 from dedupindex.crawls.store import Reading, Writing
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput, BadQuery, DedupError, UnknownCrawl
@@ -128,7 +128,7 @@ class Reporting:
         def change(writing: Writing) -> Crawl:
             crawl = step(writing, name, exit)
             with suppress(BadInput):  # the crawl ends nevertheless
-                tell(writing, crawl, counts, who)
+                add_self_report(writing, crawl, counts, who)
             return crawl
 
         return self._shown(self._live.crawls.write(change))
@@ -140,7 +140,7 @@ class Reporting:
 
         def change(writing: Writing) -> Crawl:
             crawl = writing.crawl(name)
-            tell(writing, crawl, counts, who)
+            add_self_report(writing, crawl, counts, who)
             return crawl
 
         return self._shown(self._live.crawls.write(change))
@@ -160,7 +160,7 @@ class Reporting:
             seen = filter(sees, reading.newest(before))
             chosen, shown = islice(seen, skip, skip + most if most else None), []
             while some := list(islice(chosen, _LISTED_AT_ONCE)):
-                ready = reading.ready(some)
+                ready = reading.with_statistics(some)
                 shown += [_shown(ready, crawl) for crawl in some]
             return shown
 
@@ -250,7 +250,7 @@ def _shown(reading: Reading, crawl: Crawl) -> dict[str, Any]:
         "duplicate_bytes": total.duplicate_bytes,
         "errors": total.errors,
         "answered_others": statistics.others(reading, crawl),
-        **told_of(reading, crawl)._asdict(),
+        **self_report_of(reading, crawl)._asdict(),
         "first_lookup": date(times.first),
         "last_lookup": date(times.last),
         "warning": warning(crawl, total),

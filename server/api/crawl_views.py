@@ -202,7 +202,7 @@ class ReportViews:
             if reading is None:
                 raise UnknownCrawl(f"there is no crawl {name[:200]!r}")
             visible = NamespaceAccess(self._access, request.environ)
-            crawl = reading.reported(name, visible.sees)
+            crawl = reading.crawl_or_suggest(name, visible.sees)
             found, follows = _some(reading, crawl, asked, most)
         path = f"/crawls/{quote(name, '')}/report"
         follow = None if follows is None else _page(path, given, follows)

@@ -10,9 +10,9 @@ from typing import Any, BinaryIO, NamedTuple, assert_never, cast
 
 import orjson
 
-from dedupindex.crawls.combined_view import NOTHING, CrawlSnapshot
+from dedupindex.crawls.combined_view import NO_CRAWLS, CrawlSnapshot
 from dedupindex.crawls.counting import Outcome
-from dedupindex.crawls.crawl import completed
+from dedupindex.crawls.crawl import with_crawl_defaults
 from dedupindex.digest import EMPTY, is_cut
 from dedupindex.errors import BadQuery, DedupError, UnknownCrawl
 from dedupindex.index.engine import AHEAD, View, look_ahead
@@ -77,7 +77,7 @@ class Batch:
 
     def __init__(self, live: LiveIndex, metrics: Metrics, config: Config) -> None:
         self._live, self._metrics, self._config = live, metrics, config
-        self._known, self._counting = NOTHING, live.crawls.counting
+        self._known, self._counting = NO_CRAWLS, live.crawls.counting
 
     @contextmanager
     def _state(self) -> Iterator[_State]:
@@ -222,7 +222,7 @@ class _Answers:
         if self._plain is None or covers < 0:
             return self._each(state, lookups, places)
         answer, cursor = self._plain.answer, cast(PlainView, state.view).cursor()
-        silent, asker, answering = state.crawls.silent, self._asker, state.crawls.known.answering
+        silent, asker, answering = state.crawls.has_none, self._asker, state.crawls.known.answering
         found: list[bytes] = []
         misses = hits = 0
         not_plain = set[int]()  # which of them were not plain
@@ -276,11 +276,11 @@ class _Answers:
             query, explain = query_of(given)
             if query.crawl or self._policy.rules:
                 crawl = state.crawls.crawl(query.crawl)
-                query = completed(query, given, crawl, self._policy)
+                query = with_crawl_defaults(query, given, crawl, self._policy)
             if query.namespaces:
                 self._allowed(query.namespaces)
             keys = self._settings.keys()
-            seen = state.crawls.seen(state.view, keys, query.crawl, query.namespaces)
+            seen = state.crawls.view_for(state.view, keys, query.crawl, query.namespaces)
             if query.conditional():
                 seen = self._left.limited(seen)
             decision = decide.decide(seen, self._settings, query)

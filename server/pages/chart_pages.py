@@ -116,7 +116,7 @@ class Charts:
         with self._live.crawls.reading() as reading:
             if reading is not None:
                 if crawl:
-                    known = reading.reported(crawl, visible.sees)
+                    known = reading.crawl_or_suggest(crawl, visible.sees)
                     visible.require(known)
                     crawls = iter([known])
                 else:

@@ -57,7 +57,7 @@ class CrawlPages:
         with self._live.crawls.reading() as reading:
             if reading is None:
                 raise UnknownCrawl(f"there is no crawl {name[:200]!r}")
-            known = reading.reported(name, visible.sees)
+            known = reading.crawl_or_suggest(name, visible.sees)
             visible.require(known)
             total, times = statistics.total(reading, known), statistics.times(reading, known)
             rows = [] if brief else statistics.largest(reading, known, by, _ROWS, order)

@@ -125,7 +125,7 @@ def _by_library(index: Path) -> dict[str, Any]:
         reading = stack.enter_context(store.reading())
         engine = stack.enter_context(closing(open_index(index)))
         view, settings = stack.enter_context(engine.view()), engine.identity.settings
-        return _decided(CrawlSnapshot(reading).seen(view, settings.keys(), "going"), settings)
+        return _decided(CrawlSnapshot(reading).view_for(view, settings.keys(), "going"), settings)
 
 
 def _decided(view: Any, settings: Any) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from dedupindex.crawls import crawl_captures, lifecycle, merge_crawls, statistic
 from dedupindex.crawls.combined_view import CrawlSnapshot
 from dedupindex.crawls.counting import LookupCounter, add_counted
 from dedupindex.crawls.crawl_captures import add, of_crawl
-from dedupindex.crawls.parse_report import tell, told_of
+from dedupindex.crawls.parse_report import add_self_report, self_report_of
 from dedupindex.crawls.statistics_keys import StatisticsKind, key_of
 from dedupindex.crawls.store import Writing
 from dedupindex.crawls.stores import make_store
@@ -87,7 +87,7 @@ def _reported(writing: Writing, name: str) -> None:
         counting.note((name, "EXACT_URL", b"http://%d.example/" % number, None, 7, 1000))
     for part in counting.take():
         add_counted(writing, part)
-    tell(writing, crawl, {"not_looked_up": 3})
+    add_self_report(writing, crawl, {"not_looked_up": 3})
     crawl_captures.claim(writing, crawl, sha1(100), int(time.time() * 1000), 3600)
 
 
@@ -120,7 +120,7 @@ def _query(number: int) -> Query:
 
 def _found(engine: CassandraEngine, reading: Any, asker: str, query: Query) -> Any:
     with engine.view() as view:
-        return find(CrawlSnapshot(reading).seen(view, SETTINGS.keys(), asker), SETTINGS, query)
+        return find(CrawlSnapshot(reading).view_for(view, SETTINGS.keys(), asker), SETTINGS, query)
 
 
 def _of_crawls(reading: Any) -> Answers:
@@ -130,7 +130,7 @@ def _of_crawls(reading: Any) -> Answers:
         for name, ask in (
             ("captures", lambda c: [one.capture(reading, c.name) for one in of_crawl(reading, c)]),
             ("counts", reading.counts),
-            ("told", partial(told_of, reading)),
+            ("told", partial(self_report_of, reading)),
             ("times", partial(statistics.times, reading)),
             ("total", partial(statistics.total, reading)),
             *(

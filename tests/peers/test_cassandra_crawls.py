@@ -136,11 +136,11 @@ class Faulty:
 
 def faulty(store: CassandraStore) -> Faulty:
     """Puts faults between a server and the cluster."""
-    found = Faulty(store._ground.session)
-    ground = store._ground
-    store._ground = ground._replace(session=found)
-    ground.registry._session = found
-    ground.tallies._session = found
+    found = Faulty(store._context.session)
+    context = store._context
+    store._context = context._replace(session=found)
+    context.registry._session = found
+    context.sums._session = found
     return found
 
 
@@ -320,9 +320,9 @@ def test_a_lookup_reads_a_digest_once_for_index_and_crawls(index: Path, server: 
     begin(store)
     put(store, "a", capture(90, b"http://other.example/"), capture(5))
     with closing(open_index(index)) as opened, opened.view() as base, store.reading() as reading:
-        seen = CrawlSnapshot(reading).seen(base, SETTINGS.keys(), "a")
+        seen = CrawlSnapshot(reading).view_for(base, SETTINGS.keys(), "a")
         base.ahead([sha1(90), sha1(5)])  # type: ignore[attr-defined]
-        store._ground.session.execute(  # so that nobody finds it who reads again
+        store._context.session.execute(  # so that nobody finds it who reads again
             Statement(
                 f"DELETE FROM {opened.address.keyspace}.capture WHERE dk = ?",  # type: ignore[attr-defined]
                 Use.WRITE,
@@ -341,7 +341,7 @@ def test_a_page_that_a_crawl_has_at_very_many_urls_is_found_by_each(
     urls = [b"http://example.com/%d" % number for number in range(300)]
     put(store, "a", *(capture(90, url) for url in urls))
     with closing(open_index(index)) as opened, opened.view() as base, store.reading() as reading:
-        seen = CrawlSnapshot(reading).seen(base, SETTINGS.keys(), "a")
+        seen = CrawlSnapshot(reading).view_for(base, SETTINGS.keys(), "a")
         for url in (*urls[::50], b"http://example.com/a"):
             assert [one.url for one in seen.exact(sha1(90), url)] == [url]
         assert len(seen.any(sha1(90), 200)) == 201
@@ -435,7 +435,9 @@ def test_a_list_of_crawls_waits_for_the_cluster_once(index: Path) -> None:
             told = {"who": who, "not_reported": number}
             assert web.post(f"/crawls/c{number}/counts", json=told).status_code == 200
         if number % 2:
-            put_number = partial(add, captures=[capture(number)], settings=SETTINGS, judge=JUDGE)
+            put_number = partial(
+                add, captures=[capture(number)], settings=SETTINGS, refusal_reason=JUDGE
+            )
             live.crawls.write(
                 lambda writing, number=number, put=put_number: put(
                     writing, writing.crawl(f"c{number}")
@@ -451,8 +453,8 @@ def test_a_list_of_crawls_waits_for_the_cluster_once(index: Path) -> None:
             waits.append(name)
             return getattr(session, name)
 
-    session = store._ground.session
-    store._ground = store._ground._replace(session=Counted())  # type: ignore[arg-type]
+    session = store._context.session
+    store._context = store._context._replace(session=Counted())  # type: ignore[arg-type]
     listed = web.get("/crawls").json
     assert listed == before
     assert [one["name"] for one in listed["crawls"]] == [

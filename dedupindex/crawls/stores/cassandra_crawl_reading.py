@@ -1,6 +1,7 @@
-"""Crawls on a cluster as one server reads them: no transaction, each answer is of its own moment.
+"""Read crawls on a Cassandra cluster.
 
-Only which crawls there are, and what became of them, is the same all through a `CassandraReading`.
+There are no transactions: each read has its own time. Only the list of crawls and their states is
+the same throughout a `CassandraReading`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from copy import copy
 from functools import reduce
 from heapq import merge
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from xxhash import xxh3_64_digest, xxh3_64_intdigest
@@ -19,11 +21,11 @@ from dedupindex.crawls.statistics_keys import KIND, MOST, Amounts, StatisticsKin
 from dedupindex.crawls.store import Held, Reading
 from dedupindex.crawls.stores.cassandra_crawl_registry import (
     COUNTS,
+    ContainerNumbers,
     CrawlRegistry,
-    FileNumbers,
     Registry,
-    Tallies,
-    form_of,
+    WriterSums,
+    codec_of,
     part_of,
     parts_of,
 )
@@ -36,7 +38,7 @@ from dedupindex.index.engines.cassandra.cql import Row, Session, Statement
 from dedupindex.index.format.cells import DIGEST_KEY, cell_of, sealed, unsealed
 from dedupindex.index.format.url_index import MISSING
 
-_BEYOND = b"\xff" * 32  # greater than what follows in any key
+_BEYOND = b"\xff" * 32  # sorts after the rest of any key
 _LISTED = (
     COUNTS,
     *(
@@ -44,77 +46,75 @@ _LISTED = (
         for kind in (
             StatisticsKind.TOTAL,
             StatisticsKind.TIMES,
-            StatisticsKind.TOLD,
+            StatisticsKind.SELF_REPORT,
             StatisticsKind.OTHERS,
         )
     ),
 )
-_PAGE = 1000  # keys, whose cells are read side by side
 
 
-class Ground(NamedTuple):
-    """What all states of one store share."""
+class StoreContext(NamedTuple):
+    """What all readers and writers of a store share."""
 
     session: Session
-    said: CrawlStatements
+    statements: CrawlStatements
     registry: Registry
-    files: FileNumbers
-    tallies: Tallies
-    lists: Statements | None  # where captures are listed by URL
+    files: ContainerNumbers
+    sums: WriterSums
+    url_list: Statements | None  # of an index that lists captures by URL
 
 
 def split(key: bytes) -> tuple[bytes, bytes]:
-    """The partition of a key, or of what keys begin with, and the rest."""
+    """Split a key, or a prefix of one, into partition and rest."""
     end = DIGEST_KEY[key[0]]
     return key[:end], key[end:]
 
 
 def rest_of(key: bytes, entry: bytes) -> bytes:
-    """Where an entry of a crawl is in the partition of its key."""
+    """Return where an entry is in the partition of its key."""
     return split(key)[1] + xxh3_64_digest(entry)
 
 
 def sealed_row(key: bytes, rest: bytes, number: int, entry: bytes) -> bytes:
-    """What the row of an entry holds: `rest` is where it is in the partition of its key."""
+    """Return an entry with its checksum, as its row at `rest` holds it."""
     return sealed(split(key)[0] + rest + number.to_bytes(4, "big"), entry)
 
 
 def unsealed_row(dk: bytes, row: Row) -> Held:
-    """What a row of a partition says; raises `Damaged`."""
+    """Read a row of a partition; raises `Damaged`."""
     rest, number, stored = bytes(row[0]), int(row[1]), bytes(row[2])
     entry = unsealed(dk + rest + number.to_bytes(4, "big"), stored)
     return dk + rest[:-SUFFIX], number, entry
 
 
 def part_of_key(key: bytes) -> int:
-    """In which part of the list of a crawl's keys a key is."""
+    """Return which part of the list of a crawl's keys has a key."""
     return xxh3_64_intdigest(key) % PARTS
 
 
 class CassandraReading(Reading):
-    """What can be asked of crawls on a cluster."""
+    """The crawls on a cluster, to read."""
 
-    beside = False
+    needs_merge = False
 
-    def __init__(self, ground: Ground, known: CrawlRegistry) -> None:
-        self.ground, self.known = ground, known
-        self.origin = known
+    def __init__(self, context: StoreContext, known: CrawlRegistry) -> None:
+        self.context, self.known, self.origin = context, known, known
+        self.session, self.statements = context.session, context.statements
         self._view: CassandraView | None = None
-        self._counted: dict[tuple[int, bytes], list[Row]] = {}  # as read ahead: heading, amounts
+        self._counted: dict[tuple[int, bytes], list[Row]] = {}  # read ahead: heading, amounts
 
-    def along(self, base: Finder) -> CassandraReading:
+    def with_view(self, base: Finder) -> CassandraReading:
         if not isinstance(base, CassandraView):
             return self
-        beside = copy(self)
-        beside._view = base
-        return beside
+        reading = copy(self)
+        reading._view = base
+        return reading
 
-    def ready(self, crawls: Sequence[Crawl]) -> CassandraReading:
-        """All of it side by side, so that a list of crawls waits once."""
+    def with_statistics(self, crawls: Sequence[Crawl]) -> CassandraReading:
         places = [(crawl.number, kind) for crawl in crawls for kind in _LISTED]
-        asked = ((self.ground.said.statistics, (*place, 0, b"")) for place in places)
+        asked = ((self.statements.statistics, (*place, 0, b"")) for place in places)
         ready = copy(self)
-        rows = self.ground.session.execute_many(asked)
+        rows = self.session.execute_many(asked)
         ready._counted = dict(zip(places, rows, strict=True))
         return ready
 
@@ -127,7 +127,7 @@ class CassandraReading(Reading):
             raise UnknownCrawl(f"there is no crawl {name[:200]!r}; begin it with POST /crawls")
         return crawl
 
-    def numbered(self, number: int) -> Crawl | None:
+    def crawl_numbered(self, number: int) -> Crawl | None:
         return self.known.by_number.get(number)
 
     def crawls(self) -> Iterator[Crawl]:
@@ -144,10 +144,8 @@ class CassandraReading(Reading):
         captures, size = self.statistic(crawl.number.to_bytes(4, "big") + COUNTS) or (0, 0)
         return max(captures, 0), max(min(size, MOST), 0)
 
-    def file_of(self, number: int) -> str:
-        if not number:
-            return ""
-        return self.ground.files.name_of(number)
+    def container_name(self, number: int) -> str:
+        return self.context.files.name_of(number) if number else ""
 
     def cells(self, prefix: bytes = b"") -> Iterator[Held]:
         if not prefix:
@@ -161,7 +159,7 @@ class CassandraReading(Reading):
                 if row[0].startswith(rest):
                     yield unsealed_row(dk, row)
             return
-        for page in self.ground.session.scan(self.ground.said.cells, dk, rest, rest + _BEYOND):
+        for page in self.session.scan(self.statements.cells, dk, rest, rest + _BEYOND):
             for row in page:
                 yield unsealed_row(dk, row)
 
@@ -172,43 +170,39 @@ class CassandraReading(Reading):
                     yield key, crawl.number, cell
 
     def keys_of(self, crawl: Crawl) -> Iterator[list[bytes]]:
-        """The keys that a crawl has, or had, something under."""
+        """Yield the keys that a crawl has, or had, anything under."""
         for part in range(PARTS):
-            for page in self.ground.session.scan(self.ground.said.listed, crawl.number, part):
+            for page in self.session.scan(self.statements.listed, crawl.number, part):
                 yield [bytes(key) for (key,) in page]
 
     def cells_at(self, crawl: Crawl, keys: Sequence[bytes]) -> Iterator[bytes | None]:
-        """What a crawl has under each key."""
-        asked = (at(self.ground.said.row, key) for key in keys)
-        for key, rows in zip(keys, self.ground.session.execute_many(asked), strict=True):
+        """Yield what a crawl has under each key."""
+        asked = (at(self.statements.row, key) for key in keys)
+        for key, rows in zip(keys, self.session.execute_many(asked), strict=True):
             yield held_in(key, rows, crawl)
 
     def cell(self, key: bytes, crawl: Crawl) -> bytes | None:
         return next(self.cells_at(crawl, [key]))
 
-    def silent(self, prefix: bytes) -> bool:
+    def has_none(self, prefix: bytes) -> bool:
         return next(self.cells(prefix), None) is None
 
-    def listed(self, sought: bytes) -> Iterator[bytes]:
-        """Whole keys: those of the index, too, since it has one list of both."""
+    def keys_by_url(self, sought: bytes) -> Iterator[bytes]:
+        """Yield whole keys, also those of the index: one list has both."""
         if self._view is None:
             raise StrategyUnavailable(MISSING)
         return self._view.listed(sought)
 
     def claims(self, prefix: bytes) -> Iterator[tuple[str, Claim]]:
-        for namespace, *claim in self.ground.session.execute(self.ground.said.claims, prefix):
+        for namespace, *claim in self.session.execute(self.statements.claims, prefix):
             yield namespace, claim_of(prefix, namespace, claim)
 
     def statistic(self, key: bytes) -> Amounts | None:
-        number, kind, heading = (
-            int.from_bytes(key[: KIND.start], "big"),
-            key[KIND],
-            key[KIND.stop :],
-        )
+        number, kind, heading = int.from_bytes(key[: KIND.start]), key[KIND], key[KIND.stop :]
         counted = self._counted.get((number, kind))
         if counted is None:
             place = number, kind, part_of(kind, heading), heading
-            found = self.ground.session.execute(self.ground.said.statistic, *place)
+            found = self.session.execute(self.statements.statistic, *place)
         else:
             found = [row[1:] for row in counted if row[0] == heading]
         return _joined(kind, [unsealed(key, bytes(row[0])) for row in found]) if found else None
@@ -216,7 +210,7 @@ class CassandraReading(Reading):
     def statistics(self, prefix: bytes, start: bytes = b"") -> Iterator[tuple[bytes, Amounts]]:
         kind, number = prefix[KIND], int.from_bytes(prefix[: KIND.start], "big")
         parts = [self._headings(number, kind, part, start) for part in range(parts_of(kind))]
-        for heading, rows in groupby(merge(*parts, key=_heading), key=_heading):
+        for heading, rows in groupby(merge(*parts, key=itemgetter(0)), key=itemgetter(0)):
             yield heading, _joined(kind, (packed for _, packed in rows))
 
     def _headings(
@@ -224,8 +218,8 @@ class CassandraReading(Reading):
     ) -> Iterator[tuple[bytes, bytes]]:
         pages: Iterable[list[Row]] = [self._counted.get((number, kind), [])]
         if (number, kind) not in self._counted:
-            said = self.ground.said.statistics
-            pages = self.ground.session.scan(said, number, kind, part, start)
+            statement = self.statements.statistics
+            pages = self.session.scan(statement, number, kind, part, start)
         for page in pages:
             for heading, packed in page:
                 if heading >= start:
@@ -234,14 +228,14 @@ class CassandraReading(Reading):
 
 
 def claim_of(prefix: bytes, namespace: str, row: Sequence[Any]) -> Claim:
-    """The claim of a row of the table; raises `Damaged`."""
+    """Read a row of the claim table; raises `Damaged`."""
     crawl, until, secret = row
     token = unsealed(_claim_key(prefix, namespace, crawl, until), bytes(secret))
     return Claim(crawl, until, token.hex())
 
 
 def secret_of(prefix: bytes, namespace: str, claim: Claim) -> bytes:
-    """The token of a claim as its row holds it."""
+    """Return the token of a claim with its checksum, as its row holds it."""
     key = _claim_key(prefix, namespace, claim.crawl, claim.until)
     return sealed(key, bytes.fromhex(claim.token))
 
@@ -250,24 +244,20 @@ def _claim_key(prefix: bytes, namespace: str, crawl: int, until: int) -> bytes:
     return prefix + f"{namespace} {crawl} {until} ".encode()
 
 
-def _heading(row: tuple[bytes, bytes]) -> bytes:
-    return row[0]
-
-
 def _joined(kind: bytes, packed: Iterable[bytes]) -> Amounts:
-    form = form_of(kind)
-    unpacked: Callable[[bytes], Amounts] = form.unpacked
-    return reduce(form.joined, (unpacked(bytes(one)) for one in packed))
+    form = codec_of(kind)
+    unpacked: Callable[[bytes], Amounts] = form.unpack
+    return reduce(form.combine, (unpacked(bytes(one)) for one in packed))
 
 
 def at(statement: Statement, key: bytes) -> tuple[Statement, Sequence[Any]]:
-    """The rows of one key: nothing but an entry's hash follows."""
+    """Bind a statement to the rows of one key, which differ in the hash of the entry."""
     dk, rest = split(key)
     return statement, (dk, rest, rest + b"\xff" * SUFFIX)
 
 
 def held_in(key: bytes, rows: Iterable[Row], crawl: Crawl) -> bytes | None:
-    """What a crawl has, of the rows of a key; raises `Damaged`."""
+    """Return the cell of a crawl from the rows of a key; raises `Damaged`."""
     dk = split(key)[0]
     entries = [unsealed_row(dk, row)[2] for row in rows if row[1] == crawl.number]
     return cell_of(entries) if entries else None

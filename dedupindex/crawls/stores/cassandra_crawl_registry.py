@@ -1,9 +1,9 @@
-"""Which crawls there are on a cluster, as every server knows it: at most `AGE` seconds old.
+"""Crawls on a Cassandra cluster as every server has them, at most `AGE` seconds old.
 
-All crawls are one partition with one version. To change some is to write them together with the
-next version, if the version is still the one that was read: so of two that change crawls at once
-one does it again, with what the other did before its eyes. Who changed one waits `AGE` seconds
-before that is acknowledged: whoever is told of it finds it so on every server.
+All crawls are one partition with one version. Crawls are written together with the next version, if
+the version is still the one that was read; of two servers that change crawls at once, one repeats
+its change on what the other wrote. A change is acknowledged after `AGE` seconds, when all servers
+have it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from xxhash import xxh3_64_intdigest
 
 from dedupindex.cache import MEGABYTE, Cache
 from dedupindex.crawls.crawl import Crawl
-from dedupindex.crawls.statistics_keys import FORMS, KIND, AmountForm, Amounts, StatisticsKind
+from dedupindex.crawls.statistics_keys import CODECS, KIND, AmountCodec, Amounts, StatisticsKind
 from dedupindex.crawls.stores.cassandra_crawl_tables import (
     HOST_PARTS,
     CrawlStatements,
@@ -40,19 +40,19 @@ from dedupindex.index.engines.cassandra.metadata import (
 )
 from dedupindex.index.format.cells import ContainerRef, sealed, sealed_text, unsealed_text
 
-AGE = 0.25  # seconds
+AGE = 0.25  # seconds that a list of crawls is used
 
 
 class Overtaken(IndexBusy):
-    """Another server changed crawls meanwhile."""
+    """Another server has changed crawls meanwhile."""
 
 
 @dataclass(frozen=True)
 class CrawlRegistry:
-    """All crawls, in the order in which they began."""
+    """All crawls, the oldest first."""
 
     version: int = 0
-    writer: bytes = b""  # of this version: a keyspace that was made anew counts from 1 again
+    writer: bytes = b""  # of this version; versions of a new keyspace start at 1 again
     crawls: Sequence[Crawl] = ()
     by_name: dict[str, Crawl] = field(init=False)
     by_number: dict[int, Crawl] = field(init=False)
@@ -65,27 +65,27 @@ class CrawlRegistry:
 class Registry:
     """Reads and changes crawls, for all threads of a process."""
 
-    def __init__(self, session: Session, keyspace: str, said: CrawlStatements) -> None:
-        self._session, self._keyspace, self._said = session, keyspace, said
+    def __init__(self, session: Session, keyspace: str, statements: CrawlStatements) -> None:
+        self._session, self._keyspace, self._statements = session, keyspace, statements
         self._known = CrawlRegistry()
         self._asked = -AGE  # when what is known was asked for
         self._failed: tuple[float, IndexUnavailable] = (-AGE, IndexUnavailable())
         self._busy = threading.Lock()
 
     def known(self) -> CrawlRegistry:
-        """The crawls as they were `AGE` seconds ago, or later; raises `IndexUnavailable`."""
+        """Return a list of crawls at most `AGE` seconds old; raises `IndexUnavailable`."""
         return self._known if clock() - self._asked <= AGE else self.now()
 
     def now(self) -> CrawlRegistry:
-        """The crawls as they are; raises `IndexUnavailable`.
+        """Return the current list of crawls; raises `IndexUnavailable`.
 
-        Threads that come while one asks share the next answer, or the outage.
+        Threads that call while one reads share the next answer, or the error.
         """
-        came = clock()
+        called = clock()
         with self._busy:
-            if self._asked >= came:
+            if self._asked >= called:
                 return self._known
-            if self._failed[0] >= came:
+            if self._failed[0] >= called:
                 raise IndexUnavailable(str(self._failed[1]))
             asked = clock()
             try:
@@ -98,28 +98,28 @@ class Registry:
             return self._known
 
     def _read(self) -> bool:
-        """Read crawls anew if one has changed; false if one did so between two pages."""
-        found = self._session.execute(self._said.version)
-        said = _said(found[0][1:]) if found else (0, b"")
-        if said == (self._known.version, self._known.writer):
+        """Read the crawls if one has changed; return False if one did so between two pages."""
+        found = self._session.execute(self._statements.version)
+        version = _version(found[0][1:]) if found else (0, b"")
+        if version == (self._known.version, self._known.writer):
             return True
         rows = [
             row
-            for page in self._session.scan(self._said.crawls)
+            for page in self._session.scan(self._statements.crawls)
             for row in page
             if row[2] is not None
         ]
-        if any(_said(row) != _said(rows[0]) for row in rows):
+        if any(_version(row) != _version(rows[0]) for row in rows):
             return False
         crawls = [
             Crawl.restored(json.loads(unsealed_text(_key(number), about)))
             for *_, number, about in rows
         ]
-        self._known = CrawlRegistry(*(_said(rows[0]) if rows else said), crawls)
+        self._known = CrawlRegistry(*(_version(rows[0]) if rows else version), crawls)
         return True
 
     def put(self, before: CrawlRegistry, crawls: Sequence[Crawl]) -> None:
-        """Change crawls, or add them; raises `Overtaken` if others were changed since `before`."""
+        """Write crawls; raises `Overtaken` if any was changed since `before`."""
         token = secrets.token_bytes(16)
         values: list[object] = [before.version + 1, token, before.version or None]
         for crawl in crawls:
@@ -139,16 +139,16 @@ def _key(number: int) -> bytes:
     return number.to_bytes(4, "big")
 
 
-def _said(row: Row) -> tuple[int, bytes]:
-    """The version with which a row begins, and who made it."""
+def _version(row: Row) -> tuple[int, bytes]:
+    """Return the version and its writer, with which a row begins."""
     return row[0] or 0, bytes(row[1] or b"")
 
 
-# What a process counts of crawls on a cluster: rows of its own, never changed by another.
+# --- counts: each process writes rows of its own ----------------------------------------------
 
 COUNTS = b"k"  # the kind of captures and bytes of a crawl, which may shrink
-SINCE = 3600.0  # seconds that sums grow for
-KEPT = 20_000  # sums, before others begin
+SINCE = 3600.0  # seconds until a process starts new rows
+KEPT = 20_000  # sums of a process, until it starts new rows
 _WIDE = 16  # bytes of one of them
 
 
@@ -161,47 +161,49 @@ def _packed(amounts: Amounts) -> bytes:
     return b"".join(amount.to_bytes(_WIDE, "big", signed=True) for amount in amounts)
 
 
-_FORM = AmountForm(_unpacked, _packed, lambda one, other: list(map(int.__add__, one, other)))
+_SIGNED = AmountCodec(_unpacked, _packed, lambda one, other: list(map(int.__add__, one, other)))
 
 
-def form_of(kind: bytes) -> AmountForm:
-    """How amounts of a kind are kept and joined."""
-    return _FORM if kind == COUNTS else FORMS[kind]
+def codec_of(kind: bytes) -> AmountCodec:
+    """Return how amounts of a kind are stored and combined."""
+    return _SIGNED if kind == COUNTS else CODECS[kind]
 
 
 def parts_of(kind: bytes) -> int:
-    """In how many partitions the headings of a kind are: there may be millions of hosts."""
+    """Return the number of partitions of a kind: there may be millions of hosts."""
     return HOST_PARTS if kind == StatisticsKind.HOST.value else 1
 
 
 def part_of(kind: bytes, heading: bytes) -> int:
-    """The partition of a heading."""
+    """Return the partition of a heading."""
     return xxh3_64_intdigest(heading) % parts_of(kind)
 
 
-class Tallies:
-    """The sums of a process, for all its threads."""
+class WriterSums:
+    """The sums of one process, for all its threads."""
 
-    def __init__(self, session: Session, said: CrawlStatements) -> None:
-        self._session, self._said = session, said
+    def __init__(self, session: Session, statements: CrawlStatements) -> None:
+        self._session, self._statements = session, statements
         self._writer, self._since = secrets.token_bytes(12), int(time.time())
-        self._sums: dict[bytes, Amounts] = {}  # by the key of `rows`
-        self._moment = 0  # microseconds since 1970: the later of two rows stays
+        self._sums: dict[bytes, Amounts] = {}  # by key of `statistics_keys`
+        self._written = 0  # microseconds since 1970: the later of two rows wins
         self._busy = threading.Lock()
 
     def add(self, additions: Iterable[tuple[bytes, Amounts]]) -> None:
-        """Join amounts to the sums, durably; raises `IndexUnavailable`, then nothing is added."""
+        """Add amounts durably; raises `IndexUnavailable`, then nothing is added."""
         added = list(additions)
         with self._busy:
             sums, rows = self._sums_of(len(added)), dict[bytes, Amounts]()
             for key, amounts in added:
                 before = sums.get(key)
-                after = form_of(key[KIND]).joined(before, amounts) if before else amounts
+                after = codec_of(key[KIND]).combine(before, amounts) if before else amounts
                 sums[key] = rows[key] = after
-            self._moment = max(self._moment + 1, int(time.time() * 1e6))
+            self._written = max(self._written + 1, int(time.time() * 1e6))
             written = [self._row(key, amounts) for key, amounts in rows.items()]
         try:
-            for _ in self._session.execute_many((self._said.put_statistic, row) for row in written):
+            for _ in self._session.execute_many(
+                (self._statements.put_statistic, row) for row in written
+            ):
                 pass
         except BaseException:
             with self._busy:
@@ -218,27 +220,27 @@ class Tallies:
 
     def _row(self, key: bytes, amounts: Amounts) -> Sequence[Any]:
         kind, heading = key[KIND], key[KIND.stop :]
-        packed = sealed(key, form_of(kind).packed(amounts))
+        packed = sealed(key, codec_of(kind).pack(amounts))
         number, part = int.from_bytes(key[: KIND.start], "big"), part_of(kind, heading)
-        return number, kind, part, heading, self._writer, self._since, packed, self._moment
+        return number, kind, part, heading, self._writer, self._since, packed, self._written
 
 
 def _without(kind: bytes, sums: Amounts, amounts: Amounts) -> Amounts:
-    """Sums, but for what was joined to them; moments and what was told stay, and do no harm."""
-    if kind == StatisticsKind.TOLD.value:
+    """Subtract amounts from sums; times and self-reports are left, as they do no harm."""
+    if kind == StatisticsKind.SELF_REPORT.value:
         return sums
     kept = 2 if kind == StatisticsKind.TIMES.value else 0
     return [*sums[:kept], *map(int.__sub__, sums[kept:], amounts[kept:])]
 
 
-# Numbers of containers that crawls on a cluster name: each server gives them out of a block.
+# --- container numbers: each server assigns them from a block of its own ------------------------
 
-BLOCK = 64  # numbers; crawlers write to a few containers at once
+BLOCK = 64  # numbers; crawlers write to few containers at a time
 _KEPT = 4 * MEGABYTE  # of memory, for names and for numbers
 
 
-class FileNumbers:
-    """Gives numbers, for all threads of a process, and says what they stand for."""
+class ContainerNumbers:
+    """Assigns numbers to container names and resolves them, for all threads of a process."""
 
     def __init__(self, session: Session, on: Statements) -> None:
         self._session, self._on = session, on
@@ -248,11 +250,11 @@ class FileNumbers:
         self._names = Cache[int, str](_KEPT)
 
     def number_of(self, name: str) -> int:
-        """The number of a container, given now if it has none."""
+        """Return the number of a container, assigned now if it has none."""
         return self._numbers.get(name) or self._numbers.keep(name, self._number_of(name))
 
     def name_of(self, number: int) -> str:
-        """The name of a container; raises `Damaged`."""
+        """Return the name of a container; raises `Damaged`."""
         name = self._names.get(number)
         return self._names.keep(number, self._name_of(number)) if name is None else name
 
@@ -266,7 +268,7 @@ class FileNumbers:
                 first = About(self._session, self._on).take_numbers(BLOCK)
                 self._free = range(first, first + BLOCK)
             number, self._free = self._free[0], self._free[1:]
-            # Who finds a number finds its place.
+            # The name first: whoever finds a number must find its name.
             for statement, values in (
                 put_place(self._on, number, place),
                 put_number(self._on, number, place),

@@ -1,10 +1,9 @@
-"""The crawls of an index on a cluster: in its keyspace, written by any number of servers."""
+"""The store of crawls on a Cassandra cluster, in the keyspace of the index."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import chain
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,12 +11,12 @@ from dedupindex.crawls.crawl import Crawl
 from dedupindex.crawls.crawl_captures import of_crawl
 from dedupindex.crawls.statistics_keys import StatisticsKind, key_of
 from dedupindex.crawls.store import Held, Store, Writing, cluster_of
-from dedupindex.crawls.stores.cassandra_crawl_reading import CassandraReading, Ground
+from dedupindex.crawls.stores.cassandra_crawl_reading import CassandraReading, StoreContext
 from dedupindex.crawls.stores.cassandra_crawl_registry import (
-    FileNumbers,
+    ContainerNumbers,
     Overtaken,
     Registry,
-    Tallies,
+    WriterSums,
 )
 from dedupindex.crawls.stores.cassandra_crawl_tables import CrawlStatements
 from dedupindex.crawls.stores.cassandra_crawl_writing import CassandraWriting
@@ -29,27 +28,27 @@ from dedupindex.index.engines.cassandra.metadata import About, is_marked, mark_o
 from dedupindex.index.format.cells import container_of
 from dedupindex.index.format.tombstones import REVISIT
 
-_TRIES = 20  # of a step that changes crawls, while others do
+_TRIES = 20  # of a step that changes crawls, while other servers do
 _T = TypeVar("_T")
 
 
-class Direct:
-    """Writes for all threads of a process, which need not wait for one another."""
+class DirectWriter:
+    """A `CrawlWriter` whose threads need not wait for one another."""
 
     def __init__(self, store: Store) -> None:
         self.write = store.write
 
     def close(self) -> None:
-        """Nothing waits here."""
+        """Do nothing: no write is pending."""
 
 
 class CassandraStore(Store):
-    """Crawls in a keyspace."""
+    """The crawls in a keyspace."""
 
-    beside = False
+    is_file = False
 
     def __init__(self, index: Path, address: Address) -> None:
-        """Connect; raises `IndexUnavailable`, also where there is no index yet."""
+        """Connect; raises `IndexUnavailable`, also if there is no index yet."""
         self._index, self._address = index, address
         keyspace = address.keyspace
         self._session = connect(address)
@@ -62,18 +61,18 @@ class CassandraStore(Store):
         except BaseException:
             self._session.close()
             raise
-        said = CrawlStatements.to(keyspace)
-        self._ground = Ground(
+        statements = CrawlStatements.to(keyspace)
+        self._context = StoreContext(
             self._session,
-            said,
-            Registry(self._session, keyspace, said),
-            FileNumbers(self._session, on),
-            Tallies(self._session, said),
+            statements,
+            Registry(self._session, keyspace, statements),
+            ContainerNumbers(self._session, on),
+            WriterSums(self._session, statements),
             on if identity is not None and identity.settings.by_url else None,
         )
 
     def in_place(self) -> bool:
-        """Whether the directory still names the same cluster, and that has the same index."""
+        """Return whether the directory still names this cluster, and it has the same index."""
         try:
             if cluster_of(self._index) != self._address:
                 return False
@@ -82,33 +81,31 @@ class CassandraStore(Store):
         try:
             return is_marked(self._session, self._address.keyspace, self._mark)
         except IndexUnavailable:
-            return True  # there is no telling, for whoever asks anything else, either
+            return True  # not known; whatever is read next raises the same
 
     def forget_dead_readers(self) -> None:
-        """There are none."""
+        """Do nothing: nodes keep no readers."""
 
     @contextmanager
     def reading(self) -> Iterator[CassandraReading]:
-        yield CassandraReading(self._ground, self._ground.registry.known())
+        yield CassandraReading(self._context, self._context.registry.known())
 
     @contextmanager
     def writing(self) -> Iterator[CassandraWriting]:
-        step = CassandraWriting(self._ground, self._ground.registry.now())
+        step = CassandraWriting(self._context, self._context.registry.now())
         yield step
         step.finish()
 
     def write(self, change: Callable[[Writing], _T]) -> _T:
         for _ in range(_TRIES - 1):
-            try:
+            with suppress(Overtaken):
                 return super().write(change)
-            except Overtaken:
-                pass
         return super().write(change)
 
-    def writer(self) -> Direct:
-        return Direct(self)
+    def writer(self) -> DirectWriter:
+        return DirectWriter(self)
 
-    def stretches(self, crawl: Crawl | None = None) -> Iterator[list[Held]]:
+    def batches(self, crawl: Crawl | None = None) -> Iterator[list[Held]]:
         with self.reading() as reading:
             for one in reading.crawls() if crawl is None else (crawl,):
                 for keys in reading.keys_of(one):
@@ -126,21 +123,16 @@ class CassandraStore(Store):
                 try:
                     for found in of_crawl(reading, crawl):
                         if found.entry[0] & 3 != REVISIT:
-                            reading.file_of(container_of(found.entry))
-                    for _ in chain(*_counted(reading, crawl)):
-                        pass
+                            reading.container_name(container_of(found.entry))
+                    for kind in StatisticsKind:
+                        for _ in reading.statistics(key_of(crawl.number, kind)):
+                            pass
                 except Damaged as error:
                     wrong.append(f"crawl {crawl.name}: {error}")
         return wrong
 
     def copy(self, target: Path) -> None:
-        """The nodes of a cluster are copied by its own tools, crawls and all."""
+        """Do nothing: clusters are backed up with their own tools, crawls included."""
 
     def close(self) -> None:
         self._session.close()
-
-
-def _counted(reading: CassandraReading, crawl: Crawl) -> Iterator[Iterator[object]]:
-    """All statistics of a crawl."""
-    for kind in StatisticsKind:
-        yield reading.statistics(key_of(crawl.number, kind))

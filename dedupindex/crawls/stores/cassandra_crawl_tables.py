@@ -1,15 +1,15 @@
-"""What is said to the tables of crawls, in the keyspace of an index on a cluster.
+"""CQL statements on the tables of crawls, in the keyspace of an index.
 
-    crawl      all crawls, in one partition: so that every change of one raises the version that
-               they share, by compare and set, and numbers and names are given once
+    crawl      all crawls, in one partition with one version: each change raises it by compare and
+               set, so numbers and names are assigned once
     reported   the keys that a crawl has captures under, in 64 parts, to find them again
-    claim      who may store a payload; ends by itself
-    statistic  amounts of `rows`, by who wrote them and since when: appended, and joined when read
+    claim      who may store a payload; with a time to live
+    statistic  amounts of `statistics_keys`, by writer and start time; combined when read
 
-The captures themselves are rows of the index's own table ``capture``, behind what the index has of
-the same digest: one for each entry, with the hash of the entry behind the rest of the key. So two
-servers that are told of the same URL at once write two rows, and none is lost; whoever reads finds
-both. A row never changes: what becomes of a crawl stands in ``crawl`` alone.
+The captures are rows of the index's own table ``capture``, after what the index has of the same
+digest: one row for each entry, whose key ends with the hash of the entry. Two servers that get
+captures of the same URL at once write two rows; readers find both. Rows never change: the state of
+a crawl is in ``crawl`` alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SUFFIX = 8  # bytes of an entry's hash behind the rest of its key
 
 
 class CrawlStatements(NamedTuple):
-    """Statements, ready to be executed."""
+    """Statements on the tables of one keyspace."""
 
     version: Statement
     crawls: Statement
@@ -47,7 +47,7 @@ class CrawlStatements(NamedTuple):
 
     @classmethod
     def to(cls, keyspace: str) -> CrawlStatements:
-        """What is said to the tables of a keyspace."""
+        """Make the statements for a keyspace."""
         return cls(
             *(Statement(_TEXTS[name].format(k=keyspace), _use(name)) for name in cls._fields)
         )
@@ -70,8 +70,8 @@ _TEXTS = {
     "claims": "SELECT namespace, crawl, until, secret FROM {k}.claim WHERE dk = ?",
     "claim_back": _CLAIM,
     "make_claim": (
-        # An INSERT has a time to live of its own beside that of the columns, and would leave a row
-        # of nothing where a shorter claim takes its place.
+        # UPDATE, as the row marker of an INSERT has a time to live of its own: an empty row would
+        # be left where a shorter claim takes its place.
         "UPDATE {k}.claim USING TTL ? SET crawl = ?, until = ?, secret = ? "
         "WHERE dk = ? AND namespace = ? IF secret = NULL"
     ),
@@ -91,9 +91,9 @@ _TEXTS = {
 
 
 def _use(name: str) -> Use:
-    """Whatever lookups are content with, the rest is read as safely as it is written.
+    """Read captures at the consistency of lookups, everything else at that of writes.
 
-    That a crawl was cancelled must be seen, and what it reported before.
+    A reader must see that a crawl was cancelled.
     """
     if name == "cells":
         return Use.READ
@@ -101,7 +101,7 @@ def _use(name: str) -> Use:
 
 
 def put_crawls(keyspace: str, count: int) -> Statement:
-    """Changes as many crawls, if none was changed since: version, token, version, crawls."""
+    """Write `count` crawls if none has changed; values: new version, writer, version, crawls."""
     k = keyspace
     put = f"UPDATE {k}.crawl SET about = ? WHERE shelf = 0 AND number = ?;"
     return Statement(
@@ -112,7 +112,7 @@ def put_crawls(keyspace: str, count: int) -> Statement:
 
 
 def crawls_back(keyspace: str) -> Statement:
-    """Who changed crawls last."""
+    """Read who changed crawls last."""
     return Statement(
         f"SELECT DISTINCT shelf, writer FROM {keyspace}.crawl WHERE shelf = 0", Use.SERIAL
     )

@@ -1,9 +1,9 @@
-"""A step on a cluster: what it changes is gathered, and written when it ends.
+"""Change crawls on a Cassandra cluster, in steps that write when they end.
 
-Crawls first, all at once if nobody changed any meanwhile; then captures, each acknowledged by as
-many nodes as the consistency of writes asks for; then what is counted; then claims that are over.
-If one of these fails the step is not acknowledged, and may be made again: it finds what it wrote.
-Claims alone are made at once, since the answer depends on them.
+Crawls are written first, all at once and only if no other server changed any; then captures, at the
+write consistency; then counts; then the removal of claims. If one of these fails the step is not
+acknowledged and may be repeated: it finds what it wrote. New claims are written at once, as the
+answer depends on them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dedupindex.crawls.statistics_keys import Amounts, StatisticsKind
 from dedupindex.crawls.store import Digests, Writing
 from dedupindex.crawls.stores.cassandra_crawl_reading import (
     CassandraReading,
-    Ground,
+    StoreContext,
     at,
     claim_of,
     held_in,
@@ -34,8 +34,8 @@ from dedupindex.index.engines.cassandra.cassandra_schema import listing
 from dedupindex.index.engines.cassandra.cql import Statement, Unclear
 from dedupindex.index.format.cells import digest_prefix, entries_of
 
-_SIDE_BY_SIDE = 32  # threads of one step that wait
-_TRIES = 10  # of a claim, while others make and end theirs
+_THREADS = 32  # of one step
+_TRIES = 10  # of a claim, while others make and release theirs
 _Place = tuple[bytes, int]  # a key, and the number of a crawl
 _Free = tuple[bytes, str, bytes]  # a digest, a namespace, the secret of the claim that ends
 _G = TypeVar("_G")
@@ -44,31 +44,31 @@ _Asked = tuple[Statement, Sequence[Any]]
 
 
 class CassandraWriting(CassandraReading, Writing):
-    """What can be changed in a step."""
+    """One step of changes."""
 
     serial = False
 
-    def __init__(self, ground: Ground, known: CrawlRegistry) -> None:
-        super().__init__(ground, known)
+    def __init__(self, context: StoreContext, known: CrawlRegistry) -> None:
+        super().__init__(context, known)
         self._before = known
         self._crawls: dict[int, Crawl] = {}
         self._held: dict[_Place, bytes | None] = {}  # as read
-        self._cells: dict[_Place, bytes | None] = {}  # as they are to be
-        self._claims: dict[bytes, list[tuple[str, Claim]]] = {}  # as read ahead
+        self._cells: dict[_Place, bytes | None] = {}  # to be written
+        self._claims: dict[bytes, list[tuple[str, Claim]]] = {}  # read ahead
         self._urls: list[_Asked] = []
-        self._dropped: list[_Asked] = []  # of what was not read
+        self._dropped: list[_Asked] = []  # rows that were not read
         self._unlisted: list[_Asked] = []
         self._added: list[tuple[bytes, Amounts]] = []
         self._freed: list[_Free] = []
 
-    def expect(
+    def prefetch(
         self, crawl: Crawl, keys: Callable[[], Sequence[bytes]], digests: Digests = tuple
     ) -> None:
-        said, sought = self.ground.said, list(dict.fromkeys(keys()))
+        statements, sought = self.statements, list(dict.fromkeys(keys()))
         prefixes = list(dict.fromkeys(map(digest_prefix, digests())))
-        asked = [at(said.row, key) for key in sought]
-        rows = self.ground.session.execute_many(
-            [*asked, *((said.claims, (prefix,)) for prefix in prefixes)]
+        asked = [at(statements.row, key) for key in sought]
+        rows = self.session.execute_many(
+            [*asked, *((statements.claims, (prefix,)) for prefix in prefixes)]
         )
         for key, found in zip(sought, rows, strict=False):
             self._held[key, crawl.number] = held_in(key, found, crawl)
@@ -77,10 +77,10 @@ class CassandraWriting(CassandraReading, Writing):
                 (where, claim_of(prefix, where, claim)) for where, *claim in found
             ]
 
-    def each(self, work: Callable[[_G], _T], given: Sequence[_G]) -> list[_T]:
+    def map_concurrently(self, work: Callable[[_G], _T], given: Sequence[_G]) -> list[_T]:
         if len(given) < 2:
-            return super().each(work, given)
-        with ThreadPoolExecutor(min(_SIDE_BY_SIDE, len(given))) as threads:
+            return super().map_concurrently(work, given)
+        with ThreadPoolExecutor(min(_THREADS, len(given))) as threads:
             return list(threads.map(work, given))
 
     def version(self) -> int:
@@ -99,7 +99,7 @@ class CassandraWriting(CassandraReading, Writing):
         self.add(crawl.number.to_bytes(4, "big") + COUNTS, (captures, size))
 
     def number_of(self, name: str) -> int:
-        return self.ground.files.number_of(name) if name else 0
+        return self.context.files.number_of(name) if name else 0
 
     def cell(self, key: bytes, crawl: Crawl) -> bytes | None:
         place = key, crawl.number
@@ -118,90 +118,86 @@ class CassandraWriting(CassandraReading, Writing):
         self._cells[key, crawl.number] = None
 
     def drop_cells(self, crawl: Crawl, keys: Sequence[bytes]) -> None:
-        said, asked = self.ground.said, [at(self.ground.said.row, key) for key in keys]
-        for key, rows in zip(keys, self.ground.session.execute_many(asked), strict=True):
+        statements = self.statements
+        asked = [at(statements.row, key) for key in keys]
+        for key, rows in zip(keys, self.session.execute_many(asked), strict=True):
             for rest, number, _ in rows:
                 if number == crawl.number:
-                    self._dropped.append((said.drop_row, (split(key)[0], rest, number)))
-            self._unlisted.append((said.unlist, (crawl.number, part_of_key(key), key)))
+                    self._dropped.append((statements.drop_row, (split(key)[0], rest, number)))
+            self._unlisted.append((statements.unlist, (crawl.number, part_of_key(key), key)))
 
     def list_url(self, key: bytes) -> None:
-        if self.ground.lists is not None:
-            self._urls.append(listing(self.ground.lists, key))
+        if self.context.url_list is not None:
+            self._urls.append(listing(self.context.url_list, key))
 
     def claims(self, prefix: bytes) -> Iterator[tuple[str, Claim]]:
         found = self._claims.get(prefix)
         return super().claims(prefix) if found is None else iter(found)
 
     def claim(
-        self,
-        prefix: bytes,
-        namespace: str,
-        claim: Claim,
-        lease: int,
-        over: Callable[[Claim], bool],
+        self, prefix: bytes, namespace: str, claim: Claim, lease: int, over: Callable[[Claim], bool]
     ) -> Claim:
-        """As `Writing.claim`. If nobody can tell, the asker has it: to store twice is safe."""
-        session, said, place = self.ground.session, self.ground.said, (prefix, namespace)
+        """If its outcome is not known the asker has it: storing twice is safe."""
+        session, statements, place = self.session, self.statements, (prefix, namespace)
         new = claim.crawl, claim.until, secret_of(*place, claim)
-        first: _Asked = said.make_claim, (lease, *new, *place)
+        first: _Asked = statements.make_claim, (lease, *new, *place)
         statement, values = first
         with suppress(IndexUnavailable):
             for _ in range(_TRIES):
                 with suppress(Unclear):
                     if session.execute(statement, *values)[0][0]:
                         return claim
-                found = session.execute(said.claim_back, *place)
+                found = session.execute(statements.claim_back, *place)
                 if not found:
                     statement, values = first
                     continue
                 held = claim_of(*place, found[0])
                 if not over(held):
                     return held
-                statement = said.take_claim
+                statement = statements.take_claim
                 values = (lease, *new, *place, secret_of(*place, held))
         return claim
 
-    def free(self, prefix: bytes, namespace: str, wanted: Callable[[Claim], bool]) -> bool:
+    def free_claim(self, prefix: bytes, namespace: str, wanted: Callable[[Claim], bool]) -> bool:
         for where, claim in self.claims(prefix):
             if where == namespace and wanted(claim):
                 self._freed.append((prefix, namespace, secret_of(prefix, namespace, claim)))
-                if prefix not in self._claims:  # nothing else is to be written before
+                if prefix not in self._claims:  # nothing has to be written before
                     self._free()
                 return True
         return False
 
     def _free(self) -> None:
         freed, self._freed = self._freed, []
-        with suppress(IndexUnavailable):  # they end by themselves
-            self._all((self.ground.said.drop_claim, one) for one in freed)
+        with suppress(IndexUnavailable):  # they expire by themselves
+            self._all((self.statements.drop_claim, one) for one in freed)
 
     def sweep_claims(self, now: int) -> int:
-        """They end by themselves."""
+        """Do nothing: claims expire by themselves."""
         return 0
 
     def add(self, key: bytes, amounts: Sequence[int]) -> None:
         self._added.append((key, amounts))
 
     def drop_statistics(self, crawl: Crawl, most: int) -> int:
-        said = self.ground.said.drop_statistics
+        statement = self.statements.drop_statistics
         for kind in StatisticsKind:
             for part in range(parts_of(kind.value)):
-                self.ground.session.execute(said, crawl.number, kind.value, part)
+                self.session.execute(statement, crawl.number, kind.value, part)
         return 0
 
     def finish(self) -> None:
-        """Write what was gathered; raises `Overtaken` before anything is written, or others."""
+        """Write everything; raises `Overtaken` before anything is written."""
         if self._crawls:
-            self.ground.registry.put(self._before, list(self._crawls.values()))
+            self.context.registry.put(self._before, list(self._crawls.values()))
         self._write_captures()
         if self._added:
-            self.ground.tallies.add(self._added)
+            self.context.sums.add(self._added)
         self._free()
 
     def _write_captures(self) -> None:
-        """A key is listed before it has anything: what is there is found when it is to go."""
-        said = self.ground.said
+        """List keys before their first capture is written, so that `drop_cells` finds all."""
+        statements = self.statements
         listed, unlisted = list[_Asked](), list(self._unlisted)
         put, dropped = list[_Asked](), list(self._dropped)
         for (key, number), cell in self._cells.items():
@@ -210,18 +206,18 @@ class CassandraWriting(CassandraReading, Writing):
             after = set(entries_of(cell)) if cell else set()
             dk, _ = split(key)
             if after and not before:
-                listed.append((said.enlist, (number, part_of_key(key), key)))
+                listed.append((statements.enlist, (number, part_of_key(key), key)))
             if not after:
-                unlisted.append((said.unlist, (number, part_of_key(key), key)))
+                unlisted.append((statements.unlist, (number, part_of_key(key), key)))
             for entry in after - before:
                 rest = rest_of(key, entry)
                 row = sealed_row(key, rest, number, entry)
-                put.append((said.put_row, (dk, rest, number, row)))
+                put.append((statements.put_row, (dk, rest, number, row)))
             for entry in before - after:
-                dropped.append((said.drop_row, (dk, rest_of(key, entry), number)))
+                dropped.append((statements.drop_row, (dk, rest_of(key, entry), number)))
         for asked in (listed, self._urls, put, dropped, unlisted):
             self._all(asked)
 
     def _all(self, asked: Iterable[_Asked]) -> None:
-        for _ in self.ground.session.execute_many(asked):
+        for _ in self.session.execute_many(asked):
             pass

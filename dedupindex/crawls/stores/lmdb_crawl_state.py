@@ -1,20 +1,20 @@
-"""Crawls in a transaction of LMDB. The file holds these trees, all numbers big-endian:
+"""Transactions on the LMDB file of crawls. Its trees, all numbers big-endian:
 
-    crawls    number (4)                    -> what is known of the crawl, JSON
-    numbers   name                          -> number
-    counts    number                        -> u64 captures, u64 bytes of payload
-    captures  key of `index.cells`, number  -> cell, as in the index
-    files     name of a container           -> its number, and back
-    claims    digest prefix, namespace      -> `crawl.Claim`
-    urls      captures by URL, see `index.byurl`
-    statistics  number, kind, heading         -> see `rows`
-    meta      "version"                     -> raised whenever a crawl changes its state
-              "format"                      -> that of the file: `index.identity.FORMAT`
+    crawls      number (4)                   -> the crawl, JSON
+    numbers     name                         -> number
+    counts      number                       -> u64 captures, u64 bytes of payload
+    captures    key of `format.cells`, number  -> cell, as in the index
+    files       name of a container          -> its number, and back
+    claims      digest prefix, namespace     -> `crawl.Claim`
+    urls        captures by URL, see `format.url_index`
+    statistics  number, kind, heading        -> see `statistics_keys`
+    meta        "version"                    -> raised whenever a crawl changes its state
+                "format"                     -> `index.identity.FORMAT`
 
-Values, but for those of `urls`, which only find, are stored with a checksum (`cells.sealed`).
+Values have a checksum (`cells.sealed`), except in `urls`.
 
-A capture's key ends with the number of its crawl, so one seek on a digest finds what all crawls
-have of it.
+The key of a capture ends with the number of its crawl, so one seek on a digest finds the captures
+of all crawls.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import lmdb
 
 from dedupindex.cache import MEGABYTE, Cache
 from dedupindex.crawls.crawl import Claim, Crawl
-from dedupindex.crawls.statistics_keys import FORMS, KIND, MOST
+from dedupindex.crawls.statistics_keys import CODECS, KIND, MOST
 from dedupindex.crawls.store import Held, Reading, Writing
 from dedupindex.errors import Damaged, UnknownCrawl
 from dedupindex.index.format import url_index
@@ -43,9 +43,9 @@ from dedupindex.lookup.conditions import LONGEST_NAME
 NUMBER = 4  # bytes of a crawl's number, at the end of a key
 _COUNTS = struct.Struct(">QQ")
 _CLAIM = struct.Struct(">IQ16s")  # crawl, end in milliseconds since 1970, token
-_SWEPT = 1000  # claims that are over, taken away at once
+_SWEPT = 1000  # expired claims that one transaction removes
 _FORMAT = b"format"
-_LONGEST_KEY = 400  # bytes of a container's name that a key holds
+_LONGEST_KEY = 400  # bytes of a container's name in a key
 
 _T = TypeVar("_T")
 
@@ -65,7 +65,7 @@ class CrawlTrees(NamedTuple):
 
     @classmethod
     def open(cls, env: lmdb.Environment, txn: lmdb.Transaction | None = None) -> CrawlTrees:
-        """The trees of a file; in a transaction that writes they are made."""
+        """Open the trees of a file; create them in a write transaction `txn`."""
         trees: list[Any] = [
             env.open_db(name.encode(), txn=txn, create=txn is not None) for name in cls._fields[:-1]
         ]
@@ -74,14 +74,13 @@ class CrawlTrees(NamedTuple):
 
 
 class LmdbReading(Reading):
-    """What can be asked in a transaction."""
+    """A read transaction."""
 
     def __init__(self, txn: lmdb.Transaction, trees: CrawlTrees) -> None:
-        self.txn, self.trees = txn, trees
-        self.origin = trees
+        self.txn, self.trees, self.origin = txn, trees, trees
 
     def _get(self, key: bytes, tree: Any) -> bytes | None:
-        """What is kept under a key; raises `Damaged`."""
+        """Return the value of a key; raises `Damaged`."""
         stored = self.txn.get(key, db=tree)
         return None if stored is None else unsealed(key, cast(bytes, stored))
 
@@ -98,7 +97,7 @@ class LmdbReading(Reading):
             raise Damaged(f"the number of crawl {name} is that of none; restore the file of crawls")
         return _restored(value)
 
-    def numbered(self, number: int) -> Crawl | None:
+    def crawl_numbered(self, number: int) -> Crawl | None:
         value = self._get(number.to_bytes(4, "big"), self.trees.crawls)
         return None if value is None else _restored(value)
 
@@ -116,13 +115,13 @@ class LmdbReading(Reading):
 
     def counts(self, crawl: Crawl) -> tuple[int, int]:
         value = self._get(_number(crawl), self.trees.counts)
-        if value is None:  # it was set as the crawl began
+        if value is None:  # it is set when a crawl begins
             raise Damaged(f"the counts of crawl {crawl.name} are lost; restore crawls.mdb")
         with _as_damage():
             captures, size = _COUNTS.unpack(value)
         return captures, size
 
-    def file_of(self, number: int) -> str:
+    def container_name(self, number: int) -> str:
         if not number:
             return ""
         name = self._get(b"#" + number.to_bytes(4, "big"), self.trees.files)
@@ -137,28 +136,24 @@ class LmdbReading(Reading):
             for place, stored in cast(Iterable[tuple[bytes, bytes]], cursor):
                 if not place.startswith(prefix):
                     return
-                cell = unsealed(place, stored)
-                yield place[:-NUMBER], int.from_bytes(place[-NUMBER:], "big"), cell
+                yield _held(place, stored)
 
-    def stretch(
+    def batch(
         self, after: bytes, crawl: Crawl | None, most: int
     ) -> tuple[list[Held], bytes | None]:
-        """What is in the next `most` places from one on, and is the crawl's, if one is named.
+        """Return the captures of a crawl, or all, among the next `most` places from `after` on.
 
-        And the place from which to go on, None at the end. Raises `Damaged`.
+        Also returns the place to continue from, None at the end. Raises `Damaged`.
         """
-
-        def held(place: bytes, cursor: lmdb.Cursor) -> Held:
-            cell = unsealed(place, cast(bytes, cursor.value()))
-            return place[:-NUMBER], int.from_bytes(place[-NUMBER:], "big"), cell
-
-        return self._stretch(after, crawl, most, held)
+        return self._batch(
+            after, crawl, most, lambda place, cursor: _held(place, cast(bytes, cursor.value()))
+        )
 
     def keys(self, after: bytes, crawl: Crawl, most: int) -> tuple[list[bytes], bytes | None]:
-        """As `stretch`, but only the keys: whether what is under them is damaged is not asked."""
-        return self._stretch(after, crawl, most, lambda place, _: place[:-NUMBER])
+        """As `batch`, but return keys only; damaged cells are not noticed."""
+        return self._batch(after, crawl, most, lambda place, _: place[:-NUMBER])
 
-    def _stretch(
+    def _batch(
         self,
         after: bytes,
         crawl: Crawl | None,
@@ -179,14 +174,13 @@ class LmdbReading(Reading):
         return found, None
 
     def cell(self, key: bytes, crawl: Crawl) -> bytes | None:
-        place = key + crawl.number.to_bytes(NUMBER, "big")
-        return self._get(place, self.trees.captures)
+        return self._get(key + _number(crawl), self.trees.captures)
 
-    def silent(self, prefix: bytes) -> bool:
+    def has_none(self, prefix: bytes) -> bool:
         with self.txn.cursor(db=self.trees.captures) as cursor:
             return not (cursor.set_range(prefix) and cast(bytes, cursor.key()).startswith(prefix))
 
-    def listed(self, sought: bytes) -> Iterator[bytes]:
+    def keys_by_url(self, sought: bytes) -> Iterator[bytes]:
         return url_index.prefixes(self.txn, self.trees.captures, self.trees.urls, sought)
 
     def claims(self, prefix: bytes) -> Iterator[tuple[str, Claim]]:
@@ -200,12 +194,12 @@ class LmdbReading(Reading):
     def statistic(self, key: bytes) -> Sequence[int] | None:
         value = self._get(key, self.trees.statistics)
         with _as_damage():
-            return None if value is None else FORMS[key[KIND]].unpacked(value)
+            return None if value is None else CODECS[key[KIND]].unpack(value)
 
     def statistics(
         self, prefix: bytes, start: bytes = b""
     ) -> Iterator[tuple[bytes, Sequence[int]]]:
-        unpacked = FORMS[prefix[KIND]].unpacked
+        unpacked = CODECS[prefix[KIND]].unpack
         with self.txn.cursor(db=self.trees.statistics) as cursor:
             if not cursor.set_range(prefix + start):
                 return
@@ -215,7 +209,7 @@ class LmdbReading(Reading):
                 yield bytes(key[len(prefix) :]), unpacked(unsealed(key, value))
 
     def problems(self) -> Iterator[str]:
-        """What is wrong, in sentences: all values are read back, and what they name is sought."""
+        """Check all values and references; yield sentences about what is damaged."""
         for name, tree in self.trees._asdict().items():
             if name == "urls":
                 continue
@@ -229,13 +223,13 @@ class LmdbReading(Reading):
                     yield f"{name}: under {key.hex()} stands what is of another tree: {error!r}"
 
     def _check(self, name: str, key: bytes, value: bytes) -> None:
-        """Raise `Damaged` if a sound value names what is not there."""
+        """Raise `Damaged` if an intact value refers to something that is missing."""
         if name == "captures":
             number = int.from_bytes(key[-NUMBER:], "big")
             for entry in entries_of(value):
                 if entry[0] & 3 != REVISIT:
-                    self.file_of(container_of(entry))
-            # The list by URL has no checksums: a bit that flips there only hides what it lists.
+                    self.container_name(container_of(entry))
+            # The URL list has no checksums; a flipped bit there hides what it lists.
             own = key[:-NUMBER]
             if url_index.listed(value) and not url_index.holds(self.txn, self.trees.urls, own):
                 raise Damaged(f"the capture under {own.hex()} is not listed by its URL")
@@ -245,12 +239,12 @@ class LmdbReading(Reading):
             number = int.from_bytes(value, "big")
         else:
             return
-        if self.numbered(number) is None:
+        if self.crawl_numbered(number) is None:
             raise Damaged(f"crawl number {number}, of {key.hex()}, is not there")
 
 
 class LmdbWriting(LmdbReading, Writing):
-    """What can be changed in a transaction."""
+    """A write transaction."""
 
     def _put(self, key: bytes, value: bytes, tree: Any) -> None:
         self.txn.put(key, sealed(key, value), db=tree)
@@ -295,24 +289,18 @@ class LmdbWriting(LmdbReading, Writing):
         return int.from_bytes(value, "big")
 
     def put_cell(self, key: bytes, crawl: Crawl, cell: bytes) -> None:
-        place = key + crawl.number.to_bytes(NUMBER, "big")
-        self._put(place, cell, self.trees.captures)
+        self._put(key + _number(crawl), cell, self.trees.captures)
 
     def drop_cell(self, key: bytes, crawl: Crawl) -> None:
         self.txn.delete(key + _number(crawl), db=self.trees.captures)
-        if self.silent(key):
+        if self.has_none(key):
             self.txn.delete(key[:1], url_index.value_of(key), db=self.trees.urls)
 
     def list_url(self, key: bytes) -> None:
         url_index.put(self.txn, self.trees.urls, key)
 
     def claim(
-        self,
-        prefix: bytes,
-        namespace: str,
-        claim: Claim,
-        lease: int,
-        over: Callable[[Claim], bool],
+        self, prefix: bytes, namespace: str, claim: Claim, lease: int, over: Callable[[Claim], bool]
     ) -> Claim:
         key = prefix + namespace.encode()
         value = self._get(key, self.trees.claims)
@@ -322,7 +310,7 @@ class LmdbWriting(LmdbReading, Writing):
         self._put(key, value, self.trees.claims)
         return claim
 
-    def free(self, prefix: bytes, namespace: str, wanted: Callable[[Claim], bool]) -> bool:
+    def free_claim(self, prefix: bytes, namespace: str, wanted: Callable[[Claim], bool]) -> bool:
         key = prefix + namespace.encode()
         value = self._get(key, self.trees.claims)
         if value is None or not wanted(_claim(value)):
@@ -333,7 +321,7 @@ class LmdbWriting(LmdbReading, Writing):
         over = []
         with self.txn.cursor(db=self.trees.claims) as cursor:
             for key, value in cast(Iterable[tuple[bytes, bytes]], cursor):
-                # One that is damaged ends: to store a payload twice is safe.
+                # A damaged claim is removed, too: storing a payload twice is safe.
                 if not is_sound(key, value) or _claim(unsealed(key, value)).until <= now:
                     over.append(bytes(key))
                     if len(over) >= _SWEPT:
@@ -343,13 +331,13 @@ class LmdbWriting(LmdbReading, Writing):
         return len(over)
 
     def add(self, key: bytes, amounts: Sequence[int]) -> None:
-        form, tree = FORMS[key[KIND]], self.trees.statistics
+        form, tree = CODECS[key[KIND]], self.trees.statistics
         try:
             value = self._get(key, tree)
         except Damaged:
-            return  # it stays damaged, and whoever reads it is told; other rows go on
-        after = form.joined(form.unpacked(value), amounts) if value else amounts
-        self._put(key, form.packed(after), tree)
+            return  # readers report the damage; other rows are still counted
+        after = form.combine(form.unpack(value), amounts) if value else amounts
+        self._put(key, form.pack(after), tree)
 
     def drop_statistics(self, crawl: Crawl, most: int) -> int:
         prefix, count = _number(crawl), 0
@@ -361,17 +349,17 @@ class LmdbWriting(LmdbReading, Writing):
         return count
 
 
-_crawls = Cache[bytes, Crawl](4 * MEGABYTE)  # as they are kept
+_crawls = Cache[bytes, Crawl](4 * MEGABYTE)  # by stored value
 
 
 def format_of(txn: lmdb.Transaction, meta: Any) -> int:
-    """The format of a file; versions that knew only one said none. Raises `Damaged`."""
+    """Return the format of a file; the first format was not stored. Raises `Damaged`."""
     stored = cast(bytes | None, txn.get(_FORMAT, db=meta))
     return 1 if stored is None else int.from_bytes(unsealed(_FORMAT, stored), "big")
 
 
 def put_format(txn: lmdb.Transaction, meta: Any) -> None:
-    """Say which format a file has."""
+    """Store the format of a file."""
     txn.put(_FORMAT, sealed(_FORMAT, FORMAT.to_bytes(4, "big")), db=meta)
 
 
@@ -386,7 +374,7 @@ def _restored(value: bytes) -> Crawl:
 
 @contextmanager
 def _as_damage() -> Iterator[None]:
-    """What a tree holds that is another's, sound as it is: the page that names trees is damaged."""
+    """Raise `Damaged` for an intact value of another tree: the page of tree names is damaged."""
     try:
         yield
     except (*BROKEN, TypeError) as error:
@@ -397,6 +385,10 @@ def _claim(value: bytes) -> Claim:
     with _as_damage():
         crawl, until, token = _CLAIM.unpack(value)
     return Claim(crawl, until, token.hex())
+
+
+def _held(place: bytes, stored: bytes) -> Held:
+    return place[:-NUMBER], int.from_bytes(place[-NUMBER:], "big"), unsealed(place, stored)
 
 
 def _number(crawl: Crawl) -> bytes:

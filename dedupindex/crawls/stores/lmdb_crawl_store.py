@@ -1,7 +1,7 @@
-"""The file of the crawls: one LMDB environment beside the index, written by several processes.
+"""The store of crawls in an LMDB file beside the index, ``INDEX/crawls.mdb``.
 
-``INDEX/crawls.mdb`` holds the trees that `lmdb_state` describes. LMDB lets one process write at a
-time and forces every transaction to disk.
+`lmdb_crawl_state` describes its trees. Several processes may write, one at a time; every
+transaction is forced to disk.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from dedupindex.index.engines.lmdb.lmdb_file import check_pages, open_in
 from dedupindex.index.identity import FORMAT
 from dedupindex.runtime.files import pinned, sync_directory
 
-LOOKED_AT_ONCE = 100_000  # cells, in one read transaction
+LOOKED_AT_ONCE = 100_000  # cells in one read transaction
 _MAP_SIZE = 1 << 40  # address space, not disk
 
 
 class LmdbStore(Store):
-    """The open file. One process opens it once."""
+    """The open file; a process can open it once."""
 
     def __init__(self, index: Path, *, create: bool = True) -> None:
-        """Open, and make it if need be and `create`; raises `IndexUnavailable`.
+        """Open the file; make it if there is none and `create` is true.
 
-        Where nothing can be written, as in a copy on a read-only disk, it can be read.
+        On a read-only disk it is opened to read. Raises `IndexUnavailable`.
         """
         self.path = index / FILE
         self._env: Any = None
         try:
-            with pinned(index) as home:  # another index may take its place at any moment
+            with pinned(index) as home:  # another index may replace this one at any time
                 made = not (home / FILE).exists()
                 if made and not create:
                     raise FileNotFoundError(f"{self.path} is gone")
@@ -88,11 +88,11 @@ class LmdbStore(Store):
             with self._env.begin() as txn:
                 self._agree(format_of(txn, meta))
             self.trees = CrawlTrees.open(self._env)
-        except lmdb.NotFoundError as error:  # made anew it would pass for empty
+        except lmdb.NotFoundError as error:  # a new tree would pass for an empty one
             raise Damaged(f"{self.path} is damaged: it lacks a tree; restore a copy") from error
 
     def _agree(self, number: int) -> None:
-        """Raise `FormatFromPast` or `FormatFromFuture` for a file that another version wrote."""
+        """Raise `FormatFromPast` or `FormatFromFuture` for another format."""
         if number == 1:
             raise FormatFromPast(
                 f"{self.path} was written by an older version, whose format this one does not "
@@ -111,7 +111,7 @@ class LmdbStore(Store):
             return False
 
     def forget_dead_readers(self) -> None:
-        """Let go of what processes that were killed were reading, which keeps the file growing."""
+        """Release pages that killed processes were reading; they would make the file grow."""
         with self._explained():
             self._env.reader_check()
 
@@ -122,24 +122,24 @@ class LmdbStore(Store):
 
     @contextmanager
     def writing(self) -> Iterator[LmdbWriting]:
-        """A transaction that is on disk when the block ends, or never was if it raises."""
+        """Open a write transaction."""
         with self._explained(), self._env.begin(write=True) as txn:
             yield LmdbWriting(txn, self.trees)
 
     @contextmanager
     def part(self, whole: LmdbWriting) -> Iterator[LmdbWriting]:
-        """A part of a transaction: undone alone if it raises."""
+        """Open a nested transaction, which can be undone alone."""
         with self._explained(), self._env.begin(write=True, parent=whole.txn) as txn:
             yield LmdbWriting(txn, self.trees)
 
     def writer(self) -> GroupWriter:
         return GroupWriter(self)
 
-    def stretches(self, crawl: Crawl | None = None) -> Iterator[list[Held]]:
+    def batches(self, crawl: Crawl | None = None) -> Iterator[list[Held]]:
         after: bytes | None = b""
         while after is not None:
             with self.reading() as reading:
-                found, after = reading.stretch(after, crawl, LOOKED_AT_ONCE)
+                found, after = reading.batch(after, crawl, LOOKED_AT_ONCE)
             yield found
 
     def keys_of(self, crawl: Crawl) -> Iterator[list[bytes]]:
@@ -174,16 +174,16 @@ class LmdbStore(Store):
             self._env.close()
 
 
-# Group commit: what many threads write at once is forced to disk together.
+# --- group commit: changes of many threads are forced to disk together --------------------------
 
 _T = TypeVar("_T")
 _AT_ONCE = 1000  # writes in one transaction
 
 
 class _Job:
-    """A change; once `turn` can be taken, what became of it, or `leads`.
+    """A change. Once `turn` can be acquired, it has a result or failure, or `leads` is set.
 
-    A bare lock: a future costs several times as much, once for every capture.
+    `turn` is a bare lock, as a future costs several times as much for every capture.
     """
 
     __slots__ = ("change", "failure", "leads", "result", "turn")
@@ -192,30 +192,29 @@ class _Job:
         self.change = change
         self.result: object = None
         self.failure: BaseException | None = None
-        self.leads = False  # whether its thread writes next, for all who wait
+        self.leads = False  # its thread writes next, for all that wait
         self.turn = threading.Lock()
         self.turn.acquire()
 
 
 class GroupWriter:
-    """Writes to a file of crawls for all threads of a process."""
+    """Writes to a file of crawls for all threads of a process; see `CrawlWriter`."""
 
     def __init__(self, store: LmdbStore) -> None:
         self._store = store
-        self._jobs: list[_Job] = []  # that wait
-        self._led = False  # whether a thread writes, or was told to
+        self._jobs: list[_Job] = []  # waiting
+        self._led = False  # a thread writes, or is about to
         self._open = True
-        self._door = threading.Condition(threading.Lock())
+        self._changed = threading.Condition(threading.Lock())
 
     def write(self, change: Callable[[Writing], _T]) -> _T:
         """Make a change and wait until it is on disk; raises what `change` or the disk raises.
 
-        A change that raises leaves nothing behind. It may be called again, when that of another
-        thread raised. Raises `IndexUnavailable` if the file was replaced meanwhile: the change may
-        then be in the old one, and must be made again.
+        A change that raises is undone. It is called again if the change of another thread raised.
+        Raises `IndexUnavailable` if the file was replaced: the change must be repeated.
         """
         job = _Job(change)
-        with self._door:
+        with self._changed:
             if not self._open:
                 raise IndexUnavailable(f"{self._store.path} was replaced; send it again")
             self._jobs.append(job)
@@ -229,22 +228,22 @@ class GroupWriter:
         return job.result  # type: ignore[return-value]
 
     def close(self) -> None:
-        """Return when what was asked for is done; nothing more is taken."""
-        with self._door:
+        """Wait for pending writes; later ones are refused."""
+        with self._changed:
             self._open = False
-            self._door.wait_for(lambda: not self._led)
+            self._changed.wait_for(lambda: not self._led)
 
     def _lead(self) -> None:
-        """Write all that waits, the leader's own first, and give the lead to who came since."""
-        with self._door:
+        """Write all waiting changes, the leader's first; the next waiting thread leads then."""
+        with self._changed:
             jobs, self._jobs = self._jobs[:_AT_ONCE], self._jobs[_AT_ONCE:]
         try:
             self._together(jobs)
         finally:
-            with self._door:
+            with self._changed:
                 following = self._jobs[0] if self._jobs else None
                 self._led = following is not None
-                self._door.notify_all()
+                self._changed.notify_all()
             if following is not None:
                 following.leads = True
                 following.turn.release()
@@ -262,18 +261,18 @@ class GroupWriter:
             job.turn.release()
 
     def _all(self, jobs: list[_Job]) -> bool:
-        """Make all changes; False, and none is made, if one of them raises."""
-        with suppress(_Refused), self._store.writing() as whole:
+        """Make all changes; return False, with none made, if one of them raises."""
+        with suppress(_ChangeFailed), self._store.writing() as whole:
             for job in jobs:
                 try:
                     job.result = job.change(whole)
                 except Exception as error:
-                    raise _Refused from error
+                    raise _ChangeFailed from error
             return True
         return False
 
     def _each(self, jobs: list[_Job]) -> None:
-        """Make every change that does not raise: each can be undone alone, which costs more."""
+        """Make every change that does not raise, each in a nested transaction, which costs more."""
         with self._store.writing() as whole:
             for job in jobs:
                 try:
@@ -283,5 +282,5 @@ class GroupWriter:
                     job.failure = error
 
 
-class _Refused(Exception):
+class _ChangeFailed(Exception):
     """One of several changes raised."""

@@ -9,7 +9,7 @@ from functools import partial
 
 from dedupindex.crawls import lifecycle, merge_crawls, statistics
 from dedupindex.crawls.crawl import Crawl, CrawlState
-from dedupindex.crawls.crawl_captures import of_crawl, put_back
+from dedupindex.crawls.crawl_captures import drop_entries, of_crawl
 from dedupindex.crawls.store import Held, Reading, Store, Writing
 from dedupindex.errors import CrawlEnded, Damaged, UnknownCrawl
 from dedupindex.index.engine import View
@@ -74,7 +74,7 @@ def remove(store: Store, what: ResolvedTarget, settings: Settings) -> None:
             with suppress(UnknownCrawl):
                 _end(store, name)
         return
-    for stretch in store.stretches():
+    for stretch in store.batches():
         held = _meant(store, what, stretch)
         for at in range(0, len(held), merge_crawls.DROPPED_AT_ONCE):
             some = held[at : at + merge_crawls.DROPPED_AT_ONCE]
@@ -116,13 +116,13 @@ def _meant(store: Store, what: ResolvedTarget, stretch: list[Held]) -> list[Held
 
 def _drop(writing: Writing, what: ResolvedTarget, settings: Settings, held: list[Held]) -> None:
     crawls = {crawl.number: crawl for crawl in writing.crawls()}
-    rule = MergeRule(settings.keys(), settings.keep == "latest", writing.place_of)
+    rule = MergeRule(settings.keys(), settings.keep == "latest", writing.container_ref)
     for key, number, _ in held:
         crawl = crawls[number]
         cell = writing.cell(key, crawl)  # as it is now
         if cell is not None:
             gone = _taken(writing, what, crawls, (key, number, cell))
-            put_back(writing, crawl, key, gone, rule)
+            drop_entries(writing, crawl, key, gone, rule)
 
 
 def _taken(
@@ -139,7 +139,7 @@ def _taken(
         return [entry for entry in entries_of(cell) if what.takes(key, entry)]
     gone = []
     for entry in entries_of(cell):
-        name = reading.file_of(container_of(entry))
+        name = reading.container_name(container_of(entry))
         places = what.meaning(name) if name and entry[0] & 3 != NAMED else []
         if places:
             what.found.add(places[0])
@@ -187,7 +187,9 @@ def _reported(reading: Reading, crawl: Crawl) -> set[str]:
     if crawl.merged or crawl.state is CrawlState.OPEN:
         return set()
     return {
-        _last(name) for number in containers(reading, crawl) if (name := reading.file_of(number))
+        _last(name)
+        for number in containers(reading, crawl)
+        if (name := reading.container_name(number))
     }
 
 

@@ -13,7 +13,7 @@ import pytest
 from dedupindex.cli import lookup as cli
 from dedupindex.crawls import combined_view, crawl_captures, merge_crawls
 from dedupindex.crawls import crawl_captures as claims
-from dedupindex.crawls.combined_view import Both, Visible
+from dedupindex.crawls.combined_view import CombinedView, VisibleCrawls
 from dedupindex.crawls.crawl import Crawl, Visibility
 from dedupindex.crawls.store import Store
 from dedupindex.crawls.stores import lmdb_crawl_store
@@ -56,8 +56,8 @@ def test_captures_are_sought_and_dropped_in_steps(
         crawl = reading.crawl("a")
     with monkeypatch.context() as patched:
         patched.setattr(lmdb_crawl_store, "LOOKED_AT_ONCE", 7)
-        steps = list(store.stretches(crawl))
-        assert sum(map(len, store.stretches())) == 50
+        steps = list(store.batches(crawl))
+        assert sum(map(len, store.batches())) == 50
     assert len(steps) == 8 and sum(map(len, steps)) == 25
     assert max(map(len, steps)) <= 4  # half of what was looked at
     drop, done = LmdbWriting.drop_cells, list[int]()
@@ -154,13 +154,13 @@ def test_swept_crawls_are_not_looked_for(index: Path, store: Store) -> None:
     put(store, "a", capture(1))
     commit(store)
     with store.reading() as reading:
-        assert Visible(list(reading.crawls()))
+        assert VisibleCrawls(list(reading.crawls()))
     merge_crawls.merge(index, store)
     seen: dict[int, float] = {}
     merge_crawls.sweep(store, 0.0, seen)
     merge_crawls.sweep(store, merge_crawls.KEPT + 1, seen)
     with store.reading() as reading:
-        assert not Visible(list(reading.crawls()), "a")
+        assert not VisibleCrawls(list(reading.crawls()), "a")
     assert found(index, store, 1) == [capture(1, crawl="a")]
 
 
@@ -171,7 +171,7 @@ def test_what_others_hide_does_not_crowd_out_what_is_seen(index: Path, store: St
     put(store, "own", *(capture(1, url) for url in urls))
     put(store, "shared", *(capture(1, url) for url in urls[:5]))
     with closing(open_index(index)) as engine, engine.view() as base, store.reading() as reading:
-        both = Both(base, reading, Visible(list(reading.crawls())), SETTINGS.keys())
+        both = CombinedView(base, reading, VisibleCrawls(list(reading.crawls())), SETTINGS.keys())
         assert len(both.any(sha1(1), 3)) == 3
         assert len(both.any(sha1(1), 100)) == 5
 
@@ -186,15 +186,15 @@ def test_hidden_captures_are_passed_over_only_so_far(
     passed = list[Any]()
 
     def counted(*given: Any) -> Iterator[Any]:
-        for one in crawl_captures.under(*given):
+        for one in crawl_captures.with_prefix(*given):
             passed.append(one)
             yield one
 
-    monkeypatch.setattr(combined_view, "under", counted)
-    monkeypatch.setattr(combined_view, "PASSED", 30)
+    monkeypatch.setattr(combined_view, "with_prefix", counted)
+    monkeypatch.setattr(combined_view, "MAX_HIDDEN", 30)
     with closing(open_index(index)) as engine, engine.view() as base, store.reading() as reading:
-        own = Visible([reading.crawl("own")])  # which nobody else sees
-        assert Both(base, reading, own, SETTINGS.keys()).any(sha1(1), 10) == []
+        own = VisibleCrawls([reading.crawl("own")])  # which nobody else sees
+        assert CombinedView(base, reading, own, SETTINGS.keys()).any(sha1(1), 10) == []
     assert len(passed) <= 31
 
 

@@ -75,7 +75,7 @@ def answers(index: Path, store: Store) -> list[tuple[bytes, bytes] | None]:
     told = []
     with closing(open_index(index)) as engine, engine.view() as base, store.reading() as reading:
         chosen = engine.identity.settings
-        view = CrawlSnapshot(reading).seen(base, chosen.keys(), "")
+        view = CrawlSnapshot(reading).view_for(base, chosen.keys(), "")
         for url in (b"", *URLS):
             for strategy in Strategy if url and chosen.url_index else [Strategy.DIGEST_ANY]:
                 query = Query(capture(1).digest, url, strategy)

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from dedupindex.capture import Capture, Covers, Uncommitted
 from dedupindex.crawls import crawl_captures, lifecycle, merge_crawls
-from dedupindex.crawls.combined_view import Both, Visible
+from dedupindex.crawls.combined_view import CombinedView, VisibleCrawls
 from dedupindex.crawls.crawl import Crawl, CrawlState, Visibility
 from dedupindex.crawls.crawl_captures import Added, add
 from dedupindex.crawls.store import Store, Writing
@@ -82,8 +82,8 @@ def found(
     index: Path, store: Store, number: int, asker: str = "", namespaces: tuple[str, ...] = ()
 ) -> list[Capture]:
     with closing(open_index(index)) as engine, engine.view() as base, store.reading() as reading:
-        visible = Visible(list(reading.crawls()), asker, namespaces)
-        return Both(base, reading, visible, SETTINGS.keys()).any(sha1(number), 100)
+        visible = VisibleCrawls(list(reading.crawls()), asker, namespaces)
+        return CombinedView(base, reading, visible, SETTINGS.keys()).any(sha1(number), 100)
 
 
 def test_a_crawl_sees_its_own_captures_and_others_see_them_when_it_is_committed(

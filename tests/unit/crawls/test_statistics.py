@@ -28,7 +28,7 @@ from dedupindex.crawls.counting import (
     bound_of,
 )
 from dedupindex.crawls.crawl_captures import add
-from dedupindex.crawls.parse_report import NAMES, SelfReport, tell, told_of
+from dedupindex.crawls.parse_report import NAMES, SelfReport, add_self_report, self_report_of
 from dedupindex.crawls.statistics_keys import MOST, StatisticsKind, StatisticsRow, key_of
 from dedupindex.crawls.store import Store
 from dedupindex.crawls.stores import make_store
@@ -328,25 +328,25 @@ def test_what_crawlers_tell_may_come_again_and_in_any_order(said: list[tuple[Any
         with store.writing() as writing:
             crawl = lifecycle.begin(writing, "one")
             for who, name, number in said:
-                tell(writing, crawl, {name: number}, who)
+                add_self_report(writing, crawl, {name: number}, who)
                 greatest[who, name] = max(greatest.get((who, name), 0), number)
             sums = Counter[str]()
             for (_, name), number in greatest.items():
                 sums[name] += number
             names = {name for _, name in greatest}
             expected = SelfReport(*(sums[name] if name in names else None for name in NAMES))
-            assert told_of(writing, crawl) == expected
+            assert self_report_of(writing, crawl) == expected
 
 
 def test_not_too_many_may_tell(store: Store) -> None:
     with store.writing() as writing:
         crawl = writing.crawl("one")
         for number in range(1000):
-            tell(writing, crawl, {"not_looked_up": 1}, str(number))
+            add_self_report(writing, crawl, {"not_looked_up": 1}, str(number))
     with store.writing() as writing:
-        tell(writing, crawl, {"not_looked_up": 2}, "0")
+        add_self_report(writing, crawl, {"not_looked_up": 2}, "0")
         with pytest.raises(BadInput):
-            tell(writing, crawl, {"not_looked_up": 1}, "one more")
+            add_self_report(writing, crawl, {"not_looked_up": 1}, "one more")
 
 
 def test_memory_does_not_grow_with_hosts(store: Store) -> None:
