@@ -1,4 +1,4 @@
-"""One deduplication index for every crawler of a web archive, and for its archive.
+"""Deduplicate web archives: an index of payloads, to ask during a crawl and after it.
 
     import dedupindex
 
@@ -8,8 +8,8 @@
         if result:
             print(result.original.url, result.original.date)
 
-The names in ``__all__``, ``dedupindex.client`` and ``dedupindex.errors`` are the library
-(docs/library.md). All else is internal, and may change with every version.
+The names in ``__all__``, ``dedupindex.client`` and ``dedupindex.errors`` are the public API
+(docs/library.md). Everything else is internal and may change with every version.
 """
 
 from importlib import import_module
@@ -51,7 +51,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name of the library when it is asked for; the commands need few of them."""
+    """Import a name of the public API on first use; commands need few of them."""
     if name in ("client", "errors"):
         return import_module(f"dedupindex.{name}")
     if name not in _HOMES:

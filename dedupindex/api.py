@@ -1,11 +1,11 @@
-"""The library: what ``import dedupindex`` offers to those who open and ask an index.
+"""`dedupindex.open`: an open index, which answers as ``bin/serve`` does.
 
-An `Index` answers as ``bin/serve`` does: it sees the captures that crawls have committed, before
-and after they are merged, and uses the code that the server and ``bin/lookup`` use.
+It sees the captures of committed crawls, before and after they are merged.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,7 +13,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
+from weakref import WeakValueDictionary
 
 from dedupindex.capture import Capture
 from dedupindex.crawls.combined_view import NO_CRAWLS, CrawlSnapshot, KnownCrawls
@@ -35,14 +36,14 @@ LOOK_EVERY = 0.25  # seconds between two looks at whether the index was replaced
 
 
 class Seen(NamedTuple):
-    """One state of index and crawls."""
+    """One state of the index and its crawls."""
 
     view: View
     settings: Settings
     snapshot: CrawlSnapshot
 
     def by(self, query: Query, given: Mapping[str, bytes]) -> tuple[Query, Finder]:
-        """A query with the defaults of its crawl, and what that crawl sees."""
+        """Return a query with the defaults of its crawl, and the view that the crawl has."""
         query = with_crawl_defaults(query, given, self.snapshot.crawl(query.crawl), NO_POLICY)
         keys = self.settings.keys()
         return query, self.snapshot.view_for(self.view, keys, query.crawl, query.namespaces)
@@ -50,7 +51,7 @@ class Seen(NamedTuple):
 
 @contextmanager
 def seen(engine: Engine, store: Store | None, known: KnownCrawls = NO_CRAWLS) -> Iterator[Seen]:
-    """One state of crawls and index, read in the order that `CrawlSnapshot` explains."""
+    """Open one state of crawls and index, in the order that `CrawlSnapshot` requires."""
     with nullcontext(None) if store is None else store.reading() as reading:
         snapshot = CrawlSnapshot(reading, known)
         with engine.view() as view:
@@ -59,14 +60,19 @@ def seen(engine: Engine, store: Store | None, known: KnownCrawls = NO_CRAWLS) ->
 
 @dataclass(frozen=True)
 class LookupResult:
-    """What a lookup came to. True if there is an original, so ``if result:`` works.
+    """The result of a lookup. It is true if there is an original.
 
     original  the capture that a revisit may refer to, or None
-    match     how its URL relates to the one asked for: "exact_url", "canonical_url" or "digest";
-              "" without an original
-    skip      a policy says that nothing is to be written, not even a revisit
+    match     "exact_url", "canonical_url" or "digest": how the URL of the original relates to that
+              of the lookup; "" without an original
+    skip      True if a policy asks the crawler to write nothing, not even a revisit
     policy    the word of the policy that refused an original, or ""
-    reason    why no original can have the digest: "unknown_algorithm", "cut-digest", or ""
+    reason    "unknown_algorithm" or "cut-digest" if no original can have the digest, or ""
+
+    >>> with dedupindex.open("my-index") as index:
+    ...     result = index.lookup("sha1:G7HRM7BGOKSKMSXZAHMUQTTV53QOFSMK", "http://example.com/")
+    >>> bool(result), result.match, result.original.url
+    (True, 'exact_url', b'http://example.com/')
     """
 
     original: Capture | None
@@ -79,31 +85,111 @@ class LookupResult:
         return self.original is not None
 
     def as_json(self) -> dict[str, Any]:
-        """Return the object that ``GET /lookup`` answers, see docs/http.md."""
+        """Return the JSON object that ``GET /lookup`` of the server answers.
+
+        >>> with dedupindex.open("my-index") as index:
+        ...     index.lookup("sha1:FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN").as_json()
+        {'duplicate': False}
+        """
         found = self.original
         answer = None if found is None else Answer(Match(self.match), found, self.skip)
         return decide.as_json(Decision(answer, self.policy, self.reason))
 
 
-class Index:
-    """An open index; `dedupindex.open` makes one. Threads may share it, processes may not.
+class _Files:
+    """The open files of an index, shared by all that open its path in this process.
 
-    A process can have an index open once; close it before `dedupindex.build` adds to it. It is a
-    context manager. What others change meanwhile is seen within a quarter of a second, also when
-    the whole index is replaced. Each method raises `IndexUnavailable` or `Damaged` when the index
-    cannot be read: never take that for "no duplicate".
+    LMDB can open a file only once in a process.
+    """
+
+    _shared: ClassVar[WeakValueDictionary[str, _Files]] = WeakValueDictionary()
+    _lock: ClassVar[threading.Lock] = threading.Lock()  # acquired before `_busy`
+
+    def __init__(self, path: Path) -> None:
+        self.known = NO_CRAWLS
+        self._path, self._users = path, 0
+        self._busy = threading.Lock()
+        self._engine: Engine | None = None
+        self._store: Store | None = None
+        self._stamp: Stamp | None = None
+        self._looked = 0.0
+
+    @classmethod
+    def open(cls, path: Path) -> _Files:
+        """Return the files of a path, and open them unless they are open."""
+        key = os.path.abspath(path)
+        with cls._lock:
+            files = cls._shared.get(key) or cls(Path(key))
+            files._users += 1
+            try:
+                files.current()
+            except BaseException:
+                files._users -= 1
+                raise
+            cls._shared[key] = files
+            return files
+
+    @classmethod
+    def forget(cls) -> None:
+        """Share no files with the parent process, as LMDB forbids it."""
+        cls._shared, cls._lock = WeakValueDictionary(), threading.Lock()
+
+    def current(self) -> tuple[Engine, Store | None]:
+        """Return index and crawls; open them again if they were replaced."""
+        with self._busy:
+            if not self._users:
+                raise IndexUnavailable(f"the index at {self._path} was closed")
+            if self._engine is not None and time.monotonic() - self._looked < LOOK_EVERY:
+                return self._engine, self._store
+            stamp = stamp_of(self._path)
+            if self._engine is None or stamp != self._stamp or not in_place(self._engine):
+                self._engine = open_index(self._path)
+                if stamp_of(self._path) != stamp:
+                    self._engine = None
+                    raise IndexUnavailable(f"the index at {self._path} is being replaced")
+            if self._store is None or not self._store.in_place():
+                self._store = None
+                self._store = open_store(self._path)
+            self._stamp, self._looked = stamp, time.monotonic()
+            return self._engine, self._store
+
+    def close(self) -> None:
+        """Close the files when nobody uses them any more."""
+        with self._lock, self._busy:
+            self._users -= 1
+            if self._users:
+                return
+            if self._shared.get(str(self._path)) is self:
+                del self._shared[str(self._path)]
+            for one in (self._store, self._engine):
+                if one is not None:
+                    one.close()
+            self._store = self._engine = None
+
+
+os.register_at_fork(after_in_child=_Files.forget)
+
+
+class Index:
+    """An open index, made by `dedupindex.open`.
+
+    It is a context manager. Threads may share it; a process that was forked must open its own. An
+    index may be opened several times in a process. Close it everywhere in the process before
+    `dedupindex.build` adds to it. Changes by other processes are seen within a quarter of a second,
+    also when the whole index is replaced.
+
+    Each method raises `IndexUnavailable` or `Damaged` if the index cannot be read. Never treat this
+    as "no duplicate".
+
+    >>> with dedupindex.open("my-index") as index:
+    ...     bool(index.lookup("sha1:FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN", "http://new.example/"))
+    False
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._busy = threading.Lock()
-        self._engine: Engine | None = None
-        self._store: Store | None = None
-        self._known = NO_CRAWLS
-        self._stamp: Stamp | None = None
-        self._looked = 0.0
         self._closed = False
-        self._current()
+        self._files = _Files.open(path)
 
     def lookup(
         self,
@@ -112,19 +198,19 @@ class Index:
         strategy: str | Strategy | None = None,
         **conditions: str | int | bool | None,
     ) -> LookupResult:
-        """Return the original of a payload digest, as ``GET /lookup`` of the server does.
+        """Look an original up by payload digest, as ``GET /lookup`` of the server does.
 
-        digest      labelled, in hex, base32 or base64: "sha1:FKXG…"; or a `Digest`
-        url         of the capture that asks; text is encoded as UTF-8, bytes are taken as they are
-        strategy    DIGEST_ANY (any original with the digest, one of the same URL first), EXACT_URL
+        digest      a `Digest`, or text with a label, in hex, base32 or base64: "sha1:FKXG…"
+        url         of the capture that may be a duplicate; text is encoded as UTF-8
+        strategy    DIGEST_ANY (any original with the digest, preferably of the same URL), EXACT_URL
                     or CANONICAL_URL; by default that of the crawl, or DIGEST_ANY
         conditions  the other parameters of ``GET /lookup``: crawl, namespace, max_age (seconds, or
                     "30d"), as_of, min_size (bytes), mime, covers, bridge, not_record, not_date, …
 
         Of several originals the earliest is returned, or the latest if the index keeps those.
 
-        Raises `BadDigest`, `BadQuery` for a condition that cannot be read, `UnknownCrawl`, and
-        `StrategyUnavailable` if the index was built without what the strategy needs.
+        Raises `BadDigest`; `BadQuery` for an invalid condition; `UnknownCrawl`; and
+        `StrategyUnavailable` if the index was built without the URLs that the strategy needs.
 
         >>> with dedupindex.open("my-index") as index:
         ...     result = index.lookup("sha1:G7HRM7BGOKSKMSXZAHMUQTTV53QOFSMK", "http://b.example/")
@@ -155,18 +241,17 @@ class Index:
         crawl: str = "",
         namespaces: Iterable[str] = (),
     ) -> Iterator[Capture]:
-        """Yield the originals of one URL, of all URLs that begin with `prefix`, or all originals.
+        """Yield the originals of one URL, of all URLs with a prefix, or all originals.
 
-        url         exactly this URL, byte for byte; its captures come in the order of their dates
-        prefix      URLs that begin so, byte for byte; in no particular order
-        crawl       a crawl that goes on: what it has reported is seen, too
-        namespaces  whose crawls are seen, too
+        url         exactly this URL, byte for byte; its captures come in the order of dates
+        prefix      of URLs, byte for byte; in no particular order
+        crawl       include what this open crawl has reported
+        namespaces  include the crawls of these namespaces
 
-        All of the index is read, unless it was built with ``by_url`` and `url` is given; of a URL
-        with more than 50,000 captures it then finds 50,000. A transaction stays open until the
-        iterator ends: do not leave it standing.
+        The whole index is read, unless it was built with ``by_url`` and `url` is given: then at
+        most 50,000 captures of the URL are found. A transaction is open until the iterator ends.
 
-        Raises `BadQuery` if `url` and `prefix` are given, `UnknownCrawl`.
+        Raises `BadQuery` if both `url` and `prefix` are given, and `UnknownCrawl`.
 
         >>> with dedupindex.open("my-index") as index:
         ...     for capture in index.captures(prefix="http://example."):
@@ -194,10 +279,10 @@ class Index:
                     yield capture
 
     def stats(self) -> dict[str, Any]:
-        """Return what ``GET /stats`` of the server answers.
+        """Return the numbers and settings of the index, as ``GET /stats`` of the server does.
 
-        captures, digests, containers  numbers of what the index itself holds; what crawls have
-                                       committed is counted when it is merged
+        captures, digests, containers  counts of the index itself; those of committed crawls are
+                                       added when the crawls are merged
         engine, format, generation, canonicaliser, settings  how it was built
 
         >>> with dedupindex.open("my-index") as index:
@@ -209,37 +294,24 @@ class Index:
     @contextmanager
     def _seen(self) -> Iterator[Seen]:
         engine, store = self._current()
-        with seen(engine, store, self._known) as state:
-            self._known = state.snapshot.known
+        with seen(engine, store, self._files.known) as state:
+            self._files.known = state.snapshot.known
             yield state
 
     def _current(self) -> tuple[Engine, Store | None]:
-        """The index and the crawls that stand there now; those that were replaced are let go."""
-        with self._busy:
-            if self._closed:
-                raise IndexUnavailable(f"the index at {self.path} was closed")
-            if self._engine is not None and time.monotonic() - self._looked < LOOK_EVERY:
-                return self._engine, self._store
-            stamp = stamp_of(self.path)
-            if self._engine is None or stamp != self._stamp or not in_place(self._engine):
-                self._engine = open_index(self.path)
-                if stamp_of(self.path) != stamp:
-                    self._engine = None
-                    raise IndexUnavailable(f"the index at {self.path} is being replaced")
-            if self._store is None or not self._store.in_place():
-                self._store = None
-                self._store = open_store(self.path)
-            self._stamp, self._looked = stamp, time.monotonic()
-            return self._engine, self._store
+        if self._closed:
+            raise IndexUnavailable(f"the index at {self.path} was closed")
+        return self._files.current()
 
     def close(self) -> None:
-        """Let go of the files; the index cannot be asked any more."""
-        with self._busy:
+        """Close the index; every method raises `IndexUnavailable` afterwards.
+
+        >>> index = dedupindex.open("my-index")
+        >>> index.close()
+        """
+        if not self._closed:
             self._closed = True
-            for one in (self._store, self._engine):
-                if one is not None:
-                    one.close()
-            self._store = self._engine = None
+            self._files.close()
 
     def __enter__(self) -> Index:
         return self

@@ -1,4 +1,4 @@
-"""A client for any crawler written in Python: ask during the harvest, report what was stored.
+"""A client for crawlers written in Python: look payloads up, report what was stored.
 
     from dedupindex.client import Client, Hit
 
@@ -8,19 +8,18 @@
         if isinstance(answer, Hit):
             ...                         # write a revisit of answer.original, with the same digest
         else:
-            ...                         # store the response in full, then say so
+            ...                         # store the response in full, then report it
             index.report([{"digest": ..., "url": ..., "date": ..., "status": 200}])
         index.commit("weekly")
 
-It **fails open**: a lookup raises nothing. Whatever keeps it from an answer (server down, slow,
-overloaded, nonsense) is `NotAsked`, which means "store it" and is counted as not looked up, never
-as new. Lookups are not retried; after five failures in a row the client only probes the server,
-once a second at first, until it answers again.
-Reports are retried once, then kept and sent with the next; what had to be dropped is counted.
+The client **fails open**: a lookup raises nothing. If no answer can be had (the server is down,
+slow, overloaded, or its answer unreadable) it returns `NotAsked`, which means "store it" and is
+counted as not looked up, never as new. Lookups are not retried. After five failures in a row the
+client only probes the server, once a second at first, until it answers again. Reports are retried
+once, then kept and sent with the next; dropped captures are counted.
 
-`AsyncClient` has the same methods as coroutines, for asyncio. Many threads may share a `Client`,
-many tasks an `AsyncClient`. Both need the standard library and nothing else, so that they fit into
-a crawler's own environment.
+`AsyncClient` has the same methods as coroutines, for asyncio. Threads may share a `Client`, tasks
+an `AsyncClient`. Both need only the standard library.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -67,7 +66,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import `AsyncClient` when it is asked for: asyncio takes longer than all the rest."""
+    """Import `AsyncClient` on first use, as asyncio is slow to import."""
     if name != "AsyncClient":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from dedupindex.client.aio import AsyncClient

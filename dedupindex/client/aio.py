@@ -1,4 +1,4 @@
-"""The client that awaits: for crawlers with an event loop of asyncio."""
+"""The client for crawlers with an event loop of asyncio, and its connections."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
-from dedupindex.client.answers import Answer, Claim, Counts, Question, Reported
-from dedupindex.client.core import KEPT, Breaker, Core, Steps
-from dedupindex.client.http1 import FAILURES, failure
-from dedupindex.client.requests import Ask, Failure, Pause, Reply, authorized
-from dedupindex.client.streams import Streams
+from dedupindex.client.answers import Answer, Claim, Question, Reported
+from dedupindex.client.core import ClientBase, Steps
+from dedupindex.client.http1 import (
+    FAILURES,
+    ConnectionPool,
+    NotConnected,
+    Response,
+    Unanswered,
+    failure,
+)
+from dedupindex.client.requests import Ask, Failure, Pause, Reply
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -21,106 +27,82 @@ _T = TypeVar("_T")
 
 
 class AsyncTransport(Protocol):
-    """As `sync.Transport`; who calls `exchange` keeps the time."""
+    """As `blocking.Transport`, but the client limits the time of `exchange`."""
 
     async def exchange(self, ask: Ask) -> Reply: ...
     async def close(self) -> None: ...
 
 
-class AsyncClient:
-    """As `Client`, with coroutines; many tasks may share it."""
+class AsyncClient(ClientBase[AsyncTransport]):
+    """As `Client`, with the same parameters and coroutines as methods; tasks may share it.
 
-    def __init__(
-        self,
-        url: str = "http://127.0.0.1:8484",
-        *,
-        crawl: str = "",
-        timeout: float = 2.0,
-        patience: float = 10.0,
-        failures: int = 5,
-        quiet: float = 30.0,
-        keep: int = KEPT,
-        any_spelling: bool = False,
-        token: str = "",
-        headers: Mapping[str, str] | None = None,
-        tls: str | Path | SSLContext | None = None,
-        transport: AsyncTransport | None = None,
-        breaker: Breaker | None = None,
-    ) -> None:
-        breaker = breaker or Breaker(failures, quiet)
-        self._core = Core(crawl, (timeout, patience), breaker, keep, any_spelling)
-        self._transport = transport or Streams(url, authorized(url, token, headers), tls)
-        self._closed = False
+    >>> import asyncio
+    >>> from dedupindex.client import AsyncClient
+    >>> async def example():
+    ...     async with AsyncClient("http://127.0.0.1:8484") as client:
+    ...         return await client.lookup("sha1:G7HRM7BGOKSKMSXZAHMUQTTV53QOFSMK")
+    >>> asyncio.run(example()).match
+    'digest'
+    """
+
+    def _connect(
+        self, url: str, headers: Mapping[str, str], tls: str | Path | SSLContext | None
+    ) -> AsyncTransport:
+        return AsyncConnections(url, headers, tls)
 
     async def lookup(self, digest: str, url: str | bytes = "", **more: Any) -> Answer:
-        """Ask whether a payload is stored. Raises nothing; see `Client.lookup`."""
+        """See `Client.lookup`."""
         return await self._run(self._core.lookup(digest, url, more))
 
     async def lookups(
         self, questions: Iterable[Question | tuple[str, str]], **more: Any
     ) -> list[Answer]:
-        """Ask for many payloads at once; one answer for each, in order. Raises nothing."""
+        """See `Client.lookups`."""
         return await self._run(self._core.lookups([Question(*one) for one in questions], more))
 
     async def claim(
         self, digest: str, url: str | bytes = "", *, lease: int | None = None, **more: Any
     ) -> Claim:
-        """Look a payload up or, if it is new, claim it for this crawl. Raises nothing."""
+        """See `Client.claim`."""
         return await self._run(self._core.claim(digest, url, lease, more))
 
     async def release(self, digest: str, token: str) -> bool:
-        """Give a claim back, of a payload that is not stored after all. Raises nothing."""
+        """See `Client.release`."""
         return await self._run(self._core.release(digest, token))
 
     async def begin(self, name: str, **settings: Any) -> dict[str, Any]:
-        """Begin a crawl; raises `DedupError`; see `Client.begin`."""
+        """See `Client.begin`."""
         return await self._run(self._core.begin(name, settings))
 
     async def report(self, captures: Iterable[Mapping[str, Any]], *, crawl: str = "") -> Reported:
-        """Say what was stored. Raises nothing; see `Client.report`."""
+        """See `Client.report`."""
         return await self._run(self._core.report(crawl, captures))
 
     async def flush(self) -> Reported:
-        """Send what was kept. Raises nothing."""
+        """See `Client.flush`."""
         return await self.report([])
 
     async def commit(self, name: str, exit: str = "") -> dict[str, Any]:
-        """Let the captures of a crawl answer everybody; raises `DedupError`."""
+        """See `Client.commit`."""
         return await self._run(self._core.end(name, "commit", exit))
 
     async def cancel(self, name: str, exit: str = "", *, force: bool = False) -> dict[str, Any]:
-        """Take back all that a crawl reported; raises `DedupError`.
-
-        `HasDependents` if it has answered others, unless it is forced.
-        """
+        """See `Client.cancel`."""
         return await self._run(self._core.end(name, "cancel", exit, force=force))
 
     async def tell(self, name: str) -> dict[str, Any]:
-        """Tell what this client did not look up and not report for a crawl; raises `DedupError`.
-
-        `commit`, `cancel` and `close` do it, too.
-        """
+        """See `Client.tell`."""
         return await self._run(self._core.tell(name))
 
     async def settings(self) -> dict[str, Any]:
-        """Read the settings of the index, as ``GET /stats`` shows them; raises `DedupError`."""
+        """See `Client.settings`."""
         return await self._run(self._core.settings())
 
-    @property
-    def counts(self) -> Counts:
-        """What was asked and reported until now."""
-        return self._core.counts
-
-    @property
-    def kept(self) -> int:
-        """How many captures wait to be reported."""
-        return self._core.kept
-
     async def aclose(self) -> None:
-        """Send what was kept, once, and tell what was missed, which is what cannot be sent, too."""
+        """See `Client.close`."""
         if self.kept:
             await self.flush()
-        await self._run(self._core.farewell())
+        await self._run(self._core.finish())
         self._closed = True
         await self._transport.close()
 
@@ -136,18 +118,18 @@ class AsyncClient:
         await self.aclose()
 
     async def _run(self, steps: Steps[_T]) -> _T:
-        came: Reply | Failure | None = None
+        reply: Reply | Failure | None = None
         try:
             while True:
-                step, came = steps.send(came), None
+                step, reply = steps.send(reply), None
                 if isinstance(step, Pause):
                     await asyncio.sleep(step.seconds)
                 else:
-                    came = await self._send(step)
+                    reply = await self._send(step)
         except StopIteration as done:
             result: _T = done.value
             return result
-        finally:  # also if it is cancelled or interrupted: what was not reported is then kept
+        finally:  # also when cancelled: captures that were not reported are then kept
             steps.close()
 
     async def _send(self, ask: Ask) -> Reply | Failure:
@@ -158,3 +140,99 @@ class AsyncClient:
                 return await self._transport.exchange(ask)
         except FAILURES as error:
             return failure(error, ask)
+
+
+# --- connections ------------------------------------------------------------------------------
+
+
+class _AsyncConnection(asyncio.Protocol):
+    """Closed as soon as the server closes it, or sends something unasked."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.open, self.idle_since = False, 0.0
+        self._transport: asyncio.Transport | None = None
+        self._response = Response()
+        self._complete: asyncio.Future[None] | None = None  # of the current request
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport, self.open = cast(asyncio.Transport, transport), True
+
+    def data_received(self, data: bytes) -> None:
+        if self._complete is None or self._complete.done():
+            self.close()
+            return
+        try:
+            if self._response.feed(data):
+                self._complete.set_result(None)
+        except (OSError, ValueError) as error:
+            self._complete.set_exception(error)
+
+    def eof_received(self) -> None:
+        self.connection_lost(None)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.open = False
+        if self._complete is not None and not self._complete.done():
+            self.data_received(b"")
+
+    async def exchange(self, request: bytes) -> Response:
+        assert self._transport is not None
+        self._response, self._complete = Response(), self.loop.create_future()
+        self._transport.write(request)
+        await self._complete
+        return self._response
+
+    def is_usable(self) -> bool:
+        return self.open and self.loop is asyncio.get_running_loop()
+
+    def close(self) -> None:
+        self.open = False
+        if self._transport is not None and not self.loop.is_closed():
+            self._transport.abort()
+
+
+class AsyncConnections:
+    """Sends requests to one server over connections that it keeps; see `blocking.Connections`."""
+
+    def __init__(
+        self, url: str, headers: Mapping[str, str], tls: str | Path | SSLContext | None
+    ) -> None:
+        self._pool = ConnectionPool[_AsyncConnection](url, headers, tls)
+
+    async def exchange(self, ask: Ask) -> Reply:
+        """Send a request and return the response; repeat a GET on a kept connection, as there."""
+        request = self._pool.requests.encode(ask)
+        connection = self._pool.take()
+        if connection is not None:
+            try:
+                return await self._ask(connection, request)
+            except Unanswered:
+                if ask.method != "GET":
+                    raise
+        return await self._ask(await self._open(), request)
+
+    async def _open(self) -> _AsyncConnection:
+        loop, server = asyncio.get_running_loop(), self._pool.server
+        try:
+            _, connection = await loop.create_connection(
+                _AsyncConnection, server.host, server.port, ssl=self._pool.context
+            )
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise NotConnected(str(error)) from error
+        return connection
+
+    async def _ask(self, connection: _AsyncConnection, request: bytes) -> Reply:
+        response = None
+        try:
+            response = await connection.exchange(request)
+        finally:  # also when cancelled: a response may still arrive on it
+            self._pool.give_back(connection, response)
+        return response.reply
+
+    async def close(self) -> None:
+        """Close the connections."""
+        self._pool.close()
+        await asyncio.sleep(0)  # the loop closes the sockets now

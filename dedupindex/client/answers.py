@@ -1,4 +1,4 @@
-"""What comes of a lookup, a claim or a report, as types that cannot be taken for one another."""
+"""The answers to lookups, claims and reports, as types that cannot be mistaken for one another."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ _UNWRITABLE = re.compile(r"[\x00-\x1f\x7f]")
 
 @dataclass(frozen=True)
 class Original:
-    """The capture that a revisit refers to. What is not known is None."""
+    """The capture that a revisit refers to."""
 
-    url: str  # for WARC-Refers-To-Target-URI; where it is not UTF-8 only `url_bytes` is exact
-    date: str  # WARC-Date to the letter, for WARC-Refers-To-Date
-    record_id: str | None  # without angle brackets, for WARC-Refers-To
-    digest: str  # as the original's own record spells it
+    url: str  # for WARC-Refers-To-Target-URI; if it is not UTF-8, use `url_bytes`
+    date: str  # WARC-Date, for WARC-Refers-To-Date
+    record_id: str | None  # without angle brackets, for WARC-Refers-To; None: not known
+    digest: str  # as the record of the original spells it
     url_bytes: bytes
-    committed: bool = True  # False: of a crawl that goes on and may yet be cancelled
-    fields: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)  # all else
+    committed: bool = True  # False: reported by an open crawl, which may be cancelled
+    fields: Mapping[str, Any] = field(
+        default_factory=dict, repr=False, compare=False
+    )  # the JSON object
 
 
 @dataclass(frozen=True)
@@ -33,28 +35,28 @@ class Hit:
 
     match: str  # exact_url, canonical_url or digest
     original: Original
-    skip: bool = False  # a policy of the server or crawl: write nothing at all, not even a revisit
+    skip: bool = False  # a policy: write nothing, not even a revisit
 
 
 @dataclass(frozen=True)
 class Miss:
-    """The server has looked: the payload is not stored, or a policy wants it stored. Store it.
+    """The payload is not stored, or must be stored again. Store it.
 
-    Or the original spells its digest otherwise than the question: replay would not find it.
+    `why` is "" for a new payload; ``unknown_algorithm``, ``cut-digest``; ``spelled_otherwise`` if
+    the original spells its digest in another way, so that replay tools would not find it; or the
+    word of a policy, such as ``never``.
     """
 
-    why: str = (
-        ""  # unknown_algorithm, cut-digest, spelled_otherwise, or what a policy says: never …
-    )
+    why: str = ""
     original: None = None
 
 
 @dataclass(frozen=True)
 class NotAsked:
-    """Nobody knows whether the payload is stored, so store it; it is not counted as new.
+    """It is not known whether the payload is stored: store it. It is not counted as new.
 
-    `why` is ``unreachable``, ``timeout``, ``status`` (5xx), ``garbage``, ``quiet`` (not tried,
-    after many failures), or the server's own code where it refused the question.
+    `why` is ``unreachable``, ``timeout``, ``status`` (5xx), ``garbage`` (an unreadable answer),
+    ``quiet`` (not sent, after many failures), or the code with which the server refused the lookup.
     """
 
     why: str
@@ -64,7 +66,7 @@ class NotAsked:
 
 @dataclass(frozen=True)
 class Claimed:
-    """The payload is stored nowhere, and it is for this crawl to store it, until the lease ends."""
+    """The payload is new, and this crawl shall store it until the lease ends."""
 
     token: str
     until: float  # seconds since 1970
@@ -73,32 +75,30 @@ class Claimed:
 
 @dataclass(frozen=True)
 class Taken:
-    """The payload is stored nowhere yet; another crawler has said that it will store it."""
+    """The payload is new, and another crawler has claimed it."""
 
     until: float
     original: None = None
 
 
 Answer = Hit | Miss | NotAsked
-Claim = Hit | Miss | Claimed | Taken | NotAsked  # Miss: of what is stored, spelled otherwise
+Claim = Hit | Miss | Claimed | Taken | NotAsked  # Miss: only spelled_otherwise
 
 SPELLED_OTHERWISE = Miss("spelled_otherwise")
 _T = TypeVar("_T")
 
 
 def usable(answer: _T, digest: str) -> _T | Miss:
-    """An answer to a question with `digest`; not a hit that replay would not find.
+    """Return the answer to a lookup of `digest`, but a miss for a hit that replay would not find.
 
-    A revisit has the digest as its crawler spells it, and replay tools compare that text with the
-    original's own, but for the label.
+    A revisit has the digest as its crawler spells it, and replay tools compare that text, without
+    its label, with that of the original.
     """
-    if isinstance(answer, Hit) and _value(answer.original.digest) != _value(digest):
-        return SPELLED_OTHERWISE
+    if isinstance(answer, Hit):
+        found, wanted = (text.rpartition(":")[2] for text in (answer.original.digest, digest))
+        if found != wanted:
+            return SPELLED_OTHERWISE
     return answer
-
-
-def _value(digest: str) -> str:
-    return digest.rpartition(":")[2]
 
 
 class Question(NamedTuple):
@@ -110,14 +110,14 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True)
 class Reported:
-    """What became of captures that were reported; earlier ones that were kept count too."""
+    """What became of reported captures, including earlier ones that were kept."""
 
     added: int = 0
     unchanged: int = 0
-    refused: int = 0  # by the index's own rules: status, media type, empty …
-    bad: int = 0  # a field is missing or cannot be read
-    kept: int = 0  # could not be sent now; the next report or flush tries again
-    dropped: int = 0  # the server will not have them, or too many were kept
+    refused: int = 0  # by the rules of the index: status, media type, empty …
+    bad: int = 0  # a field is missing or invalid
+    kept: int = 0  # not sent; the next report or flush tries again
+    dropped: int = 0  # refused by the server, or too many were kept
 
     def __add__(self, other: Reported) -> Reported:
         return Reported(
@@ -131,7 +131,7 @@ class Reported:
 
 
 def read_answer(value: Any) -> Answer:
-    """An answer of the server; `ValueError` unless it is one beyond doubt."""
+    """Read the answer to a lookup; raises `ValueError` if anything in it is doubtful."""
     if not isinstance(value, dict):
         raise ValueError("an answer must be an object")
     if "error" in value:
@@ -144,7 +144,7 @@ def read_answer(value: Any) -> Answer:
 
 
 def read_claim(value: Any) -> Claim:
-    """The answer to a claim; `ValueError` unless it is one beyond doubt."""
+    """Read the answer to a claim; raises `ValueError` if anything in it is doubtful."""
     answer = read_answer(value)
     if not isinstance(answer, Miss):
         return answer
@@ -159,7 +159,7 @@ def read_claim(value: Any) -> Claim:
 
 
 def refusal(value: Any) -> NotAsked:
-    """An ``{"error": …}`` of the server."""
+    """Read an ``{"error": …}`` of the server; raises `ValueError`."""
     error = value.get("error") if isinstance(value, dict) else None
     if not isinstance(error, dict) or not isinstance(error.get("code"), str):
         raise ValueError("an error has a code")
@@ -167,7 +167,7 @@ def refusal(value: Any) -> NotAsked:
 
 
 def read_reported(value: Any) -> Reported:
-    """What the server did with captures; `ValueError` if it does not say so."""
+    """Read the answer to a report; raises `ValueError`."""
     refused = value.get("refused") if isinstance(value, dict) else None
     if not isinstance(refused, dict):
         raise ValueError("a report is answered with counts")
@@ -193,20 +193,17 @@ def _original(value: Any) -> Original:
 
 
 def _text(value: Any) -> str:
-    """Text for a header line: a control character would end it and begin another."""
+    """Return text for a header line, which must have no control characters."""
     if not isinstance(value, str) or not value or _UNWRITABLE.search(value):
         raise ValueError("an original has a URL, a date and a digest")
     return value
 
 
-# What a client asked and what came of it, to be shown at the end of a crawl.
-
-
 class Counts:
-    """Numbers of a client's life, safe to read at any time.
+    """The numbers of a client's lookups and reports; may be read at any time.
 
-    Every lookup and claim ends as a hit, a miss, taken or not looked up; they add up. Of the misses
-    some are hits that replay would not find: `spelled_otherwise`.
+    Every lookup and claim is counted as a hit, a miss, taken or not looked up. `spelled_otherwise`
+    are misses, too.
     """
 
     def __init__(self) -> None:
@@ -216,7 +213,7 @@ class Counts:
         self._missed: dict[str, Counter[str]] = {}  # by crawl
 
     def answered(self, answer: Hit | Miss | NotAsked | Claimed | Taken, crawl: object = "") -> None:
-        """Count what came of a lookup or claim that a crawl made."""
+        """Count the answer to a lookup or claim of a crawl."""
         with self._lock:
             self._counts["lookups"] += 1
             if isinstance(answer, NotAsked):
@@ -227,25 +224,25 @@ class Counts:
                 self._counts["spelled_otherwise"] += answer == SPELLED_OTHERWISE
 
     def reported(self, done: Reported) -> None:
-        """Count what became of captures that reached an end: all but those kept."""
+        """Count the outcome of a report, except captures that are kept."""
         with self._lock:
             for name in ("added", "unchanged", "refused", "bad"):
                 self._counts[name] += getattr(done, name)
             self._counts["not_reported"] += done.dropped
 
     def dropped(self, crawl: str, count: int) -> None:
-        """Count captures of a crawl that are not reported, beside `reported`."""
+        """Count captures of a crawl that are dropped, for `missed`."""
         with self._lock:
             self._of(crawl)["not_reported"] += count
 
     def missed(self, crawl: str) -> dict[str, int]:
-        """What a crawl did not look up and not report, for the server's report of it."""
+        """Return what a crawl did not look up and not report, as the server takes it."""
         with self._lock:
             missed = self._missed.get(crawl, Counter())
             return {name: missed[name] for name in ("not_looked_up", "not_reported")}
 
     def crawls(self) -> list[str]:
-        """The crawls that missed something."""
+        """Return the crawls for which `missed` is not zero."""
         with self._lock:
             return [crawl for crawl, missed in self._missed.items() if crawl and missed.total()]
 
@@ -257,19 +254,19 @@ class Counts:
 
     @property
     def not_looked_up(self) -> int:
-        """Lookups that nobody answered."""
+        """The number of lookups without an answer."""
         with self._lock:
             return self._why.total()
 
     def as_json(self) -> dict[str, Any]:
-        """All counts, by name."""
+        """Return all counts, by name."""
         with self._lock:
             counts = {name: self._counts[name] for name in _ALL}
             why = dict(sorted(self._why.items()))
         return {**counts, "not_looked_up": sum(why.values()), "not_looked_up_why": why}
 
 
-_CRAWLS = 1000  # that are counted apart
+_CRAWLS = 1000  # that have counts of their own
 _NAMES: dict[type, str] = {Hit: "hits", Miss: "misses", Claimed: "misses", Taken: "taken"}
 _ALL = (
     *("lookups", "hits", "misses", "taken", "spelled_otherwise"),

@@ -1,55 +1,73 @@
-"""The client that blocks: for crawlers with threads."""
+"""The blocking client, for crawlers with threads, and its connections."""
 
 from __future__ import annotations
 
+import select
+import socket
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from dedupindex.client.answers import Answer, Claim, Counts, Question, Reported
-from dedupindex.client.connections import Connections
-from dedupindex.client.core import KEPT, Breaker, Core, Steps
-from dedupindex.client.http1 import FAILURES, failure
-from dedupindex.client.requests import Ask, Failure, Pause, Reply, authorized
+from dedupindex.client.answers import Answer, Claim, Question, Reported
+from dedupindex.client.core import ClientBase, Steps
+from dedupindex.client.http1 import (
+    FAILURES,
+    ConnectionPool,
+    NotConnected,
+    Response,
+    Server,
+    Unanswered,
+    failure,
+)
+from dedupindex.client.requests import Ask, Failure, Pause, Reply
 
 if TYPE_CHECKING:
     from ssl import SSLContext
 
+_READ = 1 << 16
 _T = TypeVar("_T")
 
 
 class Transport(Protocol):
-    """Sends requests; any number of threads may use it."""
+    """Sends the requests of a `Client`; any number of threads may use it."""
 
     def exchange(self, ask: Ask) -> Reply:
-        """Send a request and return the whole answer, within `ask.patience` seconds.
+        """Send a request and return the whole response, within `ask.patience` seconds.
 
-        Raises `TimeoutError` if it comes too late, `http1.NotConnected` where no connection could
-        be made, and `OSError` or `ValueError` for all else that keeps it from coming.
+        Raises `TimeoutError` if it takes longer, `http1.NotConnected` if no connection can be
+        made, and `OSError` or `ValueError` for every other failure.
         """
 
     def close(self) -> None:
-        """Let go of connections; nothing is sent any more."""
+        """Close the connections; nothing is sent afterwards."""
 
 
-class Client:
-    """Asks a dedupindex server; see the package. Safe to share between threads.
+class Client(ClientBase[Transport]):
+    """Asks a dedupindex server during a crawl and reports what was stored; see the package.
 
-    `timeout` is how long a lookup or claim may take, `patience` anything else, in seconds;
-    `crawl` is the crawl that asks and reports where a call does not name another. After `failures`
-    failures in a row only probes are sent, with pauses of at most `quiet` seconds; see `Breaker`.
-    At most `keep` captures that could not be reported are kept in memory. A hit whose original
-    spells its digest otherwise than the question is a `Miss`, because replay tools compare that
-    text; with `any_spelling` it is a hit, for those who write a revisit with the digest of
-    `answer.original`, to the letter. `token` (``bin/token``) and `headers` go with every request.
-    `tls` is a PEM file of the authorities that may have signed an https server's certificate, or
-    an `ssl.SSLContext`; by default those that the system trusts. Proxies of the environment are not
-    used. A `transport` sends the requests in place of the client's own connections; `url`, `token`,
-    `headers` and `tls` are then its matter.
+    url           of the server; user and password before an ``@`` are sent as Basic credentials
+    crawl         the crawl that asks and reports, where a call names no other
+    timeout       seconds that a lookup or claim may take
+    patience      seconds that every other request may take
+    failures      after so many failures in a row only probes are sent (see `core.Breaker`)
+    quiet         seconds between two probes, at most
+    keep          captures that could not be reported and are held in memory, at most
+    any_spelling  return hits whose original spells its digest in another way than the lookup.
+                  Replay tools compare that text, so a crawler that sets this writes the digest of
+                  `answer.original` into the revisit. By default such a hit is a `Miss`
+    token         sent with every request, see ``bin/token``
+    headers       further headers of every request
+    tls           a PEM file of trusted certificate authorities, or an `ssl.SSLContext`; by default
+                  those of the system
+    transport     sends the requests in place of the client's own connections; `url`, `token`,
+                  `headers` and `tls` are then not used
+    breaker       a `core.Breaker` that several clients share; `failures` and `quiet` are not used
 
-    Raises `BadInput` if the URL, a header or the file of authorities cannot be used.
+    Threads may share a client. It is a context manager. Proxies of the environment are not used.
+    Raises `BadInput` if the URL, a header or the file of authorities is not valid.
 
     >>> from dedupindex.client import Client, Hit
     >>> with Client("http://127.0.0.1:8484") as client:
@@ -58,106 +76,160 @@ class Client:
     (True, 'exact_url', '2017-03-06T04:02:06Z')
     """
 
-    def __init__(
-        self,
-        url: str = "http://127.0.0.1:8484",
-        *,
-        crawl: str = "",
-        timeout: float = 2.0,
-        patience: float = 10.0,
-        failures: int = 5,
-        quiet: float = 30.0,
-        keep: int = KEPT,
-        any_spelling: bool = False,
-        token: str = "",
-        headers: Mapping[str, str] | None = None,
-        tls: str | Path | SSLContext | None = None,
-        transport: Transport | None = None,
-        breaker: Breaker | None = None,
-    ) -> None:
-        breaker = breaker or Breaker(failures, quiet)
-        self._core = Core(crawl, (timeout, patience), breaker, keep, any_spelling)
-        self._transport = transport or Connections(url, authorized(url, token, headers), tls)
-        self._closed = False
+    def _connect(
+        self, url: str, headers: Mapping[str, str], tls: str | Path | SSLContext | None
+    ) -> Transport:
+        return Connections(url, headers, tls)
 
     def lookup(self, digest: str, url: str | bytes = "", **more: Any) -> Answer:
-        """Ask whether a payload is stored. Raises nothing; see `Answer`.
+        """Return whether a payload is stored: a `Hit`, a `Miss`, or `NotAsked`. Raises nothing.
 
-        `more` are the other parameters of ``GET /lookup``, such as ``strategy`` and ``crawl``.
+        digest  of the payload: "sha1:" or another label, then hex, base32 or base64
+        url     of the capture; text is encoded as UTF-8, bytes are sent as they are
+        more    the other parameters of ``GET /lookup``, such as `strategy` and `crawl`
+
+        >>> with Client("http://127.0.0.1:8484") as client:
+        ...     client.lookup("sha1:FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN", "http://new.example/")
+        Miss(why='', original=None)
         """
         return self._run(self._core.lookup(digest, url, more))
 
     def lookups(self, questions: Iterable[Question | tuple[str, str]], **more: Any) -> list[Answer]:
-        """Ask for many payloads at once; one answer for each, in order. Raises nothing."""
+        """Look up many payloads, given as (digest, URL); return the answers in the same order.
+
+        `more` applies to all. Raises nothing: an answer may be `NotAsked`.
+
+        >>> digest = "sha1:G7HRM7BGOKSKMSXZAHMUQTTV53QOFSMK"
+        >>> with Client("http://127.0.0.1:8484") as client:
+        ...     answers = client.lookups([(digest, "http://example.com/"), (digest, "http://b/")])
+        >>> [answer.match for answer in answers]
+        ['exact_url', 'digest']
+        """
         return self._run(self._core.lookups([Question(*one) for one in questions], more))
 
     def claim(
         self, digest: str, url: str | bytes = "", *, lease: int | None = None, **more: Any
     ) -> Claim:
-        """Look a payload up or, if it is new, claim it for this crawl. Raises nothing."""
+        """Look a payload up and, if it is new, claim the right to store it for this crawl.
+
+        Returns a `Hit`, `Miss` or `NotAsked` as `lookup` does; `Claimed` if this crawl shall store
+        the payload within `lease` seconds (60 by default); or `Taken` if another crawler does.
+        Raises nothing.
+
+        >>> digest = "sha1:2aae6c35c94fcfb415dbe95f408b9ce91ee846ed"
+        >>> with Client("http://127.0.0.1:8484", crawl="claims") as client:
+        ...     crawl = client.begin("claims")
+        ...     claim = client.claim(digest, "http://new.example/", lease=120)
+        ...     type(claim).__name__, client.release(digest, claim.token)
+        ('Claimed', True)
+        """
         return self._run(self._core.claim(digest, url, lease, more))
 
     def release(self, digest: str, token: str) -> bool:
-        """Give a claim back, of a payload that is not stored after all. Raises nothing."""
+        """Give back the claim with a token; return whether it was held. Raises nothing.
+
+        >>> with Client("http://127.0.0.1:8484") as client:
+        ...     client.release("sha1:FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN", "0" * 32)
+        False
+        """
         return self._run(self._core.release(digest, token))
 
     def begin(self, name: str, **settings: Any) -> dict[str, Any]:
-        """Begin a crawl; raises `DedupError`.
+        """Begin a crawl; return it as ``POST /crawls`` does. It may be repeated.
 
-        `settings` are those of ``POST /crawls``: ``seen_by``, ``digest_covers``, ``strategy``,
-        ``policy`` (a list of rules) and ``namespace``.
-        `IndexUnavailable` says that nobody answered; the crawl is begun with the first report.
+        `settings` are those of ``POST /crawls``: `seen_by`, `digest_covers`, `strategy`, `policy`
+        (a list of rules) and `namespace`.
+
+        Raises `DedupError`: `IndexUnavailable` if the server does not answer (the crawl is then
+        begun with the first report), `CrawlExists` if it was begun with other settings, ….
+
+        >>> with Client("http://127.0.0.1:8484") as client:
+        ...     client.begin("news", strategy="EXACT_URL")["state"]
+        'open'
         """
         return self._run(self._core.begin(name, settings))
 
     def report(self, captures: Iterable[Mapping[str, Any]], *, crawl: str = "") -> Reported:
-        """Say what was stored, as ``POST /captures`` has it. Raises nothing.
+        """Report captures that were stored; return what became of them. Raises nothing.
 
-        Returns when the server has it on disk, or has failed: then it is kept for the next report.
+        `captures` have the fields of ``POST /captures``: `digest`, `url` (text, or bytes), `date`
+        (a WARC-Date), `status`, `mime`, `size` (bytes of payload), …. Returns when the server has
+        them on disk. If it fails, they are kept for the next report.
+
+        >>> with Client("http://127.0.0.1:8484", crawl="report") as client:
+        ...     crawl = client.begin("report")
+        ...     stored = {"digest": "md5:d3b07384d113edec49eaa6238ad5ff00", "status": 200,
+        ...               "url": "http://example.com/foo", "date": "2026-11-20T09:14:17Z"}
+        ...     client.report([stored]).added
+        1
         """
         return self._run(self._core.report(crawl, captures))
 
     def flush(self) -> Reported:
-        """Send what was kept. Raises nothing."""
+        """Send the captures that were kept. Raises nothing.
+
+        >>> with Client("http://127.0.0.1:8484") as client:
+        ...     client.flush().kept
+        0
+        """
         return self.report([])
 
     def commit(self, name: str, exit: str = "") -> dict[str, Any]:
-        """Let the captures of a crawl answer everybody; raises `DedupError`."""
+        """Make the captures of a crawl answer everybody; return the crawl. It may be repeated.
+
+        `exit` is recorded as the reason. Captures that were kept are sent before. Raises
+        `DedupError`: `IndexUnavailable` if they cannot be, `UnknownCrawl`, `CrawlEnded`, ….
+
+        >>> with Client("http://127.0.0.1:8484") as client:
+        ...     crawl = client.begin("done")
+        ...     client.commit("done", "finished")["state"]
+        'committed'
+        """
         return self._run(self._core.end(name, "commit", exit))
 
     def cancel(self, name: str, exit: str = "", *, force: bool = False) -> dict[str, Any]:
-        """Take back all that a crawl reported; raises `DedupError`.
+        """Discard everything that a crawl reported; return the crawl. It may be repeated.
 
-        `HasDependents` if it has answered others, unless it is forced.
+        Raises `DedupError`: `HasDependents` if its captures have answered others, unless `force`
+        is set, `UnknownCrawl`, `CrawlEnded`, ….
+
+        >>> with Client("http://127.0.0.1:8484") as client:
+        ...     crawl = client.begin("given-up")
+        ...     client.cancel("given-up")["state"]
+        'cancelled'
         """
         return self._run(self._core.end(name, "cancel", exit, force=force))
 
     def tell(self, name: str) -> dict[str, Any]:
-        """Tell what this client did not look up and not report for a crawl; raises `DedupError`.
+        """Send the server what this client could not look up and not report; return the crawl.
 
-        `commit`, `cancel` and `close` do it, too.
+        `commit`, `cancel` and `close` do so, too. Raises `DedupError`.
+
+        >>> with Client("http://127.0.0.1:8484") as client:
+        ...     crawl = client.begin("counts")
+        ...     client.tell("counts")["not_looked_up"]
+        0
         """
         return self._run(self._core.tell(name))
 
     def settings(self) -> dict[str, Any]:
-        """Read the settings of the index, as ``GET /stats`` shows them; raises `DedupError`."""
+        """Return the settings of the index, as in ``GET /stats``; raises `DedupError`.
+
+        >>> with Client("http://127.0.0.1:8484") as client:
+        ...     client.settings()["mime"]
+        '.*'
+        """
         return self._run(self._core.settings())
 
-    @property
-    def counts(self) -> Counts:
-        """What was asked and reported until now."""
-        return self._core.counts
-
-    @property
-    def kept(self) -> int:
-        """How many captures wait to be reported."""
-        return self._core.kept
-
     def close(self) -> None:
-        """Send what was kept, once, and tell what was missed, which is what cannot be sent, too."""
+        """Send kept captures and counts once more, then close the connections.
+
+        >>> client = Client("http://127.0.0.1:8484")
+        >>> client.close()
+        """
         if self.kept:
             self.flush()
-        self._run(self._core.farewell())
+        self._run(self._core.finish())
         self._closed = True
         self._transport.close()
 
@@ -173,18 +245,18 @@ class Client:
         self.close()
 
     def _run(self, steps: Steps[_T]) -> _T:
-        came: Reply | Failure | None = None
+        reply: Reply | Failure | None = None
         try:
             while True:
-                step, came = steps.send(came), None
+                step, reply = steps.send(reply), None
                 if isinstance(step, Pause):
                     time.sleep(step.seconds)
                 else:
-                    came = self._send(step)
+                    reply = self._send(step)
         except StopIteration as done:
             result: _T = done.value
             return result
-        finally:  # also if it is cancelled or interrupted: what was not reported is then kept
+        finally:  # also when interrupted: captures that were not reported are then kept
             steps.close()
 
     def _send(self, ask: Ask) -> Reply | Failure:
@@ -194,3 +266,89 @@ class Client:
             return self._transport.exchange(ask)
         except FAILURES as error:
             return failure(error, ask)
+
+
+# --- connections ------------------------------------------------------------------------------
+
+
+class _Connection:
+    def __init__(self, server: Server, context: SSLContext | None, end: float) -> None:
+        """Connect; raises `NotConnected`, `TimeoutError`."""
+        try:
+            self._socket = socket.create_connection((server.host, server.port), _left(end))
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise NotConnected(str(error)) from error
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if context is not None:
+                self._socket.settimeout(_left(end))
+                self._socket = context.wrap_socket(self._socket, server_hostname=server.host)
+        except TimeoutError:
+            self.close()
+            raise
+        except (OSError, ValueError) as error:
+            self.close()
+            raise NotConnected(str(error)) from error
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
+        self.idle_since = 0.0
+
+    def is_usable(self) -> bool:
+        """Return False if the server has closed it, or sent something unasked."""
+        return not self._poll.poll(0)
+
+    def exchange(self, request: bytes, end: float) -> Response:
+        response = Response()
+        self._socket.settimeout(_left(end))
+        with suppress(ConnectionError):  # a server that refuses a long body answers early
+            self._socket.sendall(request)
+        complete = False
+        while not complete:
+            self._socket.settimeout(_left(end))
+            try:
+                data = self._socket.recv(_READ)
+            except ConnectionError:
+                data = b""
+            complete = response.feed(data)
+        return response
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _left(end: float) -> float:
+    left = end - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("time is up")
+    return left
+
+
+class Connections(ConnectionPool[_Connection]):
+    """Sends requests to one server over connections that it keeps; see `Transport`."""
+
+    def exchange(self, ask: Ask) -> Reply:
+        """Send a request and return the response.
+
+        The server may close a kept connection just as it is used: a GET without any response is
+        then sent once more over a new connection. Nothing else is repeated.
+        """
+        end = time.monotonic() + ask.patience
+        request = self.requests.encode(ask)
+        connection = self.take()
+        if connection is not None:
+            try:
+                return self._ask(connection, request, end)
+            except Unanswered:
+                if ask.method != "GET":
+                    raise
+        return self._ask(_Connection(self.server, self.context, end), request, end)
+
+    def _ask(self, connection: _Connection, request: bytes, end: float) -> Reply:
+        response = None
+        try:
+            response = connection.exchange(request, end)
+        finally:  # also when interrupted: a response may still arrive on it
+            self.give_back(connection, response)
+        return response.reply

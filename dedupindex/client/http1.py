@@ -1,15 +1,18 @@
-"""HTTP/1.1 as both clients speak it: requests as bytes, responses read from bytes. No I/O.
+"""HTTP/1.1 for both clients: encode requests, parse responses, pool connections. No I/O.
 
-Of HTTP there is what a server of ours, and a proxy before it, may answer. Whatever is not
-understood is an error: a lookup is then `NotAsked`.
+It reads what a dedupindex server, or a proxy before it, may answer. Everything else is an error: a
+lookup is then `NotAsked`.
 """
 
 from __future__ import annotations
 
 import re
+import threading
+import time
+from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from dedupindex import __version__
@@ -19,9 +22,9 @@ from dedupindex.errors import BadInput
 if TYPE_CHECKING:
     from ssl import SSLContext
 
-MOST = 64 << 20  # bytes of a body that are read
-KEPT_OPEN = 64  # connections that wait for the next request
-EXPIRY = 20.0  # seconds that they wait
+MOST = 64 << 20  # bytes of a body
+KEPT_OPEN = 64  # idle connections
+EXPIRY = 20.0  # seconds that they are kept
 
 _MOST_HEAD = 100_000  # bytes of a status line and headers, or of trailers
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: .*)?")
@@ -31,7 +34,7 @@ _UNWRITABLE = re.compile(r"[^\t\x20-\x7e\x80-\xff]")
 
 
 class NotConnected(OSError):
-    """No connection could be made, which was known at once."""
+    """No connection could be made."""
 
 
 class Unanswered(ConnectionError):
@@ -43,13 +46,13 @@ class TooLong(ValueError):
 
 
 class Server(NamedTuple):
-    """Where a server is, read from its URL."""
+    """The address of a server."""
 
     secure: bool
     host: str
     port: int
-    path: str  # before that of every request, without a slash at its end
-    name: str  # for the header Host
+    path: str  # prefix of every request path, without trailing slash
+    name: str  # the Host header
 
     @classmethod
     def parse(cls, url: str) -> Server:
@@ -59,7 +62,7 @@ class Server(NamedTuple):
             host = (parts.hostname or "").encode("idna").decode()
             secure = parts.scheme == "https"
             port = parts.port or (443 if secure else 80)
-        except ValueError as error:  # also of a host name that no name can be
+        except ValueError as error:  # also for host names that IDNA refuses
             raise BadInput(f"{_shown(url)!r} is no URL of a server: {error}") from error
         path = parts.path.rstrip("/")
         if parts.scheme not in ("http", "https") or not host or not path.isascii() or " " in path:
@@ -68,13 +71,10 @@ class Server(NamedTuple):
         return cls(secure, host, port, path, f"{name}:{parts.port}" if parts.port else name)
 
     def context(self, tls: str | Path | SSLContext | None) -> SSLContext | None:
-        """What checks the server's certificate, None without TLS; raises `BadInput`.
-
-        `tls` is the file of the authorities to trust; by default those that the system trusts are.
-        """
+        """Return the TLS context for `tls`, None for plain HTTP; raises `BadInput`."""
         if not self.secure:
             return None
-        import ssl  # takes as long as all else that a client imports
+        import ssl  # as slow to import as everything else together
 
         if isinstance(tls, ssl.SSLContext):
             return tls
@@ -85,24 +85,84 @@ class Server(NamedTuple):
 
 
 def _shown(url: str) -> str:
-    """A URL without the password that it may hold."""
+    """Return a URL without its password."""
     return re.sub(r"//.*@", "//…@", url)
 
 
+class Connection(Protocol):
+    """An open connection."""
+
+    idle_since: float  # of time.monotonic
+
+    def is_usable(self) -> bool: ...
+    def close(self) -> None: ...
+
+
+_C = TypeVar("_C", bound=Connection)
+
+
+class ConnectionPool(Generic[_C]):
+    """Keeps idle connections to one server, for any number of threads.
+
+    `headers` are sent with every request; `tls` is as for `Client`. Raises `BadInput`.
+    """
+
+    def __init__(
+        self, url: str, headers: Mapping[str, str], tls: str | Path | SSLContext | None
+    ) -> None:
+        self.server = Server.parse(url)
+        self.context = self.server.context(tls)
+        self.requests = Requests(self.server, headers)
+        self._idle = deque[_C]()  # the last one was used last
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def take(self) -> _C | None:
+        """Remove and return an idle connection that is still usable, or None."""
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                connection = self._idle.pop()
+            if time.monotonic() - connection.idle_since < EXPIRY and connection.is_usable():
+                return connection
+            connection.close()
+
+    def give_back(self, connection: _C, response: Response | None) -> None:
+        """Keep a connection after its response if it can be used again, else close it."""
+        connection.idle_since = time.monotonic()
+        closing = connection
+        with self._lock:
+            full = self._closed or len(self._idle) >= KEPT_OPEN
+            if response is not None and response.reusable and not full:
+                self._idle.append(connection)
+                if self._idle[0].idle_since + EXPIRY >= connection.idle_since:
+                    return
+                closing = self._idle.popleft()
+        closing.close()
+
+    def close(self) -> None:
+        """Close the idle connections; those in use are closed when they are given back."""
+        with self._lock:
+            self._closed = True
+            while self._idle:
+                self._idle.pop().close()
+
+
 class Requests:
-    """Writes the requests to one server; `headers` go with each."""
+    """Encodes requests to one server; all have the same `headers`."""
 
     def __init__(self, server: Server, headers: Mapping[str, str]) -> None:
-        all_of = {"Host": server.name, "User-Agent": f"dedupindex/{__version__}"}
-        all_of |= {name.title(): value for name, value in headers.items()}
-        for name, value in all_of.items():
+        given = {"Host": server.name, "User-Agent": f"dedupindex/{__version__}"}
+        given |= {name.title(): value for name, value in headers.items()}
+        for name, value in given.items():
             if _UNWRITABLE.search(value) or not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name):
                 raise BadInput(f"the header {name!r} cannot be sent: it has a control character")
-        lines = "".join(f"{name}: {value}\r\n" for name, value in all_of.items())
+        lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())
         self._path, self._lines = server.path, lines.encode("latin-1")
 
     def encode(self, ask: Ask) -> bytes:
-        """A request as bytes; its length is always stated, so that a server can tell its end."""
+        """Return a request as bytes, always with Content-Length."""
         line = f"{ask.method} {self._path}{ask.path} HTTP/1.1\r\n".encode("ascii")
         if not ask.content:
             return line + self._lines + b"\r\n"
@@ -111,32 +171,32 @@ class Requests:
 
 
 class Response:
-    """Reads one response from what comes over a connection.
+    """Parses one response from the bytes that a connection receives.
 
-    `reusable` is whether the connection may carry another request: the response says so, and no
-    byte has come beyond it, which would be taken for the next response.
+    The connection is `reusable` if the response allows it and no further byte has arrived, which
+    would be taken for the next response.
     """
 
     def __init__(self) -> None:
         self.status = 0
         self.body = bytearray()
-        self._came = bytearray()  # and was not read yet
+        self._data = bytearray()  # not parsed yet
         self._begun = self._kept = self._chunked = False
-        self._length = -1  # of the body; -1: as long as the connection is open
+        self._length = -1  # of the body; -1: until the connection is closed
 
     @property
     def reusable(self) -> bool:
-        return self._kept and not self._came
+        return self._kept and not self._data
 
     @property
     def reply(self) -> Reply:
         return Reply(self.status, bytes(self.body))
 
     def feed(self, data: bytes) -> bool:
-        """Take what came, b"" where the connection ended; return whether the response is whole.
+        """Parse received bytes, b"" at the end; return whether the response is complete.
 
-        Raises `Unanswered`, `TooLong`, `ConnectionError` if it was cut, `ValueError` if it is not
-        HTTP.
+        Raises `Unanswered`, `TooLong`, `ConnectionError` if the response is cut, and `ValueError`
+        if it is not HTTP.
         """
         if not data:
             if not self._begun:
@@ -145,16 +205,16 @@ class Response:
                 return True
             raise ConnectionError("the connection was closed within the answer")
         self._begun = True
-        self._came += data
+        self._data += data
         if not self.status and not self._read_head():
             return False
         return self._read_chunks() if self._chunked else self._read_body()
 
     def _read_head(self) -> bool:
-        """Whether the status is known now; interim ones (1xx) are passed over."""
-        while (end := self._came.find(b"\r\n\r\n")) >= 0:
-            first, *lines = bytes(self._came[:end]).split(b"\r\n")
-            del self._came[: end + 4]
+        """Parse status and headers, skipping 1xx responses; return whether they are complete."""
+        while (end := self._data.find(b"\r\n\r\n")) >= 0:
+            first, *lines = bytes(self._data[:end]).split(b"\r\n")
+            del self._data[: end + 4]
             found = _STATUS_LINE.fullmatch(first)
             status = int(found[2]) if found else 0
             if not found or status == 101:
@@ -167,8 +227,8 @@ class Response:
                 self._length, self._chunked = 0, False
             self.status = status
             return True
-        if len(self._came) > _MOST_HEAD or not self._came.startswith(b"HTTP/1."[: len(self._came)]):
-            raise ValueError(f"no HTTP: {bytes(self._came[:80])!r}")
+        if len(self._data) > _MOST_HEAD or not self._data.startswith(b"HTTP/1."[: len(self._data)]):
+            raise ValueError(f"no HTTP: {bytes(self._data[:80])!r}")
         return False
 
     def _read_headers(self, lines: list[bytes]) -> None:
@@ -193,9 +253,9 @@ class Response:
             self._length = -1
 
     def _read_body(self) -> bool:
-        wanted = self._length - len(self.body) if self._length >= 0 else len(self._came)
-        self.body += self._came[:wanted]
-        del self._came[:wanted]
+        wanted = self._length - len(self.body) if self._length >= 0 else len(self._data)
+        self.body += self._data[:wanted]
+        del self._data[:wanted]
         if len(self.body) > MOST:
             raise TooLong("the answer does not end")
         if self._length < 0:
@@ -203,37 +263,37 @@ class Response:
         return len(self.body) == self._length
 
     def _read_chunks(self) -> bool:
-        while (end := self._came.find(b"\r\n")) >= 0:
-            line = _CHUNK.fullmatch(self._came[:end])
+        while (end := self._data.find(b"\r\n")) >= 0:
+            line = _CHUNK.fullmatch(self._data[:end])
             if line is None:
-                raise ValueError(f"no size of a chunk: {bytes(self._came[:80])!r}")
+                raise ValueError(f"no size of a chunk: {bytes(self._data[:80])!r}")
             size = int(line[1], 16)
             if len(self.body) + size > MOST:
                 raise TooLong("the answer does not end")
-            if not size:  # trailers, which say nothing to us, and an empty line
-                last = self._came.find(b"\r\n\r\n", end)
+            if not size:  # trailers, which are not used, and an empty line
+                last = self._data.find(b"\r\n\r\n", end)
                 if last < 0:
                     break
-                del self._came[: last + 4]
+                del self._data[: last + 4]
                 return True
             start, after = end + 2, end + 2 + size
-            if len(self._came) < after + 2:
+            if len(self._data) < after + 2:
                 return False
-            if self._came[after : after + 2] != b"\r\n":
+            if self._data[after : after + 2] != b"\r\n":
                 raise ValueError("a chunk is longer than it says")
-            self.body += self._came[start:after]
-            del self._came[: after + 2]
-        if len(self._came) > _MOST_HEAD:
+            self.body += self._data[start:after]
+            del self._data[: after + 2]
+        if len(self._data) > _MOST_HEAD:
             raise ValueError("no size of a chunk")
         return False
 
 
-# RuntimeError: of an event loop that has ended, with a crawler that still asks.
+# RuntimeError: of an event loop that has ended while a crawler still asks.
 FAILURES = (OSError, ValueError, RuntimeError)
 
 
 def failure(error: Exception, ask: Ask) -> Failure:
-    """What became of a request that ended with one of `FAILURES`."""
+    """Return the failure of a request that raised one of `FAILURES`."""
     if isinstance(error, TimeoutError):
         return Failure("timeout", f"no answer within {ask.patience:g} s ({error!r})")
     if isinstance(error, TooLong):

@@ -1,4 +1,4 @@
-"""Requests as bytes and answers as values: what the two clients share below the logic. No I/O."""
+"""Requests, replies and failures as values, and how requests are made. No I/O."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ LONGEST_QUERY = 8000  # bytes; longer lookups are POSTed (some proxies allow no 
 
 
 class Ask(NamedTuple):
-    """A request to be sent."""
+    """A request."""
 
     method: str
     path: str  # with its query string
     content: bytes
-    patience: float  # seconds for the whole of it
+    patience: float  # seconds until the whole response must be there
     type: str = "application/json"
 
 
@@ -28,22 +28,22 @@ class Pause(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What came back: a status and a whole body."""
+    """A complete response."""
 
     status: int
     body: bytes
 
 
 class Failure(NamedTuple):
-    """Nothing came back, or half of it."""
+    """No complete response came."""
 
     why: str
     message: str
-    refused: bool = False  # no connection could be made, which was known at once
+    refused: bool = False  # no connection could be made
 
 
 def question(digest: str, url: str | bytes, more: Mapping[str, Any]) -> dict[str, Any]:
-    """A lookup as JSON has it."""
+    """Return a lookup as a JSON object; options that are None or "" are left out."""
     if isinstance(url, str):
         url = url.encode("utf-8", "surrogateescape")
     asked: dict[str, Any] = {"digest": digest}
@@ -56,7 +56,7 @@ def question(digest: str, url: str | bytes, more: Mapping[str, Any]) -> dict[str
 
 
 def lookup(digest: str, url: str | bytes, more: Mapping[str, Any], patience: float) -> Ask:
-    """One lookup: a GET, which servers answer fastest, unless its URL is very long."""
+    """Make the request of one lookup: a GET, which is fastest, or a POST if it is very long."""
     fields: dict[str, str | bytes] = {"digest": digest}
     if url:
         fields["url"] = url
@@ -75,12 +75,12 @@ def lookup(digest: str, url: str | bytes, more: Mapping[str, Any], patience: flo
 
 
 def post(path: str, value: Any, patience: float, method: str = "POST") -> Ask:
-    """A request with a JSON body."""
+    """Make a request with a JSON body."""
     return Ask(method, path, json.dumps(value).encode(), patience)
 
 
 def capture(given: Mapping[str, Any]) -> bytes:
-    """A capture as JSON; its URL may be bytes. `ValueError` or `TypeError` if it cannot be."""
+    """Encode a capture as JSON; its URL may be bytes. Raises `ValueError` or `TypeError`."""
     given = dict(given)
     url = given.get("url")
     if isinstance(url, bytes):
@@ -89,28 +89,23 @@ def capture(given: Mapping[str, Any]) -> bytes:
 
 
 def captures(crawl: str, given: list[bytes], patience: float) -> Ask:
-    """A report."""
+    """Make the request that reports captures."""
     body = b'{"captures":[' + b",".join(given) + b"]}"
     return Ask("POST", f"/captures?crawl={quote(crawl, '')}", body, patience)
 
 
 def of_crawl(name: str, action: str = "") -> str:
-    """The path of a crawl."""
+    """Return the path of a crawl, or of an action on it."""
     return f"/crawls/{quote(name, '')}" + (f"/{action}" if action else "")
 
 
-def loaded(body: bytes) -> Any:
-    """A JSON body; `ValueError` if it is none."""
-    return json.loads(body)
-
-
 def authorized(url: str, token: str, headers: Mapping[str, str] | None) -> dict[str, str]:
-    """The headers of every request: the token, or what the URL has before its ``@``."""
+    """Return the headers of every request, with the token or the credentials in the URL."""
     given = urlsplit(url)
-    said = {}
+    authorization = {}
     if token:
-        said["Authorization"] = f"Bearer {token}"
+        authorization["Authorization"] = f"Bearer {token}"
     elif given.username or given.password:
         pair = f"{unquote(given.username or '')}:{unquote(given.password or '')}"
-        said["Authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
-    return {**said, **(headers or {})}
+        authorization["Authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
+    return {**authorization, **(headers or {})}

@@ -142,6 +142,10 @@ class Corpus:
 
     Every operation returns another corpus. Raises `BadInput`, `BadSource` and `BadQuery` as soon
     as something cannot be meant.
+
+    >>> corpus = dedupindex.Corpus.from_warcs("warcs").where("status == 200").latest("url")
+    >>> [(capture["record"]["originalUrl"], capture["record"]["mime"]) for capture in corpus]
+    [('http://example.com/', 'text/html')]
     """
 
     told: CaptureSource

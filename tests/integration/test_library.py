@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from http.client import HTTPConnection
@@ -18,7 +19,7 @@ from flask.testing import FlaskClient
 
 import dedupindex
 from dedupindex import errors
-from dedupindex.api import Index
+from dedupindex.api import LOOK_EVERY, Index, _Files
 from dedupindex.api import open as open_to_ask
 from dedupindex.capture import Capture, Uncommitted
 from dedupindex.errors import BadDigest, BadQuery, IndexUnavailable, UnknownCrawl
@@ -223,24 +224,24 @@ import doctest, inspect, sys
 import dedupindex
 assert not {"lmdb", "duckdb", "dedupindex.index"} & set(sys.modules)
 port, page = sys.argv[1:]
-names = [getattr(dedupindex, name) for name in ("build", *dedupindex.__all__)]
+names = [getattr(dedupindex, name) for name in dedupindex.__all__]
 assert callable(dedupindex.build) and dedupindex.errors and dedupindex.client
-from dedupindex.client import Client
+from dedupindex.client import AsyncClient, Client
 if page:
     texts = {"library.md": open(page).read()}
 else:
     texts = {}
-    for one in (*names, Client):
+    for one in (*names, Client, AsyncClient):
         texts[one.__name__] = inspect.getdoc(one)
         for name, method in vars(one).items() if inspect.isclass(one) else ():
-            if not name.startswith("_") and one.__module__ == "dedupindex.api":
+            own = one.__module__ in ("dedupindex.api", "dedupindex.digest") or one is Client
+            if not name.startswith("_") and own and callable(getattr(one, name)):
                 texts[f"{one.__name__}.{name}"] = inspect.getdoc(method) or ""
 runner = doctest.DocTestRunner()
 for name, text in texts.items():
     assert text, f"{name} has no docstring"
-    test = doctest.DocTestParser().get_doctest(
-        text.replace("8484", port), vars(dedupindex) | {"dedupindex": dedupindex}, name, name, 0
-    )
+    given = vars(dedupindex) | {"dedupindex": dedupindex, "Client": Client}
+    test = doctest.DocTestParser().get_doctest(text.replace("8484", port), given, name, name, 0)
     runner.run(test)
     print(name, len(test.examples))
 sys.exit(bool(runner.failures))
@@ -263,8 +264,33 @@ def test_the_examples(tmp_path: Path, page: str) -> None:
     if page:
         assert count == {"library.md": 14}
     else:
-        shown = ("build_index", "open", "Index.lookup", "Index.captures", "Index.stats", "Client")
-        assert all(count[name] for name in shown), count
+        assert len(count) >= 30 and all(count.values()), count
+
+
+def test_an_index_is_opened_twice(make_index: MakeIndex, tmp_path: Path) -> None:
+    """All users of a path share its files, see another index in its place, and close alone."""
+    index = make_index([capture(90)])
+    with open_to_ask(index) as first:
+        second = open_to_ask(str(index))
+        assert first.lookup(sha1(90)) and second.lookup(sha1(90))
+        first.close()
+        first.close()
+        with pytest.raises(IndexUnavailable, match="closed"):
+            first.lookup(sha1(90))
+        assert second.lookup(sha1(90))
+        third = open_to_ask(index)
+        index.rename(tmp_path / "old")
+        make_index([capture(91)]).rename(index) if not index.exists() else None
+        time.sleep(2 * LOOK_EVERY)
+        assert second.lookup(sha1(91)) and third.lookup(sha1(91)) and not third.lookup(sha1(90))
+        second.close()
+        third.close()
+        assert not _Files._shared
+    forgotten = open_to_ask(index)
+    assert forgotten.lookup(sha1(91))
+    del forgotten
+    with closing(open_index(index)) as engine, engine.view() as view:
+        assert view.counts().captures == 1
 
 
 def test_every_name_is_there() -> None:

@@ -32,7 +32,7 @@ from dedupindex.client import (
     Taken,
     Transport,
 )
-from dedupindex.client.core import Breaker, Keeping
+from dedupindex.client.core import Breaker, ReportQueue
 from dedupindex.client.http1 import NotConnected
 from dedupindex.digest import Spelling
 from dedupindex.errors import CrawlEnded, DedupError, IndexUnavailable, UnknownCrawl
@@ -688,7 +688,7 @@ def test_a_cancelled_report_is_kept(index: Path) -> None:
 
 def test_what_waits_to_be_reported_has_a_bound_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dedupindex.client.core.MOST_BYTES", 1000)
-    keeping = Keeping(100, 3)
+    keeping = ReportQueue(100, 3)
     assert keeping.add("a", [b"x" * 200] * 7) == 2
     parcel = keeping.take()
     assert parcel is not None and len(parcel.captures) == 3

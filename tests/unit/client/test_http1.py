@@ -290,8 +290,8 @@ def test_an_answer_that_came_too_late_is_not_the_next_ones(kind: str) -> None:
 
 
 def test_connections_that_are_not_needed_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dedupindex.client.connections.EXPIRY", 0.0)
-    monkeypatch.setattr("dedupindex.client.streams.EXPIRY", 0.0)
+    monkeypatch.setattr("dedupindex.client.http1.EXPIRY", 0.0)
+    monkeypatch.setattr("dedupindex.client.http1.EXPIRY", 0.0)
     for kind in ("sync", "async"):
         with peer(Peer.answer, Peer.answer) as (url, _):
             assert looked_up(kind, url, 2) == [Miss()] * 2
