@@ -23,7 +23,7 @@ from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.output import WARC
 from dedupindex.corpus.select import KEYS, REVISITS
 from dedupindex.errors import BadInput, Damaged
-from dedupindex.runtime.spark import connected
+from dedupindex.runtime.spark import spark_session
 from dedupindex.runtime.tables import amount, printable, singular
 
 EXAMPLES = """
@@ -101,7 +101,7 @@ def command(sources: tuple[str, ...], **options: Any) -> int:
     corpus = _corpus(sources, options)
     with shown(verbose=options["verbose"]) as progress, ExitStack() as session:
         if options["spark"]:
-            cluster = session.enter_context(connected(options["spark"]))
+            cluster = session.enter_context(spark_session(options["spark"]))
             corpus = corpus.having(run=on(cluster), jobs=cluster.cores)
         report = _save(corpus.having(on_progress=progress), options["out"])
     return _tell(report, options["out"], as_json=options["as_json"])

@@ -9,7 +9,7 @@ import click
 
 from dedupindex.cli.common import SPARK, Command, print_json, say
 from dedupindex.documents.dedup_shards import HashDedupReport, dedup_hashes, dedup_on
-from dedupindex.runtime.spark import connected
+from dedupindex.runtime.spark import spark_session
 from dedupindex.runtime.tables import amount, printable
 
 EXAMPLES = """
@@ -49,7 +49,7 @@ def command(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     tell_shards = say if verbose else lambda text: None
     if spark:
-        with connected(spark) as cluster:
+        with spark_session(spark) as cluster:
             report = dedup_on(
                 cluster, input_glob, output_file, memory=memory, threads=threads, say=tell_shards
             )

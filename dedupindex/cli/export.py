@@ -17,7 +17,7 @@ from dedupindex.export import browsertrix_redis as browsertrix_keys
 from dedupindex.export import wget_cdx
 from dedupindex.export.browsertrix_redis import writing
 from dedupindex.index import open_index
-from dedupindex.runtime.files import whole
+from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.tables import printable
 
 EXAMPLES = """
@@ -132,7 +132,7 @@ def _wget(index: Path, options: dict[str, Any]) -> int:
     with ExitStack() as stack:
         engine = stack.enter_context(closing(open_index(index)))
         view = stack.enter_context(engine.view())
-        stream = stack.enter_context(whole(out)) if out else sys.stdout.buffer
+        stream = stack.enter_context(atomic_file(out)) if out else sys.stdout.buffer
         bridge = options["bridge"]
         stream.writelines(wget_cdx.lines(view.captures(), wanted, exported, bridge=bridge))
     if out is None:

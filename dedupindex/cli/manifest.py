@@ -18,7 +18,7 @@ from dedupindex.post_crawl.manifest.parquet import Manifest, open_manifest
 from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
 from dedupindex.post_crawl.manifest.warcsum_format import text_line
 from dedupindex.post_crawl.plan.warccollres_format import VERDICTS, Checking
-from dedupindex.runtime.files import whole
+from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.tables import amount, printable, singular
 from dedupindex.sources.warc_files import NOTHING, find
 from dedupindex.warc.record import REMARKS
@@ -101,7 +101,7 @@ def command(
         if text == Path("-"):
             _write_text(manifest, sys.stdout.buffer)
         else:
-            with whole(text) as stream:
+            with atomic_file(text) as stream:
                 _write_text(manifest, stream)
     checked = _checked(open_manifest(output), check) if check is not None else None
     status = _tell(made, output, checked, as_json=as_json, quiet=text == Path("-"))

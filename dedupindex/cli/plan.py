@@ -12,7 +12,7 @@ from dedupindex.capacity import estimates
 from dedupindex.capacity.markdown import capture_lines, document_lines, picture
 from dedupindex.capacity.rates import Table, load
 from dedupindex.cli.common import Command, print_json, say
-from dedupindex.runtime.files import write_whole
+from dedupindex.runtime.files import write_file
 
 EXAMPLES = """
 bin/plan --documents                                   a petabyte: the seed's table, and ours
@@ -86,7 +86,7 @@ def command(
         _measure(inputs, work, save)
     if svg is not None:
         requests = estimates.rest(inputs).request_cost
-        write_whole(svg, picture(estimates.measured_rows(inputs), requests).encode())
+        write_file(svg, picture(estimates.measured_rows(inputs), requests).encode())
     plans = [estimates.plan(count, inputs) for count in captures]
     if as_json:
         print_json(_json(inputs, plans, documents=documents))
@@ -106,7 +106,7 @@ def _measure(inputs: Table, work: Path, save: Path | None) -> None:
     found = measure(work, len(os.sched_getaffinity(0)), say=say)
     inputs["documents"].update(found)
     if save is not None:
-        write_whole(save, as_toml(found).encode())
+        write_file(save, as_toml(found).encode())
 
 
 def _json(inputs: Table, plans: list[estimates.ClusterPlan], *, documents: bool) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from dedupindex.post_crawl.plan.compare_payloads import Compare
 from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
 from dedupindex.post_crawl.plan.make_plan import Resolved, ResolveOptions, resolve, resolve_on
 from dedupindex.post_crawl.plan.plan_file import MatchCriteria
-from dedupindex.runtime.files import whole
-from dedupindex.runtime.spark import connected
+from dedupindex.runtime.files import atomic_file
+from dedupindex.runtime.spark import spark_session
 from dedupindex.runtime.tables import amount, singular
 
 EXAMPLES = """
@@ -100,7 +100,7 @@ def command(
     elif text is None or text == Path("-"):
         found = resolve(manifests, output, chosen, say, sys.stdout.buffer if text else None)
     else:
-        with whole(text) as stream:
+        with atomic_file(text) as stream:
             found = resolve(manifests, output, chosen, say, stream)
     if as_json:
         print_json(found.as_json())
@@ -118,7 +118,7 @@ def _on_cluster(
 ) -> Resolved:
     if text is not None or chosen.rule.partition != (1, 1):
         raise click.UsageError("--spark makes all parts of a plan: no --partition, and no --text")
-    with connected(master) as cluster:
+    with spark_session(master) as cluster:
         return resolve_on(cluster, manifests, output, chosen, say)
 
 

@@ -21,7 +21,7 @@ from dedupindex.post_crawl.rewrite.offset_map import lines
 from dedupindex.post_crawl.rewrite.rewrite_all import locked, rewrite
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
 from dedupindex.post_crawl.undo import Restored, Undo, check_room_of, clean, commit, restore
-from dedupindex.runtime.files import whole
+from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.tables import amount, printable, singular
 from dedupindex.runtime.workers import side_by_side
 
@@ -97,11 +97,11 @@ def command(
     job = RewriteJob(opened, out, min_size, min_gain, dry_run)
     status = _rewrite(job, opened, processes, as_json=as_json)
     if offsets is not None and not dry_run:
-        with whole(offsets) as stream:
+        with atomic_file(offsets) as stream:
             stream.writelines(lines([out] if out else roots))
     if cdxj is not None and not dry_run:
         read = [open_manifest(path) for path in manifests]
-        with whole(cdxj) as stream:
+        with atomic_file(cdxj) as stream:
             stream.writelines(captures(read, lambda one: Journal(out or Path(one.root), one.name)))
     return status
 

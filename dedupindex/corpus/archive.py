@@ -44,7 +44,7 @@ from dedupindex.counts import OnProgress
 from dedupindex.errors import BadInput, BadSource
 from dedupindex.index.identity import FILE
 from dedupindex.object_store import check_reader, is_many, is_remote, local
-from dedupindex.runtime.duckdb import followed, working
+from dedupindex.runtime.duckdb import open_database, show_progress
 from dedupindex.runtime.files import check_name
 from dedupindex.sources.warc_files import find
 
@@ -342,8 +342,8 @@ class Corpus:
             home = Path(name)
             source = self.told.relation(SourceContext(home, settings.processes, report.problems))
             with (
-                working(home, settings.memory, 0) as (database, _),
-                followed(database, settings.on_progress) as at,
+                open_database(home, settings.memory, 0) as (database, _),
+                show_progress(database, settings.on_progress) as at,
             ):
                 at("reading metadata")
                 choose(database, source, early, settings.revisits, settings.originals, report,

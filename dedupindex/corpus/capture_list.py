@@ -13,9 +13,9 @@ import orjson
 from dedupindex.capture import Problem
 from dedupindex.corpus.row import COLUMNS
 from dedupindex.errors import BadSource
-from dedupindex.object_store import opened
+from dedupindex.object_store import open_anywhere
 from dedupindex.runtime.duckdb import from_json
-from dedupindex.runtime.files import check_name, writing
+from dedupindex.runtime.files import check_name, named_errors
 from dedupindex.sources.kinds import HEAD, kind_of
 
 KINDS = ("cdx", "cdxj")
@@ -58,7 +58,7 @@ class CaptureSource(Protocol):
 def looked_at(path: str) -> tuple[str, bytes]:
     """What kind of file it is, and how it begins."""
     try:
-        with opened(path) as stream:
+        with open_anywhere(path) as stream:
             head = stream.read(HEAD)
             return kind_of(head, stream), head
     except OSError as error:
@@ -91,7 +91,7 @@ class JsonlWriter:
         try:
             self._flush()
         finally:
-            with writing(self._path):
+            with named_errors(self._path):
                 self._stream.close()
 
     def add(self, **values: str | int | bool | None) -> None:
@@ -106,7 +106,7 @@ class JsonlWriter:
             self._flush()
 
     def _flush(self) -> None:
-        with writing(self._path):
+        with named_errors(self._path):
             self._stream.write(b"".join(self._lines))
         self._lines.clear()
 

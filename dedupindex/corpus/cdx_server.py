@@ -27,7 +27,7 @@ from dedupindex.corpus.capture_list import JsonlWriter, Revisits, SourceContext,
 from dedupindex.corpus.from_cdx import CdxFile, select
 from dedupindex.corpus.row import COLUMNS, shown
 from dedupindex.errors import BadDate, BadSource
-from dedupindex.object_store import is_remote, kept
+from dedupindex.object_store import is_remote, redacted
 from dedupindex.object_store.store_address import WEB
 from dedupindex.object_store.stores import is_lasting, limits, patiently
 from dedupindex.sources.kinds import HEAD, kind_of
@@ -64,7 +64,7 @@ class OfServer:
     def relation(self, work: SourceContext) -> str:
         """See `telling.CaptureSource`."""
         if not is_server(self.address) and not self.query:
-            raise BadSource(f"{kept(self.address)} is asked for no url")
+            raise BadSource(f"{redacted(self.address)} is asked for no url")
         more = urlencode(self.query)
         asked = self.address + (more and ("&" if "?" in self.address else "?") + more)
         answer = work.home / "answer"
@@ -79,8 +79,8 @@ class OfServer:
             return relation([_spooled(work.home, rows)])
         kind = kind_of(head)
         if kind not in ("cdx", "cdxj"):
-            raise BadSource(f"{kept(asked)} answers with what is no CDX that is known (perhaps it "
-                            f"has output=json): {head[:100]!r}")  # fmt: skip
+            raise BadSource(f"{redacted(asked)} answers with what is no CDX that is known (perhaps "
+                            f"it has output=json): {head[:100]!r}")  # fmt: skip
         lines = work.home / "answer.lines"
         with open(lines, "wb") as stream:
             for page in pages:
@@ -169,7 +169,9 @@ def _rows(answer: Path, asked: str) -> Iterator[Mapping[str, Any]]:
                     yield _object(_parsed(line, asked), asked)
             return
     if answer.stat().st_size > _HELD:
-        raise BadSource(f"{kept(asked)} answers with more JSON than fits: ask for lines, or less")
+        raise BadSource(
+            f"{redacted(asked)} answers with more JSON than fits: ask for lines, or less"
+        )
     found = _parsed(answer.read_bytes(), asked)
     if found and isinstance(found[0], list):
         names = list(map(str, found[0]))
@@ -184,12 +186,14 @@ def _parsed(text: bytes, asked: str) -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise BadSource(f"{kept(asked)} answers with what is no JSON: {error}") from error
+        raise BadSource(f"{redacted(asked)} answers with what is no JSON: {error}") from error
 
 
 def _object(value: Any, asked: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise BadSource(f"{kept(asked)} answers with JSON that is no capture: {str(value)[:100]}")
+        raise BadSource(
+            f"{redacted(asked)} answers with JSON that is no capture: {str(value)[:100]}"
+        )
     return value
 
 

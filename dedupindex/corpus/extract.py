@@ -19,7 +19,12 @@ from dedupindex.corpus.row import CorpusRow
 from dedupindex.corpus.select import Best, Chunk, Chunks
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.runtime.spark import AT_ONCE, Cluster
-from dedupindex.runtime.workers import alone, hurry, in_turn, to_its_end
+from dedupindex.runtime.workers import (
+    limit_cpu_time,
+    map_in_order,
+    run_alone,
+    run_to_end,
+)
 
 _SECONDS = 60.0  # of work on one capture
 _KILLED = f"reading it killed the process, for want of memory or after {_SECONDS:.0f} s of work"
@@ -92,7 +97,7 @@ def work(plan: ExtractionPlan, chunk: Chunk) -> ChunkResult:
             settled = False
             for capture in group:
                 tried += 1
-                hurry(_SECONDS)
+                limit_cpu_time(_SECONDS)
                 with closing(Entry(capture, plan.makers, containers)) as entry:
                     made, settled = _tried(entry, plan)
                 if made is not None:
@@ -103,7 +108,7 @@ def work(plan: ExtractionPlan, chunk: Chunk) -> ChunkResult:
             if held > _HELD or not (settled or chunk.then < 0):
                 left = Chunk(chunk.groups[number:], -1 if settled else chunk.then)
                 break
-        hurry(0)
+        limit_cpu_time(0)
         return ChunkResult(
             kept, tried, left, containers.records, containers.opened, containers.bytes
         )
@@ -171,7 +176,7 @@ def here(jobs: int) -> Run:
     def run(plan: ExtractionPlan, chunks: Chunks) -> Iterator[ChunkResult]:
         processes = jobs if plan.reads else 1
         more = partial(rest_of, chunks)
-        return in_turn(work, plan, chunks, processes, partial(_killed, plan), more)
+        return map_in_order(work, plan, chunks, processes, partial(_killed, plan), more)
 
     return run
 
@@ -180,7 +185,7 @@ def _killed(plan: ExtractionPlan, chunk: Chunk) -> Iterator[ChunkResult]:
     """A chunk of which something kills the process that reads it: that one is told of, alone."""
     if len(chunk.groups) > 1:
         for group in chunk.groups:
-            yield from alone(work, plan, Chunk([group]), partial(_killed, plan))
+            yield from run_alone(work, plan, Chunk([group]), partial(_killed, plan))
         return
     (group,) = chunk.groups
     left = None if chunk.then < 0 else Chunk([], chunk.then)
@@ -191,7 +196,7 @@ def _killed(plan: ExtractionPlan, chunk: Chunk) -> Iterator[ChunkResult]:
         return
     for number, capture in enumerate(group, 1):
         settled = False
-        for done in alone(work, plan, Chunk([[capture]], _ASKED), partial(_killed, plan)):
+        for done in run_alone(work, plan, Chunk([[capture]], _ASKED), partial(_killed, plan)):
             settled = done.left is None or done.left.then != _ASKED
             yield done._replace(left=left if number == len(group) and not settled else None)
         if settled:
@@ -238,7 +243,7 @@ def on(cluster: Cluster) -> Run:
             for done in cluster.rows(partial(_work, plan), some):
                 yield done
                 if (rest := rest_of(chunks, done)) is not None:
-                    yield from to_its_end(each, rest, partial(rest_of, chunks))
+                    yield from run_to_end(each, rest, partial(rest_of, chunks))
 
     return run
 

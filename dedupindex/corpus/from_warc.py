@@ -22,7 +22,7 @@ from dedupindex.corpus.capture_list import (
 from dedupindex.corpus.from_cdx import CdxFile, file_of, has_lines, select
 from dedupindex.corpus.row import shown
 from dedupindex.errors import BadSource
-from dedupindex.object_store import RemoteFile, is_remote, local, opened
+from dedupindex.object_store import RemoteFile, is_remote, local, open_anywhere
 from dedupindex.runtime.workers import side_by_side
 from dedupindex.sources.warc_files import find
 from dedupindex.urlkey import unbracket, urlkey
@@ -265,7 +265,7 @@ def _full(source: str) -> str:
 def _zipped(path: str) -> Iterator[BinaryIO | RemoteFile]:
     """A WACZ to be read; raises `BadSource` for all that is wrong with it."""
     try:
-        with opened(path) as file:
+        with open_anywhere(path) as file:
             yield file
     except wacz_members.BROKEN as error:
         raise BadSource(f"{path} cannot be read as a WACZ: {error}") from error

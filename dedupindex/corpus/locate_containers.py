@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from dedupindex.errors import BadSource
-from dedupindex.object_store import is_remote, local, opened
+from dedupindex.object_store import is_remote, local, open_anywhere
 from dedupindex.warc import wacz_members
 
 
@@ -80,7 +80,7 @@ class Places:
             return {}
         if path not in self._below:
             try:
-                with opened(path) as file:
+                with open_anywhere(path) as file:
                     names = wacz_members.containers(path, file)
             except (*wacz_members.BROKEN, BadSource):
                 names = []  # whose captures will have no container

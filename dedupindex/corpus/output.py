@@ -20,9 +20,9 @@ from dedupindex.corpus.row import CorpusRow, RecordPlace
 from dedupindex.errors import BadInput, to_install
 from dedupindex.index.identity import FILE
 from dedupindex.object_store import is_remote, local
-from dedupindex.runtime.duckdb import from_json, working, write_parquet
+from dedupindex.runtime.duckdb import from_json, open_database, write_parquet
 from dedupindex.runtime.external_sort import sorted_lines
-from dedupindex.runtime.files import check_name, taken, whole, writing
+from dedupindex.runtime.files import already_exists, atomic_file, check_name, named_errors
 
 WARC = ".warc.gz"
 """How the name of a WARC ends."""
@@ -47,7 +47,7 @@ Save = Callable[[Any, Path, CorpusReport], None]
 
 def as_lines(corpus: Kepts, path: Path, report: CorpusReport) -> None:
     """Lines of JSON, plain, gzip or zstd by the ending of the name."""
-    with whole(path) as stream, compressed(stream, path.name) as write:
+    with atomic_file(path) as stream, compressed(stream, path.name) as write:
         for kept in corpus.kept(report):
             write(kept.made + b"\n")
     report.bytes = path.stat().st_size
@@ -92,10 +92,10 @@ def as_parquet(corpus: Kepts, path: Path, report: CorpusReport) -> None:
     """
     _check_columns(corpus.paths)
     beside = corpus.settings.work or Path(tempfile.gettempdir())
-    with working(beside, corpus.settings.memory, 0) as (database, home):
+    with open_database(beside, corpus.settings.memory, 0) as (database, home):
         rows = home / "rows"
         types, longest = dict(_KNOWN), _LEAST
-        with writing(rows), open(rows, "wb") as stream:
+        with named_errors(rows), open(rows, "wb") as stream:
             for kept in corpus.kept(report, render=_row):
                 for name, value in orjson.loads(kept.made).items():
                     if name not in _KNOWN and value is not None:
@@ -142,7 +142,7 @@ def as_cdxj(corpus: Kepts, path: Path, report: CorpusReport) -> None:
             meant.setdefault(os.path.basename(container), set()).add(container)
             yield cdxj_line(capture, revisit=capture.revisit, container=container)
 
-    with whole(path, new=True) as stream, compressed(stream, path.name) as write:
+    with atomic_file(path, new=True) as stream, compressed(stream, path.name) as write:
         for line in sorted_lines(lines()):
             write(_short(line, meant))
     report.bytes = path.stat().st_size
@@ -206,7 +206,7 @@ def keep_apart(outputs: Sequence[Path], sources: Iterable[str]) -> None:
         if not place.exists():
             continue
         if _ARCHIVE.search(place.name) or _ARCHIVE.search(output.name):
-            raise taken(output)
+            raise already_exists(output)
         for source in map(Path, (local(one) for one in sources if not is_remote(local(one)))):
             if not source.exists():
                 continue

@@ -13,7 +13,7 @@ from typing import BinaryIO, NamedTuple
 from dedupindex.corpus.row import CorpusRow, RecordPlace, shown
 from dedupindex.digest import Digest
 from dedupindex.errors import BadDigest, BadSource
-from dedupindex.object_store import RemoteFile, opened
+from dedupindex.object_store import RemoteFile, open_anywhere
 from dedupindex.urlkey import unbracket, urlkey
 from dedupindex.warc import http, wacz_members
 from dedupindex.warc.arc import DOCUMENT
@@ -162,7 +162,7 @@ def _opened(path: str) -> _Opened:
     """Raises `OSError`, `BadSource`."""
     parts = wacz_members.within(path)
     outer, name = parts or (path, "")
-    file = opened(outer)
+    file = open_anywhere(outer)
     if not name:
         return _Opened(file)
     try:

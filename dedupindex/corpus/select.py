@@ -19,7 +19,7 @@ from dedupindex.corpus.locate_containers import Places
 from dedupindex.corpus.row import CorpusRow, RecordPlace
 from dedupindex.errors import BadInput
 from dedupindex.runtime.duckdb import Database, number
-from dedupindex.runtime.files import writing
+from dedupindex.runtime.files import named_errors
 
 RESOLVE, SKIP, ONCE = REVISITS = ("resolve", "skip", "once")
 """What becomes of revisits: read as their originals, left out, or read and each digest once."""
@@ -329,7 +329,7 @@ class Spooled:
         """Write what is chosen, `count` captures."""
         size = max(min(count // (jobs * _CHUNKS), MOST), 1)
         with (
-            writing(self._first.parent),
+            named_errors(self._first.parent),
             open(self._first, "wb") as first,
             open(self._further, "wb") as further,
         ):

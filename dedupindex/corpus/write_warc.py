@@ -27,7 +27,7 @@ from dedupindex.corpus.read_records import Containers, MissingRecord
 from dedupindex.corpus.row import CorpusRow, RecordPlace
 from dedupindex.errors import BadInput
 from dedupindex.runtime.external_sort import sorted_lines
-from dedupindex.runtime.files import whole
+from dedupindex.runtime.files import atomic_file
 from dedupindex.verify.collection import Collection
 from dedupindex.verify.issues import REMARK
 from dedupindex.warc.arc import DOCUMENT
@@ -49,8 +49,8 @@ def as_warc(corpus: Kepts, path: Path, report: CorpusReport) -> None:
     beside = index_of(path)
     appeared = False
     try:
-        with whole(beside, new=True) as index:
-            with whole(path, new=True) as stream:
+        with atomic_file(beside, new=True) as index:
+            with atomic_file(path, new=True) as stream:
                 index.writelines(sorted_lines(_written(corpus, path.name, stream, report)))
                 stream.flush()
                 report.problems.extend(_found(Path(stream.name), path))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from dedupindex.runtime.spark import Cluster, explained
+from dedupindex.runtime.spark import Cluster, spark_errors
 
 
 class Components:
@@ -69,7 +69,7 @@ def together(cluster: Cluster, pairs: Iterable[tuple[int, int]]) -> Iterator[_La
         return rows
 
     try:
-        with explained():
+        with spark_errors():
             spread = cluster.context.parallelize(pairs, slices)
             near = kept(spread.flatMap(_both_ways).distinct(slices))
             labels = kept(near.reduceByKey(max, slices).map(_at_least_itself))

@@ -16,7 +16,7 @@ from dedupindex.cover.find_cover import CoverReport
 from dedupindex.cover.relation import Relation, exactly
 from dedupindex.runtime.charts import bar
 from dedupindex.runtime.duckdb import Database
-from dedupindex.runtime.files import whole
+from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.tables import amount, html_lines, printable
 
 # A component as a picture: a lane for each URL, its captures from left to right as time goes by.
@@ -151,7 +151,7 @@ _STYLE = (
 def write(database: Database, relation: Relation, report: CoverReport, path: Path) -> None:
     """Write the page, compressed as lines are; it appears whole."""
     hosts = result.hosts(database)
-    with whole(path) as stream, compressed(stream, path.name) as add:
+    with atomic_file(path) as stream, compressed(stream, path.name) as add:
         lines = html_lines(
             "What covers what", _facts(relation, report), _NAMES, hosts,
             _pictures(database, relation, report, hosts), _STYLE,

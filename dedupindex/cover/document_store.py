@@ -25,7 +25,7 @@ import orjson
 from dedupindex.cover.load_documents import Prepared
 from dedupindex.errors import BadSource, SettingsConflict
 from dedupindex.runtime.duckdb import Database, from_json, literal, number, quoted, write_parquet
-from dedupindex.runtime.files import sync_directory, write_whole
+from dedupindex.runtime.files import sync_directory, write_file
 
 FORMAT = 3
 _STATE = "state.json"
@@ -178,7 +178,7 @@ def save(database: Database, state: Path, ks: Sequence[int], told: dict[str, Any
             write_parquet(database, rows, beside / f"{name}.parquet")
         sync_directory(state)
         asked = {"format": FORMAT, "files": beside.name, "next": after, **told}
-        write_whole(state / _STATE, orjson.dumps(asked))
+        write_file(state / _STATE, orjson.dumps(asked))
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise

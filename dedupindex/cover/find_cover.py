@@ -21,8 +21,8 @@ from dedupindex.cover.relation import ALONE, Relation, exactly
 from dedupindex.errors import BadInput, SettingsConflict
 from dedupindex.expression.parser import amount
 from dedupindex.expression.sql import to_sql
-from dedupindex.runtime.duckdb import Database, followed, number, working
-from dedupindex.runtime.spark import connected
+from dedupindex.runtime.duckdb import Database, number, open_database, show_progress
+from dedupindex.runtime.spark import spark_session
 from dedupindex.runtime.workers import workers
 
 EXACT_SECONDS = 10.0  # that HiGHS gets for one component
@@ -100,8 +100,12 @@ def run(
         _check(before, widened, options)
     cost = to_sql(amount(options.cost, ALONE), lambda leaf: f"d.{leaf.name}")
     pools = nullcontext() if options.jobs <= 1 else workers(options.jobs)  # before DuckDB's threads
-    engine = working(home, options.memory, 0)
-    with pools as pool, engine as (database, scratch), followed(database, on_progress) as at:
+    engine = open_database(home, options.memory, 0)
+    with (
+        pools as pool,
+        engine as (database, scratch),
+        show_progress(database, on_progress) as at,
+    ):
         with _timed(report, "reading"):
             report.loaded = _load(lines, relation.ks, database, scratch, pool, options, before,
                                   of, on_progress, at)  # fmt: skip
@@ -206,7 +210,7 @@ def _means(
         solving = solve_here(pool, options.jobs, options.exact_seconds)
         yield Means(home, join_here, solving, options.per_host, on_progress)
         return
-    with connected(options.spark) as cluster:
+    with spark_session(options.spark) as cluster:
         yield Means(
             home, partial(join_on, cluster), solve_on(cluster, options.exact_seconds),
             options.per_host, on_progress,

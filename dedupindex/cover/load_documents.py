@@ -29,7 +29,7 @@ from dedupindex.cover.document_lines import document
 from dedupindex.cover.relation import Document, content_of, shingles, terms
 from dedupindex.errors import BadInput, BadSource, to_install
 from dedupindex.expression.evaluate import hostname
-from dedupindex.runtime.files import writing
+from dedupindex.runtime.files import named_errors
 from dedupindex.timestamps import date_of_digits, seconds
 
 MOST = 500  # lines of a batch
@@ -206,7 +206,7 @@ def gather(
     for condition in how.where:
         corpus = corpus.where(condition)
     found = home / "captures.jsonl"
-    with writing(found), open(found, "wb") as stream:
+    with named_errors(found), open(found, "wb") as stream:
         for kept in corpus.enrich("text", "html.title").kept(report, _as_line):
             stream.write(kept.made + b"\n")
     left_out = home / "left_out.jsonl"

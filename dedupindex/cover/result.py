@@ -12,7 +12,7 @@ from dedupindex.corpus.output import compressed
 from dedupindex.cover import revisit_dependencies
 from dedupindex.cover.relation import Relation
 from dedupindex.runtime.duckdb import Database
-from dedupindex.runtime.files import whole
+from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.tables import csv_lines
 
 _AT_ONCE = 1000
@@ -75,7 +75,7 @@ def why(relation: Relation, shared: Sequence[int]) -> Iterator[tuple[str, Any]]:
 
 def write(database: Database, relation: Relation, path: Path) -> None:
     """Write all lines, plain, gzip or zstd by the ending of the name; the file appears whole."""
-    with whole(path) as stream, compressed(stream, path.name) as add:
+    with atomic_file(path) as stream, compressed(stream, path.name) as add:
         for row in rows(database, relation):
             add(orjson.dumps(row) + b"\n")
 
@@ -95,7 +95,7 @@ def write_list(database: Database, relation: Relation, path: Path) -> tuple[int,
                 if "needed_by" not in row:
                     yield {name: row.get(name) for name in LISTED}
 
-    with whole(path) as stream, compressed(stream, path.name) as add:
+    with atomic_file(path) as stream, compressed(stream, path.name) as add:
         for line in csv_lines(LISTED, covered()):
             add(line.encode())
     return counts[0], counts[1]

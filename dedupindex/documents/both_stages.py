@@ -14,7 +14,7 @@ from dedupindex.capture import Problem
 from dedupindex.documents import dedup_shards, hash_objects
 from dedupindex.documents.read_shards import Shard, shards_of
 from dedupindex.errors import BadInput, BadSource
-from dedupindex.runtime.files import whole_directory
+from dedupindex.runtime.files import atomic_directory
 from dedupindex.runtime.workers import side_by_side
 
 HASHES, UNIQUE = "hashes", "unique"  # directories below the one for the output
@@ -92,7 +92,7 @@ def run_pipeline(
     }
     shards = shards_of(str(hashes), runs)
     at_once = 1 if one_by_one else min(options.jobs, len(shards))
-    with whole_directory(top / UNIQUE) as beside:
+    with atomic_directory(top / UNIQUE) as beside:
         shared = (beside, options, at_once)
         for done in side_by_side(_dedup, shared, shards, at_once):
             report.deduping.append(done)

@@ -15,7 +15,7 @@ import duckdb
 from dedupindex.documents.read_shards import Shard, merged, relation, shards_of
 from dedupindex.documents.shards import write_rows
 from dedupindex.errors import BadInput
-from dedupindex.runtime.duckdb import Database, literal, quoted, working
+from dedupindex.runtime.duckdb import Database, literal, open_database, quoted
 from dedupindex.runtime.spark import Cluster, FilePiece, PieceWriter, pieces
 
 # Equal hashes to one row: the first by path, with how many there are.
@@ -86,7 +86,7 @@ def dedup_shards(
     """As `dedup_hashes`, of shards that were found."""
     begin = time.monotonic()
     report = HashDedupReport(shards=len(shards))
-    with working(output.absolute().parent, memory, threads) as (database, _):
+    with open_database(output.absolute().parent, memory, threads) as (database, _):
         database.execute("CREATE TABLE candidates (short UBIGINT)")
         database.execute(
             "CREATE TABLE several (hash BLOB, path VARCHAR, size BIGINT, copies BIGINT, met BIGINT)"
@@ -178,7 +178,7 @@ def dedup_on(
     tasks = [_task(number, some) for number, some in enumerate(_dealt(shards, cluster.cores))]
     report = HashDedupReport(shards=len(shards))
     say(f"{len(shards):,} shards in {len(tasks):,} tasks")
-    with working(output.absolute().parent, memory, threads) as (database, home):
+    with open_database(output.absolute().parent, memory, threads) as (database, home):
         files = PieceWriter(home)
         for some in cluster.in_turn(tasks):
             for row in cluster.rows(partial(_dedup, memory, threads or 1), some):

@@ -12,8 +12,8 @@ from blake3 import blake3
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.documents.shards import ShardLayout, write_rows
 from dedupindex.errors import IndexExists
-from dedupindex.runtime.duckdb import working
-from dedupindex.runtime.files import whole_directory
+from dedupindex.runtime.duckdb import open_database
+from dedupindex.runtime.files import atomic_directory
 
 SMALLEST = 1024  # bytes of a file
 
@@ -52,7 +52,7 @@ def generate(
     """
     if top.exists() and (not top.is_dir() or any(top.iterdir())):
         raise IndexExists(f"{top} is there already: remove it, or name another directory")
-    with whole_directory(top) as beside:
+    with atomic_directory(top) as beside:
         return _generate(beside, options, on_progress)
 
 
@@ -89,7 +89,7 @@ FROM range({count}) AS r(i)"""
 def write_rows_of(top: Path, count: int) -> None:
     """So many rows, one in twenty the hash of another, in 16 shards in the new directory `top`."""
     top.mkdir()
-    with working(top, "1GB", 0) as (database, _):
+    with open_database(top, "1GB", 0) as (database, _):
         database.execute(f"CREATE TABLE rows AS {_ROWS.format(count=count)}")
         for digit in "0123456789abcdef":
             low, high = int(digit, 16) << 4, (int(digit, 16) << 4) + 15

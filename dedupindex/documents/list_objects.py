@@ -20,7 +20,15 @@ from urllib.parse import quote_from_bytes
 
 from dedupindex.capture import Problem
 from dedupindex.errors import BadInput, BadSource
-from dedupindex.object_store import RemoteEntry, entries, facts, is_many, is_remote, kept, local
+from dedupindex.object_store import (
+    RemoteEntry,
+    facts,
+    is_many,
+    is_remote,
+    list_directory,
+    local,
+    redacted,
+)
 
 Warn = Callable[[Problem], None]
 _ANY = "**"
@@ -55,8 +63,10 @@ def normal(pattern: str) -> str:
     """A glob in full, so that it means the same wherever it is typed; raises `BadSource`."""
     pattern = local(pattern)
     if is_remote(pattern):
-        if kept(pattern) != pattern:
-            raise BadSource(f"{kept(pattern)}: rows cannot keep what gives access to an address")
+        if redacted(pattern) != pattern:
+            raise BadSource(
+                f"{redacted(pattern)}: rows cannot keep what gives access to an address"
+            )
         return pattern
     path = os.path.abspath(os.path.expanduser(pattern))
     return path if not os.path.isdir(path) else os.path.join(glob.escape(path), _ANY, "*")
@@ -183,7 +193,7 @@ class _LocalWalk(_Walk[os.DirEntry[str]]):
 
 class _RemoteWalk(_Walk[RemoteEntry]):
     def _entries(self, top: str) -> Iterator[tuple[str, str, RemoteEntry]]:
-        for entry in entries(top):
+        for entry in list_directory(top):
             address = entry.address.rstrip("/") if entry.is_directory else entry.address
             yield address.rpartition("/")[2], entry.address, entry
 

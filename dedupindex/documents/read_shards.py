@@ -14,7 +14,7 @@ import duckdb
 from dedupindex.documents.hash_objects import UNFINISHED
 from dedupindex.documents.shards import parsed, run_of
 from dedupindex.errors import BadInput, BadSource
-from dedupindex.object_store import is_remote, kept
+from dedupindex.object_store import is_remote, redacted
 from dedupindex.runtime.duckdb import Database, literal, quoted
 
 _TOGETHER = 1 << 27  # bytes of files
@@ -39,7 +39,9 @@ def shards_of(
     `output` is among them.
     """
     if is_remote(pattern):
-        raise BadSource(f"{kept(pattern)} is elsewhere, and shards are read here: download them")
+        raise BadSource(
+            f"{redacted(pattern)} is elsewhere, and shards are read here: download them"
+        )
     path = os.path.expanduser(pattern)
     if os.path.isdir(path):
         path = os.path.join(glob.escape(path), "*_*.*")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dedupindex.documents.list_objects import spelled
-from dedupindex.runtime.duckdb import Database, literal, placed, quoted, working
+from dedupindex.runtime.duckdb import Database, atomic_output, literal, open_database, quoted
 from dedupindex.runtime.files import sync_directory
 
 # Shards are files ``<first characters of the hash>_<run id>.parquet`` or ``.csv``.
@@ -103,7 +103,7 @@ def write_shards(
     names = []
     work = place(top, run)
     work.mkdir()
-    with working(work, memory, 0) as (database, home):
+    with open_database(work, memory, 0) as (database, home):
         spool = home / "rows.tsv"
         with open(spool, "w", encoding="utf-8", newline="") as stream:
             stream.writelines(map(_line, rows))
@@ -140,7 +140,7 @@ def write_rows(database: Database, rows: str, target: Path) -> None:
 
     It is CSV if the name ends so.
     """
-    with placed(target) as beside:
+    with atomic_output(target) as beside:
         if target.suffix.lower() == ".csv":
             rows = f"SELECT lower(hex(hash)), path FROM ({rows})"
             database.execute(_copy(rows, beside, _CSV))

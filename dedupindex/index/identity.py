@@ -22,7 +22,7 @@ from dedupindex.errors import (
 )
 from dedupindex.index.address import Address, is_cluster, shown
 from dedupindex.index.format.cells import Keys, sealed
-from dedupindex.runtime.files import write_whole
+from dedupindex.runtime.files import write_file
 from dedupindex.urlkey import CANONICALISER
 
 FORMAT = 2  # of all that is stored; raised when an older reader would misread
@@ -100,7 +100,7 @@ class Identity:
         """Make `index` an index with this identity, at once and durably."""
         content = {"format": FORMAT, **asdict(self)}
         content[_CHECKSUM] = checksum_of(content)
-        write_whole(index / FILE, json.dumps(content, indent=2).encode() + b"\n")
+        write_file(index / FILE, json.dumps(content, indent=2).encode() + b"\n")
 
     def next_generation(self) -> Identity:
         return replace(self, generation=self.generation + 1)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dedupindex.errors import BadInput, Damaged, IndexExists, IndexUnavailable
-from dedupindex.runtime.files import exclusive, write_whole
+from dedupindex.runtime.files import exclusive, write_file
 
 FILE = "tokens.json"
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
@@ -112,4 +112,4 @@ def copy(index: Path, target: Path) -> None:
 
 def _write(index: Path, tokens: list[Token]) -> None:
     rows = [{**token._asdict(), "role": token.role.name} for token in tokens]
-    write_whole(index / FILE, json.dumps(rows, indent=2).encode() + b"\n")
+    write_file(index / FILE, json.dumps(rows, indent=2).encode() + b"\n")

@@ -26,9 +26,9 @@ from dedupindex.indexer import spot_check
 from dedupindex.indexer.stage import Staged, StageTask, judge_of, run_task
 from dedupindex.indexer.stage_spark import stage_on
 from dedupindex.indexer.tasks import BuildPlan, make_plan
-from dedupindex.object_store import is_remote, kept, local
+from dedupindex.object_store import is_remote, local, redacted
 from dedupindex.runtime.files import exclusive
-from dedupindex.runtime.spark import Cluster, connected
+from dedupindex.runtime.spark import Cluster, spark_session
 from dedupindex.runtime.workers import read_all
 from dedupindex.sources import Expanded, SourceOptions, expand, passing
 from dedupindex.sources.browsertrix import is_address, shown
@@ -206,7 +206,7 @@ def _cluster(job: Build) -> Iterator[Cluster | None]:
     if not job.spark:
         yield None
         return
-    with connected(job.spark) as cluster:
+    with spark_session(job.spark) as cluster:
         yield cluster
 
 
@@ -214,7 +214,7 @@ def _named(source: str) -> str:
     """A source as an index may remember it: without a password."""
     if is_address(source):
         return shown(source)
-    return kept(source) if is_remote(source) else os.path.abspath(local(source))
+    return redacted(source) if is_remote(source) else os.path.abspath(local(source))
 
 
 def _find(job: Build) -> Expanded:

@@ -39,7 +39,7 @@ from dedupindex.index.format.tombstones import REVISIT, bare, container_in, enco
 from dedupindex.index.identity import Settings, read_identity
 from dedupindex.index.load.runs import evenly, read_run
 from dedupindex.lookup.decide import Query, find
-from dedupindex.runtime.files import write_whole
+from dedupindex.runtime.files import write_file
 from dedupindex.timestamps import sort_key
 
 CHUNKS, EACH = 16, 12  # chunks of runs, and entries of each
@@ -85,7 +85,7 @@ class Unconfirmed(NamedTuple):
         """Keep it until it is confirmed: a load may be killed before it has looked."""
         drawn = [[one.key.hex(), one.entry.hex(), one.place] for one in self.drawn]
         content = [drawn, self.containers, self.repair]
-        write_whole(index / UNCONFIRMED, sealed_text(b"", json.dumps(content)).encode())
+        write_file(index / UNCONFIRMED, sealed_text(b"", json.dumps(content)).encode())
 
 
 NOTHING = Unconfirmed([], [], "")

@@ -10,7 +10,7 @@ from blake3 import blake3
 
 from dedupindex.errors import BadSource, ContainerChanged
 from dedupindex.index.engine import View
-from dedupindex.object_store import RemoteFile, is_remote, kept
+from dedupindex.object_store import RemoteFile, is_remote, redacted
 from dedupindex.sources import Expanded, passing
 from dedupindex.sources.source import GROWING
 
@@ -29,7 +29,7 @@ class Input:
     @property
     def name(self) -> str:
         """What the container is known by."""
-        return kept(self.path) if is_remote(self.path) else self.path
+        return redacted(self.path) if is_remote(self.path) else self.path
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What an address means: an object, all below a directory, or what a glob matches."""
+"""Find objects by address, directory or glob."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from glob import has_magic
 from typing import Any, NamedTuple
 
 from dedupindex.errors import BadSource
-from dedupindex.object_store.store_address import WEB, kept, scheme_of
+from dedupindex.object_store.store_address import WEB, redacted, scheme_of
 from dedupindex.object_store.stores import (
     ObjectFacts,
     facts,
@@ -20,10 +20,10 @@ from dedupindex.object_store.stores import (
     store_of,
 )
 
-AT_ONCE = 16  # objects that are asked for side by side
+AT_ONCE = 16  # concurrent requests
 
 
-class Met(NamedTuple):
+class FoundObject(NamedTuple):
     """An object."""
 
     address: str
@@ -31,10 +31,10 @@ class Met(NamedTuple):
 
 
 def is_many(address: str) -> bool:
-    """Whether an address names a directory or a glob, not an object; raises `BadSource`.
+    """Return whether an address is a directory or a glob; raises `BadSource`.
 
-    On a web server a directory ends with a slash, and is the page that links to its files. What is
-    there under the very name of a glob is meant itself.
+    On a web server the address of a directory ends with a slash; it is a page that links to its
+    files. An object whose name is the glob itself is an object.
     """
     if address.endswith("/"):
         return True
@@ -46,47 +46,47 @@ def is_many(address: str) -> bool:
     return bool(patiently(address, partial(_is_directory, store, path)))
 
 
-def found(address: str) -> Iterator[Met]:
-    """The objects that an address means, in the order of their names; raises `BadSource`."""
+def find_objects(address: str) -> Iterator[FoundObject]:
+    """Yield the objects at an address, in the order of names; raises `BadSource`."""
     if not is_many(address):
-        yield Met(address, facts(address))
+        yield FoundObject(address, facts(address))
         return
     store, path = store_of(address)
     if _is_glob(address):
         listing = patiently(address, partial(store.glob, path, detail=True))
         if not listing:
-            raise BadSource(f"nothing matches {kept(address)}")
+            raise BadSource(f"nothing matches {redacted(address)}")
     else:
         listing = patiently(address, partial(store.find, path, detail=True))
         if not listing and scheme_of(address) not in WEB:
-            raise BadSource(f"{kept(address)} cannot be read: nothing is there")
+            raise BadSource(f"{redacted(address)} cannot be read: nothing is there")
     names = sorted(listing)
     addresses = [address_of(name, address, path) for name in names]
-    said = [listing[name] for name in names]
+    infos = [listing[name] for name in names]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        met = (pool.map if scheme_of(address) in WEB else map)(_met, addresses, said)
-        for where, what, one in zip(addresses, said, met, strict=True):
+        found = (pool.map if scheme_of(address) in WEB else map)(_object, addresses, infos)
+        for where, info, one in zip(addresses, infos, found, strict=True):
             if one is not None:
                 yield one
-            elif what.get("type") == "directory" and _is_glob(address) and "**" not in address:
-                yield from found(where.rstrip("/") + "/")
+            elif info.get("type") == "directory" and _is_glob(address) and "**" not in address:
+                yield from find_objects(where.rstrip("/") + "/")
 
 
-def _met(address: str, said: dict[str, Any]) -> Met | None:
-    """An object of a listing; None for a directory, and for what some tools put in its place."""
-    if said.get("type") == "directory" or is_mark(address, said):
+def _object(address: str, info: dict[str, Any]) -> FoundObject | None:
+    """Return an object of a listing, None for a directory or its placeholder."""
+    if info.get("type") == "directory" or _is_placeholder(address, info):
         return None
-    return Met(address, facts_in(said, address))
+    return FoundObject(address, _facts(info, address))
 
 
-def is_mark(address: str, said: dict[str, Any]) -> bool:
-    """Whether an object only stands for a directory: it has nothing in it."""
-    return address.endswith("/") and not said.get("size")
+def _is_placeholder(address: str, info: dict[str, Any]) -> bool:
+    """Return whether this is an empty object that stands for a directory."""
+    return address.endswith("/") and not info.get("size")
 
 
-def facts_in(said: dict[str, Any], address: str) -> ObjectFacts:
-    """What a listing says of an object; on web servers it says nothing."""
-    return facts(address) if said.get("size") is None else facts_of(said, address)
+def _facts(info: dict[str, Any], address: str) -> ObjectFacts:
+    """Return the facts of an object from a listing; those of web servers have none."""
+    return facts(address) if info.get("size") is None else facts_of(info, address)
 
 
 def _is_glob(address: str) -> bool:
@@ -96,78 +96,78 @@ def _is_glob(address: str) -> bool:
 
 
 def _is_directory(store: Any, path: str) -> bool:
-    said: dict[str, Any] = store.info(path)
-    return said.get("type") == "directory"
+    info: dict[str, Any] = store.info(path)
+    return info.get("type") == "directory"
 
 
 def address_of(name: str, address: str, path: str) -> str:
-    """The address of what a store calls `name`, where it calls `address` `path`.
+    """Return the address of `name`, where the store calls the object at `address` `path`.
 
-    Names lack the scheme, of some stores the host, too.
+    Names of a store are without scheme, and in some stores without host.
     """
     plain, known = address.rstrip("/"), path.rstrip("/")
     return (plain[: len(plain) - len(known)] if plain.endswith(known) else "") + name
 
 
-# What is in a directory of a store, one entry after the other: there may be millions.
+# --- directories, which may have millions of entries --------------------------------------------
 
-_PAGE = 1000  # names that S3 tells at once
+_PAGE = 1000  # names in a response of S3
 
 
 class RemoteEntry(NamedTuple):
     """An object, or a directory."""
 
     address: str
-    facts: ObjectFacts | None  # of an object, if they can be told
-    problem: str = ""  # why they cannot
+    facts: ObjectFacts | None  # of an object, if they are known
+    problem: str = ""  # why they are not
 
     @property
     def is_directory(self) -> bool:
         return self.facts is None and not self.problem
 
 
-def entries(directory: str) -> Iterator[RemoteEntry]:
-    """What is in a directory, in no order; raises `BadSource`, in the midst of it, too.
+def list_directory(directory: str) -> Iterator[RemoteEntry]:
+    """Yield the entries of a directory, in any order; raises `BadSource`, also after some of them.
 
-    What some tools put in the place of a directory, an object of nothing, is passed over. Of S3 a
-    page at a time is held, of other stores the names of the directory.
+    Empty objects that some tools put in place of directories are left out. Listings of S3 are read
+    page by page, those of other stores as a whole.
     """
     store, path = store_of(directory)
     if hasattr(store, "_iterdir"):
         listing = _pages(directory, store, path)
     else:
         listing = iter(patiently(directory, partial(store.ls, path, detail=True)))
-    for said in listing:
-        met = address_of(said["name"], directory, path)
-        if said.get("type") == "directory":
-            yield RemoteEntry(met, None)
-        elif not is_mark(met, said) and met != directory.rstrip("/"):
+    for info in listing:
+        address = address_of(info["name"], directory, path)
+        if info.get("type") == "directory":
+            yield RemoteEntry(address, None)
+        elif not _is_placeholder(address, info) and address != directory.rstrip("/"):
             try:
-                yield RemoteEntry(met, facts_in(said, met))
+                yield RemoteEntry(address, _facts(info, address))
             except BadSource as error:
-                yield RemoteEntry(met, None, str(error))
+                yield RemoteEntry(address, None, str(error))
 
 
 def _pages(directory: str, store: Any, path: str) -> Iterator[dict[str, Any]]:
-    """The listing of s3fs as it comes, which `ls` would gather first."""
+    """Yield the listing of s3fs page by page, while its `ls` reads all of it first."""
     from fsspec.asyn import sync  # an extra
 
     bucket, key, _ = store.split_path(path)
-    coming = store._iterdir(bucket, prefix=f"{key.rstrip('/')}/" if key else "")
+    listing = store._iterdir(bucket, prefix=f"{key.rstrip('/')}/" if key else "")
     while True:
         try:
-            page = sync(store.loop, _some, coming)
+            page = sync(store.loop, _next_page, listing)
         except Exception as error:
-            raise BadSource(f"{kept(directory)} cannot be listed: {said_by(error)}") from error
+            raise BadSource(f"{redacted(directory)} cannot be listed: {said_by(error)}") from error
         yield from page
         if len(page) < _PAGE:
             return
 
 
-async def _some(coming: AsyncIterator[dict[str, Any]]) -> list[dict[str, Any]]:
+async def _next_page(listing: AsyncIterator[dict[str, Any]]) -> list[dict[str, Any]]:
     page: list[dict[str, Any]] = []
-    async for said in coming:
-        page.append(said)
+    async for info in listing:
+        page.append(info)
         if len(page) == _PAGE:
             break
     return page

@@ -1,4 +1,4 @@
-"""Ranges of files on web servers, asked for by connections that are kept: there may be millions."""
+"""Read ranges of files on a web server, over a kept connection: there may be millions."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from urllib.request import Request, getproxies, urlopen
 
 from dedupindex.errors import BadInput
 
-TIMEOUT = 60.0  # seconds without an answer
+TIMEOUT = 60.0  # seconds without a response
 _PIECE = 1 << 16
 _MOVED = (301, 302, 303, 307, 308)
 FAILURES = (OSError, HTTPException, ValueError)  # what `Server.fetch` raises
 
 
 class Server:
-    """One that has files below a base URL."""
+    """A web server with files below a base URL."""
 
     def __init__(self, base: str) -> None:
-        """Raises `BadInput` for what is no URL of HTTP or HTTPS."""
+        """Raises `BadInput` unless `base` is a URL of HTTP or HTTPS."""
         if not base.startswith(("http://", "https://")):
             raise BadInput(f"--base-url {base} begins neither with http:// nor https://")
         scheme, place = base.split(":")[0], base.split("/")[2]
@@ -36,11 +36,11 @@ class Server:
         self._connection.close()
 
     def url(self, name: bytes) -> str:
-        """Where a file is, by its path below the base."""
+        """Return the URL of a file by its path below the base."""
         return f"{self._base}/{quote(name)}"
 
     def fetch(self, name: bytes, offset: int, stored: int, into: BinaryIO) -> int:
-        """Write a range to `into`; returns how many bytes came, perhaps some more than asked for.
+        """Write a range to `into`; return the number of bytes, perhaps more than asked for.
 
         Raises one of `FAILURES`.
         """
@@ -59,7 +59,7 @@ class Server:
             return _take(followed, span, stored, into)
 
     def _answer(self, path: str, headers: dict[str, str]) -> HTTPResponse:
-        """What the server answers; it may have closed a connection that was idle."""
+        """Send a GET; repeat it if the server has closed the kept connection."""
         kept = self._connection.sock is not None
         try:
             self._connection.request("GET", path, headers=headers)
@@ -72,7 +72,7 @@ class Server:
         return self._connection.getresponse()
 
     def _end(self, answer: HTTPResponse) -> None:
-        """Read the rest of a short answer, so that the connection can go on."""
+        """Read the rest of a short response, so that the connection can be used again."""
         try:
             if not answer.isclosed():
                 answer.read(_PIECE)
@@ -86,11 +86,11 @@ class Server:
 def _take(answer: HTTPResponse, span: str, stored: int, into: BinaryIO) -> int:
     if answer.status != 206:
         raise ValueError(f"the server sends no ranges (status {answer.status})")
-    said = answer.headers.get("Content-Range", "")
-    if not said.startswith(f"bytes {span}/"):
-        raise ValueError(f"another range came: {said[:80]}")
-    got = 0
-    while got <= stored and (piece := answer.read(_PIECE)):
-        got += len(piece)
+    content_range = answer.headers.get("Content-Range", "")
+    if not content_range.startswith(f"bytes {span}/"):
+        raise ValueError(f"another range came: {content_range[:80]}")
+    size = 0
+    while size <= stored and (piece := answer.read(_PIECE)):
+        size += len(piece)
         into.write(piece)
-    return got
+    return size

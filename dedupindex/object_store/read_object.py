@@ -1,7 +1,7 @@
-"""An object as a file: read in blocks, the next one fetched while the last is being used.
+"""Read an object as a file, in blocks; the next block is fetched ahead.
 
-A block that breaks off goes on where it did. The object is asked what it is before and after: what
-has changed meanwhile `changed` tells, as for a file that is still being written.
+An interrupted block is continued where it broke off. `RemoteFile.changed` compares the facts of the
+object with those at opening.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dedupindex.errors import BadSource
-from dedupindex.object_store.store_address import WEB, is_remote, kept, scheme_of
+from dedupindex.object_store.store_address import WEB, is_remote, redacted, scheme_of
 from dedupindex.object_store.stores import (
     ObjectFacts,
     facts,
@@ -30,58 +30,58 @@ from dedupindex.object_store.stores import (
     store_of,
 )
 
-LEAST, MOST = 1 << 16, 1 << 23  # bytes of the first block, and of those that follow in order
-_SMALLEST = 1 << 14  # bytes that are asked for after failures
-_HELD = 2  # blocks: readers step back a little
+LEAST, MOST = 1 << 16, 1 << 23  # bytes of the first block, and of later ones read in order
+_SMALLEST = 1 << 14  # bytes of a request after failures
+_HELD = 2  # blocks in memory, as readers seek back a little
 
 
 if TYPE_CHECKING:
 
-    class _File(io.RawIOBase, BinaryIO):  # what it is to all who read it
+    class _File(io.RawIOBase, BinaryIO):  # the type that readers expect
         pass
 else:
     _File = io.RawIOBase
 
 
-def opened(path: str) -> BinaryIO:
-    """A file here, or an object elsewhere, to be read at will; raises `OSError`, `BadSource`."""
+def open_anywhere(path: str) -> BinaryIO:
+    """Open a local file or a remote object to read; raises `OSError`, `BadSource`."""
     return RemoteFile(path) if is_remote(path) else open(path, "rb")
 
 
 class RemoteFile(_File):
-    """An object, opened to be read at will; at most three blocks of it are in memory.
+    """An object as a seekable file; at most three blocks of it are in memory.
 
-    A web server that sends no ranges is read once, to an unnamed file in the directory for
-    temporary files. Raises `BadSource`, while reading, too.
+    An object of a web server without range requests is read once, to a temporary file. All methods
+    raise `BadSource`.
     """
 
     def __init__(
         self, address: str, known: ObjectFacts | None = None, *, in_order: bool = False
     ) -> None:
-        """`known` is what the object was a moment ago, so that it need not be asked again.
+        """Open an object; `known` saves the request for its facts.
 
-        What is read `in_order`, all of it, comes in large blocks from the first one on.
+        With `in_order`, for reading all of it, the first block is large, too.
         """
         self._address = address
         self._blocks = _Blocks(self._fetch, least=MOST if in_order else LEAST)
         self._at = 0
         self._opened: Any = None  # of fsspec
         self._spooled: BinaryIO | None = None
-        # Python closes what could not be opened, too.
-        if address.endswith("/"):  # fsspec would read what is there without the slash
+        # From here on `close` works; Python calls it also if this raises.
+        if address.endswith("/"):  # fsspec would read the object without the slash
             raise BadSource(f"{self.name} cannot be read: its name ends with a slash; rename it")
         self.facts = facts(address) if known is None else known
         self.size = self.facts.size
 
     @property
     def mark(self) -> tuple[int, int, int]:
-        """What a file has as time of change, inode and device."""
+        """What identifies a version, in place of mtime, inode and device of a file."""
         return self.facts.mark, 0, 0
 
     @property
     def name(self) -> str:
-        """The address, without what gives access."""
-        return kept(self._address)
+        """The address, without credentials."""
+        return redacted(self._address)
 
     def readable(self) -> bool:
         return True
@@ -105,7 +105,7 @@ class RemoteFile(_File):
         return count
 
     def read_at(self, into: memoryview, offset: int) -> int:
-        """Fill `into` from `offset` on; how many bytes, fewer only at the end."""
+        """Fill `into` from `offset` on; return the number of bytes, less only at the end."""
         filled, wanted = 0, min(len(into), max(self.size - offset, 0))
         while filled < wanted:
             piece = self._blocks.at(offset + filled, self.size)[: wanted - filled]
@@ -116,16 +116,16 @@ class RemoteFile(_File):
         return filled
 
     def pread(self, count: int, offset: int) -> bytes:
-        """As `os.pread`, but fewer bytes come only at the end."""
+        """As `os.pread`, but with fewer bytes only at the end."""
         into = bytearray(min(count, max(self.size - offset, 0)))
         return bytes(into[: self.read_at(memoryview(into), offset)])
 
     def range(self, count: int, offset: int) -> bytes:
-        """As `pread`, in one request for just these bytes: for records here and there."""
+        """As `pread`, but request only these bytes: for single records."""
         return self._fetch(offset, max(min(count, self.size - offset), 0))
 
     def changed(self) -> bool:
-        """Whether the object is no longer what it was when it was opened; raises `BadSource`."""
+        """Return whether the object has changed since it was opened; raises `BadSource`."""
         return facts_or_none(self._address) != self.facts
 
     def close(self) -> None:
@@ -137,9 +137,9 @@ class RemoteFile(_File):
         super().close()
 
     def _fetch(self, offset: int, length: int) -> bytes:
-        """A block; fewer bytes than asked for only of an object that has changed.
+        """Read a block; it is shorter than asked for only if the object has changed.
 
-        What breaks off is asked for in smaller pieces: fsspec gives nothing of half an answer.
+        After a failure smaller pieces are requested, as fsspec drops incomplete responses.
         """
         pieces: list[bytes] = []
         got = failed = 0
@@ -166,7 +166,7 @@ class RemoteFile(_File):
         return b"".join(pieces)
 
     def _given_up(self, got: bytes, error: Exception) -> bytes:
-        """What was read of an object that was replaced; all else is an error."""
+        """Return what was read of an object that has changed; else raise `BadSource`."""
         if self.changed():
             return got
         if isinstance(error, BadSource):
@@ -174,14 +174,14 @@ class RemoteFile(_File):
         raise BadSource(f"{self.name} cannot be read: {said_by(error)}") from error
 
     def _read(self, offset: int, length: int) -> bytes:
-        """Ask once; what comes may be short."""
+        """Read once; the result may be short."""
         if self._spooled is None:
             if self._opened is None:
                 store, path = store_of(self._address)
                 self._opened = store.open(path, "rb", **self._unbuffered())
             try:
                 return self._asked(offset, length)
-            except ValueError:  # fsspec's word for a web server that sends no ranges
+            except ValueError:  # fsspec raises it for a web server without range requests
                 if scheme_of(self._address) not in WEB:
                     raise
                 self._spooled = patiently(self._address, self._spool)
@@ -189,10 +189,10 @@ class RemoteFile(_File):
         return self._spooled.read(length)
 
     def _asked(self, offset: int, length: int) -> bytes:
-        """What fsspec reads.
+        """Read with fsspec.
 
-        It keeps an error in the frame that raises it, a circle that would hold on to all that the
-        frames of its callers hold until the collector comes, on whatever thread.
+        Its errors refer to the frame that raised them; this cycle would keep everything in the
+        frames of the callers alive until the garbage collector runs, on any thread.
         """
         try:
             self._opened.seek(offset)
@@ -203,13 +203,13 @@ class RemoteFile(_File):
         return data[:length]
 
     def _unbuffered(self) -> dict[str, Any]:
-        """How fsspec opens a file without reading more of it than it is asked for."""
+        """Return the options with which fsspec does not read ahead."""
         if scheme_of(self._address) in WEB:
             return {"cache_type": "none", "size": self.size}
         return {"cache_type": "none"}
 
     def _spool(self) -> BinaryIO:
-        """The whole object in an unnamed file."""
+        """Copy the whole object to a temporary file."""
         store, path = store_of(self._address)
         spooled = tempfile.TemporaryFile()  # noqa: SIM115 (`close` closes it)
         try:
@@ -224,7 +224,7 @@ class RemoteFile(_File):
 
 
 class _Blocks:
-    """What was fetched last, and what is being fetched."""
+    """The last blocks, and the one that is fetched ahead."""
 
     def __init__(
         self, fetch: Callable[[int, int], bytes], *, least: int = LEAST, most: int = MOST
@@ -236,7 +236,7 @@ class _Blocks:
         self._thread: ThreadPoolExecutor | None = None
 
     def at(self, offset: int, size: int) -> memoryview:
-        """The bytes that are held from `offset` on, at least one; none if the object ends there."""
+        """Return bytes from `offset` on, at least one unless the object ends there."""
         if offset >= size:
             return memoryview(b"")
         for start, data in self._held:
@@ -262,7 +262,7 @@ class _Blocks:
         return data
 
     def _drop(self) -> None:
-        """Wait for what is no longer wanted: a file of fsspec is read by one thread at a time."""
+        """Drop the block fetched ahead; wait for it, as fsspec files are not thread-safe."""
         if self._ahead is not None:
             self._ahead[1].cancel()
             if not self._ahead[1].cancelled():

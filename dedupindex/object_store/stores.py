@@ -1,8 +1,8 @@
-"""The file systems of fsspec, and how often what fails is tried again.
+"""The file systems of fsspec, with retries.
 
-Failures that may pass (a cut connection, a server that is busy) are tried again after a wait that
-doubles; what will not pass (not there, not allowed) is told at once. Credentials are fsspec's own
-matter: its settings files and ``FSSPEC_…``, ``AWS_…`` and the like. None is read here.
+Transient failures (a cut connection, a busy server) are retried after a pause that doubles; others
+(not found, not allowed) are raised at once. fsspec takes credentials from its settings files and
+from ``FSSPEC_…``, ``AWS_…`` and the like; none is read here.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from dedupindex.errors import BadInput, BadSource, to_install
-from dedupindex.object_store.store_address import WEB, check, kept, scheme_of
+from dedupindex.object_store.store_address import WEB, check, redacted, scheme_of
 
 TRIES, TIMEOUT = "DEDUPINDEX_REMOTE_TRIES", "DEDUPINDEX_REMOTE_TIMEOUT"
-_FIRST_WAIT, _LONGEST_WAIT = 0.5, 20.0  # seconds before what failed is tried again
+_FIRST_WAIT, _LONGEST_WAIT = 0.5, 20.0  # seconds before a retry
 _LASTING = (
     FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, ValueError,
     TypeError, LookupError, AttributeError, NotImplementedError, ImportError, BadInput,
@@ -38,36 +38,37 @@ T = TypeVar("T")
 
 
 class _Unlisted(Exception):
-    """A page of a web server that cannot be read, by its URL; the cause says why."""
+    """A page of a web server, by its URL, that cannot be read; the cause says why."""
 
 
 class ObjectFacts(NamedTuple):
-    """What an object is at a moment."""
+    """Size and version of an object."""
 
     size: int  # bytes
-    stamp: str  # ETag, or time of change: another for other content; empty if there is no telling
+    stamp: str  # ETag or modification time, "" if not known
 
     @property
     def mark(self) -> int:
-        """The stamp as a number, where a file would have the time when it was written."""
+        """The stamp as a number, in place of the modification time of a file; 0 if not known."""
         if not self.stamp:
             return 0
         return int.from_bytes(hashlib.blake2b(self.stamp.encode(), digest_size=8).digest()) >> 1
 
 
 class RetryLimits(NamedTuple):
-    """How patient reading is."""
+    """When a request is given up."""
 
-    tries: int = 5  # of one request, one after the other
+    tries: int = 5  # of one request
     timeout: float = 60.0  # seconds without a byte
 
 
 def limits() -> RetryLimits:
-    """What the environment sets; raises `BadInput`."""
-    usual = RetryLimits()
+    """Return the limits that the environment sets; raises `BadInput`."""
+    default = RetryLimits()
     try:
         chosen = RetryLimits(
-            int(os.environ.get(TRIES, usual.tries)), float(os.environ.get(TIMEOUT, usual.timeout))
+            int(os.environ.get(TRIES, default.tries)),
+            float(os.environ.get(TIMEOUT, default.timeout)),
         )
     except ValueError as error:
         raise BadInput(f"{TRIES} or {TIMEOUT} is no number: {error}") from error
@@ -77,7 +78,7 @@ def limits() -> RetryLimits:
 
 
 def store_of(address: str) -> tuple[Any, str]:
-    """The file system that an address is in, and the path there; raises `BadSource`."""
+    """Return the file system of an address, and the path in it; raises `BadSource`."""
     check(address)
     try:
         from fsspec.core import url_to_fs  # an extra: many have none
@@ -86,16 +87,16 @@ def store_of(address: str) -> tuple[Any, str]:
     except ImportError as error:
         raise _needs(address, error) from error
     except Exception as error:
-        raise BadSource(f"{kept(address)} cannot be read: {said_by(error)}") from error
+        raise BadSource(f"{redacted(address)} cannot be read: {said_by(error)}") from error
     if hasattr(store, "retries"):
-        store.retries = 1  # `patiently` has them
+        store.retries = 1  # `patiently` retries
     if scheme_of(address) in WEB:
         _list_strictly(store)
     return store, path
 
 
 def check_reader(address: str) -> None:
-    """Raise `BadSource` if packages are missing to read this; asks nobody, and begins no thread."""
+    """Raise `BadSource` if packages are missing for an address; sends nothing."""
     try:
         from fsspec import get_filesystem_class  # an extra
 
@@ -103,39 +104,39 @@ def check_reader(address: str) -> None:
     except ImportError as error:
         raise _needs(address, error) from error
     except ValueError:
-        pass  # a scheme that it does not know, of which reading tells
+        pass  # an unknown scheme: reading raises
 
 
 def _needs(address: str, error: ImportError) -> BadSource:
     return BadSource(
-        f"{kept(address)} needs packages for s3://, https:// and http://: "
+        f"{redacted(address)} needs packages for s3://, https:// and http://: "
         f"{to_install('remote')} ({error})"
     )
 
 
 def _list_strictly(store: Any) -> None:
-    """Make fsspec tell of a page that cannot be read: it passes over every `OSError`.
+    """Make fsspec raise for a page that cannot be read, where it ignores every `OSError`.
 
-    Files that such a page links to would otherwise be taken for gone.
+    The files that such a page links to would otherwise be missed.
     """
     page: Callable[..., Awaitable[Any]] = store._ls
     if getattr(page, "strict", False):
         return  # a store is made once for the same settings
 
-    async def told(url: str, *args: Any, **options: Any) -> Any:
+    async def strict(url: str, *args: Any, **options: Any) -> Any:
         try:
             return await page(url, *args, **options)
         except OSError as error:
             if url.endswith("/") and error.args == (url.rstrip("/"),):
-                return []  # a page without links, which is asked for without the slash, too
+                return []  # a page without links, which fsspec requests without the slash, too
             raise _Unlisted(url) from error
 
-    told.strict = True  # type: ignore[attr-defined]
-    store._ls = told
+    strict.strict = True  # type: ignore[attr-defined]
+    store._ls = strict
 
 
 def _options(address: str) -> dict[str, Any]:
-    """Limits in the words of those that have words for them, beside what the user has set."""
+    """Return the options of a file system for our limits, with those that the user has set."""
     from fsspec.config import conf  # an extra
 
     timeout = limits().timeout
@@ -148,7 +149,7 @@ def _options(address: str) -> dict[str, Any]:
         from aiohttp import ClientTimeout  # comes with fsspec
 
         waits = ClientTimeout(total=None, sock_connect=timeout, sock_read=timeout)
-        # a .gz that a server calls encoded is to come as it is stored
+        # Read a .gz as it is stored, even if the server calls it encoded.
         own = {"timeout": waits, "auto_decompress": False, "trust_env": True}
         set_by_user = {**conf.get("http", {}), **conf.get("https", {})}
         return {"client_kwargs": {**own, **set_by_user.get("client_kwargs", {})}}
@@ -156,7 +157,7 @@ def _options(address: str) -> dict[str, Any]:
 
 
 def patiently(address: str, work: Callable[[], T]) -> T:
-    """What `work` yields, tried as often as `RetryLimits` allow; raises `BadSource`."""
+    """Return the result of `work`, retried within `RetryLimits`; raises `BadSource`."""
     tries = limits().tries
     for number in range(1, tries + 1):
         try:
@@ -170,23 +171,23 @@ def patiently(address: str, work: Callable[[], T]) -> T:
             if is_lasting(error) or number == tries:
                 why = missing(where) if isinstance(error, FileNotFoundError) else said_by(error)
                 times = f" (tried {number} times)" if number > 1 else ""
-                raise BadSource(f"{kept(where)} cannot be read: {why}{times}") from error
+                raise BadSource(f"{redacted(where)} cannot be read: {why}{times}") from error
         pause(number)
     raise AssertionError
 
 
 def pause(number: int) -> None:
-    """Wait before the next try; `number` failed so far."""
+    """Wait before the next try, after `number` failures."""
     wait = min(_FIRST_WAIT * 2 ** (number - 1), _LONGEST_WAIT)
     time.sleep(wait * random.uniform(0.5, 1.0))
 
 
 def is_lasting(error: Exception) -> bool:
-    """Whether trying again would be of no use."""
+    """Return whether retrying is of no use."""
     status = getattr(error, "status", None)
     if isinstance(status, int) and 400 <= status < 500:
         return status not in _PASSING_STATUSES
-    name = type(error).__name__  # of packages that may not be there
+    name = type(error).__name__  # of packages that may not be installed
     return isinstance(error, _LASTING) or "Credential" in name or name == "FileExpired"
 
 
@@ -195,19 +196,19 @@ def missing(address: str) -> str:
 
 
 def said_by(error: Exception) -> str:
-    """What an error says, without what may be secret in addresses."""
+    """Return the text of an error, without the query strings of addresses."""
     text = str(error) or type(error).__name__
     return _QUERY.sub(r"\1", text)
 
 
 def facts(address: str) -> ObjectFacts:
-    """Ask the store what an object is now; raises `BadSource`."""
+    """Request the facts of an object; raises `BadSource`."""
     store, path = store_of(address)
     return patiently(address, partial(_ask, store, path, address))
 
 
 def facts_or_none(address: str) -> ObjectFacts | None:
-    """As `facts`, but None for an object that is no longer there."""
+    """As `facts`, but return None if the object does not exist."""
     store, path = store_of(address)
 
     def ask() -> ObjectFacts | None:
@@ -221,24 +222,24 @@ def facts_or_none(address: str) -> ObjectFacts | None:
 
 def _ask(store: Any, path: str, address: str) -> ObjectFacts:
     try:
-        said = store.info(path)
+        info = store.info(path)
     except FileNotFoundError as error:
-        cause = error.__cause__  # whatever befalls it on a web server, fsspec calls it this
+        cause = error.__cause__  # fsspec raises this for every error of a web server
         if isinstance(cause, Exception) and getattr(cause, "status", 0) not in _GONE:
             raise cause from error
         raise
-    if said.get("type") == "directory":
+    if info.get("type") == "directory":
         raise IsADirectoryError("it is a directory")
-    return facts_of(said, address)
+    return facts_of(info, address)
 
 
-def facts_of(said: dict[str, Any], address: str) -> ObjectFacts:
-    """What fsspec's dictionary of an object says; raises `BadSource`."""
-    size = said.get("size")
+def facts_of(info: dict[str, Any], address: str) -> ObjectFacts:
+    """Return the facts in an info dictionary of fsspec; raises `BadSource`."""
+    size = info.get("size")
     if not isinstance(size, int):
         raise BadSource(
-            f"{kept(address)}: the server does not say how long it is, so that a transfer that was "
-            "cut would pass for the whole; download it first"
+            f"{redacted(address)}: the server does not say how long it is, so that a transfer that "
+            "was cut would pass for the whole; download it first"
         )
-    stamps = [str(said[name]) for name in (*_STAMPS, *_TIMES) if said.get(name)]
+    stamps = [str(info[name]) for name in (*_STAMPS, *_TIMES) if info.get(name)]
     return ObjectFacts(size, stamps[0] if stamps else "")

@@ -28,7 +28,7 @@ from dedupindex.runtime.atomic_replace import (
     open_for_reading,
     same_bytes,
 )
-from dedupindex.runtime.files import exclusive, whole, write_whole
+from dedupindex.runtime.files import atomic_file, exclusive, write_file
 from dedupindex.runtime.tables import printable
 from dedupindex.sources.discover import is_unfinished
 from dedupindex.sources.warc_files import SourceFile
@@ -54,7 +54,7 @@ class WorkDirectory:
 
     def begin(self, options: dict[str, Any], files: Iterable[str]) -> None:
         """Note that a run in place begins, with which options and files."""
-        with whole(self.top / _FILES) as stream:
+        with atomic_file(self.top / _FILES) as stream:
             stream.writelines(json.dumps(path).encode("ascii") + b"\n" for path in files)
         self._note(options)
 
@@ -89,7 +89,7 @@ class WorkDirectory:
 
     def _note(self, options: dict[str, Any] | None) -> None:
         self._said.update(format=_FORMAT, begun=options)
-        write_whole(self.top / _FILE, json.dumps(self._said, indent=1).encode("ascii") + b"\n")
+        write_file(self.top / _FILE, json.dumps(self._said, indent=1).encode("ascii") + b"\n")
 
 
 def _difference(name: str, before: Any, now: Any) -> str:

@@ -1,7 +1,6 @@
-"""Sums by key in bounded memory: a web archive has more hosts than a report may hold.
+"""Sums by key in bounded memory, as a web archive may have millions of hosts.
 
-A dictionary takes what comes; when it is full, SQLite's own temporary database (on disk, deleted
-with the connection) takes the sums over.
+Sums are in a dictionary; when it is full they are added to a temporary database of SQLite, on disk.
 """
 
 from __future__ import annotations
@@ -41,16 +40,16 @@ class Sums:
             sums[column] += amount
 
     def __len__(self) -> int:
-        """How many keys there are."""
+        """The number of keys."""
         self._spill()
         return int(self._database.execute("SELECT count(*) FROM sums").fetchone()[0])
 
     def items(self) -> Iterator[Row]:
-        """Every key with its sums, in the order of keys."""
+        """Yield every key with its sums, in the order of keys."""
         return self._rows("ORDER BY key")
 
     def largest(self, count: int, column: int) -> Iterator[Row]:
-        """The `count` keys with the largest sums in a column, largest first; 0 for all of them."""
+        """Yield the `count` keys with the largest sums in a column, largest first; 0 for all."""
         return self._rows(f"ORDER BY c{column} DESC, key LIMIT {count or -1}")
 
     def _rows(self, order: str) -> Iterator[Row]:

@@ -1,7 +1,6 @@
-"""Charts as rectangles: widths in per cent of what there is, so that they fit every screen.
+"""Charts as rectangles, with widths in per cent so that they fit every screen.
 
-No chart has a style or a script of its own; colours come from classes. Each stands beside a table
-of the same numbers.
+Colours come from CSS classes. Every chart stands beside a table of the same numbers.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ from typing import NamedTuple
 HEIGHT = 160  # of columns, in pixels
 
 Values = Sequence[tuple[str, float]]
-"""Amounts by class, the first one at the left or at the bottom."""
+"""Amounts by CSS class, the first at the left or the bottom."""
 
 
 class ChartBar(NamedTuple):
-    """One rectangle. x and width are per cent, y and height pixels."""
+    """A rectangle; x and width in per cent, y and height in pixels."""
 
-    name: str  # its class
+    name: str  # CSS class
     x: float
     width: float
     y: float = 0
@@ -30,11 +29,11 @@ class Columns(NamedTuple):
 
     highest: float  # sum of a column
     parts: list[ChartBar]
-    titles: list[tuple[ChartBar, str]]  # the whole height of each column, and what to say of it
+    titles: list[tuple[ChartBar, str]]  # each column in full height, and its tooltip
 
 
 def bar(values: Values, whole: float = 0) -> list[ChartBar]:
-    """Values side by side in one bar, of which `whole` would fill all; 0: their sum."""
+    """Return values side by side in a bar that stands for `whole`, or their sum if 0."""
     whole = whole or sum(value for _, value in values)
     parts, x = [], 0.0
     for name, value in values:
@@ -46,7 +45,7 @@ def bar(values: Values, whole: float = 0) -> list[ChartBar]:
 
 
 def columns(rows: Sequence[tuple[str, Values]]) -> Columns:
-    """A column for each row, its values one upon the other; the highest fills the height."""
+    """Return a column of stacked values for each row; the highest fills the height."""
     highest = max((sum(value for _, value in values) for _, values in rows), default=0)
     step = 100 / max(len(rows), 1)
     parts, titles = [], []

@@ -1,7 +1,4 @@
-"""DuckDB with bounds: so much memory and no more, and a directory for what does not fit.
-
-What is made there is of no use to a later run, and goes with the block.
-"""
+"""Temporary DuckDB databases, with limited memory and a directory for what does not fit."""
 
 from __future__ import annotations
 
@@ -19,20 +16,20 @@ from dedupindex.errors import BadInput, BadSource, DedupError
 from dedupindex.runtime.files import check_name, sync_directory
 
 Database = duckdb.DuckDBPyConnection
-_INTERRUPTED = "Query interrupted"  # all that DuckDB tells of a KeyboardInterrupt
-_REFUSED = "refused: "  # how an error begins that is ours
-_EVERY = 0.5  # seconds between two looks at how far a query is
+_INTERRUPTED = "Query interrupted"  # the RuntimeError in place of a KeyboardInterrupt
+_REFUSED = "refused: "  # prefix of errors that `refusal` raises
+_EVERY = 0.5  # seconds between two reports of progress
 
 
 @contextmanager
-def working(beside: Path, memory: str, threads: int) -> Iterator[tuple[Database, Path]]:
-    """A database that goes on in a directory of its own below `beside`, and that directory.
+def open_database(beside: Path, memory: str, threads: int) -> Iterator[tuple[Database, Path]]:
+    """Open a database with a temporary directory in `beside`; yield both.
 
-    `memory` bounds it, as ``1GB``; threads are of the whole machine with 0. Failures of the
-    engine, a full disk among them, are raised as `DedupError`. Tables of joins are built of what
-    stands to the right, for the engine cannot know how much is in the Parquet files of a manifest.
+    `memory` is its limit, as ``1GB``; 0 threads are one for each core. Errors of DuckDB, such as a
+    full disk, are raised as `DedupError`. Hash joins are built from the right table, as DuckDB does
+    not know how many rows the Parquet files of a manifest have.
     """
-    if memory.lstrip().startswith("-"):  # which DuckDB takes for no bound
+    if memory.lstrip().startswith("-"):  # DuckDB would take it for no limit
         raise BadInput(f"--memory {memory}: less than nothing")
     with tempfile.TemporaryDirectory(prefix=".working-", dir=beside) as name:
         config: dict[str, str | bool | int | float | list[str]] = {
@@ -51,38 +48,38 @@ def working(beside: Path, memory: str, threads: int) -> Iterator[tuple[Database,
         except duckdb.Error as error:
             raise _failure(error, memory, home) from error
         except RuntimeError as error:
-            if str(error) == _INTERRUPTED:  # Ctrl-C, while a query was at work
+            if str(error) == _INTERRUPTED:  # Ctrl-C during a query
                 raise KeyboardInterrupt from error
             raise
 
 
 @contextmanager
-def followed(database: Database, on_progress: OnProgress) -> Iterator[Callable[[str], None]]:
-    """Tells, from a thread of its own, how far the queries of the block are, each for itself.
+def show_progress(database: Database, on_progress: OnProgress) -> Iterator[Callable[[str], None]]:
+    """Report the progress of each query in the block, from a thread.
 
-    Yields a function that names the phase which begins; before there is one, nothing is told.
+    Yields a function that sets the name of the phase; nothing is reported before the first.
     """
     database.execute("SET enable_progress_bar = true")
     database.execute("SET enable_progress_bar_print = false")
     ended, phase = threading.Event(), [""]
 
-    def watch() -> None:
+    def report() -> None:
         while not ended.wait(_EVERY):
-            percent = database.query_progress()  # below 0 while there is no query
+            percent = database.query_progress()  # negative if no query runs
             if phase[0] and percent >= 0:
                 on_progress(ProgressUpdate(phase[0], part=percent / 100))
 
-    watching = threading.Thread(target=watch, daemon=True)
-    watching.start()
+    thread = threading.Thread(target=report, daemon=True)
+    thread.start()
     try:
         yield lambda name: phase.__setitem__(0, name)
     finally:
         ended.set()
-        watching.join()
+        thread.join()
 
 
 def one_thread() -> Database:
-    """A database for a query of little, which need not be shared out; the caller closes it."""
+    """Open an in-memory database with one thread, for small queries; the caller closes it."""
     return duckdb.connect(config={"threads": 1})
 
 
@@ -91,38 +88,36 @@ def _first_line(error: Exception) -> str:
 
 
 def number(database: Database, query: str) -> int:
-    """The single number that a query yields."""
+    """Return the single number that a query yields."""
     found = database.execute(query).fetchone()
     assert found is not None
     return int(found[0] or 0)
 
 
 def insert(database: Database, table: str, rows: Sequence[tuple[int | str, ...]]) -> None:
-    """Add rows of whole numbers and plain words."""
+    """Insert rows of integers and text."""
     for start in range(0, len(rows), 1000):
-        values = ", ".join(map(_row, rows[start : start + 1000]))
-        database.execute(f"INSERT INTO {table} VALUES {values}")
-
-
-def _row(values: tuple[int | str, ...]) -> str:
-    texts = [quoted(value) if isinstance(value, str) else str(value) for value in values]
-    return f"({', '.join(texts)})"
+        values = (
+            ", ".join(quoted(value) if isinstance(value, str) else str(value) for value in row)
+            for row in rows[start : start + 1000]
+        )
+        database.execute(f"INSERT INTO {table} VALUES ({'), ('.join(values)})")
 
 
 def _failure(error: duckdb.Error, memory: str, home: Path) -> DedupError:
-    said = _first_line(error)
+    text = _first_line(error)
     if isinstance(error, duckdb.OutOfMemoryException):
-        return DedupError(f"{memory} of memory were too little, give more with --memory: {said}")
-    if isinstance(error, duckdb.InvalidInputException) and _REFUSED in said:
-        return BadSource(said.partition(_REFUSED)[2])
-    return DedupError(f"DuckDB gave up in {home}: {said}")
+        return DedupError(f"{memory} of memory were too little, give more with --memory: {text}")
+    if isinstance(error, duckdb.InvalidInputException) and _REFUSED in text:
+        return BadSource(text.partition(_REFUSED)[2])
+    return DedupError(f"DuckDB gave up in {home}: {text}")
 
 
 @contextmanager
-def placed(target: Path) -> Iterator[Path]:
-    """A path beside `target` that DuckDB writes to; it goes to disk, then gets that name.
+def atomic_output(target: Path) -> Iterator[Path]:
+    """Yield a path for DuckDB to write to; it is forced to disk, then renamed to `target`.
 
-    Raises `DedupError` if what is written, or read for that, fails.
+    Raises `DedupError` if reading or writing fails.
     """
     beside = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
@@ -139,14 +134,14 @@ def placed(target: Path) -> Iterator[Path]:
 
 
 def write_parquet(database: Database, rows: str, target: Path) -> None:
-    """Write what the query `rows` yields; the file appears whole."""
-    with placed(target) as beside:
+    """Write the result of the query `rows` to a file, which appears complete."""
+    with atomic_output(target) as beside:
         to = quoted(str(beside))
         database.execute(f"COPY ({rows}) TO {to} (FORMAT parquet, COMPRESSION zstd)")
 
 
 def from_json(files: Sequence[Path], columns: Mapping[str, str], longest: int) -> str:
-    """SQL for lines of JSON objects of at most so many bytes, by the columns and their types."""
+    """Return SQL that reads lines of JSON of at most `longest` bytes, with columns and types."""
     paths = ", ".join(quoted(literal(path)) for path in files)
     types = ", ".join(f"{quoted(name)}: {quoted(kind)}" for name, kind in columns.items())
     return (
@@ -156,16 +151,16 @@ def from_json(files: Sequence[Path], columns: Mapping[str, str], longest: int) -
 
 
 def refusal(place: str, what: str) -> str:
-    """SQL that ends its query with `BadSource`; `place` is SQL, too."""
+    """Return SQL that makes its query raise `BadSource`; `place` is SQL, too."""
     return f"error({quoted(_REFUSED)} || {place} || {quoted(what)})"
 
 
 def quoted(text: str) -> str:
-    """A string as SQL spells it."""
+    """Return a string literal of SQL."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def literal(path: Path) -> str:
-    """A path as DuckDB reads one that is no glob; raises `BadInput`."""
+    """Return a path that DuckDB does not take for a glob; raises `BadInput`."""
     check_name(str(path))
     return "".join(f"[{char}]" if char in "*?[" else char for char in str(path))

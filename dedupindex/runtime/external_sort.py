@@ -10,11 +10,11 @@ from contextlib import ExitStack
 from itertools import islice
 from typing import BinaryIO
 
-_IN_MEMORY = 200_000  # lines that are sorted at a time
+_IN_MEMORY = 200_000  # lines
 
 
 def sorted_lines(lines: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield any number of lines, sorted as bytes. Runs beyond the first wait in unnamed files."""
+    """Yield any number of lines, sorted as bytes; sorted runs are in temporary files."""
     with ExitStack() as runs:
         parts: list[Iterable[bytes]] = []
         while part := sorted(islice(lines, _IN_MEMORY)):

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and one writer at a time."""
+"""Atomic writing of files and directories, and lock files."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from dedupindex.errors import BadInput, IndexBusy
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write `data` beside `path`, force it to disk, then rename: a reader sees old or new."""
-    with whole(path) as stream:
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file beside `path`, force it to disk, then rename it: readers see old or new."""
+    with atomic_file(path) as stream:
         stream.write(data)
 
 
 @contextmanager
-def whole(path: Path, *, new: bool = False) -> Iterator[BinaryIO]:
-    """As `write_whole`, for what comes piece by piece: `path` appears when the block ends well.
+def atomic_file(path: Path, *, new: bool = False) -> Iterator[BinaryIO]:
+    """As `write_file`, for a stream: `path` appears when the block ends without error.
 
-    What is `new` takes the place of nothing, not even of what somebody else has just written;
-    raises `BadInput`. `OSError` of a full disk has the name of the file.
+    With `new` no file is replaced, not even one that appeared meanwhile; raises `BadInput`. The
+    `OSError` of a full disk names the file.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with writing(path), open(beside, "wb") as stream:
+        with named_errors(path), open(beside, "wb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
@@ -46,8 +46,8 @@ def whole(path: Path, *, new: bool = False) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Let an `OSError` of a full disk say what was written; of itself it names no file."""
+def named_errors(path: Path) -> Iterator[None]:
+    """Add the file name to the `OSError` of a full disk."""
     try:
         yield
     except OSError as error:
@@ -56,8 +56,8 @@ def writing(path: Path) -> Iterator[None]:
         raise
 
 
-def taken(path: Path) -> BadInput:
-    """What is to be said of an archive that is there already."""
+def already_exists(path: Path) -> BadInput:
+    """Return the error for an archive that exists already."""
     return BadInput(
         f"{path} is there, and no archive is ever overwritten: name another, or remove it"
     )
@@ -67,17 +67,17 @@ def _appear(beside: Path, path: Path) -> None:
     try:
         os.link(beside, path)
     except FileExistsError:
-        raise taken(path) from None
+        raise already_exists(path) from None
     except OSError:  # a file system without hard links
         if os.path.lexists(path):
-            raise taken(path) from None
+            raise already_exists(path) from None
         os.replace(beside, path)
     else:
         os.unlink(beside)
 
 
 def check_name(path: str) -> None:
-    """Raise `BadInput` for a name that is no UTF-8: neither JSON nor DuckDB can spell it."""
+    """Raise `BadInput` for a name that is not UTF-8, which JSON and DuckDB cannot represent."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -86,7 +86,7 @@ def check_name(path: str) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Force the names in a directory to disk (a rename is durable only after this)."""
+    """Force a directory to disk; only then is a rename in it durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -96,7 +96,7 @@ def sync_directory(path: Path) -> None:
 
 @contextmanager
 def pinned(directory: Path) -> Iterator[Path]:
-    """A name of a directory that stays its own when another takes its place; raises `OSError`."""
+    """Yield a path that stays that of a directory if another replaces it; raises `OSError`."""
     descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield Path(f"/proc/self/fd/{descriptor}")
@@ -106,9 +106,9 @@ def pinned(directory: Path) -> Iterator[Path]:
 
 @contextmanager
 def exclusive(path: Path, what: str) -> Iterator[None]:
-    """Hold the lock file `path`; `IndexBusy` at once if another process holds it.
+    """Hold the lock file `path`; raises `IndexBusy` at once if another process holds it.
 
-    The kernel lets go of the lock when its holder dies, so a killed writer blocks nobody.
+    The kernel releases the lock if its holder is killed.
     """
     with open(path, "a+b") as stream:
         _lock(stream, fcntl.LOCK_EX, what)
@@ -117,7 +117,7 @@ def exclusive(path: Path, what: str) -> Iterator[None]:
 
 @contextmanager
 def shared(path: Path, what: str) -> Iterator[None]:
-    """Let nobody hold the lock file `path` as `exclusive` does; raises `IndexBusy` likewise."""
+    """Hold the lock file `path` as a reader; raises `IndexBusy` as `exclusive` does."""
     with open(path, "rb") as stream:
         _lock(stream, fcntl.LOCK_SH, what)
         yield
@@ -130,14 +130,11 @@ def _lock(stream: IO[bytes], how: int, what: str) -> None:
         raise IndexBusy(f"another process is writing to {what}; try again later") from error
 
 
-# Directories that appear whole or not at all.
-
-
 @contextmanager
-def whole_directory(path: Path) -> Iterator[Path]:
-    """A directory to fill, which takes the place of `path` when the block ends well.
+def atomic_directory(path: Path) -> Iterator[Path]:
+    """Yield a new directory, which replaces `path` when the block ends without error.
 
-    What a killed run has left is removed by the next.
+    Leftovers of a killed run are removed by the next.
     """
     parent, name = path.absolute().parent, path.absolute().name
     beside, old = parent / f".{name}.new", parent / f".{name}.old"

@@ -1,4 +1,4 @@
-"""Now and then a line of how far a long step is."""
+"""Lines of progress for long steps."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ Say = Callable[[str], None]
 EVERY = 10.0  # seconds
 
 
-class Telling:
-    """Passes on what it is told, but not all of it."""
+class ThrottledProgress:
+    """Reports a count, at most once in `EVERY` seconds."""
 
     def __init__(self, say: Say) -> None:
         self._say, self._last = say, time.monotonic()

@@ -1,8 +1,8 @@
-"""Tasks spread over a cluster of Apache Spark; the one door to PySpark, which is an extra.
+"""Run tasks on a cluster of Apache Spark. PySpark is an extra and imported only here.
 
-What runs there are the functions that run here in processes. Executors have the same environment
-as the driver, reach the sources by the same names, and share no other storage with it: what a task
-makes comes back as rows, and a task whose executor is lost is done again elsewhere.
+Executors run the same functions as local processes. They need the same environment as the driver
+and the same names of sources, but no other shared storage: results are returned as rows, and the
+task of a lost executor is repeated elsewhere.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from dedupindex.errors import BadInput, DedupError, to_install
 from dedupindex.runtime.files import sync_directory
 
-PIECE = 1 << 18  # bytes of a file in a row: Spark holds a thousand rows of whatever size
-SLICE = 64 << 20  # bytes of rows that come here at once, of the 1 GB that Spark allows
-AT_ONCE = 64  # tasks for each core, in one go: what they made is kept before the next begin
+PIECE = 1 << 18  # bytes of a file in a row, as Spark holds a thousand rows of any size
+SLICE = 64 << 20  # bytes of rows that the driver fetches at a time; Spark allows 1 GB
+AT_ONCE = 64  # tasks for each core in one job; results are stored before the next job
 HINT = (
     "with --spark every executor reads the sources itself: name addresses, or paths that all mount"
 )
-_OURS = "DEDUPINDEX_REMOTE_"  # variables that executors get, too: Spark shows them to all
+_OURS = (
+    "DEDUPINDEX_REMOTE_"  # prefix of variables that executors get; Spark publishes them
+)
 _LOST = (
     "an executor was lost while what it had made was fetched, and it was made again: run the same "
     "again"
@@ -37,36 +39,36 @@ R = TypeVar("R")
 
 
 class FilePiece(NamedTuple):
-    """Some bytes of a file that a task has made; they come in order."""
+    """Bytes of a file that a task has made, in order."""
 
     name: str
     data: bytes
 
 
 @contextmanager
-def connected(master: str) -> Iterator[Cluster]:
-    """A session on `master`, as ``spark://host:7077``, ``yarn`` or ``local[4]``.
+def spark_session(master: str) -> Iterator[Cluster]:
+    """Open a session on `master`: ``spark://host:7077``, ``yarn`` or ``local[4]``.
 
-    Raises `BadInput` without PySpark, or if there is no such master.
+    Raises `BadInput` without PySpark, and if the master cannot be reached.
     """
     try:
         from pyspark import SparkConf, SparkContext  # an extra
     except ImportError as error:
         raise BadInput(f"--spark needs a package: {to_install('spark')}") from error
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # of all packages, not the system's
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # not the system's
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    chosen = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+    settings = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
     if master.startswith("local"):
-        chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     for name, value in os.environ.items():
         if name.startswith(_OURS):
-            chosen[f"spark.executorEnv.{name}"] = value
-    conf = SparkConf().setMaster(master).setAppName("dedupindex").setAll(list(chosen.items()))
+            settings[f"spark.executorEnv.{name}"] = value
+    conf = SparkConf().setMaster(master).setAppName("dedupindex").setAll(list(settings.items()))
     try:
         context = SparkContext(conf=conf)
         context.setLogLevel("ERROR")
         cluster = Cluster(context)
-    except Exception as error:  # whatever Java says
+    except Exception as error:  # of Java
         raise BadInput(f"--spark {master}: {_first_line(error)}") from error
     try:
         yield cluster
@@ -75,19 +77,19 @@ def connected(master: str) -> Iterator[Cluster]:
 
 
 class Cluster:
-    """What a run has of Spark."""
+    """An open Spark session."""
 
     def __init__(self, context: Any) -> None:
         self.context = context
         self.cores = max(int(context.defaultParallelism), 1)
 
     def in_turn(self, tasks: Sequence[T]) -> Iterator[Sequence[T]]:
-        """The tasks, so many at a time as are worth a job."""
+        """Yield the tasks in groups of the size of a job."""
         most = AT_ONCE * self.cores
         return (tasks[at : at + most] for at in range(0, len(tasks), most))
 
     def rows(self, work: Callable[[T], Iterable[R]], tasks: Sequence[T]) -> Iterator[R]:
-        """What ``work(task)`` yields for every task, task by task, once all have come to their end.
+        """Yield the results of ``work(task)`` for every task in order, after all have ended.
 
         `work` is a function of a module, or a partial of one. Raises what it raises.
         """
@@ -96,17 +98,17 @@ class Cluster:
 
     @contextmanager
     def kept(self, work: Callable[[T], Iterable[R]], tasks: Sequence[T]) -> Iterator[SparkRows[R]]:
-        """The same, on the executors' disks."""
-        with explained():  # a master that is not there is known by now, a minute later
+        """Yield the results of ``work(task)`` as rows on the executors' disks."""
+        with spark_errors():  # an unreachable master is noticed here, after a minute
             spread = self.context.parallelize(tasks, max(len(tasks), 1))
-        with _kept(spread.mapPartitionsWithIndex(partial(_made, partial(_each, work)))) as kept:
+        with _kept(spread.mapPartitionsWithIndex(partial(_run_task, partial(_each, work)))) as kept:
             yield kept
 
 
 class SparkRow(NamedTuple):
-    """What a task has made, as it lies on an executor's disk: a row, or that there are no more.
+    """A result of a task on an executor's disk, or the end of its results.
 
-    One that is lost is made again, by another attempt.
+    A lost row is computed again, by another attempt.
     """
 
     task: int
@@ -122,7 +124,7 @@ def _kept(made: Any) -> Iterator[SparkRows[Any]]:
 
     made = made.persist(StorageLevel.DISK_ONLY)
     try:
-        with explained():
+        with spark_errors():
             sizes = made.mapPartitions(_size).collect()
         yield SparkRows(made, sizes)
     finally:
@@ -131,41 +133,41 @@ def _kept(made: Any) -> Iterator[SparkRows[Any]]:
 
 
 class SparkRows(Generic[R]):
-    """Rows on the executors' disks; those that are lost with one are made again."""
+    """Rows on the executors' disks; those of a lost executor are computed again."""
 
     def __init__(self, made: Any, sizes: list[int]) -> None:
-        """`sizes`: bytes of what each task has made."""
+        """`sizes` are the bytes of the rows of each task."""
         self._made, self._sizes = made, sizes
         self._slices = sum(sizes) // SLICE + 1
 
     def rows(self) -> Iterator[R]:
-        """All rows in the order of the tasks; some tens of megabytes are held at a time.
+        """Yield all rows in the order of tasks, with some tens of megabytes in memory.
 
-        Raises `DedupError` if some are lost in the midst of what one task has made.
+        Raises `DedupError` if an executor is lost while its rows are fetched.
         """
         made = self._made
         if self._slices > 1:
             starts = list(accumulate(self._sizes, initial=0))
             cut = made.mapPartitionsWithIndex(partial(_cut, starts, SLICE))
             made = cut.partitionBy(self._slices, int).values().mapPartitions(sorted)
-        with explained():
-            yield from _sound(whole(made.toLocalIterator(), len(self._sizes)))
+        with spark_errors():
+            yield from _raise_errors(complete_rows(made.toLocalIterator(), len(self._sizes)))
 
     def few(self, chosen: Callable[[R], bool]) -> Iterator[R]:
-        """Those that are chosen, in any order."""
+        """Yield the rows for which `chosen` is true, in any order."""
         made = self._made.filter(partial(_passes, chosen)).coalesce(self._slices)
-        with explained():
-            yield from _sound(row.value for row in made.toLocalIterator())
+        with spark_errors():
+            yield from _raise_errors(row.value for row in made.toLocalIterator())
 
     def grouped(
         self, by: Callable[[R], int], groups: int, work: Callable[[int, Iterator[R]], Iterable[T]]
     ) -> Iterator[T]:
-        """What ``work(group, rows)`` yields of the rows for which `by` tells a group, of each.
+        """Yield the results of ``work(group, rows)`` for each group of rows.
 
-        None are of -1.
+        `by` returns the number of a row's group, -1 to leave the row out.
         """
         keyed = self._made.flatMap(partial(_keyed, by)).partitionBy(groups, int).values()
-        with _kept(keyed.mapPartitionsWithIndex(partial(_made, work))) as made:
+        with _kept(keyed.mapPartitionsWithIndex(partial(_run_task, work))) as made:
             yield from made.rows()
 
 
@@ -174,10 +176,10 @@ def _each(work: Callable[[Any], Iterable[Any]], task: int, given: Iterator[Any])
         yield from work(one)
 
 
-def _made(
+def _run_task(
     work: Callable[[int, Iterator[Any]], Iterable[Any]], task: int, given: Iterator[Any]
 ) -> Iterator[SparkRow]:
-    """Runs on an executor. What is wrong with the input is a row: to try again is of no use."""
+    """Run a task on an executor. A `DedupError` becomes a row, as a retry would be of no use."""
     attempt, number = secrets.token_bytes(8), 0
     try:
         for value in work(task, given):
@@ -196,9 +198,9 @@ def _size(made: Iterable[SparkRow]) -> list[int]:
 def _cut(
     starts: list[int], length: int, task: int, made: Iterator[SparkRow]
 ) -> Iterator[tuple[int, SparkRow]]:
-    """The slice of each row: so many bytes of all that tasks have made, one after the other.
+    """Assign rows to slices of `length` bytes over the rows of all tasks.
 
-    What was made again may be longer, but is in no slice of the next task.
+    Rows that were computed again may be longer, but are in no slice of the next task.
     """
     at, most = starts[task], max(starts[task + 1] - 1, 0) // length
     for one in made:
@@ -206,8 +208,8 @@ def _cut(
         at += _size([one])[0]
 
 
-def whole(made: Iterable[SparkRow], tasks: int) -> Iterator[Any]:
-    """The rows of all tasks in order, of each those of one attempt, all of them."""
+def complete_rows(made: Iterable[SparkRow], tasks: int) -> Iterator[Any]:
+    """Yield the values of all rows in order; check that each task has all rows of one attempt."""
     before = SparkRow(-1, b"", 0, None, last=True)
     for one in made:
         follows = (before.task + 1, 0) if before.last else (before.task, before.number + 1)
@@ -221,8 +223,8 @@ def whole(made: Iterable[SparkRow], tasks: int) -> Iterator[Any]:
         raise DedupError(_LOST)
 
 
-def _sound(rows: Iterable[Any]) -> Iterator[Any]:
-    """Raise what is among the rows that is wrong with the input."""
+def _raise_errors(rows: Iterable[Any]) -> Iterator[Any]:
+    """Raise the first `DedupError` among rows."""
     for row in rows:
         if isinstance(row, DedupError):
             raise row
@@ -236,14 +238,14 @@ def _passes(chosen: Callable[[Any], bool], made: SparkRow) -> bool:
 
 
 def _keyed(by: Callable[[Any], int], made: SparkRow) -> Iterator[tuple[int, Any]]:
-    if isinstance(made.value, DedupError):  # only of rows that were lost, and are made again
+    if isinstance(made.value, DedupError):  # of a row that was computed again
         raise made.value
     if not made.last and (group := by(made.value)) >= 0:
         yield group, made.value
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def spark_errors() -> Iterator[None]:
     try:
         yield
     except DedupError:
@@ -253,14 +255,14 @@ def explained() -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    """What is worth reading of all that Java says."""
+    """Return the most useful line of an error of Java."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if "Exception" in line or "Error" in line]
-    return (told or lines or [type(error).__name__])[0].removeprefix(": ")[:400]
+    errors = [line for line in lines if "Exception" in line or "Error" in line]
+    return (errors or lines or [type(error).__name__])[0].removeprefix(": ")[:400]
 
 
 def pieces(path: Path, name: str) -> Iterator[FilePiece]:
-    """A file as rows; at least one, so that an empty file comes, too."""
+    """Yield a file as rows; one for an empty file."""
     with open(path, "rb") as stream:
         data = stream.read(PIECE)
         yield FilePiece(name, data)
@@ -269,7 +271,7 @@ def pieces(path: Path, name: str) -> Iterator[FilePiece]:
 
 
 class PieceWriter:
-    """Writes the pieces of files; each appears whole, when the next begins or at the end."""
+    """Writes the pieces of files; each file appears when it is complete."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -284,7 +286,7 @@ class PieceWriter:
         self._stream.write(piece.data)
 
     def finish(self) -> None:
-        """Let the last file appear."""
+        """Complete the last file."""
         if self._stream is None:
             return
         with self._stream as stream:

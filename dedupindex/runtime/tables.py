@@ -1,4 +1,4 @@
-"""Tables and facts as text, CSV and HTML. Text from the web is hostile in each of them."""
+"""Tables as CSV and HTML, and text from the web made safe for each format."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STYLE = (
     "th{font-weight:500}thead th{vertical-align:bottom}td{white-space:nowrap}"
     "th:first-child{text-align:left;min-width:12rem;max-width:30rem;overflow-wrap:anywhere}"
 )
-_WORDS = {  # how people call a field; others are called by their names
+_WORDS = {  # labels of fields; others are labelled by their names
     "mime": "media type",
     "status": "HTTP status",
     "handled": "looked up",
@@ -39,9 +39,8 @@ _PLURAL = re.compile(
     r"|payload|document|pair|component|host|lookup)s|(cop)ies)\b"
 )
 _UNITS = re.compile("_(bytes|percent|ms)$")
-# Printable to Python, and drawn as nothing: what of Default_Ignorable_Code_Point is a letter or
-# mark (joiners, fillers, variation selectors), then a blank pattern, note head and letter, and the
-# place of an object that is not there.
+# Printable by Python but invisible: letters and marks of Default_Ignorable_Code_Point (joiners,
+# fillers, variation selectors); blank Braille pattern, note head and letter; object replacement.
 _UNSEEN = frozenset(
     map(
         chr,
@@ -55,10 +54,10 @@ _UNSEEN = frozenset(
 
 
 def printable(text: str) -> str:
-    """Text from the web on one line, with everything that would not be seen made visible.
+    """Return text from the web on one line, with all invisible characters escaped.
 
-    That is control and format characters, spaces but the plain one, line ends, lone surrogates,
-    what Unicode has not assigned, and what browsers and terminals draw as nothing.
+    These are control and format characters, spaces other than U+0020, line ends, lone surrogates,
+    unassigned characters, and those that browsers and terminals draw as nothing.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -71,7 +70,7 @@ def printable(text: str) -> str:
 
 
 def amount(count: float) -> str:
-    """Bytes for people: ``1.4 MB``."""
+    """Return a number of bytes as ``1.4 MB``."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if count < 1000 or unit == "TB":
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -80,7 +79,7 @@ def amount(count: float) -> str:
 
 
 def singular(text: str) -> str:
-    """``1 file`` where a sentence of counts has ``1 files``."""
+    """Replace ``1 files`` by ``1 file`` in a sentence."""
     return _PLURAL.sub(lambda one: f"1 {one[1] or one[2] + 'y'}", text)
 
 
@@ -102,7 +101,7 @@ def _cells(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iterator[
 
 
 def _safe_cell(value: Any) -> Any:
-    """Spreadsheets run cells that begin like a formula; a host of the web may."""
+    """Quote text that a spreadsheet would run as a formula."""
     if not isinstance(value, str):
         return value
     text = printable(value)
@@ -117,9 +116,9 @@ def html_lines(
     pictures: Iterable[str] = (),
     style: str = "",
 ) -> Iterator[str]:
-    """A page of its own, without script: facts, and a table where there are `names`.
+    """Yield an HTML page without scripts: facts, and a table with the columns `names`.
 
-    `pictures` are HTML already, which stands between them; `style` is theirs.
+    `pictures` are HTML, placed between them; `style` is CSS for them.
     """
     yield (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -144,7 +143,7 @@ def html_lines(
 
 
 def _words(name: str) -> str:
-    """A field as people call it: ``Bytes saved``."""
+    """Return the label of a field: ``Bytes saved``."""
     words = _WORDS.get(name) or _UNITS.sub(_unit, name).replace("_", " ")
     return _text(words[:1].upper() + words[1:])
 
@@ -154,7 +153,7 @@ def _unit(found: re.Match[str]) -> str:
 
 
 def _shown(name: str, value: Any) -> str:
-    """A value with the unit that its field's name tells."""
+    """Return a value with the unit in its field's name."""
     if value is None:
         return "not known"
     if isinstance(value, bool):

@@ -1,7 +1,7 @@
-"""Tasks side by side, each in a process of its own.
+"""Run tasks in parallel processes.
 
-`concurrent.futures` and `multiprocessing` are imported where they are used: they take 19 ms, and
-most commands start no process.
+`concurrent.futures` and `multiprocessing` are imported on first use: they take 19 ms, and most
+commands start no process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.errors import DedupError
 
-if TYPE_CHECKING:  # slow to import, and of no use to who works alone
+if TYPE_CHECKING:
     from concurrent.futures import Future, ProcessPoolExecutor
     from multiprocessing.context import BaseContext
     from multiprocessing.sharedctypes import Synchronized
@@ -29,13 +29,13 @@ _KILLED = (
     "same again to go on"
 )
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
-_AHEAD = 4  # tasks for each process that are handed out at once
-_LOOK_EVERY = 0.2  # seconds between two looks at how far the processes are
+_AHEAD = 4  # tasks submitted for each process
+_LOOK_EVERY = 0.2  # seconds between two reports of progress
 
 T = TypeVar("T")
 R = TypeVar("R")
 Count = Callable[[int, int], None]
-"""Told of bytes and records that were read since it was told before."""
+"""Called with the bytes and records that were read since the last call."""
 
 
 @contextmanager
@@ -46,7 +46,7 @@ def workers(
     patient: bool = False,
     threads: bool = False,
 ) -> Iterator[ProcessPoolExecutor]:
-    """As `_pool`; raises `DedupError` if a process is killed."""
+    """Open a pool of processes, see `_pool`; raises `DedupError` if one is killed."""
     from concurrent.futures import BrokenExecutor
 
     try:
@@ -64,11 +64,11 @@ def _pool(
     patient: bool = True,
     threads: bool = False,
 ) -> Iterator[ProcessPoolExecutor]:
-    """A pool of processes that do not outlive this one; each calls ``begin(*shared)`` first.
+    """Open a pool of processes that end with this one; each calls ``begin(*shared)`` first.
 
-    Ctrl-C interrupts them all, and they leave that to this one. When the block fails, nothing more
-    is begun; where tasks hold what must not be let go of before their end, it is waited for
-    (`patient`). Who has `threads` says so.
+    The processes ignore Ctrl-C; this one handles it. If the block fails, pending tasks are
+    cancelled, and with `patient` running ones are waited for, if they must not be interrupted.
+    `threads` must be set if this process has threads.
     """
     from concurrent.futures import ProcessPoolExecutor
 
@@ -77,7 +77,7 @@ def _pool(
     ) as pool:
         try:
             with _undisturbed():
-                pool.submit(int)  # they begin now
+                pool.submit(int)  # start the processes
             yield pool
         except BaseException:
             pool.shutdown(wait=patient, cancel_futures=True)
@@ -85,10 +85,10 @@ def _pool(
 
 
 def _context(*, threads: bool = False) -> BaseContext:
-    """How processes start: in milliseconds by fork, where nothing here has threads or files open.
+    """Return the start method: fork takes milliseconds, spawn half a second.
 
-    Beside threads, as fsspec has one, a process by fork may wait for ever for what one of them held
-    then; those that begin anew take half a second more.
+    With threads, such as that of fsspec, a forked process may wait forever for a lock that a thread
+    held.
     """
     from multiprocessing import get_context
 
@@ -97,7 +97,7 @@ def _context(*, threads: bool = False) -> BaseContext:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Ctrl-C waits for the end of the block: a pool that is begun by half cannot be ended."""
+    """Delay Ctrl-C to the end of the block, as a half-started pool cannot be shut down."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -106,17 +106,17 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _begin(parent: int, begin: Callable[..., None] | None, *shared: Any) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent says when to stop
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # so, and whatever it does itself when told that
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops this process
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # whatever the parent does on it
     _die_with(parent)
     if begin is not None:
         begin(*shared)
 
 
 def _die_with(parent: int) -> None:
-    """End this process when its parent does, even if that is killed.
+    """End this process when its parent ends, even if that is killed.
 
-    It would wait for tasks for ever, and hold the locks that its parent held.
+    It would wait for tasks forever, and hold the locks of its parent.
     """
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     if os.getppid() != parent:
@@ -126,9 +126,9 @@ def _die_with(parent: int) -> None:
 def side_by_side(
     work: Callable[[Any, T], R], shared: Any, tasks: Sequence[T], jobs: int
 ) -> Iterator[R]:
-    """``work(shared, task)`` for every task, in `jobs` processes; results as they are ready.
+    """Yield ``work(shared, task)`` for every task, in `jobs` processes, as results are ready.
 
-    Raises `DedupError` if one of them is killed.
+    Raises `DedupError` if a process is killed.
     """
     if jobs <= 1 or len(tasks) <= 1:
         for task in tasks:
@@ -141,7 +141,7 @@ def side_by_side(
             yield future.result()
 
 
-def in_turn(
+def map_in_order(
     work: Callable[[Any, T], R],
     shared: Any,
     tasks: Iterable[T],
@@ -149,16 +149,16 @@ def in_turn(
     killed: Callable[[T], Iterator[R]],
     more: Callable[[R], T | None] = lambda result: None,
 ) -> Iterator[R]:
-    """``work(shared, task)`` for every task, in `jobs` processes; results in the order of tasks.
+    """Yield ``work(shared, task)`` for every task, in `jobs` processes, in the order of tasks.
 
-    Tasks are taken as they are needed, so that there may be any number. Where a result leaves
-    something to be done, `more` is the task that comes next. Hostile input may kill the
-    process that reads it: what was in hand then is done again, each task in a process of its own,
-    and `killed` yields the results in place of one that kills that, too.
+    Tasks are read as needed, so there may be any number. `more` returns a follow-up task for a
+    result, or None; it is run next. If a process is killed, perhaps by hostile input, all submitted
+    tasks are repeated in processes of their own; for one that kills that, too, the results are
+    those of `killed`.
     """
     if jobs <= 1:
         for task in tasks:
-            yield from to_its_end(lambda task: iter([work(shared, task)]), task, more)
+            yield from run_to_end(lambda task: iter([work(shared, task)]), task, more)
         return
     from concurrent.futures import BrokenExecutor
 
@@ -184,13 +184,13 @@ def in_turn(
             except BrokenExecutor:
                 pass
         for task in taken:
-            yield from to_its_end(lambda task: alone(work, shared, task, killed), task, more)
+            yield from run_to_end(lambda task: run_alone(work, shared, task, killed), task, more)
 
 
-def to_its_end(
+def run_to_end(
     do: Callable[[T], Iterator[R]], task: T, more: Callable[[R], T | None]
 ) -> Iterator[R]:
-    """What is done of a task, and of all that it leaves to be done."""
+    """Run a task and its follow-up tasks; yield the results."""
     left = deque([task])
     while left:
         for result in do(left.popleft()):
@@ -200,10 +200,10 @@ def to_its_end(
             yield result
 
 
-def alone(
+def run_alone(
     work: Callable[[Any, T], R], shared: Any, task: T, killed: Callable[[T], Iterator[R]]
 ) -> Iterator[R]:
-    """``work(shared, task)`` in a process of its own, or what `killed` yields if that is killed."""
+    """Yield ``work(shared, task)`` from a new process, or what `killed` yields if it is killed."""
     from concurrent.futures import BrokenExecutor
 
     with _pool(1, _take, shared) as pool:
@@ -217,10 +217,10 @@ def alone(
         yield result
 
 
-def hurry(seconds: float) -> None:
-    """Let a worker process be killed once it has worked for so long from now on; 0: never.
+def limit_cpu_time(seconds: float) -> None:
+    """Kill this worker process after so many seconds of CPU time from now; 0: never.
 
-    What a library does with hostile input nothing else can end. Waiting for others is no work.
+    It ends endless loops of libraries on hostile input.
     """
     if _shared:
         signal.setitimer(signal.ITIMER_PROF, seconds)
@@ -230,7 +230,7 @@ _shared: list[Any] = []  # of a worker process
 
 
 def _take(shared: Any) -> None:
-    gc.freeze()  # what was there before stays: collecting would look at all of it again and again
+    gc.freeze()  # the collector need not scan the objects of the parent
     _shared[:] = [shared]
 
 
@@ -247,10 +247,10 @@ def read_all(
     *,
     threads: bool = False,
 ) -> Iterator[R]:
-    """Run tasks that read `total` bytes in `jobs` processes; results as they are ready.
+    """Yield the results of tasks that read `total` bytes in `jobs` processes, as they are ready.
 
-    `read` is a function of a module; `threads`: see `workers`. Raises `DedupError` if a process is
-    killed.
+    `read` is a function of a module; `threads` is as in `_pool`. Raises `DedupError` if a process
+    is killed.
     """
     if jobs <= 1 or len(tasks) <= 1:
         seen = [0, 0]

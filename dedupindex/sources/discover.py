@@ -17,16 +17,16 @@ from dedupindex.capture import Problem
 from dedupindex.errors import BadSource
 from dedupindex.object_store import (
     AT_ONCE,
-    Met,
+    FoundObject,
     ObjectFacts,
     RemoteFile,
     facts,
     is_many,
     is_remote,
-    kept,
     local,
+    redacted,
 )
-from dedupindex.object_store import found as found_remote
+from dedupindex.object_store import find_objects as found_remote
 from dedupindex.sources.browsertrix import is_address
 from dedupindex.sources.kinds import HEAD, NO_ZSTD, ZSTD, kind_named, kind_of
 
@@ -181,7 +181,7 @@ def _look(path: str) -> _Look:
         return _Look(wrong=f"cannot be read: {error.strerror}")
 
 
-def _look_at(met: Met) -> _Look:
+def _look_at(met: FoundObject) -> _Look:
     """The same of an object."""
     if _is_beside(os.path.basename(met.address)):
         return _Look()
@@ -190,7 +190,7 @@ def _look_at(met: Met) -> _Look:
             head = stream.read(HEAD)
             return _Look(head[:_FEW], kind_of(head, stream))
     except BadSource as error:
-        return _Look(wrong=str(error).removeprefix(f"{kept(met.address)} "))
+        return _Look(wrong=str(error).removeprefix(f"{redacted(met.address)} "))
 
 
 def _judge(path: str, name: str, wanted: str, found: Expanded, look: _Look) -> None:

@@ -16,8 +16,8 @@ from dedupindex.object_store import (
     facts_or_none,
     is_many,
     is_remote,
-    kept,
     local,
+    redacted,
 )
 from dedupindex.sources import Expanded, expand, passing
 from dedupindex.sources.discover import is_unfinished
@@ -92,9 +92,9 @@ def find(named: Sequence[str], *, elsewhere: bool = False) -> Sources:
 def _check_address(source: str, elsewhere: bool) -> None:
     if not elsewhere:
         check_here(source)
-    if kept(source) != source:
+    if redacted(source) != source:
         raise BadSource(
-            f"{kept(source)}: a manifest keeps where its files are, and this address has a "
+            f"{redacted(source)}: a manifest keeps where its files are, and this address has a "
             "signature in it that will not hold; let fsspec have the credentials "
             "(docs/batch.md)"
         )

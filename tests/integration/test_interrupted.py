@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dedupindex.runtime.duckdb import working
+from dedupindex.runtime.duckdb import open_database
 
 _BUSY = """
 import hashlib, os, signal, sys
@@ -74,7 +74,7 @@ sys.exit(cli.main())
 def test_a_query_that_is_interrupted(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
-        with pytest.raises(KeyboardInterrupt), working(tmp_path, "100MB", 1) as (database, _):
+        with pytest.raises(KeyboardInterrupt), open_database(tmp_path, "100MB", 1) as (database, _):
             signal.setitimer(signal.ITIMER_REAL, 0.1)
             database.execute("SELECT sum(a.range * b.range) FROM range(10000000) a, range(1000) b")
     finally:

@@ -111,12 +111,12 @@ def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(clusters, "SLICE", request.param)
 
     @contextmanager
-    def connected(master: str) -> Iterator[Cluster]:
+    def spark_session(master: str) -> Iterator[Cluster]:
         yield Here(int(master))
 
     for name, module in list(sys.modules.items()):
-        if name.startswith("dedupindex.") and hasattr(module, "connected"):
-            monkeypatch.setattr(module, "connected", connected)
+        if name.startswith("dedupindex.") and hasattr(module, "spark_session"):
+            monkeypatch.setattr(module, "spark_session", spark_session)
 
 
 @pytest.fixture
@@ -272,7 +272,7 @@ def test_rows_that_are_made_again_in_the_midst_are_never_mixed(
              for task, size in enumerate(sizes)]  # fmt: skip
     came = [row for some in first for row in some]
     values = [row.value for row in came if not row.last]
-    assert list(clusters.whole(came, len(sizes))) == values
+    assert list(clusters.complete_rows(came, len(sizes))) == values
     if not sizes:
         return
     task = data.draw(st.integers(0, len(sizes) - 1))
@@ -284,12 +284,12 @@ def test_rows_that_are_made_again_in_the_midst_are_never_mixed(
     rows = [row for some in [*first[:task], mixed, *first[task + 1 :]] for row in some]
     if mixed in (first[task], again):
         assert (
-            list(clusters.whole(rows, len(sizes)))[: sum(sizes[:task])]
+            list(clusters.complete_rows(rows, len(sizes)))[: sum(sizes[:task])]
             == values[: sum(sizes[:task])]
         )
     else:
         with pytest.raises(DedupError, match="executor was lost"):
-            list(clusters.whole(rows, len(sizes)))
+            list(clusters.complete_rows(rows, len(sizes)))
 
 
 def test_a_manifest_and_a_plan_are_the_same(tmp_path: Path, collection: Path) -> None:

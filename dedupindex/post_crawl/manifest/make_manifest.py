@@ -40,8 +40,8 @@ from dedupindex.post_crawl.manifest.parquet import (
 from dedupindex.post_crawl.manifest.read_manifest import ManifestTask, Read, read_container
 from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
 from dedupindex.runtime.duckdb import one_thread, write_parquet
-from dedupindex.runtime.files import exclusive, sync_directory, write_whole
-from dedupindex.runtime.spark import HINT, Cluster, FilePiece, PieceWriter, connected, pieces
+from dedupindex.runtime.files import exclusive, sync_directory, write_file
+from dedupindex.runtime.spark import HINT, Cluster, FilePiece, PieceWriter, pieces, spark_session
 from dedupindex.runtime.workers import read_all
 from dedupindex.sources.warc_files import SourceFile, Sources, find, status_of
 
@@ -233,7 +233,7 @@ def _read_all(
 def _read_on(
     master: str, tasks: list[ManifestTask], total: int, on_progress: OnProgress
 ) -> Iterator[Read]:
-    with connected(master) as cluster:
+    with spark_session(master) as cluster:
         yield from read_on(cluster, tasks, total, on_progress)
 
 
@@ -264,7 +264,7 @@ def _is_begun(top: Path) -> bool:
 
 def write_about(top: Path, options: ManifestOptions, *, complete: bool) -> None:
     about = {"format": FORMAT, **options._asdict(), "complete": complete}
-    write_whole(top / FILE, json.dumps(about).encode() + b"\n")
+    write_file(top / FILE, json.dumps(about).encode() + b"\n")
 
 
 def _clear(top: Path, entries: dict[int, ManifestEntry]) -> int:
@@ -284,7 +284,7 @@ def _clear(top: Path, entries: dict[int, ManifestEntry]) -> int:
             del entries[number]
     text = (top / CONTAINERS).read_bytes() if (top / CONTAINERS).exists() else b""
     if text and not text.endswith(b"\n"):  # a kill has cut it: what follows begins a new line
-        write_whole(top / CONTAINERS, text[: text.rfind(b"\n") + 1])
+        write_file(top / CONTAINERS, text[: text.rfind(b"\n") + 1])
     given = re.findall(rb'"number": ([0-9]+)', text)
     return max([last, *map(int, given)])
 

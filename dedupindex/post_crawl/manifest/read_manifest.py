@@ -19,7 +19,7 @@ from dedupindex.post_crawl.manifest.parquet import (
 )
 from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
 from dedupindex.post_crawl.manifest.scan_file import Scan
-from dedupindex.runtime.duckdb import Database, one_thread, quoted, working
+from dedupindex.runtime.duckdb import Database, one_thread, open_database, quoted
 from dedupindex.runtime.workers import Count
 from dedupindex.sources.warc_files import SourceFile
 
@@ -121,7 +121,7 @@ def compare(
     before: Manifest, after: Manifest, columns: tuple[str, ...], beside: Path, memory: str = "1GB"
 ) -> ManifestDifference:
     """Compare all captures by some columns, out of core in a directory below `beside`."""
-    with working(beside, memory, 0) as (database, _):
+    with open_database(beside, memory, 0) as (database, _):
         for name, manifest in (("before", before), ("after", after)):
             containers = quoted(f"{manifest.path}/containers.parquet")
             database.execute(f"""

@@ -24,7 +24,7 @@ from dedupindex.errors import BadInput, BadSource
 from dedupindex.object_store import RemoteFile, is_remote
 from dedupindex.post_crawl.manifest.lines import ManifestContainer
 from dedupindex.runtime.duckdb import Database, insert
-from dedupindex.runtime.progress import Say, Telling
+from dedupindex.runtime.progress import Say, ThrottledProgress
 from dedupindex.warc.reader import read
 from dedupindex.warc.record import BrokenRecord, Record
 from dedupindex.warc.window import Window
@@ -171,7 +171,7 @@ class Comparing:
             chosen = f"SELECT * FROM ({chosen}) ORDER BY hash(original) LIMIT {compare.sample}"
         database.execute("CREATE TABLE failed (place BIGINT, reason VARCHAR)")
         failed: list[tuple[int | str, ...]] = []
-        telling = Telling(self._say)
+        telling = ThrottledProgress(self._say)
         for _, rows in groupby(_rows(database.cursor(), chosen), key=itemgetter(0)):
             self.counted["clusters"] += 1
             telling("payloads compared", self.counted["clusters"])

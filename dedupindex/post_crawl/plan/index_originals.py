@@ -29,7 +29,7 @@ from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
 from dedupindex.post_crawl.plan.manifest_input import Inputs
 from dedupindex.post_crawl.plan.plan_file import MatchCriteria
 from dedupindex.runtime.duckdb import Database, insert
-from dedupindex.runtime.progress import Say, Telling
+from dedupindex.runtime.progress import Say, ThrottledProgress
 from dedupindex.timestamps import digits_of_date, sort_key
 from dedupindex.urlkey import urlkey
 from dedupindex.warc.reader import read
@@ -71,7 +71,7 @@ def consult(
     with closing(open_index(index)) as engine, engine.view() as view:
         spool = ParquetWriter(home / "outside.parquet")
         outside = _Outside(view, len(inputs.containers), rule.partition)
-        looking, telling = _Looking(view, _fields(rule.alike)), Telling(say)
+        looking, telling = _Looking(view, _fields(rule.alike)), ThrottledProgress(say)
         for asked, (text, forms) in enumerate(_wanted(database.cursor(), _fields(rule.alike))):
             telling("digests asked", asked)
             try:

@@ -20,7 +20,7 @@ from dedupindex.post_crawl.plan.manifest_input import Inputs
 from dedupindex.post_crawl.plan.plan_file import PART, Totals, check_is_plan, part_name
 from dedupindex.post_crawl.plan.plan_writer import write_part
 from dedupindex.post_crawl.plan.warccollres_format import write_text
-from dedupindex.runtime.duckdb import Database, working
+from dedupindex.runtime.duckdb import Database, open_database
 from dedupindex.runtime.files import sync_directory
 from dedupindex.runtime.spark import Cluster, FilePiece, PieceWriter, pieces
 
@@ -72,7 +72,7 @@ def resolve(
     with (
         _made(plan),
         closing(Members(options.base_urls)) as members,
-        working(plan, options.memory, options.threads) as (database, home),
+        open_database(plan, options.memory, options.threads) as (database, home),
     ):
         database.execute('CREATE TABLE named (container INTEGER, "offset" BIGINT)')
         _view(database, inputs, rule)

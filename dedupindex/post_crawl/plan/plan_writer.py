@@ -24,8 +24,8 @@ from dedupindex.post_crawl.plan.plan_file import (
     MatchCriteria,
     Totals,
 )
-from dedupindex.runtime.duckdb import Database, literal, number, quoted, working
-from dedupindex.runtime.files import sync_directory, write_whole
+from dedupindex.runtime.duckdb import Database, literal, number, open_database, quoted
+from dedupindex.runtime.files import sync_directory, write_file
 
 _LINE = ", ".join(f'l."{name}"' for name in TYPES)
 _ROWS = 20480  # in a row group: so much is read to find one container
@@ -158,9 +158,9 @@ def write_part(
             for number, places in enumerate((inputs.containers, inputs.outside))
             for container in places
         ]
-        write_whole(beside / CONTAINERS, "".join(f"{line}\n" for line in lines).encode("ascii"))
+        write_file(beside / CONTAINERS, "".join(f"{line}\n" for line in lines).encode("ascii"))
         said = {"format": FORMAT, **about, "totals": totals.as_json()}
-        write_whole(beside / PART, json.dumps(said, indent=1).encode() + b"\n")
+        write_file(beside / PART, json.dumps(said, indent=1).encode() + b"\n")
         os.rename(beside, part)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
@@ -212,7 +212,7 @@ def by_host(
 
     All of them go to the file `everything`, a line of JSON for each.
     """
-    with working(spool.parent, memory, 0) as (database, _):
+    with open_database(spool.parent, memory, 0) as (database, _):
         database.execute(f"""
             CREATE TABLE hosts AS
             SELECT coalesce(c.host, r.host) AS host, coalesce(captures, 0) AS captures,

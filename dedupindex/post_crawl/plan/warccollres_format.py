@@ -24,7 +24,7 @@ from dedupindex.post_crawl.manifest.warcsum_format import (
 from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
 from dedupindex.post_crawl.plan.manifest_input import Inputs
 from dedupindex.post_crawl.plan.plan_writer import STRETCH, copies_file
-from dedupindex.runtime.duckdb import Database, literal, number, quoted, working
+from dedupindex.runtime.duckdb import Database, literal, number, open_database, quoted
 
 MEMORY = "1GB"
 VERDICTS = {  # from the best to the worst: of several files of one name the best counts
@@ -72,7 +72,7 @@ class Checking:
 
     def run(self, lines: Iterable[bytes]) -> Iterator[PlanDifference]:
         """All differences, in the order of files and offsets; raises `BadInput`."""
-        with working(self._manifest.path, MEMORY, 0) as (database, home):
+        with open_database(self._manifest.path, MEMORY, 0) as (database, home):
             _take(database, home / "hints.tsv", read_text(lines))
             self._join(database, home / "names.tsv")
             counts = database.execute("SELECT verdict, count(*) FROM verdicts GROUP BY verdict")

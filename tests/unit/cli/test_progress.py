@@ -14,7 +14,7 @@ from dedupindex.cli import progress
 from dedupindex.corpus import Corpus
 from dedupindex.counts import ProgressUpdate
 from dedupindex.runtime import duckdb
-from dedupindex.runtime.duckdb import followed, working
+from dedupindex.runtime.duckdb import open_database, show_progress
 from tests.support.covering import made
 from tests.unit.corpus.test_corpus import news
 
@@ -61,8 +61,8 @@ def test_queries_tell_how_far_they_are_once_their_phase_has_a_name(
         told.set()
 
     query = "SELECT count(*) FROM range(3000) a, range(30000) b WHERE hash(a.range, b.range) = 1"
-    with working(tmp_path, "1GB", 2) as (connection, _):
-        with followed(connection, update) as at:
+    with open_database(tmp_path, "1GB", 2) as (connection, _):
+        with show_progress(connection, update) as at:
             connection.execute(query)
             assert not seen
             at("counting")

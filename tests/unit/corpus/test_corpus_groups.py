@@ -14,7 +14,7 @@ import pytest
 from dedupindex.corpus import Corpus
 from dedupindex.corpus.read_records import Containers, MissingRecord
 from dedupindex.corpus.row import CorpusRow, RecordPlace
-from dedupindex.runtime.workers import to_its_end
+from dedupindex.runtime.workers import run_to_end
 from dedupindex.sources import SourceOptions
 from tests.support.corpora import HEADER, Page, archive, html
 from tests.unit.corpus.test_corpus import urls
@@ -69,7 +69,7 @@ def test_what_failed_does_not_settle_a_group(tmp_path: Path) -> None:
 
 def test_tasks_leave_several_things_to_be_done() -> None:
     left = {"a": ["b", "", "c"], "b": ["", ""], "c": ["d"], "d": [""]}
-    done = to_its_end(lambda task: iter([(task, one) for one in left[task]]), "a",
+    done = run_to_end(lambda task: iter([(task, one) for one in left[task]]), "a",
                       lambda result: result[1] or None)  # fmt: skip
     assert sorted(done) == [(task, one) for task in "abcd" for one in sorted(left[task])]
 

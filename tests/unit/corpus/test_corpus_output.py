@@ -26,8 +26,8 @@ from dedupindex.corpus import Corpus, Enrichment
 from dedupindex.corpus.capture_list import JsonlWriter
 from dedupindex.counts import ProgressUpdate
 from dedupindex.errors import BadInput, BadSource, DedupError
-from dedupindex.runtime.duckdb import working, write_parquet
-from dedupindex.runtime.workers import in_turn
+from dedupindex.runtime.duckdb import open_database, write_parquet
+from dedupindex.runtime.workers import map_in_order
 from dedupindex.verify.collection import Collection
 from dedupindex.verify.issues import REASONS, REMARK
 from tests.support.commands import typed
@@ -281,7 +281,7 @@ def small() -> Iterator[None]:
 
 
 def test_what_duckdb_cannot_write_is_told_with_the_file(tmp_path: Path) -> None:
-    with working(tmp_path, "100MB", 1) as (database, _):
+    with open_database(tmp_path, "100MB", 1) as (database, _):
         rows = "SELECT hash(range) FROM range(200000)"
         with pytest.raises(DedupError, match=f"^{tmp_path}/o.parquet was not made: "), small():
             write_parquet(database, rows, tmp_path / "o.parquet")
@@ -404,11 +404,11 @@ def test_tasks_in_turn(jobs: int) -> None:
             taken.append(number)
             yield number
 
-    done = in_turn(_squared, 2, tasks(20), jobs, _lost)
+    done = map_in_order(_squared, 2, tasks(20), jobs, _lost)
     assert next(done) == 0
     assert len(taken) < 20  # they are taken as they are needed
     assert list(done) == [-13 if number == 13 else number**2 for number in range(1, 20)]
-    run: Callable[[], list[int]] = lambda: list(in_turn(_squared, 2, tasks(30), jobs, _lost))  # noqa: E731
+    run: Callable[[], list[int]] = lambda: list(map_in_order(_squared, 2, tasks(30), jobs, _lost))  # noqa: E731
     with pytest.raises(ValueError, match="21"):
         run()
 

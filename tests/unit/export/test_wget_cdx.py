@@ -12,7 +12,7 @@ import pytest
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest, Spelling
 from dedupindex.export.wget_cdx import HEADER, CrawlScope, WgetExport, lines
-from dedupindex.runtime.files import whole
+from dedupindex.runtime.files import atomic_file
 from tests.conftest import MakeIndex
 from tests.support.captures import capture, sha1
 from tests.support.commands import typed
@@ -104,7 +104,7 @@ def test_the_command(make_index: MakeIndex, tmp_path: Path, engine: str) -> None
 def test_a_file_is_whole_or_not_there(make_index: MakeIndex, tmp_path: Path) -> None:
     target = tmp_path / "dedup.cdx"
     target.write_text("before")
-    with pytest.raises(RuntimeError), whole(target) as stream:
+    with pytest.raises(RuntimeError), atomic_file(target) as stream:
         stream.write(b"half")
         raise RuntimeError
     assert target.read_text() == "before"

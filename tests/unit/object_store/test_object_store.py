@@ -149,7 +149,7 @@ def test_of_a_wacz_only_what_is_needed_to_know_it_is_read(tmp_path: Path, bucket
         container.writestr("archive/a.warc.gz", archive(0, 3))
         container.writestr("other", NOISE)
     bucket.put("big.wacz", packed.getvalue())
-    found = remote.found(bucket.url)
+    found = remote.find_objects(bucket.url)
     with RemoteFile(next(found).address) as file, ZipFile(file) as container:
         assert container.read("archive/a.warc.gz") == archive(0, 3)
     fetched = [told for told in bucket.server.requests if told[0] == "GET" and told[2]]
@@ -289,18 +289,18 @@ def test_a_page_that_cannot_be_read_is_not_empty(
     monkeypatch.setenv(stores.TRIES, "2")
     with web(tmp_path) as server:
         address = f"{server.url}/{glob}"
-        everything = len(list(remote.found(address)))
+        everything = len(list(remote.find_objects(address)))
         server.faults.append(Fault("deep", 99, status=404))
         if "**" in address or not glob:
             with pytest.raises(BadSource, match=r"deep cannot be read: nothing is there"):
-                list(remote.found(address))
+                list(remote.find_objects(address))
         server.faults.clear()
         server.faults.append(Fault("deep", 1, status=503))
-        assert len(list(remote.found(address))) == everything
+        assert len(list(remote.find_objects(address))) == everything
     with socket.create_server(("127.0.0.1", 0)) as unused:
         nobody = f"http://127.0.0.1:{unused.getsockname()[1]}/{glob}"
     with pytest.raises(BadSource, match=r"onnect.*\(tried 2 times\)"):
-        list(remote.found(nobody))
+        list(remote.find_objects(nobody))
 
 
 def test_names_that_look_like_globs(tmp_path: Path, bucket: Bucket) -> None:
@@ -373,7 +373,7 @@ def test_signatures_are_neither_kept_nor_shown(tmp_path: Path) -> None:
     ],
 )
 def test_what_names_an_object_is_kept_and_what_signs_is_not(address: str, kept: str) -> None:
-    assert remote.kept(address) == kept
+    assert remote.redacted(address) == kept
 
 
 def test_without_the_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

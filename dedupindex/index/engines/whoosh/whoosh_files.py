@@ -22,7 +22,7 @@ from whoosh.writing import MERGE_SMALL, OPTIMIZE
 from dedupindex.capture import Capture
 from dedupindex.errors import Damaged
 from dedupindex.index.format.cells import ContainerRef, answers, is_sound, sealed
-from dedupindex.runtime.files import sync_directory, write_whole
+from dedupindex.runtime.files import sync_directory, write_file
 from dedupindex.timestamps import digits_of_date
 from dedupindex.urlkey import urlkey
 
@@ -70,7 +70,7 @@ class Storage(FileStorage):  # type: ignore[misc]  # Whoosh has no types
             for segment in directory.glob("*.seg"):
                 if not segment.with_suffix(".crc").exists():
                     sync(segment)
-                    write_whole(segment.with_suffix(".crc"), b"%d" % crc_of(segment))
+                    write_file(segment.with_suffix(".crc"), b"%d" % crc_of(segment))
             seal_file(directory / oldname)
             sync(directory / oldname)
         super().rename_file(oldname, newname, safe)
