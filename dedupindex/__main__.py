@@ -1,4 +1,4 @@
-"""``python -m dedupindex``: the same as the ``dedupindex`` command."""
+"""Run the ``dedupindex`` command by ``python -m dedupindex``."""
 
 import sys
 

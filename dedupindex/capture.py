@@ -1,7 +1,6 @@
-"""What every source yields and the index holds: one capture.
+"""Captures, as sources yield them and the index holds them: this URL had this payload at this time.
 
-A capture says: this URL, at this time, answered this payload. Text that came from the web stays
-the bytes it was; nothing here decodes, trims or re-spells it.
+Text from the web is kept as bytes, exactly as it was.
 """
 
 from __future__ import annotations
@@ -16,28 +15,28 @@ from dedupindex.timestamps import date_of_digits
 
 
 class Evidence(IntEnum):
-    """How we know of a capture; of two for the same second the lower is the better witness."""
+    """The evidence of a capture; of two captures of the same second the lower value wins."""
 
-    RECORD = 0  # its own record was read, and its payload had this digest
-    ROW = 1  # a row of a CDX or crawl log says so
-    NAMED = 2  # a revisit names it as its original
-    REVISIT = 3  # a revisit or a refused record: remembered so that no original is made of it
+    RECORD = 0  # its record was read, and the payload has this digest
+    ROW = 1  # a row of a CDX or crawl log
+    NAMED = 2  # a revisit refers to it
+    REVISIT = 3  # a revisit or refused record, kept so that it never becomes an original
 
 
 class Covers(IntEnum):
-    """Which bytes the payload digest was taken of (they differ for chunked responses).
+    """Which bytes the payload digest is of; they differ for responses with a transfer coding.
 
-    As bits: where two have one in common, equal digests mean equal payloads.
+    As bits: equal digests mean equal payloads if both have a bit in common.
     """
 
     UNKNOWN = 0
-    STORED = 1  # the body as stored, chunk framing included
-    ENTITY = 2  # the body with its transfer coding removed
-    BOTH = 3  # not chunked: the two are the same
+    STORED = 1  # the body as stored, with its transfer coding
+    ENTITY = 2  # the body without transfer coding
+    BOTH = 3  # there is no transfer coding
 
 
 class Capture(NamedTuple):
-    """One capture. Empty bytes, -1 and 0 (status) stand for "not known".
+    """One capture. Empty bytes, -1 and status 0 mean "not known".
 
     >>> with dedupindex.open("my-index") as index:
     ...     (capture,) = index.captures("http://example.com/")
@@ -46,51 +45,51 @@ class Capture(NamedTuple):
     """
 
     digest: Digest
-    spelling: Spelling  # of the digest, as the record or row writes it
-    url: bytes  # exact, without the angle brackets that wget writes
-    date: bytes  # WARC-Date to the letter, see `timestamps`
+    spelling: Spelling  # of the digest in the record or row
+    url: bytes  # exact, without angle brackets
+    date: bytes  # WARC-Date, as in the record
     evidence: Evidence = Evidence.RECORD
     covers: Covers = Covers.UNKNOWN
     status: int = 0  # HTTP
     mime: bytes = b""  # media type without parameters, lower case
-    size: int = -1  # bytes of payload; of the whole compressed record when `size_of_record`
+    size: int = -1  # bytes of payload; of the compressed record if `size_of_record`
     size_of_record: bool = False
     record_id: bytes = b""  # without angle brackets
-    container: str = ""  # name of the file it lives in
-    offset: int = -1  # of its record in the container, compressed bytes where it is compressed
+    container: str = ""  # name of its file
+    offset: int = -1  # of its record in the file, in compressed bytes
     etag: bytes = b""
     last_modified: bytes = b""
-    also: tuple[Digest, ...] = ()  # of the same bytes in other algorithms
-    crawl: str = ""  # whose it is, where an index says it
+    also: tuple[Digest, ...] = ()  # of the same payload in other algorithms
+    crawl: str = ""  # that captured it, if an index knows it
 
 
 def spelled_alike(capture: Capture, encoding: int) -> bool:
-    """Whether a record has its digest in an encoding (see `Spelling`).
+    """Return whether the digest of a record has an encoding of `Spelling`.
 
-    One who cannot see how it is spelled writes a revisit with the digest of his question. Replay
-    tools compare the text of the two, and so would not find the original.
+    A crawler that does not see the spelling writes the digest of its lookup into the revisit.
+    Replay tools compare the text, and would not find an original with another encoding.
     """
     return capture.spelling.encoding == encoding
 
 
 class OfCrawl(Capture):
-    """A capture that a crawl has reported, and that is not of the index itself."""
+    """A capture that a crawl has reported, and that the index itself does not hold."""
 
     __slots__ = ()
 
 
 class Uncommitted(OfCrawl):
-    """A capture of a crawl that goes on, and may yet be cancelled."""
+    """A capture of an open crawl, which may be cancelled."""
 
     __slots__ = ()
 
 
 class Rows(NamedTuple):
-    """Captures of rows without surprises (`Evidence.ROW`), column by column: at least one.
+    """Captures of one or more plain CDX rows (`Evidence.ROW`), as columns.
 
-    Sources promise of each: SHA-1, a URL of printable ASCII, 14 digits of a date that exists, a
-    size of the record below 10**9 and an offset below 10**12, each -1 in all rows or in none, and
-    a record id that is a UUID, empty in all rows or in none.
+    Every row has a SHA-1, a URL of printable ASCII, and a valid date of 14 digits. Sizes of records
+    are below 10**9 and offsets below 10**12, each -1 in all rows or in none. Record ids are UUIDs,
+    or empty in all rows.
     """
 
     spelling: Spelling
@@ -104,7 +103,7 @@ class Rows(NamedTuple):
     record_ids: Sequence[bytes]
 
     def captures(self) -> Iterator[Capture]:
-        """Each of them."""
+        """Yield the captures."""
         of_record = self.sizes[0] >= 0
         for digest, url, date, (status, mime), size, offset, container, record_id in zip(
             *self[1:], strict=True
@@ -115,13 +114,13 @@ class Rows(NamedTuple):
             )  # fmt: skip
 
     def only(self, wanted: Sequence[object]) -> Rows:
-        """Those rows for which `wanted` holds something true."""
+        """Return the rows for which `wanted` has a true value."""
         columns: list[Any] = [list(compress(column, wanted)) for column in self[1:]]
         return Rows(self.spelling, *columns)
 
 
 class RefersTo(NamedTuple):
-    """What a revisit says of its original (the WARC-Refers-To fields of WARC 1.1 section 5.7)."""
+    """The WARC-Refers-To fields of a revisit (WARC 1.1 section 5.7)."""
 
     url: bytes
     date: bytes
@@ -129,21 +128,21 @@ class RefersTo(NamedTuple):
 
 
 class Revisit(NamedTuple):
-    """A revisit record or row: evidence of the original that it names, if it names one."""
+    """A revisit record or row."""
 
     capture: Capture  # of the revisit itself, `Evidence.REVISIT`
-    refers_to: RefersTo | None  # None: it cannot be resolved
+    refers_to: RefersTo | None  # None if it does not name its original
 
 
 class Refusal(NamedTuple):
-    """A record that is no capture, under the name of the reason that reports count."""
+    """A record that is refused, and the reason under which reports count it."""
 
     reason: str
-    itself: Capture | None = None  # what of it must never be an original, `Evidence.REVISIT`
+    itself: Capture | None = None  # a capture that must never be an original, `Evidence.REVISIT`
 
 
 class Problem(NamedTuple):
-    """Input that is damaged or cannot be read: named to the user, and the exit status is not 0."""
+    """Input that is damaged or unreadable; it is shown, and the exit status is not 0."""
 
     container: str
     offset: int  # bytes; for text sources the line number
@@ -151,4 +150,4 @@ class Problem(NamedTuple):
 
 
 Item = Capture | Revisit | Refusal | Problem
-"""What a source yields: one of the first three for every record, problems between them."""
+"""What a source yields: one of the first three for each record, and problems between them."""

@@ -1,4 +1,4 @@
-"""Named outcomes, counted. What was read must add up to what became of it."""
+"""Progress of a run, and the counts of a build."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from dedupindex.errors import Damaged
 
 @dataclass(frozen=True)
 class ProgressUpdate:
-    """How far a run is."""
+    """The progress of a run."""
 
-    phase: str  # as "reading"
+    phase: str  # such as "reading"
     bytes: int = 0
-    of: int = 0  # bytes; 0 if nobody knows
+    of: int = 0  # bytes in all; 0 if not known
     records: int = 0
-    part: float | None = None  # of the phase, from 0 to 1, where bytes do not tell
+    part: float | None = None  # of the phase, from 0 to 1, if it has no bytes
 
     @property
     def share(self) -> float | None:
-        """How much of the phase is done, from 0 to 1; None if nobody knows."""
+        """The finished part of the phase, from 0 to 1; None if not known."""
         done = self.bytes / self.of if self.part is None and self.of else self.part
         return None if done is None else min(max(done, 0.0), 1.0)
 
@@ -30,33 +30,31 @@ class ProgressUpdate:
 OnProgress = Callable[[ProgressUpdate], None]
 
 
+_NUMBERS = ("containers", "known", "purged", "records", "added", "replaced", "unchanged")
+
+
 @dataclass
 class BuildTally:
-    """What one run of the indexer did, to the last record.
+    """The counts of a build. Every record is accounted for:
 
-    ``records = added + replaced + unchanged + sum(refused)`` holds when a run has ended.
+    ``records = added + replaced + unchanged + sum(refused)`` at the end of a run.
     """
 
     containers: int = 0  # read in this run
-    known: int = 0  # skipped: indexed before, unchanged
-    purged: int = 0  # of these: their captures were purged, and stay away
+    known: int = 0  # skipped, as they were indexed before and have not changed
+    purged: int = 0  # of these, files whose captures were purged
     records: int = 0
-    added: int = 0  # URL and digest new to the index
-    replaced: int = 0  # took the place of the capture that was there
-    unchanged: int = 0  # the capture that was there stays
+    added: int = 0  # captures with a new URL and digest
+    replaced: int = 0  # captures that replaced one in the index
+    unchanged: int = 0  # captures for which one in the index was kept
     refused: Counter[str] = field(default_factory=Counter)  # by reason
-    remarks: Counter[str] = field(default_factory=Counter)  # on records that were read all the same
+    remarks: Counter[str] = field(default_factory=Counter)  # on records that were read nevertheless
     seconds: float = 0.0
 
     def add(self, other: BuildTally) -> None:
-        """Count what another part of the same run did."""
-        self.containers += other.containers
-        self.known += other.known
-        self.purged += other.purged
-        self.records += other.records
-        self.added += other.added
-        self.replaced += other.replaced
-        self.unchanged += other.unchanged
+        """Add the counts of another part of the run."""
+        for name in _NUMBERS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         self.refused.update(other.refused)
         self.remarks.update(other.remarks)
 
@@ -71,13 +69,7 @@ class BuildTally:
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "containers": self.containers,
-            "known": self.known,
-            "purged": self.purged,
-            "records": self.records,
-            "added": self.added,
-            "replaced": self.replaced,
-            "unchanged": self.unchanged,
+            **{name: getattr(self, name) for name in _NUMBERS},
             "refused": dict(sorted(self.refused.items())),
             "remarks": dict(sorted(self.remarks.items())),
             "seconds": round(self.seconds, 3),

@@ -1,9 +1,8 @@
-"""Times as archives write them, kept as written.
+"""Check and convert dates of WARC, CDX and crawl logs.
 
-A date is the exact WARC-Date string, because revisits must repeat it to the letter and replay
-tools look captures up by it (WARC 1.1 section 5.4: W3C-DTF in UTC, up to nine fraction digits).
-CDX writes the same instant as 14 digits, crawl logs as 17. This module checks and converts; it
-never rounds or clamps: an impossible date is a `BadDate`.
+A date is kept as the exact WARC-Date (WARC 1.1 section 5.4: W3C-DTF in UTC, up to nine fraction
+digits), as revisits repeat it and replay tools look captures up by it. CDX has 14 digits, crawl
+logs 17. Dates are never rounded or clamped: an impossible one raises `BadDate`.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ _DATE = re.compile(
     rb"(\d{4})-(\d\d)-(\d\d)T(?:[01]\d|2[0-3]):[0-5]\d:(?:[0-5]\d|60)(?:\.\d{1,9})?Z", re.ASCII
 )
 _DIGITS = re.compile(rb"\d{8}(?:[01]\d|2[0-3])[0-5]\d(?:[0-5]\d|60)")
-_KNOWN_DAYS: set[bytes] = set()  # days already found to be in the calendar
-_DAYS_KEPT = 20_000  # some fifty years
+_KNOWN_DAYS: set[bytes] = set()  # valid days
+_DAYS_KEPT = 20_000  # about fifty years
 
 
 def check_date(text: bytes) -> bytes:
@@ -46,38 +45,24 @@ def check_digits(text: bytes) -> bytes:
 
 
 def date_of_digits(digits: bytes) -> bytes:
-    """WARC-Date of 14 digits that were checked: ``b"2026-11-20T09:14:17Z"``."""
-    return b"%b-%b-%bT%b:%b:%bZ" % (
-        digits[:4],
-        digits[4:6],
-        digits[6:8],
-        digits[8:10],
-        digits[10:12],
-        digits[12:14],
-    )
+    """Return the WARC-Date of 14 checked digits: ``b"2026-11-20T09:14:17Z"``."""
+    d = digits
+    return b"%b-%b-%bT%b:%b:%bZ" % (d[:4], d[4:6], d[6:8], d[8:10], d[10:12], d[12:14])
 
 
 def digits_of_date(date: bytes) -> bytes:
-    """The 14 digits of a checked WARC-Date, its fraction cut off."""
+    """Return the 14 digits of a checked WARC-Date, without its fraction."""
     return date[:4] + date[5:7] + date[8:10] + date[11:13] + date[14:16] + date[17:19]
 
 
 def seconds(date: bytes) -> int:
-    """Seconds since 1970 of a checked WARC-Date, its fraction cut off."""
-    return timegm(
-        (
-            int(date[:4]),
-            int(date[5:7]),
-            int(date[8:10]),
-            int(date[11:13]),
-            int(date[14:16]),
-            int(date[17:19]),
-        )
-    )
+    """Return a checked WARC-Date as seconds since 1970, without its fraction."""
+    day = int(date[:4]), int(date[5:7]), int(date[8:10])
+    return timegm((*day, int(date[11:13]), int(date[14:16]), int(date[17:19])))
 
 
 def sort_key(date: bytes) -> bytes:
-    """Orders checked WARC-Dates of any precision by time."""
+    """Return a key that sorts checked WARC-Dates of any precision by time."""
     return date[:-1]
 
 
@@ -86,7 +71,7 @@ def _check_day(day: bytes, text: bytes) -> None:
         calendar_date(int(day[:4]), int(day[4:6]), int(day[6:8]))
     except ValueError as error:
         raise BadDate(f"{error} in date {_show(text)}") from error
-    if b"0001" < day[:4] < b"9999":  # the two placeholders that broken clocks write
+    if b"0001" < day[:4] < b"9999":  # years that broken clocks write
         if len(_KNOWN_DAYS) >= _DAYS_KEPT:
             _KNOWN_DAYS.clear()
         _KNOWN_DAYS.add(day)

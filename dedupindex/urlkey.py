@@ -1,12 +1,11 @@
-"""URL to urlkey, the canonical SURT form that CDX files sort by: ``org,example)/path?query``.
+"""Urlkeys, the canonical SURT form of URLs that CDX files sort by: ``org,example)/path?query``.
 
-`surt` 0.3.1 is the reference: pywb and cdxj-indexer use it, so our keys equal those of the CDX
-files around us. It takes 14 microseconds a URL, more than all else that indexing a line costs;
-the plain majority of URLs is canonicalised here in one, to the same key (a property test holds
-the two together), and everything else is left to `surt`.
+The reference is `surt` 0.3.1, as used by pywb and cdxj-indexer, so the keys equal those of CDX
+files. It takes 14 microseconds a URL, more than everything else of a CDX line; so the plain
+majority of URLs is canonicalised here in one, to the same key (a property test compares them).
 
-A urlkey only finds: it maps http and https, ``www`` and none, upper and lower case to one key and
-can map different pages together. It is never proof that two URLs are the same.
+Different pages can have the same urlkey: http and https, ``www`` and none, upper and lower case are
+not distinguished. It never proves that two URLs are the same.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ import socket
 from dedupindex.cache import MEGABYTE, Cache
 
 CANONICALISER = "surt-0.3.1"
-"""Name and version of the rules; an index remembers it and refuses to be mixed."""
+"""Name and version of the rules; an index with other rules is refused."""
 
-_CHAR = rb"-a-z0-9_~!$'()*+,:;=@&%"  # and the dot, where it does not begin a segment
+_CHAR = rb"-a-z0-9_~!$'()*+,:;=@&%"  # and the dot, except at the start of a segment
 _PLAIN = re.compile(  # scheme and host, path without its last slash, query
     rb"(https?://[a-z0-9.-]++)((?:/[%b][%b.]*+)*+)/?+(?:\?([%b./]++))?+" % (_CHAR, _CHAR, _CHAR)
 )
 _ESCAPE = re.compile(rb"%([0-9a-f]{2})")
-_UNESCAPED = {  # two hex digits -> what surt makes of them, but for "%" and "?", which nest
+_UNESCAPED = {  # two hex digits -> the result of surt, except for "%" and "?", which nest
     b"%02x" % code: bytes([code]).lower()
     if 0x20 < code < 0x7F and code != 0x23
     else b"%%%02x" % code
@@ -32,18 +31,17 @@ _UNESCAPED = {  # two hex digits -> what surt makes of them, but for "%" and "?"
     if code not in b"%?\x7f"
 }
 _SITE = re.compile(rb"https?://(?:www\d*\.)?+((?:[a-z0-9-]+\.)+[a-z][a-z0-9-]*)")
-_SESSION = re.compile(rb"sid=|sessionid|cfid=")  # what surt strips from queries contains one
+_SESSION = re.compile(rb"sid=|sessionid|cfid=")  # queries from which surt strips a session id
 _DIGITS_ONLY = re.compile(rb"[0-9.]+")
 _AUTHORITY = re.compile(rb"[^:]*://([^/?#]*)")
 _sites = Cache[bytes, bytes](8 * MEGABYTE)  # scheme and host -> the host's part of the key
 
 
 def urlkey(url: bytes) -> bytes:
-    """The canonical SURT key of `url`; of a URL that has none, the URL itself.
+    """Return the canonical SURT key of `url`; the URL itself if `surt` cannot take it.
 
-    Never fails and never touches the network: what `surt` cannot take keeps its own spelling.
-    What is decided here has nothing to be resolved or stripped: a host name without port, user
-    or escape, no fragment, no empty or dot segment, nothing like a session id.
+    It raises nothing and never uses the network. URLs are canonicalised here if they have a host
+    name without port, user or escape, no fragment, no empty or dot segment and no session id.
     """
     lower = url.lower()
     match = _PLAIN.fullmatch(lower if lower.find(b"%") < 0 else _unescaped(lower))
@@ -65,7 +63,7 @@ def urlkey(url: bytes) -> bytes:
 
 
 def _unescaped(lower: bytes) -> bytes:
-    """A URL as surt unescapes it and escapes it again; empty if that is not told by a table."""
+    """Return a URL unescaped and escaped again as surt does; empty if the table lacks an escape."""
     path = lower.find(b"/", 8)
     if path < 0 or b"%" in lower[:path] or lower.count(b"%") != len(_ESCAPE.findall(lower)):
         return b""
@@ -85,28 +83,28 @@ def _surt_site(site: bytes) -> bytes | None:
 
 
 def _ordered(query: bytes) -> bytes:
-    """Arguments sorted by name, then value, as surt does."""
+    """Sort the arguments of a query by name, then value, as surt does."""
     arguments = [tuple(argument.split(b"=", 1)) for argument in query.split(b"&")]
     arguments.sort()
     return b"&".join([b"=".join(argument) for argument in arguments])
 
 
 def _by_surt(url: bytes) -> bytes:
-    from surt import surt  # here, because it loads an HTTP client that plain URLs never need
+    from surt import surt  # loads an HTTP client, which plain URLs never need
 
     if _needs_resolver(url):
         return url
     try:
         return bytes(surt(url))
-    except Exception:  # surt raises whatever its helpers raise, on URLs that no rule covers
+    except Exception:  # surt raises anything on unusual URLs
         return url
 
 
 def _needs_resolver(url: bytes) -> bool:
-    """Whether surt would ask the system's resolver: a numeric host that is no IPv4 address."""
+    """Return whether surt would use the resolver: for a numeric host that is no IPv4 address."""
     authority = _AUTHORITY.match(url)
     host = authority[1].rpartition(b"@")[2].partition(b":")[0] if authority else b""
-    host = host.replace(b"..", b".").strip(b".")  # as surt does before it asks
+    host = host.replace(b"..", b".").strip(b".")  # as surt does before
     if _DIGITS_ONLY.fullmatch(host) is None or b"." not in host:
         return False
     try:
@@ -116,29 +114,24 @@ def _needs_resolver(url: bytes) -> bool:
     return False
 
 
-# What is needed of a URL: whether it is of the web, its host, and what it is without brackets.
-
-# The name of a user may hold "@" itself, unescaped: the host follows the last one.
+# A user name may contain "@": the host follows the last one.
 _HOST = re.compile(rb"[a-z][a-z0-9+.-]*://(?:[^/?#]*@)?+([^/?#:]+|\[[^\]/?#]*\])", re.IGNORECASE)
 
 
 def host_of(url: bytes) -> bytes:
-    """The host of a URL in lower case, without port; of a URL without host, its scheme.
-
-    Without the dot at its end, which says only that a name is whole.
-    """
+    """Return the host of a URL in lower case, without port and final dot, or else its scheme."""
     match = _HOST.match(url)
     return match[1].lower().removesuffix(b".") if match else url.partition(b":")[0].lower()[:255]
 
 
 def is_http(url: bytes) -> bool:
-    """Whether a URL is of the web; the scheme in any case of letters."""
+    """Return whether a URL has the scheme http or https, in upper or lower case."""
     return url[:8].lower().startswith((b"http://", b"https://"))
 
 
 def unbracket(text: bytes) -> bytes:
     """Return a URL or record id without the pair of angle brackets around it.
 
-    wget writes them around URLs and everybody around record ids. One alone belongs to the value.
+    wget writes them around URLs, and all crawlers around record ids. A single one is kept.
     """
     return text[1:-1] if text[:1] == b"<" and text[-1:] == b">" else text

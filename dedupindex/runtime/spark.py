@@ -27,9 +27,7 @@ AT_ONCE = 64  # tasks for each core in one job; results are stored before the ne
 HINT = (
     "with --spark every executor reads the sources itself: name addresses, or paths that all mount"
 )
-_OURS = (
-    "DEDUPINDEX_REMOTE_"  # prefix of variables that executors get; Spark publishes them
-)
+_OURS = "DEDUPINDEX_REMOTE_"  # prefix of variables that executors get; Spark publishes them
 _LOST = (
     "an executor was lost while what it had made was fetched, and it was made again: run the same "
     "again"

@@ -87,7 +87,7 @@ def test_a_corpus_knows_how_many_captures_there_are(tmp_path: Path) -> None:
 def test_a_cover_says_which_step_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
     monkeypatch.setattr(
-        "dedupindex.cover.find_cover.followed", lambda *_: nullcontext(steps.append)
+        "dedupindex.cover.find_cover.show_progress", lambda *_: nullcontext(steps.append)
     )
     seen: list[ProgressUpdate] = []
     pages = [{"url": f"http://a.test/{n}", "text": "the same words"} for n in range(3)]

@@ -459,7 +459,7 @@ def test_a_container_that_cannot_be_opened_is_tried_once(
         tried.append(path)
         raise BadSource("nobody answers")
 
-    monkeypatch.setattr("dedupindex.corpus.read_records.opened", opened)
+    monkeypatch.setattr("dedupindex.corpus.read_records.open_anywhere", opened)
     entries = list(Corpus.from_cdx(source).having(jobs=1).enrich("response"))
     assert [entry["error"] for entry in entries] == [
         f"response: {tmp_path}/a.warc.gz cannot be read: nobody answers"
