@@ -12,14 +12,14 @@ import pickle
 import secrets
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from dedupindex.errors import BadInput, DedupError, to_install
-from dedupindex.runtime.files import sync_directory
+from dedupindex.runtime.files import atomic_file
 
 PIECE = 1 << 18  # bytes of a file in a row, as Spark holds a thousand rows of any size
 SLICE = 64 << 20  # bytes of rows that the driver fetches at a time; Spark allows 1 GB
@@ -274,27 +274,15 @@ class PieceWriter:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.names: list[str] = []
-        self._stream: Any = None
+        self._files = ExitStack()
 
     def take(self, piece: FilePiece) -> None:
         if not self.names or self.names[-1] != piece.name:
             self.finish()
             self.names.append(piece.name)
-            self._stream = open(self._beside(piece.name), "wb")  # noqa: SIM115 (`finish` closes it)
+            self._stream = self._files.enter_context(atomic_file(self.directory / piece.name))
         self._stream.write(piece.data)
 
     def finish(self) -> None:
         """Complete the last file."""
-        if self._stream is None:
-            return
-        with self._stream as stream:
-            stream.flush()
-            os.fsync(stream.fileno())
-        self._stream = None
-        path = self.directory / self.names[-1]
-        os.replace(self._beside(self.names[-1]), path)
-        sync_directory(path.parent)
-
-    def _beside(self, name: str) -> Path:
-        path = self.directory / name
-        return path.with_name(f".{path.name}.{os.getpid()}.part")
+        self._files.close()

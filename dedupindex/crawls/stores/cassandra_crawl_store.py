@@ -61,7 +61,7 @@ class CassandraStore(Store):
         except BaseException:
             self._session.close()
             raise
-        statements = CrawlStatements.to(keyspace)
+        statements = CrawlStatements(keyspace)
         self._context = StoreContext(
             self._session,
             statements,

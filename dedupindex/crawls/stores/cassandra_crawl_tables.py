@@ -14,8 +14,6 @@ a crawl is in ``crawl`` alone.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from dedupindex.index.engines.cassandra.cql import Statement, Use
 
 PARTS = 64  # of the keys of a crawl
@@ -23,81 +21,60 @@ HOST_PARTS = 16  # of its hosts
 SUFFIX = 8  # bytes of an entry's hash behind the rest of its key
 
 
-class CrawlStatements(NamedTuple):
-    """Statements on the tables of one keyspace."""
+class CrawlStatements:
+    """The statements on the tables of a keyspace.
 
-    version: Statement
-    crawls: Statement
-    cells: Statement
-    row: Statement
-    put_row: Statement
-    drop_row: Statement
-    listed: Statement
-    enlist: Statement
-    unlist: Statement
-    claims: Statement
-    claim_back: Statement
-    make_claim: Statement
-    take_claim: Statement
-    drop_claim: Statement
-    statistic: Statement
-    statistics: Statement
-    put_statistic: Statement
-    drop_statistics: Statement
+    Captures are read at the consistency of lookups, everything else at that of writes: a reader
+    must see that a crawl was cancelled.
+    """
 
-    @classmethod
-    def to(cls, keyspace: str) -> CrawlStatements:
-        """Make the statements for a keyspace."""
-        return cls(
-            *(Statement(_TEXTS[name].format(k=keyspace), _use(name)) for name in cls._fields)
+    def __init__(self, keyspace: str) -> None:
+        def statement(text: str, use: Use = Use.WRITE) -> Statement:
+            return Statement(text.replace("KS.", f"{keyspace}."), use)
+
+        rows = (
+            "SELECT rest, crawl, cell FROM KS.capture WHERE dk = ? AND live = 1 "
+            "AND rest >= ? AND rest <= ?"
         )
-
-
-_SERIAL, _CONDITIONAL = ("claim_back",), ("make_claim", "take_claim", "drop_claim")
-_UNDER = "SELECT rest, crawl, cell FROM {k}.capture WHERE dk = ? AND live = 1"
-_CLAIM = "SELECT crawl, until, secret FROM {k}.claim WHERE dk = ? AND namespace = ?"
-_AT = "crawl = ? AND kind = ? AND part = ?"
-_TEXTS = {
-    "version": "SELECT DISTINCT shelf, version, writer FROM {k}.crawl WHERE shelf = 0",
-    "crawls": "SELECT version, writer, number, about FROM {k}.crawl WHERE shelf = 0",
-    "cells": f"{_UNDER} AND rest >= ? AND rest <= ?",
-    "row": f"{_UNDER} AND rest >= ? AND rest <= ?",
-    "put_row": "INSERT INTO {k}.capture (dk, live, rest, crawl, cell) VALUES (?, 1, ?, ?, ?)",
-    "drop_row": "DELETE FROM {k}.capture WHERE dk = ? AND live = 1 AND rest = ? AND crawl = ?",
-    "listed": "SELECT key FROM {k}.reported WHERE crawl = ? AND part = ?",
-    "enlist": "INSERT INTO {k}.reported (crawl, part, key) VALUES (?, ?, ?)",
-    "unlist": "DELETE FROM {k}.reported WHERE crawl = ? AND part = ? AND key = ?",
-    "claims": "SELECT namespace, crawl, until, secret FROM {k}.claim WHERE dk = ?",
-    "claim_back": _CLAIM,
-    "make_claim": (
+        statistics = "FROM KS.statistic WHERE crawl = ? AND kind = ? AND part = ?"
         # UPDATE, as the row marker of an INSERT has a time to live of its own: an empty row would
         # be left where a shorter claim takes its place.
-        "UPDATE {k}.claim USING TTL ? SET crawl = ?, until = ?, secret = ? "
-        "WHERE dk = ? AND namespace = ? IF secret = NULL"
-    ),
-    "take_claim": (
-        "UPDATE {k}.claim USING TTL ? SET crawl = ?, until = ?, secret = ? "
-        "WHERE dk = ? AND namespace = ? IF secret = ?"
-    ),
-    "drop_claim": "DELETE FROM {k}.claim WHERE dk = ? AND namespace = ? IF secret = ?",
-    "statistic": f"SELECT amounts FROM {{k}}.statistic WHERE {_AT} AND heading = ?",
-    "statistics": f"SELECT heading, amounts FROM {{k}}.statistic WHERE {_AT} AND heading >= ?",
-    "put_statistic": (
-        "INSERT INTO {k}.statistic (crawl, kind, part, heading, writer, since, amounts) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?"
-    ),
-    "drop_statistics": f"DELETE FROM {{k}}.statistic WHERE {_AT}",
-}
-
-
-def _use(name: str) -> Use:
-    """Read captures at the consistency of lookups, everything else at that of writes.
-
-    A reader must see that a crawl was cancelled.
-    """
-    if name == "cells":
-        return Use.READ
-    return Use.SERIAL if name in _SERIAL else Use.CONDITIONAL if name in _CONDITIONAL else Use.WRITE
+        claim = (
+            "UPDATE KS.claim USING TTL ? SET crawl = ?, until = ?, secret = ? "
+            "WHERE dk = ? AND namespace = ? IF secret ="
+        )
+        self.version = statement(
+            "SELECT DISTINCT shelf, version, writer FROM KS.crawl WHERE shelf = 0"
+        )
+        self.crawls = statement(
+            "SELECT version, writer, number, about FROM KS.crawl WHERE shelf = 0"
+        )
+        self.cells, self.row = statement(rows, Use.READ), statement(rows)
+        self.put_row = statement(
+            "INSERT INTO KS.capture (dk, live, rest, crawl, cell) VALUES (?, 1, ?, ?, ?)"
+        )
+        self.drop_row = statement(
+            "DELETE FROM KS.capture WHERE dk = ? AND live = 1 AND rest = ? AND crawl = ?"
+        )
+        self.listed = statement("SELECT key FROM KS.reported WHERE crawl = ? AND part = ?")
+        self.enlist = statement("INSERT INTO KS.reported (crawl, part, key) VALUES (?, ?, ?)")
+        self.unlist = statement("DELETE FROM KS.reported WHERE crawl = ? AND part = ? AND key = ?")
+        self.claims = statement("SELECT namespace, crawl, until, secret FROM KS.claim WHERE dk = ?")
+        self.claim_back = statement(
+            "SELECT crawl, until, secret FROM KS.claim WHERE dk = ? AND namespace = ?", Use.SERIAL
+        )
+        self.make_claim = statement(f"{claim} NULL", Use.CONDITIONAL)
+        self.take_claim = statement(f"{claim} ?", Use.CONDITIONAL)
+        self.drop_claim = statement(
+            "DELETE FROM KS.claim WHERE dk = ? AND namespace = ? IF secret = ?", Use.CONDITIONAL
+        )
+        self.statistic = statement(f"SELECT amounts {statistics} AND heading = ?")
+        self.statistics = statement(f"SELECT heading, amounts {statistics} AND heading >= ?")
+        self.put_statistic = statement(
+            "INSERT INTO KS.statistic (crawl, kind, part, heading, writer, since, amounts) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?"
+        )
+        self.drop_statistics = statement(f"DELETE {statistics}")
 
 
 def put_crawls(keyspace: str, count: int) -> Statement:
