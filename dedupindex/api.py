@@ -131,7 +131,7 @@ class _Files:
 
     @classmethod
     def forget(cls) -> None:
-        """Share no files with the parent process, as LMDB forbids it."""
+        """Share no files with the parent process, as LMDB does not allow it."""
         cls._shared, cls._lock = WeakValueDictionary(), threading.Lock()
 
     def current(self) -> tuple[Engine, Store | None]:
@@ -173,9 +173,9 @@ os.register_at_fork(after_in_child=_Files.forget)
 class Index:
     """An open index, made by `dedupindex.open`.
 
-    It is a context manager. Threads may share it; a process that was forked must open its own. An
-    index may be opened several times in a process. Close it everywhere in the process before
-    `dedupindex.build` adds to it. Changes by other processes are seen within a quarter of a second,
+    It is a context manager. Threads may share it. Processes may not: open it after a fork, not
+    before. An index may be opened several times in a process. Close it everywhere in the process
+    before `dedupindex.build` adds to it. Changes by other processes are seen within a quarter of a second,
     also when the whole index is replaced.
 
     Each method raises `IndexUnavailable` or `Damaged` if the index cannot be read. Never treat this

@@ -303,7 +303,7 @@ class Core:
         """Send the server what was not looked up and not reported for a crawl."""
         value = self._missed(name)
         path = requests.of_crawl(name, "counts")
-        crawl = yield from self._done(path, value, f"counts of {name} are not told")
+        crawl = yield from self._done(path, value, f"counts of {name} are not sent")
         self._sent_counts[name] = value
         return crawl
 

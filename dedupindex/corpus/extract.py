@@ -19,12 +19,7 @@ from dedupindex.corpus.row import CorpusRow
 from dedupindex.corpus.select import Best, Chunk, Chunks
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.runtime.spark import AT_ONCE, Cluster
-from dedupindex.runtime.workers import (
-    limit_cpu_time,
-    map_in_order,
-    run_alone,
-    run_to_end,
-)
+from dedupindex.runtime.workers import limit_cpu_time, map_in_order, run_alone, run_to_end
 
 _SECONDS = 60.0  # of work on one capture
 _KILLED = f"reading it killed the process, for want of memory or after {_SECONDS:.0f} s of work"

@@ -101,11 +101,7 @@ def run(
     cost = to_sql(amount(options.cost, ALONE), lambda leaf: f"d.{leaf.name}")
     pools = nullcontext() if options.jobs <= 1 else workers(options.jobs)  # before DuckDB's threads
     engine = open_database(home, options.memory, 0)
-    with (
-        pools as pool,
-        engine as (database, scratch),
-        show_progress(database, on_progress) as at,
-    ):
+    with pools as pool, engine as (database, scratch), show_progress(database, on_progress) as at:
         with _timed(report, "reading"):
             report.loaded = _load(lines, relation.ks, database, scratch, pool, options, before,
                                   of, on_progress, at)  # fmt: skip

@@ -1,6 +1,6 @@
 """A crawl and its settings.
 
-open ──commit──▶ committed      its captures answer everybody, from that moment on
+open ──commit──▶ committed      its captures answer everybody
   └────cancel──▶ cancelled      its captures are removed
 """
 

@@ -270,7 +270,7 @@ class LmdbWriting(LmdbReading, Writing):
         try:
             before = self.counts(crawl)
         except Damaged:
-            return  # it stays damaged, and whoever reads it is told; the captures are taken
+            return  # readers report the damage; the captures are stored
         value = _COUNTS.pack(max(before[0] + captures, 0), min(max(before[1] + size, 0), MOST))
         self._put(_number(crawl), value, self.trees.counts)
 
