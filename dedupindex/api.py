@@ -175,8 +175,8 @@ class Index:
 
     It is a context manager. Threads may share it. Processes may not: open it after a fork, not
     before. An index may be opened several times in a process. Close it everywhere in the process
-    before `dedupindex.build` adds to it. Changes by other processes are seen within a quarter of a second,
-    also when the whole index is replaced.
+    before `dedupindex.build` adds to it. Changes by other processes are seen within a quarter of a
+    second, also when the whole index is replaced.
 
     Each method raises `IndexUnavailable` or `Damaged` if the index cannot be read. Never treat this
     as "no duplicate".
