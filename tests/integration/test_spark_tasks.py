@@ -268,7 +268,7 @@ def test_an_index_of_which_a_container_is_lost_with_its_executor_is_not_made(
 def test_rows_that_are_made_again_in_the_midst_are_never_mixed(
     sizes: list[int], data: st.DataObject
 ) -> None:
-    first = [list(clusters._made(lambda task, given: given, task, iter(range(size))))
+    first = [list(clusters._run_task(lambda task, given: given, task, iter(range(size))))
              for task, size in enumerate(sizes)]  # fmt: skip
     came = [row for some in first for row in some]
     values = [row.value for row in came if not row.last]
@@ -277,7 +277,9 @@ def test_rows_that_are_made_again_in_the_midst_are_never_mixed(
         return
     task = data.draw(st.integers(0, len(sizes) - 1))
     again = list(
-        clusters._made(lambda task, given: given, task, iter(range(data.draw(st.integers(0, 4)))))
+        clusters._run_task(
+            lambda task, given: given, task, iter(range(data.draw(st.integers(0, 4))))
+        )
     )
     begin, end = (data.draw(st.integers(0, len(some))) for some in (first[task], again))
     mixed = [*first[task][:begin], *again[end:]]
