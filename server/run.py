@@ -1,8 +1,12 @@
 """Running the application: Granian, several worker processes, and a stop that drops nothing.
 
-Workers are processes. When the server is told to stop, their answers ask clients to close their
-connections and no new ones are let in (`doors`); only then, with nothing left that could be cut
-off, are the workers ended.
+When the server stops, its answers ask clients to close their connections, and no new connections
+are accepted (`listeners.shut`); then the workers end.
+
+Workers are forked, at start and whenever one has died, so the main process never has a second
+thread: a lock that another thread holds would stay locked in the child. Granian's thread for each
+worker is replaced by `_MainLoop`; the index is opened in a process of its own, as the driver of
+Cassandra leaves a thread behind. A test counts the threads.
 """
 
 from __future__ import annotations
@@ -17,9 +21,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing, suppress
 from functools import partial
 from multiprocessing.util import Finalize
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from granian._granian import SocketHolder
@@ -40,11 +46,13 @@ from server.live_index import LiveIndex
 from server.metrics import Metrics, block_size
 from server.wsgi_fast_path import AccessLog, HotRoutes
 
-# The notifications of systemd, for a unit of ``Type=notify``.
+_LOOK_EVERY = 0.05  # seconds between two looks of the main process at its workers
+_PARENT_EVERY = 1.0  # seconds between two looks of a worker at the main process
+_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", *ENVIRONMENT)
 
 
 def notify(state: str) -> None:
-    """Send a state such as ``READY=1``, if systemd waits for it."""
+    """Send systemd a state such as ``READY=1``, for a unit of ``Type=notify``."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
@@ -52,10 +60,6 @@ def notify(state: str) -> None:
         address = "\0" + address[1:]
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stream:
         stream.sendto(state.encode(), address)
-
-
-_PARENT_EVERY = 1.0  # seconds between two looks at whether the main process is still there
-_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", *ENVIRONMENT)
 
 
 class Started(NamedTuple):
@@ -69,12 +73,16 @@ class Started(NamedTuple):
 def serve(config: Config, ready: Callable[[Started], None]) -> None:
     """Serve until SIGTERM or SIGINT; `ready` is called once requests are answered.
 
-    Raises `doors.CannotListen`, and what keeps the index from being opened. Must be called in the
-    main thread, because it takes over the signals.
+    Must be called in the main thread, because it handles signals, and while there is no other.
+
+    Raises:
+        CannotListen: the address cannot be bound.
+        DedupError: the index cannot be opened.
     """
     logs.configure(config.log_format)
-    with closing(open_index(config.index)) as engine, engine.view() as view:
-        counts = view.counts()
+    multiprocessing.set_start_method("fork", force=True)  # workers inherit sockets and counts
+    with ProcessPoolExecutor(1) as reader:
+        counts = reader.submit(_counts, config.index).result()
     sockets = listeners.listen(config.host, config.port, config.workers)
     port = sockets[0].getsockname()[1]
     host = f"[{config.host}]" if ":" in config.host else config.host
@@ -83,13 +91,30 @@ def serve(config: Config, ready: Callable[[Started], None]) -> None:
     with suppress(ValueError, OSError):  # as many connections as the system lets us have
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    multiprocessing.set_start_method("fork", force=True)  # workers inherit sockets and counts
     server = _Server(config, port, sockets, lambda: ready(started))
     server.serve(target_loader=server.load, wrap_loader=False)
 
 
+def _counts(index: Path) -> IndexCounts:
+    with closing(open_index(index)) as engine, engine.view() as view:
+        return view.counts()
+
+
+class _MainLoop(threading.Event):
+    """The event that wakes Granian's main loop; waiting for it also supervises the workers."""
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        super().__init__()
+        self._look = look
+
+    def wait(self, timeout: float | None = None) -> bool:
+        while not super().wait(_LOOK_EVERY):
+            self._look()
+        return True
+
+
 class _Server(MPServer):
-    """Granian's server with our sockets, and with a way to wait for workers and to part softly."""
+    """Granian's server with a socket for each worker, a report of readiness, and a soft stop."""
 
     def __init__(
         self, config: Config, port: int, sockets: list[socket.socket], ready: Callable[[], None]
@@ -115,9 +140,12 @@ class _Server(MPServer):
         )
         self._config, self._sockets, self._ready = config, sockets, ready
         self._counts = mmap.mmap(-1, block_size(config.workers))
-        self._loaded, self._loading = os.pipe()
+        self._loaded, self._loading = os.pipe()  # a byte from each worker that answers
+        os.set_blocking(self._loaded, False)
+        self._starting = config.workers
         self._shd: Any = None
         self._sso: Any = None
+        self.main_loop_interrupt = _MainLoop(self._supervise)
         self._main = os.getpid()
 
     def _init_shared_socket(self) -> None:
@@ -126,20 +154,26 @@ class _Server(MPServer):
     def _spawn_worker(self, idx: int, target: Any, callback_loader: Any) -> WorkerProcess:  # type: ignore[override]
         holder: Any = SocketHolder
         self._shd = holder(self._sockets[idx].fileno(), False, listeners.BACKLOG)
-        return super()._spawn_worker(idx, target, partial(callback_loader, idx))
+        worker = super()._spawn_worker(idx, target, partial(callback_loader, idx))
+        worker._watch = _nothing  # type: ignore[method-assign]
+        return worker
 
-    def _spawn_workers(self, spawn_target: Any, target_loader: Any) -> None:
-        super()._spawn_workers(spawn_target, target_loader)  # type: ignore[no-untyped-call]
-        threading.Thread(target=self._wait, daemon=True).start()
-
-    def _wait(self) -> None:
-        for _ in range(self.workers):
-            os.read(self._loaded, 1)
-        self._ready()
-        notify("READY=1")
+    def _supervise(self) -> None:
+        """Report readiness when all workers answer, and let Granian replace those that died."""
+        if self._starting:
+            with suppress(BlockingIOError):
+                self._starting -= len(os.read(self._loaded, self._starting))
+            if not self._starting:
+                self._ready()
+                notify("READY=1")
+        for worker in self.wrks:
+            if not worker.interrupt_by_parent and worker.inner.exitcode is not None:
+                logs.LOGGER.error("worker %d ended unexpectedly", worker.idx + 1)
+                self.interrupt_children.append(worker.idx)
+                self.main_loop_interrupt.set()
 
     def _reload(self, spawn_target: Any, target_loader: Any) -> None:
-        """SIGHUP: new workers, which read the files of TLS again; then the old ones end."""
+        """Replace the workers, on SIGHUP; the new ones read the TLS files again."""
         if self._config.tls is not None:
             try:
                 self._config.tls.check()
@@ -150,10 +184,10 @@ class _Server(MPServer):
                 self.main_loop_interrupt.clear()
                 logs.LOGGER.error("still serving with the old certificate: %s", error)
                 return
-        self._say_last()
+        self._announce_stop()
         super()._reload(spawn_target, target_loader)  # type: ignore[no-untyped-call]
 
-    def _say_last(self) -> None:
+    def _announce_stop(self) -> None:
         """Let the workers' answers ask clients to close their connections."""
         for worker in self.wrks:
             with suppress(ProcessLookupError):
@@ -161,7 +195,7 @@ class _Server(MPServer):
 
     def _stop_workers(self) -> None:
         notify("STOPPING=1")
-        self._say_last()
+        self._announce_stop()
         listeners.shut(self._sockets)
         time.sleep(DRAIN)
         super()._stop_workers()  # type: ignore[no-untyped-call]
@@ -169,10 +203,10 @@ class _Server(MPServer):
             listener.close()
 
     def load(self, worker: int) -> Any:
-        """The application of a worker, made in its process."""
+        """Return the application of a worker; called in its process."""
         os.setpgid(0, 0)  # an interrupt from the terminal is for the main process alone
-        # Granian lays the environment of the process under that of each request, where a variable
-        # called HTTP_ACCEPT would pass for a header.
+        # Granian adds the environment of the process to that of each request, where a variable
+        # HTTP_ACCEPT would count as a header.
         for name in os.environ.keys() - set(_KEPT):
             del os.environ[name]
         live = LiveIndex(self._config.index, self._config.policy)
@@ -194,7 +228,11 @@ class _Server(MPServer):
         return AccessLog(hot) if self._config.access_log else hot
 
     def _outlive(self) -> None:
-        """End this worker when the main process was killed: nobody else would."""
+        """End this worker when the main process was killed."""
         while os.getppid() == self._main:
             time.sleep(_PARENT_EVERY)
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _nothing() -> None:
+    """Stand in for Granian's thread that waits for a worker."""

@@ -421,6 +421,29 @@ def test_a_server_that_is_stopped_has_counted_its_last_lookups(make_index: MakeI
         assert json.loads(again.get("/crawls/a")[1])["lookups"] == 40
 
 
+def test_workers_are_forked_by_a_process_of_one_thread(make_index: MakeIndex) -> None:
+    """A lock that another thread holds would stay locked in a forked process for ever."""
+    with serving(make_index([capture(1)]), "--workers", "2") as server:
+        process = Path(f"/proc/{server.process.pid}")
+        if not process.exists():
+            pytest.skip("threads are counted in /proc")
+        children = process / f"task/{server.process.pid}/children"
+
+        def workers() -> set[int]:
+            return set(map(int, children.read_text().split()))
+
+        def threads() -> int:
+            return len(list((process / "task").iterdir()))
+
+        before = workers()
+        assert len(before) == 2 and threads() == 1
+        os.kill(min(before), signal.SIGKILL)
+        assert until(lambda: len(workers() - before) == 1 and len(workers()) == 2)
+        assert threads() == 1
+        assert until(lambda: all(server.get(question(1))[0] == 200 for _ in range(20)))
+    assert "ended unexpectedly" in server.log.read_text()
+
+
 def test_lookups_of_crawls_are_added_up_over_workers(make_index: MakeIndex) -> None:
     with serving(make_index([capture(1)]), "--workers", "2") as server:
         with closing(HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE)) as connection:

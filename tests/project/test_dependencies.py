@@ -25,7 +25,7 @@ PRIVATE = {
         ("granian._granian", "SocketHolder"): "fd, uds, backlog",
         ("granian.server.mp", "MPServer._init_shared_socket"): "self",
         ("granian.server.mp", "MPServer._spawn_worker"): "self, idx, target, callback_loader",
-        ("granian.server.mp", "MPServer._spawn_workers"): "self, spawn_target, target_loader",
+        ("granian.server.mp", "WorkerProcess._watch"): "self",
         ("granian.server.mp", "MPServer._reload"): "self, spawn_target, target_loader",
         ("granian.server.mp", "MPServer._stop_workers"): "self",
         ("granian.server.mp", "MPServer.build_ssl_context"): (
@@ -45,7 +45,8 @@ PRIVATE = {
     },
     "fsspec": {("fsspec.implementations.http", "HTTPFileSystem._ls"): "self, url, detail, kwargs"},
 }
-ATTRIBUTES = {"_shd", "_sso"}  # of Granian's server, which `_Server` sets for it
+ATTRIBUTES = {"_shd", "_sso", "main_loop_interrupt", "interrupt_children"}
+"""Attributes of Granian's server that `_Server` sets."""
 PUBLIC = {"_asdict", "_exit", "_make", "_replace", "_fields"}  # documented, in Python itself
 PYTHON = {"_Compress", "_Decompress"}  # zlib's types, in annotations
 NAMES = [(package, *where) for package, names in PRIVATE.items() for where in names]
