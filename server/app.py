@@ -8,32 +8,27 @@ from flask import Flask, Response, g, request
 from werkzeug.exceptions import HTTPException
 
 from dedupindex.index import stats_of
-from dedupindex.lookup.params import PARAMETERS
 from dedupindex.urlkey import urlkey
 from server import metrics as counting
-from server.api.batch_limits import BodySlots
 from server.api.captures import Captures
 from server.api.cdx_server_api import Cdx
-from server.api.claims import Claiming
-from server.api.crawl_reports import Reporting, Writers
-from server.api.crawl_views import CrawlViews, ReportViews
-from server.api.dialect_views import DialectViews
+from server.api.claims import Claims
+from server.api.crawls import CrawlRoutes
+from server.api.deletions import Deletions
 from server.api.doppelganger import Records
 from server.api.lookups import Lookups
-from server.api.purge_views import PurgeViews
-from server.api.request_fields import described
+from server.api.request_body import BodySlots, Writers
 from server.auth import Access
-from server.body_timeout import Patience
+from server.body_timeout import BodyTimeout
 from server.commands import Commands
 from server.config import Config
-from server.failures import reply_to
 from server.live_index import LiveIndex
 from server.metrics import Metrics
 from server.openapi import document
 from server.pages.blueprint import make_pages
 from server.rate_limit import ClientLimits
 from server.request_head import RequestHead
-from server.responses import ERRORS, Headers, error_reply, json_of, response_of
+from server.responses import ERRORS, error_reply, json_of, response_of
 from server.routes import ROUTES, Route, routes_of
 from server.wsgi_fast_path import HotRoutes
 
@@ -47,77 +42,57 @@ def create_app(
     urlkey(b"http://[::1]:1/")  # imports modules for unusual URLs before the first request
     metrics = metrics or Metrics()
     access = Access(config.index, private=config.private, guarded=config.guarded)
-    bodies = BodySlots()
+    bodies, commands = BodySlots(), Commands(config.index)
+    writers = Writers(live, access, bodies, config)
     lookups = Lookups(live, metrics, access, bodies, config)
-    app = Flask("server", static_folder=None)
-    views = _Views(lookups, live, metrics, access)
     cdx = Cdx(live, metrics, access)
-    reporting = Reporting(live, config.max_batch)
-    writers = Writers(reporting, access, bodies, config)
-    captures = Captures(reporting, writers, bodies, metrics, config.max_line)
-    crawls = CrawlViews(reporting, captures, Claiming(live), access, writers, metrics)
-    reports = ReportViews(live, reporting, access)
-    records = Records(live, config.max_batch)
-    dialects = DialectViews(cdx, records, access, bodies, config)
-    commands = Commands(config.index)
-    purging = PurgeViews(live, reporting, access, commands, writers.given, config.max_batch)
-    for made in (views, crawls, reports, purging, dialects):
-        for one, view in routes_of(made):
-            path = one.path.replace("{", "<").replace("}", ">")
-            app.add_url_rule(path, one.name, view, methods=[one.method])
-    app.register_blueprint(make_pages(config, live, metrics, access, bodies, reporting, commands))
-    app.register_error_handler(HTTPException, views.refused)
-    app.register_error_handler(Exception, views.failed)
+    captures = Captures(live, writers, metrics, config)
+    status = _Status(live, metrics, access)
+    app = Flask("server", static_folder=None)
+    for routes in (
+        status,
+        lookups,
+        cdx,
+        captures,
+        CrawlRoutes(live, access, writers),
+        Claims(live, access, writers, metrics),
+        Deletions(live, access, writers, commands, config),
+        Records(live, access, bodies, config),
+    ):
+        for route, view in routes_of(routes):
+            path = route.path.replace("{", "<").replace("}", ">")
+            app.add_url_rule(path, route.name, view, methods=[route.method])
+    app.register_blueprint(make_pages(config, live, metrics, access, bodies, commands))
+    app.register_error_handler(HTTPException, status.refused)
+    app.register_error_handler(Exception, status.failed)
     _time_requests(app, metrics)
     if hot:
-        patience = Patience(config.body_timeout)
+        head = RequestHead((config.host.lower(), *config.host_names), metrics)
         limits = ClientLimits(config.rate_limit, access, metrics) if config.rate_limit else None
-        inner, head = app.wsgi_app, RequestHead((config.host.lower(), *config.host_names), metrics)
-        app.wsgi_app = HotRoutes(inner, lookups, cdx, captures, patience, head, limits)  # type: ignore[assignment,method-assign]
+        timeout, inner = BodyTimeout(config.body_timeout), app.wsgi_app
+        app.wsgi_app = HotRoutes(inner, lookups, cdx, captures, timeout, head, limits)  # type: ignore[assignment,method-assign]
     return app
 
 
 def _time_requests(app: Flask, metrics: Metrics) -> None:
-    counted = {one.name for one in ROUTES if not one.timed}
+    timed_elsewhere = {route.name for route in ROUTES if not route.timed}
 
     @app.before_request
-    def begin() -> None:
+    def start() -> None:
         g.started = perf_counter_ns()
 
     @app.after_request
-    def end(response: Response) -> Response:
-        if request.endpoint not in counted:
+    def stop(response: Response) -> Response:
+        if request.endpoint not in timed_elsewhere:
             metrics.route(request.endpoint or "", g.started)
         return response
 
 
-class _Views:
-    def __init__(self, lookups: Lookups, live: LiveIndex, metrics: Metrics, access: Access) -> None:
-        self._lookups, self._live, self._metrics = lookups, live, metrics
-        self._access = access
+class _Status:
+    """Routes of the server itself, and the answers to requests that Flask refuses."""
 
-    @Route(
-        "GET",
-        "/lookup",
-        {200: ("Answer", "text/plain"), 204: ()},
-        errors=(404, 409),
-        parameters=described(one for one in PARAMETERS.values() if not one.only_json),
-        required="digest",
-        timed=False,
-    )
-    @Route(
-        "POST",
-        "/lookup",
-        ("Answers", "application/x-ndjson"),
-        "Look many digests up, in order",
-        name="lookup_batch",
-        body=("Batch", "application/x-ndjson"),
-        errors=(404, 409, 414, 415),
-        timed=False,
-    )
-    def lookup(self) -> Response:
-        """Look one digest up."""
-        return response_of(self._lookups.respond(request.environ))
+    def __init__(self, live: LiveIndex, metrics: Metrics, access: Access) -> None:
+        self._live, self._metrics, self._access = live, metrics, access
 
     @Route("GET", "/healthz", ("Status",), open=True)
     def healthz(self) -> Response:
@@ -151,12 +126,10 @@ class _Views:
     def refused(self, error: HTTPException) -> Response:
         """Answer what Flask refuses: unknown paths, wrong methods."""
         code = _CODES.get(error.code or 500, "internal")
-        allow: Headers = []
-        for name, value in error.get_headers():
-            if name == "Allow":
-                allow.append((name, value))
+        allow = [(name, value) for name, value in error.get_headers() if name == "Allow"]
         self._metrics.error(code)
         return response_of(error_reply(code, ERRORS[code][1], allow))
 
     def failed(self, error: Exception) -> Response:
-        return response_of(reply_to(error, request.environ, self._metrics))
+        """Answer a request that raised an error."""
+        return response_of(self._metrics.reply_to(error, request.environ))

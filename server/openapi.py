@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the routes, their schemas and the table of errors."""
+"""The OpenAPI document, made from the routes, the table of errors and that of each request."""
 
 from __future__ import annotations
 
@@ -6,22 +6,38 @@ import re
 from typing import Any
 
 from dedupindex import __version__
+from dedupindex.capture import Covers
+from dedupindex.crawls.crawl import CrawlState, Visibility
+from dedupindex.crawls.crawl_captures import LONGEST
+from dedupindex.crawls.parse_report import COVERS, NAMES, NUMBERS, TEXTS
+from dedupindex.crawls.statistics import BY
+from dedupindex.crawls.statistics_keys import StatisticsRow
+from dedupindex.digest import CUT_DIGEST
+from dedupindex.lookup.params import PARAMETERS
+from dedupindex.lookup.policy import MOST
+from server.api.request_fields import schemas_of
 from server.rate_limit import FREE
 from server.responses import ERRORS
-from server.routes import ROUTES, Content, Route
-from server.schemas import schema, schemas
+from server.routes import ROUTES, Content, Route, Schema
 
+_TEXT = {"type": "string"}
+_TEXT_OR_NULL = {"type": ["string", "null"]}
+_INTEGER = {"type": "integer"}
+_INTEGER_OR_NULL = {"type": ["integer", "null"]}
+_INTEGER_OR_TEXT = {"type": ["integer", "string"]}
+_BOOLEAN = {"type": "boolean"}
+_LIST = {"type": "array"}
 _DESCRIPTIONS = {200: "the answer", 201: "taken", 204: "no original", 404: "the answer"}
 
 
 def _content(content: Content) -> dict[str, Any]:
     """Return what a body may be, by media type."""
     found: dict[str, Any] = {}
-    for one in content:
-        if isinstance(one, str) and "/" in one:
-            found[one] = {"schema": {"type": "string"}}
+    for item in content:
+        if isinstance(item, str) and "/" in item:
+            found[item] = {"schema": _TEXT}
         else:
-            named = schema(one) if isinstance(one, str) else one
+            named = _schema(item) if isinstance(item, str) else item
             found["application/json"] = {"schema": named}
     return {"content": found} if found else {}
 
@@ -54,7 +70,7 @@ def _errors_of(route: Route) -> set[int]:
 def _parameters_of(route: Route) -> list[dict[str, Any]]:
     found = []
     for name in re.findall(r"\{(.*?)\}", route.path):
-        found.append({"name": name, "in": "path", "required": True, "schema": {"type": "string"}})
+        found.append({"name": name, "in": "path", "required": True, "schema": _TEXT})
     for name, content in route.parameters.items():
         required = name == route.required
         found.append({"name": name, "in": "query", "required": required, "schema": content})
@@ -85,5 +101,208 @@ def document() -> dict[str, Any]:
             '"store the response in full".',
         },
         "paths": paths,
-        "components": {"schemas": schemas()},
+        "components": {"schemas": _schemas()},
+    }
+
+
+# The schemas that routes name.
+
+
+def _schema(name: str) -> Schema:
+    """Return a reference to a schema of the document."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _schemas() -> dict[str, Schema]:
+    """Return all schemas by name."""
+    return {**_lookups(), **_crawls(), **_captures(), **_claims(), **_deletions(), **_rest()}
+
+
+def _object(properties: Schema, required: Any = (), *, closed: bool = False) -> Schema:
+    found: Schema = {"type": "object", "properties": properties}
+    if required:
+        found["required"] = list(required)
+    return {**found, "additionalProperties": False} if closed else found
+
+
+def _list(items: Schema) -> Schema:
+    return {"type": "array", "items": items}
+
+
+def _enum(values: Any) -> Schema:
+    return {"type": "string", "enum": list(values)}
+
+
+def _lookups() -> dict[str, Schema]:
+    lookup = schemas_of(PARAMETERS.values())
+    original = {
+        "url": _TEXT,
+        "date": {**_TEXT, "description": "WARC-Date, to the letter"},
+        "record_id": _TEXT_OR_NULL,
+        "digest": {**_TEXT, "description": "as its record spells it"},
+        "size": {**_INTEGER_OR_NULL, "description": "bytes of payload"},
+        "record_size": {**_INTEGER_OR_NULL, "description": "bytes of the compressed record"},
+        "mime": _TEXT_OR_NULL,
+        "status": _INTEGER_OR_NULL,
+        "container": _TEXT_OR_NULL,
+        "offset": _INTEGER_OR_NULL,
+        "evidence": _enum(("record", "row", "revisit")),
+    }
+    more = {
+        "url_base64": {**_TEXT, "description": "if not UTF-8"},
+        "committed": {"const": False, "description": "of a crawl that is open"},
+    }
+    answer = {
+        "duplicate": _BOOLEAN,
+        "match": _enum(("exact_url", "canonical_url", "digest")),
+        "original": _schema("Original"),
+        "reason": _enum(("unknown_algorithm", CUT_DIGEST)),
+        "policy": {**_TEXT, "description": "the policy that refused all originals"},
+        "in_batch": {**_INTEGER, "description": "the first lookup of the same payload"},
+        "skip": {"const": True, "description": "by policy, write nothing at all"},
+        "considered": _list({"type": "object"}),
+        "more": {"const": True, "description": "more captures were considered than are listed"},
+    }
+    answers = _list({"anyOf": [_schema("Answer"), _schema("Error")]})
+    return {
+        "Lookup": _object(lookup, ["digest"], closed=True),
+        "Batch": _object({**lookup, "lookups": _list(_schema("Lookup"))}, ["lookups"], closed=True),
+        "Original": _object(original | more, original),
+        "Answer": _object(answer, ["duplicate"]),
+        "Answers": _object({"answers": answers}, ["answers"]),
+    }
+
+
+def _rule() -> Schema:
+    text = {**_TEXT, "minLength": 1, "maxLength": 300}
+    age = {**PARAMETERS["max_age"].schema, "description": "seconds, or as 15m, 12h, 30d"}
+    rule = {
+        "host": {**text, "description": "with a dot before it: and all hosts below"},
+        "mime": {**text, "description": "a pattern, as image/*"},
+        "url": {**text, "description": "a regular expression for the whole URL"},
+        "never": {"const": True},
+        "min_size": PARAMETERS["min_size"].schema,
+        "max_age": age,
+        "blackout": age,
+        "originals_from": {**_list(text), "minItems": 1, "maxItems": MOST},
+    }
+    return _object(rule, closed=True)
+
+
+def _crawls() -> dict[str, Schema]:
+    options = {
+        "name": _TEXT,
+        "seen_by": _enum(item.value for item in Visibility),
+        "digest_covers": _enum(item.name.lower() for item in Covers),
+        "policy": _list(_schema("Rule")),
+    }
+    crawl = {
+        **options,
+        "state": _enum(item.value for item in CrawlState),
+        "begun": _TEXT,
+        "merged": _BOOLEAN,
+        **dict.fromkeys(("captures", "bytes", "lookups", "duplicates"), _INTEGER),
+        **dict.fromkeys(("duplicate_bytes", "errors", "answered_others"), _INTEGER),
+        **dict.fromkeys(("not_looked_up", "not_reported"), _INTEGER_OR_NULL),
+        **dict.fromkeys(("strategy", "namespace", "ended", "exit", "warning"), _TEXT_OR_NULL),
+        **dict.fromkeys(("first_lookup", "last_lookup"), _TEXT_OR_NULL),
+    }
+    begin = {
+        **options,
+        "strategy": PARAMETERS["strategy"].schema,
+        "policy": {**options["policy"], "maxItems": MOST},
+        "namespace": _TEXT,
+    }
+    force = {"force": {"enum": [True, False, "true", "false"]}}
+    counts = {**dict.fromkeys(NAMES, _INTEGER_OR_TEXT), "who": _TEXT}
+    sums = dict.fromkeys(StatisticsRow._fields, _INTEGER)
+    report = {
+        **sums,
+        "crawl": _TEXT,
+        "by": _enum(BY),
+        "groups": _list(_object(sums, sums)),
+        "next": _TEXT_OR_NULL,
+    }
+    crawls = {"crawls": _list(_schema("Crawl")), "next": _TEXT_OR_NULL}
+    return {
+        "Rule": _rule(),
+        "Begin": _object(begin, ["name"]),
+        "End": _object({"exit": _TEXT, **counts}),
+        "Cancel": _object({"exit": _TEXT, **force, **counts}),
+        "Drop": _object(force),
+        "Told": _object(counts),
+        "Crawl": _object(crawl, crawl),
+        "Crawls": _object(crawls, crawls),
+        "CrawlReport": _object(report, ["crawl", *sums, "next"]),
+    }
+
+
+def _captures() -> dict[str, Schema]:
+    capture = {
+        **dict.fromkeys(("digest", "url", "url_base64", *TEXTS), _TEXT),
+        **dict.fromkeys(NUMBERS, _INTEGER_OR_TEXT),
+        "date": {**_TEXT, "description": "WARC-Date"},
+        "also": _list(_TEXT),
+        "covers": _enum(COVERS),
+    }
+    reported = {
+        **dict.fromkeys(("added", "unchanged", "bad"), _INTEGER),
+        "refused": {**_object({}), "additionalProperties": _INTEGER},
+        "results": _LIST,
+        "in_batch": {**_LIST, "description": "pairs: a result, and the first of its payload"},
+    }
+    date = {**_INTEGER, "description": "14 digits"}
+    record = {"id": _TEXT, "uri": _TEXT, "date": date}
+    return {
+        "Capture": _object(capture, ["digest", "date"], closed=True),
+        "Captures": _object({"crawl": _TEXT, "captures": _list(_schema("Capture"))}),
+        "Reported": _object(reported),
+        "Record": _object(record, record),
+        "Records": _list(_object(record, record)),
+    }
+
+
+def _claims() -> dict[str, Schema]:
+    lease = {**_INTEGER, "minimum": 1, "maximum": LONGEST}
+    token = {**_TEXT, "pattern": "^([0-9A-Fa-f]{32})?$"}
+    claim = {**schemas_of(PARAMETERS.values()), "lease": lease, "token": token}
+    one = _object(claim, ["crawl", "digest"], closed=True)
+    each = _object({name: claim[name] for name in claim if name != "crawl"}, ["digest"])
+    many = {"crawl": _TEXT, "lease": lease, "claims": _list(each)}
+    answer = _object({"duplicate": _BOOLEAN}, ["duplicate"])
+    answers = {"answers": _list({"anyOf": [answer, _schema("Error")]})}
+    return {
+        "Claim": {"anyOf": [one, _object(many, ["crawl", "claims"])]},
+        "Claimed": {"anyOf": [answer, _object(answers, answers)]},
+        "Release": _object({"digest": _TEXT, "token": _TEXT}, ["digest", "token"]),
+        "Released": _object({"released": _BOOLEAN}, ["released"]),
+    }
+
+
+def _deletions() -> dict[str, Schema]:
+    deletion = dict.fromkeys(("digest", "url", "date"), _TEXT)
+    deletions = {"captures": _list(_object(deletion)), "force": _BOOLEAN, **deletion}
+    amount = dict.fromkeys(("captures", "bytes"), _INTEGER)
+    amounts = ("originals", "same_url", "other_url", "nowhere", "copies", "dependents", "broken")
+    lists = ("not_found", "by_container", "by_crawl", "unread", "listed")
+    impact = {
+        **dict.fromkeys(("found", "live"), _INTEGER),
+        **dict.fromkeys(lists, _LIST),
+        **dict.fromkeys(amounts, _object(amount, amount)),
+    }
+    return {
+        "Deletions": _object(deletions, closed=True),
+        "Impact": _object(impact, ["found", "not_found", *amounts]),
+    }
+
+
+def _rest() -> dict[str, Schema]:
+    line = {**_INTEGER, "description": "of JSON lines, from 1"}
+    error = {"code": _enum(ERRORS), "message": _TEXT, "line": line}
+    stats = dict.fromkeys(("captures", "digests", "containers"), _INTEGER)
+    return {
+        "Error": _object({"error": _object(error, ["code", "message"])}, ["error"]),
+        "Status": _object({"status": _TEXT}, ["status"]),
+        "Stats": _object(stats, stats),
+        "object": {"type": "object"},
     }

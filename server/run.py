@@ -224,7 +224,7 @@ class _Server(MPServer):
         gc.collect()
         gc.freeze()
         os.write(self._loading, b".")
-        hot.patience.start()
+        hot.timeout.start()
         return AccessLog(hot) if self._config.access_log else hot
 
     def _outlive(self) -> None:

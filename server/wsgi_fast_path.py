@@ -15,7 +15,7 @@ from server import logs
 from server.api.captures import Captures
 from server.api.cdx_server_api import PATHS, Cdx
 from server.api.lookups import Lookups
-from server.body_timeout import Patience
+from server.body_timeout import BodyTimeout
 from server.rate_limit import ClientLimits
 from server.request_head import RequestHead
 
@@ -34,12 +34,12 @@ class HotRoutes:
         lookups: Lookups,
         cdx: Cdx,
         captures: Captures,
-        patience: Patience,
+        timeout: BodyTimeout,
         head: RequestHead,
         limits: ClientLimits | None = None,
     ) -> None:
         self._inner = inner
-        self.patience, self._head, self._limits = patience, head, limits
+        self.timeout, self._head, self._limits = timeout, head, limits
         self._gets = {"/lookup": lookups.get, **dict.fromkeys(PATHS, cdx.get)}
         self._posts = {"/lookup": lookups.respond, "/captures": captures.respond}
         self._stopping = False
@@ -63,7 +63,7 @@ class HotRoutes:
             return [cast(bytes, refusal[2])]
         if environ["REQUEST_METHOD"] == "GET" and environ["PATH_INFO"] in self._gets:
             return self._answer(environ, start)  # which takes no body and does not last
-        return self.patience.watched(environ, lambda: self._answer(environ, start))
+        return self.timeout.watched(environ, lambda: self._answer(environ, start))
 
     def _answer(self, environ: dict[str, Any], start: StartResponse) -> Iterable[bytes]:
         path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]

@@ -1,4 +1,4 @@
-"""CDX queries: the parameters of all CDX servers, read into one query."""
+"""CDX queries: the parameters that CDX servers take, parsed into one query."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from dedupindex.errors import BadDate, BadDigest, BadQuery
 from dedupindex.runtime.safe_regex import LONGEST_MATCHED, MEMORY, of_request
 from dedupindex.timestamps import check_digits, date_of_digits, seconds
 
-# The fields of a CDX line, and the filters of a query.
-
 FIELDS = (
     "urlkey", "timestamp", "original", "mimetype", "statuscode", "digest",
     "redirect", "robotflags", "length", "offset", "filename",
@@ -28,8 +26,8 @@ ALIASES = {
     "checksum": "digest",
 }
 FILTERS = 10  # of a query
-_LONGEST = 2_000
-_STEPS = 300_000_000  # of all expressions of a query, see `patterns`: about a third of a second
+_LONGEST = 2_000  # characters of a filter
+_STEPS = 300_000_000  # of all expressions of a query, see `safe_regex`: about a third of a second
 _KNOWN = 1_000  # results of expressions that are cached
 _SPECIAL = re.compile(r"[\\.^$*+?{}()|\[\]]")
 
@@ -84,31 +82,31 @@ class Sieve:
 
     def passes(self, digest: Digest, field: Callable[[str], str]) -> bool:
         """Return whether a capture with these fields passes all filters; raises `BadQuery`."""
-        for number, one in enumerate(self._filters):
-            if one.digest is not None:
-                met = digest == one.digest
+        for number, item in enumerate(self._filters):
+            if item.digest is not None:
+                met = digest == item.digest
             else:
-                met = self._met(number, one, field(one.field))
-            if met is one.negated:
+                met = self._matches(number, item, field(item.field))
+            if met is item.negated:
                 return False
         return True
 
-    def _met(self, number: int, one: Filter, value: str) -> bool:
-        """Return whether a field passes; the results are cached, as values often repeat."""
-        if one.steps is None:
-            return bool(one.matches(value))
+    def _matches(self, number: int, item: Filter, value: str) -> bool:
+        """Return whether a field matches; results are cached, as values often repeat."""
+        if item.steps is None:
+            return bool(item.matches(value))
         met = self._known.get((number, value))
         if met is None:
             if len(value) > LONGEST_MATCHED:
                 raise BadQuery(
                     f"regular expressions are for fields up to {LONGEST_MATCHED} characters"
                 )
-            self._left -= one.steps(len(value))
+            self._left -= item.steps(len(value))
             if self._left < 0:
                 raise BadQuery(
                     "these filters take too long: use fewer or smaller {}, or plain text"
                 )
-            met = bool(one.matches(value))
+            met = bool(item.matches(value))
             if len(self._known) < _KNOWN:
                 self._known[number, value] = met
         return met
@@ -119,53 +117,42 @@ MOST_FIELDS = 50  # of a line
 OUTPUTS = ("text", "json", "jsondict", "cdxj")
 SORTS = ("default", "reverse", "closest")
 MATCHES = ("exact", "canonical")
+DIGESTS = ("base32", "hex")
 IGNORED = ("gzip", "resolveRevisits", "allowFuzzy")  # accepted, without effect
 _EMPTY_CLOSEST = re.compile("(?:^|&)closest=(?:&|$)")  # how pywb asks for all
 _BASE32, _HEX = 0, 2
 
 
-class CdxParameter(NamedTuple):
-    """One parameter, for the OpenAPI document and docs/http.md."""
-
-    name: str
-    description: str
-    schema: dict[str, Any]
+def _described(text: str, schema: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    return {**(schema or {"type": "string"}), **more, "description": text}
 
 
-_TEXT = {"type": "string"}
-PARAMETERS = (
-    CdxParameter("url", "The URL whose captures are asked for.", _TEXT),
-    CdxParameter(
-        "matchType",
-        "`exact`: this very URL. `canonical`: every URL with its urlkey.",
-        {**_TEXT, "enum": list(MATCHES)},
+PARAMETERS = {
+    "url": _described("The URL whose captures are asked for."),
+    "matchType": _described(
+        "`exact`: this very URL. `canonical`: every URL with its urlkey.", enum=list(MATCHES)
     ),
-    CdxParameter("limit", "The first lines, or if negative the last.", {"type": "integer"}),
-    CdxParameter("rows", "The same as `limit`, which wins.", {"type": "integer"}),
-    CdxParameter("fl", "Fields, with commas.", {**_TEXT, "example": "timestamp,digest"}),
-    CdxParameter("fields", "The same as `fl`.", _TEXT),
-    CdxParameter(
-        "filter",
+    "limit": _described("The first lines, or if negative the last.", {"type": "integer"}),
+    "rows": _described("The same as `limit`, which wins.", {"type": "integer"}),
+    "fl": _described("Fields, with commas.", example="timestamp,digest"),
+    "fields": _described("The same as `fl`."),
+    "filter": _described(
         "`[!][=|~]field:value`, may be repeated: a regular expression for the whole field, with "
         "`=` plain text; `!` keeps what does not match.",
-        {**_TEXT, "example": "!mimetype:warc/revisit"},
+        example="!mimetype:warc/revisit",
     ),
-    CdxParameter("from", "The earliest time, 1 to 14 digits.", {**_TEXT, "pattern": r"^\d{1,14}$"}),
-    CdxParameter("to", "The latest time, 1 to 14 digits.", {**_TEXT, "pattern": r"^\d{1,14}$"}),
-    CdxParameter(
-        "sort", "By time, backwards, or by distance from `closest`.", {"enum": list(SORTS)}
+    "from": _described("The earliest time, 1 to 14 digits.", pattern=r"^\d{1,14}$"),
+    "to": _described("The latest time, 1 to 14 digits.", pattern=r"^\d{1,14}$"),
+    "sort": _described("By time, backwards, or by distance from `closest`.", {"enum": list(SORTS)}),
+    "closest": _described("A time of 1 to 14 digits; implies `sort=closest`."),
+    "output": _described("The form of the answer.", enum=list(OUTPUTS)),
+    "digest": _described("How digests are written.", enum=list(DIGESTS)),
+    "bridge": _described(
+        "`1`: also captures whose own record spells its digest otherwise.", enum=["0", "1"]
     ),
-    CdxParameter("closest", "A time of 1 to 14 digits; implies `sort=closest`.", _TEXT),
-    CdxParameter("output", "The form of the answer.", {**_TEXT, "enum": list(OUTPUTS)}),
-    CdxParameter("digest", "How digests are written.", {**_TEXT, "enum": ["base32", "hex"]}),
-    CdxParameter(
-        "bridge",
-        "`1`: also captures whose own record spells its digest otherwise.",
-        {**_TEXT, "enum": ["0", "1"]},
-    ),
-    CdxParameter("crawl", "The crawl that asks.", _TEXT),
-)
-_NAMES = frozenset(parameter.name for parameter in PARAMETERS)
+    "crawl": _described("The crawl that asks."),
+}
+"""Schemas of the parameters by name, for the OpenAPI document and docs/http.md."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +165,7 @@ class CdxQuery:
     named: tuple[str, ...] = ()  # fields by the names of the client; empty: all
     filters: tuple[Filter, ...] = ()
     since: str = ""
-    until: str = "9"
+    until: str = "9" * 14
     sort: str = "default"
     closest: int = 0  # seconds since 1970
     output: str = "text"
@@ -198,10 +185,8 @@ class CdxQuery:
 
     def digest(self) -> Digest | None:
         """Return the digest that a filter requires, None if none does."""
-        for one in self.filters:
-            if one.digest is not None and not one.negated:
-                return one.digest
-        return None
+        digests = (f.digest for f in self.filters if f.digest is not None and not f.negated)
+        return next(digests, None)
 
 
 def cdx_query_of(text: str, *, hex: bool = False) -> CdxQuery:
@@ -212,45 +197,44 @@ def cdx_query_of(text: str, *, hex: bool = False) -> CdxQuery:
     if "url" not in given:
         raise BadQuery("a url is needed")
     limit = _number(given, "limit" if "limit" in given else "rows", MOST)
-    closest = given.get("closest", b"")
-    sort = _one_of(given, "sort", SORTS, "closest" if closest else "default")
-    if sort == "closest" and not closest:
+    sort = _choice(given, "sort", SORTS, "closest" if "closest" in given else "default")
+    if sort == "closest" and "closest" not in given:
         if _EMPTY_CLOSEST.search(text) is None:
             raise BadQuery("sort=closest needs closest")
         sort = "default"
     if "fl" in given and "fields" in given:
         raise BadQuery("give either fl or fields")
     return CdxQuery(
-        url=given["url"],
+        url=given["url"].encode("utf-8", "surrogateescape"),
         match=_match(given),
         limit=max(-MOST, min(limit, MOST)),
-        named=_fields(_text(given, "fl") or _text(given, "fields")),
+        named=_fields(given.get("fl") or given.get("fields", "")),
         filters=tuple(map(filter_of, filters)),
         since=_digits(given, "from"),
         until=_digits(given, "to").ljust(14, "9"),
         sort=sort,
-        closest=_moment(_digits(given, "closest")) if closest else 0,
-        output=_one_of(given, "output", OUTPUTS, "text"),
-        hex=_one_of(given, "digest", ("base32", "hex"), "hex" if hex else "base32") == "hex",
-        bridge=_one_of(given, "bridge", ("0", "1"), "0") == "1",
-        crawl=_text(given, "crawl"),
+        closest=_seconds(_digits(given, "closest")) if "closest" in given else 0,
+        output=_choice(given, "output", OUTPUTS, "text"),
+        hex=_choice(given, "digest", DIGESTS, DIGESTS[hex]) == "hex",
+        bridge=_choice(given, "bridge", ("0", "1"), "0") == "1",
+        crawl=given.get("crawl", ""),
     )
 
 
-def _parameters(text: str) -> tuple[dict[str, bytes], list[str]]:
-    """Return the decoded parameters, and the filters."""
-    given: dict[str, bytes] = {}
+def _parameters(text: str) -> tuple[dict[str, str], list[str]]:
+    """Return the parameters and the filters; bytes that are not UTF-8 become lone surrogates."""
+    given: dict[str, str] = {}
     filters: list[str] = []
     for part in text.encode("latin-1").replace(b"+", b" ").split(b"&"):
-        name, _, value = part.partition(b"=")
+        name, _, raw = part.partition(b"=")
         key = unquote_to_bytes(name).decode("utf-8", "backslashreplace")
-        if not value or key in IGNORED:
+        if not raw or key in IGNORED:
             continue
-        if key not in _NAMES:
+        if key not in PARAMETERS:
             raise BadQuery(f"there is no parameter {key[:64]!r}; percent-encode & in values as %26")
-        value = unquote_to_bytes(value)
+        value = unquote_to_bytes(raw).decode("utf-8", "surrogateescape")
         if key == "filter":
-            filters.append(value.decode("utf-8", "surrogateescape"))
+            filters.append(value)
         elif key in given:
             raise BadQuery(f"{key} is given twice; percent-encode & in values as %26")
         else:
@@ -258,27 +242,23 @@ def _parameters(text: str) -> tuple[dict[str, bytes], list[str]]:
     return given, filters
 
 
-def _text(given: dict[str, bytes], name: str) -> str:
-    return given.get(name, b"").decode("utf-8", "surrogateescape")
-
-
-def _number(given: dict[str, bytes], name: str, default: int) -> int:
-    text = given.get(name, b"")
-    if not text:
+def _number(given: dict[str, str], name: str, default: int) -> int:
+    text = given.get(name)
+    if text is None:
         return default
-    if re.fullmatch(rb"-?[0-9]{1,12}", text) is None:
+    if re.fullmatch(r"-?[0-9]{1,12}", text) is None:
         raise BadQuery(f"{name} must be a whole number")
     return int(text)
 
 
-def _digits(given: dict[str, bytes], name: str) -> str:
-    text = _text(given, name)
+def _digits(given: dict[str, str], name: str) -> str:
+    text = given.get(name, "")
     if text and re.fullmatch("[0-9]{1,14}", text) is None:
         raise BadQuery(f"{name} takes a time of 1 to 14 digits")
     return text
 
 
-def _moment(digits: str) -> int:
+def _seconds(digits: str) -> int:
     """Return a time as seconds since 1970; missing digits mean the earliest time."""
     whole = digits + "10000101000000"[len(digits) :]
     try:
@@ -287,26 +267,24 @@ def _moment(digits: str) -> int:
         raise BadQuery(f"closest takes a time of 1 to 14 digits: {error}") from None
 
 
-def _one_of(given: dict[str, bytes], name: str, values: tuple[str, ...], default: str) -> str:
-    value = _text(given, name) or default
+def _choice(given: dict[str, str], name: str, values: tuple[str, ...], default: str) -> str:
+    value = given.get(name, default)
     if value not in values:
         raise BadQuery(f"{name} takes one of {', '.join(values)}")
     return value
 
 
-def _meant(url: bytes) -> str:
-    """Return the match type of a URL without matchType, as pywb and OutbackCDX do."""
-    return "prefix" if url.endswith(b"*") else "domain" if url.startswith(b"*.") else "exact"
-
-
-def _match(given: dict[str, bytes]) -> str:
-    value = _text(given, "matchType") or _meant(given.get("url", b""))
+def _match(given: dict[str, str]) -> str:
+    """Return the match type; a `*` in the URL implies one, as in pywb and OutbackCDX."""
+    url = given["url"]
+    implied = "prefix" if url.endswith("*") else "domain" if url.startswith("*.") else "exact"
+    value = given.get("matchType", implied)
     if value in ("prefix", "host", "domain", "range"):
         raise BadQuery(
             f"matchType={value} cannot be answered: URLs are found by their hash, which has no "
             f"order; there are {', '.join(MATCHES)}"
         )
-    return _one_of(given, "matchType", MATCHES, "exact")
+    return _choice(given, "matchType", MATCHES, "exact")
 
 
 def _fields(text: str) -> tuple[str, ...]:

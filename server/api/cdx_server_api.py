@@ -1,44 +1,62 @@
-"""``GET /cdx``: originals by URL, for clients of CDX servers.
+"""Routes of CDX servers: originals by URL.
 
 These clients ask by URL only, before or after a fetch, and use any capture in the list as the
 original of a revisit. So only possible originals are listed. A miss is an empty 200: some clients
 take any other status for an outage, and wait.
+
+A client may write the fields of a line into its WARC, so a line has each of them exactly or not at
+all: a capture is left out if the form of the line cannot carry its URL, such as one with a space.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from heapq import nlargest, nsmallest
+from pathlib import PurePosixPath
 from time import perf_counter_ns, time
 from typing import Any
+from urllib.parse import quote
 
+import orjson
+from flask import Response, request
 from werkzeug.http import parse_cookie
 
 from dedupindex.capture import Capture, Covers
 from dedupindex.crawls.counting import CountedHit, Other, Outcome
-from dedupindex.digest import EMPTY, is_cut
+from dedupindex.digest import EMPTY, Spelling, is_cut
 from dedupindex.index.engine import Finder
 from dedupindex.index.identity import Settings
 from dedupindex.lookup import decide
 from dedupindex.lookup.decide import Strategy, require_strategy
-from dedupindex.lookup.policy import NO_POLICY, Policy
+from dedupindex.lookup.policy import Policy
 from dedupindex.timestamps import digits_of_date, seconds, sort_key
 from dedupindex.urlkey import urlkey
-from server.api.cdx_output import value_of, writable, written
-from server.api.cdx_query import MOST, CdxQuery, Sieve, cdx_query_of
-from server.api.lookups import Environ, query_string
+from server.api.cdx_query import FIELDS, MOST, PARAMETERS, CdxQuery, Sieve, cdx_query_of
+from server.api.request_fields import query_string
 from server.auth import Access
-from server.failures import reply_to
 from server.live_index import LiveIndex
 from server.metrics import HIT, MISS, Metrics, cell_of
-from server.responses import OK, Reply
+from server.responses import JSON, OK, TEXT, Headers, Reply, response_of
+from server.routes import Route
 
 HEX_PATH = "/cdx/hex"  # for clients that cannot send parameters
 COOKIE = "cdx_auth_token"
 PATHS = ("/cdx", HEX_PATH, "/cdx/search", "/web/timemap/cdx")
 _STRATEGIES = {"exact": Strategy.EXACT_URL, "canonical": Strategy.CANONICAL_URL}
-_CELLS = {match: cell_of(one.value, "exact_url") - HIT for match, one in _STRATEGIES.items()}
+_CELLS = {match: cell_of(item.value, "exact_url") - HIT for match, item in _STRATEGIES.items()}
+_GOOD = frozenset((0, *range(200, 300)))  # 0: unknown, of an original that a revisit names
+_SHORT = {"original": "url", "mimetype": "mime", "statuscode": "status"}  # of pywb and OutbackCDX
+_NONE = "-"
+_LIST: dict[str, Any] = {
+    "answer": ("text/plain", {"type": "array"}),
+    "errors": (404, 409),
+    "parameters": PARAMETERS,
+    "required": "url",
+    "timed": False,
+}
+_IN_PATH = {name: schema for name, schema in PARAMETERS.items() if name != "crawl"}
+_LIST_OF_CRAWL = {**_LIST, "parameters": _IN_PATH, "timed": True}
 
 
 class Cdx:
@@ -47,7 +65,23 @@ class Cdx:
     def __init__(self, live: LiveIndex, metrics: Metrics, access: Access) -> None:
         self._live, self._metrics, self._access = live, metrics, access
 
-    def get(self, environ: Environ) -> Reply:
+    @Route("GET", "/cdx", **_LIST)
+    @Route("GET", "/cdx/hex", name="cdx_hex", summary="The same with digests in hex", **_LIST)
+    @Route("GET", "/cdx/search", name="cdx_search", **_LIST)
+    @Route("GET", "/web/timemap/cdx", name="cdx_timemap", **_LIST)
+    def cdx(self) -> Response:
+        """Originals by URL, as CDX servers list them."""
+        return response_of(self.get(request.environ))
+
+    @Route("GET", "/crawls/{name}/cdx", **_LIST_OF_CRAWL)
+    @Route("GET", "/crawls/{name}/web/timemap/cdx", name="crawl_cdx_timemap", **_LIST_OF_CRAWL)
+    def crawl_cdx(self, name: str) -> Response:
+        """The same as /cdx, for clients that cannot send the parameter `crawl`."""
+        text = request.environ["QUERY_STRING"]
+        query = f"{text}&crawl={quote(name, safe='')}".removeprefix("&")
+        return response_of(self.get({**request.environ, "QUERY_STRING": query}))
+
+    def get(self, environ: dict[str, Any]) -> Reply:
         """Answer GET on one of `PATHS`; never raises."""
         started = perf_counter_ns()
         try:
@@ -62,11 +96,11 @@ class Cdx:
                 opened.engine.view() as base,
                 self._live.crawls.seen(base, settings.keys(), query.crawl, namespaces) as view,
             ):
-                captures = listed(view, settings, query, covers, policy)
-                headers, body = written(captures, query)
+                captures = _originals(view, settings, query, covers, policy)
+                headers, body = render(captures, query)
         except Exception as error:
             self._live.crawls.counting.note_failure(error, environ["QUERY_STRING"])
-            return reply_to(error, environ, self._metrics)
+            return self._metrics.reply_to(error, environ)
         for capture in captures:
             self._live.crawls.counting.note_original(query.crawl, capture)
         if query.crawl:
@@ -74,7 +108,9 @@ class Cdx:
         self._metrics.lookup(_CELLS[query.match] + (HIT if captures else MISS), started)
         return OK, headers, body
 
-    def _terms(self, environ: Environ, query: CdxQuery) -> tuple[Covers, Policy, tuple[str, ...]]:
+    def _terms(
+        self, environ: dict[str, Any], query: CdxQuery
+    ) -> tuple[Covers, Policy, tuple[str, ...]]:
         """Return the options of the crawl that asks, with the policy of the server."""
         crawls = self._live.crawls
         crawl = crawls.crawl(query.crawl) if query.crawl else None
@@ -95,7 +131,7 @@ class Cdx:
         self._live.crawls.counting.note((query.crawl, strategy, query.url, outcome, -1, taken))
 
 
-def _with_token(environ: Environ) -> Environ:
+def _with_token(environ: dict[str, Any]) -> dict[str, Any]:
     """Return a request with its token in a header: these clients send it as a cookie."""
     if "HTTP_AUTHORIZATION" in environ:
         return environ
@@ -103,12 +139,8 @@ def _with_token(environ: Environ) -> Environ:
     return {**environ, "HTTP_AUTHORIZATION": f"Bearer {token}"}
 
 
-def listed(
-    view: Finder,
-    settings: Settings,
-    query: CdxQuery,
-    covers: Covers = Covers.UNKNOWN,
-    policy: Policy = NO_POLICY,
+def _originals(
+    view: Finder, settings: Settings, query: CdxQuery, covers: Covers, policy: Policy
 ) -> list[Capture]:
     """Return the captures of a query, in its order; raises `StrategyUnavailable`.
 
@@ -143,17 +175,19 @@ def _candidates(view: Finder, query: CdxQuery) -> Iterator[Capture]:
 
 def _order(query: CdxQuery) -> tuple[Callable[[Capture], Any], bool]:
     """Return the sort key of captures, and whether the order is descending."""
-    if query.sort == "closest":
-        return lambda capture: (abs(seconds(capture.date) - query.closest), *_place(capture)), False
-    return _place, query.sort == "reverse"
+
+    def distance(capture: Capture) -> tuple[Any, ...]:
+        return abs(seconds(capture.date) - query.closest), *_sort_key(capture)
+
+    return distance if query.sort == "closest" else _sort_key, query.sort == "reverse"
 
 
-def _place(capture: Capture) -> tuple[bytes, bytes, Any]:
+def _sort_key(capture: Capture) -> tuple[bytes, bytes, Any]:
     return sort_key(capture.date), capture.url, capture.digest
 
 
 def _passes(capture: Capture, query: CdxQuery, sieve: Sieve) -> bool:
-    if not may_be_named(capture) or not writable(capture, query):
+    if not may_be_named(capture) or not _is_writable(capture, query):
         return False
     # Replay tools compare the text of digests, so the spelling must be the same.
     if not query.bridge and capture.spelling.encoding != query.encoding:
@@ -178,11 +212,69 @@ def may_be_named(capture: Capture) -> bool:
     )
 
 
-_GOOD = frozenset((0, *range(200, 300)))  # 0: unknown, of an original that a revisit names
-
-
 def _field(capture: Capture, query: CdxQuery, name: str) -> str:
     """Return a field as filters compare it."""
     if name == "original":
         return capture.url.decode("utf-8", "surrogateescape")
-    return value_of(capture, name, query)
+    return _value(capture, name, query)
+
+
+def _value(capture: Capture, field: str, query: CdxQuery) -> str:
+    """Return one field of a line; the URL must be one that `_is_writable` accepts."""
+    match field:
+        case "timestamp":
+            return digits_of_date(capture.date).decode()
+        case "digest":
+            return capture.digest.spelled(Spelling(0, query.encoding))
+        case "original":
+            return capture.url.decode()
+        case "urlkey":
+            return _escaped(urlkey(capture.url).decode("utf-8", "surrogateescape"))
+        case "mimetype":
+            return _escaped(capture.mime.decode("utf-8", "surrogateescape"))
+        case "statuscode":
+            return str(capture.status) if capture.status else _NONE
+        case "length":
+            return str(capture.size) if capture.size_of_record and capture.size >= 0 else _NONE
+        case "offset":
+            return str(capture.offset) if capture.offset >= 0 else _NONE
+        case "filename":
+            return _escaped(PurePosixPath(capture.container).name)
+    return _NONE  # redirect and robotflags: an original has none
+
+
+def _is_writable(capture: Capture, query: CdxQuery) -> bool:
+    """Return whether a line can carry the URL of a capture, or does not have to."""
+    try:
+        url = capture.url.decode()
+        writable = query.output != "text" or len(url.split()) == 1
+    except UnicodeDecodeError:
+        writable = False
+    return writable or "original" not in query.fields
+
+
+def _escaped(text: str) -> str:
+    """Return a field, percent-encoded where it would break the line, "-" if it is empty."""
+    if text.isascii() and text.isprintable() and " " not in text:
+        return text or _NONE
+    return quote(text, safe="!\"#$%&'()*+,/:;<=>?@[]^`{|}~", errors="surrogateescape")
+
+
+def render(captures: Iterable[Capture], query: CdxQuery) -> tuple[Headers, bytes]:
+    """Return headers and body of the answer."""
+    fields = query.fields
+    rows = [[_value(capture, field, query) for field in fields] for capture in captures]
+    if query.output == "text":
+        return TEXT, "".join([" ".join(row) + "\n" for row in rows]).encode()
+    if query.output == "json":
+        return JSON, orjson.dumps([list(query.named) or list(FIELDS), *rows] if rows else [])
+    names = query.named or tuple(_SHORT.get(field, field) for field in FIELDS)
+    items = [dict(zip(names, row, strict=True)) for row in rows]
+    if query.output == "jsondict":
+        return JSON, orjson.dumps(items)
+    lines = []
+    for capture, item in zip(captures, items, strict=True):
+        head = [_value(capture, field, query) for field in ("urlkey", "timestamp")]
+        rest = {name: value for name, value in item.items() if name not in FIELDS[:2]}
+        lines.append(" ".join(head).encode() + b" " + orjson.dumps(rest) + b"\n")
+    return TEXT, b"".join(lines)

@@ -1,33 +1,43 @@
-"""Claims over HTTP: a lookup that gives the right to store a new payload; alone or in a batch."""
+"""Routes of claims: a lookup that gives the right to store a new payload, alone or in a batch."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import chain
 from secrets import token_bytes
 from time import perf_counter_ns
 from typing import Any, NamedTuple
 
+from flask import Response, request
+
 from dedupindex.crawls import crawl_captures
+from dedupindex.crawls.combined_view import CrawlSnapshot
 from dedupindex.crawls.crawl import Crawl
 from dedupindex.crawls.store import Writing
 from dedupindex.digest import EMPTY, Digest
 from dedupindex.errors import BadDigest, BadQuery, DedupError
-from dedupindex.index.engine import look_ahead
+from dedupindex.index.engine import View, look_ahead
+from dedupindex.index.identity import Settings
 from dedupindex.lookup import decide
 from dedupindex.lookup.decide import Decision, Query
 from dedupindex.lookup.params import UnknownAlgorithm, of_json, query_of
-from server.api.batch_limits import LOOKS_OF_CLAIMS, Budget
+from server import logs
+from server.api.lookup_batch import LOOKS, Allowed, Budget
+from server.api.request_body import Writers
+from server.api.request_fields import text_field
+from server.auth import Access
 from server.live_index import LiveIndex
-from server.responses import RequestError, code_of, error_object
+from server.metrics import Metrics
+from server.responses import RequestError, code_of, error_object, json_of
+from server.routes import Route
 
 AT_ONCE = 1000  # claims in one transaction: others write in between
+LOOKS_OF_CLAIMS = LOOKS // 10  # in a transaction, while nobody else writes
 _TOKEN = re.compile(r"(?:[0-9A-Fa-f]{32})?")
-
-Allowed = Callable[[Iterable[str]], None]  # raises if the client may not read these namespaces
 
 
 class _Claim(NamedTuple):
@@ -38,20 +48,49 @@ class _Claim(NamedTuple):
     token: bytes  # of the client; empty: none
 
 
-class Claiming:
-    """Answers claims, in any number of threads; raises `DedupError`."""
+class Claims:
+    """Routes of claims."""
 
-    def __init__(self, live: LiveIndex) -> None:
-        self._live = live
+    def __init__(self, live: LiveIndex, access: Access, writers: Writers, metrics: Metrics) -> None:
+        self._live, self._access, self._writers, self._metrics = live, access, writers, metrics
 
-    def claim(self, given: Mapping[str, Any], allowed: Allowed) -> dict[str, Any]:
-        """Answer ``{"crawl", "digest", …, "lease"?, "token"?}`` with an original or a claim.
+    @Route("POST", "/claims", ("Claimed",), body=("Claim",), errors=(404, 409, 415))
+    def claim(self) -> Response:
+        """Look up, and claim the right to store."""
+        given = self._writers.fields(request.environ)
+        crawl = text_field(given, "crawl")
+        who = self._writers.allowed(request.environ, crawl)
+        allowed = partial(self._access.may_read, request.environ)
+        if "claims" in given:
+            answer = {"answers": self._answers(given, allowed)}
+            results = Counter(map(_result, answer["answers"]))
+            content: dict[str, Any] = dict(results)
+        else:
+            content = answer = self._claim([self._read(given, allowed)])[0]
+            results = Counter([_result(answer)])
+        self._metrics.written(results, "claims")
+        logs.audit(request.environ, who, content, crawl)
+        return json_of(answer)
 
-        One transaction: of all clients that ask for a new digest at once, one may store it.
-        """
-        return self._claim([self._asked(given, allowed)])[0]
+    @Route("DELETE", "/claims", ("Released",), body=("Release",), errors=(404, 409, 415))
+    def release(self) -> Response:
+        """Release a claim."""
+        given = self._writers.fields(request.environ)
+        who = self._writers.allowed(request.environ)
+        token = given.pop("token", "")
+        if not isinstance(token, str):
+            raise BadQuery("token must be a string")
+        try:
+            query, _ = query_of(of_json(given))
+        except UnknownAlgorithm:
+            released = False
+        else:
+            change = partial(crawl_captures.release, digest=query.digest, token=token)
+            released = self._live.crawls.write(change)
+        logs.audit(request.environ, who, {"released": released})
+        return json_of({"released": released})
 
-    def claims(self, given: Mapping[str, Any], allowed: Allowed) -> dict[str, Any]:
+    def _answers(self, given: Mapping[str, Any], allowed: Allowed) -> list[dict[str, Any]]:
         """Answer each of ``{"crawl", "claims": [...], …}`` in order, in one transaction.
 
         Options beside the list apply to all of it. An invalid claim gets an error as its answer.
@@ -69,22 +108,25 @@ class Claiming:
             try:
                 if not isinstance(item, dict) or "crawl" in item:
                     raise BadQuery("a claim is an object, and its crawl stands beside the list")
-                found.append(self._asked({**common, **item}, allowed))
+                found.append(self._read({**common, **item}, allowed))
             except DedupError as error:
                 found.append(error_object(code_of(error), str(error)))
-        made = iter(self._claim([one for one in found if isinstance(one, _Claim)]))
+        made = iter(self._claim([claim for claim in found if isinstance(claim, _Claim)]))
         answers: list[dict[str, Any]] = []
-        firsts: dict[Digest, int] = {}
-        for place, one in enumerate(found):
-            answers.append(next(made) if isinstance(one, _Claim) else one)
-            answer = answers[-1]
-            if isinstance(one, _Claim) and "claimed" in answer and _is_for_one(one.query, answer):
-                first = firsts.setdefault(one.query.digest, place)
+        first_places: dict[Digest, int] = {}
+        for place, claim in enumerate(found):
+            if not isinstance(claim, _Claim):
+                answers.append(claim)
+                continue
+            answer = next(made)
+            answers.append(answer)
+            if "claimed" in answer and _is_exclusive(claim.query, answer):
+                first = first_places.setdefault(claim.query.digest, place)
                 if first != place:
                     answer["in_batch"] = first
-        return {"answers": answers}
+        return answers
 
-    def _asked(self, given: Mapping[str, Any], allowed: Allowed) -> _Claim:
+    def _read(self, given: Mapping[str, Any], allowed: Allowed) -> _Claim:
         given = {**given}
         lease, token = given.pop("lease", crawl_captures.LEASE), given.pop("token", "")
         if type(lease) is not int or not 1 <= lease <= crawl_captures.LONGEST:
@@ -103,97 +145,103 @@ class Claiming:
             allowed(query.namespaces)
         return _Claim(query, lease, bytes.fromhex(token))
 
-    def _claim(self, asked: list[_Claim]) -> list[dict[str, Any]]:
-        """All of one crawl, in one transaction."""
-        if not asked:
+    def _claim(self, claims: list[_Claim]) -> list[dict[str, Any]]:
+        """Answer claims of one crawl with originals or claims, in one transaction.
+
+        Of all clients that ask for a new digest at once, one may store it.
+        """
+        if not claims:
             return []
-        opened = self._live.opened()
-        settings = opened.engine.identity.settings
+        engine = self._live.opened().engine
 
         def change(writing: Writing) -> list[tuple[Decision | None, dict[str, Any]]]:
-            crawl = writing.crawl(asked[0].query.crawl)
+            crawl = writing.crawl(claims[0].query.crawl)
             crawl_captures.require_open(crawl)
-            snapshot, left = self._live.crawls.written(writing), Budget(LOOKS_OF_CLAIMS)
-            with opened.engine.view() as base:
-
-                def one(ask: _Claim) -> tuple[Decision | None, dict[str, Any]]:
-                    query = ask.query
-                    seen = snapshot.view_for(base, settings.keys(), query.crawl, query.namespaces)
-                    if query.conditional():
-                        seen = left.limited(seen)
-                    try:
-                        decision = decide.decide(seen, settings, query)
-                    except RequestError as error:  # the limit of the batch is reached
-                        return None, error_object(code_of(error), str(error))
-                    answer = _answer_of(writing, crawl, ask, decision)
-                    held = answer.get("claimed") and _is_for_one(query, answer)
-                    if writing.serial or not held:
-                        return decision, answer
-                    return self._decide_again(writing, ask, decision, answer)
-
-                look_ahead(base, [ask.query.digest for ask in asked])
-                places: dict[Digest, list[int]] = {}
-                for place, ask in enumerate(asked):
-                    places.setdefault(ask.query.digest, []).append(place)
-                groups = list(places.values())  # of one digest in order: the first gets the claim
-                answered = writing.map_concurrently(
-                    lambda some: [one(asked[place]) for place in some], groups
+            places: dict[Digest, list[int]] = {}
+            for place, claim in enumerate(claims):
+                places.setdefault(claim.query.digest, []).append(place)
+            groups = list(places.values())  # of one digest in order: the first gets the claim
+            snapshot, budget = self._live.crawls.written(writing), Budget(LOOKS_OF_CLAIMS)
+            with engine.view() as base:
+                look_ahead(base, [claim.query.digest for claim in claims])
+                decision_on = partial(_decide, base, snapshot, engine.identity.settings, budget)
+                answered = writing.each(
+                    lambda group: [
+                        self._answer(writing, crawl, claims[place], decision_on) for place in group
+                    ],
+                    groups,
                 )
-                found = dict(zip(chain(*groups), chain(*answered), strict=True))
-                return [found[place] for place in range(len(asked))]
+            found = dict(zip(chain(*groups), chain(*answered), strict=True))
+            return [found[place] for place in range(len(claims))]
 
         started = perf_counter_ns()
         done = self._live.crawls.write(change)
-        share = (perf_counter_ns() - started) // len(asked)
-        for ask, (decision, _) in zip(asked, done, strict=True):
+        share = (perf_counter_ns() - started) // len(claims)
+        for claim, (decision, _) in zip(claims, done, strict=True):
             if decision is not None:
-                self._live.crawls.counting.note_answer(ask.query, decision.answer, share)
+                self._live.crawls.counting.note_answer(claim.query, decision.answer, share)
         return [content for _, content in done]
 
-    def _decide_again(
-        self, writing: Writing, ask: _Claim, before: Decision, answer: dict[str, Any]
-    ) -> tuple[Decision, dict[str, Any]]:
-        """Look up again after winning a claim: its last holder may have stored the payload."""
-        opened, query = self._live.opened(), ask.query
-        settings, snapshot = opened.engine.identity.settings, self._live.crawls.written(writing)
-        with opened.engine.view() as base:
-            seen = snapshot.view_for(base, settings.keys(), query.crawl, query.namespaces)
-            decision = decide.decide(seen, settings, query)
-        if decision.answer is None:
-            return before, answer
-        crawl_captures.release(writing, query.digest, answer["token"])
-        return decision, decide.as_json(decision)
-
-    def release(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Release a claim, ``{"digest", "token"}``, whose holder will not store the payload."""
-        given = {**given}
-        token = given.pop("token", "")
-        if not isinstance(token, str):
-            raise BadQuery("token must be a string")
+    def _answer(
+        self,
+        writing: Writing,
+        crawl: Crawl,
+        claim: _Claim,
+        decision_on: Callable[[Query], Decision],
+    ) -> tuple[Decision | None, dict[str, Any]]:
+        """Return the decision on a claim and its answer; None where the budget is spent."""
         try:
-            query, _ = query_of(of_json(given))
-        except UnknownAlgorithm:
-            return {"released": False}
-        change = partial(crawl_captures.release, digest=query.digest, token=token)
-        return {"released": self._live.crawls.write(change)}
+            decision = decision_on(claim.query)
+        except RequestError as error:
+            return None, error_object(code_of(error), str(error))
+        answer = _make(writing, crawl, claim, decision)
+        won = answer.get("claimed") and _is_exclusive(claim.query, answer)
+        if writing.serial or not won:
+            return decision, answer
+        # The last holder of the claim may have stored the payload after the lookup: look up again.
+        engine, snapshot = self._live.opened().engine, self._live.crawls.written(writing)
+        with engine.view() as fresh:
+            again = _decide(fresh, snapshot, engine.identity.settings, None, claim.query)
+        if again.answer is None:
+            return decision, answer
+        crawl_captures.release(writing, claim.query.digest, answer["token"])
+        return again, decide.as_json(again)
 
 
-def _is_for_one(query: Query, answer: dict[str, Any]) -> bool:
+def _decide(
+    base: View, snapshot: CrawlSnapshot, settings: Settings, budget: Budget | None, query: Query
+) -> Decision:
+    seen = snapshot.seen(base, settings.keys(), query.crawl, query.namespaces)
+    if budget is not None and query.conditional():
+        seen = budget.limited(seen)
+    return decide.decide(seen, settings, query)
+
+
+def _result(answer: dict[str, Any]) -> str:
+    """Return the result of a claim, as the metrics name it."""
+    if "error" in answer:
+        return "bad"
+    return "duplicate" if answer["duplicate"] else "claimed" if answer["claimed"] else "taken"
+
+
+def _is_exclusive(query: Query, answer: dict[str, Any]) -> bool:
     """Return whether other clients wait for the holder of a claim."""
     return not answer.keys() & {"policy", "reason"} and query.digest not in EMPTY
 
 
-def _answer_of(writing: Writing, crawl: Crawl, ask: _Claim, decision: Decision) -> dict[str, Any]:
+def _make(writing: Writing, crawl: Crawl, claim: _Claim, decision: Decision) -> dict[str, Any]:
     """Return the original for a claim; without one, make the claim."""
     if decision.answer is not None:
         return decide.as_json(decision)
-    policy = decision.policy or decide.wary(ask.query)
-    if policy or decision.reason or ask.query.digest in EMPTY:
-        # every client stores it, and none waits
-        until = time.time() + min(ask.lease, crawl_captures.LONGEST)
-        free = {"claimed": True, "until": until, "token": (ask.token or token_bytes(16)).hex()}
+    policy = decision.policy or decide.wary(claim.query)
+    if policy or decision.reason or claim.query.digest in EMPTY:
+        # Every client stores it, and none waits.
+        until = time.time() + min(claim.lease, crawl_captures.LONGEST)
+        free = {"claimed": True, "until": until, "token": (claim.token or token_bytes(16)).hex()}
         return {**decide.as_json(decision._replace(policy=policy)), **free}
     now = int(time.time() * 1000)
-    claim, mine = crawl_captures.claim(writing, crawl, ask.query.digest, now, ask.lease, ask.token)
-    shown = {"duplicate": False, "claimed": mine, "until": claim.until / 1000}
-    return {**shown, "token": claim.token} if mine else shown
+    held, mine = crawl_captures.claim(
+        writing, crawl, claim.query.digest, now, claim.lease, claim.token
+    )
+    answer = {"duplicate": False, "claimed": mine, "until": held.until / 1000}
+    return {**answer, "token": held.token} if mine else answer

@@ -9,11 +9,13 @@ another. The token of a client that posts must allow writing to that crawl, whic
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from time import perf_counter_ns
 from typing import Any, NamedTuple
+
+from flask import Response, request
 
 from dedupindex.capture import Capture, Evidence, spelled_alike
 from dedupindex.crawls import lifecycle
@@ -22,18 +24,30 @@ from dedupindex.crawls.crawl_captures import Added, add
 from dedupindex.crawls.store import Reading, Writing
 from dedupindex.digest import Spelling, parse_spelled
 from dedupindex.errors import BadInput, BadQuery, UnknownCrawl
+from dedupindex.index.tokens import Role
 from dedupindex.indexer.admission import admission_filter
 from dedupindex.lookup import decide
 from dedupindex.lookup.decide import Answer, Query
 from dedupindex.timestamps import check_digits, date_of_digits, digits_of_date
+from server import logs
 from server.api.cdx_server_api import may_be_named
-from server.config import RECORDS_CRAWL
+from server.api.request_body import BodySlots, load_json, read_body
+from server.api.request_fields import query_string
+from server.auth import Access
+from server.config import RECORDS_CRAWL, Config
 from server.live_index import LiveIndex
-from server.responses import RequestError
+from server.responses import RequestError, json_of
+from server.routes import Route
 
 _FIELDS = {"id", "uri", "date"}
 _LONGEST_URL = 65_000
 _DATE = re.compile(r"[0-9]{14}")
+_RAW = "The URL, not escaped: everything after uri= is it."
+_RECORD: dict[str, Any] = {
+    "answer": {200: ("Record",), 404: ("text/plain",)},
+    "parameters": {"uri": {"type": "string", "description": _RAW}},
+}
+_ADD: dict[str, Any] = {"answer": {201: ()}, "body": ("Records",)}
 
 
 class _Current(NamedTuple):
@@ -46,17 +60,52 @@ class _Current(NamedTuple):
 class Records:
     """Looks records up and stores them; thread-safe, raises `DedupError`."""
 
-    def __init__(self, live: LiveIndex, most: int) -> None:
-        self._live, self._most = live, most
+    def __init__(self, live: LiveIndex, access: Access, bodies: BodySlots, config: Config) -> None:
+        self._live, self._access, self._bodies, self._config = live, access, bodies, config
         self._held: tuple[object, int, _Current] | None = None
 
-    def find(
-        self, text: str, query: str, crawl: str, allowed: Callable[[tuple[str, ...]], object]
-    ) -> dict[str, Any] | None:
+    @Route("GET", "/api/records/{id}", **_RECORD)
+    def record(self, id: str) -> Response:
+        """The original of a digest, in doppelganger's form."""
+        return self.crawl_record("", id)
+
+    @Route("GET", "/crawls/{name}/api/records/{id}", **_RECORD)
+    def crawl_record(self, name: str, id: str) -> Response:
+        """The same as /api/records/{id}, asked by a crawl."""
+        self._access.may_read(request.environ)
+        try:
+            found = self._find(id, query_string(request.environ), name)
+        except UnknownCrawl as error:
+            return Response(f"{error}\n", status=404, content_type="text/plain")
+        if found is None:
+            return Response("record not found\n", status=404, content_type="text/plain")
+        return json_of(found)
+
+    @Route("GET", "/api/records/", {}, open=True)
+    def no_record(self) -> Response:
+        """Refused: a digest is needed."""
+        raise RequestError("bad_digest", "invalid ID: a record is asked for by its digest")
+
+    @Route("POST", "/api/records", **_ADD)
+    @Route("POST", "/api/records/", name="add_records_slash", **_ADD)
+    def add_records(self) -> Response:
+        """Store records as originals."""
+        with self._live.crawls.reading() as reading:
+            crawl = RECORDS_CRAWL if reading is None else self._current(reading).name
+        who = self._allowed(request.environ, crawl)  # before the body is read
+        with self._bodies.slot():
+            body = read_body(request.environ, self._config.max_body)
+        logs.audit(request.environ, who, self._add(load_json(body), request.environ))
+        return Response(status=201)
+
+    def _allowed(self, environ: dict[str, Any], crawl: str) -> str:
+        """Return whose token may write to a crawl without a namespace; raises `RequestError`."""
+        return self._access.require(environ, Role.WRITE, crawl, lambda: [""])
+
+    def _find(self, text: str, query: str, crawl: str) -> dict[str, Any] | None:
         """Return the record of a digest; `query` is ``uri=`` and then the URL, not escaped.
 
-        `crawl` is the crawl that asks, "" if it is not known; raises `UnknownCrawl`. `allowed`
-        raises an error if the client may not read a namespace.
+        `crawl` is the crawl that asks, "" if it is not known; raises `UnknownCrawl`.
         """
         started = perf_counter_ns()
         digest, spelling = parse_spelled(text, unlabelled="sha1")
@@ -66,7 +115,7 @@ class Records:
         fits = partial(_nameable, spelling=spelling)
         asked = self._live.crawls.completed(Query(digest, url, crawl=crawl, fits=fits), {})
         if asked.namespaces:
-            allowed(asked.namespaces)
+            self._access.may_read(request.environ, asked.namespaces)
         with (
             opened.engine.view() as base,
             self._live.crawls.seen(base, settings.keys(), crawl, asked.namespaces) as view,
@@ -88,11 +137,6 @@ class Records:
                 query = replace(query, crawl=crawl.name)
         self._live.crawls.counting.note_answer(query, answer, taken)
 
-    def crawl(self) -> str:
-        """Return the name of the crawl that the next record is stored in."""
-        with self._live.crawls.reading() as reading:
-            return RECORDS_CRAWL if reading is None else self._current(reading).name
-
     def _current(self, reading: Reading) -> _Current:
         """Return the crawl for records; it is searched for only after a crawl has changed."""
         version, held = reading.version(), self._held
@@ -103,16 +147,15 @@ class Records:
             self._held = reading.origin, version, current
         return current
 
-    def take(self, items: Any, allowed: Callable[[str], object]) -> dict[str, Any]:
+    def _add(self, items: Any, environ: dict[str, Any]) -> dict[str, Any]:
         """Store an array of ``{"id", "uri", "date"}``; nothing of it if one record is invalid.
 
-        Returns the name of the crawl and how many were added, unchanged and refused. `allowed`
-        raises an error if the client may not write to a crawl.
+        Returns the name of the crawl and how many were added, unchanged and refused.
         """
         if not isinstance(items, list):
             raise RequestError("bad_request", "records come as a JSON array")
-        if len(items) > self._most:
-            raise RequestError("too_large", f"at most {self._most} records at once")
+        if len(items) > self._config.max_batch:
+            raise RequestError("too_large", f"at most {self._config.max_batch} records at once")
         captures = [_capture(item) for item in items]
         if not captures:
             return {"added": 0}
@@ -120,7 +163,7 @@ class Records:
 
         def change(writing: Writing) -> tuple[str, Added]:
             name, crawl = self._current(writing)
-            allowed(name)  # another may have begun since the first check
+            self._allowed(environ, name)  # another may have begun since the first check
             crawl = crawl or lifecycle.begin(writing, name, seen=Visibility.ALL)
             return crawl.name, add(writing, crawl, captures, settings, admission_filter(settings))
 
@@ -146,30 +189,18 @@ def _nameable(capture: Capture, spelling: Spelling) -> bool:
 
 
 def _next(reading: Reading) -> _Current:
-    for name in _names():
-        crawl = _known(reading, name)
+    """Return the first crawl for records that is open, or the name of one that is yet to begin."""
+    for number in count(1):
+        name = RECORDS_CRAWL if number == 1 else f"{RECORDS_CRAWL}-{number}"
+        try:
+            crawl = reading.crawl(name)
+        except UnknownCrawl:
+            return _Current(name, None)
         # A private crawl of this name may exist: no other client would see its records.
-        if crawl is None or _for_all(crawl):
+        shared = crawl.seen is Visibility.ALL and not crawl.namespace
+        if shared and crawl.state is CrawlState.OPEN:
             return _Current(name, crawl)
-    raise AssertionError  # names do not end
-
-
-def _for_all(crawl: Crawl) -> bool:
-    return crawl.state is CrawlState.OPEN and crawl.seen is Visibility.ALL and not crawl.namespace
-
-
-def _known(reading: Reading, name: str) -> Crawl | None:
-    try:
-        return reading.crawl(name)
-    except UnknownCrawl:
-        return None
-
-
-def _names() -> Iterator[str]:
-    number = 1
-    while True:
-        yield RECORDS_CRAWL if number == 1 else f"{RECORDS_CRAWL}-{number}"
-        number += 1
+    raise AssertionError  # numbers do not end
 
 
 def _capture(item: Any) -> Capture:

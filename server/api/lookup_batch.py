@@ -10,34 +10,103 @@ from typing import Any, BinaryIO, NamedTuple, assert_never, cast
 
 import orjson
 
-from dedupindex.crawls.combined_view import NO_CRAWLS, CrawlSnapshot
+from dedupindex.capture import Capture
+from dedupindex.crawls.combined_view import NOTHING, CrawlSnapshot
 from dedupindex.crawls.counting import Outcome
-from dedupindex.crawls.crawl import with_crawl_defaults
-from dedupindex.digest import EMPTY, is_cut
+from dedupindex.crawls.crawl import completed
+from dedupindex.digest import EMPTY, Digest, is_cut
 from dedupindex.errors import BadQuery, DedupError, UnknownCrawl
-from dedupindex.index.engine import AHEAD, View, look_ahead
+from dedupindex.index.engine import AHEAD, Finder, View, look_ahead
 from dedupindex.index.format.fast_answer import BROKEN, NONE, PlainView, sought
 from dedupindex.lookup import decide
-from dedupindex.lookup import explain as explanation
-from dedupindex.lookup.decide import Query, Strategy
+from dedupindex.lookup.decide import CONDITIONAL_LIMIT, LIMIT, Query, Strategy
+from dedupindex.lookup.explain import explained
 from dedupindex.lookup.params import PARAMETERS, UnknownAlgorithm, digests_of, of_json, query_of
-from dedupindex.lookup.policy import Policy
 from dedupindex.urlkey import urlkey
-from server.api.batch_limits import LOOKS, Budget
-from server.api.request_body import line_chunks
+from server.api.request_body import line_chunks, load_json
 from server.config import Config
 from server.live_index import LiveIndex, Opened
 from server.metrics import HIT, MISS, Metrics, cell_of, error_cell
 from server.responses import RequestError, code_of, error_object
-from server.worker_crawls import RequestCounting, failed_lookup, lookup_row, plain_covers
+from server.worker_crawls import Crawls, failed_lookup, lookup_row, plain_covers
 
-# Duplicates within one batch: new payloads that several of its lookups ask for.
+EXPLAINED = 100  # lookups of a request
+LOOKS = 100 * CONDITIONAL_LIMIT  # at captures that conditions may refuse, in a batch
+UNKNOWN = orjson.dumps({"duplicate": False, "reason": "unknown_algorithm"})
+"""The answer to a digest of an algorithm that no index holds, which is not an error."""
 
 _MAX_PAYLOADS = 100_000  # of one batch; those of a longer stream are not compared
 
+Given = dict[str, bytes]
+Allowed = Callable[[Iterable[str]], None]  # raises if the client may not read these namespaces
+
+
+class Budget:
+    """What remains of the limits of one request."""
+
+    def __init__(self, looks: int | None = None) -> None:
+        """`looks`: captures that may be read; None for JSON lines, answered as they are made."""
+        self._total, self._looks, self._explained = looks, looks, EXPLAINED
+
+    def explain(self) -> None:
+        """Count an explanation; raises `BadQuery`."""
+        if not self._explained:
+            raise BadQuery(
+                f"at most {EXPLAINED} lookups of a request are explained; this one is not answered"
+            )
+        self._explained -= 1
+
+    def limited(self, view: Finder) -> Finder:
+        """Return a view whose long searches count against the limit."""
+        return view if self._looks is None else _LimitedView(view, self)
+
+    def check(self) -> None:
+        """Raise `RequestError` if the limit of long searches is reached."""
+        if self._looks is not None and self._looks <= 0:
+            raise RequestError(
+                "overloaded",
+                f"the conditions of this batch made it look at {self._total} captures: nobody "
+                "knows the answer to this one; ask for it by itself",
+            )
+
+    def spend(self, looks: int) -> None:
+        """Count captures that were read."""
+        if self._looks is not None:
+            self._looks -= looks
+
+
+class _LimitedView:
+    """A `protocol.Finder` whose long searches count against a `Budget`."""
+
+    def __init__(self, view: Finder, budget: Budget) -> None:
+        self._view, self._budget = view, budget
+
+    def exact(self, digest: Digest, url: bytes) -> list[Capture]:
+        return self._view.exact(digest, url)
+
+    def canonical(self, digest: Digest, urlkey: bytes, limit: int) -> list[Capture]:
+        return self._view.canonical(digest, urlkey, limit)
+
+    def any(self, digest: Digest, limit: int) -> list[Capture]:
+        if limit <= LIMIT:
+            return self._view.any(digest, limit)
+        self._budget.check()
+        found = self._view.any(digest, limit)
+        self._budget.spend(len(found))
+        return found
+
+    def denies(self, digest: Digest, capture: Capture) -> bool:
+        return self._view.denies(digest, capture)
+
+    def at_url(self, url: bytes) -> Iterator[Capture]:
+        return self._view.at_url(url)
+
+    def at_urlkey(self, key: bytes) -> Iterator[Capture]:
+        return self._view.at_urlkey(key)
+
 
 class BatchDuplicates:
-    """The new payloads of one batch."""
+    """The new payloads that several lookups of one batch ask for."""
 
     def __init__(self) -> None:
         self._places: dict[tuple[Any, ...], int] = {}
@@ -65,11 +134,29 @@ class BatchDuplicates:
         return first
 
 
-UNKNOWN = orjson.dumps({"duplicate": False, "reason": "unknown_algorithm"})
-"""The answer to a digest of an algorithm that no index holds, which is not an error."""
+class _State(NamedTuple):
+    """The state of index and crawls that answers a chunk of lookups."""
 
-Given = dict[str, bytes]
-Allowed = Callable[[Iterable[str]], None]  # raises if the client may not read these namespaces
+    opened: Opened
+    view: View
+    crawls: CrawlSnapshot
+
+
+class _Request(NamedTuple):
+    """What the lookups of one request have in common."""
+
+    defaults: Given  # options of each lookup
+    allowed: Allowed
+    duplicates: BatchDuplicates | None
+    budget: Budget
+
+    @classmethod
+    def of(cls, options: Given, allowed: Allowed, budget: Budget) -> _Request:
+        """Split the option `in_batch` from the others; raises `BadQuery`."""
+        defaults = {**options}
+        text = defaults.pop("in_batch", b"")
+        in_batch = text and PARAMETERS["in_batch"].read(text)
+        return cls(defaults, allowed, BatchDuplicates() if in_batch else None, budget)
 
 
 class Batch:
@@ -77,7 +164,7 @@ class Batch:
 
     def __init__(self, live: LiveIndex, metrics: Metrics, config: Config) -> None:
         self._live, self._metrics, self._config = live, metrics, config
-        self._known, self._counting = NO_CRAWLS, live.crawls.counting
+        self._known = NOTHING
 
     @contextmanager
     def _state(self) -> Iterator[_State]:
@@ -89,128 +176,85 @@ class Batch:
             with opened.engine.view() as view:
                 yield _State(opened, view, crawls)
 
-    def _answers(
-        self,
-        opened: Opened,
-        defaults: Given,
-        allowed: Allowed,
-        duplicates: BatchDuplicates | None,
-        left: Budget,
-    ) -> _Answers:
-        policy = self._live.crawls.policy
-        return _Answers(opened, self._counting, policy, defaults, allowed, duplicates, left)
-
-    def json(self, body: bytes, defaults: Given, allowed: Allowed) -> bytes:
+    def json(self, body: bytes, options: Given, allowed: Allowed) -> bytes:
         """Answer ``{"lookups": [...], …}`` from one state of the index: ``{"answers": [...]}``."""
         started = perf_counter_ns()
-        try:
-            content = orjson.loads(body)
-        except orjson.JSONDecodeError as error:
-            raise RequestError("bad_request", f"the body is not JSON: {error}") from error
+        content = load_json(body)
         if not isinstance(content, dict) or not isinstance(content.get("lookups"), list):
             raise RequestError("bad_request", 'the body must be an object with a list "lookups"')
         lookups = content.pop("lookups")
         limit = self._config.max_batch
         if len(lookups) > limit:
             raise RequestError("too_large", f"a batch has at most {limit} lookups")
-        defaults, duplicates = _in_batch({**defaults, **of_json(content)})
+        asked = _Request.of({**options, **of_json(content)}, allowed, Budget(LOOKS))
         try:
             with self._state() as state:
-                answers = self._answers(state.opened, defaults, allowed, duplicates, Budget(LOOKS))
+                answers = _Answers(state.opened, self._live.crawls, asked)
                 joined = b",".join(answers.answers_to(state, lookups))
         except DedupError:
-            self._count_failed(defaults, len(lookups))
+            self._count_failed(asked, len(lookups))
             raise
         answers.count(started, len(lookups))
         self._metrics.batch("batch", answers.cells, started)
         return b'{"answers":[' + joined + b"]}"
 
-    def lines(self, stream: BinaryIO, defaults: Given, allowed: Allowed) -> Iterator[bytes]:
-        """Yield an answer for each line as it comes; blank lines are skipped."""
-        # Invalid defaults are an error of the whole request.
-        defaults, duplicates = _in_batch(defaults)
-        self._answers(self._live.opened(), defaults, allowed, duplicates, Budget())
-        return self._lines(stream, defaults, allowed, duplicates)
+    def lines(self, stream: BinaryIO, options: Given, allowed: Allowed) -> Iterator[bytes]:
+        """Return the answers to lines, each chunk as it comes; blank lines are skipped.
 
-    def _lines(
-        self,
-        stream: BinaryIO,
-        defaults: Given,
-        allowed: Allowed,
-        duplicates: BatchDuplicates | None,
-    ) -> Iterator[bytes]:
-        left = Budget()
+        Raises at once if the options fit no lookup: that is an error of the whole request.
+        """
+        asked = _Request.of(options, allowed, Budget())
+        _Answers(self._live.opened(), self._live.crawls, asked)
+        return self._lines(stream, asked)
+
+    def _lines(self, stream: BinaryIO, asked: _Request) -> Iterator[bytes]:
         for lookups, numbers in line_chunks(stream, self._config.max_line):
             started = perf_counter_ns()
             try:
                 with self._state() as state:
-                    answers = self._answers(state.opened, defaults, allowed, duplicates, left)
+                    answers = _Answers(state.opened, self._live.crawls, asked)
                     found = answers.answers_to(state, lookups, numbers)
                 cells = answers.cells
                 answers.count(started, len(lookups))
             except DedupError as error:  # of the index: no line may be answered with "not found"
                 code = code_of(error)
-                self._count_failed(defaults, len(lookups))
+                self._count_failed(asked, len(lookups))
                 found = [orjson.dumps(error_object(code, str(error), line)) for line in numbers]
                 cells = Counter({error_cell(code): len(lookups)})
             self._metrics.batch("lines", cells, started)
             found.append(b"")
             yield b"\n".join(found)
 
-    def _count_failed(self, defaults: Given, count: int) -> None:
+    def _count_failed(self, asked: _Request, count: int) -> None:
         """Count lookups that failed together."""
-        if name := defaults.get("crawl", b"").decode("utf-8", "replace"):
-            self._counting.note_all([failed_lookup(name)] * count)
-
-
-def _in_batch(defaults: Given) -> tuple[Given, BatchDuplicates | None]:
-    """Split the option `in_batch` from the defaults of each lookup."""
-    left = {**defaults}
-    text = left.pop("in_batch", b"")
-    return left, BatchDuplicates() if text and PARAMETERS["in_batch"].read(text) else None
-
-
-class _State(NamedTuple):
-    """The state of index and crawls that answers a chunk of lookups."""
-
-    opened: Opened
-    view: View
-    crawls: CrawlSnapshot
+        if name := asked.defaults.get("crawl", b"").decode("utf-8", "replace"):
+            self._live.crawls.counting.note_all([failed_lookup(name)] * count)
 
 
 class _Answers:
-    """Answers lookups that have common defaults, and counts them."""
+    """Answers lookups of one request, and counts them."""
 
-    def __init__(
-        self,
-        opened: Opened,
-        counting: RequestCounting,
-        policy: Policy,
-        defaults: Given,
-        allowed: Allowed,
-        duplicates: BatchDuplicates | None,
-        left: Budget,
-    ) -> None:
-        """Raises `BadQuery` or `StrategyUnavailable` for defaults that fit no lookup."""
-        self._counting, self._policy, self._defaults = counting, policy, defaults
-        self._allowed, self._duplicates, self._left = allowed, duplicates, left
+    def __init__(self, opened: Opened, crawls: Crawls, asked: _Request) -> None:
+        """Raises `BadQuery` or `StrategyUnavailable` for options that fit no lookup."""
+        self._counting, self._policy = crawls.counting, crawls.policy
+        self._defaults, self._allowed, self._duplicates, self._budget = asked
         self._lines = False
         self._counted: list[tuple[str, str, str | bytes, Outcome, int]] = []  # of crawls
         self._settings = opened.engine.identity.settings
-        read_values = {name: PARAMETERS[name].read(text) for name, text in defaults.items() if text}
-        strategy = read_values.get("strategy", Strategy.DIGEST_ANY)
+        options = {name: PARAMETERS[name].read(v) for name, v in self._defaults.items() if v}
+        strategy = options.get("strategy", Strategy.DIGEST_ANY)
         decide.require_strategy(self._settings, strategy)
         self._strategy, self._base = strategy.value, cell_of(strategy.value, "exact_url")
-        plain = duplicates is None and defaults.keys() <= {"strategy", "crawl"}
+        plain = self._duplicates is None and self._defaults.keys() <= {"strategy", "crawl"}
         self._plain = opened.plain if plain and strategy.has_fast_answer() else None
-        self._asker = read_values.get("crawl", "")
+        self._asker = options.get("crawl", "")
         self.cells: Counter[int] = Counter()
 
-    def count(self, started: int, of: int) -> None:
+    def count(self, started: int, lookups: int) -> None:
         """Count the answers; each took an equal share of the time since `started`."""
         if self._counted:
-            share = (perf_counter_ns() - started) // of
-            self._counting.note_all((*one, share) for one in self._counted)
+            share = (perf_counter_ns() - started) // lookups
+            self._counting.note_all((*row, share) for row in self._counted)
 
     def answers_to(
         self, state: _State, lookups: list[Any], lines: Sequence[int] | None = None
@@ -225,11 +269,11 @@ class _Answers:
         silent, asker, answering = state.crawls.has_none, self._asker, state.crawls.known.answering
         found: list[bytes] = []
         misses = hits = 0
-        not_plain = set[int]()  # which of them were not plain
+        not_plain = set[int]()  # places of those that needed the full answer
         for item in lookups:
             body = None
             try:
-                # Other fields, and a URL in angle brackets, take the long way.
+                # Other fields, and a URL in angle brackets, need the full answer.
                 if len(item) == 2:
                     text, url = item["digest"], item["url"]
                     prefix = sought(text[5:]) if text.startswith("sha1:") else None
@@ -239,10 +283,10 @@ class _Answers:
                         if (asker or answering or body is NONE) and not silent(prefix, asker):
                             body = None
             except (TypeError, AttributeError, UnknownCrawl, *BROKEN):
-                body = None  # the long way reports the error
+                body = None  # the full answer reports the error
             if body is None:
                 not_plain.add(len(found))
-                body = self._one(state, item, places[len(found)])
+                body = self._full_answer(state, item, places[len(found)])
             elif body is NONE:
                 misses += 1
             else:
@@ -263,10 +307,10 @@ class _Answers:
         for at in range(0, len(lookups), AHEAD):
             chunk = lookups[at : at + AHEAD]
             look_ahead(state.view, digests_of(chunk, self._defaults))
-            found += [self._one(state, *item) for item in zip(chunk, places[at:], strict=False)]
+            found += map(self._full_answer, repeat(state), chunk, places[at:])
         return found
 
-    def _one(self, state: _State, asked: Any, place: int) -> bytes:
+    def _full_answer(self, state: _State, asked: Any, place: int) -> bytes:
         try:
             if isinstance(asked, DedupError):
                 raise asked
@@ -282,12 +326,12 @@ class _Answers:
             keys = self._settings.keys()
             seen = state.crawls.view_for(state.view, keys, query.crawl, query.namespaces)
             if query.conditional():
-                seen = self._left.limited(seen)
+                seen = self._budget.limited(seen)
             decision = decide.decide(seen, self._settings, query)
             answer, content = decision.answer, decide.as_json(decision)
             if explain:
-                self._left.explain()
-                content |= explanation.explained(seen, self._settings, query)
+                self._budget.explain()
+                content |= explained(seen, self._settings, query)
             new = answer is None and not decision.policy
             if self._duplicates is not None and new and not decide.wary(query):
                 first = self._duplicates.first_place(query, place)

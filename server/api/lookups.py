@@ -1,7 +1,7 @@
-"""Answers to requests for lookups: single lookups here, batches in `batches`.
+"""Routes of lookups: single lookups here, batches in `lookup_batch`.
 
-This module does not use Flask: the layer in front of Flask and the Flask routes call the same
-functions with the WSGI environment, so that their answers are the same.
+`Lookups.respond` and `Lookups.get` do not use Flask: the layer in front of Flask and the Flask
+route call them with the WSGI environment, so that their answers are the same.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, cast
 from urllib.parse import unquote_to_bytes
 
 import orjson
+from flask import Response, request
 from werkzeug.datastructures import MIMEAccept
 from werkzeug.http import parse_accept_header
 
@@ -25,22 +26,21 @@ from dedupindex.digest import parse_spelled
 from dedupindex.errors import BadQuery
 from dedupindex.index.format.fast_answer import NONE, sought
 from dedupindex.lookup import decide
-from dedupindex.lookup import explain as explanation
 from dedupindex.lookup.decide import NEWER_NAMES, Decision, Strategy
+from dedupindex.lookup.explain import explained
 from dedupindex.lookup.params import PARAMETERS, UnknownAlgorithm, of_query_string, query_of
 from dedupindex.lookup.render_json import header_lines
-from server.api.batch_limits import BodySlots
 from server.api.lookup_batch import UNKNOWN, Batch
-from server.api.request_body import read_body
+from server.api.request_body import LINES_TYPES, BodySlots, media_type, read_body
+from server.api.request_fields import query_string, schemas_of
 from server.auth import Access
-from server.config import MAX_QUERY, Config
-from server.failures import reply_to
+from server.config import Config
 from server.live_index import LiveIndex, Opened
 from server.logs import report
 from server.metrics import HIT, MISS, Metrics, cell_of
-from server.responses import JSON, LINES, OK, TEXT, Reply, RequestError, error_object
+from server.responses import JSON, LINES, OK, TEXT, Reply, RequestError, error_object, response_of
+from server.routes import Route
 
-_LINES_TYPES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 _BASES = {
     f"strategy={name}": cell_of(strategy.value, "exact_url")
     for name in (*Strategy.__members__, *NEWER_NAMES)
@@ -66,6 +66,29 @@ class Lookups:
         self._note_short = self._counting.note_short
         self._accepts = Cache[str, bool]()
 
+    @Route(
+        "GET",
+        "/lookup",
+        {200: ("Answer", "text/plain"), 204: ()},
+        errors=(404, 409),
+        parameters=schemas_of(item for item in PARAMETERS.values() if not item.only_json),
+        required="digest",
+        timed=False,
+    )
+    @Route(
+        "POST",
+        "/lookup",
+        ("Answers", "application/x-ndjson"),
+        "Look many digests up, in order",
+        name="lookup_batch",
+        body=("Batch", "application/x-ndjson"),
+        errors=(404, 409, 414, 415),
+        timed=False,
+    )
+    def lookup(self) -> Response:
+        """Look one digest up."""
+        return response_of(self.respond(request.environ))
+
     def respond(self, environ: Environ) -> Reply:
         """Answer GET or POST /lookup; never raises."""
         if environ["REQUEST_METHOD"] != "POST":
@@ -74,7 +97,7 @@ class Lookups:
             self._access.may_read(environ)
             return self._post(environ, query_string(environ))
         except Exception as error:
-            return reply_to(error, environ, self._metrics)
+            return self._metrics.reply_to(error, environ)
 
     def get(self, environ: Environ) -> Reply:
         """Answer GET /lookup; never raises. This is the hottest function of the server."""
@@ -86,7 +109,7 @@ class Lookups:
             opened = self._live.opened()
             as_text = "HTTP_ACCEPT" in environ and self._wants_text(environ["HTTP_ACCEPT"])
             if opened.plain is not None and not as_text:
-                plain = _plain_question(text)
+                plain = _plain_query(text)
                 if plain is not None:
                     prefix, spelled, url, base, asker = plain
                     body, covers = None, self._live.crawls.plainly(asker) if asker else 0
@@ -105,12 +128,12 @@ class Lookups:
                                 self._counting.note(row)
                         self._metrics.lookup(base + (MISS if body is NONE else HIT), started)
                         return OK, JSON, body
-            return self._one(opened, environ, as_text, started)
+            return self._full_answer(opened, environ, as_text, started)
         except Exception as error:
             self._counting.note_failure(error, environ["QUERY_STRING"])
-            return reply_to(error, environ, self._metrics)
+            return self._metrics.reply_to(error, environ)
 
-    def _one(self, opened: Opened, environ: Environ, as_text: bool, started: int) -> Reply:
+    def _full_answer(self, opened: Opened, environ: Environ, as_text: bool, started: int) -> Reply:
         strategy = Strategy.DIGEST_ANY.value
         given = of_query_string(query_string(environ))
         try:
@@ -132,18 +155,14 @@ class Lookups:
             self._live.crawls.seen(base, settings.keys(), query.crawl, query.namespaces) as view,
         ):
             decision = decide.decide(view, settings, query)
-            match = decision.answer.match.value if decision.answer else "none"
-            cell = cell_of(query.strategy.value, match)
-            if as_text:
-                reply = _text_of(decision)
-            else:
-                content = decide.as_json(decision)
-                if explain:
-                    content |= explanation.explained(view, settings, query)
-                reply = (OK, JSON, orjson.dumps(content))
+            content = {} if as_text else decide.as_json(decision)
+            if explain:
+                content |= explained(view, settings, query)
+        reply = _text_of(decision) if as_text else (OK, JSON, orjson.dumps(content))
+        match = decision.answer.match.value if decision.answer else "none"
         if query.crawl or decision.answer is not None:
             self._counting.note_answer(query, decision.answer, perf_counter_ns() - started)
-        self._metrics.lookup(cell, started)
+        self._metrics.lookup(cell_of(query.strategy.value, match), started)
         return reply
 
     def _wants_text(self, accept: str) -> bool:
@@ -155,16 +174,16 @@ class Lookups:
         return wanted
 
     def _post(self, environ: Environ, text: str) -> Reply:
-        kind = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
-        lines = kind in _LINES_TYPES
+        kind = media_type(environ)
+        lines = kind in LINES_TYPES
         if not lines and kind != "application/json":
             raise RequestError(
                 "unsupported_media_type", "POST application/json or application/x-ndjson"
             )
         defaults = of_query_string(text)
-        stream = cast(BinaryIO, environ["wsgi.input"])
         allowed = partial(self._access.may_read, environ)
         if lines:
+            stream = cast(BinaryIO, environ["wsgi.input"])
             answers = self._batch.lines(stream, defaults, allowed)
             self._bodies.acquire()
             try:  # a body that ends early is neither answered nor counted
@@ -176,7 +195,7 @@ class Lookups:
             next(released)
             return (OK, LINES, released)
         with self._bodies.slot():
-            body = read_body(stream, environ.get("CONTENT_LENGTH", ""), self._config.max_body)
+            body = read_body(environ, self._config.max_body)
         return (OK, JSON, self._batch.json(body, defaults, allowed))
 
     def _released(self, answers: Iterator[bytes], environ: Environ) -> Iterator[bytes]:
@@ -221,17 +240,7 @@ def _encoding(given: Mapping[str, bytes]) -> int:
     return parse_spelled(text, unlabelled=unlabelled)[1].encoding
 
 
-def query_string(environ: Environ) -> str:
-    """Return the query string; refuse it if it is not ASCII, as its bytes are then lost."""
-    text: str = environ["QUERY_STRING"]
-    if len(text) > MAX_QUERY:
-        raise RequestError("uri_too_long", f"a query string has at most {MAX_QUERY} bytes")
-    if not text.isascii():
-        raise RequestError("bad_query", "percent-encode what is not ASCII in a query string")
-    return text
-
-
-def _plain_question(text: str) -> tuple[bytes, str, str, int, str] | None:
+def _plain_query(text: str) -> tuple[bytes, str, str, int, str] | None:
     """Parse a query string of digest, URL, and perhaps strategy and crawl; None for any other.
 
     Returns key prefix, digest without label, URL, the cell that counts it, and the crawl.

@@ -1,4 +1,4 @@
-"""Checks of the fields of requests about crawls; all raise `BadQuery`."""
+"""Fields of bodies and parameters of query strings; all checks raise `BadQuery`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,15 @@ from dedupindex.lookup.conditions import check_crawl_name
 from dedupindex.lookup.decide import Strategy
 from dedupindex.lookup.params import Parameter
 from dedupindex.lookup.policy import rules_of
-from server.api.cdx_query import CdxParameter
+from server.config import MAX_QUERY
+from server.responses import RequestError
 
 SELF_REPORT = (*NAMES, "who")
-_DIGITS = 18
+PAGE = 1000  # rows, unless the request says otherwise
+LIMIT = {"type": "integer", "minimum": 1, "maximum": 10_000, "default": PAGE}
+TEXT = {"type": "string"}
+BOOLEAN = {**TEXT, "enum": ["true", "false"]}
+_DIGITS = 18  # of a count
 _E = TypeVar("_E", Visibility, Covers)
 
 
@@ -28,9 +33,8 @@ def check_names(given: Mapping[str, Any], *names: str) -> None:
     """Refuse fields of other names."""
     for name in given:
         if name not in names:
-            raise BadQuery(
-                f"there is no field {name[:64]!r}; there are {', '.join(names) or 'none'}"
-            )
+            known = ", ".join(names) or "none"
+            raise BadQuery(f"there is no field {name[:64]!r}; there are {known}")
 
 
 def text_field(given: Mapping[str, Any], name: str) -> str:
@@ -51,14 +55,14 @@ def bool_field(given: Mapping[str, Any], name: str) -> bool:
 
 def self_counts(given: Mapping[str, Any]) -> dict[str, int]:
     """Return the counts that a crawler reports of itself; forms send them as text."""
-    found = {}
+    counts = {}
     for name in NAMES:
         text = str(given.get(name, "")) if type(given.get(name, "")) in (int, str) else "-"
         if text and not (text.isascii() and text.isdigit() and len(text) <= _DIGITS):
             raise BadQuery(f"{name} must be a whole number of at most {_DIGITS} digits")
         if text:
-            found[name] = int(text)
-    return found
+            counts[name] = int(text)
+    return counts
 
 
 def counter_name(given: Mapping[str, Any]) -> str:
@@ -97,29 +101,29 @@ def crawl_options(given: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
-# Query strings of lists and reports, read by the tables that the OpenAPI document is made of.
-
-PAGE = 1000  # rows, unless the request says otherwise
-LARGEST_PAGE = 10_000
-
-LIMIT = {"type": "integer", "minimum": 1, "maximum": LARGEST_PAGE, "default": PAGE}
-TEXT = {"type": "string"}
-BOOLEAN = {**TEXT, "enum": ["true", "false"]}
-
-
-def described(parameters: Iterable[Parameter | CdxParameter]) -> dict[str, dict[str, Any]]:
-    """Return the schemas of parameters that have a reader of their own, by name."""
-    return {one.name: {**one.schema, "description": one.description} for one in parameters}
+def query_string(environ: Mapping[str, Any]) -> str:
+    """Return the query string; refuse it if it is not ASCII, as its bytes are then lost."""
+    text: str = environ["QUERY_STRING"]
+    if len(text) > MAX_QUERY:
+        raise RequestError("uri_too_long", f"a query string has at most {MAX_QUERY} bytes")
+    if not text.isascii():
+        raise RequestError("bad_query", "percent-encode what is not ASCII in a query string")
+    return text
 
 
-def read(query_string: str, known: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return the parameters of a query string by the names of a table; raises `BadQuery`.
+def schemas_of(parameters: Iterable[Parameter]) -> dict[str, dict[str, Any]]:
+    """Return the schemas of the parameters of a lookup by name."""
+    return {item.name: {**item.schema, "description": item.description} for item in parameters}
+
+
+def read_parameters(text: str, known: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """Return the parameters of a query string by the names of a table of schemas.
 
     Bytes that are not UTF-8 become lone surrogates. Empty values count as not given, except that
     of `after`: the group of unknown values has an empty heading.
     """
     given: dict[str, Any] = {}
-    for name, value in parse_qsl(query_string, keep_blank_values=True, errors="surrogateescape"):
+    for name, value in parse_qsl(text, keep_blank_values=True, errors="surrogateescape"):
         if name not in known:
             raise BadQuery(f"there is no parameter {name[:64]!r}; there are {', '.join(known)}")
         if name in given:

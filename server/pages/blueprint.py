@@ -10,8 +10,7 @@ from werkzeug.exceptions import HTTPException
 
 from dedupindex import __version__
 from dedupindex.errors import DedupError
-from server.api.batch_limits import BodySlots
-from server.api.crawl_reports import Reporting
+from server.api.request_body import BodySlots
 from server.auth import Access
 from server.commands import Commands
 from server.config import RETRY_AFTER, Config
@@ -21,35 +20,26 @@ from server.metrics import Metrics
 from server.pages.chart_pages import Charts
 from server.pages.command_pages import ImpactPage, WhatIf
 from server.pages.crawl_pages import CrawlPages
-from server.pages.escape import dress
-from server.pages.forms import from_here
-from server.pages.login import COOKIE, Signing, with_token
+from server.pages.escape import configure_templates
+from server.pages.forms import from_own_page
+from server.pages.login import COOKIE, Login, with_token
 from server.pages.lookup_page import LookupPage
 from server.pages.overview import Overview
 from server.responses import ERRORS, RequestError, code_of
 
-# The security headers of every page.
-
-POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self'",
-        "connect-src 'self'",  # pages with numbers that change fetch themselves
-        "form-action 'self'",
-        "frame-ancestors 'none'",
-        "base-uri 'none'",
-    )
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; "  # pages with numbers that change fetch themselves
+    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
 
 
 def protect(response: Response) -> Response:
-    """Add the headers to a response."""
+    """Add the security headers to a response."""
     response.headers["Content-Security-Policy"] = POLICY
     response.headers["X-Content-Type-Options"] = "nosniff"
     response.headers["X-Frame-Options"] = "DENY"
-    # Not no-referrer: with that, browsers do not say of a form which origin it was sent from.
+    # Not no-referrer: with that, browsers send no Origin with a form.
     response.headers["Referrer-Policy"] = "same-origin"
     response.headers["Cross-Origin-Resource-Policy"] = "same-origin"
     if response.mimetype == "text/html":
@@ -70,8 +60,7 @@ def make_pages(
     metrics: Metrics,
     access: Access,
     bodies: BodySlots,
-    reporting: Reporting,
-    running: Commands,
+    commands: Commands,
 ) -> Blueprint:
     """Return the blueprint of all pages."""
     pages = Blueprint(
@@ -81,15 +70,12 @@ def make_pages(
         static_url_path="/pages/static",
         template_folder="templates",
     )
-    pages.record_once(lambda state: dress(state.app))
+    pages.record_once(lambda state: configure_templates(state.app))
     pages.after_request(protect)
-    signing = Signing(access, bodies)
-    guard = _Guard(access, metrics, signing)
-    overview, crawls = (
-        Overview(live, metrics, reporting, access),
-        CrawlPages(live, reporting, access),
-    )
-    what_if = WhatIf(config, bodies, running)
+    login = Login(access, bodies)
+    guard = _Guard(access, metrics, login)
+    overview, crawls = Overview(live, metrics, access), CrawlPages(live, access)
+    what_if = WhatIf(config, bodies, commands)
     for page in (
         _Page("GET", "/", overview.overview),
         _Page("GET", "/pages/containers", overview.containers),
@@ -100,10 +86,10 @@ def make_pages(
         _Page("GET", "/pages/lookup", LookupPage(live, access).lookup),
         _Page("GET", "/pages/what-if", what_if.what_if),
         _Page("POST", "/pages/what-if", what_if.try_out),
-        _Page("GET", "/pages/impact", ImpactPage(running, access).impact),
-        _Page("GET", "/pages/sign-in", signing.sign_in, open=True),
-        _Page("POST", "/pages/sign-in", signing.take_token, open=True),
-        _Page("POST", "/pages/sign-out", signing.sign_out, open=True),
+        _Page("GET", "/pages/impact", ImpactPage(commands, access).impact),
+        _Page("GET", "/pages/sign-in", login.sign_in, open=True),
+        _Page("POST", "/pages/sign-in", login.take_token, open=True),
+        _Page("POST", "/pages/sign-out", login.sign_out, open=True),
         _Page("GET", "/pages/<path:rest>", guard.nothing, open=True),
     ):
         answer = guard.before(page.view, open=page.open)
@@ -117,15 +103,15 @@ def make_pages(
 
 
 class _Guard:
-    def __init__(self, access: Access, metrics: Metrics, signing: Signing) -> None:
-        self._access, self._metrics, self.signing = access, metrics, signing
+    def __init__(self, access: Access, metrics: Metrics, login: Login) -> None:
+        self._access, self._metrics, self._login = access, metrics, login
 
     def before(self, view: Callable[..., Any], *, open: bool) -> Callable[..., Any]:
         """Wrap a view in the check of tokens and the error page."""
 
         def answer(**values: str) -> Any:
             try:
-                if request.method == "POST" and not from_here(request.environ):
+                if request.method == "POST" and not from_own_page(request.environ):
                     raise RequestError("forbidden", "this was not sent by a page of this server")
                 if not open:
                     self._access.may_read(with_token(request.environ))
@@ -150,7 +136,7 @@ class _Guard:
         self._metrics.error(code)
         if code == "unauthorized":
             target = request.full_path.rstrip("?") if request.method == "GET" else ""
-            return self.signing.asked_for(target, status=401)
+            return self._login.form(target, status=401)
         status = ERRORS[code][0]
         page = render_template("error.html", code=code, text=text, status=status)
         again = [("Retry-After", str(RETRY_AFTER))] if status == 503 else []

@@ -1,4 +1,8 @@
-"""The page that simulates a crawl: it looks up all captures of a CDX file or crawl log."""
+"""Pages that run a command: a simulated crawl, and the impact of a deletion.
+
+A simulated crawl looks up all captures of a CDX file or crawl log. The impact of a deletion is what
+depends on a container, crawl or URL: originals, and revisits of them.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,11 @@ from dedupindex.index.tokens import Role
 from dedupindex.lookup.savings import GROUPS, STRATEGIES
 from dedupindex.runtime.charts import bar
 from server import commands
-from server.api.batch_limits import BodySlots
+from server.api.request_body import BodySlots
 from server.auth import Access
 from server.commands import Commands
 from server.config import Config
-from server.pages.forms import received
+from server.pages.forms import read_form
 from server.pages.login import with_token
 
 _ROWS = 50  # of the largest groups
@@ -27,8 +31,8 @@ _ROWS = 50  # of the largest groups
 class WhatIf:
     """The form and its answer."""
 
-    def __init__(self, config: Config, bodies: BodySlots, running: Commands) -> None:
-        self._config, self._bodies, self._commands = config, bodies, running
+    def __init__(self, config: Config, bodies: BodySlots, runner: Commands) -> None:
+        self._config, self._bodies, self._commands = config, bodies, runner
 
     def what_if(self) -> str:
         """Show the form."""
@@ -36,7 +40,7 @@ class WhatIf:
 
     def try_out(self) -> tuple[str, int]:
         """Show the answer."""
-        form, files = received(request.environ, self._bodies, self._config.max_body)
+        form, files = read_form(request.environ, self._bodies, self._config.max_body)
         sent = files.get("crawl")
         by = form.get("by", "host")
         if sent is None or not sent.filename:
@@ -79,8 +83,6 @@ def _bar(sums: dict[str, Any], whole: float = 0) -> Any:
     return bar([(name, sums[f"{name}_bytes"]) for name in names], whole)
 
 
-# The page of what depends on a container, crawl or URL: originals, and revisits of them.
-
 KINDS = {
     "container": "a container",
     "crawl": "a crawl",
@@ -95,13 +97,14 @@ _OURS = (None, "same-origin", "none")
 class ImpactPage:
     """The form and its answer."""
 
-    def __init__(self, running: Commands, access: Access) -> None:
-        self._commands, self._access = running, access
+    def __init__(self, runner: Commands, access: Access) -> None:
+        self._commands, self._access = runner, access
 
     def impact(self) -> tuple[str, int]:
-        """It reads the whole index: if there are tokens, that is for administrators.
+        """Show the form and, if it was filled in, the impact.
 
-        And a page of another server cannot ask for it.
+        The command reads the whole index, so it needs the role admin if there are tokens, and no
+        page of another server can start it.
         """
         given = parse_qs(request.environ.get("QUERY_STRING", ""), errors="surrogateescape")
         kind, text = (given.get(name, [""])[0] for name in ("kind", "name"))

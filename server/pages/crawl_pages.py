@@ -14,12 +14,12 @@ from dedupindex.crawls.statistics_keys import LONGEST, StatisticsRow
 from dedupindex.crawls.store import Reading
 from dedupindex.errors import BadQuery, UnknownCrawl
 from dedupindex.runtime.charts import bar
-from server.api.crawl_reports import Reporting
+from server.api.crawls import crawl_json, crawls_json
 from server.auth import Access, NamespaceAccess
 from server.live_index import LiveIndex
 from server.pages.chart_pages import CLASSES, found, shown, spent
 from server.pages.login import with_token
-from server.pages.overview import Paging, page_asked
+from server.pages.overview import Paging, page_number
 
 BY = {"host": "Hosts", "mime": "Media types", "status": "HTTP statuses", "strategy": "Strategies"}
 ORDERS = {
@@ -34,14 +34,14 @@ _ROWS = 50  # of the largest
 class CrawlPages:
     """The views of crawls. Names are parameters, because a path cannot carry every name."""
 
-    def __init__(self, live: LiveIndex, reporting: Reporting, access: Access) -> None:
-        self._live, self._reporting, self._access = live, reporting, access
+    def __init__(self, live: LiveIndex, access: Access) -> None:
+        self._live, self._access = live, access
 
     def crawls(self) -> str:
         """Show all crawls, the newest first."""
-        paging = Paging(page_asked(request.args.get("page", "")))
+        paging = Paging(page_number(request.args.get("page", "")))
         visible = NamespaceAccess(self._access, with_token(request.environ))
-        rows = self._reporting.crawls(paging.size + 1, skip=paging.start, sees=visible.sees)
+        rows = crawls_json(self._live, paging.size + 1, skip=paging.start, sees=visible.sees)
         return render_template("crawls.html", rows=rows[: paging.size], paging=paging.of(len(rows)))
 
     def crawl(self) -> str:
@@ -64,7 +64,7 @@ class CrawlPages:
         most = max((row.lookups for _, row in rows), default=0)
         return render_template(
             "crawl.html",
-            crawl=self._reporting.crawl(name),
+            crawl=crawl_json(self._live, name),
             brief=brief,
             now=date(int(time.time())),
             times=times,
@@ -82,12 +82,8 @@ class CrawlPages:
         name = request.args.get("host", "").strip()
         self._live.opened()
         visible = NamespaceAccess(self._access, with_token(request.environ))
-        content: dict[str, Any] = {
-            "rows": [],
-            "largest": [],
-            "latest": "",
-            **_sums(StatisticsRow()),
-        }
+        content: dict[str, Any] = {"rows": [], "largest": [], "latest": ""}
+        content |= _sums(StatisticsRow())
         with self._live.crawls.reading() as reading:
             if reading is not None and name:
                 content.update(_host(reading, name, visible))
@@ -100,7 +96,7 @@ def _host(reading: Reading, name: str, visible: NamespaceAccess) -> dict[str, An
     """Return the statistics of a host in all crawls."""
     known: list[tuple[Crawl, StatisticsRow]] = []
     for host in _spellings(name):
-        known += (one for one in statistics.at_host(reading, host) if visible.sees(one[0]))
+        known += (row for row in statistics.at_host(reading, host) if visible.sees(row[0]))
     total = StatisticsRow()
     for _, row in known:
         total = total.plus(row)

@@ -13,12 +13,12 @@ from dedupindex.runtime.tables import printable
 _SHOWN = 400  # characters of one value
 
 
-def dress(app: App) -> None:
-    """Register the filters of this module with an application."""
+def configure_templates(app: App) -> None:
+    """Set up the templates of an application, with the filters of this module."""
     app.jinja_options = {
         **app.jinja_options,
         "undefined": StrictUndefined,
-        "finalize": _finalized,
+        "finalize": _printable,
         "trim_blocks": True,
         "lstrip_blocks": True,
     }
@@ -35,10 +35,10 @@ def dress(app: App) -> None:
     )
 
 
-def _finalized(value: Any) -> Any:
-    """What every expression of a template goes through before it is printable.
+def _printable(value: Any) -> Any:
+    """Return the value of an expression with invisible characters made visible.
 
-    Characters that would not be seen are made visible: a URL must not look like another one.
+    A URL must not look like another one.
     """
     return printable(value) if type(value) is str else value
 

@@ -11,18 +11,17 @@ from werkzeug.datastructures import FileStorage
 from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.formparser import parse_form_data
 
-from server.api.batch_limits import BodySlots
+from server.api.request_body import BodySlots
 from server.pages.escape import amount
 from server.responses import RequestError
 
 FIELDS = 1 << 14  # bytes of a form beside its file
 _PARTS = 20
-# What Werkzeug may hold in memory: it counts what it has just read of a file, 64 KiB, as well.
-_LONGEST_ORIGIN = 300  # characters; urlsplit remembers what it is given
-_HELD = FIELDS + (1 << 17)
+_LONGEST_ORIGIN = 300  # characters; urlsplit caches its arguments
+_HELD = FIELDS + (1 << 17)  # bytes in memory: Werkzeug also counts 64 KiB that it has just read
 
 
-def from_here(environ: dict[str, Any]) -> bool:
+def from_own_page(environ: dict[str, Any]) -> bool:
     """Return whether one of our own pages sent this request, by the headers of the browser."""
     site = environ.get("HTTP_SEC_FETCH_SITE")
     if site is not None:
@@ -37,12 +36,13 @@ def from_here(environ: dict[str, Any]) -> bool:
         return False
 
 
-def received(
+def read_form(
     environ: dict[str, Any], bodies: BodySlots, most: int = 0
 ) -> tuple[dict[str, str], dict[str, FileStorage]]:
-    """The fields and files of a form; files have `most` bytes and lie on disk without a name.
+    """Return the fields and files of a form.
 
-    Raises `RequestError`, or what Werkzeug raises of a form that is broken off.
+    Files have at most `most` bytes, 0 for no files, and are unnamed files on disk. Raises
+    `RequestError`, or an error of Werkzeug for a form that is cut off.
     """
     length = environ.get("CONTENT_LENGTH")
     if not length:  # a form that is cut off is still a form

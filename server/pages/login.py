@@ -12,9 +12,9 @@ from flask import Response, redirect, render_template, request
 from werkzeug.http import parse_cookie
 
 from dedupindex.index.tokens import Role
-from server.api.batch_limits import BodySlots
+from server.api.request_body import BodySlots
 from server.auth import Access
-from server.pages.forms import received
+from server.pages.forms import read_form
 from server.responses import RequestError
 
 COOKIE = "dedupindex_token"
@@ -26,7 +26,7 @@ def with_token(environ: dict[str, Any]) -> dict[str, Any]:
     return {**environ, "HTTP_AUTHORIZATION": f"Bearer {token}"}
 
 
-class Signing:
+class Login:
     """The pages that set and delete the cookie."""
 
     def __init__(self, access: Access, bodies: BodySlots) -> None:
@@ -34,17 +34,17 @@ class Signing:
 
     def sign_in(self) -> Response:
         """Show the form."""
-        return self.asked_for(_local(request.args.get("next", "")))
+        return self.form(_local(request.args.get("next", "")))
 
-    def asked_for(self, target: str, problem: str = "", status: int = 200) -> Response:
+    def form(self, target: str, problem: str = "", status: int = 200) -> Response:
         """Return the form, which leads to `target`."""
         page = render_template("sign_in.html", target=target, problem=problem)
         return Response(page, status, [("WWW-Authenticate", "Bearer")] if status == 401 else [])
 
     def take_token(self) -> Response:
         """Take the token from the form, and set the cookie."""
-        form, _ = received(request.environ, self._bodies)
-        token, target = form.get("token", "").strip(), _local(form.get("next", ""))
+        fields, _ = read_form(request.environ, self._bodies)
+        token, target = fields.get("token", "").strip(), _local(fields.get("next", ""))
         # A header or cookie can carry no other characters, and no token has them.
         sent = token if token.isascii() and token.isprintable() else ""
         given = {**request.environ, "HTTP_AUTHORIZATION": f"Bearer {sent}"}
@@ -52,7 +52,7 @@ class Signing:
             self._access.require(given, Role.READ)
         except RequestError:
             problem = "This is no token of this index. Tokens begin with dedup_."
-            return self.asked_for(target, problem, 401)
+            return self.form(target, problem, 401)
         answer = _to(target)
         answer.set_cookie(COOKIE, sent, httponly=True, samesite="Strict", secure=_secure())
         return answer
@@ -60,7 +60,7 @@ class Signing:
     def sign_out(self) -> Response:
         """Delete the cookie."""
         if request.environ.get("CONTENT_LENGTH"):  # an aborted request changes nothing
-            received(request.environ, self._bodies)
+            read_form(request.environ, self._bodies)
         answer = _to(_local(""))
         answer.delete_cookie(COOKIE, httponly=True, samesite="Strict", secure=_secure())
         return answer

@@ -21,7 +21,7 @@ from dedupindex.lookup.decide import Strategy
 from dedupindex.lookup.params import PARAMETERS, UnknownAlgorithm, of_query_string, query_of
 from dedupindex.lookup.render_json import header_lines, original_as_json
 from dedupindex.urlkey import urlkey
-from server.api.lookups import query_string
+from server.api.request_fields import query_string
 from server.auth import Access
 from server.live_index import LiveIndex
 from server.pages.login import with_token

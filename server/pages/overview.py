@@ -16,15 +16,13 @@ from dedupindex.errors import BadQuery
 from dedupindex.index.identity import FORMAT, Settings
 from dedupindex.runtime.charts import bar
 from server import metrics as counting
-from server.api.crawl_reports import Reporting
+from server.api.crawls import crawls_json
 from server.auth import Access, NamespaceAccess
 from server.live_index import LiveIndex
 from server.metrics import Metrics
 from server.pages.login import with_token
 
-# Long lists in pages.
-
-SIZE = 50  # rows
+SIZE = 50  # rows of a page of a long list
 _LAST = 1_000_000
 
 
@@ -49,7 +47,7 @@ class Paging(NamedTuple):
         return self._replace(more=found > self.size)
 
 
-def page_asked(text: str) -> int:
+def page_number(text: str) -> int:
     """Return the page number of a query; raises `BadQuery`."""
     if not text:
         return 1
@@ -71,11 +69,8 @@ CLASSES = {
 class Overview:
     """The views of the served index."""
 
-    def __init__(
-        self, live: LiveIndex, metrics: Metrics, reporting: Reporting, access: Access
-    ) -> None:
-        self._live, self._metrics = live, metrics
-        self._reporting, self._access = reporting, access
+    def __init__(self, live: LiveIndex, metrics: Metrics, access: Access) -> None:
+        self._live, self._metrics, self._access = live, metrics, access
 
     def overview(self) -> str:
         """Show the overview."""
@@ -94,7 +89,7 @@ class Overview:
             identity=engine.identity,
             format=FORMAT,
             settings=_settings_text(engine.identity.settings),
-            crawls=self._reporting.crawls(_CRAWLS, sees=visible.sees),
+            crawls=crawls_json(self._live, _CRAWLS, sees=visible.sees),
             open=states[CrawlState.OPEN],
             all_crawls=states.total(),
             **self._lookups(),
@@ -125,7 +120,7 @@ class Overview:
 
     def containers(self) -> str:
         """Show the indexed files by name."""
-        first = page_asked(request.args.get("page", ""))
+        first = page_number(request.args.get("page", ""))
         paging = Paging(first)
         with self._live.opened().engine.view() as view:
             rows = list(islice(view.containers(), paging.start, paging.stop + 1))

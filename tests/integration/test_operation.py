@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from dedupindex.client import Answer, Ask, AsyncClient, Client, Hit, NotAsked, Reply
 from server import logs
 from server.app import create_app
-from server.body_timeout import Patience
+from server.body_timeout import BodyTimeout
 from server.config import Config
 from server.live_index import LiveIndex
 from server.rate_limit import RateLimit, network
@@ -307,7 +307,7 @@ def test_a_stalled_body_costs_others_nothing(make_index: MakeIndex) -> None:
 
 def test_who_waits_for_an_answer_is_not_cut_off_for_another() -> None:
     """Nothing comes and goes on either connection; only one of them is at fault."""
-    patience, go, outcome = Patience(0.4), threading.Event(), []
+    patience, go, outcome = BodyTimeout(0.4), threading.Event(), []
     patience.start()
 
     def read(environ: dict[str, Any]) -> list[bytes]:

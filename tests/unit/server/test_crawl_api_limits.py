@@ -22,8 +22,8 @@ from dedupindex.index.identity import Settings
 from dedupindex.index.tokens import Role
 from server import app as server_app
 from server import worker_crawls as server_crawls
-from server.api import crawl_reports, request_body
-from server.api.batch_limits import BodySlots
+from server.api import request_body
+from server.api.request_body import BodySlots
 from server.app import create_app
 from server.config import LINES_BODIES, MAX_SPOOLED, Config
 from server.live_index import LiveIndex
@@ -203,7 +203,7 @@ def test_only_some_bodies_at_once_are_held_in_files(
 ) -> None:
     begin(web)
     lines = b"".join(orjson.dumps(report(number)) + b"\n" for number in range(10))
-    monkeypatch.setattr(crawl_reports, "MAX_SPOOLED", 0)
+    monkeypatch.setattr(request_body, "MAX_SPOOLED", 0)
     server = served(live, max_body=len(lines) - 1)
     assert error(send_lines(server, lines, len(lines))) == (503, "overloaded")
     assert send_lines(server, lines[:-1], len(lines) - 1).get_json()["added"] == 10

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from server.api import claims, lookup_batch
-from server.api.batch_limits import EXPLAINED
+from server.api.lookup_batch import EXPLAINED
 from tests.conftest import MakeIndex
 from tests.support.captures import capture, sha1
 from tests.unit.server.test_crawl_api import PAGE, begin, served

@@ -17,7 +17,7 @@ from dedupindex.crawls.store import Writing
 from dedupindex.crawls.stores.lmdb_crawl_state import LmdbReading
 from dedupindex.lookup import policy
 from dedupindex.lookup.policy import rules_of
-from server.api.crawl_views import CRAWLS_PAGE
+from server.api.crawls import CRAWLS_PAGE
 from server.app import create_app
 from server.config import Config
 from server.live_index import LiveIndex

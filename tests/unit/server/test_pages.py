@@ -28,7 +28,7 @@ from dedupindex.lookup.explain import MOST
 from dedupindex.runtime.charts import HEIGHT, bar, columns
 from dedupindex.runtime.tables import printable
 from server import commands
-from server.api import crawl_reports
+from server.api import crawls
 from server.app import create_app
 from server.config import Config
 from server.live_index import LiveIndex
@@ -185,7 +185,7 @@ def test_crawls_and_their_progress(web: FlaskClient, monkeypatch: pytest.MonkeyP
     assert "c50" in shown and "c01" in shown and "c00" not in shown
     assert "c00" in page(web.get("/pages/crawls?page=2")).text
     with monkeypatch.context() as patched:
-        patched.setattr(crawl_reports, "_shown", None)  # no crawl is counted up for another page
+        patched.setattr(crawls, "_as_json", None)  # no crawl is counted up for another page
         last = page(web.get("/pages/crawls?page=1000000")).text
     assert "none of them is on this page" in last
     web.post("/crawls/c50/commit", json={"exit": "<b>Finished</b>"})
@@ -623,7 +623,7 @@ def test_a_page_that_is_not_there(web: FlaskClient) -> None:
 def test_a_defect_is_a_page_and_a_line_of_the_log(
     web: FlaskClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("server.pages.crawl_pages.page_asked", lambda text: 1 / 0)
+    monkeypatch.setattr("server.pages.crawl_pages.page_number", lambda text: 1 / 0)
     monkeypatch.setattr("server.logs.LOGGER.propagate", True)
     shown = page(web.get("/pages/crawls"), 500).text
     assert "ZeroDivisionError" in caplog.text and "ZeroDivision" not in shown

@@ -1,11 +1,11 @@
-"""The Flask views of deletion: its impact, dropped crawls, deleted captures.
+"""Routes of deletion: its impact, dropped crawls, deleted captures.
 
 Commands in their own processes read index and ledger, so that lookups do not wait for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from tempfile import TemporaryFile
@@ -19,18 +19,27 @@ from dedupindex.errors import BadInput, BadQuery, HasDependents
 from dedupindex.index.tokens import Role
 from dedupindex.runtime.files import exclusive
 from server import logs
-from server.api.crawl_reports import Reporting
-from server.api.request_fields import BOOLEAN, TEXT, bool_field, check_names, read, text_field
+from server.api.crawls import crawl_json
+from server.api.request_body import Writers
+from server.api.request_fields import (
+    BOOLEAN,
+    TEXT,
+    bool_field,
+    check_names,
+    read_parameters,
+    text_field,
+)
 from server.auth import Access
 from server.commands import Commands, CommandTimeout
+from server.config import Config
 from server.live_index import LiveIndex
 from server.responses import RequestError, json_of
 from server.routes import Route
 
 LISTED = 1000  # originals and revisits in one answer
-_MEANT = ("container", "crawl", "url")
+_SCOPES = ("container", "crawl", "url")
 _CAPTURE = ("digest", "url", "date")
-_UNCHANGED = (BadInput, HasDependents, RequestError)  # it was refused
+_UNCHANGED = (BadInput, HasDependents, RequestError)  # errors after which nothing has changed
 IMPACT: dict[str, dict[str, Any]] = {
     "container": {**TEXT, "description": "All of this file."},
     "crawl": {**TEXT, "description": "All of this crawl."},
@@ -40,30 +49,23 @@ IMPACT: dict[str, dict[str, Any]] = {
 }
 
 
-class PurgeViews:
+class Deletions:
     """Routes that need the role admin, if there are tokens."""
 
     def __init__(
-        self,
-        live: LiveIndex,
-        reporting: Reporting,
-        access: Access,
-        commands: Commands,
-        given: Callable[[dict[str, Any]], dict[str, Any]],
-        most: int,
+        self, live: LiveIndex, access: Access, writers: Writers, commands: Commands, config: Config
     ) -> None:
-        """`given` reads the body of a request; `most` captures are deleted at once."""
-        self._live, self._reporting, self._access = live, reporting, access
-        self._commands, self._given, self._most = commands, given, most
+        self._live, self._access, self._writers = live, access, writers
+        self._commands, self._config = commands, config
 
     @Route("GET", "/impact", ("Impact",), parameters=IMPACT)
     def impact(self) -> Response:
         """What depends on captures before they are deleted."""
         self._admin()
-        given = read(request.environ["QUERY_STRING"], IMPACT)
-        options = [f"--{name}={given[name]}" for name in _MEANT if name in given]
+        given = read_parameters(request.environ["QUERY_STRING"], IMPACT)
+        options = [f"--{name}={given[name]}" for name in _SCOPES if name in given]
         if len(options) != 1:
-            raise BadQuery(f"give one of {', '.join(_MEANT)}")
+            raise BadQuery(f"give one of {', '.join(_SCOPES)}")
         if given.get("prefix") == "true":
             options.append("--prefix")
         lines = LISTED if given.get("list") == "true" else 0
@@ -78,24 +80,24 @@ class PurgeViews:
     def drop_crawl(self, name: str) -> Response:
         """Drop a crawl that is not merged yet."""
         # The body is read first: an aborted request drops nothing.
-        who, given = self._admin(), self._given(request.environ)
+        who, given = self._admin(), self._writers.fields(request.environ)
         check_names(given, "force")
         drop = partial(lifecycle.drop, name=name, force=bool_field(given, "force"))
         self._live.crawls.write_counts()
-        # So that no merge runs, which would take in what is dropped.
+        # While a merge runs, it could take in what is dropped.
         with exclusive(self._live.index / "lock", "the index"):
             crawl = self._live.crawls.write(drop)
         with _audited(who):
             while self._live.crawls.write(partial(statistics.drop, crawl=crawl)):
                 pass
-            content = self._reporting.crawl(name)
+            content = crawl_json(self._live, name)
         logs.audit(request.environ, who, content)
         return json_of(content)
 
     @Route("DELETE", "/captures", ("Impact",), body=("Deletions",), errors=(409, 415))
     def delete_captures(self) -> Response:
         """Delete captures from the index."""
-        who, given = self._admin(), self._given(request.environ)
+        who, given = self._admin(), self._writers.fields(request.environ)
         force = bool_field(given, "force")
         given.pop("force", None)
         items = given.pop("captures", None)
@@ -103,11 +105,11 @@ class PurgeViews:
             items = [given]
         elif given or not isinstance(items, list):
             raise BadQuery('a batch is an object with a list "captures", and perhaps "force"')
-        if len(items) > self._most:
-            raise RequestError("too_large", f"at most {self._most} captures at once")
+        if len(items) > self._config.max_batch:
+            raise RequestError("too_large", f"at most {self._config.max_batch} captures at once")
         with TemporaryFile() as lines:
             for item in items:
-                lines.write(orjson.dumps(_one(item)) + b"\n")
+                lines.write(orjson.dumps(_named_capture(item)) + b"\n")
             lines.seek(0)
             options = ["--captures=-", "--json", *(["--force"] if force else [])]
             with _audited(who):
@@ -122,7 +124,7 @@ class PurgeViews:
 
 @contextmanager
 def _audited(who: str) -> Iterator[None]:
-    """Log a write that failed, too: part of it may have been done."""
+    """Log a write that fails after it may have changed something."""
     try:
         yield
     except BaseException as error:
@@ -131,7 +133,8 @@ def _audited(who: str) -> Iterator[None]:
         raise
 
 
-def _one(item: Any) -> dict[str, str]:
+def _named_capture(item: Any) -> dict[str, str]:
+    """Return digest, URL and date of a capture to delete; raises `BadQuery`."""
     if not isinstance(item, dict):
         raise BadQuery("a capture is a JSON object")
     check_names(item, *_CAPTURE)

@@ -1,0 +1,294 @@
+"""Routes of crawls: begin, show, list, commit, cancel, counts and reports.
+
+A client may repeat every request whose answer was lost: beginning or ending a crawl twice changes
+nothing.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from hashlib import sha256
+from itertools import islice
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from flask import Response, request
+
+from dedupindex.capture import Covers
+from dedupindex.crawls import crawl_report as reports
+from dedupindex.crawls import lifecycle, statistics
+from dedupindex.crawls.crawl import Crawl, Visibility
+from dedupindex.crawls.crawl_report import FORMATS, CrawlReport, ReportRequest, date, warning
+from dedupindex.crawls.parse_report import tell, told_of
+from dedupindex.crawls.statistics import BY, ORDERS
+from dedupindex.crawls.store import Reading, Writing
+from dedupindex.errors import BadInput, BadQuery, UnknownCrawl
+from dedupindex.runtime.tables import STYLE
+from server import logs
+from server.api.request_body import Writers
+from server.api.request_fields import (
+    LIMIT,
+    PAGE,
+    SELF_REPORT,
+    TEXT,
+    bool_field,
+    check_names,
+    choice_field,
+    counter_name,
+    crawl_options,
+    query_string,
+    read_parameters,
+    self_counts,
+    text_field,
+)
+from server.auth import Access, NamespaceAccess
+from server.live_index import LiveIndex
+from server.responses import json_of
+from server.routes import Route
+
+CRAWLS_PAGE = 100  # a crawl is a row with its policy and figures
+_LISTED_AT_ONCE = 200  # crawls whose figures are in memory
+_BEGIN = ("name", "seen_by", "digest_covers", "strategy", "policy", "namespace")
+_VISIBILITIES = {item.value: item for item in Visibility}
+_COVERS = {item.name.lower(): item for item in Covers}
+_TYPES = {
+    "text": "text/plain; charset=utf-8",
+    "csv": "text/csv; charset=utf-8",
+    "html": "text/html; charset=utf-8",
+    "json": "application/json",
+}
+_STYLE_HASH = b64encode(sha256(STYLE.encode()).digest()).decode()
+_POLICY = f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; frame-ancestors 'none'"
+
+LIST: dict[str, dict[str, Any]] = {
+    "limit": {**LIMIT, "maximum": 1000, "default": CRAWLS_PAGE},
+    "after": {**TEXT, "description": "A crawl's name: those that began before it."},
+}
+REPORT: dict[str, dict[str, Any]] = {
+    "by": {**TEXT, "enum": list(BY), "description": "Group by; not given: no groups."},
+    "format": {**TEXT, "enum": list(FORMATS), "default": "json"},
+    "top": {
+        "type": "integer",
+        "minimum": 1,
+        "maximum": 1000,
+        "description": "Only as many groups, the largest first.",
+    },
+    "order": {
+        **TEXT,
+        "enum": list(ORDERS),
+        "default": "lookups",
+        "description": "With `top`: what the largest have most of.",
+    },
+    "limit": LIMIT,
+    "after": {**TEXT, "description": "A group's heading: those that come after it."},
+}
+
+
+class CrawlRoutes:
+    """Routes of crawls."""
+
+    def __init__(self, live: LiveIndex, access: Access, writers: Writers) -> None:
+        self._live, self._access, self._writers = live, access, writers
+
+    @Route("POST", "/crawls", ("Crawl",), body=("Begin",), errors=(409, 415))
+    def begin_crawl(self) -> Response:
+        """Begin a crawl."""
+        given = self._writers.fields(request.environ)
+        name = text_field(given, "name")
+        who = self._writers.allowed(request.environ, name, text_field(given, "namespace"))
+        check_names(given, *_BEGIN)
+        self._live.opened()  # without an index, crawls would be lost with their directory
+        seen = choice_field(given, "seen_by", _VISIBILITIES, Visibility.OWN)
+        covers = choice_field(given, "digest_covers", _COVERS, Covers.UNKNOWN)
+        options = crawl_options(given)
+        change = partial(lifecycle.begin, name=name, seen=seen, covers=covers, **options)
+        return self._written(who, self._live.crawls.write(change, make=True))
+
+    @Route("GET", "/crawls/{name}", ("Crawl",), errors=(404,))
+    def show_crawl(self, name: str) -> Response:
+        """One crawl."""
+        self._access.may_read(request.environ, self._namespaces(name))
+        return json_of(crawl_json(self._live, name))
+
+    @Route("POST", "/crawls/{name}/commit", ("Crawl",), body=("End",), errors=(404, 409, 415))
+    def commit_crawl(self, name: str) -> Response:
+        """Commit a crawl: everybody sees its captures."""
+        return self._end(name, keep=True)
+
+    @Route("POST", "/crawls/{name}/cancel", ("Crawl",), body=("Cancel",), errors=(404, 409, 415))
+    def cancel_crawl(self, name: str) -> Response:
+        """Cancel a crawl and drop its captures."""
+        return self._end(name, keep=False)
+
+    def _end(self, name: str, *, keep: bool) -> Response:
+        """Commit or cancel a crawl, and store the counts of its crawler."""
+        who = self._writers.allowed(request.environ, name)
+        given = self._writers.fields(request.environ)
+        check_names(given, "exit", *SELF_REPORT, *([] if keep else ["force"]))
+        cancel = partial(lifecycle.cancel, force=not keep and bool_field(given, "force"))
+        step, exit = lifecycle.commit if keep else cancel, text_field(given, "exit")
+        counts, counter = self_counts(given), counter_name(given)
+        self._live.crawls.write_counts()  # so that the answer counts the lookups of a short crawl
+
+        def change(writing: Writing) -> Crawl:
+            crawl = step(writing, name, exit)
+            with suppress(BadInput):  # the crawl ends nevertheless
+                tell(writing, crawl, counts, counter)
+            return crawl
+
+        return self._written(who, self._live.crawls.write(change))
+
+    @Route("POST", "/crawls/{name}/counts", ("Crawl",), body=("Told",), errors=(404, 415))
+    def count_crawl(self, name: str) -> Response:
+        """Report what a crawler skipped."""
+        who = self._writers.allowed(request.environ, name)
+        given = self._writers.fields(request.environ)
+        check_names(given, *SELF_REPORT)
+        counts, counter = self_counts(given), counter_name(given)
+
+        def change(writing: Writing) -> Crawl:
+            crawl = writing.crawl(name)
+            tell(writing, crawl, counts, counter)
+            return crawl
+
+        return self._written(who, self._live.crawls.write(change))
+
+    @Route("GET", "/crawls", ("Crawls",), errors=(404,), parameters=LIST)
+    def list_crawls(self) -> Response:
+        """Crawls, the newest first, in pages."""
+        self._access.may_read(request.environ)
+        given = read_parameters(query_string(request.environ), LIST)
+        most = given.get("limit", CRAWLS_PAGE)
+        visible = NamespaceAccess(self._access, request.environ)
+        crawls = crawls_json(self._live, most + 1, given.get("after", ""), sees=visible.sees)
+        more = len(crawls) > most
+        follow = _next_page("/crawls", given, crawls[most - 1]["name"]) if more else None
+        return _linked(json_of({"crawls": crawls[:most], "next": follow}), follow)
+
+    @Route(
+        "GET",
+        "/crawls/{name}/report",
+        ("CrawlReport", "text/plain", "text/csv", "text/html"),
+        errors=(404,),
+        parameters=REPORT,
+    )
+    def crawl_report(self, name: str) -> Response:
+        """Statistics of a crawl."""
+        self._access.may_read(request.environ, self._namespaces(name))
+        given = read_parameters(query_string(request.environ), REPORT)
+        asked, most = _report_request(given), given.get("limit", PAGE)
+        with self._live.crawls.reading() as reading:
+            if reading is None:
+                raise UnknownCrawl(f"there is no crawl {name[:200]!r}")
+            visible = NamespaceAccess(self._access, request.environ)
+            crawl = reading.reported(name, visible.sees)
+            report, last = _report_page(reading, crawl, asked, most)
+        path = f"/crawls/{quote(name, '')}/report"
+        follow = None if last is None else _next_page(path, given, last)
+        form = given.get("format", "json")
+        if form == "json":
+            report.summary["next"] = follow
+        response = Response("".join(reports.written(report, form)), content_type=_TYPES[form])
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        if form == "html":
+            response.headers["Content-Security-Policy"] = _POLICY
+        return _linked(response, follow)
+
+    def _namespaces(self, name: str) -> Iterator[str]:
+        """Yield the namespace of a crawl, if it has one; it is read when iterated."""
+        crawl = self._live.crawls.crawl(name)
+        if crawl is not None and crawl.namespace:
+            yield crawl.namespace
+
+    def _written(self, who: str, crawl: Crawl) -> Response:
+        """Log a write, and answer with the crawl."""
+        content = crawl_json(self._live, crawl.name)
+        logs.audit(request.environ, who, content)
+        return json_of(content)
+
+
+def crawls_json(
+    live: LiveIndex, most: int, after: str = "", *, skip: int = 0, sees: Callable[[Crawl], bool]
+) -> list[dict[str, Any]]:
+    """Return at most `most` crawls, the newest first.
+
+    `after` names a crawl; those that began before it are returned. Crawls that `sees` refuses
+    are left out, and of the others the first `skip`.
+    """
+    with live.crawls.reading() as reading:
+        if reading is None:
+            return []
+        before = reading.crawl(after) if after else None
+        chosen = islice(filter(sees, reading.newest(before)), skip, skip + most)
+        found: list[dict[str, Any]] = []
+        while chunk := list(islice(chosen, _LISTED_AT_ONCE)):
+            ready = reading.ready(chunk)
+            found += [_as_json(ready, crawl) for crawl in chunk]
+        return found
+
+
+def crawl_json(live: LiveIndex, name: str) -> dict[str, Any]:
+    """Return one crawl; raises `UnknownCrawl`."""
+    with live.crawls.reading() as reading:
+        if reading is None:
+            raise UnknownCrawl(f"there is no crawl {name[:200]!r}")
+        return _as_json(reading, reading.crawl(name))
+
+
+def _as_json(reading: Reading, crawl: Crawl) -> dict[str, Any]:
+    captures, size = reading.counts(crawl)
+    total, times = statistics.total(reading, crawl), statistics.times(reading, crawl)
+    return {
+        **crawl.as_json(),
+        "captures": captures,
+        "bytes": size,
+        "lookups": total.lookups,
+        "duplicates": total.duplicates,
+        "duplicate_bytes": total.duplicate_bytes,
+        "errors": total.errors,
+        "answered_others": statistics.others(reading, crawl),
+        **told_of(reading, crawl)._asdict(),
+        "first_lookup": date(times.first),
+        "last_lookup": date(times.last),
+        "warning": warning(crawl, total),
+    }
+
+
+def _report_request(given: dict[str, Any]) -> ReportRequest:
+    """Return the options of a report; one group more than a page shows is asked for."""
+    if "by" not in given and given.keys() - {"format"}:
+        raise BadQuery("groups need by")
+    if "top" in given and given.keys() & {"limit", "after"}:
+        raise BadQuery("give either top, or limit and after")
+    if "order" in given and "top" not in given:
+        raise BadQuery("order needs top; without it groups come in the order of their headings")
+    after = given["after"].encode("utf-8", "surrogateescape") if "after" in given else None
+    asked = ReportRequest(
+        given.get("by", ""), given.get("top", 0), given.get("order", "lookups"), after
+    )
+    return asked if asked.top else asked._replace(most=given.get("limit", PAGE) + 1)
+
+
+def _report_page(
+    reading: Reading, crawl: Crawl, asked: ReportRequest, most: int
+) -> tuple[CrawlReport, str | None]:
+    """Return a page of a report, and its last heading if there are more pages."""
+    report = reports.report(reading, crawl, asked)
+    groups = list(report.groups)
+    more = not asked.top and len(groups) > most
+    last = groups[most - 1][0].decode("utf-8", "surrogateescape") if more else None
+    return report._replace(groups=iter(groups[:most] if more else groups)), last
+
+
+def _next_page(path: str, given: dict[str, Any], after: str) -> str:
+    """Return the URL of the next page."""
+    return f"{path}?{urlencode({**given, 'after': after}, errors='surrogateescape')}"
+
+
+def _linked(response: Response, follow: str | None) -> Response:
+    if follow is not None:
+        response.headers["Link"] = f'<{follow}>; rel="next"'
+    return response
