@@ -11,7 +11,7 @@ from dedupindex.index import stats_of
 from dedupindex.urlkey import urlkey
 from server import metrics as counting
 from server.api.captures import Captures
-from server.api.cdx_server_api import Cdx
+from server.api.cdx_server_api import PATHS, Cdx
 from server.api.claims import Claims
 from server.api.crawls import CrawlRoutes
 from server.api.deletions import Deletions
@@ -26,8 +26,7 @@ from server.live_index import LiveIndex
 from server.metrics import Metrics
 from server.openapi import document
 from server.pages.blueprint import make_pages
-from server.rate_limit import ClientLimits
-from server.request_head import RequestHead
+from server.request_checks import RequestChecks
 from server.responses import ERRORS, error_reply, json_of, response_of
 from server.routes import ROUTES, Route, routes_of
 from server.wsgi_fast_path import HotRoutes
@@ -67,10 +66,10 @@ def create_app(
     app.register_error_handler(Exception, status.failed)
     _time_requests(app, metrics)
     if hot:
-        head = RequestHead((config.host.lower(), *config.host_names), metrics)
-        limits = ClientLimits(config.rate_limit, access, metrics) if config.rate_limit else None
-        timeout, inner = BodyTimeout(config.body_timeout), app.wsgi_app
-        app.wsgi_app = HotRoutes(inner, lookups, cdx, captures, timeout, head, limits)  # type: ignore[assignment,method-assign]
+        gets = {"/lookup": lookups.get, **dict.fromkeys(PATHS, cdx.get)}
+        posts = {"/lookup": lookups.respond, "/captures": captures.respond}
+        checks, timeout = RequestChecks(config, access, metrics), BodyTimeout(config.body_timeout)
+        app.wsgi_app = HotRoutes(app.wsgi_app, gets, posts, checks, timeout)  # type: ignore[assignment,method-assign]
     return app
 
 

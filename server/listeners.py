@@ -100,11 +100,7 @@ class Tls(NamedTuple):
 
     def options(self) -> dict[str, Any]:
         """Return the options of Granian; its TLS 1.2 has no weak ciphers."""
-        return {
-            "ssl_cert": self.cert,
-            "ssl_key": self.key,
-            "ssl_protocol_min": SSLProtocols.tls12,
-        }
+        return {"ssl_cert": self.cert, "ssl_key": self.key, "ssl_protocol_min": SSLProtocols.tls12}
 
 
 def _read(path: Path) -> bytes:

@@ -61,8 +61,7 @@ _ERRORS = {code: cell for cell, code in enumerate(ERRORS, len(_CELLS))}
 _RESULTS = {
     row: cell
     for cell, row in enumerate(
-        ((kind, result) for kind in WRITTEN for result in WRITTEN[kind]),
-        len(_CELLS) + len(_ERRORS),
+        ((kind, result) for kind in WRITTEN for result in WRITTEN[kind]), len(_CELLS) + len(_ERRORS)
     )
 }
 _SINGLES_AT = len(_CELLS) + len(_ERRORS) + len(_RESULTS)

@@ -16,7 +16,7 @@ from dedupindex.digest import CUT_DIGEST
 from dedupindex.lookup.params import PARAMETERS
 from dedupindex.lookup.policy import MOST
 from server.api.request_fields import schemas_of
-from server.rate_limit import FREE
+from server.request_checks import FREE
 from server.responses import ERRORS
 from server.routes import ROUTES, Content, Route, Schema
 

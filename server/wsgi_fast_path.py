@@ -1,23 +1,19 @@
-"""The WSGI layer in front of Flask that answers itself what crawlers send for every capture.
+"""The WSGI layer in front of Flask, which answers the requests that crawlers send per capture.
 
-Flask's routing and request objects cost several times what a lookup does. This layer hands
-``/lookup``, ``/cdx`` and ``POST /captures`` to the same functions that the Flask routes call, and
-all else to Flask.
+Flask's routing and request objects cost several times as much as a lookup. This layer calls the
+functions behind ``/lookup``, ``/cdx`` and ``POST /captures`` itself, as their Flask routes do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
 from server import logs
-from server.api.captures import Captures
-from server.api.cdx_server_api import PATHS, Cdx
-from server.api.lookups import Lookups
 from server.body_timeout import BodyTimeout
-from server.rate_limit import ClientLimits
-from server.request_head import RequestHead
+from server.request_checks import RequestChecks
+from server.responses import Reply
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication
@@ -25,74 +21,69 @@ if TYPE_CHECKING:
 _SHORT = 1 << 20  # bytes
 
 
+Answer = Callable[[dict[str, Any]], Reply]
+
+
 class HotRoutes:
-    """A WSGI application around another."""
+    """A WSGI application that answers some routes itself, and hands the others to `inner`."""
 
     def __init__(
         self,
         inner: WSGIApplication,
-        lookups: Lookups,
-        cdx: Cdx,
-        captures: Captures,
+        gets: Mapping[str, Answer],
+        posts: Mapping[str, Answer],
+        checks: RequestChecks,
         timeout: BodyTimeout,
-        head: RequestHead,
-        limits: ClientLimits | None = None,
     ) -> None:
-        self._inner = inner
-        self.timeout, self._head, self._limits = timeout, head, limits
-        self._gets = {"/lookup": lookups.get, **dict.fromkeys(PATHS, cdx.get)}
-        self._posts = {"/lookup": lookups.respond, "/captures": captures.respond}
+        """`gets` and `posts` are the functions that answer GET and POST by path."""
+        self._inner, self._answers = inner, {"GET": gets, "POST": posts}
+        self._gets, self._checks, self.timeout = gets, checks, timeout
         self._stopping = False
 
     def stop(self) -> None:
         """Ask clients, with every answer from now on, to close their connections.
 
-        A client that sends its next request just when its connection is closed gets no answer; so
-        for a little while before that, every answer says that it is the last.
+        A client that sends its next request just when its connection is closed gets no answer.
         """
         self._stopping = True
 
     def __call__(self, environ: dict[str, Any], start: StartResponse) -> Iterable[bytes]:
         if self._stopping:
             start = _last(start)
-        refusal = self._head.refusal(environ)
-        if refusal is None and self._limits is not None:
-            refusal = self._limits.refusal(environ)
+        refusal = self._checks.refusal(environ)
         if refusal is not None:
             start(refusal[0], refusal[1])
             return [cast(bytes, refusal[2])]
         if environ["REQUEST_METHOD"] == "GET" and environ["PATH_INFO"] in self._gets:
-            return self._answer(environ, start)  # which takes no body and does not last
+            return self._answer(environ, start)  # without a body, and soon
         return self.timeout.watched(environ, lambda: self._answer(environ, start))
 
     def _answer(self, environ: dict[str, Any], start: StartResponse) -> Iterable[bytes]:
-        path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
-        by_path = self._gets if method == "GET" else self._posts if method == "POST" else {}
-        answer = by_path.get(path)
-        if answer is not None:
-            status, headers, body = answer(environ)
-            start(status, headers)
-            return [body] if type(body) is bytes else body  # type: ignore[return-value]
-        return _whole(self._inner, environ, start)
+        answer = self._answers.get(environ["REQUEST_METHOD"], {}).get(environ["PATH_INFO"])
+        if answer is None:
+            return _in_one_piece(self._inner, environ, start)
+        status, headers, body = answer(environ)
+        start(status, headers)
+        return [body] if type(body) is bytes else body  # type: ignore[return-value]
 
 
-def _whole(
+def _in_one_piece(
     inner: WSGIApplication, environ: dict[str, Any], start: StartResponse
 ) -> Iterable[bytes]:
-    """An answer of known, small length in one piece.
+    """Return an answer in one piece if it is short, that is of a known length up to `_SHORT`.
 
-    Piece by piece it would leave in a packet of its own after that of the headers, which the kernel
-    holds back until the client has acknowledged those: 40 ms, for a client that waits for more.
+    In pieces, its body would leave in a packet after that of the headers, and the kernel would hold
+    it back until the client has acknowledged the first: 40 ms, if the client waits for more.
     """
     short = False
 
-    def start_noted(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
+    def start_measured(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
         nonlocal short
         lengths = [text for name, text in headers if name.lower() == "content-length"]
         short = bool(lengths) and int(lengths[0]) <= _SHORT
         return start(status, headers, *rest)
 
-    answer = inner(environ, start_noted)
+    answer = inner(environ, start_measured)
     if not short:
         return answer
     try:
@@ -117,12 +108,13 @@ class AccessLog:
         self._inner = inner
 
     def __call__(self, environ: dict[str, Any], start: StartResponse) -> Iterable[bytes]:
-        begun, said = perf_counter(), ["-"]
+        started, status = perf_counter(), "-"
 
-        def start_noted(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
-            said[0] = status
-            return start(status, headers, *rest)
+        def start_logged(line: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
+            nonlocal status
+            status = line
+            return start(line, headers, *rest)
 
-        answer = self._inner(environ, start_noted)
-        logs.access(environ, said[0], perf_counter() - begun)
+        answer = self._inner(environ, start_logged)
+        logs.access(environ, status, perf_counter() - started)
         return answer

@@ -171,7 +171,7 @@ def command(index: Path | None, engine: str, as_json: bool, **chosen: Any) -> in
 
 def _host_names(given: tuple[str, ...]) -> tuple[str, ...]:
     """The names of this server; raises `BadInput` for what is none."""
-    from server.request_head import host_name  # as above
+    from server.request_checks import host_name  # as above
 
     try:
         return tuple(map(host_name, given))

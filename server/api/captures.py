@@ -36,7 +36,7 @@ from server.routes import Route
 
 CHUNK = 1000  # captures in one transaction: others write in between
 PARAMETERS: dict[str, dict[str, Any]] = {
-    "crawl": {**TEXT, "description": "The crawl that stored them, here or in the body."},
+    "crawl": {**TEXT, "description": "The crawl that stored them, here or in the body."}
 }
 
 
@@ -101,10 +101,7 @@ class Captures:
         crawl = read_parameters(query_string(environ), PARAMETERS).get("crawl", "")
         if media_type(environ) in LINES_TYPES:
             who = self._writers.allowed(environ, crawl)
-            with (
-                self._writers.received(environ) as body,
-                self._audited(environ, who, crawl, total),
-            ):
+            with self._writers.received(environ) as body, self._audited(environ, who, crawl, total):
                 for items, numbers in line_chunks(body, self._config.max_line):
                     read = [_read(item, n) for item, n in zip(items, numbers, strict=True)]
                     self._add(crawl, read, total)

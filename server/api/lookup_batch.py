@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import repeat
 from time import perf_counter_ns
 from typing import Any, BinaryIO, NamedTuple, assert_never, cast
 

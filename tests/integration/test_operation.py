@@ -31,7 +31,7 @@ from server.app import create_app
 from server.body_timeout import BodyTimeout
 from server.config import Config
 from server.live_index import LiveIndex
-from server.rate_limit import RateLimit, network
+from server.request_checks import RateLimit, network
 from server.responses import RequestError
 from tests.conftest import MakeIndex, need
 from tests.integration.test_crawls_live import report, send

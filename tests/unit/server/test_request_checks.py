@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from server.request_head import host_name
+from server.request_checks import host_name
 from tests.attacks.test_cut_requests import answer
 from tests.conftest import MakeIndex
 from tests.integration.test_server_live import PAGE, SHIPPED, question, serving

@@ -1,4 +1,4 @@
-"""Checks of the head of every request.
+"""Checks of every request before it is answered: Host, Content-Length, and the rate of its client.
 
 Host: a web page can make its own name point to this machine (DNS rebinding) and then read the
 answers of a server without tokens. It cannot change the Host that the browser sends, so unknown
@@ -6,20 +6,28 @@ names are refused. DNS cannot change an IP address, so every address is accepted
 
 Content-Length: Granian does not report that a chunked body was cut off. Only a Content-Length
 shows that, so every body must have one.
+
+Rate: a client is a token or, without one, an address.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable
+import threading
+import time
+from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 
 from dedupindex.runtime.tables import printable
+from server.auth import Access
+from server.config import BURST, CLIENTS, Config
 from server.logs import LOGGER
 from server.metrics import Metrics
-from server.responses import Reply, RequestError, failure
+from server.responses import Reply, RequestError, error_reply, failure
 
+FREE = ("/healthz", "/readyz", "/metrics")  # paths without a limit of the rate, for monitoring
 LOOPBACK = "localhost"
 ANY_NAME = "*"
 _KEPT = 100  # spellings of accepted hosts that are remembered
@@ -31,20 +39,20 @@ _NAME = re.compile(r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
 
 
 def host_name(text: str) -> str:
-    """Return a host name in the form that `RequestHead` compares; raises `ValueError`."""
+    """Return a host name in the form that `RequestChecks` compares; raises `ValueError`."""
     name = text.strip().lower().removesuffix(".")
     if name != ANY_NAME and not _NAME.fullmatch(name):
         raise ValueError(f"{text!r} is no name of a host: give it without scheme, port and path")
     return name
 
 
-class RequestHead:
-    """Checks heads of requests; thread-safe."""
+class RequestChecks:
+    """Refuses requests; thread-safe."""
 
-    def __init__(self, names: Iterable[str], metrics: Metrics) -> None:
-        """`names`: host names of this server; `*` accepts every name."""
-        self._names = frozenset((LOOPBACK, *names))
-        self._metrics = metrics
+    def __init__(self, config: Config, access: Access, metrics: Metrics) -> None:
+        self._names = frozenset((LOOPBACK, config.host.lower(), *config.host_names))
+        self._access, self._metrics = access, metrics
+        self._limit = RateLimit(config.rate_limit) if config.rate_limit else None
         self._logged: set[str] = set()
         self._accepted: set[str] = set()  # values of Host that were accepted before
 
@@ -56,7 +64,17 @@ class RequestHead:
         except RequestError as error:
             self._metrics.error(error.reason)
             return failure(error)
-        return None
+        if self._limit is None or environ["PATH_INFO"] in FREE:
+            return None
+        token = self._access.holder(environ)
+        client = f"token {token}" if token else network(environ.get("REMOTE_ADDR", ""))
+        seconds = self._limit.wait(client)
+        if not seconds:
+            return None
+        self._metrics.error("rate_limited")
+        message = f"{client} sends too many requests; wait {seconds:.1f} s"
+        after = ("Retry-After", str(max(1, math.ceil(seconds))))
+        return error_reply("rate_limited", message, [after])
 
     def _check_host(self, environ: dict[str, Any]) -> None:
         host: str = environ.get("HTTP_HOST", "")
@@ -72,7 +90,9 @@ class RequestHead:
                 f"{shown!r} is no name of this server: ask it by its IP address, or start it with "
                 "--host-name and the name"
             )
-            self._log(shown, message)
+            if shown not in self._logged and len(self._logged) < _LOGGED:
+                self._logged.add(shown)
+                LOGGER.warning("refused: %s", message)
             raise RequestError("wrong_host", message)
         if len(self._accepted) < _KEPT and len(host) <= _SHOWN:
             self._accepted.add(host)
@@ -86,11 +106,6 @@ class RequestHead:
             return _is_address(literal, IPv6Address)
         name = name.lower().removesuffix(".")
         return ANY_NAME in self._names or name in self._names or _is_address(name)
-
-    def _log(self, shown: str, message: str) -> None:
-        if shown not in self._logged and len(self._logged) < _LOGGED:
-            self._logged.add(shown)
-            LOGGER.warning("refused: %s", message)
 
 
 def _is_address(text: str, kind: type = object) -> bool:
@@ -111,3 +126,48 @@ def _check_body(environ: dict[str, Any]) -> None:
     length = environ.get("CONTENT_LENGTH", "0")
     if environ["REQUEST_METHOD"] in _WITHOUT_BODY and length != "0":
         raise RequestError("bad_request", f"{environ['REQUEST_METHOD']} takes no body")
+
+
+class RateLimit:
+    """Allows each client `rate` requests a second, and those of `burst` seconds at once.
+
+    Keeps the time up to which the requests of each client are paid for. If there are more than
+    `most` clients, the least recent one is forgotten.
+    """
+
+    def __init__(
+        self,
+        rate: int,
+        burst: float = BURST,
+        most: int = CLIENTS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cost, self._slack = 1 / rate, burst - 1 / rate
+        self._most, self._clock = most, clock
+        self._paid: dict[str, float] = {}  # the least recent first
+        self._busy = threading.Lock()
+
+    def wait(self, client: str) -> float:
+        """Count a request; return 0, or the seconds after which the client may send the next."""
+        with self._busy:
+            now = self._clock()
+            paid = max(self._paid.pop(client, now), now)
+            over = paid - now - self._slack
+            refused = over > 1e-9
+            self._paid[client] = paid if refused else paid + self._cost
+            if len(self._paid) > self._most:
+                del self._paid[next(iter(self._paid))]
+        return over if refused else 0.0
+
+
+def network(address: str) -> str:
+    """Return the network that counts as one client: an IPv4 address, or a /64 of IPv6."""
+    try:
+        read = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if not isinstance(read, IPv6Address):
+        return address
+    if read.ipv4_mapped:
+        return str(read.ipv4_mapped)
+    return str(IPv6Address(int(read) >> 64 << 64)) + "/64"
