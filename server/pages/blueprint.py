@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from flask import Blueprint, Response, render_template, request
 from werkzeug.exceptions import HTTPException
@@ -21,8 +21,7 @@ from server.pages.chart_pages import Charts
 from server.pages.command_pages import ImpactPage, WhatIf
 from server.pages.crawl_pages import CrawlPages
 from server.pages.escape import configure_templates
-from server.pages.forms import from_own_page
-from server.pages.login import COOKIE, Login, with_token
+from server.pages.login import COOKIE, Login, from_own_page, with_token
 from server.pages.lookup_page import LookupPage
 from server.pages.overview import Overview
 from server.responses import ERRORS, RequestError, code_of
@@ -32,26 +31,21 @@ POLICY = (
     "connect-src 'self'; "  # pages with numbers that change fetch themselves
     "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
+_HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",  # with no-referrer, browsers send no Origin with a form
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
 
 
 def protect(response: Response) -> Response:
     """Add the security headers to a response."""
-    response.headers["Content-Security-Policy"] = POLICY
-    response.headers["X-Content-Type-Options"] = "nosniff"
-    response.headers["X-Frame-Options"] = "DENY"
-    # Not no-referrer: with that, browsers send no Origin with a form.
-    response.headers["Referrer-Policy"] = "same-origin"
-    response.headers["Cross-Origin-Resource-Policy"] = "same-origin"
+    response.headers |= _HEADERS
     if response.mimetype == "text/html":
         response.headers["Cache-Control"] = "no-store"
     return response
-
-
-class _Page(NamedTuple):
-    method: str
-    path: str
-    view: Callable[..., Any]  # its name is the endpoint's
-    open: bool = False  # also to those who have no token yet
 
 
 def make_pages(
@@ -76,24 +70,28 @@ def make_pages(
     guard = _Guard(access, metrics, login)
     overview, crawls = Overview(live, metrics, access), CrawlPages(live, access)
     what_if = WhatIf(config, bodies, commands)
-    for page in (
-        _Page("GET", "/", overview.overview),
-        _Page("GET", "/pages/containers", overview.containers),
-        _Page("GET", "/pages/crawls", crawls.crawls),
-        _Page("GET", "/pages/crawl", crawls.crawl),
-        _Page("GET", "/pages/host", crawls.host),
-        _Page("GET", "/pages/charts", Charts(live, access).charts),
-        _Page("GET", "/pages/lookup", LookupPage(live, access).lookup),
-        _Page("GET", "/pages/what-if", what_if.what_if),
-        _Page("POST", "/pages/what-if", what_if.try_out),
-        _Page("GET", "/pages/impact", ImpactPage(commands, access).impact),
-        _Page("GET", "/pages/sign-in", login.sign_in, open=True),
-        _Page("POST", "/pages/sign-in", login.take_token, open=True),
-        _Page("POST", "/pages/sign-out", login.sign_out, open=True),
-        _Page("GET", "/pages/<path:rest>", guard.nothing, open=True),
-    ):
-        answer = guard.before(page.view, open=page.open)
-        pages.add_url_rule(page.path, page.view.__name__, answer, methods=[page.method])
+    table: dict[str, Callable[..., Any]] = {
+        "GET /": overview.overview,
+        "GET /pages/containers": overview.containers,
+        "GET /pages/crawls": crawls.crawls,
+        "GET /pages/crawl": crawls.crawl,
+        "GET /pages/host": crawls.host,
+        "GET /pages/charts": Charts(live, access).charts,
+        "GET /pages/lookup": LookupPage(live, access).lookup,
+        "GET /pages/what-if": what_if.what_if,
+        "POST /pages/what-if": what_if.try_out,
+        "GET /pages/impact": ImpactPage(commands, access).impact,
+    }
+    open_to_all: dict[str, Callable[..., Any]] = {
+        "GET /pages/sign-in": login.sign_in,
+        "POST /pages/sign-in": login.take_token,
+        "POST /pages/sign-out": login.sign_out,
+        "GET /pages/<path:rest>": guard.nothing,
+    }
+    for route, view in (table | open_to_all).items():
+        method, path = route.split()
+        answer = guard.guarded(view, open=route in open_to_all)
+        pages.add_url_rule(path, view.__name__, answer, methods=[method])
 
     @pages.context_processor
     def common() -> dict[str, Any]:
@@ -106,8 +104,8 @@ class _Guard:
     def __init__(self, access: Access, metrics: Metrics, login: Login) -> None:
         self._access, self._metrics, self._login = access, metrics, login
 
-    def before(self, view: Callable[..., Any], *, open: bool) -> Callable[..., Any]:
-        """Wrap a view in the check of tokens and the error page."""
+    def guarded(self, view: Callable[..., Any], *, open: bool) -> Callable[..., Any]:
+        """Return a view with the check of tokens and the error page; `open` needs no token."""
 
         def answer(**values: str) -> Any:
             try:

@@ -16,9 +16,7 @@ from server.auth import Access, NamespaceAccess
 from server.live_index import LiveIndex
 from server.pages.login import with_token
 
-# Statistics as pages show them: match classes in the same order and colours everywhere.
-
-CLASSES = {
+CLASSES = {  # in the same order and colours everywhere
     "exact_url": "same URL",
     "canonical_url": "same canonical URL",
     "digest": "another URL",
@@ -29,7 +27,7 @@ _SAVED = ("exact_url", "canonical_url", "digest")
 
 
 def found(row: StatisticsRow) -> Values:
-    """Return the lookups by match class."""
+    """Return lookups by match class."""
     return [(name, getattr(row, name)) for name in CLASSES]
 
 
@@ -48,19 +46,12 @@ def text_of(heading: bytes) -> str:
     return heading.decode("utf-8", "backslashreplace")
 
 
-def _is_text(heading: bytes) -> bool:
-    """Return whether `text_of` escapes nothing."""
-    try:
-        return bool(heading.decode())
-    except UnicodeDecodeError:
-        return False
-
-
-def shown(heading: bytes, row: StatisticsRow, most: float = 0) -> dict[str, Any]:
+def table_row(heading: bytes, row: StatisticsRow, most: float = 0) -> dict[str, Any]:
     """Return a row of a table, with a bar of its lookups in relation to `most`."""
+    text = text_of(heading)
     return {
-        "heading": text_of(heading),
-        "is_text": _is_text(heading),
+        "heading": text,
+        "is_text": bool(heading) and text.encode() == heading,
         **row.as_json(),
         "bar": bar(found(row), most),
     }
@@ -101,11 +92,11 @@ class Charts:
             spans={key: span.name for key, span in SPANS.items()},
             classes=CLASSES,
             any=any(any(row) for _, row in rows),
-            rows=[shown(unit, row) for unit, row in reversed(rows)],
+            rows=[table_row(unit, row) for unit, row in reversed(rows)],
             units=[text_of(unit) for unit, _ in rows],
-            lookups=columns([(_lookups_in(unit, row), found(row)) for unit, row in rows]),
-            captures=columns([(_captures_in(unit, row), kept(row)) for unit, row in rows]),
-            bytes=columns([(_bytes_in(unit, row), spent(row)) for unit, row in rows]),
+            lookups=columns([(_title(*row, "lookups"), found(row[1])) for row in rows]),
+            captures=columns([(_title(*row, "captures"), kept(row[1])) for row in rows]),
+            bytes=columns([(_title(*row, "bytes"), spent(row[1])) for row in rows]),
         )
 
     def _rows(self, span: _Span, crawl: str) -> Sequence[tuple[bytes, StatisticsRow]]:
@@ -144,14 +135,11 @@ def _units(span: _Span, now: datetime) -> list[bytes]:
     return [start.isoformat()[: span.width].encode() for start in reversed(starts)]
 
 
-def _lookups_in(unit: bytes, row: StatisticsRow) -> str:
-    return f"{text_of(unit)}: {row.lookups:,} lookups, {row.duplicates:,} duplicates"
-
-
-def _captures_in(unit: bytes, row: StatisticsRow) -> str:
-    return f"{text_of(unit)}: {row.duplicates:,} captures saved, {row.stored:,} stored"
-
-
-def _bytes_in(unit: bytes, row: StatisticsRow) -> str:
-    saved, stored = row.duplicate_bytes, row.stored_bytes
-    return f"{text_of(unit)}: {saved:,} bytes saved, {stored:,} stored"
+def _title(unit: bytes, row: StatisticsRow, chart: str) -> str:
+    """Return the text of a column: its unit and numbers."""
+    text = text_of(unit)
+    if chart == "lookups":
+        return f"{text}: {row.lookups:,} lookups, {row.duplicates:,} duplicates"
+    if chart == "captures":
+        return f"{text}: {row.duplicates:,} captures saved, {row.stored:,} stored"
+    return f"{text}: {row.duplicate_bytes:,} bytes saved, {row.stored_bytes:,} stored"

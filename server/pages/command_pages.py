@@ -22,8 +22,7 @@ from server.api.request_body import BodySlots
 from server.auth import Access
 from server.commands import Commands
 from server.config import Config
-from server.pages.forms import read_form
-from server.pages.login import with_token
+from server.pages.login import read_form, with_token
 
 _ROWS = 50  # of the largest groups
 

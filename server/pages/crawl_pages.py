@@ -17,9 +17,9 @@ from dedupindex.runtime.charts import bar
 from server.api.crawls import crawl_json, crawls_json
 from server.auth import Access, NamespaceAccess
 from server.live_index import LiveIndex
-from server.pages.chart_pages import CLASSES, found, shown, spent
+from server.pages.chart_pages import CLASSES, found, spent, table_row
 from server.pages.login import with_token
-from server.pages.overview import Paging, page_number
+from server.pages.overview import SIZE, page_number, paging
 
 BY = {"host": "Hosts", "mime": "Media types", "status": "HTTP statuses", "strategy": "Strategies"}
 ORDERS = {
@@ -39,10 +39,12 @@ class CrawlPages:
 
     def crawls(self) -> str:
         """Show all crawls, the newest first."""
-        paging = Paging(page_number(request.args.get("page", "")))
+        number = page_number(request.args.get("page", ""))
         visible = NamespaceAccess(self._access, with_token(request.environ))
-        rows = crawls_json(self._live, paging.size + 1, skip=paging.start, sees=visible.sees)
-        return render_template("crawls.html", rows=rows[: paging.size], paging=paging.of(len(rows)))
+        start = (number - 1) * SIZE
+        rows = crawls_json(self._live, SIZE + 1, skip=start, sees=visible.sees)
+        pages = paging(number, len(rows))
+        return render_template("crawls.html", rows=rows[:SIZE], paging=pages)
 
     def crawl(self) -> str:
         """Show one crawl."""
@@ -72,7 +74,7 @@ class CrawlPages:
             order=order,
             all_by=BY,
             orders=ORDERS,
-            rows=[shown(heading, row, most) for heading, row in rows],
+            rows=[table_row(heading, row, most) for heading, row in rows],
             most=_ROWS,
             **_sums(total),
         )
@@ -101,7 +103,7 @@ def _host(reading: Reading, name: str, visible: NamespaceAccess) -> dict[str, An
     for _, row in known:
         total = total.plus(row)
     most = max((row.lookups for _, row in known), default=0)
-    rows = [{**shown(b"", row, most), "crawl": crawl.name} for crawl, row in reversed(known)]
+    rows = [{**table_row(b"", row, most), "crawl": crawl.name} for crawl, row in reversed(known)]
     return {"rows": rows, **_sums(total)}
 
 
@@ -121,7 +123,7 @@ def _largest_hosts(reading: Reading, visible: NamespaceAccess) -> dict[str, Any]
     for crawl in filter(visible.sees, reading.newest()):
         largest = statistics.largest(reading, crawl, "host", 20)
         if largest:
-            rows = [shown(heading, row) for heading, row in largest]
+            rows = [table_row(heading, row) for heading, row in largest]
             return {"largest": rows, "latest": crawl.name}
     return {}
 

@@ -1,4 +1,4 @@
-"""Sign-in to the pages: a cookie holds the token, because browsers send no token themselves.
+"""Forms of the pages, and sign-in: a cookie holds the token, as browsers send no token themselves.
 
 The cookie is valid for pages only, not for the API, and browsers send it only from our own pages
 (SameSite=Strict). A POST must also come from a page of this server.
@@ -6,18 +6,28 @@ The cookie is valid for pages only, not for the API, and browsers send it only f
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import ExitStack
+from tempfile import TemporaryFile
+from typing import Any, cast
+from urllib.parse import urlsplit
 
 from flask import Response, redirect, render_template, request
+from werkzeug.datastructures import FileStorage
+from werkzeug.exceptions import RequestEntityTooLarge
+from werkzeug.formparser import parse_form_data
 from werkzeug.http import parse_cookie
 
 from dedupindex.index.tokens import Role
 from server.api.request_body import BodySlots
 from server.auth import Access
-from server.pages.forms import read_form
+from server.pages.escape import amount
 from server.responses import RequestError
 
 COOKIE = "dedupindex_token"
+FIELDS = 1 << 14  # bytes of a form beside its file
+_PARTS = 20
+_LONGEST_ORIGIN = 300  # characters; urlsplit caches its arguments
+_HELD = FIELDS + (1 << 17)  # bytes in memory: Werkzeug also counts 64 KiB that it has just read
 
 
 def with_token(environ: dict[str, Any]) -> dict[str, Any]:
@@ -53,7 +63,7 @@ class Login:
         except RequestError:
             problem = "This is no token of this index. Tokens begin with dedup_."
             return self.form(target, problem, 401)
-        answer = _to(target)
+        answer = cast(Response, redirect(target, 303))
         answer.set_cookie(COOKIE, sent, httponly=True, samesite="Strict", secure=_secure())
         return answer
 
@@ -61,15 +71,9 @@ class Login:
         """Delete the cookie."""
         if request.environ.get("CONTENT_LENGTH"):  # an aborted request changes nothing
             read_form(request.environ, self._bodies)
-        answer = _to(_local(""))
+        answer = cast(Response, redirect("/", 303))
         answer.delete_cookie(COOKIE, httponly=True, samesite="Strict", secure=_secure())
         return answer
-
-
-def _to(target: str) -> Response:
-    answer = redirect(target, 303)
-    assert isinstance(answer, Response)
-    return answer
 
 
 def _local(target: str) -> str:
@@ -82,3 +86,54 @@ def _secure() -> bool:
     """Return whether the browser uses TLS, with the server or with a proxy that says so."""
     forwarded = request.environ.get("HTTP_X_FORWARDED_PROTO", "")
     return request.is_secure or forwarded.strip().lower() == "https"
+
+
+def from_own_page(environ: dict[str, Any]) -> bool:
+    """Return whether one of our own pages sent this request, by the headers of the browser."""
+    site = environ.get("HTTP_SEC_FETCH_SITE")
+    if site is not None:
+        return bool(site == "same-origin")
+    # Behind a proxy the scheme may be another one here than there, the host is the same.
+    host, origin = environ.get("HTTP_HOST", ""), environ.get("HTTP_ORIGIN", "")
+    if len(origin) > _LONGEST_ORIGIN:
+        return False
+    try:
+        return bool(host) and urlsplit(origin).netloc == host
+    except ValueError:
+        return False
+
+
+def read_form(
+    environ: dict[str, Any], bodies: BodySlots, most: int = 0
+) -> tuple[dict[str, str], dict[str, FileStorage]]:
+    """Return the fields and files of a form.
+
+    Files have at most `most` bytes, 0 for no files, and are unnamed files on disk. Raises
+    `RequestError`, or an error of Werkzeug for a form that is cut off.
+    """
+    length = environ.get("CONTENT_LENGTH")
+    if not length:  # a form that is cut off is still a form
+        raise RequestError("bad_request", "a form needs its Content-Length")
+    if length.isdigit() and int(length) > most + FIELDS:
+        larger = "; larger files: bin/report INDEX --against FILE" if most else ""
+        raise RequestError(
+            "too_large",
+            f"{amount(int(length))} were sent, and at most {amount(most or FIELDS)} are taken here"
+            + larger,
+        )
+    fields = RequestError("too_large", f"the fields of a form have at most {FIELDS:,} bytes")
+    with bodies.slot(), ExitStack() as opened:
+        try:
+            _, form, files = parse_form_data(
+                environ,
+                stream_factory=lambda *_, **__: opened.enter_context(TemporaryFile()),
+                max_form_memory_size=_HELD,
+                max_content_length=most + FIELDS,
+                max_form_parts=_PARTS,
+            )
+        except RequestEntityTooLarge as error:
+            raise fields from error
+        if sum(len(value.encode("utf-8", "replace")) for value in form.values()) > FIELDS:
+            raise fields
+        opened.pop_all()  # their reader closes them
+    return dict(form.items()), dict(files.items())

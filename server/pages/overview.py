@@ -7,7 +7,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from flask import render_template, request
 
@@ -26,27 +26,6 @@ SIZE = 50  # rows of a page of a long list
 _LAST = 1_000_000
 
 
-class Paging(NamedTuple):
-    """One page of a list; `number` counts from 1."""
-
-    number: int = 1
-    more: bool = False  # whether there is a page after it
-    size: int = SIZE
-
-    @property
-    def start(self) -> int:
-        """Return the index of its first row."""
-        return (self.number - 1) * self.size
-
-    @property
-    def stop(self) -> int:
-        return self.start + self.size
-
-    def of(self, found: int) -> Paging:
-        """Return the page, with `more` set if `found` rows are more than fit."""
-        return self._replace(more=found > self.size)
-
-
 def page_number(text: str) -> int:
     """Return the page number of a query; raises `BadQuery`."""
     if not text:
@@ -54,6 +33,11 @@ def page_number(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 0 < int(text[:9]) <= _LAST:
         raise BadQuery(f"page takes a number from 1 to {_LAST:,}")
     return int(text[:9])
+
+
+def paging(number: int, found: int) -> dict[str, Any]:
+    """Return what templates need of page `number`, from 1; `found` is `SIZE + 1` if more follow."""
+    return {"number": number, "more": found > SIZE, "size": SIZE}
 
 
 _CRAWLS = 5  # of the latest
@@ -79,7 +63,8 @@ class Overview:
             counts = view.counts()
         size, changed = _on_disk(self._live.index)
         visible = NamespaceAccess(self._access, with_token(request.environ))
-        states = self._states(visible)
+        with self._live.crawls.known() as (crawls, _):
+            states = Counter(crawl.state for crawl in crawls if visible.sees(crawl))
         return render_template(
             "overview.html",
             index=self._live.index.name,
@@ -94,11 +79,6 @@ class Overview:
             all_crawls=states.total(),
             **self._lookups(),
         )
-
-    def _states(self, visible: NamespaceAccess) -> Counter[CrawlState]:
-        """Return the number of crawls by state."""
-        with self._live.crawls.known() as (crawls, _):
-            return Counter(crawl.state for crawl in crawls if visible.sees(crawl))
 
     def _lookups(self) -> dict[str, Any]:
         """Return lookups and errors of all workers since the server started."""
@@ -120,14 +100,13 @@ class Overview:
 
     def containers(self) -> str:
         """Show the indexed files by name."""
-        first = page_number(request.args.get("page", ""))
-        paging = Paging(first)
+        number = page_number(request.args.get("page", ""))
+        start = (number - 1) * SIZE
         with self._live.opened().engine.view() as view:
-            rows = list(islice(view.containers(), paging.start, paging.stop + 1))
+            rows = list(islice(view.containers(), start, start + SIZE + 1))
             total = view.counts().containers
-        return render_template(
-            "containers.html", rows=rows[: paging.size], paging=paging.of(len(rows)), total=total
-        )
+        pages = paging(number, len(rows))
+        return render_template("containers.html", rows=rows[:SIZE], paging=pages, total=total)
 
 
 def _on_disk(index: Path) -> tuple[int, str]:
