@@ -1,4 +1,4 @@
-"""The check of bearer tokens, if the index has any."""
+"""Bearer tokens: which requests an index with tokens allows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dedupindex.index.tokens import FILE, Role, Token, holder, read_tokens
 from server import logs
 from server.responses import RequestError
 
-_LOOK_EVERY = 1.0  # seconds
+_LOOK_EVERY = 1.0  # seconds between two checks of the file of tokens
 
 
 class Access:
@@ -58,19 +58,16 @@ class Access:
 
         tokens = self._known()
         if not tokens and not self._guarded:
-            if role is not Role.READ and _of_a_page(environ):
+            if role is not Role.READ and _from_web_page(environ):
                 raise refused(
                     "forbidden", "a web page sent this; without tokens only programs may write"
                 )
             return "-"
-        token = self._token(environ, tokens)
+        token = _token(environ, tokens)
         if token is None:
-            message = (
-                "this token is not known here: it was taken away, or is another index's"
-                if _sent(environ)
-                else "send a token: Authorization: Bearer <token>"
-            )
-            raise refused("unauthorized", message)
+            unknown = "this token is not known here: it was taken away, or is another index's"
+            missing = "send a token: Authorization: Bearer <token>"
+            raise refused("unauthorized", unknown if _sent(environ) else missing)
         who = token.name
         touched = tuple(namespaces())
         if not token.may(role, crawl, touched):
@@ -84,14 +81,10 @@ class Access:
     def holder(self, environ: dict[str, Any]) -> str:
         """Return the name of the known token of a request, "" if it has none."""
         try:
-            token = self._token(environ, self._known())
+            token = _token(environ, self._known())
         except DedupError:
             return ""
         return token.name if token else ""
-
-    def _token(self, environ: dict[str, Any], tokens: list[Token]) -> Token | None:
-        text = _sent(environ)
-        return holder(tokens, text) if text else None
 
     def may_read(self, environ: dict[str, Any], namespaces: Iterable[str] = ()) -> None:
         """Raise `RequestError` if lookups are private and no token allows this one."""
@@ -135,13 +128,18 @@ class NamespaceAccess:
         return known
 
 
+def _token(environ: dict[str, Any], tokens: list[Token]) -> Token | None:
+    text = _sent(environ)
+    return holder(tokens, text) if text else None
+
+
 def _sent(environ: dict[str, Any]) -> str:
     """Return the text of the token of a request, "" for none."""
     scheme, _, text = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
     return str(text.strip()) if scheme.lower() == "bearer" else ""
 
 
-def _of_a_page(environ: dict[str, Any]) -> bool:
+def _from_web_page(environ: dict[str, Any]) -> bool:
     """Return whether a browser sent a request to write on behalf of a web page.
 
     Any page of the web can make a browser do that to a server on the same machine. Crawlers send

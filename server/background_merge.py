@@ -21,11 +21,11 @@ from dedupindex.errors import DedupError, IndexBusy
 from server import logs
 from server.live_index import LiveIndex
 
-EVERY = 2.0  # seconds between two looks
-LONGEST = 300.0  # seconds between two tries of a merge that fails, which grow from `EVERY`
+EVERY = 2.0  # seconds between two checks
+LONGEST = 300.0  # seconds between two attempts of a merge that fails, which grow from `EVERY`
 
 
-class Upkeep:
+class BackgroundMerge:
     """Merges committed crawls and removes what is no longer needed, in a daemon thread."""
 
     def __init__(self, live: LiveIndex, clock: Callable[[], float] = time.monotonic) -> None:
@@ -39,7 +39,7 @@ class Upkeep:
 
     def start(self) -> None:
         """Start the thread."""
-        threading.Thread(target=self._run, name="upkeep", daemon=True).start()
+        threading.Thread(target=self._run, name="background-merge", daemon=True).start()
 
     def _run(self) -> None:
         pause = threading.Event()
@@ -49,11 +49,11 @@ class Upkeep:
                 if not self._failed:
                     self._logged = ""
             except (DedupError, OSError) as error:
-                if str(error) != self._logged:  # logged once, not at every try
+                if str(error) != self._logged:  # logged once, not at every attempt
                     self._logged = str(error)
                     logs.LOGGER.warning("committed crawls are not merged: %s", error)
             except Exception:  # a defect: the thread goes on, or nothing would be merged
-                logs.LOGGER.exception("the upkeep of crawls failed")
+                logs.LOGGER.exception("the background merge failed")
 
     def once(self) -> None:
         """Merge committed crawls, and remove what is no longer needed."""
@@ -100,7 +100,7 @@ class Upkeep:
                 command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
             ) as merging,
         ):
-            while True:  # for hours, perhaps, while crawls write
+            while True:  # perhaps for hours, while crawls write
                 with suppress(subprocess.TimeoutExpired):
                     status = merging.wait(EVERY)
                     break

@@ -1,7 +1,6 @@
-"""Commands that a request runs because they read much: in a process, at low priority.
+"""Commands that requests run in a process of low priority, because they read much.
 
-So lookups do not wait for them, they can be killed when they take too long, and their memory is
-freed.
+So lookups do not wait for them, they can be killed after `LONGEST`, and their memory is freed.
 """
 
 from __future__ import annotations
@@ -78,13 +77,13 @@ class Commands:
                 late.set()
                 process.kill()
 
-            clock = threading.Timer(LONGEST, end)
-            clock.start()
+            timer = threading.Timer(LONGEST, end)
+            timer.start()
             try:
                 kept, last = _lines(process.stdout, lines)
                 process.wait()
             finally:
-                clock.cancel()
+                timer.cancel()
                 process.kill()
             messages = _messages(stderr)
         if late.is_set():
@@ -115,18 +114,17 @@ def _messages(stream: IO[bytes]) -> list[str]:
 
 def _check(name: str, status: int, messages: list[str]) -> None:
     """Raise the error that the exit status means."""
-    text = messages[-1].removeprefix("dedupindex: ") if messages else f"bin/{name} said nothing"
-    if status in (BadInput.exit_status, 2):
+    text = messages[-1].removeprefix("dedupindex: ") if messages else f"bin/{name} gave no message"
+    if status == 2:
         raise BadInput(text)
-    if status == IndexUnavailable.exit_status:
-        raise IndexUnavailable(text)
+    for error in (BadInput, IndexUnavailable, NotAnswered):
+        if status == error.exit_status:
+            raise error(text)
     if status == HasDependents.exit_status and name == "purge":
         raise HasDependents(text)
-    if (
-        status == Damaged.exit_status and name != "report"
-    ):  # it leaves out what is damaged, and reports it
+    if status == Damaged.exit_status and name == "report":
+        return  # it leaves out what is damaged, and reports it
+    if status == Damaged.exit_status:
         raise Damaged(text)
-    if status == NotAnswered.exit_status:
-        raise NotAnswered(text)
-    if status not in (0, Damaged.exit_status):
+    if status:
         raise RuntimeError(f"bin/{name} ended with {status}: {messages}")

@@ -105,7 +105,7 @@ class LiveIndex:
 
 
 def _repeat(work: Callable[[], None], pause: float) -> None:
-    """Do some work again and again, also after it has failed."""
+    """Call `work` every `pause` seconds, also after it has failed."""
     event = threading.Event()
     while not event.wait(pause):
         try:

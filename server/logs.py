@@ -75,11 +75,16 @@ def granian_config(form: str = "text") -> dict[str, Any]:
     }
 
 
+_RESULTS = (  # fields of an answer that its audit has
+    *("crawl", "name", "state", "added", "unchanged", "bad", "broken_off", "denied"),
+    *("duplicate", "claimed", "released", "found"),
+)
+
+
 def report(error: BaseException, environ: Mapping[str, Any]) -> None:
     """Log a defect: request and traceback on one line."""
     trace = "".join(traceback.format_exception(error))[-_TRACE:]
-    fields = {"event": "defect", **_request(environ), "trace": trace}
-    LOGGER.error("%s: %s", asked(environ), trace, extra={"fields": fields})
+    _log(logging.ERROR, "defect", environ, f"{request_line(environ)}: {trace}", {"trace": trace})
 
 
 def audit(
@@ -89,36 +94,30 @@ def audit(
     content = {"crawl": crawl, **content} if crawl else content
     results = {name: content[name] for name in _RESULTS if name in content}
     result = " ".join(f"{name}={value}" for name, value in results.items())
-    fields = {"event": "audit", **_request(environ), "token": who, **results}
-    text = "audit %s token=%s %s %s"
-    LOGGER.info(text, _address(environ), who, asked(environ), result, extra={"fields": fields})
-
-
-_RESULTS = (
-    *("crawl", "name", "state", "added", "unchanged", "bad", "broken_off", "denied"),
-    *("duplicate", "claimed", "released", "found"),
-)
+    text = f"audit {_address(environ)} token={who} {request_line(environ)} {result}"
+    _log(logging.INFO, "audit", environ, text, {"token": who, **results})
 
 
 def access(environ: Mapping[str, Any], status: str, seconds: float) -> None:
     """Log one request with its status and time."""
     ms = round(seconds * 1000, 3)
-    fields = {"event": "access", **_request(environ), "status": status[:3], "ms": ms}
-    text = "%s %s %s %.3f ms"
-    LOGGER.info(text, _address(environ), asked(environ), status[:3], ms, extra={"fields": fields})
+    text = f"{_address(environ)} {request_line(environ)} {status[:3]} {ms:.3f} ms"
+    _log(logging.INFO, "access", environ, text, {"status": status[:3], "ms": ms})
+
+
+def _log(
+    level: int, event: str, environ: Mapping[str, Any], text: str, fields: dict[str, Any]
+) -> None:
+    method, _, path = request_line(environ).partition(" ")
+    about = {"event": event, "address": _address(environ), "method": method, "path": path}
+    LOGGER.log(level, "%s", text, extra={"fields": about | fields})
 
 
 def _address(environ: Mapping[str, Any]) -> str:
-    address: str = environ.get("REMOTE_ADDR", "-")
-    return address
+    return str(environ.get("REMOTE_ADDR", "-"))
 
 
-def _request(environ: Mapping[str, Any]) -> dict[str, str]:
-    method, _, path = asked(environ).partition(" ")
-    return {"address": _address(environ), "method": method, "path": path}
-
-
-def asked(environ: Mapping[str, Any]) -> str:
+def request_line(environ: Mapping[str, Any]) -> str:
     """Return method, path and query of a request, cut if they are long."""
     query = environ.get("QUERY_STRING", "")
     path = environ.get("PATH_INFO", "") + ("?" + query if query else "")

@@ -40,14 +40,14 @@ from dedupindex.index.address import ENVIRONMENT
 from dedupindex.index.engine import IndexCounts
 from server import listeners, logs
 from server.app import create_app
-from server.background_merge import Upkeep
+from server.background_merge import BackgroundMerge
 from server.config import DRAIN, HEADER_TIMEOUT, THREADS, Config
 from server.live_index import LiveIndex
 from server.metrics import Metrics, block_size
 from server.wsgi_fast_path import AccessLog, HotRoutes
 
-_LOOK_EVERY = 0.05  # seconds between two looks of the main process at its workers
-_PARENT_EVERY = 1.0  # seconds between two looks of a worker at the main process
+_CHECK_EVERY = 0.05  # seconds between two checks of the workers by the main process
+_PARENT_EVERY = 1.0  # seconds between two checks of the main process by a worker
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", *ENVIRONMENT)
 
 
@@ -103,13 +103,13 @@ def _counts(index: Path) -> IndexCounts:
 class _MainLoop(threading.Event):
     """The event that wakes Granian's main loop; waiting for it also supervises the workers."""
 
-    def __init__(self, look: Callable[[], None]) -> None:
+    def __init__(self, check: Callable[[], None]) -> None:
         super().__init__()
-        self._look = look
+        self._check = check
 
     def wait(self, timeout: float | None = None) -> bool:
-        while not super().wait(_LOOK_EVERY):
-            self._look()
+        while not super().wait(_CHECK_EVERY):
+            self._check()
         return True
 
 
@@ -214,7 +214,7 @@ class _Server(MPServer):
         live.watch()
         Finalize(None, live.close, exitpriority=1)  # as a worker ends: atexit is not for them
         if worker == 0:
-            Upkeep(live).start()
+            BackgroundMerge(live).start()
         metrics = Metrics(self._counts, self._config.workers, worker)
         app = create_app(self._config, live, metrics)
         hot = app.wsgi_app

@@ -26,7 +26,6 @@ from dedupindex.crawls.counting import (
     Noted,
     Other,
     Outcome,
-    StatisticsDelta,
     add_counted,
 )
 from dedupindex.crawls.crawl import Crawl, with_crawl_defaults
@@ -43,9 +42,8 @@ from dedupindex.runtime.files import pinned
 from server.config import RELOAD_GRACE
 from server.responses import RequestError
 
-# Rows for the statistics of crawls, made from the requests of the server.
-
-_STRANGERS = ("unauthorized", "forbidden")  # whose requests are nobody's lookups
+_T = TypeVar("_T")
+_STRANGERS = ("unauthorized", "forbidden")  # errors of requests that count for no crawl
 
 
 class RequestCounting(counting.LookupCounter):
@@ -58,9 +56,9 @@ class RequestCounting(counting.LookupCounter):
         if query.crawl:
             self.note((*lookup_row(query, answer), taken))
 
-    def note_original(self, asker: str, original: Capture) -> None:
-        """Count an original for the crawl that reported it, unless it is `asker`, "" for none."""
-        if isinstance(original, OfCrawl) and original.crawl != asker:
+    def note_original(self, crawl_name: str, original: Capture) -> None:
+        """Count an original for the crawl that reported it, unless that is the one that asks."""
+        if isinstance(original, OfCrawl) and original.crawl != crawl_name:
             self.note_others(original.crawl)
 
     def note_unknown(self, given: Mapping[str, bytes], taken: int) -> None:
@@ -94,9 +92,6 @@ def failed_lookup(crawl: str, url: str | bytes = "") -> Noted:
     return crawl[:LONGEST_NAME], "", url, Other.FAILED, -1, 0
 
 
-_T = TypeVar("_T")
-
-
 class _Opened:
     """An open store of crawls, and its crawls as they were last read."""
 
@@ -123,7 +118,7 @@ def plain_covers(crawl: Crawl | None) -> int:
 
 
 def _has_store(index: Path) -> tuple[bool, IndexUnavailable | None]:
-    """Return whether a directory has a store of crawls, or the error that hides it."""
+    """Return whether a directory has a store of crawls, and the error if that cannot be known."""
     try:
         with pinned(index) as home:
             return has_store(home), None
@@ -190,8 +185,13 @@ class Crawls:
         except DedupError as error:
             self._error = error
 
-    def _open_store(self) -> _Opened | None:
-        """Return the open store, None if there is none; raises why it cannot be opened."""
+    def _open_store(self, *, refresh: bool = True) -> _Opened | None:
+        """Return the open store, None if there is none; raises why it cannot be opened.
+
+        With `refresh`, a store that is not open is looked for.
+        """
+        if self._opened is None and refresh:
+            self.refresh()
         opened = self._opened
         if opened is None and self._error is not None:
             raise type(self._error)(str(self._error))
@@ -202,13 +202,14 @@ class Crawls:
 
         Raises `UnknownCrawl` without a store, `IndexUnavailable` if it cannot be written.
         """
-        self._open_if_closed()
+        if self._opened is None:
+            self.refresh()
         with self._busy:
             if self._opened is None and make:
                 if not os.access(self._index, os.W_OK):
                     raise IndexUnavailable(f"{self._index} cannot be written to by the server")
                 self._open(create=True)
-        opened = self._open_store()
+        opened = self._open_store(refresh=False)
         if opened is None:
             raise UnknownCrawl("no crawl was begun here; begin one with POST /crawls")
         try:
@@ -219,34 +220,26 @@ class Crawls:
     def write_counts(self) -> None:
         """Store the statistics since the last call; raises `IndexUnavailable`."""
         with self._counted:
-            self._write(self.counting.take())
-
-    def _write(self, parts: list[StatisticsDelta]) -> None:
-        while parts:
-            try:
-                self.write(partial(add_counted, counted=parts[0]))
-            except UnknownCrawl:
-                return  # there is none at all
-            except BaseException:
-                for part in parts:
-                    self.counting.give_back(part)
-                raise
-            parts.pop(0)
-
-    def _open_if_closed(self) -> None:
-        if self._opened is None:
-            self.refresh()
+            parts = self.counting.take()
+            while parts:
+                try:
+                    self.write(partial(add_counted, counted=parts[0]))
+                except UnknownCrawl:
+                    return  # there is none at all
+                except BaseException:
+                    for part in parts:
+                        self.counting.give_back(part)
+                    raise
+                parts.pop(0)
 
     def store(self) -> Store | None:
         """Return the open store, None if there is none."""
-        self._open_if_closed()
         opened = self._open_store()
         return None if opened is None else opened.store
 
     @contextmanager
     def reading(self) -> Iterator[Reading | None]:
         """Open a consistent state of the crawls, None if there are none."""
-        self._open_if_closed()
         opened = self._open_store()
         if opened is None:
             yield None
@@ -256,17 +249,15 @@ class Crawls:
 
     @contextmanager
     def seen(
-        self, base: Finder, keys: Keys, asker: str, namespaces: tuple[str, ...] = ()
+        self, base: Finder, keys: Keys, crawl_name: str, namespaces: tuple[str, ...] = ()
     ) -> Iterator[Finder]:
         """Open index and crawls as one crawl sees them, "" for none; raises `UnknownCrawl`."""
-        if asker:
-            self._open_if_closed()
-        opened = self._open_store()
+        opened = self._open_store(refresh=bool(crawl_name))
         if opened is None:
-            yield CrawlSnapshot(None).view_for(base, keys, asker, namespaces)
+            yield CrawlSnapshot(None).view_for(base, keys, crawl_name, namespaces)
             return
         with opened.store.reading() as reading:
-            yield opened.snapshot(reading).view_for(base, keys, asker, namespaces)
+            yield opened.snapshot(reading).view_for(base, keys, crawl_name, namespaces)
 
     @contextmanager
     def known(self) -> Iterator[tuple[list[Crawl], Reading | None]]:
@@ -283,7 +274,6 @@ class Crawls:
 
     def crawl(self, name: str) -> Crawl | None:
         """Return a crawl by name, None if there is none."""
-        self._open_if_closed()
         opened = self._open_store()
         if opened is None:
             return None
@@ -304,11 +294,6 @@ class Crawls:
         crawl = known.by_name.get(name) if known.is_current(writing) else None
         return writing.crawl(name) if crawl is None else crawl
 
-    def plainly(self, asker: str) -> int:
-        """Return what a crawl's digests cover if the fast path may answer it, else -1."""
-        crawl = self.crawl(asker)
-        return plain_covers(crawl)
-
     def completed(self, query: Query, given: Mapping[str, bytes]) -> Query:
         """Fill a query's missing options with those of its crawl, and add the server's policy."""
         if not query.crawl:
@@ -317,12 +302,12 @@ class Crawls:
             )
         return with_crawl_defaults(query, given, self.crawl(query.crawl), self.policy)
 
-    def silent(self, prefix: bytes, asker: str) -> bool:
+    def silent(self, prefix: bytes, crawl_name: str) -> bool:
         """Return whether no crawl has a digest, and the crawl that asks is known."""
-        opened = self._opened or self._open_store()
+        opened = self._opened or self._open_store(refresh=False)
         if opened is None:
-            return not asker  # the long way reports an unknown crawl
+            return not crawl_name  # the full answer reports an unknown crawl
         with opened.store.reading() as reading:
             snapshot = opened.snapshot(reading)
             self.answering = snapshot.known.answering
-            return snapshot.has_none(prefix, asker)
+            return snapshot.has_none(prefix, crawl_name)

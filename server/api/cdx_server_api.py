@@ -104,7 +104,7 @@ class Cdx:
         for capture in captures:
             self._live.crawls.counting.note_original(query.crawl, capture)
         if query.crawl:
-            self._note(query, captures, perf_counter_ns() - started)
+            self._count(query, captures, perf_counter_ns() - started)
         self._metrics.lookup(_CELLS[query.match] + (HIT if captures else MISS), started)
         return OK, headers, body
 
@@ -121,8 +121,8 @@ class Cdx:
             self._access.may_read(_with_token(environ), namespaces)
         return crawl.covers, Policy(crawl.policy.rules + crawls.policy.rules), namespaces
 
-    def _note(self, query: CdxQuery, captures: list[Capture], taken: int) -> None:
-        """Count a query for its crawl; without a digest nobody knows if it found a duplicate."""
+    def _count(self, query: CdxQuery, captures: list[Capture], taken: int) -> None:
+        """Count a query for its crawl; without a digest it counts as no duplicate."""
         strategy = _STRATEGIES[query.match].value
         outcome: Outcome = Other.LISTED if captures else None
         if captures and query.digest() is not None:

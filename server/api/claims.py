@@ -26,7 +26,7 @@ from dedupindex.lookup import decide
 from dedupindex.lookup.decide import Decision, Query
 from dedupindex.lookup.params import UnknownAlgorithm, of_json, query_of
 from server import logs
-from server.api.lookup_batch import LOOKS, Allowed, Budget
+from server.api.lookup_batch import BATCH_READS, Allowed, Budget
 from server.api.request_body import Writers
 from server.api.request_fields import text_field
 from server.auth import Access
@@ -36,7 +36,7 @@ from server.responses import RequestError, code_of, error_object, json_of
 from server.routes import Route
 
 AT_ONCE = 1000  # claims in one transaction: others write in between
-LOOKS_OF_CLAIMS = LOOKS // 10  # in a transaction, while nobody else writes
+CLAIM_READS = BATCH_READS // 10  # captures in a transaction, which blocks other writers
 _TOKEN = re.compile(r"(?:[0-9A-Fa-f]{32})?")
 
 
@@ -161,7 +161,7 @@ class Claims:
             for place, claim in enumerate(claims):
                 places.setdefault(claim.query.digest, []).append(place)
             groups = list(places.values())  # of one digest in order: the first gets the claim
-            snapshot, budget = self._live.crawls.written(writing), Budget(LOOKS_OF_CLAIMS)
+            snapshot, budget = self._live.crawls.written(writing), Budget(CLAIM_READS)
             with engine.view() as base:
                 look_ahead(base, [claim.query.digest for claim in claims])
                 decision_on = partial(_decide, base, snapshot, engine.identity.settings, budget)

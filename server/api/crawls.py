@@ -80,7 +80,7 @@ REPORT: dict[str, dict[str, Any]] = {
         **TEXT,
         "enum": list(ORDERS),
         "default": "lookups",
-        "description": "With `top`: what the largest have most of.",
+        "description": "With `top`: the number by which groups are ordered.",
     },
     "limit": LIMIT,
     "after": {**TEXT, "description": "A group's heading: those that come after it."},

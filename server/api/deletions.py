@@ -45,7 +45,7 @@ IMPACT: dict[str, dict[str, Any]] = {
     "crawl": {**TEXT, "description": "All of this crawl."},
     "url": {**TEXT, "description": "All of this URL, exactly as it was."},
     "prefix": {**BOOLEAN, "description": "With `url`: all that begin so."},
-    "list": {**BOOLEAN, "description": "The first of what would go and of what depends, too."},
+    "list": {**BOOLEAN, "description": "Also list the first originals and revisits."},
 }
 
 

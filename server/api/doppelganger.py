@@ -121,14 +121,14 @@ class Records:
             self._live.crawls.seen(base, settings.keys(), crawl, asked.namespaces) as view,
         ):
             answer = decide.find(view, settings, asked)
-        self._note(Query(digest, url, crawl=crawl), answer, perf_counter_ns() - started)
+        self._count(Query(digest, url, crawl=crawl), answer, perf_counter_ns() - started)
         if answer is None:
             return None
         original = answer.original
         date = int(digits_of_date(original.date))
         return {"id": text, "uri": original.url.decode(), "date": date}
 
-    def _note(self, query: Query, answer: Answer | None, taken: int) -> None:
+    def _count(self, query: Query, answer: Answer | None, taken: int) -> None:
         """Count a lookup for its crawl, or for the crawl of records if it names none."""
         if not query.crawl:
             with self._live.crawls.reading() as reading:

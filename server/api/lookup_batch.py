@@ -32,25 +32,25 @@ from server.responses import RequestError, code_of, error_object
 from server.worker_crawls import Crawls, failed_lookup, lookup_row, plain_covers
 
 EXPLAINED = 100  # lookups of a request
-LOOKS = 100 * CONDITIONAL_LIMIT  # at captures that conditions may refuse, in a batch
+BATCH_READS = 100 * CONDITIONAL_LIMIT  # captures that conditions may refuse, in a batch
 UNKNOWN = orjson.dumps({"duplicate": False, "reason": "unknown_algorithm"})
 """The answer to a digest of an algorithm that no index holds, which is not an error."""
 
 _MAX_PAYLOADS = 100_000  # of one batch; those of a longer stream are not compared
 
 Given = dict[str, bytes]
-Allowed = Callable[[Iterable[str]], None]  # raises if the client may not read these namespaces
+Allowed = Callable[[Iterable[str]], None]  # raises if the client may not read them
 
 
 class Budget:
-    """What remains of the limits of one request."""
+    """What remains of the limits of one request: explanations, and captures read by conditions."""
 
-    def __init__(self, looks: int | None = None) -> None:
-        """`looks`: captures that may be read; None for JSON lines, answered as they are made."""
-        self._total, self._looks, self._explained = looks, looks, EXPLAINED
+    def __init__(self, reads: int | None = None) -> None:
+        """`reads`: captures that may be read; None for JSON lines, which have no limit."""
+        self._total, self._reads, self._explained = reads, reads, EXPLAINED
 
     def explain(self) -> None:
-        """Count an explanation; raises `BadQuery`."""
+        """Count an explanation; raises `BadQuery` beyond the limit."""
         if not self._explained:
             raise BadQuery(
                 f"at most {EXPLAINED} lookups of a request are explained; this one is not answered"
@@ -59,25 +59,24 @@ class Budget:
 
     def limited(self, view: Finder) -> Finder:
         """Return a view whose long searches count against the limit."""
-        return view if self._looks is None else _LimitedView(view, self)
+        return view if self._reads is None else _LimitedView(view, self)
 
-    def check(self) -> None:
-        """Raise `RequestError` if the limit of long searches is reached."""
-        if self._looks is not None and self._looks <= 0:
+    def read(self, search: Callable[[], list[Capture]]) -> list[Capture]:
+        """Return the captures of a search, and count them; raises `RequestError` at the limit."""
+        if self._reads is not None and self._reads <= 0:
             raise RequestError(
                 "overloaded",
-                f"the conditions of this batch made it look at {self._total} captures: nobody "
-                "knows the answer to this one; ask for it by itself",
+                f"the conditions of this batch made it read {self._total} captures; this lookup is "
+                "not answered: send it in a request of its own",
             )
-
-    def spend(self, looks: int) -> None:
-        """Count captures that were read."""
-        if self._looks is not None:
-            self._looks -= looks
+        found = search()
+        if self._reads is not None:
+            self._reads -= len(found)
+        return found
 
 
 class _LimitedView:
-    """A `protocol.Finder` whose long searches count against a `Budget`."""
+    """A `Finder` whose long searches count against a `Budget`."""
 
     def __init__(self, view: Finder, budget: Budget) -> None:
         self._view, self._budget = view, budget
@@ -91,10 +90,7 @@ class _LimitedView:
     def any(self, digest: Digest, limit: int) -> list[Capture]:
         if limit <= LIMIT:
             return self._view.any(digest, limit)
-        self._budget.check()
-        found = self._view.any(digest, limit)
-        self._budget.spend(len(found))
-        return found
+        return self._budget.read(lambda: self._view.any(digest, limit))
 
     def denies(self, digest: Digest, capture: Capture) -> bool:
         return self._view.denies(digest, capture)
@@ -187,7 +183,7 @@ class Batch:
         limit = self._config.max_batch
         if len(lookups) > limit:
             raise RequestError("too_large", f"a batch has at most {limit} lookups")
-        asked = _Request.of({**options, **of_json(content)}, allowed, Budget(LOOKS))
+        asked = _Request.of({**options, **of_json(content)}, allowed, Budget(BATCH_READS))
         try:
             with self._state() as state:
                 answers = _Answers(state.opened, self._live.crawls, asked)
@@ -217,7 +213,7 @@ class Batch:
                     found = answers.answers_to(state, lookups, numbers)
                 cells = answers.cells
                 answers.count(started, len(lookups))
-            except DedupError as error:  # of the index: no line may be answered with "not found"
+            except DedupError as error:  # of the index: "no duplicate" would be wrong
                 code = code_of(error)
                 self._count_failed(asked, len(lookups))
                 found = [orjson.dumps(error_object(code, str(error), line)) for line in numbers]
@@ -248,7 +244,7 @@ class _Answers:
         self._strategy, self._base = strategy.value, cell_of(strategy.value, "exact_url")
         plain = self._duplicates is None and self._defaults.keys() <= {"strategy", "crawl"}
         self._plain = opened.plain if plain and strategy.has_fast_answer() else None
-        self._asker = options.get("crawl", "")
+        self._crawl = options.get("crawl", "")
         self.cells: Counter[int] = Counter()
 
     def count(self, started: int, lookups: int) -> None:
@@ -263,11 +259,11 @@ class _Answers:
         """Return the answers in order; `lines` are the line numbers of JSON lines."""
         self._lines = lines is not None
         places = range(len(lookups)) if lines is None else lines
-        covers = plain_covers(state.crawls.crawl(self._asker)) if self._asker else 0
+        covers = plain_covers(state.crawls.crawl(self._crawl)) if self._crawl else 0
         if self._plain is None or covers < 0:
             return self._each(state, lookups, places)
         answer, cursor = self._plain.answer, cast(PlainView, state.view).cursor()
-        silent, asker, answering = state.crawls.has_none, self._asker, state.crawls.known.answering
+        silent, crawl, answering = state.crawls.has_none, self._crawl, state.crawls.known.answering
         found: list[bytes] = []
         misses = hits = 0
         not_plain = set[int]()  # places of those that needed the full answer
@@ -281,7 +277,7 @@ class _Answers:
                     text_url = type(url) is str and url[0] != "<" and url[-1] != ">"
                     if prefix is not None and text_url:
                         body = answer(cursor, prefix, text[5:], url, covers)
-                        if (asker or answering or body is NONE) and not silent(prefix, asker):
+                        if (crawl or answering or body is NONE) and not silent(prefix, crawl):
                             body = None
             except (TypeError, AttributeError, UnknownCrawl, *BROKEN):
                 body = None  # the full answer reports the error
@@ -293,9 +289,9 @@ class _Answers:
             else:
                 hits += 1
             found.append(body)
-        if asker:
+        if crawl:
             self._counted += [
-                (asker, self._strategy, item["url"], body, -1)
+                (crawl, self._strategy, item["url"], body, -1)
                 for place, (item, body) in enumerate(zip(lookups, found, strict=True))
                 if place not in not_plain
             ]
@@ -346,7 +342,7 @@ class _Answers:
             return orjson.dumps(content)
         except UnknownAlgorithm:
             self.cells[cell_of(Strategy.DIGEST_ANY.value, "unknown_algorithm")] += 1
-            if name := asked.get("crawl") or self._asker:
+            if name := asked.get("crawl") or self._crawl:
                 self._counted.append((name, self._strategy, asked.get("url") or "", None, -1))
             return UNKNOWN
         except DedupError as error:
@@ -358,5 +354,5 @@ class _Answers:
     def _note_failure(self, asked: Any) -> None:
         """Count a lookup that failed for the crawl that it names, if any."""
         own = asked.get("crawl") if isinstance(asked, dict) else None
-        if name := own if isinstance(own, str) else self._asker:
+        if name := own if isinstance(own, str) else self._crawl:
             self._counting.note(failed_lookup(name))

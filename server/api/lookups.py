@@ -40,6 +40,7 @@ from server.logs import report
 from server.metrics import HIT, MISS, Metrics, cell_of
 from server.responses import JSON, LINES, OK, TEXT, Reply, RequestError, error_object, response_of
 from server.routes import Route
+from server.worker_crawls import plain_covers
 
 _BASES = {
     f"strategy={name}": cell_of(strategy.value, "exact_url")
@@ -111,17 +112,17 @@ class Lookups:
             if opened.plain is not None and not as_text:
                 plain = _plain_query(text)
                 if plain is not None:
-                    prefix, spelled, url, base, asker = plain
-                    body, covers = None, self._live.crawls.plainly(asker) if asker else 0
+                    prefix, spelled, url, base, crawl = plain
+                    body, crawls = None, self._live.crawls
+                    covers = plain_covers(crawls.crawl(crawl)) if crawl else 0
                     if covers >= 0:
                         body = opened.plain.one(prefix, spelled, url, covers)
-                        crawls = self._live.crawls
-                        if asker or body is NONE or crawls.answering:
-                            body = body if crawls.silent(prefix, asker) else None
+                        if crawl or body is NONE or crawls.answering:
+                            body = body if crawls.silent(prefix, crawl) else None
                     if body is not None:
-                        if asker:
+                        if crawl:
                             strategy, taken = _STRATEGIES[base], perf_counter_ns() - started
-                            row = asker, strategy, url, body, -1, taken
+                            row = crawl, strategy, url, body, -1, taken
                             if len(url) + len(body) < SHORT:
                                 self._note_short(row)
                             else:
@@ -208,7 +209,7 @@ class Lookups:
             yield from answers
         except OSError:
             return  # the client went away
-        except RequestError as error:  # in the middle of the body: the last line says so
+        except RequestError as error:  # in the middle of the body: it becomes the last line
             self._metrics.error(error.reason)
             yield orjson.dumps(error_object(error.reason, str(error))) + b"\n"
         except Exception as error:
@@ -245,10 +246,10 @@ def _plain_query(text: str) -> tuple[bytes, str, str, int, str] | None:
 
     Returns key prefix, digest without label, URL, the cell that counts it, and the crawl.
     """
-    asker = ""
+    crawl = ""
     if "&crawl=" in text:
-        text, _, asker = text.partition("&crawl=")
-        if "%" in asker or "+" in asker or "&" in asker:
+        text, _, crawl = text.partition("&crawl=")
+        if "%" in crawl or "+" in crawl or "&" in crawl:
             return None
     if text.find("&url=") == 44 and text.startswith("digest=sha1:") and text.find("&", 45) < 0:
         spelled, url, base = text[12:44], text[49:], 0
@@ -273,7 +274,7 @@ def _plain_query(text: str) -> tuple[bytes, str, str, int, str] | None:
         url = plain
     if url[0] == "<" or url[-1] == ">":
         return None
-    return prefix, spelled, url, base, asker
+    return prefix, spelled, url, base, crawl
 
 
 def _parts(text: str) -> tuple[str, str, int] | None:

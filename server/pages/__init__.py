@@ -1,5 +1,5 @@
-"""The page for people: plain HTML over the same index, readable without script.
+"""The pages for people: plain HTML over the same index, readable without script.
 
-What is shown came from the web, so it is text and nothing else: escaped wherever it is written
-(`text`), with no script or style but our own files (`headers`), and never a link to its origin.
+URLs and other values come from the web, so pages show them as text only: escaped (`escape`), under
+a policy that allows no script or style but our own files (`blueprint`), and never as links.
 """

@@ -26,17 +26,17 @@ CLASSES = {  # in the same order and colours everywhere
 _SAVED = ("exact_url", "canonical_url", "digest")
 
 
-def found(row: StatisticsRow) -> Values:
+def lookup_counts(row: StatisticsRow) -> Values:
     """Return lookups by match class."""
     return [(name, getattr(row, name)) for name in CLASSES]
 
 
-def kept(row: StatisticsRow) -> Values:
+def capture_counts(row: StatisticsRow) -> Values:
     """Return the captures saved by match class, and those stored."""
     return [*((name, getattr(row, name)) for name in _SAVED), ("new", row.stored)]
 
 
-def spent(row: StatisticsRow) -> Values:
+def byte_counts(row: StatisticsRow) -> Values:
     """Return the bytes saved by match class, and those stored."""
     return [*((name, getattr(row, f"{name}_bytes")) for name in _SAVED), ("new", row.stored_bytes)]
 
@@ -53,7 +53,7 @@ def table_row(heading: bytes, row: StatisticsRow, most: float = 0) -> dict[str, 
         "heading": text,
         "is_text": bool(heading) and text.encode() == heading,
         **row.as_json(),
-        "bar": bar(found(row), most),
+        "bar": bar(lookup_counts(row), most),
     }
 
 
@@ -94,9 +94,9 @@ class Charts:
             any=any(any(row) for _, row in rows),
             rows=[table_row(unit, row) for unit, row in reversed(rows)],
             units=[text_of(unit) for unit, _ in rows],
-            lookups=columns([(_title(*row, "lookups"), found(row[1])) for row in rows]),
-            captures=columns([(_title(*row, "captures"), kept(row[1])) for row in rows]),
-            bytes=columns([(_title(*row, "bytes"), spent(row[1])) for row in rows]),
+            lookups=columns([(_title(*row, "lookups"), lookup_counts(row[1])) for row in rows]),
+            captures=columns([(_title(*row, "captures"), capture_counts(row[1])) for row in rows]),
+            bytes=columns([(_title(*row, "bytes"), byte_counts(row[1])) for row in rows]),
         )
 
     def _rows(self, span: _Span, crawl: str) -> Sequence[tuple[bytes, StatisticsRow]]:

@@ -17,7 +17,7 @@ from dedupindex.runtime.charts import bar
 from server.api.crawls import crawl_json, crawls_json
 from server.auth import Access, NamespaceAccess
 from server.live_index import LiveIndex
-from server.pages.chart_pages import CLASSES, found, spent, table_row
+from server.pages.chart_pages import CLASSES, byte_counts, lookup_counts, table_row
 from server.pages.login import with_token
 from server.pages.overview import SIZE, page_number, paging
 
@@ -132,7 +132,7 @@ def _sums(row: StatisticsRow) -> dict[str, Any]:
     """Return the values of a sum that templates show."""
     return {
         "total": row.as_json(),
-        "found": [(name, CLASSES[name], count) for name, count in found(row)],
-        "found_bar": bar(found(row)),
-        "spent_bar": bar(spent(row)),
+        "found": [(name, CLASSES[name], count) for name, count in lookup_counts(row)],
+        "found_bar": bar(lookup_counts(row)),
+        "spent_bar": bar(byte_counts(row)),
     }

@@ -83,7 +83,7 @@ def _local(target: str) -> str:
 
 
 def _secure() -> bool:
-    """Return whether the browser uses TLS, with the server or with a proxy that says so."""
+    """Return whether the browser uses TLS, with the server, or with a proxy that reports it."""
     forwarded = request.environ.get("HTTP_X_FORWARDED_PROTO", "")
     return request.is_secure or forwarded.strip().lower() == "https"
 

@@ -1,4 +1,4 @@
-"""A digest or URL looked up by a person, who is told why the answer is what it is.
+"""The page that looks up a digest or URL and explains the answer.
 
 It does not count as a lookup of a crawl: people must see whether the crawler itself has asked.
 """

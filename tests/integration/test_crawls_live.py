@@ -20,7 +20,7 @@ from dedupindex.crawls import lifecycle
 from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
 from dedupindex.errors import DedupError
 from dedupindex.index import open_index
-from server.background_merge import EVERY, LONGEST, Upkeep
+from server.background_merge import EVERY, LONGEST, BackgroundMerge
 from server.live_index import LiveIndex
 from tests.conftest import MakeIndex
 from tests.integration.test_server_live import DEADLINE, Running, serving, until
@@ -157,10 +157,10 @@ def test_a_merge_that_fails_is_tried_ever_more_rarely(
                 upkeep.once()
             now[0] += EVERY
 
-    upkeep = Upkeep(live, lambda: now[0])
+    upkeep = BackgroundMerge(live, lambda: now[0])
     with closing(live):
         with monkeypatch.context() as patch:
-            patch.setattr(Upkeep, "_merge", fail)
+            patch.setattr(BackgroundMerge, "_merge", fail)
             commit("a")
             look(3600)
             assert tried[:6] == [0, 2, 6, 14, 30, 62] and 10 < len(tried) < 25

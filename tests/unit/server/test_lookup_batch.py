@@ -36,7 +36,7 @@ def test_what_conditions_refuse_is_looked_at_so_often_and_no_more(
     make_index: MakeIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rest is not known, which is not "new"; what needs no long search is answered."""
-    monkeypatch.setattr(lookup_batch, "LOOKS", 2 * MANY)
+    monkeypatch.setattr(lookup_batch, "BATCH_READS", 2 * MANY)
     web = served(make_index([capture(1, b"http://example.com/%d" % n) for n in range(MANY)]))
     hard = {"digest": str(sha1(1)), "url": PAGE, "min_size": 10**6}
     easy = {"digest": str(sha1(1)), "url": "http://example.com/7", "min_size": 10}
@@ -52,7 +52,7 @@ def test_so_are_claims_and_nobody_else_waits_for_them(
     make_index: MakeIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is not looked up is not claimed either; and by itself it is."""
-    monkeypatch.setattr(claims, "LOOKS_OF_CLAIMS", 2 * MANY)
+    monkeypatch.setattr(claims, "CLAIM_READS", 2 * MANY)
     web = served(make_index([capture(1, b"http://example.com/%d" % n) for n in range(MANY)]))
     begin(web)
     hard = {"digest": str(sha1(1)), "url": PAGE, "min_size": 10**6}
