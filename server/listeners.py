@@ -14,6 +14,7 @@ import ssl
 import struct
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,24 +38,16 @@ def listen(host: str, port: int, count: int) -> list[socket.socket]:
     try:
         # Sockets with SO_REUSEPORT would share the port of a server that runs already; a socket
         # without it fails then.
-        with socket.create_server((host, port), family=_family(host)) as alone:
-            port = alone.getsockname()[1]
-        return [_open(host, port) for _ in range(count)]
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.create_server((host, port), family=family) as alone:
+            address = host, alone.getsockname()[1]
+        shared = partial(socket.create_server, address, family=family, reuse_port=True)
+        return [shared(backlog=BACKLOG) for _ in range(count)]
     except (OSError, OverflowError) as error:
         if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
             raise CannotListen(f"port {port} is in use; give --port 0 for a free one") from error
         reason = getattr(error, "strerror", None) or error
         raise CannotListen(f"cannot listen on {host}, port {port}: {reason}") from error
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
-
-
-def _open(host: str, port: int) -> socket.socket:
-    return socket.create_server(
-        (host, port), family=_family(host), reuse_port=True, backlog=BACKLOG
-    )
 
 
 def shut(sockets: list[socket.socket]) -> None:

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from dedupindex.errors import DedupError, IndexUnavailable
 from dedupindex.index import open_index
-from dedupindex.index.engine import Engine, in_place
+from dedupindex.index.engine import Engine, Finder, in_place
 from dedupindex.index.format.fast_answer import PlainAnswers
-from dedupindex.index.identity import Stamp, stamp_of
+from dedupindex.index.identity import Settings, Stamp, stamp_of
 from dedupindex.lookup.policy import NO_POLICY, Policy
 from server.config import COUNT_EVERY, GATHER_EVERY, RELOAD_EVERY, RELOAD_GRACE
 from server.logs import LOGGER
@@ -52,6 +53,19 @@ class LiveIndex:
         if opened is None:
             raise type(self._error)(str(self._error))
         return opened
+
+    @contextmanager
+    def view(
+        self, crawl: str, namespaces: tuple[str, ...] = ()
+    ) -> Iterator[tuple[Finder, Settings]]:
+        """Open index and crawls as one crawl sees them, "" for none; raises `UnknownCrawl`."""
+        engine = self.opened().engine
+        settings = engine.identity.settings
+        with (
+            engine.view() as base,
+            self.crawls.seen(base, settings.keys(), crawl, namespaces) as view,
+        ):
+            yield view, settings
 
     def refresh(self) -> None:
         """Open the current index, unless it is open already."""

@@ -75,8 +75,6 @@ ERRORS: dict[str, tuple[int, str]] = {
 }
 """Code -> HTTP status and meaning; docs/http.md has the same table."""
 
-_FOR_500 = "internal"
-
 
 def code_of(error: DedupError) -> str:
     """Return the code under which the API reports an error."""
@@ -88,12 +86,7 @@ def code_of(error: DedupError) -> str:
         return "bad_query"
     if isinstance(error, errors.IndexUnavailable):
         return "index_unavailable"
-    return "damaged" if isinstance(error, Damaged) else _FOR_500
-
-
-def status_line(status: int) -> str:
-    """``"404 Not Found"``."""
-    return f"{status} {HTTPStatus(status).phrase}"
+    return "damaged" if isinstance(error, Damaged) else "internal"
 
 
 def error_object(code: str, message: str, line: int = 0) -> dict[str, dict[str, Any]]:
@@ -111,15 +104,13 @@ def error_reply(code: str, message: str, headers: Headers | None = None) -> Repl
         headers.append(("WWW-Authenticate", "Bearer"))
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         headers.append(("Retry-After", str(RETRY_AFTER)))
-    return status_line(status), headers, orjson.dumps(error_object(code, message))
+    line = f"{status} {HTTPStatus(status).phrase}"
+    return line, headers, orjson.dumps(error_object(code, message))
 
 
 def failure(error: DedupError) -> Reply:
     """Return the reply of a `DedupError`."""
     return error_reply(code_of(error), str(error))
-
-
-# Responses of Flask.
 
 
 def response_of(reply: Reply) -> Response:

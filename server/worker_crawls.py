@@ -248,6 +248,14 @@ class Crawls:
             yield reading
 
     @contextmanager
+    def reading_for(self, name: str) -> Iterator[Reading]:
+        """Open a consistent state of the crawls; raises `UnknownCrawl` if there are none."""
+        with self.reading() as reading:
+            if reading is None:
+                raise UnknownCrawl(f"there is no crawl {name[:200]!r}")
+            yield reading
+
+    @contextmanager
     def seen(
         self, base: Finder, keys: Keys, crawl_name: str, namespaces: tuple[str, ...] = ()
     ) -> Iterator[Finder]:

@@ -23,11 +23,11 @@ from dedupindex.crawls.crawl_captures import Added, add
 from dedupindex.crawls.parse_report import capture_of
 from dedupindex.crawls.store import Writing
 from dedupindex.digest import Digest
-from dedupindex.errors import BadInput, BadQuery, DedupError
+from dedupindex.errors import BadInput, DedupError
 from dedupindex.indexer.admission import admission_filter
 from server import logs
 from server.api.request_body import LINES_TYPES, Writers, line_chunks, media_type
-from server.api.request_fields import TEXT, query_string, read_parameters, text_field
+from server.api.request_fields import TEXT, batch_items, query_string, read_parameters, text_field
 from server.config import Config
 from server.live_index import LiveIndex
 from server.metrics import Metrics
@@ -137,14 +137,7 @@ class Captures:
         Chunks are stored one by one; when this raises, `total` has those that were stored.
         """
         given.pop("crawl", None)
-        items = given.pop("captures", None)
-        if items is None:
-            items = [given]
-        elif given or not isinstance(items, list):
-            raise BadQuery('a batch is an object with a list "captures", and perhaps "crawl"')
-        most = self._config.max_batch
-        if len(items) > most:
-            raise RequestError("too_large", f"at most {most} captures at once; send lines")
+        items = batch_items(given, self._config.max_batch, "crawl", "; send lines")
         first_places: dict[Digest, int] = {}
         for at in range(0, max(len(items), 1), CHUNK):  # an empty list also checks the crawl
             read = [_read(item) for item in items[at : at + CHUNK]]

@@ -90,12 +90,7 @@ class Cdx:
             hexadecimal = environ["PATH_INFO"] == HEX_PATH
             query = cdx_query_of(query_string(environ), hex=hexadecimal)
             covers, policy, namespaces = self._terms(environ, query)
-            opened = self._live.opened()
-            settings = opened.engine.identity.settings
-            with (
-                opened.engine.view() as base,
-                self._live.crawls.seen(base, settings.keys(), query.crawl, namespaces) as view,
-            ):
+            with self._live.view(query.crawl, namespaces) as (view, settings):
                 captures = _originals(view, settings, query, covers, policy)
                 headers, body = render(captures, query)
         except Exception as error:

@@ -25,7 +25,7 @@ from dedupindex.crawls.crawl_report import FORMATS, CrawlReport, ReportRequest, 
 from dedupindex.crawls.parse_report import tell, told_of
 from dedupindex.crawls.statistics import BY, ORDERS
 from dedupindex.crawls.store import Reading, Writing
-from dedupindex.errors import BadInput, BadQuery, UnknownCrawl
+from dedupindex.errors import BadInput, BadQuery
 from dedupindex.runtime.tables import STYLE
 from server import logs
 from server.api.request_body import Writers
@@ -180,9 +180,7 @@ class CrawlRoutes:
         self._access.may_read(request.environ, self._namespaces(name))
         given = read_parameters(query_string(request.environ), REPORT)
         asked, most = _report_request(given), given.get("limit", PAGE)
-        with self._live.crawls.reading() as reading:
-            if reading is None:
-                raise UnknownCrawl(f"there is no crawl {name[:200]!r}")
+        with self._live.crawls.reading_for(name) as reading:
             visible = NamespaceAccess(self._access, request.environ)
             crawl = reading.reported(name, visible.sees)
             report, last = _report_page(reading, crawl, asked, most)
@@ -232,9 +230,7 @@ def crawls_json(
 
 def crawl_json(live: LiveIndex, name: str) -> dict[str, Any]:
     """Return one crawl; raises `UnknownCrawl`."""
-    with live.crawls.reading() as reading:
-        if reading is None:
-            raise UnknownCrawl(f"there is no crawl {name[:200]!r}")
+    with live.crawls.reading_for(name) as reading:
         return _as_json(reading, reading.crawl(name))
 
 

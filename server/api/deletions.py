@@ -24,6 +24,7 @@ from server.api.request_body import Writers
 from server.api.request_fields import (
     BOOLEAN,
     TEXT,
+    batch_items,
     bool_field,
     check_names,
     read_parameters,
@@ -100,13 +101,7 @@ class Deletions:
         who, given = self._admin(), self._writers.fields(request.environ)
         force = bool_field(given, "force")
         given.pop("force", None)
-        items = given.pop("captures", None)
-        if items is None:
-            items = [given]
-        elif given or not isinstance(items, list):
-            raise BadQuery('a batch is an object with a list "captures", and perhaps "force"')
-        if len(items) > self._config.max_batch:
-            raise RequestError("too_large", f"at most {self._config.max_batch} captures at once")
+        items = batch_items(given, self._config.max_batch, "force")
         with TemporaryFile() as lines:
             for item in items:
                 lines.write(orjson.dumps(_named_capture(item)) + b"\n")

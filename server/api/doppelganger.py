@@ -110,16 +110,11 @@ class Records:
         started = perf_counter_ns()
         digest, spelling = parse_spelled(text, unlabelled="sha1")
         url = query.removeprefix("uri=").encode("latin-1") if query.startswith("uri=") else b""
-        opened = self._live.opened()
-        settings = opened.engine.identity.settings
         fits = partial(_nameable, spelling=spelling)
         asked = self._live.crawls.completed(Query(digest, url, crawl=crawl, fits=fits), {})
         if asked.namespaces:
             self._access.may_read(request.environ, asked.namespaces)
-        with (
-            opened.engine.view() as base,
-            self._live.crawls.seen(base, settings.keys(), crawl, asked.namespaces) as view,
-        ):
+        with self._live.view(crawl, asked.namespaces) as (view, settings):
             answer = decide.find(view, settings, asked)
         self._count(Query(digest, url, crawl=crawl), answer, perf_counter_ns() - started)
         if answer is None:

@@ -101,6 +101,21 @@ def crawl_options(given: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
+def batch_items(given: dict[str, Any], most: int, option: str, advice: str = "") -> list[Any]:
+    """Return the captures of a batch ``{"captures": [...]}``, or `given` as the only one.
+
+    `option` is a field that may stand beside the list, and was taken out of `given`.
+    """
+    items = given.pop("captures", None)
+    if items is None:
+        return [given]
+    if given or not isinstance(items, list):
+        raise BadQuery(f'a batch is an object with a list "captures", and perhaps "{option}"')
+    if len(items) > most:
+        raise RequestError("too_large", f"at most {most} captures at once{advice}")
+    return items
+
+
 def query_string(environ: Mapping[str, Any]) -> str:
     """Return the query string; refuse it if it is not ASCII, as its bytes are then lost."""
     text: str = environ["QUERY_STRING"]

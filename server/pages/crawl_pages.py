@@ -12,7 +12,7 @@ from dedupindex.crawls.crawl import Crawl
 from dedupindex.crawls.crawl_report import date
 from dedupindex.crawls.statistics_keys import LONGEST, StatisticsRow
 from dedupindex.crawls.store import Reading
-from dedupindex.errors import BadQuery, UnknownCrawl
+from dedupindex.errors import BadQuery
 from dedupindex.runtime.charts import bar
 from server.api.crawls import crawl_json, crawls_json
 from server.auth import Access, NamespaceAccess
@@ -56,9 +56,7 @@ class CrawlPages:
             raise BadQuery(f"by takes one of {', '.join(BY)}, order of {', '.join(ORDERS)}")
         visible = NamespaceAccess(self._access, with_token(request.environ))
         brief = "brief" in request.args  # the script of the page asks so every few seconds
-        with self._live.crawls.reading() as reading:
-            if reading is None:
-                raise UnknownCrawl(f"there is no crawl {name[:200]!r}")
+        with self._live.crawls.reading_for(name) as reading:
             known = reading.crawl_or_suggest(name, visible.sees)
             visible.require(known)
             total, times = statistics.total(reading, known), statistics.times(reading, known)

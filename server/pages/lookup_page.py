@@ -5,8 +5,8 @@ It does not count as a lookup of a crawl: people must see whether the crawler it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any
 
@@ -78,7 +78,7 @@ class LookupPage:
     def _of_digest(self, given: Given) -> dict[str, Any]:
         query, _ = query_of(given)
         query = self._live.crawls.completed(query, given)
-        with self._seen(query.crawl, query.namespaces) as (view, settings):
+        with self._view(query.crawl, query.namespaces) as (view, settings):
             decision = decide.decide(view, settings, query)
             explained = explain.explained(view, settings, query)
         lines, answer = "", decision.answer
@@ -101,7 +101,7 @@ class LookupPage:
         url: bytes = values["url"]
         crawl = self._live.crawls.crawl(values.get("crawl", ""))
         namespaces = {*values.get("namespace", ()), crawl.namespace if crawl else ""} - {""}
-        with self._seen(values.get("crawl", ""), tuple(namespaces)) as (view, settings):
+        with self._view(values.get("crawl", ""), tuple(namespaces)) as (view, settings):
             captures = view.at_urlkey(urlkey(url)) if settings.canonical else view.at_url(url)
             found = list(islice(captures, _SHOWN + 1))
         rows = [
@@ -113,17 +113,9 @@ class LookupPage:
         ]
         return {"kind": "url", "considered": rows, "more": len(found) > _SHOWN}
 
-    @contextmanager
-    def _seen(
-        self, crawl: str, namespaces: tuple[str, ...] = ()
-    ) -> Iterator[tuple[Finder, Settings]]:
-        """Open index and crawls as one crawl sees them, "" for none; raises `RequestError`."""
+    def _view(
+        self, crawl: str, namespaces: tuple[str, ...]
+    ) -> AbstractContextManager[tuple[Finder, Settings]]:
         if namespaces:
             self._access.may_read(with_token(request.environ), namespaces)
-        opened = self._live.opened()
-        settings = opened.engine.identity.settings
-        with (
-            opened.engine.view() as base,
-            self._live.crawls.seen(base, settings.keys(), crawl, namespaces) as view,
-        ):
-            yield view, settings
+        return self._live.view(crawl, namespaces)

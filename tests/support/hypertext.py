@@ -21,7 +21,7 @@ _ATTRIBUTES = set(
         " aria-current aria-labelledby aria-describedby aria-invalid aria-hidden role hidden scope"
         " datetime width height x y x1 x2 y1 y2 for value autocomplete autocapitalize spellcheck"
         " inputmode method action enctype required checked selected open data-live"
-        " data-live-control data-live-from data-live-time data-live-said data-summary",
+        " data-live-control data-live-from data-live-time data-live-announcement data-summary",
     )
 )
 

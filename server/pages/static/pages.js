@@ -1,19 +1,19 @@
 "use strict";
 
-// Pages with numbers that change fetch themselves every few seconds and put the new numbers in the
-// place of the old. Without this script they are renewed as any page is.
+// Pages with live numbers fetch themselves every few seconds and replace the old numbers with the
+// new ones. Without this script they are reloaded like any other page.
 (() => {
   const EVERY = 5000; // milliseconds
-  const SAID_EVERY = 30000; // to those who listen, and only what has changed
+  const ANNOUNCE_EVERY = 30000; // milliseconds between announcements to screen readers, of changes only
   const control = document.querySelector("[data-live-control]");
   if (!control) return;
   const wanted = control.querySelector("input");
   const time = control.querySelector("[data-live-time]");
-  const said = control.querySelector("[data-live-said]");
-  let saidAt = Date.now();
+  const announcement = control.querySelector("[data-live-announcement]");
+  let announcedAt = Date.now();
 
   const summary = () =>
-    [...document.querySelectorAll("[data-summary]")].map((one) => one.dataset.summary).join(", ");
+    [...document.querySelectorAll("[data-summary]")].map((part) => part.dataset.summary).join(", ");
   let known = summary();
 
   function take(page) {
@@ -24,10 +24,10 @@
       if (fresh.dataset.summary) old.dataset.summary = fresh.dataset.summary;
     }
     const now = summary();
-    if (now !== known && Date.now() - saidAt >= SAID_EVERY) {
+    if (now !== known && Date.now() - announcedAt >= ANNOUNCE_EVERY) {
       known = now;
-      saidAt = Date.now();
-      said.textContent = now;
+      announcedAt = Date.now();
+      announcement.textContent = now;
     }
   }
 
