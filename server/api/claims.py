@@ -165,7 +165,7 @@ class Claims:
             with engine.view() as base:
                 look_ahead(base, [claim.query.digest for claim in claims])
                 decision_on = partial(_decide, base, snapshot, engine.identity.settings, budget)
-                answered = writing.each(
+                answered = writing.map_concurrently(
                     lambda group: [
                         self._answer(writing, crawl, claims[place], decision_on) for place in group
                     ],
@@ -211,7 +211,7 @@ class Claims:
 def _decide(
     base: View, snapshot: CrawlSnapshot, settings: Settings, budget: Budget | None, query: Query
 ) -> Decision:
-    seen = snapshot.seen(base, settings.keys(), query.crawl, query.namespaces)
+    seen = snapshot.view_for(base, settings.keys(), query.crawl, query.namespaces)
     if budget is not None and query.conditional():
         seen = budget.limited(seen)
     return decide.decide(seen, settings, query)

@@ -22,7 +22,7 @@ from dedupindex.crawls import crawl_report as reports
 from dedupindex.crawls import lifecycle, statistics
 from dedupindex.crawls.crawl import Crawl, Visibility
 from dedupindex.crawls.crawl_report import FORMATS, CrawlReport, ReportRequest, date, warning
-from dedupindex.crawls.parse_report import tell, told_of
+from dedupindex.crawls.parse_report import add_self_report, self_report_of
 from dedupindex.crawls.statistics import BY, ORDERS
 from dedupindex.crawls.store import Reading, Writing
 from dedupindex.errors import BadInput, BadQuery
@@ -136,7 +136,7 @@ class CrawlRoutes:
         def change(writing: Writing) -> Crawl:
             crawl = step(writing, name, exit)
             with suppress(BadInput):  # the crawl ends nevertheless
-                tell(writing, crawl, counts, counter)
+                add_self_report(writing, crawl, counts, counter)
             return crawl
 
         return self._written(who, self._live.crawls.write(change))
@@ -151,7 +151,7 @@ class CrawlRoutes:
 
         def change(writing: Writing) -> Crawl:
             crawl = writing.crawl(name)
-            tell(writing, crawl, counts, counter)
+            add_self_report(writing, crawl, counts, counter)
             return crawl
 
         return self._written(who, self._live.crawls.write(change))
@@ -182,7 +182,7 @@ class CrawlRoutes:
         asked, most = _report_request(given), given.get("limit", PAGE)
         with self._live.crawls.reading_for(name) as reading:
             visible = NamespaceAccess(self._access, request.environ)
-            crawl = reading.reported(name, visible.sees)
+            crawl = reading.crawl_or_suggest(name, visible.sees)
             report, last = _report_page(reading, crawl, asked, most)
         path = f"/crawls/{quote(name, '')}/report"
         follow = None if last is None else _next_page(path, given, last)
@@ -223,7 +223,7 @@ def crawls_json(
         chosen = islice(filter(sees, reading.newest(before)), skip, skip + most)
         found: list[dict[str, Any]] = []
         while chunk := list(islice(chosen, _LISTED_AT_ONCE)):
-            ready = reading.ready(chunk)
+            ready = reading.with_statistics(chunk)
             found += [_as_json(ready, crawl) for crawl in chunk]
         return found
 
@@ -246,7 +246,7 @@ def _as_json(reading: Reading, crawl: Crawl) -> dict[str, Any]:
         "duplicate_bytes": total.duplicate_bytes,
         "errors": total.errors,
         "answered_others": statistics.others(reading, crawl),
-        **told_of(reading, crawl)._asdict(),
+        **self_report_of(reading, crawl)._asdict(),
         "first_lookup": date(times.first),
         "last_lookup": date(times.last),
         "warning": warning(crawl, total),

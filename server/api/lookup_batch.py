@@ -12,9 +12,9 @@ from typing import Any, BinaryIO, NamedTuple, assert_never, cast
 import orjson
 
 from dedupindex.capture import Capture
-from dedupindex.crawls.combined_view import NOTHING, CrawlSnapshot
+from dedupindex.crawls.combined_view import NO_CRAWLS, CrawlSnapshot
 from dedupindex.crawls.counting import Outcome
-from dedupindex.crawls.crawl import completed
+from dedupindex.crawls.crawl import with_crawl_defaults
 from dedupindex.digest import EMPTY, Digest, is_cut
 from dedupindex.errors import BadQuery, DedupError, UnknownCrawl
 from dedupindex.index.engine import AHEAD, Finder, View, look_ahead
@@ -161,7 +161,7 @@ class Batch:
 
     def __init__(self, live: LiveIndex, metrics: Metrics, config: Config) -> None:
         self._live, self._metrics, self._config = live, metrics, config
-        self._known = NOTHING
+        self._known = NO_CRAWLS
 
     @contextmanager
     def _state(self) -> Iterator[_State]:
