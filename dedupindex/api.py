@@ -24,7 +24,7 @@ from dedupindex.crawls.stores import open_store
 from dedupindex.digest import Digest
 from dedupindex.errors import BadQuery, IndexUnavailable
 from dedupindex.index import home_of, open_index, stats_of
-from dedupindex.index.engine import Engine, Finder, View, in_place
+from dedupindex.index.engine import Engine, Finder, View
 from dedupindex.index.identity import Settings, Stamp, stamp_of
 from dedupindex.lookup import decide
 from dedupindex.lookup.decide import Answer, Decision, Match, Query, Strategy
@@ -142,7 +142,7 @@ class _Files:
             if self._engine is not None and time.monotonic() - self._looked < LOOK_EVERY:
                 return self._engine, self._store
             stamp = stamp_of(self._path)
-            if self._engine is None or stamp != self._stamp or not in_place(self._engine):
+            if self._engine is None or stamp != self._stamp or not self._engine.is_current():
                 self._engine = open_index(self._path)
                 if stamp_of(self._path) != stamp:
                     self._engine = None

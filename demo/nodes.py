@@ -21,7 +21,8 @@ from functools import partial
 from pathlib import Path
 
 from dedupindex.index.address import Address
-from dedupindex.index.engines.cassandra.cql import Statement, connect, patiently
+from dedupindex.index.engine import retry
+from dedupindex.index.engines.cassandra.cql import Statement, connect
 from demo.ports import free_port
 
 VERSION = "5.0.9"
@@ -243,12 +244,12 @@ class Ring:
         others, count = Statement("SELECT count(*) FROM system.peers"), len(self.nodes) - 1
         end = time.monotonic() + DEADLINE
         address = Address.parse(self.address())
-        with closing(patiently(partial(connect, address))) as session:
+        with closing(retry(partial(connect, address))) as session:
 
             def known() -> set[int]:
                 return {session.execute(others)[0][0] for _ in range(4 * len(self.nodes))}
 
-            while patiently(known) != {count}:
+            while retry(known) != {count}:
                 if time.monotonic() > end:
                     raise Failed("the nodes do not find each other")
                 time.sleep(0.2)

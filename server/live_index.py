@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from dedupindex.errors import DedupError, IndexUnavailable
 from dedupindex.index import open_index
-from dedupindex.index.engine import Engine, Finder, in_place
+from dedupindex.index.engine import Engine, Finder
 from dedupindex.index.format.fast_answer import PlainAnswers
 from dedupindex.index.identity import Settings, Stamp, stamp_of
 from dedupindex.lookup.policy import NO_POLICY, Policy
@@ -71,7 +71,7 @@ class LiveIndex:
         """Open the current index, unless it is open already."""
         with self._busy:
             try:
-                if self._opened is not None and not in_place(self._opened.engine):
+                if self._opened is not None and not self._opened.engine.is_current():
                     self._opened = None  # at once: it would answer from its replacement
                 stamp = stamp_of(self.index)
                 if stamp != self._stamp or self._opened is None:

@@ -19,7 +19,6 @@ from dedupindex.crawls.stores import open_store
 from dedupindex.digest import SIZES
 from dedupindex.errors import BadDigest, BadInput, BadQuery, DedupError, StrategyUnavailable
 from dedupindex.index import open_index
-from dedupindex.index.engine import look_ahead
 from dedupindex.lookup import decide, explain
 from dedupindex.lookup.params import UnknownAlgorithm, digests_of, of_json, query_of
 from dedupindex.runtime.tables import printable
@@ -113,7 +112,7 @@ def _batch(index: Path, given: Given, batch: BinaryIO) -> int:
     stretch = [(0, b"")]  # nothing asked yet: an index that cannot be opened is an error even so
     while stretch:
         with _opened(index) as state:
-            look_ahead(state.view, digests_of(map(_object, (line for _, line in stretch)), given))
+            state.view.prefetch(digests_of(map(_object, (line for _, line in stretch)), given))
             for number, line in stretch:
                 if not line.strip():
                     continue

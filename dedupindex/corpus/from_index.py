@@ -14,7 +14,7 @@ from dedupindex.corpus.row import shown
 from dedupindex.digest import Digest
 from dedupindex.errors import BadDigest
 from dedupindex.index import open_index
-from dedupindex.index.engine import AHEAD, look_ahead
+from dedupindex.index.engine import AHEAD
 from dedupindex.lookup.decide import Query, find
 from dedupindex.lookup.render_json import url_as_json
 from dedupindex.runtime.duckdb import Database
@@ -73,7 +73,7 @@ def found_in(index: Path, database: Database) -> None:
         settings = engine.identity.settings
         while keys := [key for (key,) in rows.fetchmany(AHEAD)]:
             digests = dict(_digests(keys))
-            look_ahead(view, digests.values())
+            view.prefetch(digests.values())
             for key, digest in digests.items():
                 answer = find(view, settings, Query(digest))
                 if answer is not None and answer.original.container:

@@ -57,7 +57,7 @@ class VisibleCrawls:
         return bool(self._crawls)
 
 
-class CombinedView:
+class CombinedView(Finder):
     """The index and the visible crawls, as one `index.engine.Finder`."""
 
     def __init__(self, base: Finder, reading: Reading, visible: VisibleCrawls, keys: Keys) -> None:

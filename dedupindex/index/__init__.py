@@ -1,7 +1,7 @@
 """The index: which captures are originals, found by digest, URL and urlkey.
 
-`open_index` is the door: everything above this package speaks to the `protocol` only. Engines are
-imported when an index is theirs: Whoosh takes 50 ms.
+Other packages open an index with `open_index` and use the protocols of `engine`. An engine is
+imported when an index needs it: Whoosh takes 50 ms, the driver of Cassandra is an extra.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from dedupindex.errors import BadInput, SettingsConflict
 from dedupindex.index.address import Address, is_cluster, shown
 from dedupindex.index.engine import Engine
-from dedupindex.index.identity import FILE, FORMAT, read_identity, same_engine
+from dedupindex.index.identity import FILE, FORMAT, Identity, read_identity, same_engine
 
 ENGINES = ("lmdb", "whoosh")
 
@@ -22,9 +22,13 @@ ENGINES = ("lmdb", "whoosh")
 def open_index(index: Path, *, write: bool = False) -> Engine:
     """Open the index in a directory with the engine that it names.
 
-    Raises `IndexUnavailable` when there is none or it cannot be read, `FormatFromFuture`,
-    `Damaged`, and `SettingsConflict` if its keys are made of other urlkeys than this version's:
-    all captures would be missed. Writers must hold the index's lock.
+    A writer must hold the index's lock.
+
+    Raises:
+        IndexUnavailable: there is none, or it cannot be read.
+        FormatFromFuture: it was written by a later version.
+        Damaged: a checksum is wrong.
+        SettingsConflict: another canonicaliser made its urlkeys: captures would not be found.
     """
     identity = read_identity(index)
     if identity.settings.keys().canonical:
@@ -47,32 +51,36 @@ def open_index(index: Path, *, write: bool = False) -> Engine:
     )
 
 
-def adopt(index: Path, address: Address) -> None:
-    """Let a directory say what the index in a cluster is, and how it is to be reached from here.
+def identity_at(address: Address) -> Identity | None:
+    """Return the identity of the index at an address, None if there is none yet."""
+    from dedupindex.index.engines.cassandra import cassandra_engine
 
-    Where the cluster holds none yet, nothing is said. Raises `SettingsConflict` if the directory
-    speaks of another index, `IndexUnavailable`.
+    return cassandra_engine.identity_at(address)
+
+
+def adopt(index: Path, address: Address) -> None:
+    """Make a directory refer to the index at an address, if the cluster holds one.
+
+    Raises `SettingsConflict` if the directory refers to another index; `IndexUnavailable`.
     """
     engine = str(address)
-    said = mine = read_identity(index) if (index / FILE).exists() else None
-    if mine is not None and not same_engine(mine.engine, engine):
+    written = identity = read_identity(index) if (index / FILE).exists() else None
+    if identity is not None and not same_engine(identity.engine, engine):
         raise SettingsConflict(
-            f"the index at {index} is on engine {shown(mine.engine)}, not {engine}; "
+            f"the index at {index} is on engine {shown(identity.engine)}, not {engine}; "
             "leave --engine out, or name another directory"
         )
-    if mine is None or not mine.generation:
-        from dedupindex.index.engines.cassandra.cassandra_engine import identity_at
-
-        mine = identity_at(address) or mine
-    mine = replace(mine, engine=engine) if mine is not None else None
-    if mine is not None and mine != said:
-        mine.write(index)
+    if identity is None or not identity.generation:
+        identity = identity_at(address) or identity
+    identity = replace(identity, engine=engine) if identity is not None else None
+    if identity is not None and identity != written:
+        identity.write(index)
 
 
 def home_of(index: str | Path) -> Path:
-    """The directory of an index: what is given, or what an address of a cluster has here.
+    """Return the directory of an index, which is given by its directory or its address.
 
-    That is made if need be, below ``$XDG_STATE_HOME``, by default ``~/.local/state``.
+    That of an address is created below ``$XDG_STATE_HOME``, by default ``~/.local/state``.
     """
     if isinstance(index, Path) or not is_cluster(index):
         return Path(index)
@@ -85,7 +93,7 @@ def home_of(index: str | Path) -> Path:
 
 
 def stats_of(engine: Engine) -> dict[str, Any]:
-    """What ``GET /stats`` answers: how much an index holds, and how it was built."""
+    """Return the answer to ``GET /stats``: how much an index holds, and how it was built."""
     identity = engine.identity
     with engine.view() as view:
         counts = view.counts()._asdict()

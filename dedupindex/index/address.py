@@ -1,23 +1,23 @@
-"""How an index on a cluster is named: ``cassandra://host[:port],host/keyspace[?option=value&…]``.
+"""The address of an index on a cluster: ``cassandra://host[:port],host/keyspace[?option=value&…]``.
 
     consistency       of writes: LOCAL_QUORUM, QUORUM, EACH_QUORUM, ALL, TWO, …
     read_consistency  of reads; by default that of writes
-    replication       of a keyspace that is made: copies in each datacenter, 3, or dc1:3,dc2:2
-    datacenter        whose nodes are asked; by default that of the host that answers first
-    timeout           seconds until an answer that does not come is an outage
-    tls               all is encrypted, and a certificate names its node (node), or it is enough
-                      that an authority that we trust has signed it (authority)
+    replication       of a new keyspace: copies in each datacenter, 3, or dc1:3,dc2:2
+    datacenter        whose nodes are used; by default that of the first host that answers
+    timeout           seconds to wait for an answer
+    tls               encrypt connections; a node's certificate must name its host (node), or only
+                      be signed by a trusted authority (authority)
 
-The options are those of a connection, and no part of what the index is. User and password come from
-the environment (`USER`, `PASSWORD`) and are kept nowhere; so do the names of files for TLS
-(`AUTHORITY`, `CERTIFICATE`, `KEY`).
+Options belong to a connection, not to the index. User, password and the names of files for TLS are
+read from the environment (`ENVIRONMENT`) and stored nowhere.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
@@ -29,7 +29,7 @@ AUTHORITY, CERTIFICATE, KEY = (
     f"DEDUPINDEX_CASSANDRA_{name}" for name in ("AUTHORITY", "CERTIFICATE", "KEY")
 )
 ENVIRONMENT = (USER, PASSWORD, AUTHORITY, CERTIFICATE, KEY)
-NODE, SIGNED = "node", "authority"  # whom `tls` believes
+NODE, SIGNED = "node", "authority"  # values of `tls`
 LEVELS = (
     "LOCAL_QUORUM", "QUORUM", "EACH_QUORUM", "ALL", "LOCAL_ONE", "ONE", "TWO", "THREE"
 )  # fmt: skip
@@ -43,7 +43,7 @@ _REPLICATION = re.compile(r"[1-9]\d?|[A-Za-z0-9_.-]+:[1-9]\d?(,[A-Za-z0-9_.-]+:[
 
 @dataclass(frozen=True)
 class Address:
-    """An address, read. Two with the same `where` name the same index."""
+    """A parsed address. Two with the same `where` name the same index."""
 
     hosts: tuple[str, ...]
     keyspace: str
@@ -57,9 +57,9 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Read an address; raises `BadInput` that says what is wrong with it."""
+        """Parse an address; raises `BadInput`."""
         parts = urlsplit(text)
-        if "@" in parts.netloc:  # said without the text, which may hold a password
+        if "@" in parts.netloc:  # the message leaves out the text, which may hold a password
             raise BadInput(
                 "an address of a cluster holds no user and password: set the environment "
                 f"variables {USER} and {PASSWORD}"
@@ -82,25 +82,25 @@ class Address:
         return cls(hosts, keyspace, *stated or (PORT,), **_options(shown(text), options))
 
     def __str__(self) -> str:
-        """The address as it is kept: what is at its default is left out."""
+        """Return the address without options at their defaults."""
         port = f":{self.port}" if self.port != PORT else ""
         default = Address(self.hosts, self.keyspace)
         options = "&".join(
-            f"{name}={quote(_text(getattr(self, name)), safe=':,')}"
-            for name in _READ
-            if getattr(self, name) != getattr(default, name)
+            f"{name}={quote(f'{value:g}' if isinstance(value, float) else value, safe=':,')}"
+            for name, value in asdict(self).items()
+            if name in _PARSERS and value != getattr(default, name)
         )
         hosts = ",".join(host + port for host in self.hosts)
         return f"{SCHEME}{hosts}/{self.keyspace}{'?' if options else ''}{options}"
 
     @property
     def where(self) -> tuple[frozenset[str], int, str]:
-        """What the index is known by."""
+        """What identifies the index."""
         return frozenset(self.hosts), self.port, self.keyspace
 
     @property
     def slug(self) -> str:
-        """A name for files."""
+        """A file name."""
         hosts = ",".join(sorted(f"{host}-{self.port}" for host in self.hosts))
         return re.sub(r"[^A-Za-z0-9_.,-]", "_", f"{hosts}-{self.keyspace}")
 
@@ -111,25 +111,21 @@ class Address:
 
 
 def is_cluster(text: str) -> bool:
-    """Whether an engine's or index's name is an address of a cluster."""
+    """Return whether the name of an engine or index is an address of a cluster."""
     return text[: len(SCHEME)].lower() == SCHEME
 
 
 def shown(text: str) -> str:
-    """What was given as an address, as it may be printed: without what may be a password.
+    """Return an address for a message, without what may be a password.
 
-    That is what stands before an @, and the values of options that there are not.
+    That is all text before an @, and the values of unknown options.
     """
     plain, question, query = _USER.sub(r"\1…@", text).partition("#")[0].partition("?")
     options = []
     for part in query.split("&") if question else ():
         name, is_value, _ = part.partition("=")
-        options.append(part if name in _READ else f"{name}=…" if is_value else "…")
+        options.append(part if name in _PARSERS else f"{name}=…" if is_value else "…")
     return plain + question + "&".join(options)
-
-
-def _text(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _host(text: str) -> tuple[str, int]:
@@ -141,43 +137,29 @@ def _host(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port or 0)
 
 
-def _level(text: str) -> str:
-    if text.upper() not in LEVELS:
-        raise ValueError(f"one of {', '.join(LEVELS)}")
-    return text.upper()
+def _level(text: str) -> str | None:
+    return text.upper() if text.upper() in LEVELS else None
 
 
-def _tls(text: str) -> str:
-    if text not in (NODE, SIGNED):
-        raise ValueError(f"{NODE} or {SIGNED}")
-    return text
+def _seconds(text: str) -> float | None:
+    with suppress(ValueError):
+        if 0.1 <= float(text) <= 600:
+            return float(text)
+    return None
 
 
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0.1 <= seconds <= 600:
-        raise ValueError("a number of seconds, from 0.1 to 600")
-    return seconds
-
-
-def _replication(text: str) -> str:
-    if not _REPLICATION.fullmatch(text):
-        raise ValueError("a number of copies, or datacenter:copies, with commas between")
-    return text
-
-
-_READ: dict[str, Callable[[str], Any]] = {
-    "consistency": _level,
-    "read_consistency": _level,
-    "replication": _replication,
-    "datacenter": str,
-    "timeout": _seconds,
-    "tls": _tls,
+_PARSERS: dict[str, tuple[Callable[[str], Any], str]] = {  # None is no value; what a value is
+    "consistency": (_level, f"one of {', '.join(LEVELS)}"),
+    "read_consistency": (_level, f"one of {', '.join(LEVELS)}"),
+    "replication": (
+        lambda text: text if _REPLICATION.fullmatch(text) else None,
+        "a number of copies, or datacenter:copies, with commas between",
+    ),
+    "datacenter": (str, "a name"),
+    "timeout": (_seconds, "a number of seconds, from 0.1 to 600"),
+    "tls": (lambda text: text if text in (NODE, SIGNED) else None, f"{NODE} or {SIGNED}"),
 }
-_FORMER = {("driver", "cassandra-driver"), ("driver", "acsylla")}  # kept addresses may have them
+_FORMER = {("driver", "cassandra-driver"), ("driver", "acsylla")}  # in stored addresses; ignored
 
 
 def _options(text: str, options: dict[str, str]) -> dict[str, Any]:
@@ -185,10 +167,10 @@ def _options(text: str, options: dict[str, str]) -> dict[str, Any]:
     for name, value in options.items():
         if (name, value) in _FORMER:
             continue
-        if name not in _READ:
-            raise BadInput(f"{text!r}: there is no option {name}, but {', '.join(_READ)}")
-        try:
-            found[name] = _READ[name](value)
-        except ValueError as error:
-            raise BadInput(f"{text!r}: {name} is {error}, not {value!r}") from None
+        if name not in _PARSERS:
+            raise BadInput(f"{text!r}: there is no option {name}, but {', '.join(_PARSERS)}")
+        parse, meaning = _PARSERS[name]
+        found[name] = parse(value)
+        if found[name] is None:
+            raise BadInput(f"{text!r}: {name} is {meaning}, not {value!r}")
     return found

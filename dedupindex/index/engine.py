@@ -1,32 +1,41 @@
-"""What every engine can do, at the level of captures and whole digests.
+"""The protocols of an index, which every engine implements.
 
-An engine holds cells (`cells`), loads staged runs (`runs`) by the rule of `settle`, and answers
-from a `View`, a consistent state. It knows nothing of strategies, sources or HTTP.
+An engine stores cells (`cells`), loads staged runs (`runs`) by the `merge_rule`, and is read
+through views, each a consistent state. It knows nothing of strategies, sources or HTTP.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterable, Iterator
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from dedupindex.cache import MEGABYTE
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
+from dedupindex.errors import IndexUnavailable
 from dedupindex.index.format.cells import ContainerRef
 from dedupindex.index.format.file_names import files_of
 from dedupindex.index.format.ledger import Drops
-from dedupindex.index.identity import Identity
-from dedupindex.index.load.merge_rule import MergeOutcome
+from dedupindex.index.identity import Identity, Settings
+from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule
+from dedupindex.index.load.runs import merge_files
 
 if TYPE_CHECKING:
     from dedupindex.index.format.fast_answer import PlainAnswers
 
+PLACES_KEPT = 4 * MEGABYTE  # bytes of memory for the container names that an open index caches
+AHEAD = 1000  # lookups whose digests are worth one `Finder.prefetch`
+ATTEMPTS, PAUSE = 5, 0.5  # of `retry`; seconds before the second attempt, doubled each time
+
+_T = TypeVar("_T")
+
 
 class IndexedContainer(NamedTuple):
-    """A file that was indexed: by its absolute name, size in bytes and BLAKE3 of its content."""
+    """A file that was indexed: its absolute name, size in bytes and the BLAKE3 of its content."""
 
     name: str
     size: int
@@ -34,11 +43,8 @@ class IndexedContainer(NamedTuple):
     records: int
     crawl: str = ""
     damaged: bool = False
-    modified: int = 0  # nanoseconds since 1970; as long as it and the size stay, so does the hash
-    purged: bool = False  # its captures were taken out, and it is not read again by itself
-
-
-PLACES_KEPT = 4 * MEGABYTE  # of memory, for names of containers that an open index remembers
+    modified: int = 0  # nanoseconds since 1970; if it and the size are unchanged, so is the hash
+    purged: bool = False  # its captures were purged, and it is not read again unless it is named
 
 
 class IndexCounts(NamedTuple):
@@ -50,82 +56,167 @@ class IndexCounts(NamedTuple):
 
 
 class Finder(Protocol):
-    """What a lookup asks. Only originals come out of it, never revisits."""
+    """What a lookup reads. It returns originals only, never revisits."""
+
+    __slots__ = ()
 
     def exact(self, digest: Digest, url: bytes) -> list[Capture]:
-        """The captures of this digest and exactly this URL (at most one but for `also`)."""
+        """Return the captures of a digest and exact URL: at most one, but for `Capture.also`."""
 
     def canonical(self, digest: Digest, urlkey: bytes, limit: int) -> list[Capture]:
-        """Captures of this digest whose urlkey is `urlkey`; looks at no more than `limit`."""
+        """Return captures of a digest and urlkey; reads at most `limit` keys."""
 
     def any(self, digest: Digest, limit: int) -> list[Capture]:
-        """Captures of this digest; looks at no more than `limit`."""
+        """Return captures of a digest; reads at most `limit` keys."""
 
     def denies(self, digest: Digest, capture: Capture) -> bool:
-        """Whether what was seen of `capture` under `digest` says that it is no original.
+        """Return whether tombstones deny that `capture`, under `digest`, is an original.
 
-        So what is not in the index yet is judged as `settle` will judge it.
+        So a capture that is not loaded yet gets the verdict that it will have when it is.
         """
 
     def at_url(self, url: bytes) -> Iterator[Capture]:
-        """The captures of exactly this URL, in no order; raises `StrategyUnavailable`.
+        """Yield the captures of an exact URL, in any order; raises `StrategyUnavailable`.
 
-        Looks at no more than `byurl.LOOKED_AT`.
+        Reads at most `url_index.LOOKED_AT` of them.
         """
 
     def at_urlkey(self, urlkey: bytes) -> Iterator[Capture]:
-        """The captures whose urlkey is `urlkey`, likewise."""
+        """Like `at_url`, for a urlkey."""
+
+    def prefetch(self, digests: Iterable[Digest]) -> None:
+        """Read the captures of digests in one round trip, if the engine is on a network.
+
+        By default nothing happens, and `digests` is not iterated.
+        """
+        return
 
 
 class View(Finder, Protocol):
-    """One consistent state of an index."""
+    """A consistent state of an index."""
+
+    __slots__ = ()
 
     def captures(self) -> Iterator[tuple[Digest, Capture]]:
-        """Every capture with the digest it stands under, in the order of digests."""
+        """Yield every capture with the digest that it is stored under, in the order of digests."""
 
     def cells(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """The keys that begin so, in order, and what is under each, as `cells` draws it."""
+        """Yield the keys with a prefix, in order, and their cells."""
 
     def places(self) -> Iterator[tuple[int, ContainerRef]]:
-        """Every container number, and what it stands for."""
+        """Yield every container number, and what it stands for."""
 
     def place_of(self, number: int) -> ContainerRef:
-        """What a container number stands for."""
+        """Return what a container number stands for."""
 
     def ledger(self) -> list[str]:
-        """The names of the ledger's files, see `ledger`."""
+        """Return the names of the files of the ledger."""
 
     def containers(self) -> Iterator[IndexedContainer]:
-        """Every registered container, by name."""
+        """Yield every indexed container, by name."""
 
     def container(self, name: str) -> IndexedContainer | None:
-        """One registered container."""
+        """Return an indexed container."""
 
     def counts(self) -> IndexCounts:
-        """How much is held."""
+        """Return how much is held."""
 
     def own_digests(self) -> bool:
-        """Whether nothing stands under further digests; False also for not known."""
+        """Return whether no capture is stored under a further digest; False also if not known."""
 
     def plain(self) -> PlainAnswers | None:
-        """Return what answers plain lookups as bytes while the index is open, None if nothing."""
+        """Return the fast path for plain lookups, None if the engine has none."""
+        return None
 
 
 class Load(NamedTuple):
-    """What one commit brings: staged runs, and the registrations that become true with them."""
+    """What one commit adds and removes."""
 
     runs: list[Path]
     places: Iterable[tuple[int, ContainerRef]]  # container numbers that the runs use
     containers: list[IndexedContainer]
-    dropped: frozenset[str] = frozenset()  # containers whose captures are to go first
-    note: dict[str, Any] = {}  # kept with the index: which command made it
-    ledger: list[Path] = []  # runs of what the ledger is to take
-    drops: Drops | None = None  # what is to go from the ledger
-    own_digests: bool = False  # whether the runs bring nothing under further digests
+    dropped: frozenset[str] = frozenset()  # containers whose captures are removed first
+    note: dict[str, Any] = {}  # metadata that is kept with the index: which command made it
+    ledger: list[Path] = []  # runs of items for the ledger
+    drops: Drops | None = None  # which items the ledger is to remove
+    own_digests: bool = False  # whether the runs have nothing under further digests
+
+    def merged(self, scratch: Path) -> Iterator[list[bytes]]:
+        """Yield the entries of all runs in order; `scratch` is used if there are no runs."""
+        return merge_files(self.runs, self.runs[0].parent if self.runs else scratch)
+
+    def rule(self, settings: Settings, place_of: Callable[[int], ContainerRef]) -> MergeRule:
+        """Return the merge rule of an index whose own containers are known to `place_of`."""
+        fresh = dict(self.places)
+        return MergeRule(
+            settings.keys(),
+            settings.keep == "latest",
+            lambda number: fresh.get(number) or place_of(number),
+        )
+
+
+class Engine(Protocol):
+    """An open index. Raises `IndexUnavailable` when it cannot answer."""
+
+    identity: Identity
+
+    def view(self) -> AbstractContextManager[View]:
+        """Return a consistent state to read from: cheap, one for each lookup or batch."""
+
+    def load(self, load: Load) -> MergeOutcome:
+        """Commit a load durably, all of it or nothing."""
+
+    def number_of(self, place: ContainerRef) -> int:
+        """Return the number of a container, 0 if the index does not know it."""
+
+    def next_number(self) -> int:
+        """Return the first container number above all in use."""
+
+    def note(self) -> dict[str, Any]:
+        """Return the metadata of the last load."""
+
+    def is_current(self) -> bool:
+        """Return whether the engine still answers from the index that was opened.
+
+        Open files stay what they are; on a cluster another index may take the place of one.
+        """
+        return True
+
+    def forget_dead_readers(self) -> None:
+        """Release what killed readers still hold, if the engine keeps anything for readers."""
+        return
+
+    def check(self) -> list[str]:
+        """Read everything back; return what is wrong, a sentence each."""
+
+    def copy(self, target: Path) -> None:
+        """Write a compact copy of the index to a directory, while it may be in use."""
+
+    def compact(self) -> None:
+        """Rewrite the data, packed, as a new generation, while others read."""
+
+    def clear_leftovers(self) -> None:
+        """Remove what a killed writer left behind; the caller holds the write lock."""
+
+    def close(self) -> None:
+        """Close files and connections."""
+
+
+def retry(work: Callable[[], _T]) -> _T:
+    """Return the result of idempotent work, repeated while the index is unavailable for a moment.
+
+    Raises `IndexUnavailable` after `ATTEMPTS` attempts.
+    """
+    for attempt in range(ATTEMPTS - 1):
+        try:
+            return work()
+        except IndexUnavailable:
+            time.sleep(PAUSE * 2**attempt)
+    return work()
 
 
 def numbers_of(view: View, names: Collection[str]) -> set[int]:
-    """All container numbers of files of these names and of what is in them, in whatever crawl."""
+    """Return the container numbers of files and of what is in them, in any crawl."""
     if not names:
         return set()
     return {
@@ -135,87 +226,25 @@ def numbers_of(view: View, names: Collection[str]) -> set[int]:
     }
 
 
-AHEAD = 1000  # lookups whose digests are worth reading at once
+# --- commands that repair an index ---------------------------------------------------------------
 
-
-def look_ahead(view: object, digests: Iterable[Digest]) -> None:
-    """Let a view whose answers come over a network read at once what will be asked for.
-
-    Others do not even look at the digests.
-    """
-    ahead = getattr(view, "ahead", None)
-    if ahead is not None:
-        ahead(digests)
-
-
-def in_place(engine: object) -> bool:
-    """Whether an engine still answers from the index that it opened; raises `IndexUnavailable`.
-
-    Files that are open stay what they are; in a cluster another index may take the place of one,
-    and what was kept of the old one (the names of containers) would be taken for its own.
-    """
-    asked = getattr(engine, "in_place", None)
-    return asked is None or bool(asked())
-
-
-class Engine(Protocol):
-    """An open index. Raises `IndexUnavailable` when it cannot tell."""
-
-    identity: Identity
-
-    def view(self) -> AbstractContextManager[View]:
-        """A consistent state to read from; cheap, one per lookup or batch."""
-
-    def load(self, load: Load) -> MergeOutcome:
-        """Take in a load, all of it durably or nothing of it."""
-
-    def number_of(self, place: ContainerRef) -> int:
-        """The container number of a place, 0 if the index does not know it."""
-
-    def next_number(self) -> int:
-        """The first number above all in use."""
-
-    def note(self) -> dict[str, Any]:
-        """The note of the last load."""
-
-    def forget_dead_readers(self) -> None:
-        """Free what processes that were killed while they read still hold, if anything is held."""
-
-    def check(self) -> list[str]:
-        """What is wrong with the stored data, in sentences; empty if nothing is."""
-
-    def copy(self, target: Path) -> None:
-        """Write a compact copy of the whole index to a directory, while it may be in use."""
-
-    def compact(self) -> None:
-        """Write the data anew, packed, as a new generation, while others read."""
-
-    def clear_leftovers(self) -> None:
-        """Remove what a killed writer left behind (the caller holds the write lock)."""
-
-    def close(self) -> None:
-        """Let go of files."""
-
-
-# The commands that repair an index: which files to read again.
-
-_NAMED = 20  # files that a command names; of more it says SOURCE...
+_NAMED = 20  # files that a command names; for more it says SOURCE...
 
 
 def reread(index: str, sources: Iterable[str], crawl: str = "") -> str:
-    """The command that reads files again, though the index knows them."""
+    """Return the command that reads files again although the index knows them."""
     return shlex.join(
         ["bin/index", "--reread", *(["--crawl", crawl] if crawl else []), *sources, index]
     )
 
 
 def reread_all(view: View, index: str) -> Iterator[str]:
-    """The commands that read all files of an index again, one for each crawl."""
+    """Yield the commands that read all files of an index again, one for each crawl."""
     files: dict[str, list[str]] = {}
-    for one in view.containers():
-        of_crawl = files.setdefault(one.crawl, [])
-        if not one.purged and len(of_crawl) <= _NAMED:
-            of_crawl.append(one.name)
+    for container in view.containers():
+        names = files.setdefault(container.crawl, [])
+        if not container.purged and len(names) <= _NAMED:
+            names.append(container.name)
     for crawl, names in sorted(files.items()):
         if names:
             yield reread(index, names if len(names) <= _NAMED else ["SOURCE..."], crawl)

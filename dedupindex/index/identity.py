@@ -1,7 +1,7 @@
-"""What an index says of itself: format, engine, canonicaliser, and the settings it was built with.
+"""The identity of an index: format, engine, canonicaliser, generation and settings.
 
-``INDEX/index.json`` is read first and written last, in one rename: it is what makes a directory
-an index, and the point at which a new generation of its data takes the place of the old.
+``INDEX/index.json`` is read first and written last, in one rename: it makes a directory an index,
+and commits each new generation of data files.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from dedupindex.index.format.cells import Keys, sealed
 from dedupindex.runtime.files import write_file
 from dedupindex.urlkey import CANONICALISER
 
-FORMAT = 2  # of all that is stored; raised when an older reader would misread
+FORMAT = 2  # of all stored data; raised when an older reader would misread it
 FILE = "index.json"
-_CHECKSUM = "checksum"  # in the file: of all else that it says
+_CHECKSUM = "checksum"  # in the file: of everything else in it
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What every run that adds to an index must agree on."""
+    """The settings of an index, which every build that adds to it must share."""
 
     url_index: bool = True
     canonical: bool = True
@@ -47,19 +47,17 @@ class Settings:
     by_url: bool = False
 
     def as_options(self) -> str:
-        """The options of ``bin/index`` that mean these settings; none for defaults."""
-        default = Settings()
-        words = []
-        for name, option in OPTIONS.items():
-            value = getattr(self, name)
-            if value == getattr(default, name):
-                continue
-            words.append(option if isinstance(value, bool) else f"{option} {quote(str(value))}")
-        return " ".join(words)
+        """Return the options of ``bin/index`` for these settings, without defaults."""
+        default = asdict(Settings())
+        return " ".join(
+            OPTIONS[name] if isinstance(value, bool) else f"{OPTIONS[name]} {quote(str(value))}"
+            for name, value in asdict(self).items()
+            if value != default[name]
+        )
 
     @classmethod
     def options_of(cls, stored: Any) -> str:
-        """The options of settings that another format keeps, as far as they are known here."""
+        """Return the options for settings stored in another format, as far as they are known."""
         given = stored if isinstance(stored, dict) else {}
         known = {
             field.name: given[field.name]
@@ -69,10 +67,11 @@ class Settings:
         return cls(**known).as_options()
 
     def keys(self) -> Keys:
+        """Return the form of keys."""
         return Keys(self.url_index, self.url_index and self.canonical)
 
 
-OPTIONS = {  # setting -> how the command line says it
+OPTIONS = {  # setting -> option of the command line
     "url_index": "--no-url-index",
     "canonical": "--no-canonicalized",
     "etag": "--etag",
@@ -97,7 +96,7 @@ class Identity:
     generation: int = 0  # raised when data files are replaced; 0 before the first load
 
     def write(self, index: Path) -> None:
-        """Make `index` an index with this identity, at once and durably."""
+        """Write it to a directory, atomically and durably."""
         content = {"format": FORMAT, **asdict(self)}
         content[_CHECKSUM] = checksum_of(content)
         write_file(index / FILE, json.dumps(content, indent=2).encode() + b"\n")
@@ -106,7 +105,7 @@ class Identity:
         return replace(self, generation=self.generation + 1)
 
     def agree_on_urlkeys(self) -> None:
-        """Raise `SettingsConflict` if the index has urlkeys that this version does not make."""
+        """Raise `SettingsConflict` if another canonicaliser made the index's urlkeys."""
         if self.canonicaliser != CANONICALISER:
             raise SettingsConflict(
                 f"the index has urlkeys of {self.canonicaliser}, this version makes those of "
@@ -114,7 +113,7 @@ class Identity:
             )
 
     def agree(self, engine: str, settings: Settings) -> None:
-        """Raise `SettingsConflict`, naming the setting, unless a build with these may add here."""
+        """Raise `SettingsConflict` unless a build with this engine and settings may add to it."""
         if not same_engine(self.engine, engine):
             raise SettingsConflict(
                 f"the index is on engine {shown(self.engine)}, not {engine}; "
@@ -133,14 +132,14 @@ class Identity:
 
 
 def same_engine(one: str, other: str) -> bool:
-    """Whether engines are the same; of a cluster's address the options do not matter."""
+    """Return whether two names mean one engine; the options of an address do not matter."""
     if is_cluster(one) and is_cluster(other):
         return Address.parse(one).where == Address.parse(other).where
     return one == other
 
 
 def unfinished(index: Path) -> str:
-    """What to say of an index that holds nothing yet."""
+    """Return the error message for an index whose first build has not finished."""
     return (
         f"the first build of {index} has not finished; if it is not running, run bin/index again "
         "(with --resume to keep what was read)"
@@ -148,7 +147,7 @@ def unfinished(index: Path) -> str:
 
 
 def read_identity(index: Path) -> Identity:
-    """What the index in a directory says of itself.
+    """Return the identity of the index in a directory.
 
     Raises `IndexUnavailable` if there is none, `FormatFromFuture`, `FormatFromPast`, or `Damaged`.
     """
@@ -183,13 +182,13 @@ def read_identity(index: Path) -> Identity:
 
 
 def checksum_of(content: dict[str, Any]) -> str:
-    """A checksum of what JSON says, however it is laid out."""
+    """Return a checksum of JSON that does not depend on its layout."""
     text = json.dumps(content, sort_keys=True).encode()
     return sealed(b"", text)[len(text) :].hex()
 
 
 def other_format(what: str, version: Any, options: str, target: str) -> IndexUnavailable:
-    """The refusal of an index in a format that is not `FORMAT`."""
+    """Return the error for an index, named `what`, in a format other than `FORMAT`."""
     if isinstance(version, int) and version < FORMAT:
         words = " ".join(filter(None, ("bin/index", options, "SOURCE...", target)))
         return FormatFromPast(
@@ -210,7 +209,7 @@ Stamp = tuple[Identity, list[tuple[str, int]]]
 
 
 def stamp_of(index: Path) -> Stamp:
-    """What changes when the index or its data is replaced, but not when it is added to."""
+    """Return what changes when the index or its data file is replaced, but not when it grows."""
     identity = read_identity(index)
     data = f"data-{identity.generation}"
     try:

@@ -1,8 +1,7 @@
-"""Bearer tokens: who may write to a served index, or read it, and which crawls are theirs.
+"""Bearer tokens: who may read a served index, and write to which of its crawls.
 
-``INDEX/tokens.json`` holds a name, a role, patterns of crawls and namespaces, and the SHA-256 of
-each token. A token is 32 random bytes, so its plain hash gives nothing away; the token itself is
-shown once.
+``INDEX/tokens.json`` holds the name, role, patterns of crawls and namespaces, and SHA-256 of each
+token. A token has 32 random bytes, so its hash needs no salt. The token itself is printed once.
 """
 
 from __future__ import annotations
@@ -23,28 +22,28 @@ from dedupindex.runtime.files import exclusive, write_file
 
 FILE = "tokens.json"
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
-_BEGINNING = "dedup_"  # so that a token is known for one where it should not be
+_PREFIX = "dedup_"  # so that secret scanners recognise a token
 
 
 class Role(IntEnum):
-    """What the holder of a token may do; each may do what those before it may."""
+    """What the holder of a token may do; each role includes those before it."""
 
     READ = 1  # look up
-    WRITE = 2  # begin crawls of its pattern, report, commit and cancel
-    ADMIN = 3  # the same with any crawl
+    WRITE = 2  # begin, report to, commit and cancel crawls that match its pattern
+    ADMIN = 3  # the same for any crawl
 
 
 class Token(NamedTuple):
-    """What is kept of a token."""
+    """What is stored of a token."""
 
     name: str
     role: Role
-    crawls: str  # pattern of crawls it may write to, as in a shell
+    crawls: str  # shell pattern of the crawls that it may write to
     hash: str  # SHA-256, hex
-    namespaces: str = "*"  # pattern of namespaces it may touch; "" is what is in none
+    namespaces: str = "*"  # shell pattern of the namespaces; "" is that of crawls without one
 
     def may(self, role: Role, crawl: str, namespaces: Iterable[str] = ()) -> bool:
-        """Whether the holder has a role in all `namespaces`, and with WRITE may touch a crawl."""
+        """Return whether the holder has a role in all `namespaces`, and may write to a crawl."""
         if self.role is Role.ADMIN or self.role < role:
             return self.role >= role
         if not all(fnmatchcase(name, self.namespaces) for name in namespaces):
@@ -53,13 +52,13 @@ class Token(NamedTuple):
 
 
 def read_tokens(index: Path) -> list[Token]:
-    """The tokens of an index; raises `Damaged`, `IndexUnavailable`."""
+    """Return the tokens of an index; raises `Damaged`, `IndexUnavailable`."""
     try:
         rows = json.loads((index / FILE).read_bytes())
         return [
             Token(
                 *(row["name"], Role[row["role"]], row["crawls"], row["hash"]),
-                row.get("namespaces", "*"),  # which came later
+                row.get("namespaces", "*"),  # older files have none
             )
             for row in rows
         ]
@@ -72,7 +71,7 @@ def read_tokens(index: Path) -> list[Token]:
 
 
 def holder(tokens: Sequence[Token], text: str) -> Token | None:
-    """The token that `text` is; takes the same time for any text that is none."""
+    """Return the token that `text` is; all other texts take the same time."""
     digest, found = sha256(text.encode("utf-8", "surrogateescape")).hexdigest(), None
     for token in tokens:
         if compare_digest(token.hash, digest):
@@ -81,21 +80,21 @@ def holder(tokens: Sequence[Token], text: str) -> Token | None:
 
 
 def add(index: Path, name: str, role: Role, crawls: str = "*", namespaces: str = "*") -> str:
-    """Make a token and return it; raises `BadInput`, `IndexExists` for a name that is taken."""
+    """Create a token and return its text; raises `BadInput`, `IndexExists` if its name is used."""
     if not _NAME.fullmatch(name):
         raise BadInput(f"a token's name has letters, digits and . _ @ -, not {name[:64]!r}")
     with exclusive(index / "tokens.lock", f"the tokens of {index}"):
         tokens = read_tokens(index)
         if any(token.name == name for token in tokens):
             raise IndexExists(f"there is a token {name!r} already; remove it first")
-        secret = _BEGINNING + secrets.token_urlsafe(32)
-        made = Token(name, role, crawls, sha256(secret.encode()).hexdigest(), namespaces)
-        _write(index, [*tokens, made])
+        secret = _PREFIX + secrets.token_urlsafe(32)
+        token = Token(name, role, crawls, sha256(secret.encode()).hexdigest(), namespaces)
+        _write(index, [*tokens, token])
     return secret
 
 
 def remove(index: Path, name: str) -> None:
-    """Take a token away; raises `BadInput` if there is none of this name."""
+    """Remove a token; raises `BadInput` if there is none of this name."""
     with exclusive(index / "tokens.lock", f"the tokens of {index}"):
         tokens = read_tokens(index)
         left = [token for token in tokens if token.name != name]
@@ -105,7 +104,7 @@ def remove(index: Path, name: str) -> None:
 
 
 def copy(index: Path, target: Path) -> None:
-    """Copy the tokens of an index, if it has any: a copy without them would let everybody in."""
+    """Copy the tokens of an index, if it has any: without them everybody may write to the copy."""
     if tokens := read_tokens(index):
         _write(target, tokens)
 

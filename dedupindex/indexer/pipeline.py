@@ -15,7 +15,7 @@ from dedupindex.capture import Problem
 from dedupindex.counts import BuildTally, OnProgress, ProgressUpdate
 from dedupindex.digest import SIZES
 from dedupindex.errors import BadInput, BadSource, IndexExists, IndexUnavailable
-from dedupindex.index import adopt, home_of, open_index
+from dedupindex.index import adopt, home_of, identity_at, open_index
 from dedupindex.index.address import Address, is_cluster
 from dedupindex.index.engine import Engine, Load, reread
 from dedupindex.index.format.cells import ContainerRef
@@ -254,10 +254,6 @@ def _check_added(job: Build) -> None:
     where = str(job.index)
     there = read_identity(job.index) if (job.index / FILE).exists() else None
     if is_cluster(job.engine) and (there is None or not there.generation):
-        from dedupindex.index.engines.cassandra.cassandra_engine import (
-            identity_at,  # only for a cluster
-        )
-
         address = Address.parse(job.engine)
         where, there = str(address), identity_at(address) or there
     if there is None:

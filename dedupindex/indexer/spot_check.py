@@ -20,8 +20,7 @@ from dedupindex.digest import EMPTY
 from dedupindex.errors import Damaged, IndexUnavailable, NotAnswered
 from dedupindex.index import open_index
 from dedupindex.index.address import is_cluster
-from dedupindex.index.engine import Load, View, look_ahead
-from dedupindex.index.engines.cassandra.cql import patiently
+from dedupindex.index.engine import Load, View, retry
 from dedupindex.index.format.cells import (
     CODES,
     ContainerRef,
@@ -35,7 +34,7 @@ from dedupindex.index.format.cells import (
     url_of,
 )
 from dedupindex.index.format.fast_answer import BROKEN
-from dedupindex.index.format.tombstones import REVISIT, bare, container_in, encode_gone, is_gone
+from dedupindex.index.format.tombstones import REVISIT, bare, container_in, encode_purged, is_purged
 from dedupindex.index.identity import Settings, read_identity
 from dedupindex.index.load.runs import evenly, read_run
 from dedupindex.lookup.decide import Query, find
@@ -154,9 +153,12 @@ def of_purge(view: View, settings: Settings, runs: Sequence[Path]) -> Purge:
     """What the marks in runs will take out of an index, and what stays beside it."""
     gone = []
     for key, mark in _staged(runs, settings.keys()):
-        if is_gone(mark):
+        if is_purged(mark):
             for entry in filter(answers, _entries(view, key)):
-                if mark in (encode_gone(entry, anywhere=True), encode_gone(entry, anywhere=False)):
+                if mark in (
+                    encode_purged(entry, anywhere=True),
+                    encode_purged(entry, anywhere=False),
+                ):
                     gone.append(SampledKey(key, url_of(entry)))
     stays = of_index(view)
     return Purge(
@@ -200,7 +202,7 @@ def confirm(index: Path, drawn: Sequence[Drawn], repair: str) -> None:
     """
 
     def wrong(view: View, settings: Settings) -> list[str]:
-        look_ahead(view, (digest_of_key(one.key) for one in drawn))
+        view.prefetch(digest_of_key(one.key) for one in drawn)
         return [said for one in drawn if (said := _wrong(view, settings, one))]
 
     if drawn:
@@ -219,7 +221,7 @@ def confirm_purge(index: Path, purge: Purge, repair: str) -> None:
             if now == before
         ]
         for (one, before), now in zip(purge.stays, _answers(view, settings, stays), strict=True):
-            if now != before and not any(map(is_gone, _entries(view, one.key))):
+            if now != before and not any(map(is_purged, _entries(view, one.key))):
                 said.append(f"{_shown(one)}: it was not purged, and is answered otherwise")
         return said
 
@@ -272,7 +274,7 @@ def _opened(index: Path, work: Callable[[View, Settings], list[_T]]) -> list[_T]
     if not is_cluster(read_identity(index).engine):
         return once()
     try:
-        return patiently(once)
+        return retry(once)
     except IndexUnavailable as error:
         raise IndexUnavailable(
             f"what was written is there, but the cluster does not answer a sample of it: {error}; "
@@ -306,7 +308,7 @@ def _wrong(view: View, settings: Settings, one: Drawn) -> str:
         return f"{_shown(asked)}: {error}"
     found = answer.original if answer else None
     if found is None or (settings.url_index and found.url != wanted.url):
-        refused = any(map(is_gone, marks)) or (marks and wanted.evidence != Evidence.RECORD)
+        refused = any(map(is_purged, marks)) or (marks and wanted.evidence != Evidence.RECORD)
         return "" if refused else f"{_shown(asked)}: it is not found"
     if not marks and not _as_good(found, wanted, settings.keep == "latest"):
         return f"{_shown(asked)}: another capture is found in its place, {_place(found)}"

@@ -20,7 +20,7 @@ from typing import Any, assert_never
 from dedupindex.capture import Capture, Item, Problem, Refusal, Revisit
 from dedupindex.digest import CUT_DIGEST, EMPTY, is_cut
 from dedupindex.errors import BadInput
-from dedupindex.index.engine import AHEAD, View, look_ahead
+from dedupindex.index.engine import AHEAD, View
 from dedupindex.index.identity import Settings
 from dedupindex.lookup.decide import Answer, Match, Query, Strategy, find
 from dedupindex.runtime.bounded_counter import Sums
@@ -248,9 +248,7 @@ def _percent(part: int, whole: int) -> float:
 def _foreseen(items: Iterable[Item], view: View) -> Iterator[Item]:
     """The items, about whose captures a view has heard before they are looked up."""
     items = iter(items)
-    if not hasattr(view, "ahead"):
-        yield from items
     while some := list(islice(items, AHEAD)):
         captures = (item.capture if isinstance(item, Revisit) else item for item in some)
-        look_ahead(view, (one.digest for one in captures if isinstance(one, Capture)))
+        view.prefetch(one.digest for one in captures if isinstance(one, Capture))
         yield from some

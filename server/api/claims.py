@@ -20,7 +20,7 @@ from dedupindex.crawls.crawl import Crawl
 from dedupindex.crawls.store import Writing
 from dedupindex.digest import EMPTY, Digest
 from dedupindex.errors import BadDigest, BadQuery, DedupError
-from dedupindex.index.engine import View, look_ahead
+from dedupindex.index.engine import View
 from dedupindex.index.identity import Settings
 from dedupindex.lookup import decide
 from dedupindex.lookup.decide import Decision, Query
@@ -163,7 +163,7 @@ class Claims:
             groups = list(places.values())  # of one digest in order: the first gets the claim
             snapshot, budget = self._live.crawls.written(writing), Budget(CLAIM_READS)
             with engine.view() as base:
-                look_ahead(base, [claim.query.digest for claim in claims])
+                base.prefetch([claim.query.digest for claim in claims])
                 decision_on = partial(_decide, base, snapshot, engine.identity.settings, budget)
                 answered = writing.map_concurrently(
                     lambda group: [

@@ -17,8 +17,8 @@ from dedupindex.crawls.counting import Outcome
 from dedupindex.crawls.crawl import with_crawl_defaults
 from dedupindex.digest import EMPTY, Digest, is_cut
 from dedupindex.errors import BadQuery, DedupError, UnknownCrawl
-from dedupindex.index.engine import AHEAD, Finder, View, look_ahead
-from dedupindex.index.format.fast_answer import BROKEN, NONE, PlainView, sought
+from dedupindex.index.engine import AHEAD, Finder, View
+from dedupindex.index.format.fast_answer import BROKEN, NONE, PlainView, sha1_prefix
 from dedupindex.lookup import decide
 from dedupindex.lookup.decide import CONDITIONAL_LIMIT, LIMIT, Query, Strategy
 from dedupindex.lookup.explain import explained
@@ -75,7 +75,7 @@ class Budget:
         return found
 
 
-class _LimitedView:
+class _LimitedView(Finder):
     """A `Finder` whose long searches count against a `Budget`."""
 
     def __init__(self, view: Finder, budget: Budget) -> None:
@@ -273,7 +273,7 @@ class _Answers:
                 # Other fields, and a URL in angle brackets, need the full answer.
                 if len(item) == 2:
                     text, url = item["digest"], item["url"]
-                    prefix = sought(text[5:]) if text.startswith("sha1:") else None
+                    prefix = sha1_prefix(text[5:]) if text.startswith("sha1:") else None
                     text_url = type(url) is str and url[0] != "<" and url[-1] != ">"
                     if prefix is not None and text_url:
                         body = answer(cursor, prefix, text[5:], url, covers)
@@ -303,7 +303,7 @@ class _Answers:
         found: list[bytes] = []
         for at in range(0, len(lookups), AHEAD):
             chunk = lookups[at : at + AHEAD]
-            look_ahead(state.view, digests_of(chunk, self._defaults))
+            state.view.prefetch(digests_of(chunk, self._defaults))
             found += map(self._full_answer, repeat(state), chunk, places[at:])
         return found
 

@@ -24,7 +24,7 @@ from dedupindex.capture import Uncommitted, spelled_alike
 from dedupindex.crawls.counting import SHORT
 from dedupindex.digest import parse_spelled
 from dedupindex.errors import BadQuery
-from dedupindex.index.format.fast_answer import NONE, sought
+from dedupindex.index.format.fast_answer import NONE, sha1_prefix
 from dedupindex.lookup import decide
 from dedupindex.lookup.decide import NEWER_NAMES, Decision, Strategy
 from dedupindex.lookup.explain import explained
@@ -258,7 +258,7 @@ def _plain_query(text: str) -> tuple[bytes, str, str, int, str] | None:
         if parts is None:
             return None
         spelled, url, base = parts
-    prefix = sought(spelled)
+    prefix = sha1_prefix(spelled)
     if prefix is None or not url or "+" in url:
         return None
     if "%" in url:

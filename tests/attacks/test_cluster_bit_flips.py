@@ -269,7 +269,7 @@ def test_a_damaged_name_of_a_container_refuses_no_other_lookup_of_a_batch(index:
             if bytes(name).startswith(b"1.warc.gz"):
                 store._session.execute(put, bytes(name)[:-1], number)
         with engine.view() as view:
-            view.ahead(map(sha1, NUMBERS))
+            view.prefetch(map(sha1, NUMBERS))
             told = [_asked("", partial(find, view, SETTINGS, _query(n)))[""] for n in NUMBERS]
         assert [one == REFUSED for one in told] == [number % 3 == 1 for number in NUMBERS]
 

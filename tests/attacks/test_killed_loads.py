@@ -28,7 +28,6 @@ from dedupindex.crawls.store import Writing
 from dedupindex.crawls.stores import make_store
 from dedupindex.index import open_index
 from dedupindex.index.address import is_cluster
-from dedupindex.index.engine import look_ahead
 from dedupindex.index.identity import FILE, Settings, read_identity
 from dedupindex.indexer.stage import judge_of
 from dedupindex.lookup.decide import Match, Query, find
@@ -129,7 +128,7 @@ def held(where: str, numbers: list[range]) -> list[object]:
     assert json.loads(done.stdout)["problems"] == [], done.stdout
     with closing(open_index(home(where))) as engine, engine.view() as view:
         wanted = [number for some in numbers for number in some]
-        look_ahead(view, map(sha1, wanted))
+        view.prefetch(map(sha1, wanted))
         for number in wanted:
             url = url_of(number).encode()
             answer = find(view, engine.identity.settings, Query(sha1(number), url))

@@ -25,7 +25,6 @@ from cassandra.query import tuple_factory
 from dedupindex.digest import Digest
 from dedupindex.index import open_index
 from dedupindex.index.address import Address
-from dedupindex.index.engine import look_ahead
 from dedupindex.index.engines.cassandra.cassandra_schema import Statements
 from dedupindex.index.engines.cassandra.cassandra_view import AT_ONCE
 from dedupindex.index.engines.cassandra.cql import IN_FLIGHT
@@ -49,7 +48,7 @@ def ours(index: Path) -> Iterator[Loop]:
             for at in range(0, len(asked), BATCH):
                 batch = asked[at : at + BATCH]
                 with engine.view() as view:
-                    look_ahead(view, (digest for digest, _ in batch))
+                    view.prefetch((digest for digest, _ in batch))
                     found += sum(find(view, settings, Query(*one)) is not None for one in batch)
             return found
 
@@ -66,7 +65,7 @@ def bare(address: Address) -> Iterator[Loop]:
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},
     )
     session = cluster.connect()
-    prepared = session.prepare(Statements.of(address.keyspace).partition.text)
+    prepared = session.prepare(Statements(address.keyspace).partition.text)
 
     def loop(asked: Asked) -> int:
         values = [(digest_prefix(digest), AT_ONCE + 1) for digest, _ in asked]

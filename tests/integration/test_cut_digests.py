@@ -19,7 +19,7 @@ from dedupindex.corpus.select import digest_key
 from dedupindex.cover import document_lines as cover_lines
 from dedupindex.digest import CANONICAL, CUT_DIGEST, EMPTY, SIZES, Digest, Spelling, cut_at_zero
 from dedupindex.export import browsertrix_redis, wget_cdx
-from dedupindex.index.format.fast_answer import sought
+from dedupindex.index.format.fast_answer import sha1_prefix
 from dedupindex.index.identity import Settings
 from dedupindex.indexer.admission import make_judge, reasons
 from dedupindex.runtime.duckdb import one_thread
@@ -224,8 +224,8 @@ def test_what_is_asked_for_in_one_step_is_no_such_digest() -> None:
     """The fast answer leaves them to the one that says why."""
     for digest in (digest for digest in CUT if digest.algorithm == "sha1"):
         for encoding in (0, 2):
-            assert sought(digest.spelled(Spelling(0, encoding))) is None
-    assert sought(cut("sha1", 17).spelled(Spelling(0, 0))) is not None
+            assert sha1_prefix(digest.spelled(Spelling(0, encoding))) is None
+    assert sha1_prefix(cut("sha1", 17).spelled(Spelling(0, 0))) is not None
 
 
 def test_claims(web: FlaskClient) -> None:

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from functools import partial
 
 from dedupindex.index.address import Address
-from dedupindex.index.engines.cassandra.cassandra_schema import made
-from dedupindex.index.engines.cassandra.cql import Statement, Use, connect, patiently, write_all
+from dedupindex.index.engine import retry
+from dedupindex.index.engines.cassandra.cassandra_schema import tables_exist
+from dedupindex.index.engines.cassandra.cql import Statement, Use, connect, write_all
 from demo import nodes
 from demo.nodes import DEADLINE, Ring
 from tests.conftest import need
@@ -59,7 +60,7 @@ class Keyspaces:
         self.spoiled: set[str] = set()  # addresses that are not used again
 
     def __enter__(self) -> Keyspaces:
-        self._session = patiently(partial(connect, Address.parse(self._ring.address())))
+        self._session = retry(partial(connect, Address.parse(self._ring.address())))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -77,13 +78,13 @@ class Keyspaces:
         yield one
         for address in set(taken) - self.spoiled:
             # The only node may have hung a moment ago, and be given up for as long.
-            patiently(partial(self._empty, Address.parse(address).keyspace))
+            retry(partial(self._empty, Address.parse(address).keyspace))
             self._free.append(address)
 
     def _empty(self, keyspace: str) -> None:
         """Remove all rows: quicker than to truncate."""
         session = self._session
-        if not made(session, keyspace):
+        if not tables_exist(session, keyspace):
             return
         for table, key in _KEYS.items():
             keys = Statement(f"SELECT DISTINCT {key} FROM {keyspace}.{table}")

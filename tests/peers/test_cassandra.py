@@ -59,7 +59,7 @@ def opened(bench: Bench) -> tuple[Session, Statements, str]:
     """A session, for tests that do what only others would; the fixture's outlives it."""
     address = Address.parse(bench.engine)
     with closing(connect(address)) as session:
-        return session, Statements.of(address.keyspace), address.keyspace
+        return session, Statements(address.keyspace), address.keyspace
 
 
 def many(count: int, number: int = 1) -> list[Capture]:
@@ -145,7 +145,7 @@ def test_a_lookup_waits_once_and_a_thousand_wait_as_often(bench: Bench) -> None:
         assert isinstance(view, CassandraView)
         counted = watched(view, Counted(view._session))
         digests = [sha1(n) for n in range(600)]
-        view.ahead(digests)
+        view.prefetch(digests)
         found = [
             find(view, bench.settings, Query(digest, B, strategy))
             for digest in digests
@@ -175,7 +175,7 @@ def test_an_outage_midway_is_one_for_all_that_is_still_to_come(bench: Bench) -> 
     with bench.view() as view:
         assert isinstance(view, CassandraView)
         session = watched(view, Ending(view._session))
-        view.ahead(digests)
+        view.prefetch(digests)
         told: list[bool | None] = []
         for digest in digests:
             try:
@@ -187,7 +187,7 @@ def test_an_outage_midway_is_one_for_all_that_is_still_to_come(bench: Bench) -> 
         assert told[known:] == [None] * (300 - known)
         assert session.waits == 2  # nobody waits for each of them again
         watched(view, Counted(session.session))
-        view.ahead(digests)
+        view.prefetch(digests)
         assert [find(view, bench.settings, Query(one, B)) is not None for one in digests] == [
             n % 2 == 0 for n in range(300)
         ]
@@ -197,7 +197,7 @@ def test_what_is_gone_from_the_cluster_is_an_outage(bench: Bench) -> None:
     bench.load([capture(1, A)])
     session, _, keyspace = opened(bench)
     with bench.open() as engine, engine.view() as view:
-        about = About(session, Statements.of(keyspace))
+        about = About(session, Statements(keyspace))
         about.remove("state", about.state().written + 1)
         with pytest.raises(IndexUnavailable, match="gone"):
             view.counts()
@@ -340,9 +340,9 @@ def test_many_threads_take_in_what_was_read_ahead(tmp_path: Path) -> None:
                 yield [(1, b"", 1, key)]
 
     session: Session = Slow()  # type: ignore[assignment]
-    view = CassandraView(session, Statements.of("k"), Settings().keys(), {}, tmp_path)
+    view = CassandraView(session, Statements("k"), Settings().keys(), {}, tmp_path)
     digests = [sha1(number) for number in range(4000)]
-    view.ahead(digests)
+    view.prefetch(digests)
 
     def rows(key: bytes) -> object:
         reported = view.partition(key).reported

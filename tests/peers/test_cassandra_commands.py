@@ -29,8 +29,8 @@ from dedupindex.crawls.stores import make_store
 from dedupindex.errors import BadInput, Damaged, IndexExists, IndexUnavailable, SettingsConflict
 from dedupindex.index import adopt, open_index
 from dedupindex.index.address import Address
-from dedupindex.index.engines.cassandra.cql import Row, Statement, connect, patiently
-from dedupindex.index.engines.cassandra.cql_driver import DriverSession
+from dedupindex.index.engine import retry
+from dedupindex.index.engines.cassandra.cql import Row, Session, Statement, connect
 from dedupindex.index.identity import Settings, read_identity
 from dedupindex.indexer.stage import judge_of
 from dedupindex.lookup.decide import Query, find
@@ -263,13 +263,13 @@ def test_a_batch_waits_for_the_cluster_a_few_times_only(
 ) -> None:
     assert run("index", cdx(tmp_path, 0, 2500), address)[0] == 0
     [index] = (tmp_path / "state" / "dedupindex").iterdir()
-    execute, waits = DriverSession.execute, []
+    execute, waits = Session.execute, []
 
-    def counting(session: DriverSession, statement: Statement, *values: Any) -> list[Row]:
+    def counting(session: Session, statement: Statement, *values: Any) -> list[Row]:
         waits.append(statement)
         return execute(session, statement, *values)
 
-    monkeypatch.setattr(DriverSession, "execute", counting)
+    monkeypatch.setattr(Session, "execute", counting)
     live = LiveIndex(index)
     live.refresh()
     web = create_app(Config(index), live).test_client()
@@ -418,7 +418,7 @@ def impatient(address: str, folder: Path) -> tuple[Path, str]:
     home.mkdir()
     soon = address.replace(f"timeout={PATIENCE}", "timeout=3")
     assert soon != address
-    patiently(partial(adopt, home, Address.parse(soon)))
+    retry(partial(adopt, home, Address.parse(soon)))
     return home, soon
 
 

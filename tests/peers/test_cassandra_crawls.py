@@ -321,7 +321,7 @@ def test_a_lookup_reads_a_digest_once_for_index_and_crawls(index: Path, server: 
     put(store, "a", capture(90, b"http://other.example/"), capture(5))
     with closing(open_index(index)) as opened, opened.view() as base, store.reading() as reading:
         seen = CrawlSnapshot(reading).view_for(base, SETTINGS.keys(), "a")
-        base.ahead([sha1(90), sha1(5)])  # type: ignore[attr-defined]
+        base.prefetch([sha1(90), sha1(5)])
         store._context.session.execute(  # so that nobody finds it who reads again
             Statement(
                 f"DELETE FROM {opened.address.keyspace}.capture WHERE dk = ?",  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ from dedupindex.crawls.stores import make_store
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput, StrategyUnavailable
 from dedupindex.index.address import Address
-from dedupindex.index.engines.cassandra import cassandra_schema
+from dedupindex.index.engines.cassandra import cassandra_schema, cassandra_view
 from dedupindex.index.engines.cassandra.cql import Statement, Use, connect
 from dedupindex.index.identity import Settings
 from dedupindex.urlkey import urlkey
@@ -86,7 +86,7 @@ def test_no_question_looks_at_more_than_so_many(
     monkeypatch.setattr(cassandra_schema, "AT_ONCE", 7)
     with bench.view() as view:
         assert set(view.at_url(A)) == set(held)
-        monkeypatch.setattr(cassandra_schema, "LOOKED_AT", 10)
+        monkeypatch.setattr(cassandra_view, "LOOKED_AT", 10)
         found = list(view.at_url(A))
         assert len(set(found)) == len(found) == 10 and set(found) <= set(held)
 

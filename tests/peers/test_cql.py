@@ -14,17 +14,17 @@ import pytest
 from dedupindex.cli import main
 from dedupindex.errors import BadInput, IndexUnavailable
 from dedupindex.index.address import PASSWORD, USER, Address
+from dedupindex.index.engine import retry
 from dedupindex.index.engines.cassandra.cql import (
     IN_FLIGHT,
     PAGE,
+    ConditionalResult,
     Session,
-    Settled,
     Statement,
     Unclear,
     Use,
-    conditionally,
     connect,
-    patiently,
+    execute_conditional,
 )
 from dedupindex.index.identity import Identity, Settings
 from tests.peers.cassandra import DEADLINE, Ring
@@ -113,8 +113,10 @@ def test_one_of_two_wins(session: tuple[Session, bytes, str]) -> None:
     back = Statement(f"SELECT v FROM {table} WHERE k = ? AND n = ?", Use.SERIAL)
     insert = put(table, "IF NOT EXISTS")
 
-    def claim(who: bytes) -> Settled:
-        return conditionally(cql, insert, (key, 1, who), back, (key, 1), lambda row: row[0] == who)
+    def claim(who: bytes) -> ConditionalResult:
+        return execute_conditional(
+            cql, (insert, (key, 1, who)), (back, (key, 1)), lambda row: row[0] == who
+        )
 
     assert claim(b"a") == (True, None)
     assert claim(b"b") == (False, (b"a",))
@@ -139,10 +141,12 @@ def test_an_unknown_outcome_is_read_back() -> None:
         ([], (False, None)),
     ):
         silent: Session = Silent(there)  # type: ignore[assignment]
-        found = conditionally(
-            silent, put("t", "IF NOT EXISTS"), (), Statement("", Use.SERIAL), (),
+        found = execute_conditional(
+            silent,
+            (put("t", "IF NOT EXISTS"), ()),
+            (Statement("", Use.SERIAL), ()),
             lambda row: row[0] == b"me",
-        )  # fmt: skip
+        )
         assert found == expected
 
 
@@ -156,15 +160,15 @@ def test_what_the_cluster_refuses_is_an_outage(session: tuple[Session, bytes, st
 
 def test_a_node_that_hangs_is_an_outage_and_recovers(cassandra: Ring, keyspace: str) -> None:
     address = Address.parse(cassandra.address(keyspace, timeout=2))
-    with closing(patiently(partial(connect, address))) as cql:
+    with closing(retry(partial(connect, address))) as cql:
         hang_and_recover(cql, b"hanging", f"{keyspace}.t", cassandra)
 
 
 def hang_and_recover(cql: Session, key: bytes, table: str, cassandra: Ring) -> None:
     get = Statement(f"SELECT v FROM {table} WHERE k = ? AND n = ?")
     insert = put(table, "IF NOT EXISTS")
-    patiently(partial(cql.execute, get, key, 1))  # both are prepared now
-    patiently(partial(cql.execute, insert, key, 1, b"v"))
+    retry(partial(cql.execute, get, key, 1))  # both are prepared now
+    retry(partial(cql.execute, insert, key, 1, b"v"))
     with cassandra.nodes[0].hanging():
         began = time.monotonic()
         with pytest.raises(IndexUnavailable):

@@ -13,7 +13,7 @@ import pytest
 
 from dedupindex.errors import BadInput, IndexUnavailable
 from dedupindex.index.address import AUTHORITY, CERTIFICATE, KEY, Address
-from dedupindex.index.engines.cassandra.cql import Statement, connect, context, trust
+from dedupindex.index.engines.cassandra.cql import Statement, connect, tls_context
 from tests.integration.test_operation import certificate
 from tests.peers.cassandra import PATIENCE, Ring, ring
 
@@ -81,10 +81,10 @@ def test_a_certificate_of_another_node_is_not_believed(
         port = listener.getsockname()[1]
         with pytest.raises(IndexUnavailable, match="IP address mismatch"):
             connect(Address.parse(f"cassandra://127.0.0.1:{port}/k?tls=node&timeout=20"))
-    asked = trust(Address.parse("cassandra://a/k?tls=node"), {AUTHORITY: str(cert)})
-    assert asked is not None and context(asked).check_hostname
-    assert context(asked).verify_mode is ssl.CERT_REQUIRED
-    assert context(asked._replace(names=False)).verify_mode is ssl.CERT_REQUIRED
+    for tls in BELIEVED:
+        context = tls_context(Address.parse(f"cassandra://a/k?tls={tls}"), {AUTHORITY: str(cert)})
+        assert context is not None and context.verify_mode is ssl.CERT_REQUIRED
+        assert context.check_hostname == (tls == "node")
 
 
 def _shake_hands(listener: socket.socket, cert: Path, key: Path) -> None:
@@ -99,8 +99,8 @@ def _shake_hands(listener: socket.socket, cert: Path, key: Path) -> None:
 
 def test_nothing_goes_unencrypted_by_mistake(files: dict[str, str]) -> None:
     with pytest.raises(BadInput, match="unencrypted"):
-        trust(Address.parse("cassandra://a/k"), files)
-    assert trust(Address.parse("cassandra://a/k"), {}) is None
+        tls_context(Address.parse("cassandra://a/k"), files)
+    assert tls_context(Address.parse("cassandra://a/k"), {}) is None
     assert str(Address.parse("cassandra://a/k?tls=node")).endswith("?tls=node")
 
 

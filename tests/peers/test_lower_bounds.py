@@ -125,7 +125,7 @@ def test_documents(command: Run, warcs: Path) -> None:
 
 def test_the_other_packages_are_found(run: Run) -> None:
     """A cluster and Redis are not there, but their clients load as we use them."""
-    modules = ("index.engines.cassandra.cql_driver", "sources.browsertrix", "object_store.stores")
+    modules = ("index.engines.cassandra.cql", "sources.browsertrix", "object_store.stores")
     run("-c", "; ".join(f"import dedupindex.{module}" for module in modules))
     store = "import s3fs, fsspec.implementations.http as h; s3fs.S3FileSystem._iterdir"
     run("-c", f"{store}; h.HTTPFileSystem._ls; import redis.backoff, redis.retry")

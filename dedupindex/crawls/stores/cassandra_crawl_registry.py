@@ -29,7 +29,7 @@ from dedupindex.crawls.stores.cassandra_crawl_tables import (
 )
 from dedupindex.errors import Damaged, IndexBusy, IndexUnavailable
 from dedupindex.index.engines.cassandra.cassandra_schema import Statements
-from dedupindex.index.engines.cassandra.cql import Row, Session, clock, conditionally
+from dedupindex.index.engines.cassandra.cql import Row, Session, clock, execute_conditional
 from dedupindex.index.engines.cassandra.metadata import (
     About,
     key_of,
@@ -126,11 +126,13 @@ class Registry:
             text = sealed_text(_key(crawl.number), json.dumps(crawl.stored()))
             values += [text, crawl.number]
         statement = put_crawls(self._keyspace, len(crawls))
-        done = conditionally(
-            self._session, statement, values, crawls_back(self._keyspace), (),
+        done = execute_conditional(
+            self._session,
+            (statement, values),
+            (crawls_back(self._keyspace), ()),
             lambda row: bytes(row[1]) == token,
-        )  # fmt: skip
-        if not done.won:
+        )
+        if not done.applied:
             raise Overtaken("crawls are begun or ended at this moment; send it again")
         time.sleep(AGE)
 

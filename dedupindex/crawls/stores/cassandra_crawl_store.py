@@ -22,9 +22,9 @@ from dedupindex.crawls.stores.cassandra_crawl_tables import CrawlStatements
 from dedupindex.crawls.stores.cassandra_crawl_writing import CassandraWriting
 from dedupindex.errors import Damaged, DedupError, IndexUnavailable
 from dedupindex.index.address import Address
-from dedupindex.index.engines.cassandra.cassandra_schema import Statements, made
+from dedupindex.index.engines.cassandra.cassandra_schema import Statements, tables_exist
 from dedupindex.index.engines.cassandra.cql import connect
-from dedupindex.index.engines.cassandra.metadata import About, is_marked, mark_of
+from dedupindex.index.engines.cassandra.metadata import About, has_signature, signature_of
 from dedupindex.index.format.cells import container_of
 from dedupindex.index.format.tombstones import REVISIT
 
@@ -53,10 +53,10 @@ class CassandraStore(Store):
         keyspace = address.keyspace
         self._session = connect(address)
         try:
-            if not made(self._session, keyspace):
+            if not tables_exist(self._session, keyspace):
                 raise IndexUnavailable(f"the first build of {address} has not finished")
-            self._mark = mark_of(self._session, keyspace)
-            on = Statements.of(keyspace)
+            self._signature = signature_of(self._session, keyspace)
+            on = Statements(keyspace)
             identity = About(self._session, on).identity(str(address))
         except BaseException:
             self._session.close()
@@ -79,7 +79,7 @@ class CassandraStore(Store):
         except DedupError:
             return False
         try:
-            return is_marked(self._session, self._address.keyspace, self._mark)
+            return has_signature(self._session, self._address.keyspace, self._signature)
         except IndexUnavailable:
             return True  # not known; whatever is read next raises the same
 

@@ -1,50 +1,82 @@
-"""What views of cells have in common: the originals of a cell, and what its marks deny."""
+"""The part of a view that all engines share: originals and tombstones of cells."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from dedupindex.capture import Capture
+from dedupindex.digest import Digest
 from dedupindex.errors import Damaged, StrategyUnavailable
+from dedupindex.index.engine import View
 from dedupindex.index.format import url_index
 from dedupindex.index.format.cells import (
-    ContainerRef,
     Keys,
     answers,
+    canonical_prefix,
     decode,
     digest_of_key,
+    digest_prefix,
     entries_of,
     urlkey_hash,
 )
-from dedupindex.index.format.fast_answer import BROKEN, PlainAnswers
+from dedupindex.index.format.fast_answer import BROKEN
 from dedupindex.index.format.tombstones import denied
 from dedupindex.urlkey import urlkey
 
 
-class Decoding:
-    """A view whose engine keeps cells as they are."""
+class CellView(View):
+    """A view that decodes the cells of its engine."""
 
     __slots__ = ()
     keys: Keys
 
     @abstractmethod
-    def place_of(self, number: int) -> ContainerRef:
-        """What a container number stands for."""
+    def cell(self, key: bytes) -> bytes | None:
+        """Return the cell of a key; raises `Damaged`."""
 
     @abstractmethod
-    def cells_at(self, sought: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Keys that, after their digest, begin so, with their cells.
+    def cells_at(self, tail: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the keys, and their cells, that have `tail` after the digest.
 
-        Raises `StrategyUnavailable` of an index that has no list by URL.
+        Raises `StrategyUnavailable` if the index has no list by URL.
         """
 
-    def plain(self) -> PlainAnswers | None:
-        """See `View`; LMDB has it."""
-        return None
+    def first_cells(self, prefix: bytes, limit: int) -> Iterable[tuple[bytes, bytes]]:
+        """Return the first keys with a prefix, and their cells."""
+        return islice(self.cells(prefix), limit)
+
+    def exact(self, digest: Digest, url: bytes) -> list[Capture]:
+        key = self.keys.of(digest, url)
+        cell = self.cell(key)
+        if cell is None:
+            return []
+        return [capture for capture in self.decoded(key, cell) if capture.url == url]
+
+    def canonical(self, digest: Digest, key: bytes, limit: int) -> list[Capture]:
+        found = self._first(canonical_prefix(digest, key), limit)
+        return [capture for capture in found if urlkey(capture.url) == key]
+
+    def any(self, digest: Digest, limit: int) -> list[Capture]:
+        return self._first(digest_prefix(digest), limit)
+
+    def _first(self, prefix: bytes, limit: int) -> list[Capture]:
+        found: list[Capture] = []
+        for key, cell in self.first_cells(prefix, max(limit, 0)):
+            found += self.decoded(key, cell)
+        return found
+
+    def denies(self, digest: Digest, capture: Capture) -> bool:
+        key = self.keys.of(digest, capture.url)
+        cell = self.cell(key)
+        try:
+            return cell is not None and denied(entries_of(cell), capture)
+        except BROKEN as error:
+            raise Damaged(f"the entry under {key.hex()} is damaged: {error!r}") from error
 
     def decoded(self, key: bytes, cell: bytes) -> list[Capture]:
-        """The originals of a cell; raises `Damaged`."""
+        """Return the originals of a cell; raises `Damaged`."""
         try:
             return [
                 decode(key, entry, self.place_of) for entry in entries_of(cell) if answers(entry)
@@ -52,12 +84,10 @@ class Decoding:
         except BROKEN as error:
             raise Damaged(f"the entry under {key.hex()} is damaged: {error!r}") from error
 
-    def denied_in(self, key: bytes, cell: bytes | None, capture: Capture) -> bool:
-        """Whether a cell, if there is one, says that a capture is no original; raises `Damaged`."""
-        try:
-            return cell is not None and denied(entries_of(cell), capture)
-        except BROKEN as error:
-            raise Damaged(f"the entry under {key.hex()} is damaged: {error!r}") from error
+    def captures(self) -> Iterator[tuple[Digest, Capture]]:
+        for key, cell in self.cells():
+            for capture in self.decoded(key, cell):
+                yield digest_of_key(key), capture
 
     def at_url(self, url: bytes) -> Iterator[Capture]:
         found = self._at(self.keys.tail(url)[: url_index.URL])
@@ -69,9 +99,9 @@ class Decoding:
         found = self._at(urlkey_hash(key))
         return (capture for capture in found if urlkey(capture.url) == key)
 
-    def _at(self, sought: bytes) -> Iterator[Capture]:
-        """Captures whose keys are listed so, each under its own digest only."""
-        for key, cell in self.cells_at(sought):
+    def _at(self, tail: bytes) -> Iterator[Capture]:
+        """Yield the captures of keys with `tail` after the digest, under their own digest only."""
+        for key, cell in self.cells_at(tail):
             for capture in self.decoded(key, cell):
                 if capture.digest == digest_of_key(key):
                     yield capture

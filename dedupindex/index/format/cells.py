@@ -1,35 +1,33 @@
-"""Keys and entries of an index as bytes. No I/O; every engine stores what is drawn here.
+"""Encode keys, cells and entries: the bytes that every engine stores.
 
     key    algorithm | digest  | urlkey hash | URL hash        canonical and exact URLs indexed
            1 byte    | 16..64  | 4           | 5
            algorithm | digest  | URL hash (8)                  without canonical URLs
            algorithm | digest                                  digest only
 
-One ordered keyspace answers every strategy: all of a digest is one range, all of its captures
-with one urlkey a range in that, an exact URL one key. Hashes only find: the URL in the entry
-decides, and a cell (the value under a key) holds every entry whose key is the same.
+One ordered keyspace serves every strategy: a digest is a range of keys, a urlkey of a digest a
+range in it, an exact URL one key. Keys hold hashes, which may collide: the URL in the entry
+decides, and a cell, the value of a key, holds all entries with that key.
 
     stored cell, then u32 CRC-32 of key and cell, little-endian (`sealed`)
-    cell   entry, or 0x80 followed by (u32 length, entry) for each of several
+    cell   entry, or 0x80 and then (u32 length, entry) for each of several
     entry  0      flags: bits 0-1 evidence, 2-3 covers, 4 UUID follows, 5 size is of the record,
-                  6 extras follow, 7 in reserve behind others, and no answer (SPARE)
+                  6 extras follow, 7 in reserve, never an answer (SPARE)
            1      spelling of the digest; bit 7: under another digest of the same payload (ALSO);
-                  bit 3: the entry was in the index before (only while entries are merged)
+                  bit 3: the entry was in the index before (BEFORE, only while entries are merged)
            2-7    date, its 14 digits as a number; a fraction is in the extras
            8-11   size        0xFFFFFFFF unknown, 0xFFFFFFFE in the extras
            12-16  offset      all ones unknown
            17-20  container   number of its `ContainerRef`, 0 unknown
-           21     mime        index into MIMES, 0 unknown, 255 in the extras
+           21     media type  index into MIMES, 0 unknown, 255 in the extras
            ..     record id   16 bytes, if it is a UUID
            ..     extras      u16 length of all, then (u8 tag, u16 length, bytes) each
            ..     URL         packed, to the end
-    An entry of a revisit, or of a record that was refused, is a mark and ends after the date: it
-    only says that the digest of this URL was seen there as no original. Bit 2 of its flags: the
-    record was read (READ), and not only a row of it. Bit 3 (GONE): an original was there that was
-    purged; 4 bytes follow, the number of its container (0: wherever it is), and the hash of its
-    URL (8).
+    tombstone: the entry of a revisit or a refused record; it ends after the date. Flags: bits 0-1
+           set, bit 2 the record itself was read (READ), bit 3 an original was purged (GONE); then
+           the number of its container (4 bytes, 0: any) and the hash of its URL (8) follow
 
-Numbers are big-endian, but for the checksum. The format has a version (`identity.FORMAT`).
+Numbers are big-endian, except for the checksum. `identity.FORMAT` is the version of this format.
 """
 
 from __future__ import annotations
@@ -60,46 +58,46 @@ SOUND = 0x2144DF1C  # CRC-32 of anything that ends with its own CRC-32
 
 CODES = {name: bytes([code]) for code, name in enumerate(ALGORITHMS)}
 HEAD = struct.Struct(">BBHIIBIIB")  # date and offset are split: struct has no 48 or 40 bits
-_MARK = struct.Struct(">BBHI")
+_TOMBSTONE = struct.Struct(">BBHI")
 _ITEM = struct.Struct(">BH")
 _SHORT = struct.Struct(">H")
 _LONG = struct.Struct(">I")
-_CHECKSUM = struct.Struct("<I")  # little-endian: only so has the whole always the same CRC-32
+_CHECKSUM = struct.Struct("<I")  # little-endian, so that the CRC-32 of the whole is constant
 _UUID = re.compile(rb"urn:uuid:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _STATUS, _FRACTION, _RECORD_ID, _MIME, _SIZE, _ETAG, _MODIFIED, _OWN = range(1, 9)  # extras
 
 _SPELLINGS = [Spelling.from_code(code) for code in range(128)]
 _EVIDENCE, _COVERS = list(Evidence), list(Covers)
 _LONGEST = 4096  # bytes of one extra
-_NOTHING = Digest("sha1", b"")
+_EMPTY = Digest("sha1", b"")
 
-DIGEST_KEY = [0] + [1 + SIZES[name] for name in ALGORITHMS[1:]]  # algorithm code -> bytes
+DIGEST_KEY = [0] + [1 + SIZES[name] for name in ALGORITHMS[1:]]  # algorithm -> bytes in a key
 
 
 def sealed(key: bytes, value: bytes) -> bytes:
-    """What an engine stores under `key` for `value`: with a checksum of both behind it."""
+    """Return `value` followed by the checksum of key and value, as engines store it."""
     return value + _CHECKSUM.pack(crc32(value, crc32(key)))
 
 
 def is_sound(key: bytes, stored: bytes) -> bool:
-    """Whether `stored` is what `sealed` made under `key`, to the bit."""
+    """Return whether the checksum of a stored value is right."""
     return bool(crc32(stored, crc32(key)) == SOUND)
 
 
 def unsealed(key: bytes, stored: bytes) -> bytes:
-    """The value in what is stored under `key`; raises `Damaged`."""
+    """Return a stored value without its checksum; raises `Damaged` if that is wrong."""
     if crc32(stored, crc32(key)) != SOUND:
         raise damaged(key)
     return stored[:-SEAL]
 
 
 def sealed_text(key: bytes, text: str) -> str:
-    """As `sealed`, for text: with the checksum as hexadecimal digits behind "#"."""
+    """Return text followed by "#" and the checksum of key and text in hexadecimal digits."""
     return f"{text}#{crc32(text.encode(), crc32(key)):08x}"
 
 
 def unsealed_text(key: bytes, stored: str) -> str:
-    """The text in what is stored under `key`; raises `Damaged`."""
+    """Return stored text without its checksum; raises `Damaged` if that is wrong."""
     text = stored[:-9]
     if sealed_text(key, text) != stored:
         raise damaged(key)
@@ -107,12 +105,12 @@ def unsealed_text(key: bytes, stored: str) -> str:
 
 
 def is_sealed_text(stored: str) -> bool:
-    """Whether text has a checksum, right or not."""
+    """Return whether text has a checksum, right or wrong."""
     return stored[-9:-8] == "#"
 
 
 def damaged(key: bytes) -> Damaged:
-    """What is said of stored bytes that have another checksum."""
+    """Return the error for a stored value whose checksum is wrong."""
     return Damaged(
         f"what is stored under {key.hex()} is damaged (it does not have its checksum); "
         "bin/index --check finds all such: restore the index from a copy, or build it again"
@@ -120,7 +118,7 @@ def damaged(key: bytes) -> Damaged:
 
 
 class ContainerRef(NamedTuple):
-    """What a container number stands for: the name of a file, and the crawl that it is of."""
+    """What a container number stands for: a file by its name, and the crawl that stored it."""
 
     container: str
     crawl: str = ""
@@ -130,13 +128,13 @@ NOWHERE = ContainerRef("")  # number 0
 
 
 class Keys(NamedTuple):
-    """How an index makes keys: with URLs, and with their canonical form, or without."""
+    """How an index makes keys: with exact and canonical URLs, exact URLs only, or neither."""
 
     url: bool = True
     canonical: bool = True
 
     def of(self, digest: Digest, url: bytes) -> bytes:
-        """The key of a capture."""
+        """Return the key of a capture."""
         algorithm, raw = digest
         if self.canonical:
             found = xxh3_64_digest(urlkey(url))[:4] + xxh3_64_digest(url)[:5]
@@ -144,49 +142,49 @@ class Keys(NamedTuple):
         return CODES[algorithm] + raw + (xxh3_64_digest(url) if self.url else b"")
 
     def tail(self, url: bytes) -> bytes:
-        """What all keys of a URL end with, under whatever digest."""
-        return self.of(_NOTHING, url)[1:]
+        """Return what follows the digest in all keys of a URL."""
+        return self.of(_EMPTY, url)[1:]
 
     def lengths(self) -> list[int]:
-        """Algorithm code -> bytes of a whole key."""
+        """Return the bytes of a whole key, by algorithm code."""
         tail = 9 if self.canonical else 8 if self.url else 0
         return [length + tail for length in DIGEST_KEY]
 
 
 def digest_prefix(digest: Digest) -> bytes:
-    """What all keys of a digest begin with."""
+    """Return the beginning of all keys of a digest."""
     return CODES[digest.algorithm] + digest.raw
 
 
 def canonical_prefix(digest: Digest, key: bytes) -> bytes:
-    """What the keys of a digest and a urlkey begin with."""
+    """Return the beginning of all keys of a digest and a urlkey."""
     return CODES[digest.algorithm] + digest.raw + urlkey_hash(key)
 
 
 def urlkey_hash(key: bytes) -> bytes:
-    """What stands for a urlkey in the keys of an index with canonical URLs."""
+    """Return the hash of a urlkey as in the keys of an index with canonical URLs."""
     return xxh3_64_digest(key)[:4]
 
 
 def digest_of_key(key: bytes) -> Digest:
-    """The digest a key begins with."""
+    """Return the digest at the beginning of a key."""
     return Digest(ALGORITHMS[key[0]], key[1 : DIGEST_KEY[key[0]]])
 
 
 def encode_revisit(capture: Capture, *, read: bool = False) -> bytes:
-    """The mark of a revisit or refused record: when its digest was seen as one at its URL."""
-    moment = int(digits_of_date(capture.date))
-    return _MARK.pack(3 | READ if read else 3, capture.spelling.code, moment >> 32, moment & LOW)
+    """Return the tombstone of a revisit or refused record; `read`: not only a row of it was."""
+    date = int(digits_of_date(capture.date))
+    return _TOMBSTONE.pack(3 | READ if read else 3, capture.spelling.code, date >> 32, date & LOW)
 
 
 def encode(capture: Capture, container: int, *, etag: bool = False, also: bool = False) -> bytes:
-    """The entry of an original; `container` is the number of its container's name.
+    """Return the entry of an original.
 
-    `etag` keeps ETag and Last-Modified. With `also` the entry is to stand under one of
-    `capture.also`, and carries the capture's own digest.
+    `container`: the number of its container. `etag`: keep ETag and Last-Modified. `also`: the entry
+    is stored under one of `capture.also` and holds the capture's own digest.
     """
     date, size, offset, record_id = capture.date, capture.size, capture.offset, capture.record_id
-    moment = int(date[:19].translate(None, b"-T:"))
+    digits = int(date[:19].translate(None, b"-T:"))
     flags = capture.evidence | capture.covers << 2 | (32 if capture.size_of_record else 0)
     mime = MIME_CODES.get(capture.mime, 255)
     uuid = extras = b""
@@ -203,8 +201,8 @@ def encode(capture: Capture, container: int, *, etag: bool = False, also: bool =
     head = HEAD.pack(
         flags,
         capture.spelling.code | (ALSO if also else 0),
-        moment >> 32,
-        moment & LOW,
+        digits >> 32,
+        digits & LOW,
         UNKNOWN_SIZE if size < 0 else min(size, SIZE_IN_EXTRAS),
         offset >> 32,
         offset & LOW,
@@ -234,14 +232,14 @@ def _extras(capture: Capture, record_id: bytes, mime: int, etag: bool, also: boo
         items.append((_OWN, digest_prefix(capture.digest)))
     if not items:
         return b""
-    # What does not fit is left out whole: half an identifier would name something else.
+    # A value that does not fit is left out: half an identifier would name something else.
     fitting = [(tag, value) for tag, value in items if len(value) <= _LONGEST]
     body = b"".join([_ITEM.pack(tag, len(value)) + value for tag, value in fitting])
     return _SHORT.pack(len(body)) + body
 
 
 def decode(key: bytes, entry: bytes, place_of: Callable[[int], ContainerRef]) -> Capture:
-    """The capture of an entry under `key`; `place_of` says what a container number stands for."""
+    """Return the capture of an entry under `key`; `place_of` resolves container numbers."""
     flags, spelling, high, low, size, far, near, number, mime = HEAD.unpack_from(entry)
     date = date_of_digits(b"%014d" % (high << 32 | low))
     at = 22
@@ -298,27 +296,27 @@ def _read_extras(entry: bytes, at: int) -> tuple[dict[int, bytes], int]:
 
 
 def answers(entry: bytes) -> bool:
-    """Whether a stored entry is an original that may be answered: no revisit, not in reserve."""
+    """Return whether an entry is an original that may be answered: no tombstone, no reserve."""
     return entry[0] & (SPARE | 3) < 3
 
 
 def url_of(entry: bytes) -> bytes:
-    """The exact URL of an entry that is not a revisit's."""
+    """Return the exact URL of an entry that is no tombstone."""
     return unpack(packed_url(entry))
 
 
 def container_of(entry: bytes) -> int:
-    """The number of the container of an entry that is no mark."""
+    """Return the container number of an entry that is no tombstone."""
     return int.from_bytes(entry[17:21], "big")
 
 
 def renumbered(entry: bytes, container: int) -> bytes:
-    """The entry with another number for its container; whether it is in reserve is open again."""
+    """Return an entry with another container number and without `SPARE`."""
     return b"%c%b%b%b" % (entry[0] & ~SPARE, entry[1:17], _LONG.pack(container), entry[21:])
 
 
 def packed_url(entry: bytes) -> bytes:
-    """The URL of an entry as packed; equal exactly when the URLs are."""
+    """Return the packed URL of an entry; equal if and only if the URLs are."""
     at = 38 if entry[0] & 16 else 22
     if entry[0] & 64:
         at += 2 + _SHORT.unpack_from(entry, at)[0]
@@ -326,7 +324,7 @@ def packed_url(entry: bytes) -> bytes:
 
 
 def entries_of(cell: bytes) -> Iterator[bytes]:
-    """The entries of a cell, one nearly always."""
+    """Yield the entries of a cell; nearly always one."""
     if cell[0] != SEVERAL:
         yield cell
         return
@@ -338,7 +336,7 @@ def entries_of(cell: bytes) -> Iterator[bytes]:
 
 
 def cell_of(entries: list[bytes]) -> bytes:
-    """The cell that holds `entries` (at least one)."""
+    """Return the cell that holds `entries` (at least one)."""
     if len(entries) == 1:
         return entries[0]
     return b"\x80" + b"".join([_LONG.pack(len(entry)) + entry for entry in entries])

@@ -1,10 +1,9 @@
-"""The answer to a plain question straight from its cell: no `Capture` is made, no JSON encoded.
+"""Answer plain lookups with JSON made directly of a cell, without a `Capture` or a JSON encoder.
 
-A lookup costs a few microseconds, most of them in making Python objects of a cell and JSON of the
-objects. Nine lookups in ten of a crawl are one of two plain cases: nothing has the digest, or a
-capture of the digest has exactly the URL that was asked for. `PlainAnswers` writes these two down
-as bytes and leaves every other question, by returning None, to `lookup.find`, to which a property
-test holds it equal. Method calls, not data, are what a lookup costs here; so a few stand inline.
+Most of the time of a lookup goes into making objects of a cell and JSON of the objects. Nine of
+ten lookups of a crawl are plain: no capture has the digest, or one of exactly the URL has it.
+`PlainAnswers` answers these, and returns None for any other lookup, which is left to
+`lookup.decide`; a property test compares the two. Calls are the cost here, so some are inlined.
 """
 
 from __future__ import annotations
@@ -32,31 +31,28 @@ from dedupindex.index.format.cells import (
 )
 from dedupindex.index.format.packing import MIMES, SIXES, unpack
 
-NONE = b'{"duplicate":false}'
-"""The answer when there is no original."""
-
-BROKEN = (struct.error, IndexError, KeyError, ValueError)
-"""What decoding flipped bits raises."""
+NONE = b'{"duplicate":false}'  # the answer when there is no original
+BROKEN = (struct.error, IndexError, KeyError, ValueError)  # raised by decoding damaged entries
 
 
-class _Shape(NamedTuple):
-    """What the answers to many entries have in common."""
+class _Template(NamedTuple):
+    """The parts of an answer that entries of the same flags, spelling and media type share."""
 
     plain: bool
-    url_at: int = 0  # where the URL of an entry begins
+    url_at: int = 0  # offset of the URL in an entry
     uuid: bool = False
-    letters: int = 0  # in a question that spells the digest as they do
+    letters: int = 0  # of a digest in this spelling
     spelling: Spelling = Spelling(0, 0)
     label: str = ""  # of the digest
-    sizes: str = ""  # before the size that is known
+    sizes: str = ""  # up to the size
     rest: str = ""  # between size and container
     end: str = ""  # after the offset
 
 
 _HEAD = struct.Struct(">HHIIBIIB")  # an entry's, its flags and spelling as one number
-_SHORTEST = _HEAD.size + SEAL  # of what is stored of an original
+_SHORTEST = _HEAD.size + SEAL  # bytes of a stored original
 _SHA1 = bytes([ALGORITHMS.index("sha1")])
-# How digests end that `lookup` has to say more of, and one other in two billion.
+# The ends of digests that `lookup` refuses or warns of: one of two billion others has them, too.
 _LAST_BITS = (1 << 8 * len(CUT)) - 1
 _NEVER = (CUT, next(digest.raw[-len(CUT) :] for digest in EMPTY if digest.algorithm == "sha1"))
 _NEVER_BITS = tuple(int.from_bytes(last) for last in _NEVER)
@@ -66,13 +62,13 @@ _LETTERS = {_BASE32: 32, _HEX: 40}  # of a digest without its label
 _OF_RECORD, _UUID, _REVISIT = 32, 16, 3
 _NOT_PLAIN = 0x40 | 0x80  # flags: extras follow; several entries
 _EVIDENCE = ("record", "row", "revisit")
-_MINUTE = 10_000  # minutes and seconds as digits: above them, a date has its day and hour
+_MINUTE = 10_000  # divides the digits of a date: day and hour, then minutes and seconds
 _LAST_HOUR = 9999_12_31_23
-_SHAPES_KEPT = 4096  # of entries, by their flags, spelling and media type
+_MAX_TEMPLATES = 4096
 
 
-def sought(spelled: str) -> bytes | None:
-    """What the keys begin with for a SHA-1 as crawlers spell it; None leaves it to `Digest`."""
+def sha1_prefix(spelled: str) -> bytes | None:
+    """Return the beginning of the keys of a SHA-1 without label; None: `Digest` must parse it."""
     if len(spelled) == 32:
         try:  # as `digest.sha1_of_base32` does
             number = int(spelled.encode().translate(FROM_BASE32), 32)
@@ -90,26 +86,26 @@ def sought(spelled: str) -> bytes | None:
 class PlainView(Protocol):
     """A view of an index that has `PlainAnswers`."""
 
-    def cursor(self) -> Any: ...
+    def cursor(self) -> Any:
+        """Return a cursor of the captures."""
 
 
 class PlainAnswers:
-    """Answers plain questions to one LMDB file, in any number of threads.
+    """Answers plain lookups from one LMDB file, in any number of threads.
 
-    The keys of the index must end with the hashes of urlkey and URL: then none of the strategies
-    prefers another capture to one of the exact URL.
+    The index must have canonical URLs: then every strategy prefers a capture of the exact URL.
     """
 
     def __init__(self, env: Any, captures: Any, keys: Keys, name_of: Callable[[int], str]) -> None:
         self._begin, self._captures, self._name_of = env.begin, captures, name_of
         self._keys = keys
-        self._shapes: dict[int, _Shape] = {}
+        self._templates: dict[int, _Template] = {}
         self._containers = Cache[int, str](20 * MEGABYTE)
         self._hours = Cache[int, str](4 * MEGABYTE)
-        self._moments: dict[int, str] = {}  # there are 3,660
+        self._minutes: dict[int, str] = {}  # at most 3,660
 
     def one(self, prefix: bytes, spelled: str, url: str, covers: int = 0) -> bytes | None:
-        """As `answer`, in a read transaction of its own. Raises `IndexUnavailable`."""
+        """Like `answer`, in a read transaction of its own; raises `IndexUnavailable`."""
         try:
             txn = self._begin(db=self._captures)
             try:
@@ -117,44 +113,44 @@ class PlainAnswers:
             finally:
                 txn.abort()
         except BROKEN:
-            return None  # asked the other way, it will say what is damaged
+            return None  # the full lookup reports the damage
         except lmdb.Error as error:
             raise IndexUnavailable(f"the index cannot be read: {error}") from error
 
     def answer(
         self, cursor: Any, prefix: bytes, spelled: str, url: str, covers: int = 0
     ) -> bytes | None:
-        """The JSON of `lookup.as_json` for an exact hit or a miss; None for any other case.
+        """Return the JSON of an exact hit or of a miss; None for any other case.
 
-        `prefix` is `sought` of a digest that the question has `spelled` so, after its label; `url`
-        is neither empty nor in angle brackets; `covers` as in `Covers`. Raises `BROKEN` for a cell
-        that is damaged.
+        `prefix` is the `sha1_prefix` of `spelled`, a digest without its label; `url` is neither
+        empty nor in angle brackets; `covers` as in `Covers`, 0 for any. Raises `BROKEN` for a
+        damaged cell.
         """
         if not cursor.set_range(prefix):
             return NONE
         key, cell = cursor.item()
         if not key.startswith(prefix):
             return NONE
-        answer = self._told(key, cell, prefix, spelled, url, covers)
+        answer = self._render(key, cell, prefix, spelled, url, covers)
         if answer is None:
             key = self._keys.of(Digest("sha1", prefix[1:]), url.encode())
             if cursor.set_key(key):
-                answer = self._told(key, cursor.value(), prefix, spelled, url, covers)
+                answer = self._render(key, cursor.value(), prefix, spelled, url, covers)
         return answer
 
-    def _told(
+    def _render(
         self, key: bytes, cell: bytes, prefix: bytes, spelled: str, url: str, covers: int
     ) -> bytes | None:
-        """The answer that a stored cell holds if it is sound, plain and of `url`."""
+        """Return the answer of a stored cell if it is sound, plain and of `url`."""
         if len(cell) < _SHORTEST:
-            return None  # a mark
+            return None  # a tombstone
         kind, high, low, size, far, near, container, mime = _HEAD.unpack_from(cell)
-        shape = self._shapes.get(kind << 8 | mime)
-        if shape is None:
-            if len(self._shapes) >= _SHAPES_KEPT:
-                self._shapes.clear()
-            shape = self._shapes[kind << 8 | mime] = _shape(kind >> 8, kind & 255, mime)
-        plain, url_at, uuid, letters, spelling, label, sizes, rest, end = shape
+        template = self._templates.get(kind << 8 | mime)
+        if template is None:
+            if len(self._templates) >= _MAX_TEMPLATES:
+                self._templates.clear()
+            template = self._templates[kind << 8 | mime] = _template(kind >> 8, kind & 255, mime)
+        plain, url_at, uuid, letters, spelling, label, sizes, rest, end = template
         own = kind >> 10 & 3
         if covers and own and not covers & own:
             return None
@@ -162,26 +158,26 @@ class PlainAnswers:
         if not plain or size == SIZE_IN_EXTRAS or unpack(packed) != url.encode():
             return None
         if crc32(cell, crc32(key)) != SOUND:
-            return None  # asked the other way, it is said to be damaged
-        shown = url if packed[0] & SIXES else orjson.dumps(url)[1:-1].decode()
-        hour, moment = divmod(high << 32 | low, _MINUTE)
+            return None  # the full lookup reports the damage
+        json_url = url if packed[0] & SIXES else orjson.dumps(url)[1:-1].decode()
+        hour, minute = divmod(high << 32 | low, _MINUTE)
         date = self._hours.get(hour) or self._hour(hour)
-        clock = self._moments.get(moment) or self._moment(moment)
+        time = self._minutes.get(minute) or self._minute(minute)
         record = _uuid(cell[22:38].hex()) if uuid else "null"
         if len(spelled) != letters:
             spelled = Digest("sha1", prefix[1:]).spelled(spelling._replace(label=0))
-        known = "null" if size == UNKNOWN_SIZE else size
+        bytes_ = "null" if size == UNKNOWN_SIZE else size
         name = self._containers.get(container) or self._container(container)
         offset = far << 32 | near
-        place = "null" if offset == UNKNOWN_OFFSET else offset
+        at = "null" if offset == UNKNOWN_OFFSET else offset
         return (
-            f'{{"duplicate":true,"match":"exact_url","original":{{"url":"{shown}",'
-            f'"date":"{date}{clock}","record_id":{record},"digest":"{label}{spelled}",'
-            f'{sizes}{known}{rest}{name},"offset":{place}{end}'
+            f'{{"duplicate":true,"match":"exact_url","original":{{"url":"{json_url}",'
+            f'"date":"{date}{time}","record_id":{record},"digest":"{label}{spelled}",'
+            f'{sizes}{bytes_}{rest}{name},"offset":{at}{end}'
         ).encode()
 
-    def _moment(self, number: int) -> str:
-        text = self._moments[number] = f":{number // 100:02}:{number % 100:02}Z"
+    def _minute(self, number: int) -> str:
+        text = self._minutes[number] = f":{number // 100:02}:{number % 100:02}Z"
         return text
 
     def _hour(self, number: int) -> str:
@@ -194,23 +190,22 @@ class PlainAnswers:
         try:
             name = self._name_of(number).encode("utf-8", "surrogateescape") if number else b""
         except Damaged as error:
-            raise KeyError(number) from error  # asked the other way, it is said
-        shown = orjson.dumps(name.decode("utf-8", "backslashreplace") or None)
-        return self._containers.keep(number, shown.decode())
+            raise KeyError(number) from error  # the full lookup reports the damage
+        text = orjson.dumps(name.decode("utf-8", "backslashreplace") or None)
+        return self._containers.keep(number, text.decode())
 
 
-def _shape(flags: int, spelled: int, mime: int) -> _Shape:
-    """The shape of the answers to entries that begin so."""
+def _template(flags: int, spelled: int, mime: int) -> _Template:
     spelling = Spelling.from_code(spelled & 0x7F)
     if flags & _NOT_PLAIN or flags & 3 == _REVISIT or spelled & ALSO or mime == 255:
-        return _Shape(plain=False)
+        return _Template(plain=False)
     if spelling.encoding not in _LETTERS:
-        return _Shape(plain=False)
+        return _Template(plain=False)
     media_type = orjson.dumps(MIMES[mime].decode() or None).decode()
     sizes, rest = '"size":', f',"record_size":null,"mime":{media_type},"status":200,"container":'
     if flags & _OF_RECORD:
         sizes, rest = '"size":null,"record_size":', rest.replace(',"record_size":null', "")
-    return _Shape(
+    return _Template(
         plain=True,
         url_at=38 if flags & _UUID else 22,
         uuid=bool(flags & _UUID),
@@ -224,5 +219,5 @@ def _shape(flags: int, spelled: int, mime: int) -> _Shape:
 
 
 def _uuid(digits: str) -> str:
-    """A record id as JSON."""
+    """Return a record id as JSON."""
     return f'"urn:uuid:{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"'

@@ -1,18 +1,18 @@
-"""What names of files mean: whether a path, a last name and a name in a WACZ are the same file."""
+"""Compare the names of containers: whether a path, a bare file name and a name in a WACZ match."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator
 
-_IN_WACZ = "/archive/"  # what stands between a WACZ and a file in it
+_IN_WACZ = "/archive/"  # between the name of a WACZ and that of a file in it
 
 
 def is_container(text: str, name: str) -> bool:
-    """Whether `text` means a container.
+    """Return whether `text` may name the container `name`.
 
-    Rows of CDX files and crawl logs know WARCs by their last name alone, so a path means that too;
-    and a name without a path means files of that name wherever they lie.
+    CDX files and crawl logs name WARCs without their directory, so a path also matches its bare
+    file name, and a bare file name matches that file in any directory.
     """
     if text == name:
         return True
@@ -21,37 +21,31 @@ def is_container(text: str, name: str) -> bool:
 
 
 def spellings(text: str) -> tuple[str, ...]:
-    """What a path that somebody types means: as `bin/index` makes it, and with links followed.
-
-    The text itself is one, too: rows may name files by relative paths.
-    """
+    """Return the names that a path typed by a user may have: as typed, absolute, links resolved."""
     if "/" not in text:
         return (text,)
     return tuple(dict.fromkeys((text, os.path.abspath(text), os.path.realpath(text))))
 
 
 def is_one_of(spelled: Collection[str], name: str) -> bool:
-    """Whether `spellings` mean a container; one that was read by way of a link, too."""
+    """Return whether `spellings` name the container `name`, also one read through a link."""
     if any(is_container(text, name) for text in spelled):
         return True
-    return _linked(spelled, name) and os.path.realpath(name) in spelled
-
-
-def _linked(spelled: Collection[str], name: str) -> bool:
-    """Whether it is worth looking at the disk for a link."""
     last = name.rpartition("/")[2]
-    return name.startswith("/") and any(text.endswith(f"/{last}") for text in spelled)
+    if not name.startswith("/") or not any(text.endswith(f"/{last}") for text in spelled):
+        return False  # no need to look at the disk for a link
+    return os.path.realpath(name) in spelled
 
 
-def tells_of(row: str, name: str) -> bool:
-    """Whether a row of the container `row`, "" for none, may tell of a capture in `name`."""
+def row_matches(row: str, name: str) -> bool:
+    """Return whether a row that names the container `row`, or none, may be of a file `name`."""
     return not row or any(is_container(file, row) for file in files_of(name))
 
 
 def files_of(name: str) -> Iterator[str]:
-    """A container's name, then those of the files that it may be in: of a WARC its WACZ.
+    """Yield a container's name, then the names of the WACZ files that it may be in.
 
-    A directory may be called ``archive`` too: only a file that is registered is one.
+    A plain directory may be called ``archive`` too; only a registered file is a WACZ.
     """
     yield name
     at = name.rfind(_IN_WACZ)

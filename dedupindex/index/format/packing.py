@@ -1,11 +1,11 @@
-"""URLs in fewer bytes: most of what an index stores is URLs.
+"""Pack URLs into fewer bytes, and media types into one: most of an index is URLs.
 
-Four out of five characters of real URLs are lower-case letters, digits and a few marks. Those
-take six bits each instead of eight; a capital takes two sixes (a shift, then its letter). The
-common beginnings take no room at all. What does not get smaller so is kept as it is.
+Four out of five characters of real URLs are lower-case letters, digits and some punctuation. They
+take six bits; a capital takes twelve (a shift, then its letter). Common beginnings are part of the
+code byte. A URL that would not get shorter is stored as it is.
 
     packed URL = code byte, rest
-    code byte  = beginning (bits 0-2, index into BEGINNINGS) | 8 if the rest is sixes
+    code byte  = beginning (bits 0-2, index into BEGINNINGS) | 8 if the rest is in six bits
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from binascii import a2b_base64, b2a_base64
 
 BEGINNINGS = (b"", b"http://", b"https://", b"http://www.", b"https://www.")
 
-SIXES = 8  # in the code byte; such a URL is ASCII without quotes, backslashes and controls
+SIXES = 8  # flag of the code byte; such a URL is ASCII without quotes, backslashes and controls
 
 _SHIFT, _FILL = b"^", b"\0"
 _SIXES = b"abcdefghijklmnopqrstuvwxyz0123456789/.-_?=&%:+,~()!@;#*$'[]|^<>\0"
@@ -28,7 +28,7 @@ _PACKABLE = _SIXES[:-1].replace(_SHIFT, b"")
 
 
 def pack(url: bytes) -> bytes:
-    """The shorter form; `unpack` gives back the same bytes, whatever they are."""
+    """Return the packed form of a URL; any bytes can be packed."""
     if url[:7] == b"http://":
         beginning, rest = (3, url[11:]) if url[7:11] == b"www." else (1, url[7:])
     elif url[:8] == b"https://":
@@ -50,28 +50,27 @@ def pack(url: bytes) -> bytes:
 
 
 def unpack(packed: bytes) -> bytes:
-    """The exact URL that `pack` was given."""
+    """Return the exact URL that `pack` was given."""
     code = packed[0]
     if not code & SIXES:
         return BEGINNINGS[code] + packed[1:]
     sixes = b2a_base64(packed[1:] + _MISSING[len(packed) % 3])
     rest = sixes.translate(_FROM_BASE64).rstrip(_FILL_AND_NEWLINE)
-    if 94 in rest:  # a shift; sought as a number, because that takes a tenth of the time
+    if 94 in rest:  # a shift; looking for a number takes a tenth of the time
         rest = _SHIFTED.sub(lambda match: match[1].upper(), rest)
     return BEGINNINGS[code & 7] + rest
 
 
 _CODE = [bytes([code]) for code in range(16)]
-_PADDING = (b"", b"///", b"//", b"/")  # the fill in base64: up to four sixes, which are three bytes
-_MISSING = (b"\xff", b"", b"\xff\xff")  # of a packed URL's last three bytes, by its length
-_FILL_AND_NEWLINE = _FILL + b"\n"  # what base64 ends with; no six is a newline
-_SPARE = (None, -2, -1, None)  # bytes of the padding that need not be kept
+_PADDING = (b"", b"///", b"//", b"/")  # base64 of the fill, to a multiple of four characters
+_MISSING = (b"\xff", b"", b"\xff\xff")  # bytes missing to a multiple of three, by length modulo 3
+_FILL_AND_NEWLINE = _FILL + b"\n"  # the end of decoded base64; no six-bit character is a newline
+_SPARE = (None, -2, -1, None)  # end of the slice without the padding's bytes
 
-
-# Media types that the web is made of, so that an entry can name one in a byte.
-
-MIMES: tuple[bytes, ...] = tuple(
-    b"""
+# The common media types: an entry stores the index of one in a byte; 0 is unknown.
+MIMES: tuple[bytes, ...] = (
+    b"",
+    *b"""
 text/html image/jpeg image/png image/gif application/javascript text/css text/javascript
 application/json application/x-javascript image/svg+xml text/plain application/pdf image/webp
 font/woff2 font/woff application/font-woff application/font-woff2 application/xhtml+xml
@@ -102,8 +101,6 @@ image/heic image/jxl model/gltf-binary application/vnd.google-earth.kml+xml
 application/vnd.google-earth.kmz application/x-java-archive application/x-sh
 application/x-bittorrent application/pgp-signature application/pkix-cert application/ecmascript
 text/ecmascript text/x-json text/json application/x-json application/vnd.api+json
-""".split()
+""".split(),
 )
-
-MIMES = (b"", *MIMES)
 MIME_CODES = {mime: code for code, mime in enumerate(MIMES)}

@@ -1,4 +1,7 @@
-"""Marks: when a digest of a URL was seen as a revisit, as a record that was refused, or purged."""
+"""Tombstones: under a digest and URL, the seconds of revisits, refused records and purged captures.
+
+They are entries without a capture (`cells`), kept in the cell of their key.
+"""
 
 from __future__ import annotations
 
@@ -20,141 +23,144 @@ from dedupindex.index.format.cells import (
     packed_url,
     renumbered,
 )
-from dedupindex.index.format.file_names import tells_of
+from dedupindex.index.format.file_names import row_matches
 
-RECORD, ROW, NAMED, REVISIT = range(4)  # as in the flags of an entry
-MARKS = 8  # seconds of records that were read, kept under one key
+RECORD, ROW, NAMED, REVISIT = range(4)  # the evidence in the flags of an entry
+MAX_READ = 8  # seconds of read records kept under one key
+_ANYWHERE = bytes(4)  # in place of a container's number
 
 
-class Marks(NamedTuple):
-    """What is remembered of the revisits and refused records under a key."""
+class Tombstones(NamedTuple):
+    """The tombstones under a key."""
 
     entries: list[bytes]
-    since: bytes | None  # the earliest second; from it on claims are chains
+    since: bytes | None  # the earliest second; from it on, claims of revisits are chains
     read: list[bytes]  # the earliest seconds of records that were read, in order
-    gone: frozenset[bytes] = frozenset()  # of what was purged: second, container, URL, as in marks
+    purged: frozenset[bytes] = frozenset()  # second (6 bytes), container (4), hash of URL (8)
 
     @classmethod
-    def of(cls, entries: list[bytes]) -> Marks:
-        """The marks among `entries`: those read up to `MARKS`, one before them all, all purged."""
+    def among(cls, entries: list[bytes]) -> Tombstones:
+        """Return those among `entries` that are kept.
+
+        These are the first `MAX_READ` of records that were read, one that is earlier than these
+        if there is one, and all of purged captures.
+        """
         found: dict[tuple[bytes, bool], bytes] = {}
-        gone = set[bytes]()
+        purged = set[bytes]()
         for entry in entries:
             if entry[0] & 3 == REVISIT:
+                tombstone = unmarked(entry)
                 if entry[0] & GONE:
-                    gone.add(unmarked(entry))
+                    purged.add(tombstone)
                     continue
-                place, mark = (entry[2:8], not entry[0] & READ), unmarked(entry)
-                found[place] = min(mark, found.get(place, mark))
-        if not found:
-            return cls(sorted(gone), None, [], _places(gone)) if gone else _UNMARKED
-        read = sorted(second for second, unread in found if not unread)[:MARKS]
+                at = entry[2:8], not entry[0] & READ
+                found[at] = min(tombstone, found.get(at, tombstone))
+        if not found and not purged:
+            return _NO_TOMBSTONES
+        read = sorted(second for second, unread in found if not unread)[:MAX_READ]
         kept = [found[second, False] for second in read]
-        since, unread = min(found)
-        if unread:
+        since, unread = min(found) if found else (None, False)
+        if since and unread:
             kept.insert(0, found[since, True])
-        return cls([*kept, *sorted(gone)], since, read, _places(gone))
+        bodies = frozenset(tombstone[2:] for tombstone in purged)
+        return cls([*kept, *sorted(purged)], since, read, bodies)
 
-    def chain(self, claim: bytes) -> bool:
-        """Whether what `claim` names was seen to be no original itself."""
+    def is_chain(self, claim: bytes) -> bool:
+        """Return whether the original that a revisit's claim names is known as a revisit itself."""
         return self.since is not None and claim[2:8] >= self.since
 
-    def purged(self, entry: bytes, place_of: Callable[[int], ContainerRef]) -> bool:
-        """Whether the capture of an entry was purged, or that which a claim names.
+    def is_purged(self, entry: bytes, place_of: Callable[[int], ContainerRef]) -> bool:
+        """Return whether the capture of an entry, or the original that a claim names, was purged.
 
-        What was read is of its own file and crawl. A row may tell of any file that it means, in
-        whatever crawl; one that names no container may tell of any, and so may a claim. Of what
-        is purged wherever it is, no claim is believed, whatever date it names.
+        A record that was read belongs to its own file and crawl. A row may be of any container
+        that its name matches, in any crawl; a row without a container, and a claim, of any at all.
+        A claim on a capture that was purged from everywhere is refused whatever its date.
         """
-        if not self.gone:
+        if not self.purged:
             return False
         url, second, container = url_hash(entry), entry[2:8], entry[17:21]
-        if entry[0] & 3 == NAMED:
-            return any(
-                one[10:] == url and (one[:6] == second or one[6:10] == _ANYWHERE)
-                for one in self.gone
-            )
+        same_url = [one for one in self.purged if one[10:] == url]
+        same_second = [one for one in same_url if one[:6] == second]
+        kind = entry[0] & 3
+        if kind == NAMED:
+            return bool(same_second) or any(one[6:10] == _ANYWHERE for one in same_url)
         if container == _ANYWHERE:
-            return any(one[:6] == second and one[10:] == url for one in self.gone)
-        if not self.gone.isdisjoint((second + container + url, second + _ANYWHERE + url)):
+            return bool(same_second)
+        if any(one[6:10] in (container, _ANYWHERE) for one in same_second):
             return True
-        if entry[0] & 3 != ROW:
+        if kind != ROW or not same_second:
             return False
         row = place_of(container_of(entry)).container
         return any(
-            tells_of(row, place_of(int.from_bytes(one[6:10], "big")).container)
-            for one in self.gone
-            if one[:6] == second and one[10:] == url
+            row_matches(row, place_of(int.from_bytes(one[6:10], "big")).container)
+            for one in same_second
         )
 
-    def refute(self, row: bytes) -> bool:
-        """Whether the record that `row` tells of was read, and was no original."""
+    def refutes(self, row: bytes) -> bool:
+        """Return whether the record behind a row was read, and was no original."""
         second, read = row[2:8], self.read
-        return second in read or (len(read) == MARKS and second > read[-1])
+        return second in read or (len(read) == MAX_READ and second > read[-1])
 
 
-_UNMARKED = Marks([], None, [])
-_ANYWHERE = bytes(4)
-
-
-def _places(gone: set[bytes]) -> frozenset[bytes]:
-    return frozenset(mark[2:] for mark in gone)
+_NO_TOMBSTONES = Tombstones([], None, [])
 
 
 def denied(entries: Iterable[bytes], capture: Capture) -> bool:
-    """Whether marks among `entries`, those of its key, say that `capture` is no original."""
-    marks = Marks.of([entry for entry in entries if entry[0] & 3 == REVISIT])
-    if marks is _UNMARKED:
+    """Return whether tombstones among the entries of its key deny that `capture` is an original."""
+    tombstones = Tombstones.among([entry for entry in entries if entry[0] & 3 == REVISIT])
+    if tombstones is _NO_TOMBSTONES:
         return False
     entry = encode(capture, 0)
     if capture.evidence is Evidence.NAMED:
-        return marks.chain(entry) or marks.purged(entry, lambda number: NOWHERE)
-    # Whoever reports a capture to a crawl has it, whatever container it was purged from.
-    gone = (entry[2:8] + _ANYWHERE + url_hash(entry)) in marks.gone
-    return gone or (capture.evidence is Evidence.ROW and marks.refute(entry))
+        return tombstones.is_chain(entry) or tombstones.is_purged(entry, lambda number: NOWHERE)
+    # A crawler that reports a capture has it, whatever container it was purged from.
+    if entry[2:8] + _ANYWHERE + url_hash(entry) in tombstones.purged:
+        return True
+    return capture.evidence is Evidence.ROW and tombstones.refutes(entry)
 
 
 def unmarked(entry: bytes) -> bytes:
+    """Return an entry without the flag that it was in the index before."""
     return b"%c%c%b" % (entry[0], entry[1] & ~BEFORE, entry[2:]) if entry[1] & BEFORE else entry
 
 
-def encode_gone(entry: bytes, *, anywhere: bool) -> bytes:
-    """The mark of an entry that is purged: from its container, or wherever else it may be."""
-    container = bytes(4) if anywhere or entry[0] & 3 == NAMED else entry[17:21]
+def encode_purged(entry: bytes, *, anywhere: bool) -> bytes:
+    """Return the tombstone of a purged entry: for its container, or for any."""
+    container = _ANYWHERE if anywhere or entry[0] & 3 == NAMED else entry[17:21]
     return b"%c\0%b%b%b" % (3 | READ | GONE, entry[2:8], container, url_hash(entry))
 
 
 def url_hash(entry: bytes) -> bytes:
-    """What stands for the URL of an entry in the marks of what was purged."""
+    """Return the hash of an entry's URL, as in tombstones of purged captures."""
     return xxh3_64_digest(packed_url(entry))
 
 
 def lives_in(entry: bytes, containers: Container[int]) -> bool:
-    """Whether an entry is of one of these containers, or a mark of what was purged from them."""
+    """Return whether an entry, or the capture of a tombstone, is of one of these containers."""
     return container_in(entry) in containers
 
 
-def is_gone(entry: bytes) -> bool:
-    """Whether an entry is the mark of a capture that was purged."""
+def is_purged(entry: bytes) -> bool:
+    """Return whether an entry is the tombstone of a purged capture."""
     return entry[0] & 3 == REVISIT and bool(entry[0] & GONE)
 
 
 def container_in(entry: bytes) -> int:
-    """The container number in an entry or mark, 0 if it has none."""
+    """Return the container number in an entry or tombstone, 0 if it has none."""
     if entry[0] & 3 != REVISIT:
         return container_of(entry)
     return int.from_bytes(entry[8:12], "big") if entry[0] & GONE else 0
 
 
 def with_container(entry: bytes, number: int) -> bytes:
-    """An entry or mark that has a container number, with another."""
+    """Return an entry or tombstone that has a container number with another number."""
     if entry[0] & 3 != REVISIT:
         return renumbered(entry, number)
     return b"%b%b%b" % (entry[:8], number.to_bytes(4, "big"), entry[12:])
 
 
 def bare(entry: bytes) -> bytes:
-    """The entry itself, wherever it comes from: not in reserve, not marked as from before."""
+    """Return an entry without the flags of its state in a cell (`SPARE`, `BEFORE`)."""
     if entry[0] & SPARE or entry[1] & BEFORE:
         return b"%c%c%b" % (entry[0] & ~SPARE, entry[1] & ~BEFORE, entry[2:])
     return entry

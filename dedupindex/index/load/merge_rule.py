@@ -1,24 +1,22 @@
-"""Which of the captures under one key stay: the rule that makes an index independent of order.
+"""The merge rule: which of the captures under one key are kept, whatever the order of loading.
 
-Of two captures of one URL and digest the earlier stays (or the later, if the index says so).
-Within one second a record that was read beats a row of a CDX, a row beats what a revisit claims,
-then the exact date, the container's name, the offset and the crawl decide, so that any order of
-files and processes ends in the same index. Where the later stays, what was read or stands in a row
-beats every claim, and of claims the earliest is the one that counts.
+Of the captures of one URL and digest the earliest is kept, or the latest if the index says so.
+Within a second a record that was read beats a row of a CDX, and a row beats what a revisit claims;
+then the exact date, the container's name, the offset and the crawl decide. Where the latest is
+kept, records and rows beat every claim, and of claims the earliest counts.
 
-A digest of a URL that was once seen as a revisit, or as a record that was refused, is remembered:
+Tombstones (`tombstones`) record when a digest of a URL was seen as a revisit or a refused record:
 
-- what a revisit names from that second on is no original either (a chain), unless it names by its
-  id a record that was read as an original;
-- a row of exactly that second is refuted if the record was read: its word is better than a row's.
+- a claim on that second or a later one is refused (a chain), unless it names, by its id and
+  second, a record that was read as an original;
+- a row of exactly that second is refused if the record itself was read.
 
-Of such seconds the `marks.MARKS` earliest are kept. When there are so many, rows from the last of
-them on are refuted too: what is not kept may refute them, and the order must not matter.
+Only the `tombstones.MAX_READ` earliest of such seconds are kept. When there are that many, rows
+later than the last of them are refused too: tombstones that were not kept might refute them, and
+the result must not depend on the order. Purged captures are refused when they are loaded again.
 
-What was purged is remembered likewise, and refused when it comes again.
-
-Of the rows under a key only the best counts, refuted or not. What may fall later is thus one row
-and one claim, and what they beat stays in reserve behind them (`SPARE`).
+Only the best row under a key counts, refuted or not. So at most one row and one claim can lose
+their place later, and the entries that they beat are kept in reserve behind them (`SPARE`).
 """
 
 from __future__ import annotations
@@ -46,21 +44,24 @@ from dedupindex.index.format.tombstones import (
     NAMED,
     RECORD,
     REVISIT,
-    Marks,
+    Tombstones,
     bare,
     lives_in,
     unmarked,
 )
 from dedupindex.index.load.runs import CHUNK
 
-CHAINED = "refers-to-revisit"  # the reason under which a claim of a chain is refused
+CHAINED = "refers-to-revisit"  # the reason why a claim of a chain is refused
 CONTRADICTED = "contradicted"  # and a row that a record refutes
-PURGED = "purged"  # and what was taken out of the index before
+PURGED = "purged"  # and a capture that was purged before
+_LAST = "\U0010ffff"  # sorts after every name
+
+Cells = list[tuple[bytes, bytes]]
 
 
 @dataclass
 class MergeOutcome:
-    """What became of incoming entries; entries under a further digest (ALSO) do not count."""
+    """What became of incoming entries; those under a further digest (ALSO) are not counted."""
 
     added: int = 0
     replaced: int = 0
@@ -76,44 +77,47 @@ class MergeOutcome:
 
 @dataclass(frozen=True)
 class MergeRule:
-    """How an index settles: its key form, which end of time it keeps, and the places it knows."""
+    """The rule of one index: its form of keys, which end of time it keeps, and its containers."""
 
     keys: Keys
     latest: bool
     place_of: Callable[[int], ContainerRef]
 
     def settle(self, key: bytes, entries: list[bytes], outcome: MergeOutcome) -> bytes | None:
-        """The cell that `entries` (those from before marked) leave under `key`, None for none."""
-        marks = Marks.of(entries)
+        """Return the cell that `entries` leave under `key`, None for none.
+
+        Entries that are in the index have the flag `BEFORE`.
+        """
+        tombstones = Tombstones.among(entries)
         groups: dict[bytes, list[bytes]] = {}
         for entry in entries:
             if entry[0] & 3 == REVISIT:
                 continue
-            if marks.gone and marks.purged(entry, self.place_of):
+            if tombstones.purged and tombstones.is_purged(entry, self.place_of):
                 outcome.purged += _counts(entry)
             else:
                 group = packed_url(entry) if self.keys.url else b""
                 groups.setdefault(group, []).append(entry)
-        kept = list(marks.entries)
+        kept = list(tombstones.entries)
         for _, rivals in sorted(groups.items()):
-            kept += self._stay(key, rivals, marks, outcome)
+            kept += self._keep(key, rivals, tombstones, outcome)
         return cell_of(kept) if kept else None
 
-    def _stay(
-        self, key: bytes, group: list[bytes], marks: Marks, outcome: MergeOutcome
+    def _keep(
+        self, key: bytes, group: list[bytes], tombstones: Tombstones, outcome: MergeOutcome
     ) -> list[bytes]:
-        """Of the entries of a URL the one that answers, and behind it those in reserve."""
+        """Return the entry of a URL that is the original, followed by those in reserve."""
         kinds: tuple[list[bytes], ...] = [], [], []
         for entry in group:
             kinds[entry[0] & 3].append(entry)
         records, rows, claims = kinds
-        row = self._best(key, rows)
-        refuted = bool(row) and marks.refute(row[0])
-        sound = [] if refuted else [entry for entry in rows if not marks.refute(entry)]
-        unchained = self._unchained(key, claims, records, marks)
+        row = self._sorted(key, rows)[:1]
+        refuted = bool(row) and tombstones.refutes(row[0])
+        sound = [] if refuted else [entry for entry in rows if not tombstones.refutes(entry)]
+        unchained = self._unchained(key, claims, records, tombstones)
         outcome.contradicted += _fresh(rows) - _fresh(sound)
         outcome.chained += _fresh(claims) - _fresh(unchained)
-        record, claim = self._best(key, records), self._best(key, unchained)
+        record, claim = self._sorted(key, records)[:1], self._sorted(key, unchained)[:1]
         if record and row and self._better(key, record[0], row[0]):
             row = []
         order = self._sorted(key, record + ([] if refuted else row) + claim)
@@ -122,10 +126,10 @@ class MergeRule:
         kept: list[bytes] = []
         for entry in order:
             if kept and not self.latest and entry[0] & 3 == NAMED:
-                break  # the row before it falls only with it
+                break  # it can only win if the row before it does, too
             kept.append(entry)
             if entry[0] & 3 == RECORD:
-                break  # and this never
+                break  # nothing can refute it
         if refuted:
             kept += row
         if len(kept) < len(group):
@@ -136,32 +140,30 @@ class MergeRule:
         ]
 
     def _unchained(
-        self, key: bytes, claims: list[bytes], records: list[bytes], marks: Marks
+        self, key: bytes, claims: list[bytes], records: list[bytes], tombstones: Tombstones
     ) -> list[bytes]:
-        """The claims that name no revisit.
+        """Return the claims that name no revisit.
 
-        A claim that names a record which was read, by its id and second, is none of a chain,
-        whatever revisits of that URL others stored before. The record itself beats the claim, so
-        what stays is the same with it or without.
+        A claim on a record that was read, by its id and second, is no chain, whatever revisits of
+        the URL there were before.
         """
-        sound = [entry for entry in claims if not marks.chain(entry)]
+        sound = [entry for entry in claims if not tombstones.is_chain(entry)]
         if len(sound) == len(claims) or not records:
             return sound
-        read = {self._name(key, entry) for entry in records} - {None}
+        read = {self._record_name(key, entry) for entry in records} - {None}
         return [
-            entry for entry in claims if not marks.chain(entry) or self._name(key, entry) in read
+            entry
+            for entry in claims
+            if not tombstones.is_chain(entry) or self._record_name(key, entry) in read
         ]
 
-    def _name(self, key: bytes, entry: bytes) -> tuple[bytes, bytes] | None:
-        """The second and the record id of an entry, None if it has no id."""
+    def _record_name(self, key: bytes, entry: bytes) -> tuple[bytes, bytes] | None:
+        """Return the second and record id of an entry, None if it has no id."""
         record_id = decode(key, unmarked(entry), self.place_of).record_id
         return (entry[2:8], record_id) if record_id else None
 
-    def _best(self, key: bytes, entries: list[bytes]) -> list[bytes]:
-        """The best of `entries`, alone; none of none."""
-        return self._sorted(key, entries)[:1] if len(entries) > 1 else entries
-
     def _sorted(self, key: bytes, entries: list[bytes]) -> list[bytes]:
+        """Return entries of one URL, the best first."""
         if len(entries) < 2:
             return entries
 
@@ -188,26 +190,24 @@ class MergeRule:
         return order < other_order
 
     def _order(self, key: bytes, entry: bytes) -> tuple[bytes, str, int, bytes, str, bool]:
-        """Decides within a second: by fraction, place, content; what is there already wins a tie.
+        """Return the order within a second; of equal entries the one in the index comes first.
 
-        The container's number is no content: it depends on the order in which names came.
+        The container's number is left out: it depends on the order of loading.
         """
-        capture = decode(key, unmarked(entry), self.place_of)
-        place = capture.offset if capture.offset >= 0 else 1 << 62
         body = unmarked(entry)
-        body = body[:17] + body[21:]
-        fresh = not entry[1] & BEFORE
-        last = "\U0010ffff"
-        crawl = capture.crawl or last
-        return capture.date[:-1], capture.container or last, place, body, crawl, fresh
+        capture = decode(key, body, self.place_of)
+        at = capture.offset if capture.offset >= 0 else 1 << 62
+        content = body[:17] + body[21:]
+        container, crawl = capture.container or _LAST, capture.crawl or _LAST
+        return capture.date[:-1], container, at, content, crawl, not entry[1] & BEFORE
 
 
 def _lost(
     key: bytes, stored: list[bytes], claims: list[bytes], kept: list[bytes]
 ) -> Iterator[bytes]:
-    """Staged, what would stay if others had not come: further copies, and claims of others.
+    """Yield, staged, the copies that were not kept, and the claims on captures that were not read.
 
-    A claim that names one of the others, kept or not, says nothing that those do not.
+    They are what a purge of the others would bring back.
     """
     held = set(map(bare, kept))
     for entry in map(bare, stored):
@@ -220,19 +220,19 @@ def _lost(
 
 
 def mark_before(cell: bytes) -> list[bytes]:
-    """The entries of a cell that is in the index, marked so."""
+    """Return the entries of a cell that is in the index, with the flag `BEFORE`."""
     if cell[0] != SEVERAL:
         return [b"%c%c%b" % (cell[0], cell[1] | BEFORE, cell[2:])]
     return mark_each(entries_of(cell))
 
 
 def mark_each(entries: Iterable[bytes]) -> list[bytes]:
-    """Entries that are in the index, marked so; which are in reserve is to be found anew."""
+    """Return entries that are in the index with the flag `BEFORE`, and without `SPARE`."""
     return [b"%c%c%b" % (entry[0] & ~SPARE, entry[1] | BEFORE, entry[2:]) for entry in entries]
 
 
 def _counts(entry: bytes) -> int:
-    """1 for an entry that stands for a record of this run."""
+    """Return 1 for an entry that stands for a record of this load, else 0."""
     return not entry[1] & (ALSO | BEFORE)
 
 
@@ -240,12 +240,12 @@ def _fresh(entries: list[bytes]) -> int:
     return sum(map(_counts, entries))
 
 
-def _count(winner: bytes, alive: list[bytes], outcome: MergeOutcome) -> None:
-    """Count that of `alive` one is kept to answer."""
-    incoming = _fresh(alive)
+def _count(winner: bytes, candidates: list[bytes], outcome: MergeOutcome) -> None:
+    """Count the candidates of one URL, of which `winner` is kept."""
+    incoming = _fresh(candidates)
     if _counts(winner):
         incoming -= 1
-        before = any(entry[1] & BEFORE for entry in alive)
+        before = any(entry[1] & BEFORE for entry in candidates)
         outcome.replaced += before
         outcome.added += not before
     outcome.unchanged += incoming
@@ -253,47 +253,32 @@ def _count(winner: bytes, alive: list[bytes], outcome: MergeOutcome) -> None:
 
 
 def checksum(cells: Iterable[tuple[bytes, bytes]]) -> int:
-    """The sum of the cells' hashes: it follows every change, and any order gives the same.
+    """Return the sum of the hashes of cells, which does not depend on their order.
 
-    Kept modulo 2**64 with an index, it proves that what is read back is what was stored.
+    An index keeps it modulo 2**64, to prove that what is read back is what was stored.
     """
     return sum(map(xxh3_64_intdigest, map(b"".join, cells)))
-
-
-# One pass over all staged entries, which come in order: keys and the cells they leave.
-
-Cells = list[tuple[bytes, bytes]]
 
 
 def settled(
     batches: Iterable[list[bytes]], rule: MergeRule, outcome: MergeOutcome
 ) -> Iterator[Cells]:
-    """Keys and cells, in order, of all staged entries, which come in order."""
-    lengths = rule.keys.lengths()
-    key, digest, group = b"", b"", list[bytes]()
-    for batch in batches:
-        cells: Cells = []
-        for staged in batch:
-            length = lengths[staged[0]]
-            if staged[:length] == key:
-                group.append(staged[length:])
-                continue
-            if group:
-                digest = _close(key, group, digest, rule, outcome, cells)
-            key, group = staged[:length], [staged[length:]]
-        outcome.checksum += checksum(cells)
-        yield cells
-    if group:
-        cells = []
-        _close(key, group, digest, rule, outcome, cells)
-        outcome.checksum += checksum(cells)
-        yield cells
+    """Yield the keys and cells, in order, of staged entries, which come in order."""
+    digest, cells = b"", Cells()
+    for key, group in grouped(batches, rule.keys.lengths()):
+        digest = _close(key, group, digest, rule, outcome, cells)
+        if len(cells) >= CHUNK:
+            outcome.checksum += checksum(cells)
+            yield cells
+            cells = []
+    outcome.checksum += checksum(cells)
+    yield cells
 
 
 def grouped(
     batches: Iterable[list[bytes]], lengths: list[int]
 ) -> Iterator[tuple[bytes, list[bytes]]]:
-    """Keys, each with all its entries, of staged entries, which come in order."""
+    """Yield each key with all its entries, of staged entries, which come in order."""
     key, group = b"", list[bytes]()
     for batch in batches:
         for staged in batch:
@@ -316,16 +301,16 @@ def _close(
     outcome: MergeOutcome,
     cells: Cells,
 ) -> bytes:
-    """Settle the entries under one key; returns the digest last counted."""
+    """Settle the entries of one key; return the digest that was counted last."""
     entry = group[0]
     if len(group) == 1:
-        mark = entry[1]
-        if mark & BEFORE:
+        flags = entry[1]
+        if flags & BEFORE:
             entry = unmarked(entry)
         cells.append((key, entry))
         if entry[0] & 3 == REVISIT:
             return digest
-        outcome.added += not mark & (ALSO | BEFORE)
+        outcome.added += not flags & (ALSO | BEFORE)
         outcome.captures += 1
     else:
         held = outcome.captures
@@ -341,13 +326,12 @@ def _close(
 
 
 def staged_again(cells: Iterable[tuple[bytes, bytes]], gone: set[int]) -> Iterator[list[bytes]]:
-    """Stored cells as sorted chunks of staged entries, without those of containers `gone`."""
+    """Yield stored cells as sorted chunks of staged entries, without those of containers `gone`."""
     chunk: list[bytes] = []
     for key, cell in cells:
-        for entry in mark_before(cell):
-            if gone and lives_in(entry, gone):
-                continue
-            chunk.append(key + entry)
+        chunk += [
+            key + entry for entry in mark_before(cell) if not (gone and lives_in(entry, gone))
+        ]
         if len(chunk) >= CHUNK:
             chunk.sort()
             yield chunk

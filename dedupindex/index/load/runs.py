@@ -1,15 +1,14 @@
-"""Sorted runs on disk: how captures wait, in bounded memory, until the index takes them.
+"""Sorted runs on disk: an external sort of staged entries, in bounded memory.
 
-Builders collect entries, sort a memory's worth, and write it as a run; loading merges all runs
-in one pass. Sorted loading fills the pages of the index to the brim and runs at a constant rate,
-where random puts slow down with size (measured at four times the rate, and 137 against 200 bytes
-a record). Nothing depends on digests being spread evenly.
+A build collects entries, and writes what fits into memory as a sorted run; loading merges all runs
+in one pass. Sorted loading fills the pages of the index and has a constant rate; random puts slow
+down with the size of the index (measured: a quarter of the rate, and 200 bytes a record, not 137).
 
-    run    chunk ... directory, u64 offset of the directory, u32 CRC-32 of it, magic
-    chunk  a list of staged entries, sorted (marshal), at most CHUNK of them
-    staged key followed by entry; the key's first byte tells its length
+    run     chunk ..., directory, u64 offset of the directory, u32 CRC-32 of it, magic
+    chunk   a sorted list of at most CHUNK staged entries (marshal)
+    staged  key followed by entry; the first byte of the key implies its length
 
-Runs are our own temporary files, read by the same interpreter that wrote them, checked by CRC.
+Runs are temporary files, read by the interpreter that wrote them.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from dedupindex.runtime.files import sync_directory
 
 _T = TypeVar("_T")
 CHUNK = 2048  # entries
-RUN_BYTES = 160 << 20  # of staged entries before a run is written; about twice that in memory
-_SORTED_BYTES = 32 << 20  # the same where items are sorted beside other work
+RUN_BYTES = 160 << 20  # of staged entries in a run; about twice that in memory
+_SORTED_BYTES = 32 << 20  # the same for `in_order`
 FAN_IN = 128  # runs merged at once; more are merged in steps
 
-_OVERHEAD = 49  # bytes that a bytes object and its place in a list add in memory
+_OVERHEAD = 49  # bytes of memory that a bytes object in a list takes beyond its content
 _TRAILER = struct.Struct(">QI8s")
 _MAGIC = b"dedurun1"
 
@@ -48,45 +47,43 @@ class RunWriter:
         self._directory, self._name, self._limit = directory, name, run_bytes
         self._staged: list[bytes] = []
         self._bytes = 0
-        self._sure = 0, 0  # runs and staged entries that no `roll_back` takes away
+        self._committed = 0, 0  # runs and staged entries that `roll_back` keeps
         self.paths: list[Path] = []
 
     def extend(self, staged: list[bytes]) -> None:
-        """Take entries; writes a run when a memory's worth has come together."""
+        """Add entries; writes a run when there are enough of them."""
         self._staged += staged
         self._bytes += sum(map(len, staged)) + _OVERHEAD * len(staged)
         if self._bytes >= self._limit:
             self.flush()
 
     def begin(self) -> None:
-        """From here on entries may be taken back."""
-        self._sure = len(self.paths), len(self._staged)
+        """Mark the point to which `roll_back` returns."""
+        self._committed = len(self.paths), len(self._staged)
 
     def roll_back(self) -> None:
-        """Drop all entries since `begin`."""
-        runs, staged = self._sure
+        """Drop all entries added since `begin`."""
+        runs, staged = self._committed
         for path in self.paths[runs:]:
             path.unlink()
         del self.paths[runs:], self._staged[staged:]
 
     def flush(self) -> None:
-        """Write what is left; the runs are on disk when this returns."""
-        runs, sure = self._sure
-        for entries in (self._staged[:sure], self._staged[sure:]) if sure else (self._staged,):
-            if entries:
-                self._write(entries)
-        self._sure = runs + bool(sure), 0
+        """Write the remaining entries; all runs are on disk when this returns."""
+        runs, kept = self._committed
+        for entries in (self._staged[:kept], self._staged[kept:]):
+            if not entries:
+                continue
+            entries.sort()
+            path = self._directory / f"{self._name}-{len(self.paths)}.run"
+            write_run(path, (entries[at : at + CHUNK] for at in range(0, len(entries), CHUNK)))
+            self.paths.append(path)
+        self._committed = runs + bool(kept), 0
         self._staged, self._bytes = [], 0
-
-    def _write(self, entries: list[bytes]) -> None:
-        entries.sort()
-        path = self._directory / f"{self._name}-{len(self.paths)}.run"
-        write_run(path, (entries[at : at + CHUNK] for at in range(0, len(entries), CHUNK)))
-        self.paths.append(path)
 
 
 def write_run(path: Path, chunks: Iterable[list[bytes]]) -> None:
-    """Write sorted chunks as a run that appears whole or not at all."""
+    """Write sorted chunks to a run, atomically."""
     beside = path.with_suffix(".part")
     places = []
     with open(beside, "wb") as stream:
@@ -104,17 +101,14 @@ def write_run(path: Path, chunks: Iterable[list[bytes]]) -> None:
 
 
 def evenly(items: Sequence[_T], most: int) -> Sequence[_T]:
-    """At most so many items, spread over all; the first and the last are among them."""
+    """Return at most so many items at equal distances, with the first and the last."""
     if len(items) <= most:
         return items
     return [items[at * (len(items) - 1) // max(most - 1, 1)] for at in range(most)]
 
 
 def read_run(path: Path, most: int = sys.maxsize) -> Iterator[list[bytes]]:
-    """The chunks of a run, or `most` of them, spread over it.
-
-    Raises `Damaged` if a bit of these has changed since it was written.
-    """
+    """Yield the chunks of a run, or `most` of them at equal distances; raises `Damaged`."""
     with open(path, "rb", buffering=0) as stream:
         size = os.fstat(stream.fileno()).st_size
         if size < _TRAILER.size:
@@ -132,7 +126,7 @@ def read_run(path: Path, most: int = sys.maxsize) -> Iterator[list[bytes]]:
 
 
 class _Head:
-    """The current chunk of one run and how far it is used up."""
+    """The current chunk of a run, and the position in it."""
 
     __slots__ = ("at", "chunk", "chunks")
 
@@ -142,7 +136,7 @@ class _Head:
         self.at = 0
 
     def fill(self) -> bool:
-        """Whether something is left, reading on if need be."""
+        """Read the next chunk if need be; return False at the end of the run."""
         while self.at >= len(self.chunk):
             chunk = next(self.chunks, None)
             if chunk is None:
@@ -152,10 +146,10 @@ class _Head:
 
 
 def merge(runs: list[Iterator[list[bytes]]]) -> Iterator[list[bytes]]:
-    """All entries of sorted runs in order, in lists that never split equal keys' neighbours late.
+    """Yield all entries of sorted runs in order, in lists of any length.
 
-    Each step takes from every run what is not after the earliest end of a current chunk; sorting
-    those slices is a merge, done in C (timsort finds the runs).
+    Each step takes from every run the entries up to the earliest end of a current chunk. Sorting
+    them is a merge, done in C: timsort finds the sorted slices.
     """
     heads = [_Head(run) for run in runs]
     while heads := [head for head in heads if head.fill()]:
@@ -172,7 +166,7 @@ def merge(runs: list[Iterator[list[bytes]]]) -> Iterator[list[bytes]]:
 
 
 def merge_files(paths: list[Path], directory: Path) -> Iterator[list[bytes]]:
-    """The merged entries of run files, in steps if there are many."""
+    """Yield the merged entries of run files; more than `FAN_IN` are merged in steps."""
     paths, step = sorted(paths), 0
     while len(paths) > FAN_IN:
         merged = directory / f"merged-{step}.run"
@@ -182,7 +176,7 @@ def merge_files(paths: list[Path], directory: Path) -> Iterator[list[bytes]]:
 
 
 def in_order(items: Iterable[bytes], scratch: Path) -> Iterator[bytes]:
-    """Items of any number, sorted: many in a directory that is made in `scratch`."""
+    """Yield items sorted; if there are many, on disk, in a temporary directory in `scratch`."""
     items = iter(items)
     held = list(islice(items, CHUNK))
     if len(held) < CHUNK:

@@ -1,9 +1,9 @@
-"""What a build has done so far, on disk: runs, container numbers and a journal of whole tasks.
+"""The state of a build on disk, so that it can be resumed.
 
-A task (some containers, read to their ends) counts once its line is in the journal. Whatever
-else a killed build left is not in the journal, and is removed when the next one starts.
+A task (reading some containers to their ends) is done when its line is in the journal. Files of an
+interrupted build that the journal does not name are removed when the next build starts.
 
-    INDEX/staging/journal.jsonl   first line: what is built; then one line for every task done
+    INDEX/staging/journal.jsonl   first line: the build's signature; then a line for each task done
     INDEX/staging/numbers.mdb     container name -> number, shared by all processes of the build
     INDEX/staging/<task>-<n>.run  see `runs`
 """
@@ -31,45 +31,49 @@ from dedupindex.index.format.tombstones import REVISIT
 class Staging:
     """The staging directory of an index; the caller holds the index's write lock."""
 
-    def __init__(self, index: Path, what: dict[str, Any], *, resume: bool) -> None:
+    def __init__(self, index: Path, signature: dict[str, Any], *, resume: bool) -> None:
+        """Start, or with `resume` continue an interrupted build of the same signature.
+
+        Raises `Damaged`; `SettingsConflict` if the interrupted build has another signature.
+        """
         self.directory = index / "staging"
         self._gone = index / "staging.gone"
         self._journal = self.directory / "journal.jsonl"
         self.done: list[dict[str, Any]] = []
-        if not (resume and self._take_up(what)):
+        if not (resume and self._resume(signature)):
             self.clear()
             self.directory.mkdir()
-            self._append(what)
+            self._append(signature)
 
-    def _take_up(self, what: dict[str, Any]) -> bool:
-        """Read the journal of an earlier build of the same; whether there is one."""
+    def _resume(self, signature: dict[str, Any]) -> bool:
+        """Read the journal of an interrupted build; return whether it has done any task."""
         try:
             lines = self._journal.read_bytes().split(b"\n")
         except FileNotFoundError:
             return False
         entries = []
-        for line in lines[:-1]:  # a line that was cut has no end: its task is done again
+        for line in lines[:-1]:  # a cut line has no line end: its task is repeated
             try:
                 entries.append(json.loads(unsealed_text(b"", line.decode())))
             except (ValueError, Damaged) as error:
                 raise Damaged(f"{self._journal} is damaged; build without --resume") from error
-        if len(entries) < 2:  # no task was done
+        if len(entries) < 2:
             return False
-        if others := [name for name in what if entries[0].get(name) != what[name]]:
+        if others := [name for name in signature if entries[0].get(name) != signature[name]]:
             raise SettingsConflict(
                 f"the build of {self.directory.parent} that was interrupted had other "
                 f"{', '.join(others)}; run it as it was to resume it, or build without --resume, "
                 "which gives up what it has read"
             )
         self.done = entries[1:]
-        kept = {name for task in self.done for name in [*task["runs"], *task.get("ledger", ())]}
+        kept = {*self.runs(), *self.ledger()}
         for path in self.directory.iterdir():
-            if path.suffix in (".run", ".part") and path.name not in kept:
+            if path.suffix in (".run", ".part") and path not in kept:
                 path.unlink()
         return True
 
     def finish(self, task: dict[str, Any]) -> None:
-        """Note a task as done: its runs are on disk, its containers were read to the end."""
+        """Record a task whose containers were read to the end and whose runs are on disk."""
         self._append(task)
         self.done.append(task)
 
@@ -80,19 +84,19 @@ class Staging:
             os.fsync(stream.fileno())
 
     def runs(self) -> list[Path]:
-        """The runs of all tasks done."""
+        """Return the runs of all tasks done."""
         return [self.directory / name for task in self.done for name in task["runs"]]
 
     def ledger(self) -> list[Path]:
-        """The runs of revisits of all tasks done."""
+        """Return the runs of revisits of all tasks done."""
         return [self.directory / name for task in self.done for name in task.get("ledger", ())]
 
     def next_task(self) -> int:
-        """The first task number whose run files are not there: tasks end in any order."""
+        """Return the first number above those of all tasks done, which ended in any order."""
         return 1 + max([int(path.name.split("-")[0]) for path in self.runs()], default=-1)
 
     def names(self) -> Iterator[tuple[int, str]]:
-        """Every container number that was given out in this build."""
+        """Yield every container number assigned in this build, and the name."""
         path = self.directory / "numbers.mdb"
         if not path.exists():
             return
@@ -104,10 +108,7 @@ class Staging:
                     yield int.from_bytes(key, "big"), name
 
     def clear(self) -> None:
-        """Remove everything; the build is over, or starts anew.
-
-        It goes all at once: a journal that outlived its container numbers would be believed.
-        """
+        """Remove everything, in one rename: a journal must not outlive its container numbers."""
         shutil.rmtree(self._gone, ignore_errors=True)
         with suppress(FileNotFoundError):
             self.directory.rename(self._gone)
@@ -115,16 +116,15 @@ class Staging:
 
 
 class Numbers:
-    """Gives container names their numbers, the same in every process of a build.
+    """Assigns numbers to container names, the same in every process of a build.
 
-    `known` looks a name up in the index (0 for unknown), `first` is the first free number there.
-    The file is a temporary one: only its locking matters, so nothing is forced to disk but when
-    a task ends.
+    The file is forced to disk only when a task ends: until then nothing refers to it.
     """
 
     def __init__(self, directory: Path, known: Callable[[str], int], first: int) -> None:
+        """`known`: looks a name up in the index, 0 for none; `first`: the first free number."""
         self._path = directory / "numbers.mdb"
-        with self._explained():
+        with self._errors():
             self._env = lmdb.open(
                 os.fsencode(self._path), subdir=False, map_size=1 << 36, max_dbs=2, sync=False
             )
@@ -137,12 +137,12 @@ class Numbers:
         if not name:
             return 0
         number = self._kept.get(name)
-        return number or self._kept.keep(name, self._known(name) or self._give(name))
+        return number or self._kept.keep(name, self._known(name) or self._assign(name))
 
-    def _give(self, name: str) -> int:
+    def _assign(self, name: str) -> int:
         text = name.encode("utf-8", "surrogateescape")
         key = blake2b(text, digest_size=16).digest()
-        with self._explained(), self._env.begin(write=True) as txn:
+        with self._errors(), self._env.begin(write=True) as txn:
             value = txn.get(key, db=self._numbers)
             if value is None:
                 number = self._first + txn.stat(self._numbers)["entries"]
@@ -153,13 +153,13 @@ class Numbers:
         return int.from_bytes(unsealed(key, value), "big")
 
     def close(self) -> None:
-        """Force what was given out to disk: runs that are done refer to it."""
-        with self._explained():
+        """Force all numbers to disk, which the runs of a task refer to, and close the file."""
+        with self._errors():
             self._env.sync(True)
         self._env.close()
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _errors(self) -> Iterator[None]:
         try:
             yield
         except lmdb.Error as error:
@@ -167,9 +167,9 @@ class Numbers:
 
 
 def renumbered(staged: bytes, lengths: list[int], given: list[int]) -> bytes:
-    """A staged entry, or item of the ledger, with the number `given` for that of its container.
+    """Return a staged entry or ledger item whose container number n is replaced by `given[n]`.
 
-    `lengths` are those of keys (`Keys.lengths`). A mark, which has no container, stays as it is.
+    `lengths`: see `Keys.lengths`. Tombstones have no container and are returned unchanged.
     """
     key = lengths[staged[0]]
     if staged[key] == DEPENDENT:

@@ -30,7 +30,7 @@ from dedupindex.index.format.cells import (
 )
 from dedupindex.index.format.ledger import DEPENDENT, Dependent, items
 from dedupindex.index.format.packing import pack
-from dedupindex.index.format.tombstones import NAMED, REVISIT, Marks, bare
+from dedupindex.index.format.tombstones import NAMED, REVISIT, Tombstones, bare
 from dedupindex.index.load.runs import RunWriter
 from dedupindex.post_crawl.purge.remove_entries import Settling, size_of
 from dedupindex.post_crawl.purge.target import ResolvedTarget, TargetKind
@@ -130,7 +130,7 @@ class Survey:
             if not chosen.may_hold(key):
                 self._survives = self._survives or any(map(answers, entries_of(cell)))
                 continue
-            marks = Marks.of(list(entries_of(cell)))
+            marks = Tombstones.among(list(entries_of(cell)))
             copies = [entry for entry in ledger.copies(key) if not self._void(entry, marks)]
             entries = [entry for entry in entries_of(cell) if entry[0] & 3 != REVISIT]
             known = [*map(bare, entries), *copies]
@@ -152,10 +152,10 @@ class Survey:
                 return sorted(digests)
         return [b""]
 
-    def _void(self, entry: bytes, marks: Marks) -> bool:
+    def _void(self, entry: bytes, marks: Tombstones) -> bool:
         """Whether a copy is one no more, by what the index has heard since."""
-        chained = entry[0] & 3 == NAMED and marks.chain(entry)
-        return chained or marks.purged(entry, self._settling.place_of)
+        chained = entry[0] & 3 == NAMED and marks.is_chain(entry)
+        return chained or marks.is_purged(entry, self._settling.place_of)
 
     def _one(
         self, key: bytes, cell: bytes, copies: list[bytes], taken: set[bytes], told: set[bytes],

@@ -15,7 +15,7 @@ from dedupindex.errors import CrawlEnded, Damaged, UnknownCrawl
 from dedupindex.index.engine import View
 from dedupindex.index.format.cells import ALSO, container_of, entries_of
 from dedupindex.index.format.file_names import files_of
-from dedupindex.index.format.tombstones import NAMED, encode_gone
+from dedupindex.index.format.tombstones import NAMED, encode_purged
 from dedupindex.index.identity import Settings
 from dedupindex.index.load.merge_rule import MergeRule
 from dedupindex.index.load.runs import RunWriter
@@ -55,7 +55,7 @@ def _counted(
             count += sum(not entry[1] & ALSO for entry in gone)
             if writer is not None and what.anywhere:
                 key = held[0]
-                writer.extend([key + encode_gone(entry, anywhere=True) for entry in gone])
+                writer.extend([key + encode_purged(entry, anywhere=True) for entry in gone])
     return count
 
 

@@ -15,7 +15,7 @@ from dedupindex.index.format.cells import (
     entries_of,
     packed_url,
 )
-from dedupindex.index.format.tombstones import REVISIT, ROW, Marks, bare, encode_gone
+from dedupindex.index.format.tombstones import REVISIT, ROW, Tombstones, bare, encode_purged
 from dedupindex.index.identity import Settings
 from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule, mark_before
 
@@ -43,9 +43,9 @@ class Settling:
 
     def told(self, known: list[bytes], taken: set[bytes]) -> set[bytes]:
         """The rows under a key that may tell of records that are taken out of their containers."""
-        marks = Marks.of([encode_gone(entry, anywhere=False) for entry in taken])
+        marks = Tombstones.among([encode_purged(entry, anywhere=False) for entry in taken])
         rows = {entry for entry in known if entry[0] & 3 == ROW} - taken
-        return {entry for entry in rows if marks.purged(entry, self.place_of)}
+        return {entry for entry in rows if marks.is_purged(entry, self.place_of)}
 
     def purged(
         self, key: bytes, cell: bytes, copies: list[bytes], taken: set[bytes], told: set[bytes],
@@ -56,7 +56,7 @@ class Settling:
         `told` goes with it, and comes back when what it tells of does: so there are marks of
         `taken` only.
         """
-        marks, gone = {encode_gone(entry, anywhere=anywhere) for entry in taken}, taken | told
+        marks, gone = {encode_purged(entry, anywhere=anywhere) for entry in taken}, taken | told
         stay = [entry for entry in copies if entry not in gone]
         settled = self._rule.settle(key, [*mark_before(cell), *marks, *stay], MergeOutcome())
         left = list(entries_of(settled)) if settled else []

@@ -22,7 +22,7 @@ from dedupindex.index.format.cells import (
     url_of,
 )
 from dedupindex.index.format.file_names import files_of, is_one_of, spellings
-from dedupindex.index.format.ledger import DEPENDENT, Dependent, dependent_lives_in
+from dedupindex.index.format.ledger import DEPENDENT, Dependent, dependent_container
 from dedupindex.index.format.packing import pack
 from dedupindex.index.format.tombstones import NAMED
 from dedupindex.timestamps import digits_of_date
@@ -130,7 +130,7 @@ class ResolvedTarget:
             return False
         if self._by_url:
             return self.means(Dependent.of(dependent).url)
-        return dependent_lives_in(dependent) in self.numbers
+        return dependent_container(dependent) in self.numbers
 
     def drops(self, key: bytes, body: bytes) -> bool:
         """Whether an item of the ledger goes."""

@@ -22,7 +22,7 @@ from dedupindex.index.format.cells import (
     encode_revisit,
     entries_of,
 )
-from dedupindex.index.format.tombstones import MARKS
+from dedupindex.index.format.tombstones import MAX_READ
 from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule, settled, staged_again
 from dedupindex.index.load.runs import merge
 from dedupindex.timestamps import digits_of_date
@@ -141,7 +141,7 @@ def model(captures: Iterable[Capture], keys: Keys, keep: str) -> Held:
         seconds = sorted(read[key])
         alive = [item for item in rivals if item.evidence == Evidence.RECORD]
         for row in best:
-            last = seconds[MARKS - 1] if len(seconds) >= MARKS else b"9"
+            last = seconds[MAX_READ - 1] if len(seconds) >= MAX_READ else b"9"
             if second(row) not in seconds and second(row) <= last:
                 alive.append(row)
         claims = [
@@ -245,7 +245,7 @@ def test_more_marks_than_are_kept_refute_alike_in_any_order(
         cells, _ = load(cells, captures[start : start + size], rule)
     assert held(cells) == []
     marks = [entry for _, cell in cells for entry in entries_of(cell) if entry[0] & 3 == 3]
-    assert len(marks) == MARKS
+    assert len(marks) == MAX_READ
     assert cells == load([], captures, rule)[0]
 
 

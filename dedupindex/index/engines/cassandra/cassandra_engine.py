@@ -1,9 +1,9 @@
-"""The engine for more than one machine: captures in Apache Cassandra, or ScyllaDB.
+"""The engine for several machines, on Apache Cassandra or ScyllaDB.
 
-A directory names the cluster (``index.json``), and is where builds of this machine stage; all else
-is in one keyspace, for any number of machines that read, and one at a time that loads. A load is
-not there at once or not at all: what it has written is true when it is there, and a load that was
-killed is simply run again. Until the first one has finished the index answers nothing.
+A directory holds the address (``index.json``) and the staged files of builds; everything else is
+in one keyspace, which any number of machines read and one at a time loads. A load is not atomic:
+all that it has written is true by itself, and a load that was killed is repeated. The index answers
+nothing until its first load has finished.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ from typing import Any, NamedTuple
 from dedupindex.cache import Cache
 from dedupindex.errors import BadInput, Damaged, IndexUnavailable
 from dedupindex.index.address import Address
-from dedupindex.index.engine import PLACES_KEPT, Load, numbers_of, reread_all
+from dedupindex.index.engine import PLACES_KEPT, Engine, Load, numbers_of, reread_all
 from dedupindex.index.engines.cassandra.cassandra_load import (
     CassandraLoader,
     container_number,
     numbered_anew,
 )
 from dedupindex.index.engines.cassandra.cassandra_schema import (
-    AT_ONCE,
     Statements,
-    empty,
-    made,
-    make,
+    create_tables,
+    tables_exist,
+    truncate_tables,
 )
 from dedupindex.index.engines.cassandra.cassandra_view import CassandraView
 from dedupindex.index.engines.cassandra.cql import Session, Use, connect, write_all
@@ -38,11 +37,11 @@ from dedupindex.index.engines.cassandra.metadata import (
     About,
     IndexState,
     Lease,
-    agree,
     bytes_of,
-    is_marked,
-    mark_of,
+    check_same,
+    has_signature,
     register,
+    signature_of,
     unnamed,
 )
 from dedupindex.index.format.cells import (
@@ -60,13 +59,13 @@ from dedupindex.index.format.tombstones import container_in
 from dedupindex.index.format.url_index import listed
 from dedupindex.index.identity import Identity, read_identity, unfinished
 from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule, checksum
-from dedupindex.index.load.runs import merge_files, read_run
+from dedupindex.index.load.runs import read_run
 
-# Reading a whole index on a cluster back: is what is stored what was written?.
+_CHECKED = 500  # keys whose rows by URL are read side by side
 
 
 class CellTotals(NamedTuple):
-    """What is there, all of it read."""
+    """The counts of an index, made by reading all of it."""
 
     captures: int
     digests: int
@@ -75,23 +74,23 @@ class CellTotals(NamedTuple):
 
 
 def counted(view: CassandraView) -> CellTotals:
-    """Count what is there."""
+    """Read and count everything."""
     captures, digests, total, last = 0, 0, 0, b""
     for key, cell in view.unordered():
         total += checksum([(key, cell)])
         found = sum(map(answers, entries_of(cell)))
         captures += found
         start = digest_prefix(digest_of_key(key))
-        if found and start != last:  # all of a digest come together
+        if found and start != last:  # the cells of a digest come together
             digests, last = digests + 1, start
     containers = sum(1 for _ in view.registrations())
     return CellTotals(captures, digests, containers, total % (1 << 64))
 
 
 def problems(view: CassandraView, state: IndexState, address: str, *, loading: bool) -> list[str]:
-    """What is wrong, in sentences: keys, entries, names and counts are all read back.
+    """Read the whole index back; return what is wrong with it, a sentence each.
 
-    `loading`: whether a load has begun and not finished, so that counts are not made yet.
+    `loading`: whether a load has not finished, so that the counts are out of date.
     """
     wrong: list[str] = []
     try:
@@ -127,7 +126,7 @@ def problems(view: CassandraView, state: IndexState, address: str, *, loading: b
 
 
 def _entries(view: CassandraView, wrong: list[str]) -> int:
-    """Check all entries; how many are of containers that have no name."""
+    """Check all entries; return how many are of containers that have no name."""
     unnamed, lost = set[int](), 0
     for key, stored in view.stored():
         try:
@@ -154,49 +153,48 @@ def _named(view: CassandraView, number: int, unnamed: set[int]) -> bool:
 
 def _listed(view: CassandraView, wrong: list[str]) -> None:
     keys = (key for key, cell in view.unordered() if listed(cell))
-    while some := list(islice(keys, AT_ONCE)):
-        wrong += [f"{key.hex()} is not listed by its URL" for key in view.unlisted(some)]
-
-
-NO_FILES = "an index on a cluster has no files to copy"
+    while chunk := list(islice(keys, _CHECKED)):
+        wrong += [f"{key.hex()} is not listed by its URL" for key in view.unlisted(chunk)]
 
 
 def identity_at(address: Address) -> Identity | None:
-    """What the index at an address says of itself, None while there is none."""
+    """Return the identity of the index at an address, None if there is none yet."""
     with closing(connect(address)) as session:
-        if not made(session, address.keyspace):
+        if not tables_exist(session, address.keyspace):
             return None
-        return About(session, Statements.of(address.keyspace)).identity(str(address))
+        return About(session, Statements(address.keyspace)).identity(str(address))
 
 
-class CassandraEngine:
+class CassandraEngine(Engine):
     """An open index on a cluster; `write` asks for the right to load."""
 
     def __init__(self, index: Path, *, write: bool = False) -> None:
         self.index, self._write = index, write
         self.identity = read_identity(index)
         self.address = Address.parse(self.identity.engine)
-        self._on = Statements.of(self.address.keyspace)
+        self._on = Statements(self.address.keyspace)
         self._places = Cache[int, ContainerRef](PLACES_KEPT)
-        self._mark = ""
+        self._signature = ""
         self._session: Session | None = connect(self.address)
         try:
-            self._made = made(self._session, self.address.keyspace)
+            self._exists = tables_exist(self._session, self.address.keyspace)
             self._take_identity()
         except BaseException:
             self.close()
             raise
 
     def _take_identity(self) -> None:
-        """Believe the cluster; a directory only says which it is."""
-        # Before what it is the mark of: it may be replaced meanwhile.
-        self._mark = mark_of(self._open(), self.address.keyspace) if self._made else ""
-        cluster = self._about().identity(self.identity.engine) if self._made else None
+        """Read the identity from the cluster, which may be newer than that of the directory."""
+        cluster = None
+        if self._exists:
+            # The signature first: the index may be replaced between the two.
+            self._signature = signature_of(self._open(), self.address.keyspace)
+            cluster = self._about().identity(self.identity.engine)
         if cluster is None:
             self.identity = replace(self.identity, generation=0)
             return
         if self.identity.generation:
-            agree(self.identity, cluster, self.address)
+            check_same(self.identity, cluster, self.address)
         self.identity = cluster
 
     def _open(self) -> Session:
@@ -208,38 +206,37 @@ class CassandraEngine:
         return About(self._open(), self._on)
 
     def view(self) -> CassandraView:
-        """What the cluster answers; see `protocol.View`."""
         if not self.identity.generation:
             raise IndexUnavailable(unfinished(self.index))
         return self._view()
 
     def _view(self) -> CassandraView:
-        chosen = self.identity.settings
+        settings = self.identity.settings
         return CassandraView(
-            self._open(), self._on, chosen.keys(), self._places, self.index, by_url=chosen.by_url
-        )
+            self._open(), self._on, settings.keys(), self._places, self.index,
+            by_url=settings.by_url,
+        )  # fmt: skip
 
-    def in_place(self) -> bool:
-        """Whether what answers is still the index that was opened; see `protocol.in_place`."""
-        return is_marked(self._open(), self.address.keyspace, self._mark)
+    def is_current(self) -> bool:
+        return has_signature(self._open(), self.address.keyspace, self._signature)
 
     def number_of(self, place: ContainerRef) -> int:
-        # Before the first load has finished no number counts: the next one removes them all.
+        # Numbers of a first load that has not finished do not count: the next load removes them.
         return self._view().number_of(place) if self.identity.generation else 0
 
     def next_number(self) -> int:
-        return self._about().next_number() if self._made else 1
+        return self._about().next_number() if self._exists else 1
 
     def note(self) -> dict[str, Any]:
-        return self._about().state().note if self._made else {}
+        return self._about().state().note if self._exists else {}
 
     def load(self, load: Load) -> MergeOutcome:
-        """Take in a load; see `protocol.Engine.load`. What was written when it fails stays."""
+        """Commit a load; what it has written before an error stays."""
         used = self._numbers_in(load.runs)  # damage is found before anything is written
         session = self._open()
-        self._on = Statements.of(self.address.keyspace, Use.WRITE)
-        make(session, self.address)
-        self._made = True
+        self._on = Statements(self.address.keyspace, Use.WRITE)
+        create_tables(session, self.address)
+        self._exists = True
         with Lease(session, self._on, str(self.address)) as lease:
             self._take_identity()
             state = self._about().state()
@@ -251,9 +248,9 @@ class CassandraEngine:
             loader = CassandraLoader(
                 session, self._on, self._view(), self._rule(fresh), state.written, lease
             )
-            loader.drop(self._numbers_of(load.dropped))
+            loader.drop(numbers_of(self._view(), load.dropped))
             if load.runs:
-                batches = merge_files(load.runs, load.runs[0].parent)
+                batches = load.merged(self.index)
                 if any(number != given for number, given in now.items()):
                     batches = numbered_anew(batches, self.identity.settings.keys(), now)
                 (loader.add if state.generation else loader.fill)(batches)
@@ -261,10 +258,7 @@ class CassandraEngine:
         return loader.outcome
 
     def _numbers_in(self, runs: list[Path]) -> set[int]:
-        """The container numbers in runs, which can all be read to their ends.
-
-        Raises `Damaged` or `IndexUnavailable` if one cannot.
-        """
+        """Return the container numbers in runs; raises `Damaged` or `IndexUnavailable`."""
         lengths = self.identity.settings.keys().lengths()
         used: set[int] = set()
         for path in runs:
@@ -276,9 +270,9 @@ class CassandraEngine:
         return used - {0}
 
     def _check_named(self, numbers: set[int]) -> None:
-        """Raise `IndexUnavailable` if a load uses numbers of containers that nobody has named.
+        """Raise `IndexUnavailable` if containers of a load have lost their names.
 
-        They had names when the sources were read; since then the index was removed.
+        They had names when the sources were read; the index was removed since.
         """
         if numbers and (lost := unnamed(self._open(), self._on, numbers)):
             raise IndexUnavailable(
@@ -287,7 +281,7 @@ class CassandraEngine:
             )
 
     def _begin(self, state: IndexState) -> bool:
-        """Note that a load begins; whether counts are to be made anew, as one did not finish."""
+        """Write that a load begins; return whether one was killed, so that counts are outdated."""
         about = self._about()
         loading = about.get("loading")  # the timestamp of a load that was killed
         killed = loading is not None
@@ -301,7 +295,7 @@ class CassandraEngine:
 
     def _remove_unfinished(self) -> None:
         try:
-            empty(self._open(), self.address.keyspace)
+            truncate_tables(self._open(), self.address.keyspace)
         except IndexUnavailable as error:
             raise IndexUnavailable(
                 f"what an unfinished first load wrote to {self.address} cannot be removed: "
@@ -314,32 +308,29 @@ class CassandraEngine:
         def place_of(number: int) -> ContainerRef:
             try:
                 return fresh.get(number) or view.place_of(number)
-            except KeyError:  # its name is lost: the same capture with a name takes its place
+            except KeyError:  # its name is lost: the same capture with a name replaces it
                 return NOWHERE
 
         return MergeRule(settings.keys(), settings.keep == "latest", place_of)
 
-    def _numbers_of(self, names: frozenset[str]) -> set[int]:
-        return numbers_of(self._view(), names)
-
     def _finish(
         self, load: Load, state: IndexState, outcome: MergeOutcome, lease: Lease, *, recount: bool
     ) -> None:
-        """Write what becomes true with the captures; the state last, while the lease lasts."""
+        """Write all of a load but captures; the state last, if the lease has lasted."""
         lease.check()
         session, on, about = self._open(), self._on, self._about()
-        fresh = {bytes_of(one.name): one for one in load.containers}
+        fresh = {bytes_of(container.name): container for container in load.containers}
         gone = [bytes_of(name) for name in load.dropped if bytes_of(name) not in fresh]
         names = [*fresh, *gone]
         found = session.execute_many((on.container, (name,)) for name in names)
-        there = {name for name, rows in zip(names, found, strict=True) if rows}
+        known = {name for name, rows in zip(names, found, strict=True) if rows}
         write_all(session, [(on.remove_container, (state.written, name)) for name in gone])
-        told = [
-            (name, sealed_text(name, json.dumps(one._asdict())), state.written)
-            for name, one in fresh.items()
+        rows = [
+            (name, sealed_text(name, json.dumps(container._asdict())), state.written)
+            for name, container in fresh.items()
         ]
-        write_all(session, [(on.put_container, values) for values in told])
-        state.containers += len(fresh.keys() - there) - len(there.intersection(gone))
+        write_all(session, [(on.put_container, row) for row in rows])
+        state.containers += len(fresh.keys() - known) - len(known.intersection(gone))
         for name in ("captures", "digests", "checksum"):
             changed = getattr(state, name) + getattr(outcome, name)
             setattr(state, name, changed % (1 << 64))
@@ -355,11 +346,7 @@ class CassandraEngine:
         self.identity = replace(self.identity, generation=state.generation)
         self.identity.write(self.index)
 
-    def forget_dead_readers(self) -> None:
-        """See `protocol.Engine`; nothing is kept for readers here."""
-
     def check(self) -> list[str]:
-        """Read everything back; see `protocol.Engine.check`."""
         with self.view() as view:
             about = self._about()
             loading = about.get("loading") is not None
@@ -371,11 +358,11 @@ class CassandraEngine:
             return wrong
 
     def copy(self, target: Path) -> None:
-        """A cluster is copied capture by capture, see `copying`; its own tools do it better."""
-        raise BadInput(NO_FILES)
+        """Refuse: `copy_index` copies capture by capture, and a cluster has tools of its own."""
+        raise BadInput("an index on a cluster has no files to copy")
 
     def compact(self) -> None:
-        """A cluster compacts by itself."""
+        """Refuse: a cluster compacts by itself."""
         raise BadInput(
             f"the nodes of {self.address} compact by themselves; nodetool compact makes them do so"
         )
@@ -387,9 +374,9 @@ class CassandraEngine:
             self._places.clear()
 
     def clear_leftovers(self) -> None:
-        """Count anew what is there, if a load was killed before its counts were written.
+        """Make the counts anew if a load was killed before it wrote them.
 
-        All else is left to the next load; but there may be none, for what was loaded is known.
+        The next load would do it, too, but there may be none: all files are loaded already.
         """
         if self.identity.generation and self._about().get("loading") is not None:
             self.load(Load([], (), []))

@@ -1,18 +1,18 @@
-"""Loading an index on a cluster: staged entries settled with what is there, digest by digest.
+"""Load an index on a cluster: merge staged entries with what is there, digest by digest.
 
-The first load reads nothing: what the runs leave is written as it comes. Another reads the digests
-that it brings, a few hundred at a time, side by side. Each key is written once, with a timestamp
-that is later than that of any load before, so that a load which is killed and run again ends in
-the same index.
+The first load only writes. Others read the digests that they bring, hundreds side by side. Each key
+is written once, with a timestamp later than those of all loads before, so that a load that is
+killed and repeated ends in the same index.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import groupby, islice
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from dedupindex.index.engine import retry
 from dedupindex.index.engines.cassandra.cassandra_schema import Statements, listing
 from dedupindex.index.engines.cassandra.cassandra_view import (
     AT_ONCE,
@@ -20,7 +20,7 @@ from dedupindex.index.engines.cassandra.cassandra_view import (
     Cell,
     Partition,
 )
-from dedupindex.index.engines.cassandra.cql import Session, Statement, patiently, write_all
+from dedupindex.index.engines.cassandra.cql import Call, Session, write_all
 from dedupindex.index.engines.cassandra.metadata import Lease
 from dedupindex.index.format.cells import DIGEST_KEY, Keys, answers, entries_of, sealed, unsealed
 from dedupindex.index.format.tombstones import container_in, lives_in, with_container
@@ -35,13 +35,12 @@ from dedupindex.index.load.merge_rule import (
     settled,
 )
 
-_KEYS = 2000  # that are read, settled and written together
+_KEYS = 2000  # that are read, merged and written together
 _Item = TypeVar("_Item")
-_Asked = tuple[Statement, Sequence[Any]]
 
 
 class CassandraLoader:
-    """One load, as long as its lease lasts."""
+    """One load."""
 
     def __init__(
         self,
@@ -52,53 +51,52 @@ class CassandraLoader:
         written: int,
         lease: Lease,
     ) -> None:
-        """`written`: the timestamp of what is written, the next one included."""
+        """`written`: the timestamp of the load; it may use the next one, too."""
         self._session, self._on, self._view = session, statements, view
         self._rule, self._written, self._lease = rule, written, lease
         self.outcome = MergeOutcome()
 
     def fill(self, batches: Iterable[list[bytes]]) -> None:
-        """Write what staged entries, which come in order, leave in an index that holds nothing."""
+        """Load staged entries, which come in order, into an empty index."""
         for cells in settled(batches, self._rule, self.outcome):
             self.outcome.lost.clear()
-            self._write([asked for key, cell in cells for asked in self._put(key, cell)])
+            self._write([call for key, cell in cells for call in self._put(key, cell)])
 
     def add(self, batches: Iterable[list[bytes]]) -> None:
-        """Settle staged entries, which come in order, with what is there."""
+        """Load staged entries, which come in order."""
         groups = grouped(batches, self._rule.keys.lengths())
         for chunk in _chunks(groups, _KEYS):
             starts = list(dict.fromkeys(_start(key) for key, _ in chunk))
-            known = patiently(partial(self._read, starts))
-            writes: list[_Asked] = []
+            known = retry(partial(self._read, starts))
+            writes: list[Call] = []
             for start, keys in groupby(chunk, lambda group: _start(group[0])):
-                self._digest(start, list(keys), known[start], writes)
+                self._merge(start, list(keys), known[start], writes)
             self.outcome.lost.clear()
             self._write(writes)
 
     def drop(self, gone: set[int]) -> None:
-        """Take the captures of containers out; reads everything."""
+        """Remove the captures of containers; reads the whole index."""
         if not gone:
             return
         for _, cells in groupby(self._view.unordered(), lambda cell: _start(cell[0])):
-            self._drop_of(cells, gone)
-        self._written += 1  # a cell that is written again comes after its removal
+            self._drop_from_digest(cells, gone)
+        self._written += 1  # so that a cell that is written again comes after its removal
 
-    def _drop_of(self, cells: Iterable[Cell], gone: set[int]) -> None:
-        """Take what is gone out of one digest."""
+    def _drop_from_digest(self, cells: Iterable[Cell], gone: set[int]) -> None:
         outcome, held, holds = self.outcome, False, False
-        writes: list[_Asked] = []
+        writes: list[Call] = []
         for key, cell in cells:
             entries = list(entries_of(cell))
-            stay = [entry for entry in entries if not lives_in(entry, gone)]
-            answering = sum(map(answers, entries))
-            held = held or answering > 0
-            if len(stay) == len(entries):
-                holds = holds or answering > 0
+            kept = [entry for entry in entries if not lives_in(entry, gone)]
+            originals = sum(map(answers, entries))
+            held = held or originals > 0
+            if len(kept) == len(entries):
+                holds = holds or originals > 0
                 continue
             before = outcome.captures
-            outcome.captures -= answering
-            left = self._rule.settle(key, mark_each(stay), outcome)
-            holds = holds or outcome.captures > before - answering
+            outcome.captures -= originals
+            left = self._rule.settle(key, mark_each(kept), outcome)
+            holds = holds or outcome.captures > before - originals
             writes += self._change(key, cell, left)
             if len(writes) >= _KEYS:
                 self._write(writes)
@@ -108,30 +106,31 @@ class CassandraLoader:
         self._write(writes)
 
     def _read(self, starts: list[bytes]) -> dict[bytes, tuple[dict[bytes, bytes], bool]]:
-        """Of digests the cells by key, and whether these are all."""
-        asked = ((self._on.partition, (start, AT_ONCE + 1)) for start in starts)
-        found = map(Partition.of, starts, self._session.execute_many(asked))
+        """Return the cells of digests by key, and whether these are all."""
+        calls = ((self._on.partition, (start, AT_ONCE + 1)) for start in starts)
+        found = map(Partition.of, starts, self._session.execute_many(calls))
         return {
-            one.start: (
-                {one.start + rest: unsealed(one.start + rest, cell) for rest, cell in one.cells},
-                one.whole,
+            start: (
+                {start + rest: unsealed(start + rest, cell) for rest, cell in partition.cells},
+                partition.whole,
             )
-            for one in found
+            for start, partition in zip(starts, found, strict=True)
         }
 
-    def _digest(
+    def _merge(
         self,
         start: bytes,
         groups: list[tuple[bytes, list[bytes]]],
         known: tuple[dict[bytes, bytes], bool],
-        writes: list[_Asked],
+        writes: list[Call],
     ) -> None:
-        """Settle the incoming entries of one digest."""
+        """Merge the incoming entries of one digest with its cells."""
         cells, whole = known
+        touched = {key for key, _ in groups}
         if not whole:
-            keys = [key for key, _ in groups if key not in cells]
-            cells |= patiently(partial(self._cells, start, keys))
-        outcome, touched, holds = self.outcome, set[bytes](), False
+            cells |= retry(partial(self._cells, start, sorted(touched - cells.keys())))
+        outcome, holds = self.outcome, False
+        held_here = any(_has_originals(cells[key]) for key in touched if key in cells)
         for key, group in groups:
             cell = cells.get(key)
             entries = mark_before(cell) if cell else []
@@ -140,30 +139,28 @@ class CassandraLoader:
             before = outcome.captures
             left = self._rule.settle(key, entries + group, outcome)
             holds = holds or outcome.captures > before
-            touched.add(key)
             writes += self._change(key, cell, left)
-        held_here = any(_answering(cells[key]) for key in touched if key in cells)
         if held_here != holds and not self._others(start, cells, whole, touched):
             outcome.digests += holds - held_here
 
     def _others(
         self, start: bytes, cells: dict[bytes, bytes], whole: bool, touched: set[bytes]
     ) -> bool:
-        """Whether a digest has captures under keys that are not touched."""
-        if any(_answering(cell) for key, cell in cells.items() if key not in touched):
+        """Return whether a digest has captures under keys that are not touched."""
+        if any(_has_originals(cell) for key, cell in cells.items() if key not in touched):
             return True
         if whole:
             return False
         rows = self._view.cells(start)
-        return any(_answering(cell) for key, cell in rows if key not in touched)
+        return any(_has_originals(cell) for key, cell in rows if key not in touched)
 
     def _cells(self, start: bytes, keys: list[bytes]) -> dict[bytes, bytes]:
-        asked = ((self._on.cell, (start, key[len(start) :])) for key in keys)
-        found = zip(keys, self._session.execute_many(asked), strict=True)
+        calls = ((self._on.cell, (start, key[len(start) :])) for key in keys)
+        found = zip(keys, self._session.execute_many(calls), strict=True)
         return {key: unsealed(key, bytes(rows[0][0])) for key, rows in found if rows}
 
-    def _change(self, key: bytes, cell: bytes | None, left: bytes | None) -> Iterator[_Asked]:
-        """What to write for what is left under a key, and the checksum kept right."""
+    def _change(self, key: bytes, cell: bytes | None, left: bytes | None) -> Iterator[Call]:
+        """Yield the writes that replace a cell, and change the checksum."""
         if cell == left:
             return
         if cell:
@@ -175,13 +172,13 @@ class CassandraLoader:
             start = _start(key)
             yield self._on.remove, (self._written, start, key[len(start) :])
 
-    def _put(self, key: bytes, cell: bytes) -> Iterator[_Asked]:
-        if self._view.by_url and listed(cell):  # before it is there: what is there is listed
+    def _put(self, key: bytes, cell: bytes) -> Iterator[Call]:
+        if self._view.by_url and listed(cell):  # first, so that every capture is listed
             yield listing(self._on, key)
         end = DIGEST_KEY[key[0]]
         yield self._on.put, (key[:end], key[end:], sealed(key, cell), self._written)
 
-    def _write(self, writes: list[_Asked]) -> None:
+    def _write(self, writes: list[Call]) -> None:
         self._lease.check()
         write_all(self._session, writes)
 
@@ -189,7 +186,7 @@ class CassandraLoader:
 def numbered_anew(
     batches: Iterable[list[bytes]], keys: Keys, now: dict[int, int]
 ) -> Iterator[list[bytes]]:
-    """Staged entries with other container numbers, in the order that they had."""
+    """Yield staged entries with the container numbers of `now`, in their old order."""
     lengths = keys.lengths()
     for batch in batches:
         found = []
@@ -204,7 +201,7 @@ def numbered_anew(
 
 
 def container_number(staged: bytes, lengths: list[int]) -> int:
-    """The container number in a staged entry, 0 if it has none."""
+    """Return the container number in a staged entry, 0 if it has none."""
     return container_in(staged[lengths[staged[0]] :])
 
 
@@ -212,7 +209,7 @@ def _start(key: bytes) -> bytes:
     return key[: DIGEST_KEY[key[0]]]
 
 
-def _answering(cell: bytes) -> bool:
+def _has_originals(cell: bytes) -> bool:
     return any(map(answers, entries_of(cell)))
 
 

@@ -1,34 +1,32 @@
 """The tables of an index on a cluster, and the statements on them.
 
-    capture    dk: algorithm and digest; live: 0 for what bin/index took in, and behind that 1 for
-               what crawls report; rest: what else a key has; crawl: the number of the crawl that
-               reported it, else 0; cell: as `cells` draws it
+    capture    dk: algorithm and digest; live: 0 for captures of bin/index, 1 for those that crawls
+               report, which follow; rest: the rest of the key; crawl: the number of the crawl that
+               reported it, else 0; cell: see `cells`
     place      container number -> name of the container, crawl
     number     crawl, 0, name of the container -> container number, its checksum in the upper half
     container  name -> registration, JSON
-    crawl      all crawls that write, with one version; see `crawls.cassandra_registry`
+    crawl      all crawls that write, with one version; see `cassandra_crawl_registry`
     reported   the keys that a crawl has captures under
     claim      who may store a payload
-    url        captures by URL, where the index lists them; see `cassandra_urls`
-    statistic  amounts of `crawls.rows`, by who wrote them and since when
-    about      identity (as in index.json), state (`cassandra_state`), next_number, loading, lease
+    url        keys of captures by URL, in an index with the setting `by_url`
+    statistic  amounts of `statistics_keys`, by writer and start of counting
+    about      identity (as in index.json), state (`IndexState`), next_number, loading, lease
 
-Cells, names, numbers, amounts and text have a checksum behind them, of their key, too
-(`cells.sealed`, `cells.sealed_text`); but for the lease.
+Cells, names, numbers, amounts and text end with a checksum of key and value (`cells.sealed`,
+`cells.sealed_text`); the lease does not.
 
-One keyspace is one index. How it is replicated and compacted may be altered at any time; it is
-chosen here only when the tables are made.
+One keyspace is one index. Replication and compaction are set when the tables are created, and may
+be altered at any time.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
 
 from dedupindex.errors import BadInput
 from dedupindex.index.address import Address
-from dedupindex.index.engines.cassandra.cql import Session, Statement, Use
+from dedupindex.index.engines.cassandra.cql import Call, Session, Statement, Use
 from dedupindex.index.format.cells import DIGEST_KEY
 
 _TABLES = {
@@ -51,135 +49,92 @@ _TABLES = {
         "PRIMARY KEY ((crawl, kind, part), heading, writer, since)"
     ),
     "url": "part blob, rest blob, dk blob, PRIMARY KEY (part, rest, dk)",
-    "about": "name text PRIMARY KEY, value text",  # last: where it is, the others are
+    "about": "name text PRIMARY KEY, value text",  # last: if it exists, the others do
 }
-_EMPTIED = ("capture", "place", "number", "container", "url")
+_LOADED = ("capture", "place", "number", "container", "url")  # tables that a load writes to
 
 _VERSION = Statement("SELECT release_version FROM system.local")
 _PEERS = Statement("SELECT peer FROM system.peers")
-_MADE = Statement("SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?")
+_EXISTING = Statement("SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?")
 _KEYSPACE = Statement("SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?")
 
 
-class Statements(NamedTuple):
-    """What is asked of the tables of one keyspace."""
+class Statements:
+    """The statements on the tables of one keyspace."""
 
-    partition: Statement  # all of a digest, up to a number of rows
-    between: Statement  # what of a digest begins so
-    cell: Statement
-    all_cells: Statement
-    put: Statement
-    remove: Statement
-    place: Statement
-    places: Statement
-    put_place: Statement
-    number: Statement
-    put_number: Statement
-    container: Statement
-    containers: Statement
-    put_container: Statement
-    remove_container: Statement
-    urls: Statement
-    url: Statement
-    put_url: Statement
-    about: Statement
-    about_now: Statement
-    put_about: Statement
-    remove_about: Statement
-    begin_about: Statement  # if it is not there
-    change_about: Statement  # if it is as it was
-    lease: Statement
-    renew: Statement
-    release: Statement
+    def __init__(self, keyspace: str, reading: Use = Use.READ) -> None:
+        """`reading`: `Use.WRITE` to read with the consistency of writes, before a change."""
 
-    @classmethod
-    def of(cls, keyspace: str, reading: Use = Use.READ) -> Statements:
-        """The statements on the tables of a keyspace; `reading`: what its reads are for.
+        def cql(text: str, use: Use = reading) -> Statement:
+            return Statement(re.sub(r"\{(\w+)\}", rf"{keyspace}.\1", text), use)
 
-        Who writes anew what it has read asks for `Use.WRITE`: it reads as safely as it writes.
-        """
-        texts = {name: _TEXTS[name] for name in cls._fields}
-        return cls(
-            **{
-                name: Statement(
-                    re.sub(r"\{(\w+)\}", rf"{keyspace}.\1", text),
-                    reading if use is Use.READ else use,
-                )
-                for name, (text, use) in texts.items()
-            }
+        write, conditional = Use.WRITE, Use.CONDITIONAL
+        of_cell = "dk = ? AND live = 0 AND rest = ? AND crawl = 0"
+        self.partition = cql("SELECT live, rest, crawl, cell FROM {capture} WHERE dk = ? LIMIT ?")
+        self.between = cql(
+            "SELECT rest, cell FROM {capture} "
+            "WHERE dk = ? AND live = 0 AND rest >= ? AND rest < ? LIMIT ?"
         )
+        self.cell = cql(f"SELECT cell FROM {{capture}} WHERE {of_cell}")
+        self.all_cells = cql("SELECT dk, live, rest, cell FROM {capture}")
+        self.put = cql(
+            "INSERT INTO {capture} (dk, live, rest, crawl, cell) VALUES (?, 0, ?, 0, ?) "
+            "USING TIMESTAMP ?",
+            write,
+        )
+        self.remove = cql(f"DELETE FROM {{capture}} USING TIMESTAMP ? WHERE {of_cell}", write)
+        self.place = cql("SELECT container, crawl FROM {place} WHERE number = ?")
+        self.places = cql("SELECT number, container, crawl FROM {place}")
+        self.put_place = cql(
+            "INSERT INTO {place} (number, container, crawl) VALUES (?, ?, ?)", write
+        )
+        self.number = cql("SELECT number FROM {number} WHERE place = ?")
+        self.put_number = cql("INSERT INTO {number} (place, number) VALUES (?, ?)", write)
+        self.container = cql("SELECT about FROM {container} WHERE name = ?")
+        self.containers = cql("SELECT name, about FROM {container}")
+        self.put_container = cql(
+            "INSERT INTO {container} (name, about) VALUES (?, ?) USING TIMESTAMP ?", write
+        )
+        self.remove_container = cql(
+            "DELETE FROM {container} USING TIMESTAMP ? WHERE name = ?", write
+        )
+        self.urls = cql(
+            "SELECT rest, dk FROM {url} WHERE part = ? AND rest >= ? AND rest <= ? LIMIT ?"
+        )
+        self.url = cql("SELECT dk FROM {url} WHERE part = ? AND rest = ? AND dk = ?")
+        self.put_url = cql("INSERT INTO {url} (part, rest, dk) VALUES (?, ?, ?)", write)
+        self.about = cql("SELECT value FROM {about} WHERE name = ?")
+        self.about_now = cql("SELECT value FROM {about} WHERE name = ?", Use.SERIAL)
+        self.put_about = cql(
+            "INSERT INTO {about} (name, value) VALUES (?, ?) USING TIMESTAMP ?", write
+        )
+        self.remove_about = cql("DELETE FROM {about} USING TIMESTAMP ? WHERE name = ?", write)
+        self.begin_about = cql(
+            "INSERT INTO {about} (name, value) VALUES (?, ?) IF NOT EXISTS", conditional
+        )
+        self.change_about = cql(
+            "UPDATE {about} SET value = ? WHERE name = ? IF value = ?", conditional
+        )
+        self.lease = cql(
+            "INSERT INTO {about} (name, value) VALUES ('lease', ?) IF NOT EXISTS USING TTL ?",
+            conditional,
+        )
+        self.renew = cql(
+            "UPDATE {about} USING TTL ? SET value = ? WHERE name = 'lease' IF value = ?",
+            conditional,
+        )
+        self.release = cql("DELETE FROM {about} WHERE name = 'lease' IF value = ?", conditional)
 
 
-_TEXTS = {
-    "partition": ("SELECT live, rest, crawl, cell FROM {capture} WHERE dk = ? LIMIT ?", Use.READ),
-    "between": (
-        "SELECT rest, cell FROM {capture} "
-        "WHERE dk = ? AND live = 0 AND rest >= ? AND rest < ? LIMIT ?",
-        Use.READ,
-    ),
-    "cell": (
-        "SELECT cell FROM {capture} WHERE dk = ? AND live = 0 AND rest = ? AND crawl = 0",
-        Use.READ,
-    ),
-    "all_cells": ("SELECT dk, live, rest, cell FROM {capture}", Use.READ),
-    "put": (
-        "INSERT INTO {capture} (dk, live, rest, crawl, cell) VALUES (?, 0, ?, 0, ?) "
-        "USING TIMESTAMP ?",
-        Use.WRITE,
-    ),
-    "remove": (
-        "DELETE FROM {capture} USING TIMESTAMP ? "
-        "WHERE dk = ? AND live = 0 AND rest = ? AND crawl = 0",
-        Use.WRITE,
-    ),
-    "place": ("SELECT container, crawl FROM {place} WHERE number = ?", Use.READ),
-    "places": ("SELECT number, container, crawl FROM {place}", Use.READ),
-    "put_place": ("INSERT INTO {place} (number, container, crawl) VALUES (?, ?, ?)", Use.WRITE),
-    "number": ("SELECT number FROM {number} WHERE place = ?", Use.READ),
-    "put_number": ("INSERT INTO {number} (place, number) VALUES (?, ?)", Use.WRITE),
-    "container": ("SELECT about FROM {container} WHERE name = ?", Use.READ),
-    "containers": ("SELECT name, about FROM {container}", Use.READ),
-    "put_container": (
-        "INSERT INTO {container} (name, about) VALUES (?, ?) USING TIMESTAMP ?",
-        Use.WRITE,
-    ),
-    "remove_container": ("DELETE FROM {container} USING TIMESTAMP ? WHERE name = ?", Use.WRITE),
-    "urls": (
-        "SELECT rest, dk FROM {url} WHERE part = ? AND rest >= ? AND rest <= ? LIMIT ?",
-        Use.READ,
-    ),
-    "url": ("SELECT dk FROM {url} WHERE part = ? AND rest = ? AND dk = ?", Use.READ),
-    "put_url": ("INSERT INTO {url} (part, rest, dk) VALUES (?, ?, ?)", Use.WRITE),
-    "about": ("SELECT value FROM {about} WHERE name = ?", Use.READ),
-    "about_now": ("SELECT value FROM {about} WHERE name = ?", Use.SERIAL),
-    "put_about": ("INSERT INTO {about} (name, value) VALUES (?, ?) USING TIMESTAMP ?", Use.WRITE),
-    "remove_about": ("DELETE FROM {about} USING TIMESTAMP ? WHERE name = ?", Use.WRITE),
-    "begin_about": (
-        "INSERT INTO {about} (name, value) VALUES (?, ?) IF NOT EXISTS",
-        Use.CONDITIONAL,
-    ),
-    "change_about": ("UPDATE {about} SET value = ? WHERE name = ? IF value = ?", Use.CONDITIONAL),
-    "lease": (
-        "INSERT INTO {about} (name, value) VALUES ('lease', ?) IF NOT EXISTS USING TTL ?",
-        Use.CONDITIONAL,
-    ),
-    "renew": (
-        "UPDATE {about} USING TTL ? SET value = ? WHERE name = 'lease' IF value = ?",
-        Use.CONDITIONAL,
-    ),
-    "release": ("DELETE FROM {about} WHERE name = 'lease' IF value = ?", Use.CONDITIONAL),
-}
+def tables_exist(session: Session, keyspace: str) -> bool:
+    """Return whether a keyspace has the tables of an index."""
+    return ("about",) in session.execute(_EXISTING, keyspace)
 
 
-def made(session: Session, keyspace: str) -> bool:
-    """Whether the tables of an index are there."""
-    return ("about",) in session.execute(_MADE, keyspace)
+def create_tables(session: Session, address: Address) -> None:
+    """Create the keyspace and its tables, as far as they are missing.
 
-
-def make(session: Session, address: Address) -> None:
-    """Make the keyspace and its tables, where they are not there.
-
-    Raises `BadInput` if the cluster has too few nodes for the copies that are asked for.
+    Raises `BadInput` if the cluster has too few nodes for the replication.
     """
     if not session.execute(_KEYSPACE, address.keyspace):
         copies = _copies(address.replication)
@@ -189,40 +144,40 @@ def make(session: Session, address: Address) -> None:
                 f"the cluster has {nodes} node{'s' * (nodes > 1)}, too few for replication = "
                 f"{address.replication}: add ?replication={nodes} to the address, or more nodes"
             )
-        told = ", ".join(f"'{name}': {count}" for name, count in copies.items())
+        replication = ", ".join(f"'{name}': {count}" for name, count in copies.items())
         session.define(
             f"CREATE KEYSPACE IF NOT EXISTS {address.keyspace} "
-            f"WITH replication = {{'class': 'NetworkTopologyStrategy', {told}}}"
+            f"WITH replication = {{'class': 'NetworkTopologyStrategy', {replication}}}"
         )
-    there = {name for (name,) in session.execute(_MADE, address.keyspace)}
+    existing = {name for (name,) in session.execute(_EXISTING, address.keyspace)}
     for name, columns in _TABLES.items():
-        if name not in there:
-            options = f" WITH {_dense(session)}" if name == "capture" else ""
+        if name not in existing:
+            options = f" WITH {_storage_options(session)}" if name == "capture" else ""
             table = f"{address.keyspace}.{name}"
             session.define(f"CREATE TABLE IF NOT EXISTS {table} ({columns}){options}")
 
 
-def empty(session: Session, keyspace: str) -> None:
-    """Remove all that a load has put into the tables; all nodes must be there."""
-    for name in _EMPTIED:
+def truncate_tables(session: Session, keyspace: str) -> None:
+    """Remove everything that loads have written; all nodes must be up."""
+    for name in _LOADED:
         session.define(f"TRUNCATE {keyspace}.{name}")
 
 
 def _copies(replication: str) -> dict[str, int]:
-    """Datacenter -> copies; for all of them where none is named."""
+    """Return the copies by datacenter, or for all datacenters if none is named."""
     if ":" not in replication:
         return {"replication_factor": int(replication)}
     pairs = (part.split(":") for part in replication.split(","))
     return {name: int(count) for name, count in pairs}
 
 
-def _dense(session: Session) -> str:
-    """What packs captures best with the least work, of what a cluster knows.
+def _storage_options(session: Session) -> str:
+    """Return the compaction and compression that store captures most densely.
 
-    Cassandra 5 has the first; ScyllaDB, which says it is Cassandra 3, and older ones the second.
+    Cassandra 5 has its own; older versions and ScyllaDB, which calls itself Cassandra 3, do not.
     """
-    version = str(session.execute(_VERSION)[0][0])
-    if version.split(".")[0].isdigit() and int(version.split(".")[0]) >= 5:
+    major = str(session.execute(_VERSION)[0][0]).split(".")[0]
+    if major.isdigit() and int(major) >= 5:
         return (
             "compaction = {'class': 'UnifiedCompactionStrategy', 'scaling_parameters': 'T4'} "
             "AND compression = {'class': 'ZstdCompressor', 'chunk_length_in_kb': 16}"
@@ -233,38 +188,15 @@ def _dense(session: Session) -> str:
     )
 
 
-# Captures by URL alone, on a cluster: a further table, for an index with the setting `by_url`.
-
-LOOKED_AT = 5_000  # keys, about a second
-AT_ONCE = 500  # of their digests that are read side by side
-_PART = 4  # bytes: with canonical URLs what all URLs of a urlkey have in common
-_BEYOND = b"\xff" * 16
-
-_Asked = tuple[Statement, Sequence[Any]]
+PART = 4  # bytes after the digest that are the partition of `url`: the hash of the urlkey
 
 
 def row_of(key: bytes) -> tuple[bytes, bytes, bytes]:
-    """Where a capture's key is listed."""
+    """Return the row of `url` that lists a capture's key."""
     end = DIGEST_KEY[key[0]]
-    return key[end : end + _PART], key[end + _PART :], key[:end]
+    return key[end : end + PART], key[end + PART :], key[:end]
 
 
-def listing(on: Statements, key: bytes) -> _Asked:
-    """What lists a capture's key; nothing changes if it is listed."""
+def listing(on: Statements, key: bytes) -> Call:
+    """Return the call that lists a capture's key in `url`."""
     return on.put_url, row_of(key)
-
-
-def keys_at(session: Session, on: Statements, sought: bytes) -> Iterator[bytes]:
-    """The keys that are listed and whose tail, after the digest, begins with `sought`.
-
-    Looks at no more than `LOOKED_AT`.
-    """
-    part, rest = sought[:_PART], sought[_PART:]
-    for found, dk in session.execute(on.urls, part, rest, rest + _BEYOND, LOOKED_AT):
-        yield bytes(dk) + part + bytes(found)
-
-
-def missing(session: Session, on: Statements, keys: Sequence[bytes]) -> Iterable[bytes]:
-    """Of keys those that are not listed."""
-    found = session.execute_many((on.url, row_of(key)) for key in keys)
-    return (key for key, rows in zip(keys, found, strict=True) if not rows)

@@ -1,7 +1,7 @@
-"""Reading an index on a cluster: all of a digest at once, so that a lookup waits only once.
+"""Read an index on a cluster: all of a digest at once, so that a lookup waits only once.
 
-There is no state of a whole cluster to read from. Each answer is true by itself; a load becomes
-visible while it goes on.
+There is no snapshot of a cluster. Each answer is true by itself; a load becomes visible while it
+runs.
 """
 
 from __future__ import annotations
@@ -12,28 +12,23 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
 from dedupindex.cache import Cache
-from dedupindex.capture import Capture
 from dedupindex.digest import Digest
 from dedupindex.errors import Damaged, IndexUnavailable, StrategyUnavailable
 from dedupindex.index.engine import IndexCounts, IndexedContainer
-from dedupindex.index.engines.cassandra import cassandra_schema
-from dedupindex.index.engines.cassandra.cassandra_schema import Statements
+from dedupindex.index.engines.cassandra.cassandra_schema import PART, Statements, row_of
 from dedupindex.index.engines.cassandra.cql import Row, Session, Statement
 from dedupindex.index.engines.cassandra.metadata import About, bytes_of, key_of, number_in, place_in
-from dedupindex.index.engines.cell_view import Decoding
+from dedupindex.index.engines.cell_view import CellView
 from dedupindex.index.format import url_index
 from dedupindex.index.format.cells import (
     DIGEST_KEY,
     ContainerRef,
     Keys,
     answers,
-    canonical_prefix,
     container_of,
-    digest_of_key,
     digest_prefix,
     entries_of,
     is_sound,
@@ -41,14 +36,14 @@ from dedupindex.index.format.cells import (
     unsealed_text,
 )
 from dedupindex.index.load.runs import in_order
-from dedupindex.urlkey import urlkey
-
-# What a view of a cluster knows of digests, and reads ahead while others are looked at.
 
 AT_ONCE = 100  # rows of a digest that are read at first; nearly all digests have fewer
-_KEPT = 4096  # digests that a view remembers
-_HELD = 16 << 20  # bytes of rows that a view remembers: a cell may have long URLs
-_STRETCH = 100  # digests of those read ahead that are taken in at once
+LOOKED_AT = 5_000  # keys that a query by URL reads: about a second
+_DIGESTS = 500  # of these keys that are read side by side
+_KEPT = 4096  # digests that a view caches
+_HELD = 16 << 20  # bytes of rows that a view caches
+_STRETCH = 100  # prefetched digests that are received at once
+_BEYOND = b"\xff" * 16  # greater than the rest of any key
 
 Cell = tuple[bytes, bytes]
 
@@ -56,79 +51,76 @@ Cell = tuple[bytes, bytes]
 class Partition(NamedTuple):
     """The first rows of a digest."""
 
-    start: bytes  # of its keys
-    cells: list[Cell]  # of what bin/index took in: what of a key follows the digest, and the cell
-    # as it is stored: `cells.unsealed` checks it
-    whole: bool  # whether that is all that it took in
-    reported: list[Row] | None  # what crawls report: rest, crawl, cell; None: there may be more
+    start: bytes  # the digest's part of keys
+    cells: list[Cell]  # of bin/index: the rest of the key, and the cell as it is stored, unchecked
+    whole: bool  # whether these are all of bin/index
+    reported: list[Row] | None  # of crawls: rest, crawl, cell; None: there may be more
 
     @classmethod
     def of(cls, start: bytes, rows: list[Row]) -> Partition:
-        """The first `AT_ONCE` rows and, if there is one, another."""
+        """Return the partition of its first `AT_ONCE` + 1 rows."""
         own = [(rest, cell) for live, rest, _, cell in rows if not live]
-        there = len(rows) <= AT_ONCE
+        complete = len(rows) <= AT_ONCE
         reported = [row[1:] for row in rows[len(own) :]]
-        return cls(start, own, there or bool(reported), reported if there else None)
+        return cls(start, own, complete or bool(reported), reported if complete else None)
 
 
 class Partitions:
-    """The first rows of digests, by the digest's part of a key; any number of threads may ask."""
+    """A cache of partitions, by the digest's part of keys; for any number of threads."""
 
     def __init__(
-        self, session: Session, statement: Statement, came: Callable[[list[Partition]], None]
+        self, session: Session, statement: Statement, received: Callable[[list[Partition]], None]
     ) -> None:
-        """`came` is told what was read ahead, before anybody looks at it."""
-        self._session, self._statement, self._came = session, statement, came
+        """`received` is called with prefetched partitions before they can be read."""
+        self._session, self._statement, self._received = session, statement, received
         self._known: dict[bytes, Partition] = {}
         self._held = 0  # bytes of their rows
         self._coming: Iterator[tuple[bytes, list[Row]]] = iter(())
         self._awaited: set[bytes] = set()
-        self._outage = ""  # why what is awaited will not come
-        self._busy = threading.Lock()  # of two who take at once one would take the other's rows
+        self._outage = ""  # why awaited partitions will not come
+        self._receiving = threading.Lock()  # two threads would mix up their rows
 
-    def forget(self) -> None:
-        """Forget everything."""
+    def clear(self) -> None:
         self._known.clear()
         self._held = 0
         self._awaited.clear()
         self._coming = iter(())
 
-    def ahead(self, keys: Iterable[bytes]) -> None:
-        """Ask for many, and take in the first of them."""
+    def prefetch(self, keys: Iterable[bytes]) -> None:
+        """Request many partitions, and receive the first of them."""
         wanted = [key for key in dict.fromkeys(keys) if key not in self._known][:_KEPT]
-        asked = ((self._statement, (key, AT_ONCE + 1)) for key in wanted)
-        self._coming = zip(wanted, self._session.execute_many(asked), strict=True)
+        calls = ((self._statement, (key, AT_ONCE + 1)) for key in wanted)
+        self._coming = zip(wanted, self._session.execute_many(calls), strict=True)
         self._awaited, self._outage = set(wanted), ""
         if wanted:
-            self._take()
+            self._receive()
 
     def of(self, key: bytes) -> Partition:
-        """What is there of a digest; raises `IndexUnavailable`."""
+        """Return a partition; raises `IndexUnavailable`."""
         if key in self._awaited:
-            with self._busy:
+            with self._receiving:
                 while key in self._awaited:
-                    self._take()
+                    self._receive()
         found = self._known.get(key)
         if found is None:
-            rows = self._session.execute(self._statement, key, AT_ONCE + 1)
-            found = self._keep(key, rows)
+            found = self._keep(key, self._session.execute(self._statement, key, AT_ONCE + 1))
         return found
 
-    def _take(self) -> None:
-        """Take in what comes next; an outage is one for all that is awaited still."""
+    def _receive(self) -> None:
+        """Receive the next prefetched partitions; an outage is one for all that are awaited."""
         if self._outage:
             raise IndexUnavailable(self._outage)
         try:
-            came = dict(islice(self._coming, _STRETCH))
-            kept = [self._keep(key, rows) for key, rows in came.items()]
-            self._awaited -= came.keys()
-            self._came(kept)
+            rows = dict(islice(self._coming, _STRETCH))
+            kept = [self._keep(key, found) for key, found in rows.items()]
+            self._awaited -= rows.keys()
+            self._received(kept)
         except IndexUnavailable as error:
             self._outage = str(error)
             raise
 
     def _keep(self, key: bytes, rows: list[Row]) -> Partition:
-        self._held += sum(len(one) for row in rows for one in row if isinstance(one, bytes))
+        self._held += sum(len(value) for row in rows for value in row if isinstance(value, bytes))
         if len(self._known) >= 2 * _KEPT or self._held > _HELD:
             self._known.clear()
             self._held = 0
@@ -136,8 +128,8 @@ class Partitions:
         return found
 
 
-class CassandraView(Decoding):
-    """What a cluster answers; see `protocol.View`."""
+class CassandraView(CellView):
+    """What the cluster answers; a context manager."""
 
     def __init__(
         self,
@@ -151,125 +143,90 @@ class CassandraView(Decoding):
     ) -> None:
         self._session, self._on, self.keys = session, statements, keys
         self._places, self._scratch, self.by_url = places, scratch, by_url
-        self._partitions = Partitions(session, statements.partition, self._name)
+        self._partitions = Partitions(session, statements.partition, self._read_names)
 
     def __enter__(self) -> CassandraView:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._partitions.forget()
+    def __exit__(self, *_: object) -> None:
+        self._partitions.clear()
 
     # --- lookups ---------------------------------------------------------------------------------
 
-    def ahead(self, digests: Iterable[Digest]) -> None:
-        """Read what lookups of these digests will ask for, side by side.
-
-        The first of it is there on return, the rest comes while the first is looked at.
-        """
-        self._partitions.ahead(map(digest_prefix, digests))
+    def prefetch(self, digests: Iterable[Digest]) -> None:
+        """Read digests side by side; returns with the first, the others follow as they are used."""
+        self._partitions.prefetch(map(digest_prefix, digests))
 
     def partition(self, key: bytes) -> Partition:
-        """The first rows of a digest."""
+        """Return the first rows of a digest."""
         return self._partitions.of(key)
 
-    def _name(self, found: list[Partition]) -> None:
-        """Read the names of all containers in them that are not known yet."""
+    def _read_names(self, found: list[Partition]) -> None:
+        """Read the names of all their containers that are not cached."""
         numbers = {
             container_of(entry)
-            for one in found
-            for rest, stored in one.cells
-            if is_sound(one.start + rest, stored)  # else it is told who asks for it
-            for entry in entries_of(unsealed(one.start + rest, stored))
+            for partition in found
+            for rest, stored in partition.cells
+            if is_sound(partition.start + rest, stored)  # a lookup reports the others
+            for entry in entries_of(unsealed(partition.start + rest, stored))
             if answers(entry)
         }
         unknown = sorted(numbers - self._places.keys() - {0})
         if not unknown:
             return
-        asked = ((self._on.place, (number,)) for number in unknown)
-        for number, rows in zip(unknown, self._session.execute_many(asked), strict=True):
+        calls = ((self._on.place, (number,)) for number in unknown)
+        for number, rows in zip(unknown, self._session.execute_many(calls), strict=True):
             if rows:
-                with suppress(Damaged):  # which is told who asks for it
+                with suppress(Damaged):  # which a lookup reports
                     self._remember(number, rows[0])
 
     def cell(self, key: bytes) -> bytes | None:
-        """What is under a key; raises `Damaged`."""
-        start, rest = _parted(key)
+        start, rest = _split(key)
         known = self.partition(start)
-        for one, stored in known.cells:
-            if one == rest:
+        for other, stored in known.cells:
+            if other == rest:
                 return unsealed(key, stored)
         if known.whole:
             return None
         rows = self._session.execute(self._on.cell, start, rest)
         return unsealed(key, bytes(rows[0][0])) if rows else None
 
-    def exact(self, digest: Digest, url: bytes) -> list[Capture]:
-        key = self.keys.of(digest, url)
-        cell = self.cell(key)
-        if cell is None:
-            return []
-        return [capture for capture in self.decoded(key, cell) if capture.url == url]
-
-    def canonical(self, digest: Digest, key: bytes, limit: int) -> list[Capture]:
-        start, begin = _parted(canonical_prefix(digest, key))
+    def first_cells(self, prefix: bytes, limit: int) -> Iterator[Cell]:
+        start, begin = _split(prefix)
         known = self.partition(start)
-        if known.whole:
-            cells = [pair for pair in known.cells if pair[0].startswith(begin)]
-        else:
-            cells = self._rows(start, begin, limit)
-        found = self._decoded(start, cells[: max(limit, 0)])
-        return [capture for capture in found if urlkey(capture.url) == key]
-
-    def any(self, digest: Digest, limit: int) -> list[Capture]:
-        start = digest_prefix(digest)
-        known = self.partition(start)
-        cells = known.cells
+        cells = [pair for pair in known.cells if pair[0].startswith(begin)]
         if not known.whole and len(cells) < limit:
-            cells = self._rows(start, b"", limit)
-        return self._decoded(start, cells[: max(limit, 0)])
+            end = begin + _BEYOND
+            cells = self._session.execute(self._on.between, start, begin, end, limit)
+        return _unsealed(start, cells[:limit])
 
-    def _rows(self, start: bytes, begin: bytes, limit: int) -> list[Row]:
-        """The first rows of a digest that bin/index took in and whose rest begins so."""
-        return self._session.execute(self._on.between, start, begin, _next(begin), max(limit, 1))
-
-    def denies(self, digest: Digest, capture: Capture) -> bool:
-        key = self.keys.of(digest, capture.url)
-        return self.denied_in(key, self.cell(key), capture)
-
-    def cells_at(self, sought: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """See `Decoding`."""
-        for key in self.listed(sought):
+    def cells_at(self, tail: bytes) -> Iterator[Cell]:
+        for key in self.listed(tail):
             if cell := self.cell(key):
                 yield key, cell
 
-    def listed(self, sought: bytes) -> Iterator[bytes]:
-        """The keys that are listed by URL and, after the digest, begin so.
+    def listed(self, tail: bytes) -> Iterator[bytes]:
+        """Yield the keys listed by URL that have `tail` after the digest, at most `LOOKED_AT`.
 
-        What stands under their digests is read before they are yielded, side by side.
+        The captures of their digests are prefetched.
         """
         if not self.by_url:
             raise StrategyUnavailable(url_index.MISSING)
-        keys = cassandra_schema.keys_at(self._session, self._on, sought)
-        while some := list(islice(keys, cassandra_schema.AT_ONCE)):
-            self._partitions.ahead(_parted(key)[0] for key in some)
-            yield from some
+        part, rest = tail[:PART], tail[PART:]
+        rows = self._session.execute(self._on.urls, part, rest, rest + _BEYOND, LOOKED_AT)
+        keys = (bytes(dk) + part + bytes(found) for found, dk in rows)
+        while chunk := list(islice(keys, _DIGESTS)):
+            self._partitions.prefetch(_split(key)[0] for key in chunk)
+            yield from chunk
 
     def unlisted(self, keys: Sequence[bytes]) -> Iterable[bytes]:
-        """Of keys those that are not listed by URL."""
-        return cassandra_schema.missing(self._session, self._on, keys)
+        """Return those of `keys` that are not listed by URL."""
+        found = self._session.execute_many((self._on.url, row_of(key)) for key in keys)
+        return (key for key, rows in zip(keys, found, strict=True) if not rows)
 
-    def _decoded(self, start: bytes, cells: list[Cell]) -> list[Capture]:
-        return [one for key, cell in _opened(start, cells) for one in self.decoded(key, cell)]
-
-    # --- names -----------------------------------------------------------------------------------
+    # --- containers ------------------------------------------------------------------------------
 
     def place_of(self, number: int) -> ContainerRef:
-        """What a container number stands for."""
         place = self._places.get(number)
         if place is None:
             rows = self._session.execute(self._on.place, number)
@@ -282,13 +239,13 @@ class CassandraView(Decoding):
         return self._places.keep(number, place_in(number, row))
 
     def number_of(self, place: ContainerRef) -> int:
-        """The container number of a place, 0 if it has none."""
+        """Return the number of a container, 0 if it has none."""
         key = key_of(place)
         rows = self._session.execute(self._on.number, key)
         number = number_in(key, rows[0][0]) if rows else 0
         if number and number not in self._places:
             if not (named := self._session.execute(self._on.place, number)):
-                return 0  # it has lost its name: who uses it brings the name again
+                return 0  # its name is lost: the next load of the container writes it again
             self._remember(number, named[0])
         return number
 
@@ -298,14 +255,16 @@ class CassandraView(Decoding):
                 yield row[0], place_in(row[0], row[1:])
 
     def registrations(self) -> Iterator[IndexedContainer]:
-        """Every registered container, in no order."""
+        """Yield every indexed container, in any order."""
         for page in self._session.scan(self._on.containers):
             for name, about in page:
                 yield IndexedContainer(**json.loads(unsealed_text(bytes(name), about)))
 
     def containers(self) -> Iterator[IndexedContainer]:
-        found = self.registrations()
-        named = (bytes_of(one.name) + b"\0" + json.dumps(one).encode() for one in found)
+        named = (
+            bytes_of(container.name) + b"\0" + json.dumps(container).encode()
+            for container in self.registrations()
+        )
         for item in in_order(named, self._scratch):
             yield IndexedContainer(*json.loads(item.partition(b"\0")[2]))
 
@@ -314,7 +273,7 @@ class CassandraView(Decoding):
         rows = self._session.execute(self._on.container, key)
         return IndexedContainer(**json.loads(unsealed_text(key, rows[0][0]))) if rows else None
 
-    # --- all of it -------------------------------------------------------------------------------
+    # --- the whole index -------------------------------------------------------------------------
 
     def counts(self) -> IndexCounts:
         state = About(self._session, self._on).state()
@@ -328,28 +287,32 @@ class CassandraView(Decoding):
         return About(self._session, self._on).state().own_digests
 
     def ledger(self) -> list[str]:
-        """A cluster keeps none."""
+        """Return no files: an index on a cluster has no ledger."""
         return []
 
     def unordered(self) -> Iterator[Cell]:
-        """All keys and cells; those of a digest come together, and in order. Raises `Damaged`."""
+        """Yield all keys and cells, those of a digest together and in order; raises `Damaged`."""
         for key, stored in self.stored():
             yield key, unsealed(key, stored)
 
     def stored(self) -> Iterator[Cell]:
-        """As `unordered`, but as they are stored, unchecked."""
+        """Like `unordered`, but yields cells as they are stored, unchecked."""
         for page in self._session.scan(self._on.all_cells):
             for start, live, rest, cell in page:
                 if not live:
                     yield start + rest, cell
 
     def cells(self, prefix: bytes = b"") -> Iterator[Cell]:
-        """In order, which a cluster does not have: all is read, and sorted on disk if need be."""
+        """Yield the keys with a prefix, in order, and their cells.
+
+        A cluster has no order of digests: unless the prefix holds one, everything is read, and
+        sorted on disk.
+        """
         if prefix and len(prefix) >= DIGEST_KEY[prefix[0]]:
-            start, begin = _parted(prefix)
-            statement, values = self._on.between, (start, begin, _next(begin), 2**31 - 1)
-            for page in self._session.scan(statement, *values):
-                yield from _opened(start, page)
+            start, begin = _split(prefix)
+            values = start, begin, begin + _BEYOND, 2**31 - 1
+            for page in self._session.scan(self._on.between, *values):
+                yield from _unsealed(start, page)
             return
         lengths = self.keys.lengths()
         found = (key + cell for key, cell in self.unordered() if key.startswith(prefix))
@@ -357,24 +320,14 @@ class CassandraView(Decoding):
             end = lengths[item[0]]
             yield item[:end], item[end:]
 
-    def captures(self) -> Iterator[tuple[Digest, Capture]]:
-        for key, cell in self.cells():
-            for capture in self.decoded(key, cell):
-                yield digest_of_key(key), capture
 
-
-def _parted(key: bytes) -> tuple[bytes, bytes]:
-    """The digest's part of a key, and the rest."""
+def _split(key: bytes) -> tuple[bytes, bytes]:
+    """Return the digest's part of a key, and the rest."""
     end = DIGEST_KEY[key[0]]
     return key[:end], key[end:]
 
 
-def _opened(start: bytes, rows: Iterable[Row | Cell]) -> Iterator[Cell]:
-    """Keys and cells of rows of a digest; raises `Damaged`."""
+def _unsealed(start: bytes, rows: Iterable[Row | Cell]) -> Iterator[Cell]:
+    """Yield the keys and cells of rows of a digest; raises `Damaged`."""
     for rest, stored in rows:
         yield start + rest, unsealed(start + rest, stored)
-
-
-def _next(begin: bytes) -> bytes:
-    """What comes after everything that begins so; a rest is shorter than 16 bytes."""
-    return begin + b"\xff" * 16

@@ -1,12 +1,8 @@
-"""What an engine on a cluster asks of its driver: a few calls.
+"""A session with a cluster, by cassandra-driver, and what else speaks CQL.
 
-A `Session` belongs to a process and a cluster, not to a keyspace: statements name theirs. It is
-shared by all who `connect` to the same cluster in one process, and closed with the last of them.
-Its threads do not outlive a fork: close it before, connect anew after.
-
-Every error of a driver becomes `IndexUnavailable`: whoever asks cannot tell. Of a conditional
-statement (a lightweight transaction) it becomes `Unclear`, since it may have been applied. All
-other statements must be idempotent: the drivers send them again, to another node, when one fails.
+Every error of the driver is raised as `IndexUnavailable`: the answer is not known. A conditional
+statement (a lightweight transaction) raises `Unclear`: it may have been applied. All other
+statements must be idempotent: the driver repeats them on another node when one fails.
 """
 
 from __future__ import annotations
@@ -15,10 +11,12 @@ import os
 import ssl
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 from dedupindex.errors import BadInput, IndexUnavailable, to_install
 from dedupindex.index.address import (
@@ -31,23 +29,277 @@ from dedupindex.index.address import (
     USER,
     Address,
 )
+from dedupindex.index.engine import retry
 
-# TLS to the nodes of a cluster, as the address and the environment have it.
+try:
+    from cassandra import ConsistencyLevel, DriverException, UnresolvableContactPoints
+    from cassandra.auth import PlainTextAuthProvider
+    from cassandra.cluster import (
+        EXEC_PROFILE_DEFAULT,
+        Cluster,
+        ExecutionProfile,
+        NoHostAvailable,
+        ResponseFuture,
+    )
+    from cassandra.connection import ConnectionException
+    from cassandra.policies import (
+        ConstantReconnectionPolicy,
+        ConstantSpeculativeExecutionPolicy,
+        DCAwareRoundRobinPolicy,
+        TokenAwarePolicy,
+    )
+    from cassandra.protocol import ErrorMessage
+    from cassandra.query import BatchStatement, BatchType, PreparedStatement, tuple_factory
+except ImportError as error:
+    raise IndexUnavailable(
+        "an index on a cluster needs cassandra-driver, which is not installed: "
+        f"{to_install('cassandra')}"
+    ) from error
+
+IN_FLIGHT = 128  # statements of one `execute_many` that wait for answers
+PAGE = 1000  # rows that a scan fetches at once
+HEDGE = 1.0  # seconds after which a second node is asked
+HEARTBEAT = 3  # seconds between two heartbeats of a connection
+RECONNECT = 1.0  # seconds between two attempts to reach a node that is down
+_PROTOCOL = 4  # of CQL, which Cassandra and ScyllaDB have in common
+_BATCH = 10  # rows; nodes warn of batches of more partitions
+_BATCH_BYTES = 32 << 10  # after which a batch is sent: nodes refuse those above 50 KiB
+_BATCHES_IN_FLIGHT = 32
+_FAILURES = (DriverException, NoHostAvailable, ConnectionException, ErrorMessage, OSError)
+
+Row = tuple[Any, ...]
 
 
-class Trust(NamedTuple):
-    """Who is believed, and who we are; file names, empty where there is none."""
+class Use(Enum):
+    """What a statement is for, which decides its consistency and what a failure means."""
 
-    authority: str  # PEM: who signs the certificates of nodes; the system's where it is empty
-    certificate: str  # PEM: our own
-    key: str
-    names: bool  # whether a certificate has to name the address of its node
+    READ = "read"
+    WRITE = "write"
+    CONDITIONAL = "conditional"  # IF …: a lightweight transaction
+    SERIAL = "serial"  # a read that sees, and completes, all lightweight transactions
 
 
-def trust(address: Address, environment: Mapping[str, str]) -> Trust | None:
-    """What the address and the environment ask for: nothing, if the address says no ``tls``.
+class Statement(NamedTuple):
+    """CQL with ``?`` for values; prepared at its first use."""
 
-    Raises `BadInput` if the environment has files that would not be used.
+    text: str
+    use: Use = Use.READ
+
+
+Call = tuple[Statement, Sequence[Any]]  # with its values
+
+
+class Unclear(IndexUnavailable):
+    """A conditional statement may have been applied, or not."""
+
+
+class _Connection:
+    """A connection to a cluster, shared by the sessions of a process."""
+
+    def __init__(self, key: tuple[int, Address], address: Address) -> None:
+        self.key, self.users = key, 0
+        self.reading = ConsistencyLevel.name_to_value[address.reading]
+        self.writing = ConsistencyLevel.name_to_value[address.consistency]
+        self.prepared: dict[Statement, PreparedStatement] = {}
+        self.preparing = threading.Lock()
+        profile = ExecutionProfile(
+            load_balancing_policy=TokenAwarePolicy(
+                DCAwareRoundRobinPolicy(local_dc=address.datacenter)
+            ),
+            speculative_execution_policy=ConstantSpeculativeExecutionPolicy(HEDGE, 1),
+            request_timeout=address.timeout,
+            row_factory=tuple_factory,
+            consistency_level=self.writing,
+        )
+        user, password = os.environ.get(USER, ""), os.environ.get(PASSWORD, "")
+        where = f"no node of {','.join(address.hosts)} answers on port {address.port}"
+        try:
+            self.cluster = Cluster(
+                list(address.hosts),
+                port=address.port,
+                protocol_version=_PROTOCOL,
+                auth_provider=PlainTextAuthProvider(user, password) if user else None,
+                ssl_context=tls_context(address, os.environ),
+                execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+                reconnection_policy=ConstantReconnectionPolicy(RECONNECT, None),
+                idle_heartbeat_interval=HEARTBEAT,
+                idle_heartbeat_timeout=HEARTBEAT,
+                connect_timeout=address.timeout,
+                control_connection_timeout=address.timeout,
+            )
+        except UnresolvableContactPoints as error:
+            raise IndexUnavailable(f"{where}: no such name is known") from error
+        try:
+            self.driver = self.cluster.connect()
+        except _FAILURES as error:
+            self.cluster.shutdown()
+            raise IndexUnavailable(f"{where}: {_message(error)}") from error
+
+
+_CONNECTIONS: dict[tuple[int, Address], _Connection] = {}
+_CONNECTING = threading.Lock()
+
+
+class Session:
+    """A session with a cluster, for any number of threads; statements name their keyspace.
+
+    Sessions of one cluster share a connection, which the last of them closes. Its threads do not
+    survive a fork: close a session before, and connect again after.
+    """
+
+    def __init__(self, connection: _Connection) -> None:
+        self._connection, self._closed = connection, False
+
+    def execute(self, statement: Statement, *values: Any) -> list[Row]:
+        """Return all rows; the first column of a conditional statement's is whether it applied."""
+        return self._rows(statement, self._send(statement, values))
+
+    def execute_many(self, calls: Iterable[Call]) -> Iterator[list[Row]]:
+        """Yield the rows of each call, in order; `IN_FLIGHT` are sent ahead of those taken."""
+        sent: deque[tuple[Statement, ResponseFuture]] = deque()
+        for statement, values in calls:
+            if len(sent) >= IN_FLIGHT:
+                yield self._rows(*sent.popleft())
+            sent.append((statement, self._send(statement, values)))
+        while sent:
+            yield self._rows(*sent.popleft())
+
+    def write_many(self, statement: Statement, rows: Iterable[Sequence[Any]]) -> None:
+        """Write rows, in any order, in batches."""
+        sent: deque[ResponseFuture] = deque()
+        try:
+            for batch in self._batches(self._prepared(statement), rows):
+                if len(sent) >= _BATCHES_IN_FLIGHT:
+                    sent.popleft().result()
+                sent.append(self._connection.driver.execute_async(batch))
+            while sent:
+                sent.popleft().result()
+        except _FAILURES as error:
+            raise _unavailable(statement, error) from error
+
+    def _batches(
+        self, prepared: PreparedStatement, rows: Iterable[Sequence[Any]]
+    ) -> Iterator[BatchStatement]:
+        """Yield batches of rows with the same first replica, which can write them by itself."""
+        replicas = self._connection.cluster.metadata.get_replicas
+        batches: dict[Any, BatchStatement] = {}
+        weights: dict[Any, int] = {}
+        for values in rows:
+            bound = prepared.bind(values)
+            hosts = replicas(bound.keyspace, bound.routing_key)
+            host = hosts[0] if hosts else None
+            weight = sum(len(value) for value in bound.values if isinstance(value, bytes))
+            batch = batches.get(host)
+            if batch is not None and weights[host] + weight > _BATCH_BYTES:
+                yield batches.pop(host)
+                batch = None
+            if batch is None:
+                weights[host] = 0
+                batch = batches[host] = BatchStatement(
+                    BatchType.UNLOGGED, consistency_level=self._connection.writing
+                )
+                batch.is_idempotent = True
+            batch.add(bound)
+            weights[host] += weight
+            if len(batch) >= _BATCH:
+                yield batches.pop(host)
+        yield from batches.values()
+
+    def scan(self, statement: Statement, *values: Any) -> Iterator[list[Row]]:
+        """Yield the rows of a read of any length, a page at a time."""
+        try:
+            result = self._send(statement, values).result()
+            while True:
+                yield list(result.current_rows)
+                if not result.has_more_pages:
+                    return
+                result.fetch_next_page()
+        except _FAILURES as error:
+            raise _unavailable(statement, error) from error
+
+    def define(self, text: str) -> None:
+        """Change the schema; returns when all nodes agree on it."""
+        try:
+            self._connection.driver.execute(text, timeout=60)
+        except _FAILURES as error:
+            raise IndexUnavailable(f"the cluster refuses {text!r}: {_message(error)}") from error
+
+    def close(self) -> None:
+        """Release the connection; may be called twice."""
+        with _CONNECTING:
+            if self._closed:
+                return
+            self._closed = True
+            self._connection.users -= 1
+            if self._connection.users:
+                return
+            del _CONNECTIONS[self._connection.key]
+        self._connection.cluster.shutdown()
+
+    def _send(self, statement: Statement, values: Sequence[Any]) -> ResponseFuture:
+        try:
+            return self._connection.driver.execute_async(self._prepared(statement).bind(values))
+        except _FAILURES as error:
+            raise _unavailable(statement, error) from error
+
+    def _prepared(self, statement: Statement) -> PreparedStatement:
+        connection = self._connection
+        if prepared := connection.prepared.get(statement):
+            return prepared
+        with connection.preparing:
+            prepared = connection.prepared.get(statement)
+            if prepared is None:
+                prepared = connection.driver.prepare(statement.text)
+                prepared.consistency_level = {
+                    Use.SERIAL: ConsistencyLevel.LOCAL_SERIAL,
+                    Use.READ: connection.reading,
+                }.get(statement.use, connection.writing)
+                prepared.serial_consistency_level = ConsistencyLevel.LOCAL_SERIAL
+                prepared.is_idempotent = statement.use is not Use.CONDITIONAL
+                prepared.fetch_size = PAGE
+                connection.prepared[statement] = prepared
+        return prepared
+
+    def _rows(self, statement: Statement, sent: ResponseFuture) -> list[Row]:
+        try:
+            return list(sent.result())
+        except _FAILURES as error:
+            raise _unavailable(statement, error) from error
+
+
+def connect(address: Address) -> Session:
+    """Return a session, which the caller closes; raises `IndexUnavailable`."""
+    hosts = tuple(sorted(set(address.hosts)))
+    key = (
+        os.getpid(),
+        replace(
+            address, hosts=hosts, keyspace="", replication="", read_consistency=address.reading
+        ),
+    )
+    with _CONNECTING:
+        connection = _CONNECTIONS.get(key) or _Connection(key, address)
+        _CONNECTIONS[key] = connection
+        connection.users += 1
+    return Session(connection)
+
+
+def _unavailable(statement: Statement, error: Exception) -> IndexUnavailable:
+    kind = Unclear if statement.use is Use.CONDITIONAL else IndexUnavailable
+    return kind(f"the cluster does not answer: {_message(error)}")
+
+
+def _message(error: Exception) -> str:
+    """Return an error of the driver in one line; of the errors of several nodes, the first."""
+    if isinstance(error, NoHostAvailable) and isinstance(error.errors, dict) and error.errors:
+        node, first = next(iter(error.errors.items()))
+        return f"{node}: {_message(first) if isinstance(first, Exception) else first}"
+    return f"{type(error).__name__}: {str(error) or 'no more is known'}"[:300]
+
+
+def tls_context(address: Address, environment: Mapping[str, str]) -> ssl.SSLContext | None:
+    """Return the TLS context for an address and the files in the environment, None without TLS.
+
+    Raises `BadInput` for files that cannot be used, or would not be used.
     """
     authority, certificate, key = (
         environment.get(name, "") for name in (AUTHORITY, CERTIFICATE, KEY)
@@ -60,202 +312,67 @@ def trust(address: Address, environment: Mapping[str, str]) -> Trust | None:
                     f"write {SCHEME}…/{address.keyspace}?tls={NODE}, or unset it"
                 )
         return None
-    return Trust(authority, certificate, key, address.tls == NODE)
-
-
-def context(asked: Trust) -> ssl.SSLContext:
-    """What the driver connects with. Raises `BadInput` for files that cannot be used."""
     try:
-        found = ssl.create_default_context(cafile=asked.authority or None)
-    except (OSError, ssl.SSLError) as error:
-        raise _unusable(AUTHORITY, asked.authority, error) from error
-    found.check_hostname = asked.names
-    if asked.certificate:
+        context = ssl.create_default_context(cafile=authority or None)
+    except OSError as error:
+        raise _unusable(AUTHORITY, authority, error) from error
+    context.check_hostname = address.tls == NODE
+    if certificate:
         try:
-            found.load_cert_chain(asked.certificate, asked.key or None)
-        except (OSError, ssl.SSLError) as error:
-            raise _unusable(CERTIFICATE, asked.certificate, error) from error
-    return found
+            context.load_cert_chain(certificate, key or None)
+        except OSError as error:
+            raise _unusable(CERTIFICATE, certificate, error) from error
+    return context
 
 
-def _unusable(name: str, path: str, error: Exception) -> BadInput:
-    reason = getattr(error, "strerror", None) or str(error)
+def _unusable(name: str, path: str, error: OSError) -> BadInput:
+    reason = error.strerror or str(error)
     return BadInput(f"{path or 'no file'} ({name}): {reason}; it must be a PEM file")
 
 
-Row = tuple[Any, ...]
-Result = TypeVar("Result")
+class ConditionalResult(NamedTuple):
+    """What became of a conditional statement."""
 
-IN_FLIGHT = 128  # statements of one `execute_many` that wait for answers
-PAGE = 1000  # rows of a scan that are fetched at once
-HEDGE = 1.0  # seconds after which another node is asked what one has not answered
-HEARTBEAT = 3  # seconds between two signs of life of a connection; without them it is given up
-RECONNECT = 1.0  # seconds between two tries to reach a node that is down
-ATTEMPTS, PAUSE = 5, 0.5  # of `patiently`; seconds before the second, doubled each time
+    applied: bool
+    row: Row | None  # if not applied: what `back` found
 
 
-class Use(Enum):
-    """What a statement is for: it decides the consistency, and what a failure means."""
+def execute_conditional(
+    session: Session, call: Call, back: Call, mine: Callable[[Row], bool]
+) -> ConditionalResult:
+    """Execute a conditional statement, and find out whether it was applied.
 
-    READ = "read"
-    WRITE = "write"
-    CONDITIONAL = "conditional"  # IF …: a lightweight transaction
-    SERIAL = "serial"  # a read that sees all lightweight transactions, and settles open ones
-
-
-class Statement(NamedTuple):
-    """CQL with ``?`` for values; prepared at its first use."""
-
-    text: str
-    use: Use = Use.READ
-
-
-class Unclear(IndexUnavailable):
-    """A conditional statement may have been applied, or not."""
-
-
-class Session(Protocol):
-    """A connection to a cluster, for any number of threads."""
-
-    def execute(self, statement: Statement, *values: Any) -> list[Row]:
-        """All rows. The first column of a conditional statement's row is whether it applied."""
-
-    def execute_many(self, asked: Iterable[tuple[Statement, Sequence[Any]]]) -> Iterator[list[Row]]:
-        """The rows of each, in order; some hundreds at most are sent ahead of those taken."""
-
-    def write_many(self, statement: Statement, rows: Iterable[Sequence[Any]]) -> None:
-        """Write rows, in no order, as quickly as the driver can."""
-
-    def scan(self, statement: Statement, *values: Any) -> Iterator[list[Row]]:
-        """The rows of a read of any length, a page at a time."""
-
-    def define(self, text: str) -> None:
-        """Change the schema; returns when all nodes agree on it."""
-
-    def close(self) -> None:
-        """Let go; the connection ends with the last who shares it."""
-
-
-class Settled(NamedTuple):
-    """What a conditional statement came to."""
-
-    won: bool
-    row: Row | None  # if not won: what `back` found in its place
-
-
-def conditionally(
-    session: Session,
-    statement: Statement,
-    values: Sequence[Any],
-    back: Statement,
-    back_values: Sequence[Any],
-    mine: Callable[[Row], bool],
-) -> Settled:
-    """Execute a conditional statement, and find out what became of it.
-
-    `back` reads, at SERIAL, what it would have written, and `mine` says whether that is it: an
-    outcome may be unknown, and a driver that sends a statement twice meets its own first try.
-    Where nothing is there (`row` None) it was not applied. Raises `IndexUnavailable` when even
-    that cannot be told.
+    `back` reads, at SERIAL, the row that it would have written; `mine` returns whether it has:
+    the outcome may be unknown, and a statement that the driver has repeated meets its own row.
+    Raises `IndexUnavailable` if `back` cannot be read.
     """
+    statement, values = call
     try:
         rows = session.execute(statement, *values)
         if rows and rows[0][0]:
-            return Settled(True, None)
+            return ConditionalResult(True, None)
     except Unclear:
         pass
-    found = session.execute(back, *back_values)
+    read, read_values = back
+    found = session.execute(read, *read_values)
     if found and mine(found[0]):
-        return Settled(True, None)
-    return Settled(False, found[0] if found else None)
+        return ConditionalResult(True, None)
+    return ConditionalResult(False, found[0] if found else None)
 
 
-def clock() -> float:
-    """Seconds for what is of an age, or ends, in the cluster.
-
-    Those while this machine was suspended are among them, which `time.monotonic` leaves out: a
-    lease would seem to be held, and what is known to be fresh, when it woke up.
-    """
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def patiently(work: Callable[[], Result]) -> Result:
-    """Do idempotent work of many statements; a cluster that is away for a moment is waited for."""
-    pause = PAUSE
-    for _ in range(ATTEMPTS - 1):
-        try:
-            return work()
-        except IndexUnavailable:
-            time.sleep(pause)
-            pause *= 2
-    return work()
-
-
-def write_all(session: Session, writes: Sequence[tuple[Statement, Sequence[Any]]]) -> None:
-    """Write; what a cluster that was away for a moment refused is written again."""
+def write_all(session: Session, writes: Sequence[Call]) -> None:
+    """Write all rows; those that fail are retried."""
     rows: dict[Statement, list[Sequence[Any]]] = {}
     for statement, values in writes:
         rows.setdefault(statement, []).append(values)
     for statement, values_of in rows.items():
-        patiently(partial(session.write_many, statement, values_of))
+        retry(partial(session.write_many, statement, values_of))
 
 
-class _Shared:
-    """The sessions of this process, by cluster, and how many hold each."""
+def clock() -> float:
+    """Return seconds of a clock for leases and ages in the cluster.
 
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.held: dict[tuple[Any, ...], tuple[Session, int]] = {}
-
-
-_SHARED = _Shared()
-
-
-class _Held:
-    """A share in a session."""
-
-    def __init__(self, session: Session, key: tuple[Any, ...]) -> None:
-        self._key: tuple[Any, ...] | None = key
-        self.execute, self.execute_many = session.execute, session.execute_many
-        self.write_many, self.scan = session.write_many, session.scan
-        self.define = session.define
-
-    def close(self) -> None:
-        with _SHARED.lock:
-            if self._key is None:
-                return
-            key, self._key = self._key, None
-            session, count = _SHARED.held[key]
-            if count > 1:
-                _SHARED.held[key] = session, count - 1
-                return
-            del _SHARED.held[key]
-        session.close()
-
-
-def connect(address: Address) -> Session:
-    """A session with a cluster; the caller closes it. Raises `IndexUnavailable`."""
-    key = (
-        os.getpid(), frozenset(address.hosts), address.port, address.consistency, address.reading,
-        address.datacenter, address.timeout, address.tls,
-    )  # fmt: skip
-    with _SHARED.lock:
-        session, count = _SHARED.held.get(key) or (_open(address), 0)
-        _SHARED.held[key] = session, count + 1
-    return _Held(session, key)
-
-
-def _open(address: Address) -> Session:
-    user, password = os.environ.get(USER, ""), os.environ.get(PASSWORD, "")
-    asked = trust(address, os.environ)
-    try:
-        from dedupindex.index.engines.cassandra.cql_driver import (
-            DriverSession,  # which an extra brings
-        )
-
-        return DriverSession(address, user, password, asked)
-    except ImportError as error:
-        raise IndexUnavailable(
-            "an index on a cluster needs cassandra-driver, which is not installed: "
-            f"{to_install('cassandra')}"
-        ) from error
+    Unlike `time.monotonic` it counts the time that this machine was suspended: a lease would seem
+    to be held when it wakes up.
+    """
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,53 +1,56 @@
 """The embedded engine: one memory-mapped B+ tree file, many reading processes, one writer.
 
-``INDEX/data-<generation>.mdb`` holds the trees of `lmdb_trees`. A small load goes into them in one
-transaction; a large one is merged with what is there into a new file, whose pages are full, and the
-identity then names the new generation. Readers keep the old file until they look again.
+``INDEX/data-<generation>.mdb`` holds the trees (`IndexTrees`). A small load is one transaction in
+that file. A large one is merged with what is there into a new file with full pages; then
+``index.json`` names the new generation. Readers keep the old file until they look again.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import lmdb
 
 from dedupindex.cache import Cache
 from dedupindex.errors import Damaged, IndexUnavailable
-from dedupindex.index.engine import PLACES_KEPT, Load, numbers_of
-from dedupindex.index.engines.lmdb.lmdb_file import (
-    check_pages,
-    environment,
-    length_of,
-    problems,
-    put_one,
-    remove,
-)
-from dedupindex.index.engines.lmdb.lmdb_view import IndexTrees, LmdbView
+from dedupindex.index.engine import PLACES_KEPT, Engine, Load, numbers_of
+from dedupindex.index.engines.lmdb.lmdb_file import check_pages, environment, length_of, remove
+from dedupindex.index.engines.lmdb.lmdb_view import IndexTrees, LmdbView, problems
 from dedupindex.index.format import ledger, url_index
-from dedupindex.index.format.cells import ContainerRef, Keys, sealed
-from dedupindex.index.format.ledger import Keeper, drops_of
+from dedupindex.index.format.cells import (
+    DIGEST_KEY,
+    ContainerRef,
+    Keys,
+    answers,
+    entries_of,
+    sealed,
+    unsealed,
+)
+from dedupindex.index.format.ledger import LedgerWriter, drops_of
 from dedupindex.index.identity import read_identity, unfinished
 from dedupindex.index.load.merge_rule import (
     Cells,
     MergeOutcome,
     MergeRule,
+    checksum,
     grouped,
+    mark_before,
     settled,
     staged_again,
 )
-from dedupindex.index.load.runs import merge, merge_files
+from dedupindex.index.load.runs import merge
 from dedupindex.runtime.files import sync_directory
 
 COPIES_TRIED = 10
-_MAPPED = 3_000_000  # captures after which a file is mapped anew: its pages count as memory
+_MAPPED = 3_000_000  # captures after which a file is mapped anew: mapped pages count as memory
 REBUILD = 4  # a load of more than a quarter of the index is merged into a new file
 
 
-class LmdbEngine:
+class LmdbEngine(Engine):
     """An open LMDB index; `write` asks for the right to load."""
 
     def __init__(self, index: Path, *, write: bool = False) -> None:
@@ -67,7 +70,6 @@ class LmdbEngine:
                 check_pages(path)
                 self._env = environment(path, write=self._write)
                 if path.stat().st_size < length_of(self._env):
-                    self.close()
                     raise Damaged(f"{path} is cut; restore it from a copy, or build it again")
                 by_url = self.identity.settings.by_url
                 self._trees = IndexTrees.open(self._env, create=False, by_url=by_url)
@@ -86,7 +88,7 @@ class LmdbEngine:
 
     @property
     def keys(self) -> Keys:
-        """How its keys are made."""
+        """The form of its keys."""
         return self.identity.settings.keys()
 
     @property
@@ -95,31 +97,29 @@ class LmdbEngine:
         return self.index / f"data-{self.identity.generation}.mdb"
 
     def view(self) -> LmdbView:
-        """A read transaction; see `protocol.View`."""
         if self._env is None or self._trees is None:
             raise IndexUnavailable(unfinished(self.index))
         return LmdbView(self._env, self._trees, self.keys, self._places)
 
     def number_of(self, place: ContainerRef) -> int:
-        if self._env is None or self._trees is None:
+        if self._env is None:
             return 0
         with self.view() as view:
             return view.number_of(place)
 
     def next_number(self) -> int:
-        if self._env is None or self._trees is None:
-            return 1
-        with self._env.begin() as txn:
-            return int(self._trees.get(txn, "next_number"))
+        return int(self._meta("next_number", 1))
 
     def note(self) -> dict[str, Any]:
+        return dict(self._meta("note", {}))
+
+    def _meta(self, name: str, default: Any) -> Any:
         if self._env is None or self._trees is None:
-            return {}
+            return default
         with self._env.begin() as txn:
-            return dict(self._trees.get(txn, "note"))
+            return self._trees.get(txn, name)
 
     def load(self, load: Load) -> MergeOutcome:
-        """Take in a load; see `protocol.Engine.load`."""
         load = load._replace(places=list(load.places))  # it is read twice
         try:
             incoming = sum(path.stat().st_size for path in load.runs)
@@ -130,52 +130,47 @@ class LmdbEngine:
             raise IndexUnavailable(f"{self.path}: {error}; nothing was changed") from error
 
     def compact(self) -> None:
-        """Write the captures anew, pages full, as a new generation; readers go on meanwhile."""
         self._rebuild(Load([], (), []))
 
     def _rule(self, load: Load) -> MergeRule:
-        fresh = dict(load.places)
-        settings = self.identity.settings
-
         def place_of(number: int) -> ContainerRef:
-            return fresh.get(number) or self._place(number)
+            with self.view() as view:
+                return view.place_of(number)
 
-        return MergeRule(settings.keys(), settings.keep == "latest", place_of)
-
-    def _place(self, number: int) -> ContainerRef:
-        with self.view() as view:
-            return view.place_of(number)
+        return load.rule(self.identity.settings, place_of)
 
     def _put(self, load: Load) -> MergeOutcome:
-        """A small load, in one transaction."""
+        """Load in one transaction."""
         assert self._env is not None and self._trees is not None
         rule, outcome, trees = self._rule(load), MergeOutcome(), self._trees
-        scratch = load.runs[0].parent if load.runs else self.index
         with (
-            self._keeper(load, set()) as keeper,
+            self._ledger_writer(load, set()) as writer,
             self._env.begin(db=trees.captures, write=True) as txn,
         ):
-            for key, group in grouped(merge_files(load.runs, scratch), rule.keys.lengths()):
+            for key, group in grouped(load.merged(self.index), rule.keys.lengths()):
                 cell = put_one(txn, rule, key, group, outcome)
                 if trees.urls is not None and cell and url_index.listed(cell):
                     url_index.put(txn, trees.urls, key)
-                keeper.take(outcome.lost)
+                writer.add(outcome.lost)
             trees.register(txn, load, outcome)
-            trees.put(txn, "ledger", keeper.names())
+            trees.put(txn, "ledger", writer.write())
         length = length_of(self._env)
-        if self.path.stat().st_size < length:  # its last pages were allocated, but not needed
+        if self.path.stat().st_size < length:  # the last pages were allocated, but never written
             os.truncate(self.path, length)
         return outcome
 
     def _rebuild(self, load: Load) -> MergeOutcome:
-        """What is there and the load, merged in order into a file of the next generation."""
+        """Merge the index and a load into a file of the next generation."""
         identity = self.identity.next_generation()
         path = self.index / f"data-{identity.generation}.mdb"
         remove(path)
-        gone = self._numbers_of(load.dropped)
-        with self._keeper(load, gone) as keeper:
+        gone: set[int] = set()
+        if self._env is not None:
+            with self.view() as view:
+                gone = numbers_of(view, load.dropped)
+        with self._ledger_writer(load, gone) as writer:
             try:
-                outcome = self._write_file(path, load, gone, keeper)
+                outcome = self._write_file(path, load, gone, writer)
             except BaseException:
                 remove(path)
                 raise
@@ -183,7 +178,7 @@ class LmdbEngine:
                 url_index.clear(self.index)
             sync_directory(self.index)
             before = self.path if self._env is not None else None
-            identity.write(self.index)  # if this fails, either file may be the named one: both stay
+            identity.write(self.index)  # if this fails, either file may be the named one: keep both
         self.close()
         self.identity = identity
         self._open()
@@ -191,14 +186,15 @@ class LmdbEngine:
             remove(before)
         return outcome
 
-    def _write_file(self, path: Path, load: Load, gone: set[int], keeper: Keeper) -> MergeOutcome:
-        """Write what is there, without the containers that are gone, and the load."""
+    def _write_file(
+        self, path: Path, load: Load, gone: set[int], writer: LedgerWriter
+    ) -> MergeOutcome:
+        """Write the index, without the containers `gone`, and the load to a new file."""
         outcome, rule = MergeOutcome(), self._rule(load)
-        scratch = load.runs[0].parent if load.runs else self.index
-        sources = [merge_files(load.runs, scratch)] if load.runs else []
+        sources = [load.merged(self.index)] if load.runs else []
         if self._env is not None:
             sources.append(self._staged(gone))
-        env, trees = self._fill(path, settled(merge(sources), rule, outcome), outcome, keeper)
+        env, trees = self._fill(path, settled(merge(sources), rule, outcome), outcome, writer)
         try:
             with env.begin(write=True) as txn:
                 trees.begin(txn)
@@ -206,61 +202,53 @@ class LmdbEngine:
                     with self._env.begin() as old:
                         trees.inherit(txn, self._trees, old, load.dropped)
                 trees.register(txn, load, outcome, absolute=True)
-                trees.put(txn, "ledger", keeper.names())
+                trees.put(txn, "ledger", writer.write())
             env.sync(True)
         finally:
             env.close()
         return outcome
 
-    def _keeper(self, load: Load, gone: set[int]) -> Keeper:
+    def _ledger_writer(self, load: Load, gone: set[int]) -> LedgerWriter:
         names: list[str] = []
         if self._env is not None:
             with self.view() as view:
                 names = view.ledger()
-        return Keeper(self.index, names, load.ledger, drops_of(gone, load.drops), self.keys)
-
-    def _numbers_of(self, names: frozenset[str]) -> set[int]:
-        if self._env is None:
-            return set()
-        with self.view() as view:
-            return numbers_of(view, names)
+        return LedgerWriter(self.index, names, load.ledger, drops_of(gone, load.drops), self.keys)
 
     def _fill(
-        self, path: Path, settled_cells: Iterator[Cells], outcome: MergeOutcome, keeper: Keeper
+        self, path: Path, batches: Iterator[Cells], outcome: MergeOutcome, writer: LedgerWriter
     ) -> tuple[lmdb.Environment, IndexTrees]:
-        """A new data file with captures that come in order."""
+        """Create a data file from cells, which come in order."""
         by_url = self.identity.settings.by_url
-        lister = url_index.Lister(self.index) if by_url else None
+        urls = url_index.UrlIndexBuilder(self.index) if by_url else None
         env = environment(path, write=True, bulk=True)
         try:
             trees = IndexTrees.open(env, create=True, by_url=by_url)
             mapped = 0
-            for cells in settled_cells:
+            for cells in batches:
                 stored = [(key, sealed(key, cell)) for key, cell in cells]
                 with env.begin(db=trees.captures, write=True) as txn, txn.cursor() as cursor:
                     cursor.putmulti(stored, append=True)
-                keeper.take(outcome.lost)
-                if lister is not None:
-                    lister.take(cells)
+                writer.add(outcome.lost)
+                if urls is not None:
+                    urls.add(cells)
                 if outcome.captures - mapped > _MAPPED:
                     mapped = outcome.captures
                     env.close()
                     env = environment(path, write=True, bulk=True)
                     trees = IndexTrees.open(env, create=False, by_url=by_url)
-            if lister is not None:
-                lister.write(env, trees.urls)
+            if urls is not None:
+                urls.write(env, trees.urls)
         except BaseException:
             env.close()
             raise
         return env, trees
 
     def _staged(self, gone: set[int]) -> Iterator[list[bytes]]:
-        """What the index holds, as sorted chunks of staged entries marked as from before."""
         with self.view() as view:
             yield from staged_again(view.cells(), gone)
 
     def forget_dead_readers(self) -> None:
-        """See `protocol.Engine`."""
         try:
             if self._env is not None:
                 self._env.reader_check()
@@ -268,24 +256,22 @@ class LmdbEngine:
             raise IndexUnavailable(f"{self.path}: {error}") from error
 
     def check(self) -> list[str]:
-        """Read everything back; see `protocol.Engine.check`."""
         with self.view() as view:
             wrong = problems(view)
-            with suppress(Damaged):  # which is named already
+            with suppress(Damaged):  # `problems` has named it
                 wrong += ledger.problems(self.index, view.ledger())
             return wrong
 
     def copy(self, target: Path) -> None:
-        """A copy of one consistent state, made while others read and write."""
         if self._env is None:
             raise IndexUnavailable(unfinished(self.index))
         try:
             for _ in range(COPIES_TRIED):
                 with open(target / self.path.name, "wb") as stream:
-                    # Page by page: LMDB 0.9's compacting copy crashes on the tree of `byurl`.
+                    # Page by page: LMDB 0.9's compacting copy crashes on the tree of URLs.
                     self._env.copyfd(stream.fileno())
                     os.fsync(stream.fileno())
-                with suppress(FileNotFoundError):  # a load came between: copy its state instead
+                with suppress(FileNotFoundError):  # a load came between: copy the new state
                     ledger.copy(self.index, self._ledger_of(target / self.path.name), target)
                     break
             else:
@@ -296,7 +282,7 @@ class LmdbEngine:
         self.identity.write(target)
 
     def _ledger_of(self, path: Path) -> list[str]:
-        """The files of the ledger that a data file names."""
+        """Return the files of the ledger that a data file names."""
         env = environment(path, write=False)
         try:
             trees = IndexTrees.open(env, create=False, by_url=self.identity.settings.by_url)
@@ -312,10 +298,54 @@ class LmdbEngine:
             self._places.clear()
 
     def clear_leftovers(self) -> None:
-        """Remove data files that a killed build left behind (the caller holds the write lock)."""
         url_index.clear(self.index)
-        with self._keeper(Load([], (), []), set()):
-            pass  # it does so for the ledger
+        with self._ledger_writer(Load([], (), []), set()):
+            pass  # which clears those of the ledger
         for path in self.index.glob("data-*.mdb"):
             if path != self.path or not self.identity.generation:
                 remove(path)
+
+
+def put_one(
+    txn: lmdb.Transaction, rule: MergeRule, key: bytes, group: list[bytes], outcome: MergeOutcome
+) -> bytes | None:
+    """Merge incoming entries into the cell of their key; return the new cell, None for none.
+
+    The counts of `outcome` are changes.
+    """
+    stored = cast(bytes | None, txn.get(key))
+    cell = None if stored is None else unsealed(key, stored)
+    entries = mark_before(cell) if cell else []
+    held = sum(map(answers, entries_of(cell))) if cell else 0
+    outcome.captures -= held
+    others = 0 if held else _has_captures(txn, key)
+    before = outcome.captures
+    left = rule.settle(key, entries + group, outcome)
+    holds = outcome.captures - before
+    if left is None:
+        if cell:
+            txn.delete(key)
+    elif left != cell:
+        txn.put(key, sealed(key, left))
+    if cell:
+        outcome.checksum -= checksum([(key, cell)])
+    if left:
+        outcome.checksum += checksum([(key, left)])
+    if holds and not held:
+        outcome.digests += not others
+    elif held and not holds:
+        outcome.digests -= not _has_captures(txn, key)
+    return left
+
+
+def _has_captures(txn: lmdb.Transaction, key: bytes) -> bool:
+    """Return whether the digest of `key` has a capture in the index."""
+    digest = key[: DIGEST_KEY[key[0]]]
+    with txn.cursor() as cursor:
+        if cursor.set_range(digest):
+            for other, stored in cast(Iterable[tuple[bytes, bytes]], cursor):
+                if not other.startswith(digest):
+                    return False
+                if any(map(answers, entries_of(unsealed(other, stored)))):
+                    return True
+    return False

@@ -1,9 +1,9 @@
-"""The engine in pure Python that people can search: documents in Whoosh, a commit for every load.
+"""The engine that people can search: in pure Python, on Whoosh, a commit for each load.
 
-``INDEX/whoosh`` is a Whoosh index. Its table of contents appears by rename when all it names is
-on disk, so that a load is there whole or not at all; counts, names and registrations are documents
-of the same commit. Beside each segment stands the CRC-32 of its file. A value column of Whoosh
-ends at 2 GB, so an index does at about 20 million captures; LMDB is the engine for more.
+``INDEX/whoosh`` is a Whoosh index. Its table of contents appears by rename when all files that it
+names are on disk, so that a load is atomic; counts, names and registrations are documents of the
+same commit. The CRC-32 of each segment is in a file beside it. A value column of Whoosh has at
+most 2 GB, about 20 million captures; LMDB is the engine for more.
 """
 
 from __future__ import annotations
@@ -12,78 +12,55 @@ import shutil
 from collections import deque
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from heapq import merge as merge_sorted
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from whoosh.index import TOC, FileIndex
 
 from dedupindex.cache import Cache
-from dedupindex.errors import Damaged, DedupError, IndexUnavailable
-from dedupindex.index.engine import PLACES_KEPT, Load, numbers_of
-from dedupindex.index.engines.whoosh.whoosh_files import SCHEMA, CommitWriter, Storage, crc_of, sync
-from dedupindex.index.engines.whoosh.whoosh_load import WhooshLoader, register
-from dedupindex.index.engines.whoosh.whoosh_view import WhooshSnapshot, WhooshView, reading
-from dedupindex.index.format import ledger
-from dedupindex.index.format.cells import (
-    ContainerRef,
-    answers,
-    digest_of_key,
-    digest_prefix,
-    is_sound,
-    unsealed,
+from dedupindex.errors import DedupError, IndexUnavailable
+from dedupindex.index.engine import PLACES_KEPT, Engine, Load, numbers_of
+from dedupindex.index.engines.whoosh.whoosh_files import (
+    META,
+    SCHEMA,
+    CommitWriter,
+    Storage,
+    container_key,
+    crc_of,
+    document,
+    note_document,
+    number_key,
+    place_key,
+    sync,
 )
-from dedupindex.index.format.ledger import Keeper, drops_of
+from dedupindex.index.engines.whoosh.whoosh_view import (
+    WhooshSnapshot,
+    WhooshView,
+    problems,
+    reading,
+)
+from dedupindex.index.format import ledger
+from dedupindex.index.format.cells import DIGEST_KEY, ContainerRef, answers, decode, entries_of
+from dedupindex.index.format.ledger import LedgerWriter, drops_of
+from dedupindex.index.format.tombstones import lives_in
 from dedupindex.index.identity import read_identity, unfinished
-from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule, checksum
-from dedupindex.index.load.runs import merge_files
+from dedupindex.index.load.merge_rule import (
+    MergeOutcome,
+    MergeRule,
+    checksum,
+    grouped,
+    mark_each,
+)
 from dedupindex.runtime.files import sync_directory
-
-# Reading a whole Whoosh index back: is what is stored what was written?.
-
-
-def problems(view: WhooshView) -> list[str]:
-    """What is wrong with the documents, in sentences; files are checked by the engine."""
-    wrong: list[str] = []
-    keys, captures, total, digests, last = view.snapshot.keys, 0, 0, 0, b""
-    for key in view.snapshot.keys_from(b""):
-        for _, stored in view.snapshot.stored("key", key):
-            if not is_sound(b"", stored):
-                wrong.append(f"the entry under {key.hex()} is damaged")
-                continue
-            content = unsealed(b"", stored)
-            total += checksum([(content, b"")])
-            if not content.startswith(key):
-                wrong.append(f"the document under {key.hex()} belongs under another key")
-                continue
-            if not answers(view.snapshot.entry(content)):
-                continue
-            try:
-                capture = view.decoded(content)
-            except (Damaged, KeyError) as error:
-                wrong.append(str(error))
-                continue
-            if keys.of(digest_of_key(key), capture.url) != key:
-                wrong.append(f"the entry under {key.hex()} belongs under another key")
-            captures += 1
-            digest = digest_prefix(digest_of_key(key))
-            digests += digest != last
-            last = digest
-    meta, containers = view.snapshot.meta(), sum(1 for _ in view.containers())
-    found = {"captures": captures, "digests": digests, "containers": containers}
-    for name, count in found.items():
-        if count != meta[name]:
-            wrong.append(f"{count} {name} are there, {meta[name]} were counted")
-    if total % (1 << 64) != meta["checksum"]:
-        wrong.append("what is stored is not what was written (its checksum is another)")
-    return wrong
-
 
 NAME = "MAIN"
 SNAPSHOTS_KEPT = 8  # open readers that wait for a view
 COPIES_TRIED = 10
 
 
-class WhooshEngine:
+class WhooshEngine(Engine):
     """An open Whoosh index; `write` asks for the right to load."""
 
     def __init__(self, index: Path, *, write: bool = False) -> None:
@@ -97,13 +74,13 @@ class WhooshEngine:
                 self._index = FileIndex(Storage(str(self.directory)), SCHEMA, NAME)
 
     def view(self) -> WhooshView:
-        """The state of the last commit; see `protocol.View`."""
         if self._index is None:
             raise IndexUnavailable(unfinished(self.index))
-        return WhooshView(self._borrow, self._give_back, self._places)
+        keys = self.identity.settings.keys()
+        return WhooshView(self._borrow, self._give_back, self._places, keys)
 
     def _borrow(self) -> WhooshSnapshot:
-        """A snapshot of the last commit: opening one takes a millisecond, so they are kept."""
+        """Return a snapshot of the last commit; they are pooled, since opening one takes 1 ms."""
         if self._index is None:
             raise IndexUnavailable(f"the index at {self.index} is closed")
         with reading(f"the index at {self.index}"):
@@ -141,15 +118,13 @@ class WhooshEngine:
             return view.snapshot.meta()
 
     def load(self, load: Load) -> MergeOutcome:
-        """Take in a load; see `protocol.Engine.load`."""
         load = load._replace(places=list(load.places))  # it is read twice
-        with self._keeper(load) as keeper, self._writing() as writer, self._before() as before:
-            gone = numbers_of(before, load.dropped) if before is not None else set()
-            state = before.snapshot if before is not None else None
-            loader = WhooshLoader(writer, state, self._rule(load, before), gone, keeper)
-            scratch = load.runs[0].parent if load.runs else self.index
-            outcome = loader.run(merge_files(load.runs, scratch))
-            register(writer, state, load, outcome, keeper.names())
+        with self._ledger_writer(load) as ledger_writer, self._writing() as writer:
+            if self.identity.generation:
+                with self.view() as before:
+                    outcome = self._load(load, writer, ledger_writer, before)
+            else:
+                outcome = self._load(load, writer, ledger_writer, None)
             writer.commit()
         if not self.identity.generation:
             identity = self.identity.next_generation()
@@ -157,41 +132,38 @@ class WhooshEngine:
             self.identity = identity
         return outcome
 
-    def _keeper(self, load: Load) -> Keeper:
+    def _load(
+        self,
+        load: Load,
+        writer: CommitWriter,
+        ledger_writer: LedgerWriter,
+        before: WhooshView | None,
+    ) -> MergeOutcome:
+        def place_of(number: int) -> ContainerRef:
+            if before is None:
+                raise KeyError(f"container number {number} has no name")
+            return before.place_of(number)
+
+        gone = numbers_of(before, load.dropped) if before is not None else set()
+        state = before.snapshot if before is not None else None
+        rule = load.rule(self.identity.settings, place_of)
+        loader = WhooshLoader(writer, state, rule, gone, ledger_writer)
+        outcome = loader.run(load.merged(self.index))
+        register(writer, state, load, outcome, ledger_writer.write())
+        return outcome
+
+    def _ledger_writer(self, load: Load) -> LedgerWriter:
         names: list[str] = []
         gone: set[int] = set()
         if self._index is not None:
             with self.view() as view:
                 names, gone = view.ledger(), numbers_of(view, load.dropped)
         drops, keys = drops_of(gone, load.drops), self.identity.settings.keys()
-        return Keeper(self.index, names, load.ledger, drops, keys)
-
-    def _rule(self, load: Load, before: WhooshView | None) -> MergeRule:
-        fresh = dict(load.places)
-        settings = self.identity.settings
-
-        def place_of(number: int) -> ContainerRef:
-            place = fresh.get(number)
-            if place is None:
-                if before is None:
-                    raise KeyError(f"container number {number} has no name")
-                place = before.place_of(number)
-            return place
-
-        return MergeRule(settings.keys(), settings.keep == "latest", place_of)
-
-    @contextmanager
-    def _before(self) -> Iterator[WhooshView | None]:
-        """The state that a load adds to, None if it is the first."""
-        if not self.identity.generation:
-            yield None
-            return
-        with self.view() as view:
-            yield view
+        return LedgerWriter(self.index, names, load.ledger, drops, keys)
 
     @contextmanager
     def _writing(self) -> Iterator[CommitWriter]:
-        """A writer, which the body commits; on any failure nothing has changed."""
+        """Yield a writer, which the caller commits; any error leaves the index unchanged."""
         writer = None
         try:
             if not self.identity.generation:
@@ -211,18 +183,14 @@ class WhooshEngine:
             raise IndexUnavailable(f"{self.directory}: {error!r}; nothing was changed") from error
 
     def compact(self) -> None:
-        """Merge all segments into one, leaving out what was deleted; readers go on meanwhile."""
+        """Merge all segments into one without deleted documents, while others read."""
         if self._index is None:
             self.load(Load([], (), []))
             return
         with self._writing() as writer:
             writer.commit(optimize=True)
 
-    def forget_dead_readers(self) -> None:
-        """See `protocol.Engine`; nothing is kept for readers here."""
-
     def check(self) -> list[str]:
-        """Read everything back; see `protocol.Engine.check`."""
         wrong: list[str] = []
         try:
             for segment in self._segments():
@@ -241,7 +209,7 @@ class WhooshEngine:
         return wrong
 
     def _segments(self) -> list[str]:
-        """Names of the files of the last commit."""
+        """Return the names of the files of the last commit."""
         with reading(f"the index at {self.index}"):
             toc = TOC.read(self._index.storage, NAME, schema=SCHEMA)
             files = [TOC._filename(NAME, toc.generation)]
@@ -250,7 +218,6 @@ class WhooshEngine:
             return files
 
     def copy(self, target: Path) -> None:
-        """A copy of one consistent state, made while others read and write."""
         if self._index is None:
             raise IndexUnavailable(unfinished(self.index))
         directory = target / "whoosh"
@@ -263,7 +230,7 @@ class WhooshEngine:
                     sync(directory / name)
                 ledger.copy(self.index, self._ledger_of(directory), target)
                 break
-            except FileNotFoundError:  # a commit came between: copy its state instead
+            except FileNotFoundError:  # a commit came between: copy the new state
                 continue
             except OSError as error:
                 raise IndexUnavailable(f"copying to {target} failed: {error}") from error
@@ -273,7 +240,7 @@ class WhooshEngine:
         self.identity.write(target)
 
     def _ledger_of(self, directory: Path) -> list[str]:
-        """The files of the ledger that a copy names."""
+        """Return the files of the ledger that a copy names."""
         copied = FileIndex(Storage(str(directory)), SCHEMA, NAME)
         with closing(WhooshSnapshot(copied.reader(), self.identity.settings.keys())) as snapshot:
             return list(snapshot.meta().get("ledger", []))
@@ -285,17 +252,147 @@ class WhooshEngine:
             self._idle.pop().close()
 
     def clear_leftovers(self) -> None:
-        """Remove files that a killed load left behind (the caller holds the write lock)."""
         if not self.identity.generation:
             shutil.rmtree(self.directory, ignore_errors=True)
             return
         if self._index is None:
             return
-        with self._keeper(Load([], (), [])):
-            pass  # it does so for the ledger
+        with self._ledger_writer(Load([], (), [])):
+            pass  # which clears those of the ledger
         used = set(self._segments())
         for path in self.directory.iterdir():
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
             elif path.name not in used:
                 path.unlink(missing_ok=True)
+
+
+class WhooshLoader:
+    """One load: `writer` takes the changes, `before` is the state that they are made to.
+
+    Keys come in order, so those of a digest come together; when the last of them is done, the
+    digest is counted.
+    """
+
+    def __init__(
+        self,
+        writer: CommitWriter,
+        before: WhooshSnapshot | None,
+        rule: MergeRule,
+        gone: set[int],
+        ledger_writer: LedgerWriter,
+    ) -> None:
+        self._ledger_writer = ledger_writer
+        self._writer, self._before, self._rule, self._gone = writer, before, rule, gone
+        self.outcome = MergeOutcome()
+        self._digest = b""
+        self._held = self._holds = 0  # captures of the digest under the keys done: before, after
+        self._touched: set[int] = set()  # documents of these keys
+
+    def run(self, batches: Iterator[list[bytes]]) -> MergeOutcome:
+        """Load staged entries, which come in order, and remove those of containers `gone`."""
+        staged = grouped(batches, self._rule.keys.lengths())
+        dropped = ((key, list[bytes]()) for key in self._keys_of_dropped())
+        for key, groups in groupby(merge_sorted(staged, dropped), lambda pair: pair[0]):
+            if not self._digest or not key.startswith(self._digest):
+                self._end_digest()
+                self._digest = key[: DIGEST_KEY[key[0]]]
+            self._merge(key, [entry for _, entries in groups for entry in entries])
+            self._ledger_writer.add(self.outcome.lost)
+        self._end_digest()
+        return self.outcome
+
+    def _keys_of_dropped(self) -> list[bytes]:
+        """Return the keys of entries of containers `gone`, in order."""
+        if not self._gone or self._before is None:
+            return []
+        keys = set()
+        for _, content in self._before.contents():
+            if content[0]:
+                entry = self._before.entry(content)
+                if lives_in(entry, self._gone):
+                    keys.add(content[: len(content) - len(entry)])
+        return sorted(keys)
+
+    def _merge(self, key: bytes, incoming: list[bytes]) -> None:
+        """Merge incoming entries with the documents of their key."""
+        old: dict[bytes, int] = {}
+        if self._before is not None:
+            old = {entry: number for number, entry in self._before.entries(key)}
+        held = sum(map(answers, old))
+        kept = [entry for entry in old if not lives_in(entry, self._gone)]
+        outcome = self.outcome
+        outcome.captures -= held
+        count = outcome.captures
+        cell = self._rule.settle(key, mark_each(kept) + incoming, outcome)
+        new = list(entries_of(cell)) if cell else []
+        for entry, number in old.items():
+            if entry not in new:
+                self._writer.delete_document(number)
+                outcome.checksum -= checksum([(key, entry)])
+        for entry in new:
+            if entry not in old:
+                capture = decode(key, entry, self._rule.place_of) if answers(entry) else None
+                self._writer.add_document(**document(key, entry, capture))
+                outcome.checksum += checksum([(key, entry)])
+        self._held += held
+        self._holds += outcome.captures - count
+        self._touched.update(old.values())
+
+    def _end_digest(self) -> None:
+        """Count the digest whose keys are done."""
+        if bool(self._held) != bool(self._holds) and not self._has_others():
+            self.outcome.digests += 1 if self._holds else -1
+        self._held = self._holds = 0
+        self._touched.clear()
+
+    def _has_others(self) -> bool:
+        """Return whether the digest has captures under keys that this load does not touch."""
+        return self._before is not None and any(
+            number not in self._touched and answers(entry)
+            for key in self._before.keys_from(self._digest)
+            for number, entry in self._before.entries(key)
+        )
+
+
+def register(
+    writer: CommitWriter,
+    before: WhooshSnapshot | None,
+    load: Load,
+    outcome: MergeOutcome,
+    ledger: list[str],
+) -> None:
+    """Write all of a load but captures, in the same commit."""
+    meta: dict[str, Any] = {"captures": 0, "digests": 0, "containers": 0, "checksum": 0}
+    meta |= {"next_number": 1, "note": {}, "own_digests": True}
+    if before is not None:
+        meta = before.meta()
+    for number, place in load.places:
+        if before is None or before.about(number_key(number)) is None:
+            about = (number_key(number), place_key(place))
+            writer.add_document(**note_document(about, [number, *place]))
+        meta["next_number"] = max(meta["next_number"], number + 1)
+    fresh = {container.name: container for container in load.containers}
+    for name in {*load.dropped, *fresh}:
+        meta["containers"] -= _delete(writer, before, container_key(name))
+    for name, container in fresh.items():
+        registration = {"container": container._asdict()}
+        writer.add_document(**note_document((container_key(name),), registration))
+        meta["containers"] += 1
+    for count in ("captures", "digests", "checksum"):
+        meta[count] = (meta[count] + getattr(outcome, count)) % (1 << 64)
+    if load.note:
+        meta["note"] = load.note
+    if load.runs and not load.own_digests:
+        meta["own_digests"] = False
+    meta["ledger"] = ledger
+    _delete(writer, before, META)
+    writer.add_document(**note_document((META,), meta))
+
+
+def _delete(writer: CommitWriter, before: WhooshSnapshot | None, about: bytes) -> bool:
+    """Delete the document with this term; return whether there was one."""
+    found = before.about(about) if before is not None else None
+    if found is not None:
+        writer.delete_document(found[0])
+    return found is not None

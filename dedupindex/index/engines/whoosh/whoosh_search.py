@@ -359,4 +359,4 @@ def search_view(view: WhooshView, parsed: Parsed, limit: int) -> SearchResult:
 
     with reading("the index"):
         found = nsmallest(limit, matching()) if limit else sorted(matching())
-        return SearchResult(total, [view.decoded(content) for _, content in found])
+        return SearchResult(total, [view.capture_in(content) for _, content in found])

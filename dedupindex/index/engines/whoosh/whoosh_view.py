@@ -1,4 +1,4 @@
-"""Reading a Whoosh index: snapshots, which are open readers of one commit, and views of them."""
+"""Read a Whoosh index: snapshots, which are open readers of one commit, and views of them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from whoosh.index import EmptyIndexError
 from whoosh.reading import TermNotFound
@@ -15,9 +14,9 @@ from whoosh.searching import Searcher
 
 from dedupindex.cache import Cache
 from dedupindex.capture import Capture
-from dedupindex.digest import Digest
 from dedupindex.errors import Damaged, DedupError, IndexUnavailable, StrategyUnavailable
 from dedupindex.index.engine import IndexCounts, IndexedContainer
+from dedupindex.index.engines.cell_view import CellView
 from dedupindex.index.engines.whoosh.whoosh_files import (
     META,
     NO_CAPTURE,
@@ -30,7 +29,6 @@ from dedupindex.index.format.cells import (
     ContainerRef,
     Keys,
     answers,
-    canonical_prefix,
     cell_of,
     damaged,
     decode,
@@ -39,15 +37,14 @@ from dedupindex.index.format.cells import (
     is_sound,
     unsealed,
 )
-from dedupindex.index.format.tombstones import denied
-from dedupindex.urlkey import urlkey
+from dedupindex.index.load.merge_rule import checksum
 
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Failures of Whoosh in our words: missing files are an outage, the rest is damage.
+    """Translate errors of Whoosh: a missing file is `IndexUnavailable`, all else `Damaged`.
 
-    Whoosh unpickles and trusts what it reads, so damage shows as any exception at all.
+    Whoosh unpickles and trusts what it reads, so damage may raise any exception.
     """
     try:
         yield
@@ -60,11 +57,11 @@ def reading(what: str) -> Iterator[None]:
 
 
 class _Leaf(NamedTuple):
-    """A segment: its reader, its first document's number, its column of contents."""
+    """A segment."""
 
     reader: Any
-    base: int
-    content: Any
+    base: int  # number of its first document
+    content: Any  # column
 
 
 class WhooshSnapshot:
@@ -81,24 +78,21 @@ class WhooshSnapshot:
                 self.leaves.append(_Leaf(leaf, base, column))
 
     def documents(self, field: str, term: bytes) -> Iterator[tuple[int, bytes]]:
-        """Numbers and contents of the documents with a term, those deleted left out.
-
-        Raises `Damaged`.
-        """
+        """Yield numbers and contents of the documents with a term; raises `Damaged`."""
         for number, stored in self.stored(field, term):
             if not is_sound(b"", stored):
                 raise damaged(term)
             yield number, unsealed(b"", stored)
 
     def entries(self, key: bytes) -> Iterator[tuple[int, bytes]]:
-        """Numbers and entries of the documents under a key; raises `Damaged`."""
+        """Yield numbers and entries of the documents under a key; raises `Damaged`."""
         for number, content in self.documents("key", key):
             if not content.startswith(key):
                 raise Damaged(f"the document under {key.hex()} belongs under another key")
             yield number, content[len(key) :]
 
     def stored(self, field: str, term: bytes) -> Iterator[tuple[int, bytes]]:
-        """As `documents`, but as stored, unchecked."""
+        """Like `documents`, but yields contents with their checksums, unchecked."""
         for leaf, base, content in self.leaves:
             try:
                 matcher = leaf.postings(field, term)
@@ -108,11 +102,11 @@ class WhooshSnapshot:
                 yield base + number, content[number]
 
     def keys_from(self, prefix: bytes) -> Iterator[bytes]:
-        """Keys that begin with `prefix`, in order; some may have no document any more."""
+        """Yield the keys with a prefix, in order; those of deleted documents may be among them."""
         return self.terms("key", prefix)
 
     def terms(self, field: str, prefix: bytes) -> Iterator[bytes]:
-        """Terms of a field that begin with `prefix`, in order, likewise."""
+        """Yield the terms of a field with a prefix, likewise."""
         if not self.leaves:
             return
         with suppress(TermNotFound):
@@ -122,12 +116,12 @@ class WhooshSnapshot:
                 yield term
 
     def content(self, number: int) -> bytes:
-        """The content of the document with a number."""
+        """Return the content of a document."""
         leaf = self.leaves[bisect_right(self.leaves, number, key=lambda leaf: leaf.base) - 1]
         return unsealed(b"", bytes(leaf.content[number - leaf.base]))
 
     def contents(self) -> Iterator[tuple[int, bytes]]:
-        """Every document that is not deleted, in no order that means anything."""
+        """Yield the number and content of every document that is not deleted, in any order."""
         for leaf, base, content in self.leaves:
             deleted = leaf.deleted_docs_set
             for number in range(leaf.doc_count_all()):
@@ -135,11 +129,11 @@ class WhooshSnapshot:
                     yield base + number, unsealed(b"", content[number])
 
     def entry(self, content: bytes) -> bytes:
-        """The entry in the content of a capture's document."""
+        """Return the entry in the content of a capture's document."""
         return content[self.lengths[content[0]] :]
 
     def about(self, term: bytes) -> tuple[int, Any] | None:
-        """The document that is about something, and what it says."""
+        """Return number and value of the document that is no capture and has this term."""
         for number, content in self.documents("about", term):
             terms, value = json.loads(content[1:])
             if term.hex() not in terms:
@@ -148,7 +142,7 @@ class WhooshSnapshot:
         return None
 
     def meta(self) -> dict[str, Any]:
-        """Counts, checksum, note and the next number."""
+        """Return counts, checksum, metadata of the last load and the next container number."""
         found = self.about(META)
         if found is None:
             raise KeyError("there are no counts")
@@ -158,135 +152,86 @@ class WhooshSnapshot:
         self.reader.close()
 
 
-class WhooshView:
-    """A snapshot that is borrowed; see `protocol.View`. Enter it with ``with``."""
+class WhooshView(CellView):
+    """A snapshot that is borrowed; a context manager."""
 
-    __slots__ = ("_borrow", "_give_back", "_places", "snapshot")
+    __slots__ = ("_borrow", "_give_back", "_places", "keys", "snapshot")
 
     def __init__(
         self,
         borrow: Callable[[], WhooshSnapshot],
         give_back: Callable[[WhooshSnapshot], None],
         places: Cache[int, ContainerRef],
+        keys: Keys,
     ) -> None:
         self._borrow, self._give_back, self._places = borrow, give_back, places
+        self.keys = keys
 
     def __enter__(self) -> WhooshView:
         self.snapshot = self._borrow()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._give_back(self.snapshot)
 
-    def plain(self) -> None:
-        """See `View`."""
-
-    def exact(self, digest: Digest, url: bytes) -> list[Capture]:
-        found = self._under(self.snapshot.keys.of(digest, url))
-        return [capture for capture in found if capture.url == url]
-
-    def canonical(self, digest: Digest, key: bytes, limit: int) -> list[Capture]:
-        found = self._range(canonical_prefix(digest, key), limit)
-        return [capture for capture in found if urlkey(capture.url) == key]
-
-    def any(self, digest: Digest, limit: int) -> list[Capture]:
-        return self._range(digest_prefix(digest), limit)
-
-    def denies(self, digest: Digest, capture: Capture) -> bool:
-        key = self.snapshot.keys.of(digest, capture.url)
+    def cell(self, key: bytes) -> bytes | None:
         with reading(f"the entry under {key.hex()}"):
-            return denied([entry for _, entry in self.snapshot.entries(key)], capture)
+            entries = [entry for _, entry in self.snapshot.entries(key)]
+            return cell_of(entries) if entries else None
 
-    def at_url(self, url: bytes) -> Iterator[Capture]:
+    def cells(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        with reading("the index"):
+            for key in self.snapshot.keys_from(prefix):
+                if cell := self.cell(key):
+                    yield key, cell
+
+    def cells_at(self, tail: bytes) -> NoReturn:
         raise StrategyUnavailable("engine whoosh cannot list the captures of a URL; lmdb can")
 
     def at_urlkey(self, key: bytes) -> Iterator[Capture]:
         return self.at_url(key)
 
-    def _range(self, prefix: bytes, limit: int) -> list[Capture]:
-        found: list[Capture] = []
-        with reading("the index"):
-            for key in self.snapshot.keys_from(prefix):
-                if limit <= 0:
-                    break
-                limit -= 1
-                found += self._under(key)
-        return found
-
-    def _under(self, key: bytes) -> list[Capture]:
-        with reading(f"the entry under {key.hex()}"):
-            return [
-                decode(key, entry, self.place_of)
-                for _, entry in self.snapshot.entries(key)
-                if answers(entry)
-            ]
-
-    def decoded(self, content: bytes) -> Capture:
-        """The capture in a document's content."""
+    def capture_in(self, content: bytes) -> Capture:
+        """Return the capture in a document's content."""
         length = self.snapshot.lengths[content[0]]
         return decode(content[:length], content[length:], self.place_of)
 
     def place_of(self, number: int) -> ContainerRef:
-        """What a container number stands for."""
         place = self._places.get(number)
         if place is None:
             found = self.snapshot.about(number_key(number))
             if found is None:
                 raise KeyError(f"container number {number} has no name")
-            place = ContainerRef(*found[1][1:])
-            self._places.keep(number, place)
+            place = self._places.keep(number, ContainerRef(*found[1][1:]))
         return place
 
     def number_of(self, place: ContainerRef) -> int:
-        """The container number of a place, 0 if it has none."""
+        """Return the number of a container, 0 if it has none."""
         with reading("the index"):
             found = self.snapshot.about(place_key(place))
         return int(found[1][0]) if found else 0
 
     def places(self) -> Iterator[tuple[int, ContainerRef]]:
-        """Every container number, and what it stands for."""
         with reading("the index"):
             for term in self.snapshot.terms("about", b"#"):
                 number = int.from_bytes(term[1:], "big")
                 yield number, self.place_of(number)
 
-    def matching(self, query: Any, further: bool) -> Iterator[tuple[bytes, bytes]]:
-        """Date (6 bytes) and content of each capture that matches a query of Whoosh.
+    def matching(self, query: Any, also: bool) -> Iterator[tuple[bytes, bytes]]:
+        """Yield date (6 bytes) and content of each capture that matches a query of Whoosh.
 
-        A capture stands under its own digest and maybe under `further` ones: only for those who
-        ask for digests is that more than one capture.
+        Entries under further digests are copies of a capture: they are left out unless `also`.
         """
         snapshot = self.snapshot
         for number in Searcher(snapshot.reader).docs_for_query(query):
             content = snapshot.content(number)
             if content[0]:
                 entry = snapshot.entry(content)
-                if answers(entry) and (further or not entry[1] & ALSO):
+                if answers(entry) and (also or not entry[1] & ALSO):
                     yield entry[2:8], content
 
-    def cells(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        """The keys that begin so, in order, and what is under each as one cell."""
-        with reading("the index"):
-            for key in self.snapshot.keys_from(prefix):
-                entries = [entry for _, entry in self.snapshot.entries(key)]
-                if entries:
-                    yield key, cell_of(entries)
-
     def ledger(self) -> list[str]:
-        """The files of the ledger."""
-        with reading("the index"):
-            return list(self.snapshot.meta().get("ledger", []))
-
-    def captures(self) -> Iterator[tuple[Digest, Capture]]:
-        with reading("the index"):
-            for key in self.snapshot.keys_from(b""):
-                for capture in self._under(key):
-                    yield digest_of_key(key), capture
+        return list(self._meta().get("ledger", []))
 
     def containers(self) -> Iterator[IndexedContainer]:
         with reading("the index"):
@@ -307,10 +252,49 @@ class WhooshView:
             return IndexedContainer(**found[1]["container"]) if found else None
 
     def own_digests(self) -> bool:
-        with reading("the index"):
-            return bool(self.snapshot.meta().get("own_digests"))
+        return bool(self._meta().get("own_digests"))
 
     def counts(self) -> IndexCounts:
+        meta = self._meta()
+        return IndexCounts(meta["captures"], meta["digests"], meta["containers"])
+
+    def _meta(self) -> dict[str, Any]:
         with reading("the index"):
-            meta = self.snapshot.meta()
-            return IndexCounts(meta["captures"], meta["digests"], meta["containers"])
+            return self.snapshot.meta()
+
+
+def problems(view: WhooshView) -> list[str]:
+    """Read all documents back; return what is wrong with them, a sentence each."""
+    wrong: list[str] = []
+    snapshot, captures, total, digests, last = view.snapshot, 0, 0, 0, b""
+    for key in snapshot.keys_from(b""):
+        for _, stored in snapshot.stored("key", key):
+            if not is_sound(b"", stored):
+                wrong.append(f"the entry under {key.hex()} is damaged")
+                continue
+            content = unsealed(b"", stored)
+            total += checksum([(content, b"")])
+            if not content.startswith(key):
+                wrong.append(f"the document under {key.hex()} belongs under another key")
+                continue
+            if not answers(snapshot.entry(content)):
+                continue
+            try:
+                capture = view.capture_in(content)
+            except (Damaged, KeyError) as error:
+                wrong.append(str(error))
+                continue
+            if view.keys.of(digest_of_key(key), capture.url) != key:
+                wrong.append(f"the entry under {key.hex()} belongs under another key")
+            captures += 1
+            digest = digest_prefix(digest_of_key(key))
+            digests += digest != last
+            last = digest
+    meta, containers = snapshot.meta(), sum(1 for _ in view.containers())
+    found = {"captures": captures, "digests": digests, "containers": containers}
+    for name, count in found.items():
+        if count != meta[name]:
+            wrong.append(f"{count} {name} are there, {meta[name]} were counted")
+    if total % (1 << 64) != meta["checksum"]:
+        wrong.append("what is stored is not what was written (its checksum is another)")
+    return wrong
