@@ -136,7 +136,7 @@ class Load(NamedTuple):
     places: Iterable[tuple[int, ContainerRef]]  # container numbers that the runs use
     containers: list[IndexedContainer]
     dropped: frozenset[str] = frozenset()  # containers whose captures are removed first
-    note: dict[str, Any] = {}  # metadata that is kept with the index: which command made it
+    metadata: dict[str, Any] = {}  # is kept with the index: which command made it
     ledger: list[Path] = []  # runs of items for the ledger
     drops: Drops | None = None  # which items the ledger is to remove
     own_digests: bool = False  # whether the runs have nothing under further digests
@@ -172,7 +172,7 @@ class Engine(Protocol):
     def next_number(self) -> int:
         """Return the first container number above all in use."""
 
-    def note(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """Return the metadata of the last load."""
 
     def is_current(self) -> bool:

@@ -82,12 +82,12 @@ def copy_to_engine(
 
 def _load(source: Engine, view: View, runs: list[Path], engine: str) -> Load:
     """The load that makes the copy at `engine` of an index whose entries are in `runs`."""
-    note = source.note()
+    metadata = source.metadata()
     return Load(
         runs,
         list(view.places()),
         list(view.containers()),
-        note={**note, "engine": engine} if "engine" in note else note,
+        metadata={**metadata, "engine": engine} if "engine" in metadata else metadata,
         own_digests=view.own_digests(),
     )
 

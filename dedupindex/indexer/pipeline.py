@@ -308,7 +308,7 @@ def _prepare(job: Build) -> None:
         if not engine.identity.generation:  # the cluster has lost it, and its directory here not
             Identity(job.engine, job.settings).write(job.index)
             return
-        again = engine.note() == job.signature() and not any(map(passing, job.sources))
+        again = engine.metadata() == job.signature() and not any(map(passing, job.sources))
         if not (job.add or job.replace or again):
             raise IndexExists(
                 f"there is an index at {job.index}; give --add to add to it, "

@@ -241,12 +241,12 @@ def test_check_finds_every_flipped_byte(bench: Bench) -> None:
 
 def test_another_machine_sees_the_same_index(make: Make) -> None:
     one = make()
-    one.load([capture(1, A)], note={"n": 1})
+    one.load([capture(1, A)], metadata={"n": 1})
     other = make(one)
     assert other.held() == one.held()
     with other.open() as engine:
         assert engine.identity.generation == 1
-        assert engine.note() == {"n": 1}
+        assert engine.metadata() == {"n": 1}
     Identity(one.engine, Settings(keep="latest"), generation=1).write(other.index)
     with pytest.raises(SettingsConflict, match="other settings"):
         open_index(other.index)

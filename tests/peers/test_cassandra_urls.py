@@ -83,7 +83,7 @@ def test_no_question_looks_at_more_than_so_many(
     bench = Bench(tmp_path, engine, BY_URL)
     held = [capture(number, A, 1 + number % 28) for number in range(1, 30)]
     bench.load(held)
-    monkeypatch.setattr(cassandra_schema, "AT_ONCE", 7)
+    monkeypatch.setattr(cassandra_view, "DIGESTS_AT_ONCE", 7)
     with bench.view() as view:
         assert set(view.at_url(A)) == set(held)
         monkeypatch.setattr(cassandra_view, "LOOKED_AT", 10)

@@ -81,12 +81,12 @@ class Bench:
         captures: Iterable[Capture],
         containers: Iterable[IndexedContainer] = (),
         dropped: Iterable[str] = (),
-        note: dict[str, object] | None = None,
+        metadata: dict[str, object] | None = None,
     ) -> MergeOutcome:
         """Stage and load."""
         runs = self.stage(captures)
         places = [(number, place) for place, number in self.numbers.items()]
-        load = Load(runs, places, list(containers), frozenset(dropped), note or {})
+        load = Load(runs, places, list(containers), frozenset(dropped), metadata or {})
         with self.open(write=True) as engine:
             return engine.load(load)
 

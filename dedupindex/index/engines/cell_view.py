@@ -9,7 +9,7 @@ from itertools import islice
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
 from dedupindex.errors import Damaged, StrategyUnavailable
-from dedupindex.index.engine import View
+from dedupindex.index.engine import IndexCounts, View
 from dedupindex.index.format import url_index
 from dedupindex.index.format.cells import (
     Keys,
@@ -23,6 +23,7 @@ from dedupindex.index.format.cells import (
 )
 from dedupindex.index.format.fast_answer import BROKEN
 from dedupindex.index.format.tombstones import denied
+from dedupindex.index.load.merge_rule import checksum
 from dedupindex.urlkey import urlkey
 
 
@@ -105,3 +106,37 @@ class CellView(View):
             for capture in self.decoded(key, cell):
                 if capture.digest == digest_of_key(key):
                     yield capture
+
+
+class CellTally:
+    """Checks all cells of an index, which come in the order of digests, and counts them."""
+
+    def __init__(self, view: CellView, wrong: list[str]) -> None:
+        """`wrong` takes what is wrong, a sentence each."""
+        self._view, self._wrong = view, wrong
+        self.captures = self.digests = self.checksum = 0
+        self._digest = b""
+
+    def add(self, key: bytes, cell: bytes) -> None:
+        """Check and count a cell whose own checksum is right."""
+        try:
+            found = self._view.decoded(key, cell)
+            digest = digest_prefix(digest_of_key(key))
+            if any(self._view.keys.of(digest_of_key(key), one.url) != key for one in found):
+                self._wrong.append(f"the entry under {key.hex()} belongs under another key")
+        except (Damaged, *BROKEN) as error:
+            self._wrong.append(f"the entry under {key.hex()} is damaged: {error}")
+            return
+        self.checksum = (self.checksum + checksum([(key, cell)])) % (1 << 64)
+        self.captures += len(found)
+        if found and digest != self._digest:
+            self.digests, self._digest = self.digests + 1, digest
+
+    def compare(self, containers: int, counts: IndexCounts, checksum: int) -> None:
+        """Compare with the counts and the checksum that the index has recorded."""
+        found = IndexCounts(self.captures, self.digests, containers)
+        for name, count, recorded in zip(counts._fields, found, counts, strict=True):
+            if count != recorded:
+                self._wrong.append(f"{count} {name} are there, {recorded} were counted")
+        if self.checksum != checksum:
+            self._wrong.append("what is stored is not what was written (its checksum is another)")

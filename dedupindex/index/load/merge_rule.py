@@ -35,6 +35,7 @@ from dedupindex.index.format.cells import (
     SPARE,
     ContainerRef,
     Keys,
+    answers,
     cell_of,
     decode,
     entries_of,
@@ -102,6 +103,28 @@ class MergeRule:
         for _, rivals in sorted(groups.items()):
             kept += self._keep(key, rivals, tombstones, outcome)
         return cell_of(kept) if kept else None
+
+    def replace(
+        self,
+        key: bytes,
+        cell: bytes | None,
+        kept: list[bytes],
+        incoming: list[bytes],
+        outcome: MergeOutcome,
+    ) -> tuple[bytes | None, int, int]:
+        """Return the cell that replaces `cell`, and the originals of both, for changes in place.
+
+        `kept`: the entries of `cell`, less those that are dropped. The captures and the checksum of
+        `outcome` are changes.
+        """
+        held = sum(map(answers, entries_of(cell))) if cell else 0
+        outcome.captures -= held
+        before = outcome.captures
+        left = self.settle(key, mark_each(kept) + incoming, outcome)
+        if left != cell:
+            outcome.checksum -= checksum([(key, cell)]) if cell else 0
+            outcome.checksum += checksum([(key, left)]) if left else 0
+        return left, held, outcome.captures - before
 
     def _keep(
         self, key: bytes, group: list[bytes], tombstones: Tombstones, outcome: MergeOutcome

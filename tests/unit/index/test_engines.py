@@ -421,15 +421,15 @@ def test_containers_come_by_name(bench: Bench) -> None:
 
 def test_the_note_of_the_last_load_that_had_one(bench: Bench) -> None:
     with bench.open() as engine:
-        assert (engine.note(), engine.next_number(), engine.number_of(ContainerRef("a"))) == (
+        assert (engine.metadata(), engine.next_number(), engine.number_of(ContainerRef("a"))) == (
             {},
             1,
             0,
         )
-    bench.load([capture()], note={"sources": ["a"]})
+    bench.load([capture()], metadata={"sources": ["a"]})
     bench.load([capture(2)])
     with bench.open() as engine:
-        assert engine.note() == {"sources": ["a"]}
+        assert engine.metadata() == {"sources": ["a"]}
 
 
 # --- what an index refuses -----------------------------------------------------------------------
@@ -559,7 +559,7 @@ def test_a_view_keeps_its_state(count: int, bench: Bench) -> None:
 @of_files
 def test_a_copy_is_an_index_of_one_state(bench: Bench, tmp_path: Path) -> None:
     bench.load(
-        [*some(0, 300), capture(1, A, 2)], [IndexedContainer("c", 1, "aa", 1)], note={"a": 1}
+        [*some(0, 300), capture(1, A, 2)], [IndexedContainer("c", 1, "aa", 1)], metadata={"a": 1}
     )
     held = bench.held()
     target = tmp_path / "copy"
@@ -570,7 +570,7 @@ def test_a_copy_is_an_index_of_one_state(bench: Bench, tmp_path: Path) -> None:
     with closing(open_index(target)) as engine, engine.view() as view:
         assert list(view.captures()) == held
         assert view.counts() == (301, 300, 1)
-        assert (engine.note(), engine.next_number()) == ({"a": 1}, 3)
+        assert (engine.metadata(), engine.next_number()) == ({"a": 1}, 3)
         assert engine.identity.settings == bench.settings
         assert engine.check() == []
     bench.index.rename(tmp_path / "gone")
@@ -583,7 +583,7 @@ def test_a_copy_is_an_index_of_one_state(bench: Bench, tmp_path: Path) -> None:
 @of_files
 def test_compacting_keeps_the_content(bench: Bench) -> None:
     marks = [capture(n, A, evidence=Evidence.REVISIT) for n in range(3)]
-    bench.load([*some(0, 200), *marks], [IndexedContainer("c", 1, "aa", 1)], note={"a": 1})
+    bench.load([*some(0, 200), *marks], [IndexedContainer("c", 1, "aa", 1)], metadata={"a": 1})
     for number in range(200, 230, 10):
         bench.load(some(number, number + 10))
     held, counts = bench.held(), bench.counts()
@@ -655,11 +655,11 @@ def test_killed_at_any_moment_and_loaded_again(large: bool, make: Make) -> None:
 def test_a_full_disk_leaves_the_old_state(share: float, make: Make) -> None:
     more = some(500, 2500)
     whole = make()
-    whole.load(some(0, 500), note={"n": 1})
+    whole.load(some(0, 500), metadata={"n": 1})
     whole.load(more)
     largest = max(path.stat().st_size for path in data_files(whole))
     bench = make()
-    bench.load(some(0, 500), note={"n": 1})
+    bench.load(some(0, 500), metadata={"n": 1})
     held = bench.held()
     runs = bench.stage(more)
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
@@ -667,14 +667,16 @@ def test_a_full_disk_leaves_the_old_state(share: float, make: Make) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(largest * share), hard))
         try:
             with pytest.raises(IndexUnavailable, match="nothing was changed"):
-                engine.load(Load(runs, [(1, ContainerRef("/warcs/1.warc.gz"))], [], note={"n": 2}))
+                engine.load(
+                    Load(runs, [(1, ContainerRef("/warcs/1.warc.gz"))], [], metadata={"n": 2})
+                )
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
         with engine.view() as view:
             assert list(view.captures()) == held
     assert bench.held() == held
     with bench.open() as engine:
-        assert engine.note() == {"n": 1}
+        assert engine.metadata() == {"n": 1}
         assert engine.check() == []
     bench.load(more)
     assert bench.held() == whole.held()

@@ -14,12 +14,12 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from dedupindex.cache import Cache
 from dedupindex.errors import BadInput, Damaged, IndexUnavailable
 from dedupindex.index.address import Address
-from dedupindex.index.engine import PLACES_KEPT, Engine, Load, numbers_of, reread_all
+from dedupindex.index.engine import PLACES_KEPT, Engine, IndexCounts, Load, numbers_of, reread_all
 from dedupindex.index.engines.cassandra.cassandra_load import (
     CassandraLoader,
     container_number,
@@ -44,13 +44,15 @@ from dedupindex.index.engines.cassandra.metadata import (
     signature_of,
     unnamed,
 )
+from dedupindex.index.engines.cell_view import CellTally
 from dedupindex.index.format.cells import (
+    DIGEST_KEY,
     NOWHERE,
     ContainerRef,
     answers,
-    digest_of_key,
-    digest_prefix,
+    damaged,
     entries_of,
+    is_sound,
     sealed_text,
     unsealed,
 )
@@ -64,49 +66,25 @@ from dedupindex.index.load.runs import read_run
 _CHECKED = 500  # keys whose rows by URL are read side by side
 
 
-class CellTotals(NamedTuple):
-    """The counts of an index, made by reading all of it."""
-
-    captures: int
-    digests: int
-    containers: int
-    checksum: int
-
-
-def counted(view: CassandraView) -> CellTotals:
-    """Read and count everything."""
-    captures, digests, total, last = 0, 0, 0, b""
-    for key, cell in view.unordered():
-        total += checksum([(key, cell)])
-        found = sum(map(answers, entries_of(cell)))
-        captures += found
-        start = digest_prefix(digest_of_key(key))
-        if found and start != last:  # the cells of a digest come together
-            digests, last = digests + 1, start
-    containers = sum(1 for _ in view.registrations())
-    return CellTotals(captures, digests, containers, total % (1 << 64))
-
-
 def problems(view: CassandraView, state: IndexState, address: str, *, loading: bool) -> list[str]:
     """Read the whole index back; return what is wrong with it, a sentence each.
 
     `loading`: whether a load has not finished, so that the counts are out of date.
     """
     wrong: list[str] = []
+    tally = CellTally(view, wrong)
     try:
         if astray := sum(view.number_of(place) == 0 for _, place in view.places()):
             wrong.append(
                 f"{astray:,} containers are not found by their names; read their files again: "
                 f"{'; '.join(reread_all(view, address))}"
             )
-        if lost := _entries(view, wrong):
+        if lost := _check_cells(view, tally, wrong):
             wrong.append(
                 f"{lost:,} captures are of containers whose names are lost, and lookups of them "
                 f"fail; read their files again: {'; '.join(reread_all(view, address))}"
             )
-        if view.by_url:
-            _listed(view, wrong)
-        found = counted(view)
+        containers = sum(1 for _ in view.registrations())
     except (Damaged, *BROKEN) as error:
         return [*wrong, f"the index cannot be read to its end: {error!r}"]
     if loading:
@@ -114,47 +92,62 @@ def problems(view: CassandraView, state: IndexState, address: str, *, loading: b
             *wrong,
             "a load is going on, or was interrupted: if none is going on, run its command again",
         ]
-    if found[:3] != (state.captures, state.digests, state.containers):
-        wrong.append(
-            f"{found.captures} captures of {found.digests} digests in {found.containers} "
-            f"containers are there, {state.captures} of {state.digests} in {state.containers} "
-            "were counted"
-        )
-    if found.checksum != state.checksum:
-        wrong.append("what is stored is not what was written (its checksum is another)")
+    if not lost:
+        counts = IndexCounts(state.captures, state.digests, state.containers)
+        tally.compare(containers, counts, state.checksum)
     return wrong
 
 
-def _entries(view: CassandraView, wrong: list[str]) -> int:
-    """Check all entries; return how many are of containers that have no name."""
-    unnamed, lost = set[int](), 0
-    for key, stored in view.stored():
-        try:
-            cell = unsealed(key, stored)
-            numbers = {container_in(entry) for entry in entries_of(cell)} - {0}
-            unnamed.update(number for number in numbers if not _named(view, number, unnamed))
-            if not unnamed.isdisjoint(numbers):
-                lost += 1
+def _check_cells(view: CassandraView, tally: CellTally, wrong: list[str]) -> int:
+    """Check all cells; return how many are of containers that have no name."""
+    without_name, lost = set[int](), 0
+    rows = view.stored()
+    while chunk := list(islice(rows, _CHECKED)):
+        cells = []
+        for key, stored in chunk:
+            if not is_sound(key, stored):
+                wrong.append(str(damaged(key)))
                 continue
-            for capture in view.decoded(key, cell):
-                if view.keys.of(digest_of_key(key), capture.url) != key:
-                    wrong.append(f"the entry under {key.hex()} belongs under another key")
-        except (Damaged, *BROKEN) as error:
-            wrong.append(f"the entry under {key.hex()} is damaged: {error}")
+            cell = unsealed(key, stored)
+            cells.append((key, cell))
+            numbers = {container_in(entry) for entry in entries_of(cell)} - {0}
+            without_name |= {n for n in numbers - without_name if not _has_name(view, n)}
+            if without_name.isdisjoint(numbers):
+                tally.add(key, cell)
+            else:
+                lost += 1
+        if view.by_url:
+            keys = [key for key, cell in cells if listed(cell)]
+            wrong += [f"{key.hex()} is not listed by its URL" for key in view.unlisted(keys)]
     return lost
 
 
-def _named(view: CassandraView, number: int, unnamed: set[int]) -> bool:
+def _has_name(view: CassandraView, number: int) -> bool:
     try:
-        return number not in unnamed and view.place_of(number) is not None
+        return view.place_of(number) is not None
     except KeyError:
         return False
+    except Damaged:  # which decoding reports
+        return True
 
 
-def _listed(view: CassandraView, wrong: list[str]) -> None:
-    keys = (key for key, cell in view.unordered() if listed(cell))
-    while chunk := list(islice(keys, _CHECKED)):
-        wrong += [f"{key.hex()} is not listed by its URL" for key in view.unlisted(chunk)]
+def recounted(view: CassandraView) -> dict[str, int]:
+    """Return the counts of `IndexState`, made by reading everything."""
+    captures, digests, total, last = 0, 0, 0, b""
+    for key, cell in view.unordered():
+        total += checksum([(key, cell)])
+        originals = sum(map(answers, entries_of(cell)))
+        captures += originals
+        digest = key[: DIGEST_KEY[key[0]]]
+        if originals and digest != last:  # the cells of a digest come together
+            digests, last = digests + 1, digest
+    containers = sum(1 for _ in view.registrations())
+    return {
+        "captures": captures,
+        "digests": digests,
+        "containers": containers,
+        "checksum": total % (1 << 64),
+    }
 
 
 def identity_at(address: Address) -> Identity | None:
@@ -227,7 +220,7 @@ class CassandraEngine(Engine):
     def next_number(self) -> int:
         return self._about().next_number() if self._exists else 1
 
-    def note(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         return self._about().state().note if self._exists else {}
 
     def load(self, load: Load) -> MergeOutcome:
@@ -335,10 +328,10 @@ class CassandraEngine(Engine):
             changed = getattr(state, name) + getattr(outcome, name)
             setattr(state, name, changed % (1 << 64))
         if recount:
-            for name, count in counted(self._view())._asdict().items():
+            for name, count in recounted(self._view()).items():
                 setattr(state, name, count)
         state.generation += 1
-        state.note = load.note or state.note
+        state.note = load.metadata or state.note
         state.own_digests = state.own_digests and (load.own_digests or not load.runs)
         lease.check()
         about.put("state", asdict(state), state.written)

@@ -25,15 +25,7 @@ from dedupindex.index.engines.cassandra.metadata import Lease
 from dedupindex.index.format.cells import DIGEST_KEY, Keys, answers, entries_of, sealed, unsealed
 from dedupindex.index.format.tombstones import container_in, lives_in, with_container
 from dedupindex.index.format.url_index import listed
-from dedupindex.index.load.merge_rule import (
-    MergeOutcome,
-    MergeRule,
-    checksum,
-    grouped,
-    mark_before,
-    mark_each,
-    settled,
-)
+from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule, grouped, settled
 
 _KEYS = 2000  # that are read, merged and written together
 _Item = TypeVar("_Item")
@@ -88,16 +80,12 @@ class CassandraLoader:
         for key, cell in cells:
             entries = list(entries_of(cell))
             kept = [entry for entry in entries if not lives_in(entry, gone)]
-            originals = sum(map(answers, entries))
-            held = held or originals > 0
             if len(kept) == len(entries):
-                holds = holds or originals > 0
-                continue
-            before = outcome.captures
-            outcome.captures -= originals
-            left = self._rule.settle(key, mark_each(kept), outcome)
-            holds = holds or outcome.captures > before - originals
-            writes += self._change(key, cell, left)
+                before = after = sum(map(answers, entries))
+            else:
+                left, before, after = self._rule.replace(key, cell, kept, [], outcome)
+                writes += self._change(key, cell, left)
+            held, holds = held or before > 0, holds or after > 0
             if len(writes) >= _KEYS:
                 self._write(writes)
                 writes = []
@@ -133,12 +121,9 @@ class CassandraLoader:
         held_here = any(_has_originals(cells[key]) for key in touched if key in cells)
         for key, group in groups:
             cell = cells.get(key)
-            entries = mark_before(cell) if cell else []
-            held = sum(map(answers, entries_of(cell))) if cell else 0
-            outcome.captures -= held
-            before = outcome.captures
-            left = self._rule.settle(key, entries + group, outcome)
-            holds = holds or outcome.captures > before
+            entries = list(entries_of(cell)) if cell else []
+            left, _, after = self._rule.replace(key, cell, entries, group, outcome)
+            holds = holds or after > 0
             writes += self._change(key, cell, left)
         if held_here != holds and not self._others(start, cells, whole, touched):
             outcome.digests += holds - held_here
@@ -160,13 +145,10 @@ class CassandraLoader:
         return {key: unsealed(key, bytes(rows[0][0])) for key, rows in found if rows}
 
     def _change(self, key: bytes, cell: bytes | None, left: bytes | None) -> Iterator[Call]:
-        """Yield the writes that replace a cell, and change the checksum."""
+        """Yield the writes that replace a cell."""
         if cell == left:
             return
-        if cell:
-            self.outcome.checksum -= checksum([(key, cell)])
         if left:
-            self.outcome.checksum += checksum([(key, left)])
             yield from self._put(key, left)
         else:
             start = _start(key)

@@ -39,7 +39,7 @@ from dedupindex.index.load.runs import in_order
 
 AT_ONCE = 100  # rows of a digest that are read at first; nearly all digests have fewer
 LOOKED_AT = 5_000  # keys that a query by URL reads: about a second
-_DIGESTS = 500  # of these keys that are read side by side
+DIGESTS_AT_ONCE = 500  # of these keys that are read side by side
 _KEPT = 4096  # digests that a view caches
 _HELD = 16 << 20  # bytes of rows that a view caches
 _STRETCH = 100  # prefetched digests that are received at once
@@ -215,7 +215,7 @@ class CassandraView(CellView):
         part, rest = tail[:PART], tail[PART:]
         rows = self._session.execute(self._on.urls, part, rest, rest + _BEYOND, LOOKED_AT)
         keys = (bytes(dk) + part + bytes(found) for found, dk in rows)
-        while chunk := list(islice(keys, _DIGESTS)):
+        while chunk := list(islice(keys, DIGESTS_AT_ONCE)):
             self._partitions.prefetch(_split(key)[0] for key in chunk)
             yield from chunk
 

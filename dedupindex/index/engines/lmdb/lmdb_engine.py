@@ -36,9 +36,7 @@ from dedupindex.index.load.merge_rule import (
     Cells,
     MergeOutcome,
     MergeRule,
-    checksum,
     grouped,
-    mark_before,
     settled,
     staged_again,
 )
@@ -110,7 +108,7 @@ class LmdbEngine(Engine):
     def next_number(self) -> int:
         return int(self._meta("next_number", 1))
 
-    def note(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         return dict(self._meta("note", {}))
 
     def _meta(self, name: str, default: Any) -> Any:
@@ -315,22 +313,14 @@ def put_one(
     """
     stored = cast(bytes | None, txn.get(key))
     cell = None if stored is None else unsealed(key, stored)
-    entries = mark_before(cell) if cell else []
-    held = sum(map(answers, entries_of(cell))) if cell else 0
-    outcome.captures -= held
-    others = 0 if held else _has_captures(txn, key)
-    before = outcome.captures
-    left = rule.settle(key, entries + group, outcome)
-    holds = outcome.captures - before
+    entries = list(entries_of(cell)) if cell else []
+    others = not any(map(answers, entries)) and _has_captures(txn, key)
+    left, held, holds = rule.replace(key, cell, entries, group, outcome)
     if left is None:
         if cell:
             txn.delete(key)
     elif left != cell:
         txn.put(key, sealed(key, left))
-    if cell:
-        outcome.checksum -= checksum([(key, cell)])
-    if left:
-        outcome.checksum += checksum([(key, left)])
     if holds and not held:
         outcome.digests += not others
     elif held and not holds:

@@ -12,19 +12,18 @@ import lmdb
 from dedupindex.cache import Cache
 from dedupindex.errors import Damaged, IndexUnavailable, StrategyUnavailable
 from dedupindex.index.engine import IndexCounts, IndexedContainer, Load
-from dedupindex.index.engines.cell_view import CellView
+from dedupindex.index.engines.cell_view import CellTally, CellView
 from dedupindex.index.format import url_index
 from dedupindex.index.format.cells import (
     ContainerRef,
     Keys,
     damaged,
-    digest_of_key,
-    digest_prefix,
+    is_sound,
     sealed,
     unsealed,
 )
 from dedupindex.index.format.fast_answer import BROKEN, PlainAnswers
-from dedupindex.index.load.merge_rule import MergeOutcome, checksum
+from dedupindex.index.load.merge_rule import MergeOutcome
 
 _INITIAL: dict[str, Any] = {
     "next_number": 1, "note": {}, "own_digests": True, "ledger": [],
@@ -82,8 +81,8 @@ class IndexTrees(NamedTuple):
         for count in ("captures", "digests", "checksum"):
             before = 0 if absolute else self.get(txn, count)
             self.put(txn, count, (before + getattr(outcome, count)) % (1 << 64))
-        if load.note:
-            self.put(txn, "note", load.note)
+        if load.metadata:
+            self.put(txn, "note", load.metadata)
         if load.runs and not load.own_digests:
             self.put(txn, "own_digests", False)
         self.put(txn, "transaction", txn.id())
@@ -306,35 +305,19 @@ def _check_names(view: LmdbView, wrong: list[str]) -> None:
 
 
 def _check_captures(view: LmdbView, wrong: list[str]) -> None:
-    last, captures, digests, prefix, total = b"", 0, 0, b"", 0
-    urls = view.trees.urls
+    last, tally, urls = b"", CellTally(view, wrong), view.trees.urls
     for key, stored in view.stored():
         if key <= last:
             wrong.append(f"keys are out of order at {key.hex()}")
         last = key
         if view.txn.get(key) != stored:  # damage of inner pages, which a scan does not meet
             wrong.append(f"what is stored under {key.hex()} is not found by its key")
-        try:
-            cell = unsealed(key, stored)
-            found = view.decoded(key, cell)
-            digest = digest_prefix(digest_of_key(key))
-            for capture in found:
-                if view.keys.of(digest_of_key(key), capture.url) != key:
-                    wrong.append(f"the entry under {key.hex()} belongs under another key")
-        except (Damaged, *BROKEN) as error:
-            wrong.append(f"the entry under {key.hex()} is damaged: {error}")
+        if not is_sound(key, stored):
+            wrong.append(str(damaged(key)))
             continue
-        total += checksum([(key, cell)])
-        captures += len(found)
+        cell = unsealed(key, stored)
+        tally.add(key, cell)
         if urls is not None and url_index.listed(cell) and not url_index.holds(view.txn, urls, key):
             wrong.append(f"the capture under {key.hex()} is not listed by its URL")
-        digests += bool(found) and digest != prefix
-        prefix = digest if found else prefix
-    counted = view.counts()
-    if (captures, digests) != (counted.captures, counted.digests):
-        wrong.append(
-            f"{captures} captures of {digests} digests are there, "
-            f"{counted.captures} of {counted.digests} were counted"
-        )
-    if total % (1 << 64) != view.trees.get(view.txn, "checksum"):
-        wrong.append("what is stored is not what was written (its checksum is another)")
+    counts = view.counts()
+    tally.compare(counts.containers, counts, view.trees.get(view.txn, "checksum"))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 from collections import deque
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from heapq import merge as merge_sorted
 from itertools import groupby
 from pathlib import Path
@@ -108,7 +108,7 @@ class WhooshEngine(Engine):
     def next_number(self) -> int:
         return int(self._meta().get("next_number", 1))
 
-    def note(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         return dict(self._meta().get("note", {}))
 
     def _meta(self) -> dict[str, Any]:
@@ -119,37 +119,29 @@ class WhooshEngine(Engine):
 
     def load(self, load: Load) -> MergeOutcome:
         load = load._replace(places=list(load.places))  # it is read twice
-        with self._ledger_writer(load) as ledger_writer, self._writing() as writer:
-            if self.identity.generation:
-                with self.view() as before:
-                    outcome = self._load(load, writer, ledger_writer, before)
-            else:
-                outcome = self._load(load, writer, ledger_writer, None)
+        first = not self.identity.generation
+        with (
+            self._ledger_writer(load) as ledger_writer,
+            self._writing() as writer,
+            nullcontext() if first else self.view() as before,
+        ):
+
+            def place_of(number: int) -> ContainerRef:
+                if before is None:
+                    raise KeyError(f"container number {number} has no name")
+                return before.place_of(number)
+
+            gone = numbers_of(before, load.dropped) if before is not None else set()
+            state = before.snapshot if before is not None else None
+            rule = load.rule(self.identity.settings, place_of)
+            loader = WhooshLoader(writer, state, rule, gone, ledger_writer)
+            outcome = loader.run(load.merged(self.index))
+            register(writer, state, load, outcome, ledger_writer.write())
             writer.commit()
-        if not self.identity.generation:
+        if first:
             identity = self.identity.next_generation()
             identity.write(self.index)
             self.identity = identity
-        return outcome
-
-    def _load(
-        self,
-        load: Load,
-        writer: CommitWriter,
-        ledger_writer: LedgerWriter,
-        before: WhooshView | None,
-    ) -> MergeOutcome:
-        def place_of(number: int) -> ContainerRef:
-            if before is None:
-                raise KeyError(f"container number {number} has no name")
-            return before.place_of(number)
-
-        gone = numbers_of(before, load.dropped) if before is not None else set()
-        state = before.snapshot if before is not None else None
-        rule = load.rule(self.identity.settings, place_of)
-        loader = WhooshLoader(writer, state, rule, gone, ledger_writer)
-        outcome = loader.run(load.merged(self.index))
-        register(writer, state, load, outcome, ledger_writer.write())
         return outcome
 
     def _ledger_writer(self, load: Load) -> LedgerWriter:
@@ -381,8 +373,8 @@ def register(
         meta["containers"] += 1
     for count in ("captures", "digests", "checksum"):
         meta[count] = (meta[count] + getattr(outcome, count)) % (1 << 64)
-    if load.note:
-        meta["note"] = load.note
+    if load.metadata:
+        meta["note"] = load.metadata
     if load.runs and not load.own_digests:
         meta["own_digests"] = False
     meta["ledger"] = ledger

@@ -1,4 +1,7 @@
-"""How the Whoosh engine writes: files on disk before they are named, segments of bounded size."""
+"""The files, commits and documents of a Whoosh index.
+
+A document holds an entry, or something else about the index, as bytes, and the terms that find it.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +24,26 @@ from whoosh.writing import MERGE_SMALL, OPTIMIZE
 
 from dedupindex.capture import Capture
 from dedupindex.errors import Damaged
-from dedupindex.index.format.cells import ContainerRef, answers, is_sound, sealed
+from dedupindex.index.format.cells import ContainerRef, is_sound, sealed
 from dedupindex.runtime.files import sync_directory, write_file
 from dedupindex.timestamps import digits_of_date
 from dedupindex.urlkey import urlkey
 
-MEMORY = 64  # MB of postings before a sorted run of them goes to disk
-SEGMENT = 500_000  # documents; writing one takes half a kilobyte of memory for each of them
+MEMORY = 64  # MB of postings in a sorted run
+SEGMENT = 500_000  # documents in a segment; each takes half a kilobyte of memory to write
+META = b"meta"
+NO_CAPTURE = b"\0"  # first byte of other contents: no algorithm has this code
+LONGEST = 1000  # bytes of a term; longer ones are cut, in documents and in queries
+SEARCHED = ("url", "word", "host", "mime", "status", "date", "size", "container")
+
+_WORD = re.compile(r"[^\W_]+")
+_HOST = re.compile(rb"[^:/?#]*://(?:[^/?#@]*@)?(\[[^\]/?#]*\]|[^/?#:]*)")
 
 
 class Storage(FileStorage):  # type: ignore[misc]  # Whoosh has no types
-    """Files of an index; a table of contents appears when all it names is on disk.
+    """Files of an index; a table of contents is renamed when all files that it names are on disk.
 
-    Whoosh leaves files open when writing them fails: those written are remembered, and closed.
+    Whoosh leaves files open when writing them fails: they are tracked, to be closed.
     """
 
     def __init__(self, path: str) -> None:
@@ -51,7 +61,7 @@ class Storage(FileStorage):  # type: ignore[misc]  # Whoosh has no types
         return storage
 
     def open_file(self, name: str, *args: Any, **options: Any) -> Any:
-        """A table of contents tells what is deleted, so all of it is checked first."""
+        """Open a file; the checksum of a table of contents, which names deletions, is checked."""
         if name.endswith(".toc"):
             path = Path(self.folder) / name
             if not is_sound(b"", path.read_bytes()):
@@ -71,14 +81,15 @@ class Storage(FileStorage):  # type: ignore[misc]  # Whoosh has no types
                 if not segment.with_suffix(".crc").exists():
                     sync(segment)
                     write_file(segment.with_suffix(".crc"), b"%d" % crc_of(segment))
-            seal_file(directory / oldname)
-            sync(directory / oldname)
+            path = directory / oldname
+            path.write_bytes(sealed(b"", path.read_bytes()))  # Whoosh ignores the end of the file
+            sync(path)
         super().rename_file(oldname, newname, safe)
         sync_directory(directory)
 
 
 class CommitWriter:
-    """One commit: what it adds and deletes becomes true together, in as many segments as needed."""
+    """One atomic commit, in as many segments as needed."""
 
     def __init__(self, index: Any) -> None:
         self._index = index
@@ -87,8 +98,8 @@ class CommitWriter:
 
     def _new(self) -> Any:
         codec = W3Codec(compression=0)
-        codec.length_stats = False  # only scoring needs them, and each posting would take a stat()
-        # The index's own lock is held already: that of Whoosh would be a second one.
+        codec.length_stats = False  # only scoring needs them, and they cost a stat() a posting
+        # No lock of Whoosh: the caller holds the index's lock.
         return self._index.writer(limitmb=MEMORY, _lk=False, codec=codec)
 
     def add_document(self, **fields: Any) -> None:
@@ -98,14 +109,14 @@ class CommitWriter:
             self._full.append(full._finalize_segment())
             full._finish()
             self._writer = self._new()
-            self._writer.segments = full.segments  # which remember what was deleted
+            self._writer.segments = full.segments  # which hold the deletions
 
     def delete_document(self, number: int) -> None:
-        """Delete a document of the state before, by the number it has there."""
+        """Delete a document of the last commit, by its number there."""
         self._writer.delete_document(number)
 
     def commit(self, *, optimize: bool = False) -> None:
-        """Make it true; with `optimize` all segments that were there are merged."""
+        """Commit; with `optimize` all older segments are merged into one."""
         policy = OPTIMIZE if optimize else MERGE_SMALL
 
         def merged(writer: Any, segments: list[Any]) -> list[Any]:
@@ -114,20 +125,14 @@ class CommitWriter:
         self._writer.commit(mergetype=merged)
 
     def cancel(self) -> None:
-        """Give up, and close what Whoosh may have left open."""
-        with suppress(Exception):  # it fails as its files did; what it leaves is removed later
+        """Give up, and close the files that Whoosh may have left open."""
+        with suppress(Exception):  # it may fail as its files did; `clear_leftovers` removes them
             self._writer.cancel()
         self._index.storage.close_written()
 
 
-def seal_file(path: Path) -> None:
-    """Put a checksum of all of it at the end of a file, where Whoosh does not look."""
-    data = path.read_bytes()
-    path.write_bytes(sealed(b"", data))
-
-
 def crc_of(path: Path) -> int:
-    """CRC-32 of a file."""
+    """Return the CRC-32 of a file."""
     crc = 0
     with open(path, "rb") as stream:
         while block := stream.read(1 << 20):
@@ -141,18 +146,8 @@ def sync(path: Path) -> None:
         os.fsync(stream.fileno())
 
 
-# What a document of the Whoosh engine holds: an entry as bytes, and the terms that find it.
-
-META = b"meta"
-NO_CAPTURE = b"\0"  # no algorithm has this code
-LONGEST = 1000  # bytes of a term; longer ones are cut, there and in queries
-
-_WORD = re.compile(r"[^\W_]+")
-_HOST = re.compile(rb"[^:/?#]*://(?:[^/?#@]*@)?(\[[^\]/?#]*\]|[^/?#:]*)")
-
-
 class Terms(fields.FieldType):  # type: ignore[misc]  # Whoosh has no types
-    """A field of ready-made terms, given as bytes."""
+    """A field whose values are terms, as bytes."""
 
     def __init__(self) -> None:
         super().__init__(formats.Existence(), None)
@@ -168,13 +163,11 @@ class Terms(fields.FieldType):  # type: ignore[misc]  # Whoosh has no types
 
 
 class KeyTerms(Terms):
-    """Terms that are no text."""
+    """Terms that are not text."""
 
     def from_bytes(self, bs: bytes) -> bytes:
         return bs
 
-
-SEARCHED = ("url", "word", "host", "mime", "status", "date", "size", "container")
 
 SCHEMA = fields.Schema(
     content=fields.COLUMN(),
@@ -185,14 +178,12 @@ SCHEMA = fields.Schema(
 
 
 def document(key: bytes, entry: bytes, capture: Capture | None) -> dict[str, Any]:
-    """The fields of an entry; `capture` is what it says, None if it may not be answered."""
+    """Return the fields of an entry; `capture` is its capture, None for a tombstone or reserve."""
     found: dict[str, Any] = {"key": (key,), "content": sealed(b"", key + entry)}
-    if capture is None or not answers(entry):
+    if capture is None:
         return found
     url = capture.url
-    found["url"] = (urlkey(url)[:LONGEST],)
-    found["word"] = words(url)
-    found["host"] = hosts(url)
+    found |= {"url": (urlkey(url)[:LONGEST],), "word": words(url), "host": hosts(url)}
     found["date"] = (digits_of_date(capture.date)[:8],)
     if capture.mime:
         found["mime"] = (capture.mime.lower()[:LONGEST],)
@@ -206,12 +197,12 @@ def document(key: bytes, entry: bytes, capture: Capture | None) -> dict[str, Any
 
 
 def size_term(size: int) -> bytes:
-    """Sizes as terms whose order is that of the numbers (up to 15 digits)."""
+    """Return the term of a size; terms and sizes have the same order, up to 15 digits."""
     return b"%015d" % size
 
 
 def words(url: bytes) -> set[bytes]:
-    """The words of a URL, lower case, percent-encoding undone; the scheme is none."""
+    """Return the words of a URL without its scheme, in lower case, percent-encoding undone."""
     text = url.partition(b"://")[2] or url
     if b"%" in text:
         text = unquote_to_bytes(text)
@@ -219,12 +210,12 @@ def words(url: bytes) -> set[bytes]:
 
 
 def words_of(text: str) -> list[str]:
-    """The words in a text, in order, as they are searched by."""
+    """Return the words of a text, in order and in lower case."""
     return _WORD.findall(text.casefold())
 
 
 def hosts(url: bytes) -> list[bytes]:
-    """The host of a URL and all domains that it is in, longest first."""
+    """Return the host of a URL and all domains that it is in, longest first."""
     match = _HOST.match(url)
     host = match[1].lower().strip(b".")[:LONGEST] if match else b""
     if not host:
@@ -236,30 +227,30 @@ def hosts(url: bytes) -> list[bytes]:
 
 
 def container_terms(name: str) -> set[bytes]:
-    """A container's name and the last part of it, lower case."""
+    """Return a container's name and the last part of it, in lower case."""
     whole = name.lower().encode("utf-8", "surrogateescape")
     return {whole[-LONGEST:], whole.rpartition(b"/")[2][-LONGEST:]}
 
 
 def note_document(about: Iterable[bytes], value: Any) -> dict[str, Any]:
-    """The fields of a document that is no capture."""
+    """Return the fields of a document that is no capture."""
     terms = tuple(about)
     text = json.dumps([[term.hex() for term in terms], value]).encode()
     return {"about": terms, "content": sealed(b"", NO_CAPTURE + text)}
 
 
 def container_key(name: str) -> bytes:
-    """What the registration of a container is found by."""
+    """Return the term of the registration of a container."""
     return b"@" + _hash(name)
 
 
 def place_key(place: ContainerRef) -> bytes:
-    """What the number of a place is found by."""
+    """Return the term of the number of a container."""
     return b"=" + _hash(f"{place.crawl}\0{place.container}" if place.crawl else place.container)
 
 
 def number_key(number: int) -> bytes:
-    """What a container number stands for is found by."""
+    """Return the term of what a container number stands for."""
     return b"#" + number.to_bytes(4, "big")
 
 

@@ -1,14 +1,14 @@
-"""The language of ``bin/search``: Whoosh's own, over fields that archivists know.
+"""The search of ``bin/search``: a query language, and the captures that a query matches.
 
-Whoosh parses AND, OR, NOT, brackets, ranges and wildcards; what a word means in a field is said
-in `query_fields`. Whoosh itself never fails on a query, it makes something of it: what cannot be
-meant is a `BadQuery` here, because a search that finds nothing reads as "there is nothing".
+Whoosh parses AND, OR, NOT, brackets, ranges and wildcards; a `QueryField` defines what a text in
+its field means. Whoosh accepts any query; here a query that cannot be meant raises `BadQuery`,
+because no match would read as "there is none".
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from heapq import nsmallest
 from pathlib import Path
@@ -20,22 +20,24 @@ from whoosh.qparser import QueryParser, plugins, syntax
 from dedupindex.capture import Capture
 from dedupindex.digest import SIZES, Digest
 from dedupindex.errors import BadDate, BadDigest, BadQuery, StrategyUnavailable
-from dedupindex.index import open_index
 from dedupindex.index.engines.whoosh.whoosh_engine import WhooshEngine
 from dedupindex.index.engines.whoosh.whoosh_files import LONGEST, SEARCHED, size_term, words_of
-from dedupindex.index.engines.whoosh.whoosh_view import WhooshView, reading
+from dedupindex.index.engines.whoosh.whoosh_view import reading
 from dedupindex.index.format.cells import ALGORITHMS, digest_prefix
+from dedupindex.index.identity import read_identity
 from dedupindex.timestamps import check_digits
 from dedupindex.urlkey import urlkey
 
-# The fields of ``bin/search``: what a word, a beginning, a pattern or a range means in each.
-
-_ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"  # of base32
-_MARKS = re.compile(r"[*?]")
+LIMIT = 100  # captures of a search
+LONGEST_QUERY = 4096  # characters
+_BASE32 = "abcdefghijklmnopqrstuvwxyz234567"
 
 
 class QueryField:
-    """A field as people ask for it. Everything raises `BadQuery`."""
+    """A field of queries; by default its terms are lower case and have no ranges.
+
+    All methods raise `BadQuery`.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -44,35 +46,29 @@ class QueryField:
         return True
 
     def term(self, text: str) -> Any:
-        """The query for a whole word."""
+        """Return the query for a whole text."""
         return q.Term(self.name, self.normal(text))
 
     def prefix(self, text: str) -> Any:
-        """The query for ``text*``."""
+        """Return the query for ``text*``."""
         return q.Prefix(self.name, self.normal(text))
 
     def pattern(self, text: str) -> Any:
-        """The query for a text with ``*`` and ``?`` anywhere."""
+        """Return the query for a text with ``*`` and ``?`` anywhere."""
         return q.Wildcard(self.name, text.lower())
 
     def normal(self, text: str) -> str:
-        """A text as the terms of the field are written."""
+        """Return a text in the form of the field's terms."""
         return text.lower()
 
     def bound(self, text: str, *, end: bool) -> str:
-        """One end of a range, as a term."""
+        """Return one end of a range as a term."""
         raise BadQuery(f"{self.name} has no ranges; date, size and status have")
 
     def parse_range(
-        self,
-        fieldname: str,
-        start: str | None,
-        end: str | None,
-        startexcl: bool,
-        endexcl: bool,
-        boost: float = 1.0,
+        self, _: str, start: str | None, end: str | None, startexcl: bool, endexcl: bool, **__: Any
     ) -> Any:
-        """The query for ``[start TO end]``, as Whoosh's parser asks for it."""
+        """Return the query for ``[start TO end]``; Whoosh's parser calls it."""
         first = self.bound(start, end=startexcl) if start else None
         last = self.bound(end, end=not endexcl) if end else None
         if first is not None and last is not None and first > last:
@@ -105,7 +101,7 @@ class _Url(QueryField):
     def prefix(self, text: str) -> Any:
         key = self.normal(text)
         if text.endswith("/") and not key.endswith("/"):
-            key += "/"  # a urlkey has no last slash, what is under a directory has
+            key += "/"  # the urlkey of a directory has no slash at its end, those of its files do
         return q.Prefix("url", key)
 
     def pattern(self, text: str) -> Any:
@@ -119,8 +115,8 @@ class _Host(QueryField):
         return text.lower().strip(".")
 
     def pattern(self, text: str) -> Any:
-        if text.startswith("*.") and not _MARKS.search(text[2:]):
-            return self.term(text[2:])  # a host is found by every domain that it is in
+        if text.startswith("*.") and not re.search(r"[*?]", text[2:]):
+            return self.term(text[2:])  # the terms of a host are all domains that it is in
         return super().pattern(text)
 
 
@@ -134,7 +130,7 @@ class _Status(QueryField):
         return self.normal(text)
 
 
-class _Size(QueryField):
+class _Size(_Status):
     def normal(self, text: str) -> str:
         if not text.isdecimal() or len(text) > 15:
             raise BadQuery(f"size takes bytes of payload, or a range of them, not {text!r}")
@@ -144,9 +140,6 @@ class _Size(QueryField):
         raise BadQuery("size takes no *; ask for a range, size:[1000 TO 2000]")
 
     pattern = prefix
-
-    def bound(self, text: str, *, end: bool) -> str:
-        return self.normal(text)
 
 
 class _Date(QueryField):
@@ -169,7 +162,7 @@ class _Date(QueryField):
 
 
 class _Digest(QueryField):
-    """Digests are found by the beginning of the key; of any spelling, whole or cut with ``*``."""
+    """Digests in any spelling, whole or cut with ``*``, are prefixes of keys."""
 
     def term(self, text: str) -> Any:
         prefixes = []
@@ -188,7 +181,7 @@ class _Digest(QueryField):
         algorithms = [label.replace("-", "")] if label else list(SIZES)
         if algorithms[0] not in SIZES:
             raise BadQuery(f"no digest algorithm {label!r}; there are {', '.join(SIZES)}")
-        bits = {_bits(value, "0123456789abcdef", 4), _bits(value, _ALPHABET, 5)} - {""}
+        bits = {_bits(value, "0123456789abcdef", 4), _bits(value, _BASE32, 5)} - {""}
         if not bits:
             raise BadQuery(f"{text!r} begins no digest in hex or base32")
         codes = [ALGORITHMS.index(algorithm) for algorithm in algorithms]
@@ -199,14 +192,14 @@ class _Digest(QueryField):
 
 
 def _bits(text: str, alphabet: str, width: int) -> str:
-    """A beginning of a digest as bits, "" if it is not written in `alphabet`."""
+    """Return the bits of a text, "" if it is not written in `alphabet`."""
     if not set(text) <= set(alphabet):
         return ""
     return "".join(format(alphabet.index(char), f"0{width}b") for char in text)
 
 
 def _key_bits(code: int, bits: str) -> Any:
-    """Keys of an algorithm whose digest begins with `bits`."""
+    """Return the query for keys of an algorithm whose digest begins with `bits`."""
     whole, rest = divmod(len(bits), 8)
     start = bytes([code]) + (int(bits[: whole * 8] or "0", 2).to_bytes(whole, "big"))
     if not rest:
@@ -230,21 +223,18 @@ FIELDS |= {
 }
 
 
-LONGEST_QUERY = 4096  # characters
-
-
 class _Quoted(plugins.SingleQuotePlugin):  # type: ignore[misc]  # Whoosh has no types
-    """``"..."``: a text with blanks or brackets in it (phrases are not kept in order)."""
+    """``"..."``: a text with spaces or brackets; the order of its words does not matter."""
 
     expr = r'"(?P<text>[^"]*)"'
     nodetype = syntax.WordNode
 
 
 class _Parser(QueryParser):  # type: ignore[misc]
-    """Whoosh's parser, with our fields and without what it lets pass."""
+    """Whoosh's parser, with our fields."""
 
     def __init__(self) -> None:
-        # A field's name stands at the start of a word: the colons in a URL or digest name none.
+        # A field's name is at the start of a word: colons in URLs and digests name none.
         fields = plugins.FieldsPlugin(r"(?:^|(?<=[\s(]))(?P<text>\w+):(?!//)", remove_unknown=False)
         super().__init__(
             "word",
@@ -270,18 +260,12 @@ class _Parser(QueryParser):  # type: ignore[misc]
             field = FIELDS["url"]
         if text == "*":
             return q.Every(fieldname if fieldname != "digest" else None)
-        kinds: dict[Any, Callable[[str], Any]] = {
-            q.Prefix: field.prefix,
-            q.Wildcard: field.pattern,
-        }
+        kinds = {q.Prefix: field.prefix, q.Wildcard: field.pattern}
         return kinds.get(termclass, field.term)(text)
 
 
 class Parsed:
-    """A query, and whether it asks for a digest: then what stands under it as a further one counts.
-
-    Raises `BadQuery`.
-    """
+    """A parsed query, and whether it names a digest; raises `BadQuery`."""
 
     def __init__(self, text: str) -> None:
         _check(text)
@@ -290,7 +274,7 @@ class Parsed:
             self.query = parser.parse(text)
         except RecursionError as error:
             raise BadQuery("the query has too many brackets in each other") from error
-        except AttributeError as error:  # what Whoosh's tree is asked when an operator lacks a side
+        except AttributeError as error:  # of Whoosh, when an operator lacks a side
             raise BadQuery(f"the query cannot be understood: {text!r}") from error
         if self.query == q.NullQuery or self.query is q.NullQuery:
             raise BadQuery(f"the query asks for nothing: {text!r}")
@@ -298,7 +282,7 @@ class Parsed:
 
 
 def _check(text: str) -> None:
-    """What Whoosh's parser would pass over."""
+    """Raise `BadQuery` for mistakes that Whoosh's parser ignores."""
     if len(text) > LONGEST_QUERY:
         raise BadQuery(f"a query has at most {LONGEST_QUERY} characters")
     if not text.strip():
@@ -318,45 +302,36 @@ def _check(text: str) -> None:
         raise BadQuery(f"there is nothing before {match[1]}")
 
 
-# Searching an index as a person would: by host, words, type, date, size, digest or container.
-
-LIMIT = 100
-
-
 class SearchResult(NamedTuple):
-    """How many captures match, and the earliest of them, in the order of dates."""
+    """How many captures match, and the earliest of them, by date."""
 
     total: int
     captures: list[Capture]
 
 
 def search(index: Path, text: str, limit: int = LIMIT) -> SearchResult:
-    """The captures that a query matches; `limit` 0 for all of them.
+    """Return the captures that a query matches, at most `limit`; 0 for all of them.
 
     Raises `BadQuery`, `StrategyUnavailable` if the index is on another engine, `IndexUnavailable`
     or `Damaged`.
     """
-    with closing(open_index(index)) as engine:
-        if not isinstance(engine, WhooshEngine):
-            raise StrategyUnavailable(
-                f"the index at {index} is on engine {engine.identity.engine}, which cannot be "
-                "searched; build one with --engine whoosh"
-            )
-        parsed = Parsed(text)
-        with engine.view() as view:
-            return search_view(view, parsed, limit)
+    identity = read_identity(index)
+    if identity.engine != "whoosh":
+        raise StrategyUnavailable(
+            f"the index at {index} is on engine {identity.engine}, which cannot be "
+            "searched; build one with --engine whoosh"
+        )
+    if identity.settings.keys().canonical:
+        identity.agree_on_urlkeys()
+    parsed, total = Parsed(text), 0
+    with closing(WhooshEngine(index)) as engine, engine.view() as view:
 
+        def matching() -> Iterator[tuple[bytes, bytes]]:
+            nonlocal total
+            for match in view.matching(parsed.query, parsed.asks_digest):
+                total += 1
+                yield match
 
-def search_view(view: WhooshView, parsed: Parsed, limit: int) -> SearchResult:
-    """Like `search`, in a view that is open."""
-    total = 0
-
-    def matching() -> Iterator[tuple[bytes, bytes]]:
-        nonlocal total
-        for moment, content in view.matching(parsed.query, parsed.asks_digest):
-            total += 1
-            yield moment, content
-
-    with reading("the index"):
-        found = nsmallest(limit, matching()) if limit else sorted(matching())
-        return SearchResult(total, [view.capture_in(content) for _, content in found])
+        with reading("the index"):
+            found = nsmallest(limit, matching()) if limit else sorted(matching())
+            return SearchResult(total, [view.capture_in(content) for _, content in found])

@@ -16,7 +16,7 @@ from dedupindex.cache import Cache
 from dedupindex.capture import Capture
 from dedupindex.errors import Damaged, DedupError, IndexUnavailable, StrategyUnavailable
 from dedupindex.index.engine import IndexCounts, IndexedContainer
-from dedupindex.index.engines.cell_view import CellView
+from dedupindex.index.engines.cell_view import CellTally, CellView
 from dedupindex.index.engines.whoosh.whoosh_files import (
     META,
     NO_CAPTURE,
@@ -32,12 +32,9 @@ from dedupindex.index.format.cells import (
     cell_of,
     damaged,
     decode,
-    digest_of_key,
-    digest_prefix,
     is_sound,
     unsealed,
 )
-from dedupindex.index.load.merge_rule import checksum
 
 
 @contextmanager
@@ -266,35 +263,15 @@ class WhooshView(CellView):
 def problems(view: WhooshView) -> list[str]:
     """Read all documents back; return what is wrong with them, a sentence each."""
     wrong: list[str] = []
-    snapshot, captures, total, digests, last = view.snapshot, 0, 0, 0, b""
+    snapshot, tally = view.snapshot, CellTally(view, wrong)
     for key in snapshot.keys_from(b""):
         for _, stored in snapshot.stored("key", key):
             if not is_sound(b"", stored):
                 wrong.append(f"the entry under {key.hex()} is damaged")
-                continue
-            content = unsealed(b"", stored)
-            total += checksum([(content, b"")])
-            if not content.startswith(key):
+            elif not stored.startswith(key):
                 wrong.append(f"the document under {key.hex()} belongs under another key")
-                continue
-            if not answers(snapshot.entry(content)):
-                continue
-            try:
-                capture = view.capture_in(content)
-            except (Damaged, KeyError) as error:
-                wrong.append(str(error))
-                continue
-            if view.keys.of(digest_of_key(key), capture.url) != key:
-                wrong.append(f"the entry under {key.hex()} belongs under another key")
-            captures += 1
-            digest = digest_prefix(digest_of_key(key))
-            digests += digest != last
-            last = digest
-    meta, containers = snapshot.meta(), sum(1 for _ in view.containers())
-    found = {"captures": captures, "digests": digests, "containers": containers}
-    for name, count in found.items():
-        if count != meta[name]:
-            wrong.append(f"{count} {name} are there, {meta[name]} were counted")
-    if total % (1 << 64) != meta["checksum"]:
-        wrong.append("what is stored is not what was written (its checksum is another)")
+            else:
+                tally.add(key, snapshot.entry(unsealed(b"", stored)))
+    containers = sum(1 for _ in view.containers())
+    tally.compare(containers, view.counts(), snapshot.meta()["checksum"])
     return wrong
