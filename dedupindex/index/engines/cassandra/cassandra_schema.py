@@ -64,11 +64,16 @@ class Statements:
 
     def __init__(self, keyspace: str, reading: Use = Use.READ) -> None:
         """`reading`: `Use.WRITE` to read with the consistency of writes, before a change."""
+        self._keyspace, self._reading = keyspace, reading
+        self._define_captures()
+        self._define_containers()
+        self._define_about()
 
-        def cql(text: str, use: Use = reading) -> Statement:
-            return Statement(re.sub(r"\{(\w+)\}", rf"{keyspace}.\1", text), use)
+    def _cql(self, text: str, use: Use | None = None) -> Statement:
+        return Statement(re.sub(r"\{(\w+)\}", rf"{self._keyspace}.\1", text), use or self._reading)
 
-        write, conditional = Use.WRITE, Use.CONDITIONAL
+    def _define_captures(self) -> None:
+        cql, write = self._cql, Use.WRITE
         of_cell = "dk = ? AND live = 0 AND rest = ? AND crawl = 0"
         self.partition = cql("SELECT live, rest, crawl, cell FROM {capture} WHERE dk = ? LIMIT ?")
         self.between = cql(
@@ -83,6 +88,14 @@ class Statements:
             write,
         )
         self.remove = cql(f"DELETE FROM {{capture}} USING TIMESTAMP ? WHERE {of_cell}", write)
+        self.urls = cql(
+            "SELECT rest, dk FROM {url} WHERE part = ? AND rest >= ? AND rest <= ? LIMIT ?"
+        )
+        self.url = cql("SELECT dk FROM {url} WHERE part = ? AND rest = ? AND dk = ?")
+        self.put_url = cql("INSERT INTO {url} (part, rest, dk) VALUES (?, ?, ?)", write)
+
+    def _define_containers(self) -> None:
+        cql, write = self._cql, Use.WRITE
         self.place = cql("SELECT container, crawl FROM {place} WHERE number = ?")
         self.places = cql("SELECT number, container, crawl FROM {place}")
         self.put_place = cql(
@@ -98,11 +111,9 @@ class Statements:
         self.remove_container = cql(
             "DELETE FROM {container} USING TIMESTAMP ? WHERE name = ?", write
         )
-        self.urls = cql(
-            "SELECT rest, dk FROM {url} WHERE part = ? AND rest >= ? AND rest <= ? LIMIT ?"
-        )
-        self.url = cql("SELECT dk FROM {url} WHERE part = ? AND rest = ? AND dk = ?")
-        self.put_url = cql("INSERT INTO {url} (part, rest, dk) VALUES (?, ?, ?)", write)
+
+    def _define_about(self) -> None:
+        cql, write, conditional = self._cql, Use.WRITE, Use.CONDITIONAL
         self.about = cql("SELECT value FROM {about} WHERE name = ?")
         self.about_now = cql("SELECT value FROM {about} WHERE name = ?", Use.SERIAL)
         self.put_about = cql(
