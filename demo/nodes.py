@@ -23,7 +23,7 @@ from pathlib import Path
 from dedupindex.index.address import Address
 from dedupindex.index.engine import retry
 from dedupindex.index.engines.cassandra.cql import Statement, connect
-from demo.ports import free_port
+from demo.steps import free_port
 
 VERSION = "5.0.9"
 PEERS = Path(__file__).resolve().parents[1] / ".peers"

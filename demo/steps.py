@@ -1,4 +1,4 @@
-"""What demonstrations are made of: steps that are said, our own commands, servers."""
+"""Shared by the demonstrations: steps, product commands, servers, ports."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import argparse
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from random import SystemRandom
+
+_PORTS = range(20_000, 32_000)  # below those that Linux assigns by itself
 
 
 def finished(
@@ -28,7 +32,7 @@ def finished(
             "--nodes", action="store_true", help="only start the nodes, to try things on, and wait"
         )
     asked = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what it has started ends with it
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and stop what was started
     try:
         if nodes is not None and asked.nodes:
             return nodes()
@@ -38,19 +42,19 @@ def finished(
             parser.error(f"{out} is not empty; name a new directory")
         return run(out)
     except subprocess.CalledProcessError as error:
-        return int(error.returncode)  # it has said why on stderr
+        return int(error.returncode)  # the command has printed why
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
 
 
 def step(text: str) -> None:
-    """Say what comes now."""
+    """Print the heading of a step."""
     print(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n{text}", flush=True)
 
 
 def command(*words: object, **env: str) -> str:
-    """What one of our commands says on stdout; its failure is ours."""
+    """Run a product command; returns its stdout. Raises `CalledProcessError`."""
     line = [sys.executable, "-m", "dedupindex", *map(str, words)]
     ours = {**os.environ, **env}
     return subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True, env=ours).stdout
@@ -58,7 +62,7 @@ def command(*words: object, **env: str) -> str:
 
 @contextmanager
 def server(index: Path | str, **env: str) -> Iterator[str]:
-    """A running server; gives its address."""
+    """Run bin/serve on a free port; gives its URL."""
     line = [sys.executable, "-m", "dedupindex", "serve", str(index), "--port", "0", "--json"]
     with subprocess.Popen(
         line,
@@ -66,12 +70,28 @@ def server(index: Path | str, **env: str) -> Iterator[str]:
         stderr=subprocess.DEVNULL,
         text=True,
         env={**os.environ, **env},
-    ) as it:
-        assert it.stdout is not None
-        ready = it.stdout.readline()
+    ) as process:
+        assert process.stdout is not None
+        ready = process.stdout.readline()
         if not ready:
             raise SystemExit(f"bin/serve {index} did not start; try it by hand")
         try:
             yield json.loads(ready)["url"]
         finally:
-            it.terminate()
+            process.terminate()
+
+
+def free_port(*addresses: str) -> int:
+    """Return a port below the ephemeral range that is free on all addresses, loopback by default.
+
+    For programs that need their port before they start, and may bind it late.
+    """
+    for port in SystemRandom().sample(_PORTS, 100):
+        with ExitStack() as stack:
+            try:
+                for address in addresses or ("127.0.0.1",):
+                    stack.enter_context(socket.create_server((address, port)))
+            except OSError:
+                continue
+            return port
+    raise OSError("no port is free")

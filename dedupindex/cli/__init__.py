@@ -46,6 +46,7 @@ ONCE = {  # what is done once, and has no settings that stay
     "corpus": "Cut a corpus out of an archive, by metadata first.",
     "plan": "Say how many machines, hours and dollars it takes.",
 }
+_ELSEWHERE = {"impact": "purge:impact"}  # commands in the module of another
 
 
 class _Commands(click.Group):
@@ -57,8 +58,10 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS and cmd_name not in ONCE:
             return None
-        module = cmd_name.replace("-", "_")
-        command: click.Command = import_module(f"dedupindex.cli.{module}").command
+        module, _, name = _ELSEWHERE.get(cmd_name, cmd_name.replace("-", "_")).partition(":")
+        command: click.Command = getattr(
+            import_module(f"dedupindex.cli.{module}"), name or "command"
+        )
         return command
 
     def invoke(self, ctx: click.Context) -> object:

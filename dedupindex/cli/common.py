@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,6 @@ from dedupindex.runtime.tables import printable
 _FILE = "dedupindex.settings"  # under which a context remembers its settings file
 TYPED = "dedupindex.typed"  # and what stands last, perhaps an address that is a source
 UNSOUND = 8  # exit status: something is lost or will not replay
-SPARK = "Work on a cluster of Apache Spark: spark://HOST:7077, yarn, local[4], … (docs/batch.md)."
 STATUSES = """\
 0 done · 1 crash · 2 wrong usage · 3 other failure · 4 input that cannot be read ·
 5 settings conflict · 6 index unavailable or busy · 7 damaged data left out ·
@@ -189,6 +189,11 @@ def read_config(path: Path) -> dict[str, dict[str, Any]]:
 def print_json(value: Any) -> None:
     """One JSON value on one line of stdout."""
     click.echo(orjson.dumps(value))
+
+
+def interrupt_on_sigterm() -> None:
+    """Handle SIGTERM like Ctrl-C, so that temporary files are removed."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def say(text: str) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
-from dedupindex.cli.common import Command, print_json, say, warn
+from dedupindex.cli.common import Command, interrupt_on_sigterm, print_json, say, warn
+from dedupindex.cli.options import jobs_option, json_option
 from dedupindex.errors import BadSource, Damaged
 from dedupindex.post_crawl.convert.arc_to_warc import ConvertOutcome
 from dedupindex.post_crawl.convert.convert_files import back_tasks_of, run, tasks_of
@@ -32,10 +31,8 @@ bin/convert --back /data/warcs --out /data/arcs-again  bit for bit
     "--content-only", is_flag=True,
     help="Do not keep gzip members that zlib cannot make again, but what they hold.",
 )  # fmt: skip
-@click.option(
-    "--jobs", type=click.IntRange(0), default=0, show_default="number of cores", help="Processes."
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@jobs_option()
+@json_option
 def command(
     sources: tuple[str, ...], out: Path, back: bool, content_only: bool, jobs: int, as_json: bool
 ) -> int:
@@ -47,7 +44,7 @@ def command(
     """
     if back and content_only:
         raise click.UsageError("--content-only means nothing to --back")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave no file that is not whole
+    interrupt_on_sigterm()
     if back:
         tasks, found = back_tasks_of(sources, out)
     else:
@@ -55,7 +52,7 @@ def command(
     warn(found.problems)
     if not tasks:
         raise BadSource(f"there is no {'WARC' if back else 'ARC'} file in {', '.join(sources)}")
-    outcomes = run(tasks, out, jobs or len(os.sched_getaffinity(0)), back=back)
+    outcomes = run(tasks, out, jobs, back=back)
     status = _tell(outcomes, len(tasks), found.skipped, back=back, as_json=as_json)
     return Damaged.exit_status if found.problems else status
 

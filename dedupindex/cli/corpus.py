@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -14,9 +13,17 @@ from typing import Any
 
 import click
 
-from dedupindex.cli.common import SPARK, Command, print_json, say, warn, warn_of_lines
+from dedupindex.cli.common import (
+    Command,
+    interrupt_on_sigterm,
+    print_json,
+    say,
+    warn,
+    warn_of_lines,
+)
 from dedupindex.cli.index_location import any_index
-from dedupindex.cli.progress import shown
+from dedupindex.cli.options import jobs_option, memory_option, spark_option, verbose_option
+from dedupindex.cli.progress_bar import show_progress
 from dedupindex.corpus.archive import Corpus
 from dedupindex.corpus.extract import nested, on
 from dedupindex.corpus.extract_report import CorpusReport
@@ -76,16 +83,12 @@ _LOOK = "it is written module:function, of a module that Python finds (PYTHONPAT
     "-o", "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     help="By its ending .jsonl, .parquet, .cdxj or .warc.gz; .gz and .zst compress. Else stdout.",
 )  # fmt: skip
-@click.option(
-    "--jobs", type=click.IntRange(0), default=0, show_default="number of cores",
-    help="Processes that read records side by side; with 1 a page that kills its reader ends all.",
-)  # fmt: skip
-@click.option(
-    "--memory", default="1GB", show_default=True,
-    help="What DuckDB may take for metadata; the rest goes to disk.",
-)  # fmt: skip
-@click.option("--spark", default="", metavar="MASTER", help=SPARK)
-@click.option("-v", "--verbose", is_flag=True, help="Progress every second.")
+@jobs_option(
+    "Processes that read records side by side; a page that kills its reader ends a run with 1."
+)
+@memory_option("What DuckDB may take for metadata; the rest goes to disk.")
+@spark_option
+@verbose_option
 @click.option("--json", "as_json", is_flag=True, help="What was written as one JSON object.")
 def command(sources: tuple[str, ...], **options: Any) -> int:
     """Cut a corpus out of SOURCE: CDX, CDXJ, WARC, ARC or WACZ files, an index, a CDX server.
@@ -95,11 +98,11 @@ def command(sources: tuple[str, ...], **options: Any) -> int:
     fails is an error of its capture and stops nothing, and lines of a CDX that are no captures are
     counted; the exit status is then 7.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave no file that is not whole
+    interrupt_on_sigterm()
     if options["as_json"] and options["out"] is None:
         raise click.UsageError("--json says what was written: name that with -o")
     corpus = _corpus(sources, options)
-    with shown(verbose=options["verbose"]) as progress, ExitStack() as session:
+    with show_progress(verbose=options["verbose"]) as progress, ExitStack() as session:
         if options["spark"]:
             cluster = session.enter_context(spark_session(options["spark"]))
             corpus = corpus.having(run=on(cluster), jobs=cluster.cores)

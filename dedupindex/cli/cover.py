@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -14,9 +12,23 @@ from typing import Any
 
 import click
 
-from dedupindex.cli.common import SPARK, Command, print_json, say, warn, warn_of_lines
+from dedupindex.cli.common import (
+    Command,
+    interrupt_on_sigterm,
+    print_json,
+    say,
+    warn,
+    warn_of_lines,
+)
 from dedupindex.cli.index_location import any_index
-from dedupindex.cli.progress import shown
+from dedupindex.cli.options import (
+    jobs_option,
+    json_option,
+    memory_option,
+    spark_option,
+    verbose_option,
+)
+from dedupindex.cli.progress_bar import show_progress
 from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.output import keep_apart
 from dedupindex.cover import cover_page, document_store, result
@@ -109,13 +121,11 @@ def _seconds(ctx: click.Context, option: click.Parameter, seconds: float) -> flo
     "--list", "listed", type=_FILE, metavar="FILE",
     help="Write the covered documents as CSV, for who deletes; nothing is deleted here.",
 )  # fmt: skip
-@click.option("--memory", default="1GB", show_default=True, help="What DuckDB may take.")
-@click.option(
-    "--jobs", type=click.IntRange(0), default=0, show_default="number of cores", help="Processes."
-)
-@click.option("--spark", default="", metavar="MASTER", help=SPARK)
-@click.option("-v", "--verbose", is_flag=True, help="Progress every second.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@memory_option()
+@jobs_option()
+@spark_option
+@verbose_option
+@json_option
 def command(
     sources: tuple[str, ...],
     relation: str,
@@ -140,15 +150,15 @@ def command(
     'containment(k=5) >= 0.7 and timestamp(a) <= timestamp(b) and hostname(a) == hostname(b)'.
     Nothing is ever deleted.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave no file that is not whole
+    interrupt_on_sigterm()
     wanted = parse(_text(relation))
-    chosen = CoverOptions(jobs=jobs or len(os.sched_getaffinity(0)), **options)
+    chosen = CoverOptions(jobs=jobs, **options)
     keep_apart([one for one in (out, listed, shown_on) if one is not None], sources)
     made = _Made(out, listed, shown_on, updatable or update is not None, as_json)
     beside = out.absolute().parent
     with (
         TemporaryDirectory(prefix=".cover-", dir=beside) as name,
-        shown(verbose=verbose) as progress,
+        show_progress(verbose=verbose) as progress,
     ):
         home = Path(name)
         how = Archives(where, containers, originals, chosen.jobs, chosen.memory)

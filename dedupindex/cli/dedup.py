@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from dedupindex.cli.common import UNSOUND, ComparingCommand, say, warn
+from dedupindex.cli.common import UNSOUND, ComparingCommand, interrupt_on_sigterm, say, warn
 from dedupindex.cli.index_location import any_index
-from dedupindex.cli.match_options import alike_options
-from dedupindex.cli.progress import shown
+from dedupindex.cli.options import (
+    jobs_option,
+    json_option,
+    match_options,
+    memory_option,
+    verbose_option,
+)
+from dedupindex.cli.progress_bar import show_progress
 from dedupindex.errors import Damaged
 from dedupindex.post_crawl.dedup_all import DedupOptions, dedup
 from dedupindex.post_crawl.dedup_report import DedupReport
@@ -55,15 +60,13 @@ _FILE = click.Path(path_type=Path)
     "--compare", default="strong-digest", show_default=True, metavar="HOW",
     help="What to compare before planning, as in bin/resolve. Rewriting always compares bytes.",
 )  # fmt: skip
-@alike_options
+@match_options
 @click.option("--min-size", type=click.IntRange(0), default=0, help="Bytes of body; less stays.")
 @click.option("--min-gain", type=click.IntRange(1), default=1, help="Bytes gained; less stays.")
-@click.option("--memory", default="1GB", show_default=True, help="What DuckDB may take.")
-@click.option(
-    "--jobs", type=click.IntRange(0), default=0, show_default="number of cores", help="Processes."
-)
-@click.option("-v", "--verbose", is_flag=True, help="Progress every second.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@memory_option()
+@jobs_option()
+@verbose_option
+@json_option
 def command(
     sources: tuple[str, ...],
     out: Path | None,
@@ -89,13 +92,13 @@ def command(
         raise click.UsageError("give one of --out and --in-place")
     if options["restart"] and (dry_run or not in_place):
         raise click.UsageError("--restart goes with --in-place, and not with --dry-run")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave no file that is not whole
+    interrupt_on_sigterm()
     chosen = DedupOptions(
         out=out, compare=Compare.parse(compare),
         alike=MatchCriteria(any_status, same_type, other_second),
-        dry=dry_run, jobs=jobs or len(os.sched_getaffinity(0)), every_host=as_json, **options,
+        dry=dry_run, jobs=jobs, every_host=as_json, **options,
     )  # fmt: skip
-    with shown(verbose=verbose) as progress:
+    with show_progress(verbose=verbose) as progress:
         report = dedup(list(sources), chosen, say, progress)
     warn(report.left)
     for finding in report.proof.named:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 
 import click
 
-from dedupindex.cli.common import SPARK, Command, print_json, say
+from dedupindex.cli.common import Command, interrupt_on_sigterm, print_json, say
+from dedupindex.cli.options import json_option, memory_option, spark_option
 from dedupindex.documents.dedup_shards import HashDedupReport, dedup_hashes, dedup_on
 from dedupindex.runtime.spark import spark_session
 from dedupindex.runtime.tables import amount, printable
@@ -21,17 +21,14 @@ bin/dedup_hashes 'hashes/a_*' a.csv --json             one shard, here or on a h
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("input_glob", metavar="INPUT_GLOB")
 @click.argument("output_file", metavar="OUTPUT_FILE", type=click.Path(path_type=Path))
-@click.option(
-    "--memory", default="1GB", show_default=True,
-    help="What DuckDB may take; the rest goes to disk, beside OUTPUT_FILE.",
-)  # fmt: skip
+@memory_option("What DuckDB may take; the rest goes to disk, beside OUTPUT_FILE.")
 @click.option(
     "--threads", type=click.IntRange(0), default=0, show_default="number of cores",
     help="That DuckDB uses.",
 )  # fmt: skip
-@click.option("--spark", default="", metavar="MASTER", help=SPARK)
+@spark_option
 @click.option("-v", "--verbose", is_flag=True, help="Say which shards are read.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@json_option
 def command(
     input_glob: str,
     output_file: Path,
@@ -46,7 +43,7 @@ def command(
     Shards are Parquet or CSV, as bin/hash_documents writes them. OUTPUT_FILE is CSV if its name
     ends so, otherwise Parquet, with the size and the number of equal files.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interrupt_on_sigterm()
     tell_shards = say if verbose else lambda text: None
     if spark:
         with spark_session(spark) as cluster:

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack, closing
+from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
 
-from dedupindex.cli import subset
-from dedupindex.cli.common import Command, print_json, say
+from dedupindex.cli.common import UNSOUND, Command, interrupt_on_sigterm, print_json, say, warn
 from dedupindex.cli.index_location import any_index
+from dedupindex.cli.options import cores, json_option
+from dedupindex.errors import BadInput, Damaged
 from dedupindex.export import browsertrix_redis as browsertrix_keys
 from dedupindex.export import wget_cdx
 from dedupindex.export.browsertrix_redis import writing
 from dedupindex.index import open_index
+from dedupindex.post_crawl.subset.choose_records import SubsetFilter
+from dedupindex.post_crawl.subset.write_subset import SubsetReport
+from dedupindex.post_crawl.subset.write_subset import export as export_subset
 from dedupindex.runtime.files import atomic_file
-from dedupindex.runtime.tables import printable
+from dedupindex.runtime.tables import amount, printable, singular
+from dedupindex.verify.issues import DAMAGE, REASONS, REMARK, Finding
 
+_Command = Callable[..., int]
 EXAMPLES = """
 bin/export --wget my-index --seeds seeds.txt --out dedup.cdx
 wget --warc-file=harvest --warc-cdx --warc-dedup=dedup.cdx --input-file=seeds.txt
@@ -29,6 +38,42 @@ bin/export --self-contained my-warcs --url http://example.org/docs/ -o docs.warc
 bin/export --self-contained new-crawl --originals my-warcs --from 2026-11 -o november
 """
 
+_SUBSET_OPTIONS = {
+    "urls": click.option(
+        "--url", "urls", multiple=True, metavar="PREFIX", allow_from_autoenv=False,
+        help="--self-contained: only URLs that begin so; may be given again.",
+    ),
+    "host": click.option(
+        "--host", multiple=True, metavar="NAME", allow_from_autoenv=False,
+        help="--self-contained: or of this host, or of one below it.",
+    ),
+    "begin": click.option(
+        "--from", "begin", metavar="DATE", allow_from_autoenv=False,
+        help="--self-contained: only captures of this year, day or second, or later.",
+    ),
+    "end": click.option(
+        "--to", "end", metavar="DATE", allow_from_autoenv=False,
+        help="--self-contained: only captures of this year, day or second, or earlier.",
+    ),
+    "originals": click.option(
+        "--originals", multiple=True, metavar="SOURCE", allow_from_autoenv=False,
+        help="--self-contained: where originals may be that are not in SOURCE.",
+    ),
+    "jobs": click.option(
+        "--jobs", type=click.IntRange(0), default=0, show_default="number of cores",
+        allow_from_autoenv=False, help="--self-contained: processes that read files side by side.",
+    ),
+}  # fmt: skip
+_YEAR_START = "00010101000000"
+_DIGITS = re.compile(r"[0-9]{4}(?:[0-9]{2}){0,5}")
+
+
+def _subset_options(command: _Command) -> _Command:
+    """Add the options of --self-contained to a command."""
+    for option in reversed(_SUBSET_OPTIONS.values()):
+        command = option(command)
+    return command
+
 
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("sources", nargs=-1, metavar="[INDEX | SOURCE...]")
@@ -36,10 +81,9 @@ bin/export --self-contained new-crawl --originals my-warcs --from 2026-11 -o nov
     "--wget", is_flag=True, allow_from_autoenv=False, help="The CDX that wget --warc-dedup takes."
 )
 @click.option(
-    "--redis",
-    metavar="URL",
+    "--redis", metavar="URL",
     help="The keys of Browsertrix, into a Redis: redis://[USER:PASSWORD@]HOST:PORT/DATABASE.",
-)
+)  # fmt: skip
 @click.option(
     "--self-contained", is_flag=True, allow_from_autoenv=False,
     help="Records of WARC and ARC files, with the originals of their revisits.",
@@ -49,18 +93,15 @@ bin/export --self-contained new-crawl --originals my-warcs --from 2026-11 -o nov
     help="Write here, whole or not at all. --wget: a file; default: standard output. "
     "--self-contained: NAME.warc.gz, or a directory for files of the names that they have.",
 )  # fmt: skip
-@subset.options
+@_subset_options
 @click.option(
-    "--seeds",
-    "--seed",
-    type=click.File("rb"),
+    "--seeds", "--seed", type=click.File("rb"),
     help="URLs, one a line: where a digest has several URLs, one of these is written.",
-)
+)  # fmt: skip
 @click.option(
-    "--hosts",
-    type=click.File("rb"),
+    "--hosts", type=click.File("rb"),
     help="Hosts, one a line: next after seeds, a URL of one of these or below it is written.",
-)
+)  # fmt: skip
 @click.option(
     "--bridge", is_flag=True, help="Also originals whose own record spells the digest otherwise."
 )
@@ -68,25 +109,21 @@ bin/export --self-contained new-crawl --originals my-warcs --from 2026-11 -o nov
     "--crawl", "crawls", multiple=True, metavar="NAME", help="--redis: only these crawls."
 )
 @click.option(
-    "--as",
-    "other",
-    metavar="NAME",
+    "--as", "other", metavar="NAME",
     help="--redis: the crawl of captures of no crawl. Default: the name of INDEX.",
-)
+)  # fmt: skip
 @click.option(
-    "--algorithm",
-    type=click.Choice(list(browsertrix_keys.ENCODINGS)),
-    default="sha256",
+    "--algorithm", type=click.Choice(list(browsertrix_keys.ENCODINGS)), default="sha256",
     show_default=True,
     help="--redis: of the digests that the crawler makes.",
-)
+)  # fmt: skip
 @click.option(
     "--commit", metavar="CRAWL", allow_from_autoenv=False, help="--redis: commit this crawl."
 )
 @click.option(
     "--cancel", metavar="CRAWL", allow_from_autoenv=False, help="--redis: take this crawl away."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@json_option
 def command(
     sources: tuple[str, ...], wget: bool, redis: str | None, self_contained: bool, **options: Any
 ) -> int:
@@ -98,8 +135,8 @@ def command(
     if self_contained:
         if wget or redis:
             raise click.UsageError("--self-contained goes with neither --wget nor --redis")
-        return subset.write(sources, options)
-    subset.check_none(options)
+        return _self_contained(sources, options)
+    _check_no_subset_options(options)
     if len(sources) > 1:
         raise click.UsageError("name one INDEX")
     index = any_index(sources[0]) if sources else None
@@ -146,7 +183,7 @@ def _wget(index: Path, options: dict[str, Any]) -> int:
     )
     if exported.other_urls:
         say(f"  {exported.other_urls:,} captures at other URLs: wget takes one URL for a digest")
-    _tell_left_out(exported.left_out)
+    _report_left_out(exported.left_out)
     return 0
 
 
@@ -177,7 +214,7 @@ def _redis(index: Path, address: str, options: dict[str, Any]) -> int:
             f"  {exported.bridged:,} are bridged: a revisit of one states another digest than its "
             "original, and replay that seeks digests (pywb) does not find it"
         )
-    _tell_left_out(exported.left_out)
+    _report_left_out(exported.left_out)
     if not exported.written and exported.left_out["spelled-otherwise"]:
         say(f"their records state other digests than {choice.algorithm}; --bridge takes them too")
     elif not exported.written:
@@ -200,6 +237,79 @@ def _end(address: str, action: str, crawl: str, *, as_json: bool) -> int:
     return 0
 
 
-def _tell_left_out(left_out: dict[str, int]) -> None:
+def _report_left_out(left_out: dict[str, int]) -> None:
     for reason, count in sorted(left_out.items()):
         say(f"  left out: {reason:<18}{count:>12,}")
+
+
+def _check_no_subset_options(options: dict[str, Any]) -> None:
+    """Raise `UsageError` if an option of --self-contained is given without it."""
+    for name in _SUBSET_OPTIONS:
+        if options[name]:
+            raise click.UsageError(f"--{name.removesuffix('s')} takes --self-contained")
+
+
+def _self_contained(sources: tuple[str, ...], options: dict[str, Any]) -> int:
+    """Write a subset of a collection; returns the exit status."""
+    out: Path | None = options["out"]
+    if out is None or not sources:
+        raise click.UsageError("--self-contained takes a SOURCE, and -o for where to write")
+    chosen = SubsetFilter(
+        tuple(map(os.fsencode, options["urls"])),
+        tuple(host.lower().strip(".").encode("idna") for host in options["host"]),
+        _date_bound(options["begin"], "00000101000000"),
+        _date_bound(options["end"], "99999999999999"),
+    )
+    interrupt_on_sigterm()
+    jobs = options["jobs"] or cores()
+    exported = export_subset(sources, options["originals"], chosen, out, jobs, _warn_of)
+    warn(exported.problems)
+    return _report_subset(exported, out, as_json=options["as_json"])
+
+
+def _date_bound(text: str | None, rest: str) -> bytes:
+    """Return a date as 14 digits, a missing month, day or time filled from `rest`.
+
+    Raises `BadInput` for anything but a date.
+    """
+    if text is None:
+        return b""
+    digits = re.sub(r"[-T:Z]", "", text)
+    try:
+        if _DIGITS.fullmatch(digits) is None:
+            raise ValueError
+        # raises for 30 February
+        datetime.strptime(digits + _YEAR_START[len(digits) :], "%Y%m%d%H%M%S")
+    except ValueError:
+        raise BadInput(
+            f"a date is written 2026, 2026-11, 2026-11-20 or in digits, not {text!r}"
+        ) from None
+    return (digits + rest[len(digits) :]).encode("ascii")
+
+
+def _warn_of(finding: Finding) -> None:
+    say(f"warning: {finding.file} at {finding.offset}: {finding.reason}: {finding.message}")
+
+
+def _report_subset(exported: SubsetReport, out: Path, *, as_json: bool) -> int:
+    if not exported.records:
+        say("nothing was written: no record that was read matches")
+    if as_json:
+        print_json(exported.as_json())
+    elif exported.records:
+        click.echo(
+            singular(
+                f"{exported.records:,} records, {exported.originals:,} originals for "
+                f"{exported.revisits:,} revisits, of which {exported.dangling:,} have none; "
+                f"{amount(exported.bytes)} in "
+            )
+            + printable(str(out))
+        )
+        for reason, count in sorted(exported.findings.items()):
+            click.echo(f"  {REASONS[reason]}: {reason:<24}{count:>12,}")
+    if exported.dangling:
+        say("some originals are in none of the SOURCEs: name where they may be with --originals")
+    levels = {REASONS[reason] for reason in exported.findings}
+    if exported.problems or DAMAGE in levels:
+        return Damaged.exit_status
+    return UNSOUND if exported.dangling or levels - {REMARK} else 0

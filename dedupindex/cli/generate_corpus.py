@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import signal
 from pathlib import Path
 
 import click
 
-from dedupindex.cli.common import Command, print_json
-from dedupindex.cli.progress import shown
+from dedupindex.cli.common import Command, interrupt_on_sigterm, print_json
+from dedupindex.cli.options import json_option, verbose_option
+from dedupindex.cli.progress_bar import show_progress
 from dedupindex.documents.generate import GeneratorOptions, generate
 from dedupindex.runtime.tables import amount, printable
 
@@ -42,8 +42,8 @@ def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
     help="Standard deviation of that; no file is smaller than 1 KiB.",
 )  # fmt: skip
 @click.option("--seed", default=0, show_default=True, help="The same gives the same files.")
-@click.option("-v", "--verbose", is_flag=True, help="Progress every second.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@verbose_option
+@json_option
 def command(
     directory: Path,
     size: int,
@@ -58,8 +58,8 @@ def command(
 
     Their names are 32 hexadecimal digits, their sizes normally distributed.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with shown(verbose=verbose) as progress:
+    interrupt_on_sigterm()
+    with show_progress(verbose=verbose) as progress:
         corpus = generate(
             directory, GeneratorOptions(size, duplicates, mean, deviation, seed), progress
         )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 
 import click
 
-from dedupindex.cli.common import Command, print_json, say, warn
-from dedupindex.cli.progress import shown
+from dedupindex.cli.common import Command, interrupt_on_sigterm, print_json, say, warn
+from dedupindex.cli.options import jobs_option, json_option, memory_option, verbose_option
+from dedupindex.cli.progress_bar import show_progress
 from dedupindex.documents.hash_objects import HashOptions, HashReport, hash_documents
 from dedupindex.documents.shards import CHARACTERS, FORMATS, ShardLayout
 from dedupindex.errors import Damaged
@@ -37,16 +36,10 @@ bin/hash_documents '/data/[a-m]*' hashes --characters 2 --format csv
     "--deterministic", is_flag=True,
     help="Take the run id from INPUT_GLOB: the same input gives the same files.",
 )  # fmt: skip
-@click.option(
-    "--jobs", type=click.IntRange(0), default=0, show_default="number of cores",
-    help="Processes that hash side by side; large objects are hashed by as many threads.",
-)  # fmt: skip
-@click.option(
-    "--memory", default="1GB", show_default=True,
-    help="What DuckDB may take to sort the rows; the rest goes to disk, in OUTPUT_DIR.",
-)  # fmt: skip
-@click.option("-v", "--verbose", is_flag=True, help="Progress every second.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@jobs_option("Processes that hash side by side; large objects are hashed by as many threads.")
+@memory_option("What DuckDB may take to sort the rows; the rest goes to disk, in OUTPUT_DIR.")
+@verbose_option
+@json_option
 def command(
     input_glob: str,
     output_dir: Path,
@@ -64,11 +57,9 @@ def command(
     killed goes on where it was. What cannot be read, or is written to meanwhile, is named and left
     out; the exit status is then 7.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave nothing half done
-    options = HashOptions(
-        ShardLayout(characters, form), jobs or len(os.sched_getaffinity(0)), deterministic, memory
-    )
-    with shown(verbose=verbose) as progress:
+    interrupt_on_sigterm()
+    options = HashOptions(ShardLayout(characters, form), jobs, deterministic, memory)
+    with show_progress(verbose=verbose) as progress:
         report = hash_documents(
             input_glob, output_dir, options, lambda problem: warn([problem]), progress
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -11,9 +10,10 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from dedupindex.cli.common import SPARK, Command, print_json, say, stated, warn
+from dedupindex.cli.common import Command, print_json, say, stated, warn
 from dedupindex.cli.index_location import any_engine, any_index, placed, shown_index
-from dedupindex.cli.progress import shown
+from dedupindex.cli.options import jobs_option, json_option, spark_option
+from dedupindex.cli.progress_bar import show_progress
 from dedupindex.counts import BuildTally
 from dedupindex.errors import BadInput, Damaged, SettingsConflict
 from dedupindex.index.address import is_cluster
@@ -50,13 +50,10 @@ _action = partial(click.option, allow_from_autoenv=False)  # no setting: it is d
 @click.option("-a", "--add", is_flag=True, help="Add to an existing index, with its own settings.")
 @click.option("-e", "--etag", is_flag=True, help="Keep ETag and Last-Modified.")
 @click.option(
-    "-i",
-    "--iterator",
-    default=None,
-    metavar="KIND",
+    "-i", "--iterator", default=None, metavar="KIND",
     help=f"Force the kind of source: {', '.join(KINDS)} (or a class name of the DeDuplicator). "
     "By default the content tells.",
-)
+)  # fmt: skip
 @click.option(
     "-m", "--mime", default="^text/.*", show_default=True, help="Leave these media types out."
 )
@@ -79,37 +76,26 @@ _action = partial(click.option, allow_from_autoenv=False)  # no setting: it is d
     "--also-digest", default="", metavar="NAMES", help="Compute these digests too: sha256,blake3."
 )
 @click.option(
-    "--keep",
-    type=click.Choice(["earliest", "latest"]),
-    default="earliest",
-    show_default=True,
+    "--keep", type=click.Choice(["earliest", "latest"]), default="earliest", show_default=True,
     help="Which capture of a URL and digest stays.",
-)
+)  # fmt: skip
 @click.option("--crawl", default="", metavar="NAME", help="Remember that a crawl made these files.")
-@click.option(
-    "--jobs",
-    type=click.IntRange(0),
-    default=0,
-    show_default="number of cores",
-    help="Processes that read containers side by side.",
-)
-@click.option("--spark", default="", metavar="MASTER", help=SPARK)
+@jobs_option("Processes that read containers side by side.")
+@spark_option
 @click.option("--replace", is_flag=True, help="As --add; changed files take their place.")
 @click.option("--reread", is_flag=True, help="As --add; known files are read again, as a repair.")
 @click.option("--resume", is_flag=True, help="Go on where a killed build of the same stopped.")
 @click.option(
-    "--revisit-annotation",
-    default="",
-    metavar="REGEX",
+    "--revisit-annotation", default="", metavar="REGEX",
     help="crawl.log: further annotations that mark duplicates.",
-)
+)  # fmt: skip
 @_action("--empty", is_flag=True, help="Make an index of nothing, for crawls to write to.")
 @_action("--check", is_flag=True, help="Read the whole index back, verify it.")
 @_action("--stats", is_flag=True, help="Say what the index holds.")
 @_action("--compact", is_flag=True, help="Write the index anew, packed.")
 @_action("--merge", is_flag=True, help="Take the captures of committed crawls in.")
 @_action("--copy", metavar="PATH", help="Copy the index, even in use; an address is one, too.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@json_option
 def command(
     sources: tuple[str, ...],
     index: Path | None,
@@ -148,7 +134,7 @@ def command(
     job = _job(sources, where, options)
     if verbose:
         say(f"options: {job.settings.as_options() or 'all at their defaults'}")
-    with shown(verbose=verbose) as progress:
+    with show_progress(verbose=verbose) as progress:
         built = build(job, progress)
     return _tell(built, sources, where, as_json)
 
@@ -182,7 +168,7 @@ def _job(sources: tuple[str, ...], index: Path, options: dict[str, Any]) -> Buil
         replace=options["replace"],
         resume=options["resume"],
         reread=options["reread"],
-        jobs=options["jobs"] or len(os.sched_getaffinity(0)),
+        jobs=options["jobs"],
         crawl=options["crawl"],
         spark=options["spark"],
     )

@@ -15,6 +15,7 @@ import orjson
 from dedupindex.api import Seen, seen
 from dedupindex.cli.common import Command, print_json, say
 from dedupindex.cli.index_location import ENGINE_HELP, any_engine, any_index, asked_index
+from dedupindex.cli.options import json_option
 from dedupindex.crawls.stores import open_store
 from dedupindex.digest import SIZES
 from dedupindex.errors import BadDigest, BadInput, BadQuery, DedupError, StrategyUnavailable
@@ -40,16 +41,13 @@ bin/lookup my-index --batch queries.jsonl      lines of {"digest": ..., "url": .
 @click.option("--digest", help="Hex, base32 or base64, as sha1:…, or bare with --unlabelled.")
 @click.option("--url", default="", help="The URL that was fetched.")
 @click.option(
-    "--strategy",
-    default="",
-    show_default="the crawl's, or DIGEST_ANY",
+    "--strategy", default="", show_default="the crawl's, or DIGEST_ANY",
     help="DIGEST_ANY (prefers the same URL), EXACT_URL or CANONICAL_URL.",
-)
+)  # fmt: skip
 @click.option(
-    "--unlabelled",
-    type=click.Choice(list(SIZES)),
+    "--unlabelled", type=click.Choice(list(SIZES)),
     help="The algorithm of digests that carry no label.",
-)
+)  # fmt: skip
 @click.option("--max-age", metavar="AGE", help="Oldest original: seconds, or 12h, 30d, 2y.")
 @click.option("--as-of", metavar="DATE", help="Only originals captured then or before.")
 @click.option("--min-size", type=click.IntRange(0), default=0, help="Smallest payload, in bytes.")
@@ -64,7 +62,7 @@ bin/lookup my-index --batch queries.jsonl      lines of {"digest": ..., "url": .
 @click.option("--mime", metavar="TYPE", help="Media type that was served, for the crawl's policy.")
 @click.option("--explain", is_flag=True, help="Say what was considered, and why it was refused.")
 @click.option("--batch", type=click.File("rb"), help="JSON lines to answer in order; - for stdin.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@json_option
 def command(
     index: Path | None, engine: str, batch: BinaryIO | None, as_json: bool, **asked: Any
 ) -> int:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import click
 
-from dedupindex.cli.common import SPARK, UNSOUND, Command, print_json, say, warn
-from dedupindex.cli.progress import shown
+from dedupindex.cli.common import UNSOUND, Command, print_json, say, warn
+from dedupindex.cli.options import jobs_option, json_option, spark_option, verbose_option
+from dedupindex.cli.progress_bar import show_progress
 from dedupindex.digest import SIZES
 from dedupindex.errors import BadInput, Damaged
 from dedupindex.post_crawl.manifest.make_manifest import ManifestReport, make
@@ -59,13 +59,10 @@ _SHOWN = 1000  # differences that are named
     "--check", type=click.Path(path_type=Path, allow_dash=True), metavar="FILE",
     help="Say whether what lines of warcsum or warccollres name is there; - is stdin.",
 )  # fmt: skip
-@click.option(
-    "--jobs", type=click.IntRange(0), default=0, show_default="number of cores",
-    help="Processes that read files side by side.",
-)  # fmt: skip
-@click.option("--spark", default="", metavar="MASTER", help=SPARK)
-@click.option("-v", "--verbose", is_flag=True, help="Progress every second.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@jobs_option("Processes that read files side by side.")
+@spark_option
+@verbose_option
+@json_option
 def command(
     sources: tuple[str, ...],
     output: Path,
@@ -91,10 +88,10 @@ def command(
     found = find(sources, elsewhere=True)
     if not found.files and not found.others:  # a wrong path, or a disk that is not mounted
         raise BadInput(NOTHING)
-    with shown(verbose=verbose) as progress:
+    with show_progress(verbose=verbose) as progress:
         made = make(
             found, output, options,
-            jobs=jobs or len(os.sched_getaffinity(0)), spark=spark, on_progress=progress,
+            jobs=jobs, spark=spark, on_progress=progress,
         )  # fmt: skip
     if text is not None:
         manifest = open_manifest(output)

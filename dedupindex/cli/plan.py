@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from dedupindex.capacity import estimates
 from dedupindex.capacity.markdown import capture_lines, document_lines, picture
 from dedupindex.capacity.rates import Table, load
 from dedupindex.cli.common import Command, print_json, say
+from dedupindex.cli.options import cores, json_option
 from dedupindex.runtime.files import write_file
 
 EXAMPLES = """
@@ -59,7 +59,7 @@ def _counts(ctx: click.Context, param: click.Parameter, value: str) -> list[floa
     "--svg", type=click.Path(path_type=Path), metavar="FILE",
     help="Draw runtime and cost of --documents.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@json_option
 def command(
     documents: bool,
     captures: list[float],
@@ -103,7 +103,7 @@ def command(
 def _measure(inputs: Table, work: Path, save: Path | None) -> None:
     from dedupindex.capacity.rates import as_toml, measure  # and with it DuckDB
 
-    found = measure(work, len(os.sched_getaffinity(0)), say=say)
+    found = measure(work, cores(), say=say)
     inputs["documents"].update(found)
     if save is not None:
         write_file(save, as_toml(found).encode())

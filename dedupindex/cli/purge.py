@@ -1,35 +1,192 @@
-"""``bin/purge``: take captures out of an index."""
+"""``bin/impact`` and ``bin/purge``: what depends on captures, and taking them out of an index."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from glob import has_magic
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TypeVar
 
 import click
+import orjson
 
-from dedupindex.cli.common import Command
-from dedupindex.cli.purging import index_argument, lister, meant, target_of, tell
-from dedupindex.post_crawl.purge.remove import purge
+from dedupindex.cli.common import Command, print_json, say
+from dedupindex.cli.index_location import any_index
+from dedupindex.cli.options import json_option
+from dedupindex.digest import Digest
+from dedupindex.errors import BadInput, DedupError
+from dedupindex.post_crawl.purge.impact import Amount, Depending, Going
+from dedupindex.post_crawl.purge.remove import (
+    PurgeSurvey,
+    going_as_json,
+    impact_as_json,
+    purge,
+    survey,
+    unread_as_text,
+)
+from dedupindex.post_crawl.purge.target import One, Target, TargetKind
+from dedupindex.runtime.tables import amount, printable
+from dedupindex.timestamps import check_date
 
-EXAMPLES = """
+_F = TypeVar("_F", bound=Callable[..., Any])
+_SHOWN = 20  # containers and crawls, without --json
+IMPACT_EXAMPLES = """
+bin/impact my-index --container crawl-1.warc.gz    what names its records, in which files
+bin/impact my-index --crawl weekly-7 --json
+bin/impact my-index --url http://example.com/secret/ --prefix --list
+"""
+PURGE_EXAMPLES = """
 bin/impact my-index --crawl weekly-7               first: what depends on it?
 bin/purge my-index --crawl weekly-7
 bin/purge my-index --url http://example.com/secret --force
 """
 
 
-@click.command(cls=Command, examples=EXAMPLES)
-@index_argument
-@meant
-@click.option("--force", is_flag=True, help="Even if revisits name what goes.")
-@click.option("--list", "listed", is_flag=True, help="First a line of JSON for each of them.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+def _target_options(function: _F) -> _F:
+    """Add INDEX, the options that name captures, --list and --json."""
+    for option in reversed(
+        (
+            click.argument("index", type=any_index),
+            click.option("--container", multiple=True, metavar="NAME", help="All of this file."),
+            click.option("--crawl", multiple=True, metavar="NAME", help="All of this crawl."),
+            click.option("--url", multiple=True, help="All of this URL, exactly as it was."),
+            click.option("--prefix", is_flag=True, help="With --url: all URLs that begin so."),
+            click.option(
+                "--captures", type=click.File("rb"), metavar="FILE",
+                help="JSON lines with digest, url and perhaps date; - for stdin.",
+            ),
+            click.option("--list", "listed", is_flag=True, help="First print each as JSON."),
+            json_option,
+        )
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+@click.command(cls=Command, examples=IMPACT_EXAMPLES)
+@_target_options
+def impact(index: Path, listed: bool, as_json: bool, **options: Any) -> int:
+    """Report what would become of INDEX without some captures, and which revisits refer to them.
+
+    Changes nothing. Reads the whole index once; for single captures mostly only their digests.
+    """
+    target = _target(options)
+    _report(target, survey(index, target, _printer(listed)), purged=False, as_json=as_json)
+    return 0
+
+
+@click.command(cls=Command, examples=PURGE_EXAMPLES)
+@_target_options
+@click.option("--force", is_flag=True, help="Even if revisits refer to these captures.")
 def command(index: Path, force: bool, listed: bool, as_json: bool, **options: Any) -> int:
     """Take captures out of INDEX; the next copies that it knows become the originals.
 
-    Refused if revisits name what would go, unless forced. What was purged stays away.
+    Fails if revisits refer to these captures, unless forced. What was purged stays away.
     """
-    target = target_of(options)
-    found = purge(index, target, force=force, seen=lister(listed))
-    tell(target, found, purged=True, as_json=as_json)
+    target = _target(options)
+    found = purge(index, target, force=force, seen=_printer(listed))
+    _report(target, found, purged=True, as_json=as_json)
     return 0
+
+
+def _target(options: dict[str, Any]) -> Target:
+    """Return what the options name, and remove them from `options`."""
+    given = {name: options.pop(name) for name in ("container", "crawl", "url", "captures")}
+    prefix = options.pop("prefix")
+    chosen = [name for name, value in given.items() if value]
+    if len(chosen) != 1:
+        raise click.UsageError("give one of --container, --crawl, --url and --captures")
+    if prefix and chosen != ["url"]:
+        raise click.UsageError("--prefix is for --url")
+    if given["captures"]:
+        return Target(TargetKind.CAPTURE, ones=_captures(given["captures"]))
+    kind = TargetKind.PREFIX if prefix else TargetKind(chosen[0])
+    return Target(kind, tuple(given[chosen[0]]))
+
+
+def _captures(stream: BinaryIO) -> tuple[One, ...]:
+    found = []
+    for number, line in enumerate(stream, 1):
+        if not line.strip():
+            continue
+        try:
+            content = orjson.loads(line)
+            date = content.get("date") or ""
+            found.append(
+                One(
+                    Digest.parse(content["digest"]),
+                    content["url"].encode(),
+                    check_date(date.encode()) if date else b"",
+                )
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, DedupError) as error:
+            raise BadInput(f"line {number} is no capture: {error}") from error
+    if not found:
+        raise BadInput("there are no captures to look for")
+    return tuple(found)
+
+
+def _printer(wanted: bool) -> Callable[[Going | Depending], None] | None:
+    """Return a function that prints each original and revisit as JSON; None if not wanted."""
+    return (lambda item: print_json(going_as_json(item))) if wanted else None
+
+
+def _not_found(target: Target, found: PurgeSurvey) -> list[Any]:
+    """Return the captures, URLs or names of a target that the index does not have, for JSON."""
+    if target.kind is TargetKind.CAPTURE:
+        return [
+            {"digest": str(one.digest), "url": one.url.decode("utf-8", "replace")}
+            for at, one in enumerate(target.ones)
+            if at not in found.places
+        ]
+    return [
+        url.decode("utf-8", "backslashreplace")  # JSON holds no bytes that are no text
+        for at, url in enumerate(target.urls)
+        if at not in found.places
+    ]
+
+
+def _report(target: Target, found: PurgeSurvey, *, purged: bool, as_json: bool) -> None:
+    """Print what a purge has done, or would do."""
+    absent = _not_found(target, found)
+    if unknown := unread_as_text(found):
+        say(f"warning: {unknown}")
+    if as_json:
+        counts = {"found": len(found.places), "not_found": absent}
+        print_json({**counts, **impact_as_json(found)})
+        return
+    for one in absent:
+        say(f"not found: {one}{_wildcards(target.kind, one)}")
+    if not found.places:
+        click.echo(
+            "nothing found: the index has nothing of " + ("it" if len(absent) == 1 else "them")
+        )
+        return
+    impact = found.impact
+    verb = "went" if purged else "would go"
+    _line("originals", impact.originals, f"that {verb}")
+    _line("  same URL", impact.left["same_url"], "of them have another copy of their URL")
+    _line("  other URL", impact.left["other_url"], "are stored under other URLs only")
+    _line("  nowhere", impact.left["nowhere"], "are stored nowhere else")
+    _line("copies", impact.copies, f"that answered nothing, and {verb} too")
+    if found.live:
+        click.echo(f"{'of crawls':<14}{found.live:>12,}  captures not merged yet {verb}")
+    _line("dependents", impact.dependents, f"are revisits that refer to what {verb}")
+    _line("  broken", impact.broken, "of them have their payload nowhere else")
+    for title, sums in (("file", impact.by_container), ("crawl", impact.by_crawl)):
+        for name, (count, size) in sums.largest(_SHOWN, 0):
+            shown = printable(name.decode("utf-8", "backslashreplace")) or "(not known)"
+            click.echo(f"  in {title} {shown}: {count:,} revisits, {amount(size)}")
+
+
+def _wildcards(kind: TargetKind, name: Any) -> str:
+    """Return a hint for a name with `*`, which means itself."""
+    if kind is TargetKind.URL and "*" in name:
+        return " (no wildcards: with --prefix, all URLs that begin so)"
+    if kind in (TargetKind.CONTAINER, TargetKind.CRAWL) and has_magic(name):
+        return f" (no wildcards: give --{kind.value} for each)"
+    return ""
+
+
+def _line(title: str, what: Amount, about: str) -> None:
+    click.echo(f"{title:<14}{what.captures:>12,}  {amount(what.bytes):>10}  {about}")

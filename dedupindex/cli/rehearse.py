@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 
 import click
 
-from dedupindex.cli.common import UNSOUND, Command, print_json, say
-from dedupindex.cli.progress import shown
+from dedupindex.cli.common import UNSOUND, Command, interrupt_on_sigterm, print_json, say
+from dedupindex.cli.options import jobs_option, memory_option, verbose_option
+from dedupindex.cli.progress_bar import show_progress
 from dedupindex.post_crawl.rehearsal.rehearsal_steps import Step
 from dedupindex.post_crawl.rehearsal.rehearse_all import RehearseOptions, rehearse
 from dedupindex.runtime.tables import amount, printable
@@ -30,11 +29,9 @@ bin/rehearse ~/warcs --work /data/rehearsal --sample 1000 --seed 7
     "--sample", type=click.IntRange(0), default=100, show_default=True, help="Revisits to rebuild."
 )
 @click.option("--seed", default=0, show_default=True, help="Chooses the sample.")
-@click.option("--memory", default="1GB", show_default=True, help="What DuckDB may take.")
-@click.option(
-    "--jobs", type=click.IntRange(0), default=0, show_default="number of cores", help="Processes."
-)
-@click.option("-v", "--verbose", is_flag=True, help="Progress every second.")
+@memory_option()
+@jobs_option()
+@verbose_option
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout, a line for each step.")
 def command(
     sources: tuple[str, ...],
@@ -51,10 +48,10 @@ def command(
     The steps: test, manifest, convert, validate, dedup, compare, commit. The exit status is 8 if
     one of them found what should not be.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    options = RehearseOptions(work, sample, seed, jobs or len(os.sched_getaffinity(0)), memory)
+    interrupt_on_sigterm()
+    options = RehearseOptions(work, sample, seed, jobs, memory)
     sound = True
-    with shown(verbose=verbose) as progress:
+    with show_progress(verbose=verbose) as progress:
         for step in rehearse(list(sources), options, say, progress):
             sound = sound and step.sound
             if as_json:

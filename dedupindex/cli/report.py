@@ -17,7 +17,7 @@ from click.core import ParameterSource
 from dedupindex.capture import Item
 from dedupindex.cli.common import Command, say, warn
 from dedupindex.cli.index_location import ENGINE_HELP, any_engine, any_index, asked_index
-from dedupindex.cli.progress import shown
+from dedupindex.cli.progress_bar import show_progress
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.crawls import crawl_report
 from dedupindex.crawls.crawl_report import FORMATS, ReportRequest
@@ -184,53 +184,34 @@ _TOLD_EVERY = 2048  # records between two looks at the progress
 )
 @click.option("--crawl", default="", metavar="NAME", help="What a crawl asked and reported live.")
 @click.option(
-    "--by",
-    type=click.Choice(_BY),
-    default=None,
+    "--by", type=click.Choice(_BY), default=None,
     help="Group by. Default: host; with --crawl no groups. strategy and hour: only with --crawl.",
-)
+)  # fmt: skip
 @click.option(
-    "--order",
-    type=click.Choice(list(ORDERS)),
-    default="lookups",
-    show_default=True,
+    "--order", type=click.Choice(list(ORDERS)), default="lookups", show_default=True,
     help="With --crawl: what the largest groups have most of.",
-)
+)  # fmt: skip
 @click.option(
-    "-m",
-    "--mime",
-    multiple=True,
-    default=("",),
+    "-m", "--mime", multiple=True, default=("",),
     help="Leave these media types out; several are tried side by side. Default: none left out.",
-)
+)  # fmt: skip
 @click.option(
-    "--min-size",
-    multiple=True,
-    type=click.IntRange(0),
-    default=(0,),
+    "--min-size", multiple=True, type=click.IntRange(0), default=(0,),
     help="Smallest payload, in bytes; several are tried side by side. Default: 0.",
-)
+)  # fmt: skip
 @click.option("--status", default="200", show_default=True, help="HTTP codes: 200,203 or 2xx.")
 @click.option(
-    "--limit",
-    "--top",
-    type=click.IntRange(0),
-    default=None,
+    "--limit", "--top", type=click.IntRange(0), default=None,
     help="Largest groups only; 0 for all. Default: 20 in text, else all; hours and days: all.",
-)
+)  # fmt: skip
 @click.option(
-    "--revisit-annotation",
-    default="",
-    metavar="REGEX",
+    "--revisit-annotation", default="", metavar="REGEX",
     help="crawl.log: further annotations that mark duplicates.",
-)
+)  # fmt: skip
 @click.option(
-    "--format",
-    type=click.Choice(list(FORMATS)),
-    default="text",
-    show_default=True,
+    "--format", type=click.Choice(list(FORMATS)), default="text", show_default=True,
     help="csv gives the groups, one a line; html a page of its own.",
-)
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.pass_context
 def command(
@@ -310,7 +291,7 @@ def _read(
     of = 0 if unsized else sum(sizes.get(path) or os.path.getsize(path) for path in found.paths)
     kinds: set[str] = set()
     before = 0
-    with shown(verbose=False) as progress:
+    with show_progress(verbose=False) as progress:
         for path in found.paths:
             with open_source(path, kind, reading) as source:
                 kinds.add("rows" if isinstance(source, TextSource) else "records")

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from dedupindex.cli.common import SPARK, ComparingCommand, print_json, say
+from dedupindex.cli.common import ComparingCommand, print_json, say
 from dedupindex.cli.index_location import any_index
-from dedupindex.cli.match_options import alike_options
+from dedupindex.cli.options import json_option, match_options, memory_option, spark_option
 from dedupindex.post_crawl.plan.compare_payloads import Compare
 from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
 from dedupindex.post_crawl.plan.make_plan import Resolved, ResolveOptions, resolve, resolve_on
@@ -55,26 +55,23 @@ _PARTITION = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 @click.option(
     "--later", is_flag=True, help="Let originals be later than their copies where none is earlier."
 )
-@alike_options
+@match_options
 @click.option(
     "--partition", default="1/1", show_default=True, metavar="K/N",
     help="Make only part K of N: each on a host of its own, put together in one PLAN.",
 )  # fmt: skip
-@click.option(
-    "--memory", default="1GB", show_default=True,
-    help="What DuckDB may take; the rest goes to disk, beside PLAN.",
-)  # fmt: skip
+@memory_option("What DuckDB may take; the rest goes to disk, beside PLAN.")
 @click.option(
     "--threads", type=click.IntRange(0), default=0, show_default="number of cores",
     help="That DuckDB uses.",
 )  # fmt: skip
-@click.option("--spark", default="", metavar="MASTER", help=SPARK)
+@spark_option
 @click.option(
     "--text", type=click.Path(path_type=Path, allow_dash=True), metavar="FILE",
     help="Write all lines with extension, copy number and the original's URI and date, as "
     "warccollres has them, too; - is stdout.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@json_option
 def command(
     manifests: tuple[Path, ...], output: Path, text: Path | None, as_json: bool, **options: Any
 ) -> int:

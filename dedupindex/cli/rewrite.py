@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -11,7 +9,8 @@ from pathlib import Path
 
 import click
 
-from dedupindex.cli.common import Command, print_json, say
+from dedupindex.cli.common import Command, interrupt_on_sigterm, print_json, say
+from dedupindex.cli.options import jobs_option, json_option
 from dedupindex.errors import Damaged, DedupError
 from dedupindex.post_crawl.manifest.parquet import open_manifest
 from dedupindex.post_crawl.plan.plan_file import Plan, open_plan
@@ -50,16 +49,11 @@ bin/rewrite my-plan --commit                           lets go of it, for ever
 )
 @click.option("--cdxj", type=click.Path(path_type=Path), help="Write an index of captures here.")
 @click.option(
-    "--manifest",
-    "manifests",
-    multiple=True,
-    type=click.Path(path_type=Path),
+    "--manifest", "manifests", multiple=True, type=click.Path(path_type=Path),
     help="What the plan was made of, for --cdxj; may be given again.",
-)
-@click.option(
-    "--jobs", type=click.IntRange(0), default=0, show_default="number of cores", help="Processes."
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+)  # fmt: skip
+@jobs_option()
+@json_option
 def command(
     plan: Path,
     out: Path | None,
@@ -86,9 +80,9 @@ def command(
         raise click.UsageError("--dry-run goes with --out and --in-place only")
     if (cdxj is None) != (not manifests):
         raise click.UsageError("--cdxj and --manifest go together")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # leave no file that is not whole
+    interrupt_on_sigterm()
     opened = open_plan(plan)
-    processes = jobs or len(os.sched_getaffinity(0))
+    processes = jobs
     roots = sorted({Path(one.root) for one in opened.containers().values()})
     if undo:
         return undone(roots, lambda: _rewritten(opened), processes, as_json=as_json)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 
 import click
 
-from dedupindex.cli.common import Command, print_json, say, warn
+from dedupindex.cli.common import Command, interrupt_on_sigterm, print_json, say, warn
+from dedupindex.cli.options import jobs_option, json_option, memory_option
 from dedupindex.documents.both_stages import run_pipeline
 from dedupindex.documents.hash_objects import HashOptions
 from dedupindex.documents.shards import CHARACTERS, FORMATS, ShardLayout
@@ -33,14 +32,9 @@ bin/run_pipeline '/data/**' out --debug                one process at a time, an
     "--format", "form", type=click.Choice(FORMATS), default="parquet", show_default=True,
     help="Of shards and output.",
 )  # fmt: skip
-@click.option(
-    "--jobs", type=click.IntRange(0), default=0, show_default="number of cores",
-    help="Processes for all globs together.",
-)  # fmt: skip
-@click.option(
-    "--memory", default="1GB", show_default=True, help="What DuckDB may take, in each process."
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@jobs_option("Processes for all globs together.")
+@memory_option("What DuckDB may take, in each process.")
+@json_option
 def command(
     globs: str,
     output_dir: Path,
@@ -56,13 +50,11 @@ def command(
     OUTPUT_DIR/hashes has the shards of bin/hash_documents, OUTPUT_DIR/unique what bin/dedup_hashes
     makes of each. Run again, only what is new or has changed is hashed.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interrupt_on_sigterm()
     named = [part.strip() for part in globs.split(",") if part.strip()]
     if not named:
         raise click.UsageError("GLOBS names nothing")
-    options = HashOptions(
-        ShardLayout(characters, form), jobs or len(os.sched_getaffinity(0)), memory=memory
-    )
+    options = HashOptions(ShardLayout(characters, form), jobs, memory=memory)
     report = run_pipeline(
         named, output_dir, options, one_by_one=debug, say=say if debug else lambda text: None
     )

@@ -27,12 +27,9 @@ bin/search my-index 'http://www.example.org/docs/*'
 @click.argument("index", type=any_index)
 @click.argument("query", nargs=-1, required=True)
 @click.option(
-    "--limit",
-    type=click.IntRange(0),
-    default=LIMIT,
-    show_default=True,
+    "--limit", type=click.IntRange(0), default=LIMIT, show_default=True,
     help="Captures to show, the earliest first; 0 for all.",
-)
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a capture on stdout.")
 def command(index: Path, query: tuple[str, ...], limit: int, as_json: bool) -> int:
     """Search INDEX, built with --engine whoosh, for captures that match QUERY.

@@ -38,98 +38,64 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 @click.option("--engine", type=any_engine, default="", metavar="ADDRESS", help=ENGINE_HELP)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
-    "--host-name",
-    "host_names",
-    multiple=True,
-    default=(),
-    metavar="NAME",
+    "--host-name", "host_names", multiple=True, default=(), metavar="NAME",
     help="A name under which clients ask this server (Host); repeatable. Addresses need none.",
-)
+)  # fmt: skip
 @click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=8484,
-    show_default=True,
+    "--port", type=click.IntRange(0, 65535), default=8484, show_default=True,
     help="Port to listen on; 0 takes a free one.",
-)
+)  # fmt: skip
 @click.option(
-    "--workers",
-    type=click.IntRange(0, 64),
-    default=0,
+    "--workers", type=click.IntRange(0, 64), default=0,
     help="Processes that answer; 0 is one for each core, at most 4.",
-)
+)  # fmt: skip
 @click.option("--private", is_flag=True, help="Lookups need a token, too.")
 @click.option("--open", "for_all", is_flag=True, help="Listen beyond loopback without any token.")
 @click.option(
-    "--tls-cert",
-    type=click.Path(path_type=Path),
+    "--tls-cert", type=click.Path(path_type=Path),
     help="Certificate and its chain, PEM: answer HTTPS; read again on SIGHUP.",
-)
+)  # fmt: skip
 @click.option(
     "--tls-key", type=click.Path(path_type=Path), help="Its key, PEM, PKCS#8, not encrypted."
 )
 @click.option(
-    "--policy",
-    type=click.Path(dir_okay=False, path_type=Path),
+    "--policy", type=click.Path(dir_okay=False, path_type=Path),
     help="Rules of what may become a revisit, for all lookups: TOML or JSON.",
-)
+)  # fmt: skip
 @click.option("--access-log", is_flag=True, help="Log every request on stderr.")
 @click.option(
-    "--log-format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
+    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True,
     help="Lines of the log: text, or one JSON object each.",
-)
+)  # fmt: skip
 @click.option(
-    "--rate-limit",
-    type=click.IntRange(0),
-    default=0,
+    "--rate-limit", type=click.IntRange(0), default=0,
     help="Requests a second of one client to one worker; 0 for any number.",
-)
+)  # fmt: skip
 @click.option(
-    "--max-body",
-    type=click.IntRange(1),
-    default=16 << 20,
-    show_default=True,
+    "--max-body", type=click.IntRange(1), default=16 << 20, show_default=True,
     help="Largest JSON batch, in bytes; JSON lines of captures may have 64 times as many, of "
     "lookups any number.",
-)
+)  # fmt: skip
 @click.option(
-    "--max-batch",
-    type=click.IntRange(1),
-    default=100_000,
-    show_default=True,
+    "--max-batch", type=click.IntRange(1), default=100_000, show_default=True,
     help="Most lookups, captures or records in a JSON body.",
-)
+)  # fmt: skip
 @click.option(
-    "--max-line",
-    type=click.IntRange(1),
-    default=1 << 20,
-    show_default=True,
+    "--max-line", type=click.IntRange(1), default=1 << 20, show_default=True,
     help="Longest of the JSON lines, in bytes.",
-)
+)  # fmt: skip
 @click.option(
-    "--body-timeout",
-    type=click.IntRange(1, 3600),
-    default=60,
-    show_default=True,
+    "--body-timeout", type=click.IntRange(1, 3600), default=60, show_default=True,
     help="Seconds in which each 64 KiB of a body, or its rest, must come.",
-)
+)  # fmt: skip
 @click.option(
-    "--max-connections",
-    type=click.IntRange(1),
-    default=4096,
-    show_default=True,
+    "--max-connections", type=click.IntRange(1), default=4096, show_default=True,
     help="Connections of one worker, idle ones included; more wait.",
-)
+)  # fmt: skip
 @click.option(
-    "--stop-timeout",
-    type=click.IntRange(1),
-    default=30,
-    show_default=True,
+    "--stop-timeout", type=click.IntRange(1), default=30, show_default=True,
     help="Seconds to finish requests in when stopping.",
-)
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout when ready.")
 def command(index: Path | None, engine: str, as_json: bool, **chosen: Any) -> int:
     """Answer lookups from INDEX over HTTP until told to stop (SIGTERM, Ctrl-C)."""

@@ -8,6 +8,7 @@ import click
 
 from dedupindex.cli.common import Command, print_json, say
 from dedupindex.cli.index_location import any_index
+from dedupindex.cli.options import json_option
 from dedupindex.index import tokens
 from dedupindex.index.identity import read_identity
 from dedupindex.index.tokens import Role
@@ -27,20 +28,15 @@ _ROLES = [role.name.lower() for role in Role]
 @click.option("--add", metavar="NAME", help="Make a token and print it.")
 @click.option("--remove", metavar="NAME", help="Take a token away; servers notice in a second.")
 @click.option(
-    "--role",
-    type=click.Choice(_ROLES),
-    default="write",
-    show_default=True,
+    "--role", type=click.Choice(_ROLES), default="write", show_default=True,
     help="read: look up; write: report to its crawls as well; admin: to all.",
-)
+)  # fmt: skip
 @click.option("--crawls", default="*", show_default=True, help="Crawls it may write to, a pattern.")
 @click.option(
-    "--namespaces",
-    default="*",
-    show_default=True,
+    "--namespaces", default="*", show_default=True,
     help="Namespaces that it may write to and, with bin/serve --private, read; a pattern.",
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+)  # fmt: skip
+@json_option
 def command(
     index: Path,
     add: str | None,

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from dedupindex.cli.common import Command
+from dedupindex.cli.options import jobs_option, json_option
 from dedupindex.cli.rewrite import COMMITTED, Found, restored, tell, undone
 from dedupindex.errors import BadInput
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY
@@ -32,10 +33,8 @@ bin/undedup /data/rewritten --out /data/again   every record as it was
 @click.argument("directories", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="Write all files anew, below this.")
 @click.option("--in-place", is_flag=True, help="Replace the files that were rewritten in place.")
-@click.option(
-    "--jobs", type=click.IntRange(0), default=0, show_default="number of cores", help="Processes."
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+@jobs_option()
+@json_option
 def command(
     directories: tuple[Path, ...], out: Path | None, in_place: bool, jobs: int, as_json: bool
 ) -> int:
@@ -49,7 +48,7 @@ def command(
         raise click.UsageError("give one of --out and --in-place")
     for directory in directories:
         _check(directory, out)
-    processes = jobs or len(os.sched_getaffinity(0))
+    processes = jobs
     if out is None:
         find = partial(_in_place, directories)
         return undone(list(directories), find, processes, as_json=as_json)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from dedupindex.cli.common import UNSOUND, Command, print_json, say
-from dedupindex.cli.progress import PLAIN_EVERY, plain
+from dedupindex.cli.progress_bar import PLAIN_EVERY, plain
 from dedupindex.errors import BadInput, Damaged
 from dedupindex.object_store import check_here
 from dedupindex.runtime.tables import printable, singular
@@ -52,11 +52,9 @@ PLACE = _Here(path_type=Path)
     "bin/undedup --out.",
 )  # fmt: skip
 @click.option(
-    "--remarks",
-    "list_remarks",
-    is_flag=True,
+    "--remarks", "list_remarks", is_flag=True,
     help="List remarks, too: what is unusual but replays. Without this they are only counted.",
-)
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout, a line for each finding.")
 def command(
     places: tuple[Path, ...],

@@ -10,7 +10,7 @@ from pathlib import Path
 from subprocess import PIPE
 from urllib.parse import quote
 
-from demo.ports import free_port
+from demo.steps import free_port
 from tests.benchmarks.captures import Row
 from tests.benchmarks.measure import Failed, memory, run, running
 from tests.benchmarks.peers import need, wait_for

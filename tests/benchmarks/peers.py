@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from demo.ports import free_port
+from demo.steps import free_port
 from tests.benchmarks.measure import Cores, Failed, Spent, environment, run, running
 
 _INDEXER = "is.landsbokasafn.deduplicator.indexer."

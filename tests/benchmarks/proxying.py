@@ -15,8 +15,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from demo.ports import free_port
 from demo.site import Page
+from demo.steps import free_port
 from tests.benchmarks.building import index
 from tests.benchmarks.captures import Captures
 from tests.benchmarks.harvest import Site

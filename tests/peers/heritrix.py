@@ -23,7 +23,7 @@ from urllib.parse import unquote
 
 from warcio.archiveiterator import ArchiveIterator
 
-from demo.ports import free_port
+from demo.steps import free_port
 from tests.conftest import need
 
 VERSION = "3.13.0"

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from warcio.archiveiterator import ArchiveIterator
 
-from demo.ports import free_port
+from demo.steps import free_port
 from tests.peers.environments import DEADLINE, PYWB, environment, running
 
 

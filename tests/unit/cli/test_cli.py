@@ -561,7 +561,7 @@ def test_a_report_takes_annotations_and_tells_how_far_it_is(
     def shown(*, verbose: bool) -> Iterator[Callable[[ProgressUpdate], None]]:
         yield told.append
 
-    monkeypatch.setattr("dedupindex.cli.report.shown", shown)
+    monkeypatch.setattr("dedupindex.cli.report.show_progress", shown)
     crawl = tmp_path / "crawl.log"
     line = (
         "2026-11-02T09:14:17.000Z   200        500 http://h1.example/p1 - - image/png #001 "

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dedupindex.cli import progress
+from dedupindex.cli import progress_bar
 from dedupindex.corpus import Corpus
 from dedupindex.counts import ProgressUpdate
 from dedupindex.runtime import duckdb
@@ -23,14 +23,14 @@ from tests.unit.corpus.test_corpus import news
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time, in its only element."""
     now = [100.0]
-    monkeypatch.setattr("dedupindex.cli.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("dedupindex.cli.progress_bar.time.monotonic", lambda: now[0])
     return now
 
 
 def test_plain_lines_say_how_long_the_rest_may_take(
     clock: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    update = progress.plain(1.0)
+    update = progress_bar.plain(1.0)
     for seconds, seen in (
         (0.5, ProgressUpdate("reading", 1000, 10_000, 5)),  # too early for another line
         (10, ProgressUpdate("reading", 2_500_000, 10_000_000, 5000)),
@@ -109,7 +109,7 @@ def test_a_bar_begins_anew_with_each_phase(monkeypatch: pytest.MonkeyPatch) -> N
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
-    with progress.shown(verbose=False) as update:
+    with progress_bar.show_progress(verbose=False) as update:
         update(ProgressUpdate("reading", 80, 100, 5))
         update(ProgressUpdate("comparing", part=0.25))  # what the bar shows when it goes
     shown = terminal.getvalue().rpartition("comparing")[2]

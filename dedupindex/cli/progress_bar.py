@@ -16,7 +16,7 @@ _TOLD = 0.02  # of a phase, before which nobody guesses what the rest will take
 
 
 @contextmanager
-def shown(*, verbose: bool) -> Iterator[Callable[[ProgressUpdate], None]]:
+def show_progress(*, verbose: bool) -> Iterator[Callable[[ProgressUpdate], None]]:
     """Shows progress on stderr while the block runs; `verbose` adds plain lines every second."""
     if sys.stderr.isatty():
         with _bar() as update:
