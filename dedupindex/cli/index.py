@@ -16,6 +16,7 @@ from dedupindex.cli.options import jobs_option, json_option, spark_option
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.counts import BuildTally
 from dedupindex.errors import BadInput, Damaged, SettingsConflict
+from dedupindex.index import ENGINES
 from dedupindex.index.address import is_cluster
 from dedupindex.index.identity import FILE, OPTIONS, Settings, read_identity, same_engine
 from dedupindex.indexer.pipeline import Build, Built, also_names, build, source_options
@@ -66,7 +67,7 @@ _action = partial(click.option, allow_from_autoenv=False)  # no setting: it is d
 @click.option("-v", "--verbose", is_flag=True, help="Progress every second, and all settings.")
 @click.option(
     "--engine", type=any_engine, default="lmdb", show_default=True, metavar="ENGINE",
-    help="lmdb, whoosh, or the address of a cluster; INDEX may then be left out.",
+    help=f"{', '.join(ENGINES)}, or the address of a cluster; INDEX may then be left out.",
 )  # fmt: skip
 @click.option("--status", default="200", show_default=True, help="HTTP codes: 200,203 or 2xx.")
 @click.option(

@@ -100,7 +100,7 @@ def test_every_http_error_code_is_documented() -> None:
         assert f"`{error.code}`" in http, error.code
 
 
-@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*DOCS, ROOT / "CONTRIBUTING.md"], ids=lambda path: path.name)
 def test_links_lead_somewhere(path: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[)#]", path.read_text()):
         if not target.startswith("http"):
@@ -109,6 +109,21 @@ def test_links_lead_somewhere(path: Path) -> None:
         there = (path.parent / target if target else path).read_text()
         titles = [title.lower() for title in re.findall(r"^#+ (.*)$", there, re.MULTILINE)]
         assert section in [re.sub(r"[^\w -]", "", title).replace(" ", "-") for title in titles]
+
+
+def test_paths_of_the_docs_exist() -> None:
+    for path in (*DOCS, ROOT / "CONTRIBUTING.md"):
+        text = path.read_text()
+        for name in re.findall(r"`((?:bin|conf|dedupindex|demo|docs|server|tests)/[^`\s]*)`", text):
+            pattern = re.sub(r"<.*?>", "*", name.removesuffix("/"))
+            assert any(ROOT.glob(pattern)), f"{path.name} names {name}"
+
+
+def test_contributing_has_a_line_for_each_room() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    rooms = [path.parent for path in (ROOT / "dedupindex").glob("*/__init__.py")]
+    for room in (*rooms, ROOT / "server", ROOT / "demo"):
+        assert re.search(rf"^\| `{room.relative_to(ROOT)}` \|", text, re.MULTILINE), room
 
 
 def test_commands_of_the_readme_exist() -> None:
