@@ -19,7 +19,7 @@ from tests.support.paths import ROOT
 DOCS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 
 _MINUTES = "The first ten minutes"
-_FEW = {"What researchers want of it": 2, "Any other files": 4}  # commands
+_FEW = {"Corpora for research": 2, "Files of any kind": 4}  # commands
 _NOT_HERE = ("wget ", "bin/export --redis")  # need the web, a Redis
 _AWAIT = 'for _ in {1..900}; do curl -s "$server/healthz" && break; sleep 0.1; done\n'
 
@@ -151,7 +151,7 @@ def _is_text(path: Path) -> bool:
     return path.suffix in (".py", ".sh", ".toml", ".groovy", ".xml", ".cxml", ".lua", ".yaml")
 
 
-@pytest.mark.parametrize("section", [_MINUTES, "The archive that you already have", *_FEW])
+@pytest.mark.parametrize("section", [_MINUTES, "The WARCs you already have", *_FEW])
 def test_what_the_readme_shows_works_as_typed(section: str, tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text()
     minutes = text.split(f"\n## {section}\n")[1].split("\n## ")[0]
