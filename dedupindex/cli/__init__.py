@@ -1,7 +1,7 @@
 """The command line: ``dedupindex COMMAND``, and ``bin/COMMAND`` for each.
 
-Answers go to stdout, talk to stderr. Every failure we can explain is one sentence and the exit
-status of its class (`errors`); commands are imported when they are called.
+Results go to stdout, messages to stderr. A `DedupError` is printed as one sentence and sets the
+exit status. The module of a command is imported when the command is called.
 """
 
 from __future__ import annotations
@@ -17,40 +17,46 @@ import click
 from dedupindex import __version__
 from dedupindex.errors import DedupError
 
-COMMANDS = {  # in the order of the work
+COMMANDS = {  # with settings, in the order of use
     "index": "Build an index of originals, or add to one.",
     "serve": "Answer lookups over HTTP.",
     "lookup": "Look digests up.",
-    "report": "Say what a crawl would have saved.",
-    "token": "Say who may write to a served index, or read it.",
-    "export": "Write an index for a crawler that reads a file, or Redis.",
-    "search": "Search an index as a person would.",
+    "report": "Report what a crawl saved, or would have saved.",
+    "token": "Make, list and remove tokens for reading and writing.",
+    "export": "Write an index for wget or Browsertrix, or a part of a collection.",
+    "search": "Search a Whoosh index.",
 }
-ONCE = {  # what is done once, and has no settings that stay
-    "dedup": "Turn duplicates in archives into revisits, and verify that.",
-    "rehearse": "Try on copies what dedup would do, step by step.",
-    "convert": "Make WARC files of ARC files, and ARC files of these again.",
+ONCE = {  # without a section in the settings file
+    "dedup": "Turn duplicates in archives into revisits, and verify the result.",
+    "rehearse": "Try dedup on copies, step by step.",
+    "convert": "Convert ARC files to WARC, and back.",
     "manifest": "List every response of WARC and ARC files.",
-    "resolve": "Say which records are to become revisits, and of what.",
-    "rewrite": "Turn the copies that a plan names into revisits.",
-    "undedup": "Turn revisits back into the records that they stand for.",
-    "verify": "Say what is damaged or lost in archives, and what will not replay.",
-    "cover": "Find the least documents that cover all others.",
-    "impact": "Say what depends on captures that are to go.",
-    "purge": "Take captures out of an index.",
-    "heritrix-profile": "Make a Heritrix job that asks.",
-    "hash_documents": "Hash every object that a glob names, into shards.",
-    "dedup_hashes": "Keep one path of each hash in such shards.",
-    "run_pipeline": "Do both on this machine.",
-    "generate_corpus": "Make files to try that on.",
-    "corpus": "Cut a corpus out of an archive, by metadata first.",
-    "plan": "Say how many machines, hours and dollars it takes.",
+    "resolve": "Plan which records become revisits, and of which originals.",
+    "rewrite": "Turn the copies of a plan into revisits.",
+    "undedup": "Restore the records that revisits replaced.",
+    "verify": "Find what is damaged or lost in archives, or will not replay.",
+    "cover": "Find the smallest set of documents that covers all others.",
+    "impact": "Report what depends on captures before a purge.",
+    "purge": "Remove captures from an index.",
+    "heritrix-profile": "Make a Heritrix job that asks dedupindex.",
+    "hash_documents": "Hash every object that a glob matches, into shards.",
+    "dedup_hashes": "Keep one path for each hash in shards.",
+    "run_pipeline": "Hash and deduplicate documents on this machine.",
+    "generate_corpus": "Make random files with duplicates, for tests.",
+    "corpus": "Extract a corpus from an archive, by metadata first.",
+    "plan": "Estimate machines, hours and dollars.",
 }
-_ELSEWHERE = {"impact": "purge:impact"}  # commands in the module of another
+_FUNCTIONS = {  # of commands that share a module; others are `command` in a module of their name
+    "impact": "purge:impact",
+    "hash_documents": "documents:hash_command",
+    "dedup_hashes": "documents:dedup_command",
+    "run_pipeline": "documents:pipeline_command",
+    "generate_corpus": "documents:generate_command",
+}
 
 
 class _Commands(click.Group):
-    """Imports a command's module when it is wanted: ``lookup`` must not wait for ``serve``."""
+    """Imports the module of a command when it is called: ``lookup`` need not wait for ``serve``."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS, *ONCE]
@@ -58,7 +64,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS and cmd_name not in ONCE:
             return None
-        module, _, name = _ELSEWHERE.get(cmd_name, cmd_name.replace("-", "_")).partition(":")
+        module, _, name = _FUNCTIONS.get(cmd_name, cmd_name.replace("-", "_")).partition(":")
         command: click.Command = getattr(
             import_module(f"dedupindex.cli.{module}"), name or "command"
         )
@@ -68,7 +74,7 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # here, since click ends with 1 then
-            # Whoever read our answers has seen enough; a second complaint at exit helps nobody.
+            # Avoid a second error when Python flushes stdout at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 141
 
@@ -111,15 +117,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _leave_workers(status: int) -> None:
-    """End here if processes are still at tasks of which nobody wants to know any more.
+    """Exit at once if worker processes still run tasks whose results are not needed.
 
-    All that this one held is let go of by now, and they end with it. Python would wait for them;
-    and where the thread of their pool closes its pipe meanwhile, Python 3.11 writes to that pipe
-    at exit and prints a traceback. That thread has not ended as long as either is possible.
+    Resources are released by now, and the workers end with this process. Python would wait for
+    them, and Python 3.11 prints a traceback at exit if their pool's thread closes its pipe then.
     """
     multiprocessing = sys.modules.get("multiprocessing")
-    others = [one for one in threading.enumerate() if one is not threading.main_thread()]
-    pools = any(not thread.daemon for thread in others)
+    main = threading.main_thread()
+    pools = any(not thread.daemon for thread in threading.enumerate() if thread is not main)
     if pools or (multiprocessing is not None and multiprocessing.active_children()):
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""What every command shares: the settings file, help that ends with examples, one way to print."""
+"""Shared by all commands: the settings file, help with examples, printing."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from dedupindex.cli import COMMANDS
 from dedupindex.errors import BadInput
 from dedupindex.runtime.tables import printable
 
-_FILE = "dedupindex.settings"  # under which a context remembers its settings file
-TYPED = "dedupindex.typed"  # and what stands last, perhaps an address that is a source
+_FILE = "dedupindex.settings"  # key of a context: its settings file
+TYPED = "dedupindex.typed"  # key of a context: the last argument as typed, perhaps a source
 UNSOUND = 8  # exit status: something is lost or will not replay
 STATUSES = """\
 0 done · 1 crash · 2 wrong usage · 3 other failure · 4 input that cannot be read ·
@@ -29,12 +29,12 @@ STATUSES = """\
 class _Context(click.Context):
     @property
     def command_path(self) -> str:
-        """As it is typed: complaints then name what there is."""
+        """The command as typed, for usage errors."""
         return f"bin/{self.info_name}"
 
 
 def check_no_address(path: Path) -> None:
-    """Raise `BadSource` if an address was given in the place of a path."""
+    """Raise `BadSource` if an address was given where a path is needed."""
     if ":/" in str(path):
         from dedupindex.object_store import check_path  # commands need not wait for it
 
@@ -44,9 +44,8 @@ def check_no_address(path: Path) -> None:
 class Command(click.Command):
     """A command with ``--config``, whose help ends with examples and exit statuses.
 
-    A setting comes from the command line, else from the environment
-    (``DEDUPINDEX_<COMMAND>_<OPTION>``), else from the settings file, else it is the default. Its
-    name is that of the long option everywhere.
+    A setting is taken from the command line, the environment (``DEDUPINDEX_<COMMAND>_<OPTION>``),
+    the settings file or the default, in this order. It is named after its long option.
     """
 
     context_class = _Context
@@ -107,7 +106,7 @@ class Command(click.Command):
 
 
 class ComparingCommand(Command):
-    """Takes ``--compare sample 100`` as two words, too."""
+    """Accepts ``--compare sample 100`` as two words, too."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         for at in range(len(args) - 2):
@@ -118,9 +117,9 @@ class ComparingCommand(Command):
 
 
 def settings_of(command: click.Command) -> dict[str, click.Option]:
-    """The options of a command that can be set for good, by the name that a setting has.
+    """Return the options that a settings file may set, by setting name.
 
-    Those that ask for an action are marked with ``allow_from_autoenv=False``.
+    Actions, marked by ``allow_from_autoenv=False``, are not among them.
     """
     return {
         setting_name(param): param
@@ -130,14 +129,14 @@ def settings_of(command: click.Command) -> dict[str, click.Option]:
 
 
 def setting_name(option: click.Option) -> str:
-    """The long option, as a settings file has it: ``no_url_index``."""
+    """Return the name of a setting, which is the long option: ``no_url_index``."""
     return max(option.opts, key=len).removeprefix("--").replace("-", "_")
 
 
-def stated(name: str) -> str | None:
-    """Where the setting `name` of the running command is stated: "" is the command line.
+def setting_source(name: str) -> str | None:
+    """Return where a setting of the running command comes from, None if it is at its default.
 
-    None if it is nowhere, and so at its default.
+    "" is the command line; otherwise the settings file or environment variable, for messages.
     """
     context = click.get_current_context()
     option = settings_of(context.command)[name.replace("-", "_")]
@@ -154,7 +153,7 @@ def _place(ctx: click.Context, option: click.Option) -> str:
 
 
 def _configure(ctx: click.Context, option: click.Parameter, path: str | None) -> None:
-    """Make the command's section of a settings file the defaults of its options."""
+    """Use the command's section of a settings file as the defaults of its options."""
     if path is None:
         return
     content = read_config(Path(path))
@@ -172,7 +171,7 @@ def _configure(ctx: click.Context, option: click.Parameter, path: str | None) ->
 
 
 def read_config(path: Path) -> dict[str, dict[str, Any]]:
-    """The sections of a settings file; raises `BadInput`."""
+    """Return the sections of a settings file; raises `BadInput`."""
     import tomllib  # most runs have no such file
 
     try:
@@ -187,7 +186,7 @@ def read_config(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def print_json(value: Any) -> None:
-    """One JSON value on one line of stdout."""
+    """Print a JSON value on one line of stdout."""
     click.echo(orjson.dumps(value))
 
 
@@ -197,18 +196,18 @@ def interrupt_on_sigterm() -> None:
 
 
 def say(text: str) -> None:
-    """Talk: one line on stderr, with control characters of the web made visible."""
+    """Print a line on stderr, with control characters made visible."""
     click.echo(printable(text), err=True)
 
 
 def warn(problems: Iterable[Problem]) -> None:
-    """Name damaged input on stderr, a line for each."""
+    """Print a line on stderr for each damaged input."""
     for container, offset, message in problems:
         place = f"{container} at {offset}" if offset >= 0 else container
         say(f"warning: {place}: {message}")
 
 
 def warn_of_lines(refused: int) -> None:
-    """Say how many lines of a CDX were not read as captures."""
+    """Print how many lines of a CDX were not read as captures."""
     if refused:
-        say(f"lines of the metadata that are no captures: {refused:,}")
+        say(f"CDX lines skipped, not captures: {refused:,}")

@@ -1,4 +1,4 @@
-"""``bin/convert``: make WARC files of ARC files, and ARC files of these again."""
+"""``bin/convert``: convert ARC files to WARC, and back."""
 
 from __future__ import annotations
 
@@ -24,26 +24,28 @@ bin/convert --back /data/warcs --out /data/arcs-again  bit for bit
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("sources", nargs=-1, required=True, metavar="ARC...")
 @click.option(
-    "--out", required=True, type=click.Path(path_type=Path), help="Write all files below this."
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Write the files below this directory.",
 )
-@click.option("--back", is_flag=True, help="ARC... are WARC files that were made of ARC files.")
+@click.option("--back", is_flag=True, help="Restore the ARC files from such WARC files.")
 @click.option(
     "--content-only", is_flag=True,
-    help="Do not keep gzip members that zlib cannot make again, but what they hold.",
+    help="Do not keep gzip members that zlib cannot reproduce, only their content.",
 )  # fmt: skip
 @jobs_option()
 @json_option
 def command(
     sources: tuple[str, ...], out: Path, back: bool, content_only: bool, jobs: int, as_json: bool
 ) -> int:
-    """Make a WARC file of each ARC file, from which the ARC file can be made again.
+    """Convert each ARC file to a WARC file from which the ARC file can be restored.
 
-    A file gets its name when it was read afresh and the ARC file came of it. What is damaged, can
-    be read in two ways or is still being written is left alone and named; the exit status is then
-    7.
+    Each result is verified by restoring the ARC file from it. Files that are damaged, ambiguous or
+    still being written are left alone and named; the exit status is then 7.
     """
     if back and content_only:
-        raise click.UsageError("--content-only means nothing to --back")
+        raise click.UsageError("--content-only has no effect with --back")
     interrupt_on_sigterm()
     if back:
         tasks, found = back_tasks_of(sources, out)
@@ -53,14 +55,14 @@ def command(
     if not tasks:
         raise BadSource(f"there is no {'WARC' if back else 'ARC'} file in {', '.join(sources)}")
     outcomes = run(tasks, out, jobs, back=back)
-    status = _tell(outcomes, len(tasks), found.skipped, back=back, as_json=as_json)
+    status = _print_outcomes(outcomes, len(tasks), found.skipped, back=back, as_json=as_json)
     return Damaged.exit_status if found.problems else status
 
 
-def _tell(
+def _print_outcomes(
     outcomes: Iterator[ConvertOutcome], count: int, skipped: int, *, back: bool, as_json: bool
 ) -> int:
-    """Say what becomes of each file, and of all; returns the exit status."""
+    """Print the outcome of each file and the totals; returns the exit status."""
     states: Counter[str] = Counter()
     totals = dict.fromkeys(("responses", "resources", "bytes_before", "bytes_after", "kept"), 0)
     for outcome in outcomes:
@@ -88,7 +90,7 @@ def _tell(
             + f"{amount(totals['bytes_before'])} to {amount(totals['bytes_after'])}"
         )
         if totals["kept"]:
-            click.echo(f"  gzip members kept as they were: {amount(totals['kept'])}")
+            click.echo(f"  gzip members kept unchanged: {amount(totals['kept'])}")
         if skipped:
-            click.echo(f"  files passed over, of other kinds: {skipped:,}")
+            click.echo(f"  files skipped, of other kinds: {skipped:,}")
     return Damaged.exit_status if states["left"] else 0

@@ -1,4 +1,4 @@
-"""``bin/corpus``: a corpus cut out of an archive, by metadata before any record is read."""
+"""``bin/corpus``: extract a corpus from an archive, selected by metadata first."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ bin/corpus 'http://HOST/cdx?url=http://example.com/' --containers http://HOST/wa
 bin/corpus my-index --matching payload.string.text '(?i)flood' --enrich text | head
 bin/corpus my-warcs --map payload.string.text words my_module:count -o words.jsonl
 """
-_LOOK = "it is written module:function, of a module that Python finds (PYTHONPATH)"
+_LOOK = "write module:function, of a module on PYTHONPATH"
 
 
 @click.command(cls=Command, examples=EXAMPLES)
@@ -52,68 +52,68 @@ _LOOK = "it is written module:function, of a module that Python finds (PYTHONPAT
 )  # fmt: skip
 @click.option(
     "--where", multiple=True, metavar="EXPR",
-    help="Only captures whose metadata meet this (docs/corpus.md); all of several.",
+    help="Only captures whose metadata meet this (docs/corpus.md); repeatable, all must hold.",
 )  # fmt: skip
 @click.option(
     "--matching", multiple=True, nargs=2, metavar="PATH REGEX",
-    help="Only captures in whose value at PATH this is found.",
+    help="Only captures whose value at PATH matches REGEX.",
 )  # fmt: skip
 @click.option(
     "--latest", type=click.Choice(list(KEYS)),
-    help="Only the latest that is left of each URL, canonical URL or payload.",
+    help="Only the latest selected capture of each URL, canonical URL or payload.",
 )  # fmt: skip
-@click.option("--first", type=click.Choice(list(KEYS)), help="The same with the first.")
+@click.option("--first", type=click.Choice(list(KEYS)), help="Only the first, likewise.")
 @click.option(
     "--enrich", multiple=True, metavar="NAMES",
     help="What to derive, separated by commas: response, string, text, html.title, language, …",
 )  # fmt: skip
 @click.option(
     "--map", "maps", multiple=True, nargs=3, metavar="PATH NAME FUNCTION",
-    help="Add what module:function makes of the value at PATH, as NAME below it.",
+    help="Add the result of module:function for the value at PATH, as NAME below it.",
 )  # fmt: skip
 @click.option(
     "--revisits", type=click.Choice(REVISITS), default="resolve", show_default=True,
-    help="Read them as their originals, leave them out, or count each payload once.",
+    help="Read revisits as their originals, leave them out, or take each payload once.",
 )  # fmt: skip
 @click.option(
     "--originals", metavar="INDEX", type=click.UNPROCESSED,
-    help="Look originals up there that SOURCE does not have.",
+    help="Where to look up originals that are not in SOURCE.",
 )  # fmt: skip
 @click.option(
     "-o", "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     help="By its ending .jsonl, .parquet, .cdxj or .warc.gz; .gz and .zst compress. Else stdout.",
 )  # fmt: skip
-@jobs_option(
-    "Processes that read records side by side; a page that kills its reader ends a run with 1."
-)
-@memory_option("What DuckDB may take for metadata; the rest goes to disk.")
+@jobs_option("Processes that read records; with 1, a page that crashes the reader ends the run.")
+@memory_option("Memory for DuckDB; the rest goes to disk.")
 @spark_option
 @verbose_option
 @click.option("--json", "as_json", is_flag=True, help="What was written as one JSON object.")
 def command(sources: tuple[str, ...], **options: Any) -> int:
-    """Cut a corpus out of SOURCE: CDX, CDXJ, WARC, ARC or WACZ files, an index, a CDX server.
+    """Extract a corpus from SOURCE: CDX, CDXJ, WARC, ARC or WACZ files, an index, a CDX server.
 
-    Captures are filtered by their metadata, and only of those that are left are records read, each
-    by its range. What is derived of a record stands in the output below what it was made of. What
-    fails is an error of its capture and stops nothing, and lines of a CDX that are no captures are
-    counted; the exit status is then 7.
+    Captures are selected by their metadata; then only the selected records are read, by byte
+    range. A derived value is nested below the value it was derived from. A failure is reported for
+    its capture and stops nothing, and CDX lines that are not captures are counted; the exit status
+    is then 7.
     """
     interrupt_on_sigterm()
     if options["as_json"] and options["out"] is None:
-        raise click.UsageError("--json says what was written: name that with -o")
+        raise click.UsageError("--json needs -o")
     corpus = _corpus(sources, options)
     with show_progress(verbose=options["verbose"]) as progress, ExitStack() as session:
         if options["spark"]:
             cluster = session.enter_context(spark_session(options["spark"]))
             corpus = corpus.having(run=on(cluster), jobs=cluster.cores)
         report = _save(corpus.having(on_progress=progress), options["out"])
-    return _tell(report, options["out"], as_json=options["as_json"])
+    return _print_report(report, options["out"], as_json=options["as_json"])
 
 
 def _corpus(sources: tuple[str, ...], options: dict[str, Any]) -> Corpus:
     originals = options["originals"]
     if "-" in sources:
-        raise BadInput("a corpus takes no stdin, for sources are read again: name a file")
+        raise BadInput(
+            "a corpus cannot be read from stdin, because sources are read twice: name a file"
+        )
     corpus = Corpus.of(*sources, containers=options["containers"]).having(
         revisits=options["revisits"],
         originals=any_index(originals) if originals else None,
@@ -147,11 +147,11 @@ def _found(pattern: re.Pattern[str], value: object) -> bool:
 
 
 def _function(text: str) -> Callable[[Any], Any]:
-    """What ``module:function`` names; raises `BadInput`."""
+    """Import ``module:function``; raises `BadInput`."""
     module, _, name = text.partition(":")
     try:
         found = getattr(import_module(module), name)
-    except Exception as error:  # of somebody else's module
+    except Exception as error:  # anything, from a module of the user
         told = f"{type(error).__name__}: {error}"
         raise BadInput(f"--map: {text!r} cannot be loaded: {told}; {_LOOK}") from error
     if not callable(found):
@@ -183,19 +183,19 @@ def _save(corpus: Corpus, out: Path | None) -> CorpusReport:
                    ".jsonl.gz, .jsonl.zst")  # fmt: skip
 
 
-def _tell(report: CorpusReport, out: Path | None, *, as_json: bool) -> int:
+def _print_report(report: CorpusReport, out: Path | None, *, as_json: bool) -> int:
     warn(report.problems)
     if as_json:
         print_json(report.as_json())
     elif out is not None:
         click.echo(
-            singular(f"{report.entries:,} captures of {report.chosen:,} that their metadata left; "
+            singular(f"{report.chosen:,} captures matched the filter, {report.entries:,} written; "
                      f"{report.records:,} records read, {amount(report.bytes_read)}; "
                      f"{amount(report.bytes)} in ") + printable(str(out))
         )  # fmt: skip
     if not report.chosen:
-        say("there is no such capture")
+        say("no capture matched the filter")
     warn_of_lines(report.refused)
     for name, count in sorted(report.errors.items()):
-        say(f"{name} failed for {count:,}, which have an error in its place")
+        say(f"{name} failed for {count:,} captures; each has an error in its place")
     return 0 if report.whole else Damaged.exit_status

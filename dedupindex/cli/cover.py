@@ -1,4 +1,4 @@
-"""``bin/cover``: which documents others cover, as a relation says that they do."""
+"""``bin/cover``: find the smallest set of documents that covers all others."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ bin/cover pages.jsonl --relation 'jaccard(k=3) >= 0.9 and hostname(a) == hostnam
 bin/cover pages.jsonl --relation r.txt -o cover.jsonl --updatable
 bin/cover more.jsonl --relation r.txt --update cover.jsonl -o cover.jsonl
 """
-STATE = ".state"  # what is appended to the name of a result
+STATE = ".state"  # suffix of the file for --update
 _SHOWN = 20  # hosts
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -79,7 +79,7 @@ def _seconds(ctx: click.Context, option: click.Parameter, seconds: float) -> flo
 )  # fmt: skip
 @click.option(
     "--where", multiple=True, metavar="EXPR",
-    help="Of archives only captures whose metadata meet this (docs/corpus.md); all of several.",
+    help="Only captures whose metadata meet this (docs/corpus.md); repeatable, all must hold.",
 )  # fmt: skip
 @click.option(
     "--containers", multiple=True, metavar="WHERE",
@@ -87,39 +87,39 @@ def _seconds(ctx: click.Context, option: click.Parameter, seconds: float) -> flo
 )  # fmt: skip
 @click.option(
     "--originals", type=any_index, metavar="INDEX",
-    help="Look originals of revisits up there that the archives do not have.",
+    help="Where to look up originals that the archives do not have.",
 )  # fmt: skip
 @click.option(
     "--what-if", default="", metavar="T,T…", callback=_thresholds,
-    help="Say what other thresholds of the first content constraint would come to.",
+    help="Report the result for other thresholds of the first content constraint, too.",
 )  # fmt: skip
 @click.option(
     "--cost", default="1", show_default=True, metavar="EXPR",
-    help="What keeping a document costs: size, 1 / quality, …; the cover costs least.",
+    help="Cost of keeping a document: size, 1 / quality, …; the total is minimized.",
 )  # fmt: skip
 @click.option(
     "--min-per-host", "per_host", type=click.IntRange(0), default=0,
-    help="Documents to keep of each host at least.",
+    help="Keep at least this many documents of each host.",
 )  # fmt: skip
 @click.option(
     "--exact-seconds", type=click.FloatRange(0), default=EXACT_SECONDS, show_default=True,
     callback=_seconds,
-    help="How long to look for the least cover of a component; 0: be greedy.",
+    help="Time limit for the optimal cover of a component; 0: greedy only.",
 )  # fmt: skip
 @click.option(
     "--approximate", is_flag=True,
-    help="Look for pairs by MinHash: some are missed, and it is measured how many.",
+    help="Find pairs by MinHash; the share of pairs found is measured.",
 )  # fmt: skip
-@click.option("--updatable", is_flag=True, help="Keep beside RESULT what --update takes.")
+@click.option("--updatable", is_flag=True, help="Keep a file beside RESULT that --update needs.")
 @click.option(
-    "--update", type=_FILE, metavar="RESULT", help="Add the SOURCEs to those of this RESULT.",
+    "--update", type=_FILE, metavar="RESULT", help="Add SOURCEs to those of this RESULT.",
 )  # fmt: skip
 @click.option(
-    "--report", "shown_on", type=_FILE, metavar="FILE", help="Write a page with pictures, too."
+    "--report", "shown_on", type=_FILE, metavar="FILE", help="Write an HTML page with charts, too."
 )
 @click.option(
     "--list", "listed", type=_FILE, metavar="FILE",
-    help="Write the covered documents as CSV, for who deletes; nothing is deleted here.",
+    help="Write the covered documents as CSV; nothing is deleted.",
 )  # fmt: skip
 @memory_option()
 @jobs_option()
@@ -142,19 +142,19 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Find the least set of documents in SOURCEs that covers all others, and write who covers whom.
+    """Find the smallest set of documents in SOURCEs that covers all others.
 
     A SOURCE is an archive as for bin/corpus (WARC, ARC, WACZ, CDX, an index), or a file of JSON
-    lines: {"url", "timestamp", "text", "title", "mime", "status", "bytes"}, or what bin/corpus has
-    written with --enrich html.title,text. The relation is written as
-    'containment(k=5) >= 0.7 and timestamp(a) <= timestamp(b) and hostname(a) == hostname(b)'.
-    Nothing is ever deleted.
+    lines: {"url", "timestamp", "text", "title", "mime", "status", "bytes"}, or the output of
+    bin/corpus --enrich html.title,text. RESULT says which document covers which. A relation is
+    'containment(k=5) >= 0.7 and timestamp(a) <= timestamp(b) and hostname(a) == hostname(b)'
+    for example. Nothing is deleted.
     """
     interrupt_on_sigterm()
     wanted = parse(_text(relation))
     chosen = CoverOptions(jobs=jobs, **options)
     keep_apart([one for one in (out, listed, shown_on) if one is not None], sources)
-    made = _Made(out, listed, shown_on, updatable or update is not None, as_json)
+    outputs = _Outputs(out, listed, shown_on, updatable or update is not None, as_json)
     beside = out.absolute().parent
     with (
         TemporaryDirectory(prefix=".cover-", dir=beside) as name,
@@ -164,7 +164,7 @@ def command(
         how = Archives(where, containers, originals, chosen.jobs, chosen.memory)
         gathered = gather(sources, how, home, progress, listing=listed is not None)
         report = run(
-            lines_of(gathered.files), wanted, chosen, home, partial(made.write, wanted, chosen),
+            lines_of(gathered.files), wanted, chosen, home, partial(outputs.write, wanted, chosen),
             before=update and _state(update), left_out=lines_of(gathered.left_out),
             of=size_of(gathered.files), on_progress=progress,
         )  # fmt: skip
@@ -172,7 +172,7 @@ def command(
     if as_json:
         print_json(report.as_json())
     else:
-        _tell(report, wanted, out)
+        _print_report(report, wanted, out)
     return 0 if gathered.report.whole else Damaged.exit_status
 
 
@@ -180,16 +180,16 @@ def _warn(gathered: CorpusReport, *, doubt: bool) -> None:
     warn(gathered.problems)
     warn_of_lines(gathered.refused)
     if doubt:
-        say("--list: a CDX may leave revisits out, as wget's does, and then what they repeat is on "
-            "the list: name the WARC files themselves, unless it has all of them")  # fmt: skip
+        say("--list: if a CDX leaves out revisits, as wget's does, their originals may be on the "
+            "list: name the WARC files instead, unless the CDX has all revisits")  # fmt: skip
     for failed, count in sorted(gathered.errors.items()):
-        say(singular(f"{failed} failed for {count:,} captures: here without text, and "
+        say(singular(f"{failed} failed for {count:,} captures: no text here; "
                      "bin/corpus --enrich text says why"))  # fmt: skip
 
 
 @dataclass(frozen=True)
-class _Made:
-    """The files that a run makes."""
+class _Outputs:
+    """The files that a run writes."""
 
     out: Path
     listed: Path | None
@@ -211,7 +211,7 @@ class _Made:
 
 
 def _text(relation: str) -> str:
-    """A relation, or what is in the file of this name; raises `BadInput`."""
+    """Return a relation, read from the file of this name if there is one; raises `BadInput`."""
     try:
         is_file = Path(relation).is_file()
     except (OSError, ValueError):  # too long a name, as relations are
@@ -234,7 +234,7 @@ def _state(out: Path) -> Path:
     return out.with_name(out.name + STATE)
 
 
-def _tell(report: CoverReport, relation: Relation, out: Path) -> None:
+def _print_report(report: CoverReport, relation: Relation, out: Path) -> None:
     loaded, covered = report.loaded, report.covered
     click.echo(f"{printable(relation.text)}")
     added = loaded.fresh < loaded.documents
@@ -247,22 +247,22 @@ def _tell(report: CoverReport, relation: Relation, out: Path) -> None:
         )
     )
     if loaded.repeated:
-        click.echo(f"{loaded.repeated:,} times the same capture came again, and counts once")
-    click.echo(f"{_parts(covered)}: {printable(str(out))}")
-    click.echo(_least(covered))
+        click.echo(f"{loaded.repeated:,} repeated captures, counted once")
+    click.echo(f"{_totals(covered)}: {printable(str(out))}")
+    click.echo(_optimality(covered))
     if covered.added:
-        click.echo(f"{covered.added:,} of them stay only for --min-per-host")
+        click.echo(f"{covered.added:,} of them are kept only for --min-per-host")
     if report.found.recall is not None:
         click.echo(
-            f"approximate: {report.found.recall:.1%} of pairs are found, measured on "
-            f"{report.found.sampled:,} of them"
+            f"approximate: {report.found.recall:.1%} of pairs found, measured on a sample of "
+            f"{report.found.sampled:,}"
         )
     if report.listed is not None:
         count, needed = report.listed
-        left = f"; {needed:,} are not, whose payload a revisit that stays repeats" * bool(needed)
+        left = f"; {needed:,} are not, because a kept revisit needs their payload" * bool(needed)
         click.echo(f"listed: {count:,} of those that are covered{left}")
     for name, count in report.changed.items():
-        click.echo(f"of what was told before, {count:,} are {name.replace('_', ' ')}")
+        click.echo(f"since the last result, {count:,} are {name.replace('_', ' ')}")
     if report.hosts:
         click.echo(f"\n{'host':<41}{'documents':>12}{'covered':>12}{'bytes':>12}")
         for host in report.hosts:
@@ -277,22 +277,22 @@ def _tell(report: CoverReport, relation: Relation, out: Path) -> None:
             click.echo(f"{threshold:<13}{line}{amount(there.bytes_covered):>12}")
 
 
-def _parts(covered: Covered) -> str:
+def _totals(covered: Covered) -> str:
     documents = covered.kept + covered.covered
     size = covered.bytes_kept + covered.bytes_covered
     return (
-        f"stay: {covered.kept:,} of {documents:,}; covered: {covered.covered:,} "
+        f"kept: {covered.kept:,} of {documents:,}; covered: {covered.covered:,} "
         f"({covered.covered / documents:.1%}), {amount(covered.bytes_covered)} of {amount(size)}"
         + (f" ({covered.bytes_covered / size:.1%})" if size else "")
     )
 
 
-def _least(covered: Covered) -> str:
+def _optimality(covered: Covered) -> str:
     if covered.minimal:
-        return "that is least: no cover costs less"
+        return "this is optimal: no cover costs less"
     return (
-        f"for {covered.proved:,} of {covered.components:,} components that is least; in all they "
-        f"cost {covered.cost:,.6g}, and no cover costs less than {covered.bound:,.6g}"
-        + "; with --min-per-host the least may cost more than that"
+        f"optimal for {covered.proved:,} of {covered.components:,} components; the total cost is "
+        f"{covered.cost:,.6g}, and no cover costs less than {covered.bound:,.6g}"
+        + "; with --min-per-host the optimum may cost more than that"
         * bool(covered.added)
     )

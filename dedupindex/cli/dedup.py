@@ -1,4 +1,4 @@
-"""``bin/dedup``: archives in, the same with revisits for duplicates out, verified."""
+"""``bin/dedup``: replace the duplicates in archives by revisits, and verify the result."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from dedupindex.runtime.tables import amount, printable, singular
 EXAMPLES = """
 bin/dedup ~/warcs --out /data/smaller --dry-run    the numbers, and no archive written
 bin/dedup ~/warcs --out /data/smaller              copies, with revisits for duplicates
-bin/dedup ~/warcs --in-place                       keeps what it drops, to undo it
-bin/rewrite ~/warcs.dedup/plan --undo              brings it back, bit for bit
-bin/rewrite ~/warcs.dedup/plan --commit            lets go of it, for ever
+bin/dedup ~/warcs --in-place                       keeps the removed records
+bin/rewrite ~/warcs.dedup/plan --undo              restores the files bit for bit
+bin/rewrite ~/warcs.dedup/plan --commit            discards the removed records
 """
 _SHOWN, _FEW = 20, 5  # files that are named in the report
 _FILE = click.Path(path_type=Path)
@@ -41,12 +41,12 @@ _FILE = click.Path(path_type=Path)
 
 @click.command(cls=ComparingCommand, examples=EXAMPLES)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
-@click.option("--out", type=_FILE, metavar="DIR", help="Write all files anew, below this.")
+@click.option("--out", type=_FILE, metavar="DIR", help="Write the new files below this.")
 @click.option("--in-place", is_flag=True, help="Replace the files, with a journal to undo it.")
-@click.option("--dry-run", is_flag=True, help="Do all but write archives.")
+@click.option("--dry-run", is_flag=True, help="Do everything but write archives.")
 @click.option(
     "--restart", is_flag=True, allow_from_autoenv=False,
-    help="Give up a run in place that was interrupted, and plan anew; what it did can be undone.",
+    help="Give up an interrupted run in place and plan again; what it did can be undone.",
 )  # fmt: skip
 @click.option(
     "--work", type=_FILE, metavar="DIR",
@@ -54,15 +54,15 @@ _FILE = click.Path(path_type=Path)
 )  # fmt: skip
 @click.option(
     "--index", type=any_index, metavar="INDEX",
-    help="Take originals of other files, too, that INDEX names; what it names in SOURCEs stays.",
+    help="Use originals in other files of INDEX, too; captures of SOURCEs in INDEX are kept.",
 )  # fmt: skip
 @click.option(
     "--compare", default="strong-digest", show_default=True, metavar="HOW",
     help="What to compare before planning, as in bin/resolve. Rewriting always compares bytes.",
 )  # fmt: skip
 @match_options
-@click.option("--min-size", type=click.IntRange(0), default=0, help="Bytes of body; less stays.")
-@click.option("--min-gain", type=click.IntRange(1), default=1, help="Bytes gained; less stays.")
+@click.option("--min-size", type=click.IntRange(0), default=0, help="Bytes of the smallest body.")
+@click.option("--min-gain", type=click.IntRange(1), default=1, help="Bytes of the smallest gain.")
 @memory_option()
 @jobs_option()
 @verbose_option
@@ -81,12 +81,12 @@ def command(
     dry_run: bool,
     **options: Any,
 ) -> int:
-    """Turn duplicates in SOURCEs into revisits, and verify what came out.
+    """Turn duplicates in SOURCEs into revisits, and verify the result.
 
     A SOURCE is a WARC or ARC file, a directory of them, or a glob. Files keep their names and
-    folders. Of equal payloads the earliest capture stays; nothing is dropped that cannot be made
-    again of a revisit and its original. What is damaged or being written is left alone and named;
-    the exit status is then 7, and 8 if the results should not be used.
+    directories. Of equal payloads the earliest capture is kept, and every removed record can be
+    rebuilt from its revisit and its original. Files that are damaged or being written are left
+    alone and named; the exit status is then 7. It is 8 if the results should not be used.
     """
     if (out is None) != in_place:
         raise click.UsageError("give one of --out and --in-place")
@@ -108,27 +108,27 @@ def command(
         sys.stdout.buffer.writelines(report.as_json())
         sys.stdout.buffer.flush()
     else:
-        _tell(report)
+        _print_report(report)
         if in_place and report.journal:
-            _tell_undo(report)
+            _print_undo(report)
         if options["index"] and report.revisits and report.proof.sound and not dry_run:
-            _tell_next(sources, out, options["index"])
+            _print_next(sources, out, options["index"])
     return _status(report, in_place=in_place)
 
 
 def _status(report: DedupReport, *, in_place: bool) -> int:
     if report.proof.sound:
         if report.left:
-            say("status 7: what is named above was left alone, or has damage that was kept")
+            say("status 7: the files named above were left alone, or have damage that was kept")
         return Damaged.exit_status if report.left else 0
     say(
-        "status 8: what came out is not what it should be; "
-        + ("bring the files back with bin/rewrite --undo" if in_place else "do not use it")
+        "status 8: verification failed; "
+        + ("restore the files with bin/rewrite --undo" if in_place else "do not use the result")
     )
     return UNSOUND
 
 
-def _tell_absent(report: DedupReport) -> None:
+def _print_not_copied(report: DedupReport) -> None:
     if report.absent:
         size = amount(sum(absent.bytes for absent in report.absent))
         files = singular(f"{len(report.absent):,} files")
@@ -139,7 +139,7 @@ def _tell_absent(report: DedupReport) -> None:
             click.echo(f"  and {len(report.absent) - _SHOWN:,} more, which --json names")
 
 
-def _tell_outside(report: DedupReport) -> None:
+def _print_outside(report: DedupReport) -> None:
     if outside := sorted(+report.outside):
         where = printable(os.path.commonpath([os.path.dirname(path) for path in outside]))
         click.echo(
@@ -153,7 +153,7 @@ def _tell_outside(report: DedupReport) -> None:
             click.echo(f"  and {len(outside) - _FEW:,} more, which --json names")
 
 
-def _tell(report: DedupReport) -> None:
+def _print_report(report: DedupReport) -> None:
     would = "would become" if report.dry_run else "became"
     click.echo(
         singular(
@@ -169,16 +169,13 @@ def _tell(report: DedupReport) -> None:
         net = report.bytes_before - report.bytes_after - report.journal
         net -= sum(absent.bytes - absent.there for absent in report.absent)
         saves = f"{amount(net)} are saved" if net > 0 else f"{amount(-net)} more than before"
-        click.echo(
-            f"beside them {amount(report.journal)} in {DIRECTORY}/, to undo it with: with that, "
-            f"{saves}"
-        )
-    _tell_absent(report)
-    _tell_outside(report)
+        click.echo(f"in {DIRECTORY}/, to undo it: {amount(report.journal)}; with that, {saves}")
+    _print_not_copied(report)
+    _print_outside(report)
     for reason, number in sorted(report.refused.items()):
         click.echo(f"  stays: {reason:<32}{number:>12,}")
     if report.skipped:
-        click.echo(f"  files passed over, neither WARC nor ARC: {report.skipped:,}")
+        click.echo(f"  files skipped, neither WARC nor ARC: {report.skipped:,}")
     click.echo(f"\n{'host':<41}{'captures':>12}{'revisits':>12}{'saved':>12}")
     for host in report.hosts:
         name = printable(host.host)
@@ -194,13 +191,13 @@ def _tell(report: DedupReport) -> None:
         click.echo(singular(f"verified: {report.proof.files:,} files, {found or 'nothing found'}"))
 
 
-def _tell_undo(report: DedupReport) -> None:
+def _print_undo(report: DedupReport) -> None:
     plan = printable(shlex.quote(str(report.work / "plan")))
     click.echo(f"undo: bin/rewrite {plan} --undo")
-    click.echo(f"or let go of what was dropped, for ever: bin/rewrite {plan} --commit")
+    click.echo(f"or discard the removed records for good: bin/rewrite {plan} --commit")
 
 
-def _tell_next(sources: tuple[str, ...], out: Path | None, index: Path) -> None:
+def _print_next(sources: tuple[str, ...], out: Path | None, index: Path) -> None:
     words = ["bin/index", "--add", out] if out else ["bin/index", "--replace", *sources]
     typed = printable(shlex.join(map(str, [*words, index])))
     click.echo(f"next: {typed}    so that bin/impact and bin/purge know what the revisits need")

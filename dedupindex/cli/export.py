@@ -1,4 +1,4 @@
-"""``bin/export``: an index in a form that a crawler reads by itself."""
+"""``bin/export``: an index for wget or Browsertrix, or a self-contained part of a collection."""
 
 from __future__ import annotations
 
@@ -86,24 +86,24 @@ def _subset_options(command: _Command) -> _Command:
 )  # fmt: skip
 @click.option(
     "--self-contained", is_flag=True, allow_from_autoenv=False,
-    help="Records of WARC and ARC files, with the originals of their revisits.",
+    help="Copy records of WARC and ARC files, with the originals of their revisits.",
 )  # fmt: skip
 @click.option(
     "-o", "--out", type=click.Path(path_type=Path), allow_from_autoenv=False,
-    help="Write here, whole or not at all. --wget: a file; default: standard output. "
-    "--self-contained: NAME.warc.gz, or a directory for files of the names that they have.",
+    help="Where to write. --wget: a file; default: standard output. --self-contained: "
+    "NAME.warc.gz, or a directory, where files keep their names.",
 )  # fmt: skip
 @_subset_options
 @click.option(
     "--seeds", "--seed", type=click.File("rb"),
-    help="URLs, one a line: where a digest has several URLs, one of these is written.",
+    help="URLs, one a line: if a digest has several URLs, one of these is written.",
 )  # fmt: skip
 @click.option(
     "--hosts", type=click.File("rb"),
-    help="Hosts, one a line: next after seeds, a URL of one of these or below it is written.",
+    help="Hosts, one a line: after seeds, a URL of one of these or a subdomain is written.",
 )  # fmt: skip
 @click.option(
-    "--bridge", is_flag=True, help="Also originals whose own record spells the digest otherwise."
+    "--bridge", is_flag=True, help="Also originals whose own record states another digest."
 )
 @click.option(
     "--crawl", "crawls", multiple=True, metavar="NAME", help="--redis: only these crawls."
@@ -115,13 +115,13 @@ def _subset_options(command: _Command) -> _Command:
 @click.option(
     "--algorithm", type=click.Choice(list(browsertrix_keys.ENCODINGS)), default="sha256",
     show_default=True,
-    help="--redis: of the digests that the crawler makes.",
+    help="--redis: digest algorithm of the crawler.",
 )  # fmt: skip
 @click.option(
     "--commit", metavar="CRAWL", allow_from_autoenv=False, help="--redis: commit this crawl."
 )
 @click.option(
-    "--cancel", metavar="CRAWL", allow_from_autoenv=False, help="--redis: take this crawl away."
+    "--cancel", metavar="CRAWL", allow_from_autoenv=False, help="--redis: remove this crawl."
 )
 @json_option
 def command(
@@ -129,8 +129,8 @@ def command(
 ) -> int:
     """Write the originals in INDEX for a crawler: --wget or --redis.
 
-    Or, with --self-contained, write records of SOURCEs as the bytes they are, and with them the
-    originals that their revisits need. The exit status is 8 if a revisit has none.
+    Or, with --self-contained, copy records of SOURCEs byte for byte, and the originals that their
+    revisits need. The exit status is 8 if an original is missing.
     """
     if self_contained:
         if wget or redis:
@@ -142,7 +142,7 @@ def command(
     index = any_index(sources[0]) if sources else None
     ended = [name for name in ("commit", "cancel") if options[name]]
     if not wget and not redis:
-        raise click.UsageError("say what for: --wget, --redis or --self-contained")
+        raise click.UsageError("give one of --wget, --redis and --self-contained")
     if ended and (wget or index or len(ended) > 1):
         raise click.UsageError(f"--{ended[0]} takes --redis and a crawl, and no INDEX")
     if ended:
@@ -211,16 +211,16 @@ def _redis(index: Path, address: str, options: dict[str, Any]) -> int:
         say(f"  crawl {crawl}: {count:,}")
     if exported.bridged:
         say(
-            f"  {exported.bridged:,} are bridged: a revisit of one states another digest than its "
-            "original, and replay that seeks digests (pywb) does not find it"
+            f"  {exported.bridged:,} are bridged: their revisits state another digest than the "
+            "original, and replay by digest (pywb) does not find it"
         )
     _report_left_out(exported.left_out)
     if not exported.written and exported.left_out["spelled-otherwise"]:
-        say(f"their records state other digests than {choice.algorithm}; --bridge takes them too")
+        say(f"their records state other digests than {choice.algorithm}; --bridge includes them")
     elif not exported.written:
         say(
-            f"has the index digests in {choice.algorithm}? bin/index --also-digest "
-            f"{choice.algorithm} makes them, of WARCs"
+            f"the index may have no {choice.algorithm} digests: bin/index --also-digest "
+            f"{choice.algorithm} computes them from WARCs"
         )
     return 0
 

@@ -18,10 +18,8 @@ from dedupindex.errors import BadInput, BadSource
 from dedupindex.lookup.decide import Strategy
 from dedupindex.runtime.tables import printable
 
-# A Heritrix job that asks dedupindex, made from the profile that Heritrix itself brings along.
-
 _HERE = Path(__file__).resolve().parents[1]
-# An installed package has it inside, a checkout beside itself.
+# Inside an installed package, beside it in a checkout.
 CONF = (_HERE if (_HERE / "conf").is_dir() else _HERE.parent) / "conf" / "heritrix"
 BEANS = "dedup-beans.xml"
 SCRIPTS = ("dedup-session.groovy", "dedup-lookup.groovy", "dedup-store.groovy")
@@ -32,7 +30,7 @@ _ADDRESS = re.compile(r"https?://[^\s/?#:@]+", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class HeritrixJob:
-    """What is chosen for a job; all else is as in the profile."""
+    """The settings of a job that differ from the profile of Heritrix."""
 
     name: str
     server: str
@@ -69,7 +67,7 @@ def make_job(heritrix: Path, directory: Path, job: HeritrixJob) -> None:
 
 
 def profile_of(heritrix: Path) -> str:
-    """The profile for new jobs that an unpacked Heritrix brings along; raises `BadSource`."""
+    """Return the profile for new jobs of an unpacked Heritrix; raises `BadSource`."""
     jars = list(heritrix.glob("lib/heritrix-engine-*.jar"))
     if len(jars) != 1:
         raise BadSource(f"{heritrix} is no Heritrix 3: it has no lib/heritrix-engine-*.jar")
@@ -81,7 +79,7 @@ def profile_of(heritrix: Path) -> str:
 
 
 def configured(profile: str, job: HeritrixJob) -> str:
-    """The profile with the edits of a job; raises `BadSource` if a place for one is missing."""
+    """Return the profile with the edits of a job; raises `BadSource` if one does not apply."""
     edits = [
         (_CONTACT, _property(job.contact)),
         ("metadata.jobName=basic", f"metadata.jobName={_property(job.name)}"),
@@ -105,7 +103,7 @@ def configured(profile: str, job: HeritrixJob) -> str:
 
 
 def beans_for(job: HeritrixJob) -> str:
-    """Our own beans, with the settings of a job."""
+    """Return conf/heritrix/dedup-beans.xml with the settings of a job."""
     beans = (CONF / BEANS).read_text("utf-8")
     beans = _edited(beans, "server=http://127.0.0.1:8484", f"server={_property(job.server)}")
     beans = _edited(beans, "searchStrategy=DIGEST_ANY", f"searchStrategy={job.strategy}")
@@ -117,18 +115,18 @@ def beans_for(job: HeritrixJob) -> str:
 
 
 def _default(name: str, value: str, chosen: str) -> tuple[str, str]:
-    """The edit of a property that the profile shows commented out, with its default."""
+    """Return the edit that sets a property which the profile has commented out."""
     shown = f'<property name="{name}" value="%s" />'
     return f"<!-- {shown % value} -->", shown % chosen
 
 
 def _property(value: str) -> str:
-    """A value of a Java property list inside XML."""
+    """Escape a value for a Java property list in XML."""
     return _line(value).replace("\\", "\\\\")
 
 
 def _line(value: str) -> str:
-    """A line of text inside XML; raises `BadInput` if it is no line."""
+    """Escape a line of text for XML; raises `BadInput` for anything else."""
     if not value or not value.isprintable():
         raise BadInput(f"{value!r} cannot be written into a Heritrix profile")
     return escape(value)
@@ -159,7 +157,7 @@ bin/heritrix-profile ~/heritrix-3.13.0 ~/jobs/weekly \\
 @click.option("--token", default="", metavar="TOKEN", help="What bin/token printed, if it did.")
 @click.option("--seed", "seeds", multiple=True, required=True, help="Where to begin; repeatable.")
 @click.option(
-    "--contact", required=True, metavar="URL", help="Page that tells webmasters who you are."
+    "--contact", required=True, metavar="URL", help="A page where webmasters read who crawls them."
 )
 @click.option(
     "--strategy", type=click.Choice([one.value for one in Strategy]),
@@ -173,7 +171,7 @@ bin/heritrix-profile ~/heritrix-3.13.0 ~/jobs/weekly \\
 def command(heritrix: Path, job: Path, no_delay: bool, as_json: bool, **chosen: Any) -> int:
     """Make the directory JOB of a crawl by HERITRIX, an unpacked Heritrix 3, that asks dedupindex.
 
-    Its profile is the one that Heritrix brings along, with the edits of docs/crawlers.md.
+    Its profile is that of Heritrix, with the edits of docs/crawlers.md.
     """
     name = job.resolve().name
     make_job(heritrix, job, HeritrixJob(name=name, delay=not no_delay, **chosen))

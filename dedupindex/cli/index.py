@@ -10,8 +10,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from dedupindex.cli.common import Command, print_json, say, stated, warn
-from dedupindex.cli.index_location import any_engine, any_index, placed, shown_index
+from dedupindex.cli.common import Command, print_json, say, setting_source, warn
+from dedupindex.cli.index_location import any_engine, any_index, index_name, sources_and_index
 from dedupindex.cli.options import jobs_option, json_option, spark_option
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.counts import BuildTally
@@ -26,10 +26,10 @@ from dedupindex.warc.record import REMARKS
 
 _OUTCOMES = {
     "added": "URL and digest new to the index",
-    "replaced": "took the place of a later or lesser capture",
-    "unchanged": "URL and digest known already",
+    "replaced": "better than the capture that the index had",
+    "unchanged": "URL and digest already in the index",
 }
-_ALL = "all: a new index with --whitelist --mime '.*'"  # one keeps the settings that it began with
+_ALL = "all: a new index with --whitelist --mime '.*'"  # an index keeps its settings
 EXAMPLES = """
 bin/index ~/warcs my-index                     all but text, of every WARC below ~/warcs
 bin/index -w -m '.*' ~/warcs my-index          everything
@@ -78,24 +78,24 @@ _action = partial(click.option, allow_from_autoenv=False)  # no setting: it is d
 )
 @click.option(
     "--keep", type=click.Choice(["earliest", "latest"]), default="earliest", show_default=True,
-    help="Which capture of a URL and digest stays.",
+    help="Which capture of a URL and digest is kept.",
 )  # fmt: skip
-@click.option("--crawl", default="", metavar="NAME", help="Remember that a crawl made these files.")
-@jobs_option("Processes that read containers side by side.")
+@click.option("--crawl", default="", metavar="NAME", help="The crawl that made these files.")
+@jobs_option("Processes that read files.")
 @spark_option
-@click.option("--replace", is_flag=True, help="As --add; changed files take their place.")
-@click.option("--reread", is_flag=True, help="As --add; known files are read again, as a repair.")
-@click.option("--resume", is_flag=True, help="Go on where a killed build of the same stopped.")
+@click.option("--replace", is_flag=True, help="As --add; changed files replace their old captures.")
+@click.option("--reread", is_flag=True, help="As --add; reads known files again, as a repair.")
+@click.option("--resume", is_flag=True, help="Resume a build that was killed.")
 @click.option(
     "--revisit-annotation", default="", metavar="REGEX",
     help="crawl.log: further annotations that mark duplicates.",
 )  # fmt: skip
-@_action("--empty", is_flag=True, help="Make an index of nothing, for crawls to write to.")
-@_action("--check", is_flag=True, help="Read the whole index back, verify it.")
-@_action("--stats", is_flag=True, help="Say what the index holds.")
-@_action("--compact", is_flag=True, help="Write the index anew, packed.")
-@_action("--merge", is_flag=True, help="Take the captures of committed crawls in.")
-@_action("--copy", metavar="PATH", help="Copy the index, even in use; an address is one, too.")
+@_action("--empty", is_flag=True, help="Make an empty index, for crawls to write to.")
+@_action("--check", is_flag=True, help="Read the whole index and verify it.")
+@_action("--stats", is_flag=True, help="Print what the index holds.")
+@_action("--compact", is_flag=True, help="Rewrite the index, packed.")
+@_action("--merge", is_flag=True, help="Load the captures of committed crawls.")
+@_action("--copy", metavar="PATH", help="Copy the index, even in use; PATH may be an address.")
 @json_option
 def command(
     sources: tuple[str, ...],
@@ -111,7 +111,7 @@ def command(
     directories and globs may be addresses: s3://, https:// and the like (docs/batch.md). INDEX is a
     directory, or the cassandra:// address of a cluster.
     """
-    sources, where = placed(sources, index, options)
+    sources, where = sources_and_index(sources, index, options)
     if actions := [name for name in _ACTIONS if options[name]]:
         if len(actions) > 1:
             raise click.UsageError(f"give one of {_NAMES}")
@@ -121,7 +121,7 @@ def command(
         from dedupindex.cli import maintenance  # a build need not wait for it, and for SQLite
 
         if options["copy"]:
-            engine = options["engine"] if stated("engine") == "" else ""
+            engine = options["engine"] if setting_source("engine") == "" else ""
             return maintenance.copy(where, options["copy"], engine, as_json=as_json)
         action = getattr(maintenance, actions[0])
         return int(action(where, as_json))
@@ -137,19 +137,19 @@ def command(
         say(f"options: {job.settings.as_options() or 'all at their defaults'}")
     with show_progress(verbose=verbose) as progress:
         built = build(job, progress)
-    return _tell(built, sources, where, as_json)
+    return _print_result(built, sources, where, as_json)
 
 
 def _no_others(action: str) -> None:
-    """Refuse options of a build beside an action, which would have no effect."""
+    """Raise `UsageError` if an option of builds is given with an action."""
     context = click.get_current_context()
     for name in context.params:
         typed = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
         if name == "engine" and (action == "copy" or is_cluster(context.params[name])):
-            continue  # of the copy, or where the index is
+            continue  # the engine of the copy, or the address of the index
         if typed and name not in (action, "index", "sources", "as_json", "verbose"):
             option = name.replace("_", "-")
-            raise click.UsageError(f"--{option} is for building, and means nothing to --{action}")
+            raise click.UsageError(f"--{option} is for building and has no effect with --{action}")
 
 
 def _job(sources: tuple[str, ...], index: Path, options: dict[str, Any]) -> Build:
@@ -192,20 +192,20 @@ def _settings(options: dict[str, Any]) -> Settings:
 
 
 def _as_the_index_has(index: Path, settings: Settings, engine: str) -> tuple[Settings, str]:
-    """The settings and engine of a build that adds: the index's own, but for what is stated.
+    """Return the settings and engine for a build that adds: those of the index, unless given.
 
-    Raises `SettingsConflict` if a settings file or the environment states another.
+    Raises `SettingsConflict` if a settings file or the environment has others.
     """
     if not (index / FILE).exists():
         return settings, engine
     identity = read_identity(index)
-    if not identity.generation:  # its first build has not finished; this one begins anew
+    if not identity.generation:  # its first build has not finished
         return settings, engine
     asked, built = {"engine": engine, **asdict(settings)}, asdict(identity.settings)
     built["engine"] = identity.engine
     for name in asked:
         option = OPTIONS.get(name, "--engine").removeprefix("--")
-        place = stated(option)
+        place = setting_source(option)
         if place is None:
             asked[name] = built[name]
         elif place and not same_engine(str(asked[name]), str(built[name])):
@@ -217,22 +217,22 @@ def _as_the_index_has(index: Path, settings: Settings, engine: str) -> tuple[Set
     return Settings(**asked), engine
 
 
-def _tell(built: Built, sources: tuple[str, ...], index: Path, as_json: bool) -> int:
+def _print_result(built: Built, sources: tuple[str, ...], index: Path, as_json: bool) -> int:
     """Print what a build did; returns the exit status."""
     warn(built.problems)
     tally = built.tally
-    shown_as = printable(shown_index(index))
+    shown_as = printable(index_name(index))
     if as_json:
         print_json({**tally.as_json(), "problems": len(built.problems), "skipped": built.skipped})
     elif not sources:
-        click.echo(f"{shown_as} is there, with nothing in it; next: bin/serve {shown_as}")
+        click.echo(f"{shown_as} is an empty index; next: bin/serve {shown_as}")
     else:
         click.echo(
             f"files read: {tally.containers:,}, known before: {tally.known:,}; "
             + singular(f"{tally.records:,} records in {tally.seconds:.1f} s")
         )
         if tally.purged:
-            click.echo(f"  purged: {tally.purged:,} of those known; --replace reads them again")
+            click.echo(f"  of these purged: {tally.purged:,}; --replace reads them again")
         for name, meaning in _OUTCOMES.items():
             click.echo(f"  {name:<28}{getattr(tally, name):>12,}  {meaning}")
         for reason, count in sorted(tally.refused.items()):
@@ -241,21 +241,21 @@ def _tell(built: Built, sources: tuple[str, ...], index: Path, as_json: bool) ->
         for remark, count in sorted(tally.remarks.items()):
             click.echo(f"  remark: {remark:<20}{count:>12,}  read; {REMARKS[remark]}")
         if built.skipped:
-            click.echo(f"  files passed over, of no known kind: {built.skipped:,}")
+            click.echo(f"  files skipped, not of a known kind: {built.skipped:,}")
         click.echo(_next(tally, shown_as))
     if not built.problems:
         return 0
-    say("status 7: what is damaged was left out, all else is in the index")
+    say("status 7: damaged data was left out, everything else is in the index")
     return Damaged.exit_status
 
 
 def _next(tally: BuildTally, index: str) -> str:
-    """The last line: what to do next, or why nothing is found in what was read."""
+    """Return the last line: what to do next, or why nothing was added."""
     if tally.added or tally.replaced or tally.unchanged or tally.known:
         return f"next: bin/serve {index}    or: bin/index --stats {index}"
     refused = {name: n for name, n in tally.refused.items() if not name.endswith("-record")}
     if not refused:
         return "nothing was added: no record is a response"
     most = max(refused, key=lambda name: refused[name])
-    what = _ALL if most == "mime" else "docs/formats.md says what that means"
+    what = _ALL if most == "mime" else "see docs/formats.md"
     return f"nothing was added: most responses were refused as {most!r} ({what})"

@@ -1,8 +1,8 @@
-"""Where an index is: a directory, or the address of a cluster, which has a directory here too.
+"""The INDEX argument: a directory, or the address of a cluster.
 
-The directory of an address holds what is of this machine alone, staging, locks and tokens:
-``$XDG_STATE_HOME/dedupindex/…``, by default in ``~/.local/state``. Everything below the command
-line takes directories.
+An address has a directory on this machine, for staging, locks and tokens:
+``$XDG_STATE_HOME/dedupindex/…``, by default in ``~/.local/state``. Code below the command line
+takes directories.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Any
 
 import click
 
-from dedupindex.cli.common import TYPED, check_no_address, stated
+from dedupindex.cli.common import TYPED, check_no_address, setting_source
 from dedupindex.errors import SettingsConflict
 from dedupindex.index import ENGINES, adopt
 from dedupindex.index import home_of as directory_of
 from dedupindex.index.address import SCHEME, Address, is_cluster, shown
 from dedupindex.index.identity import FILE, read_identity, same_engine
 
-_ADDRESS = "dedupindex.address"  # under which a context remembers that it was given one
-ENGINE_HELP = f"In INDEX's place: {SCHEME}host,host/keyspace."
+_ADDRESS = "dedupindex.address"  # key of a context: the address given as INDEX
+ENGINE_HELP = f"Instead of INDEX: {SCHEME}host,host/keyspace."
 
 
 def any_index(text: str) -> Path:
-    """The type of an INDEX: a directory, or an address, which becomes the directory it has here."""
+    """Convert an INDEX argument to a directory; an address to its directory on this machine."""
     context = click.get_current_context()
     if is_cluster(text):
         return home_of(text, context)
@@ -36,14 +36,14 @@ def any_index(text: str) -> Path:
 
 
 def any_engine(text: str) -> str:
-    """The type of an engine: its name, or the address of a cluster."""
+    """Convert an --engine: a name, or the address of a cluster."""
     if text and text not in ENGINES and not is_cluster(text):
         raise click.BadParameter(f"{shown(text)!r} is not one of {', '.join(ENGINES)}, {SCHEME}…")
     return str(Address.parse(text)) if is_cluster(text) else text
 
 
 def home_of(address: str, ctx: click.Context | None = None) -> Path:
-    """The directory of an address, which says of the index what the cluster says."""
+    """Return the directory of an address, its identity taken from the cluster."""
     found = Address.parse(address)
     if ctx is not None:
         ctx.meta[_ADDRESS] = str(found)
@@ -51,13 +51,16 @@ def home_of(address: str, ctx: click.Context | None = None) -> Path:
 
 
 def given_address() -> str:
-    """The address that was given as INDEX, "" for a directory."""
+    """Return the address that was given as INDEX, "" for a directory."""
     found: str = click.get_current_context().meta.get(_ADDRESS, "")
     return found
 
 
-def asked_index(index: Path | None, engine: str) -> Path:
-    """The INDEX of a command that asks; `engine` may stand in its place, or must agree with it."""
+def index_or_engine(index: Path | None, engine: str) -> Path:
+    """Return the directory of INDEX or, without one, of the address in `engine`.
+
+    Raises `SettingsConflict` if both are given and disagree.
+    """
     context = click.get_current_context()
     if index is None:
         if not is_cluster(engine):
@@ -75,24 +78,23 @@ def asked_index(index: Path | None, engine: str) -> Path:
     return index
 
 
-def shown_index(index: Path) -> str:
-    """The index as it was named, for people."""
+def index_name(index: Path) -> str:
+    """Return the index as it was named on the command line."""
     return given_address() or str(index)
 
 
-def placed(
+def sources_and_index(
     sources: tuple[str, ...], index: Path | None, options: dict[str, Any]
 ) -> tuple[tuple[str, ...], Path]:
-    """The sources, and the directory of the index; the engine is that of the address, if any.
+    """Return the sources and the directory of the index; sets ``options["engine"]`` to its address.
 
-    With the address of a cluster as the engine there need be no INDEX, and what stands last may be
-    a source.
+    If the engine is an address, INDEX may be left out, and the last argument may be a source.
     """
     address = given_address()
     if options["copy"] and index is not None:
-        pass  # an engine is that of the copy
+        pass  # --engine is for the copy
     elif address:
-        if stated("engine") is not None and not same_engine(options["engine"], address):
+        if setting_source("engine") is not None and not same_engine(options["engine"], address):
             raise SettingsConflict(f"INDEX is {address}, and --engine another; leave --engine out")
         options["engine"] = address
     elif is_cluster(options["engine"]):
@@ -116,7 +118,7 @@ def placed(
 
 
 def _is_source(typed: str) -> bool:
-    """Whether what stands in the place of an INDEX is none."""
+    """Whether the last argument is a source rather than an INDEX."""
     from dedupindex.object_store import (  # commands that only ask need not wait for them
         is_remote,
         local,

@@ -1,4 +1,4 @@
-"""``bin/lookup``: ask an index, one digest or a batch."""
+"""``bin/lookup``: look up one digest or a batch in an index."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import orjson
 
 from dedupindex.api import Seen, seen
 from dedupindex.cli.common import Command, print_json, say
-from dedupindex.cli.index_location import ENGINE_HELP, any_engine, any_index, asked_index
+from dedupindex.cli.index_location import ENGINE_HELP, any_engine, any_index, index_or_engine
 from dedupindex.cli.options import json_option
 from dedupindex.crawls.stores import open_store
 from dedupindex.digest import SIZES
@@ -25,7 +25,7 @@ from dedupindex.lookup.params import UnknownAlgorithm, digests_of, of_json, quer
 from dedupindex.runtime.tables import printable
 
 Given = dict[str, bytes]
-_STRETCH = 1000  # lines that are answered from one state of index and crawls
+_CHUNK = 1000  # lines answered from one state of index and crawls
 
 EXAMPLES = """
 bin/lookup my-index --digest sha1:FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN
@@ -49,18 +49,26 @@ bin/lookup my-index --batch queries.jsonl      lines of {"digest": ..., "url": .
     help="The algorithm of digests that carry no label.",
 )  # fmt: skip
 @click.option("--max-age", metavar="AGE", help="Oldest original: seconds, or 12h, 30d, 2y.")
-@click.option("--as-of", metavar="DATE", help="Only originals captured then or before.")
+@click.option("--as-of", metavar="DATE", help="Only originals captured at that time or before.")
 @click.option("--min-size", type=click.IntRange(0), default=0, help="Smallest payload, in bytes.")
-@click.option("--not-record", metavar="ID", help="Record id of the asking record: never itself.")
-@click.option("--not-date", metavar="DATE", help="WARC-Date of the asking record: never itself.")
 @click.option(
-    "--covers", type=click.Choice(["stored", "entity", "both"]), help="What the digest is of."
+    "--not-record",
+    metavar="ID",
+    help="Record id of the capture itself: not an original of it.",
 )
-@click.option("--bridge", is_flag=True, help="Take originals of other digest algorithms or bytes.")
-@click.option("--crawl", metavar="NAME", help="The crawl that asks: it sees what it has reported.")
+@click.option("--not-date", metavar="DATE", help="WARC-Date of the capture itself, likewise.")
+@click.option(
+    "--covers",
+    type=click.Choice(["stored", "entity", "both"]),
+    help="What the digest covers: the body with its transfer coding, without, or both.",
+)
+@click.option(
+    "--bridge", is_flag=True, help="Accept originals of other digest algorithms or coverage."
+)
+@click.option("--crawl", metavar="NAME", help="The crawl that asks; it sees what it reported.")
 @click.option("--namespace", metavar="NAMES", help="Namespaces whose crawls may answer too.")
 @click.option("--mime", metavar="TYPE", help="Media type that was served, for the crawl's policy.")
-@click.option("--explain", is_flag=True, help="Say what was considered, and why it was refused.")
+@click.option("--explain", is_flag=True, help="List the captures considered, with verdicts.")
 @click.option("--batch", type=click.File("rb"), help="JSON lines to answer in order; - for stdin.")
 @json_option
 def command(
@@ -69,7 +77,7 @@ def command(
     """Look up the original of a payload digest in INDEX."""
     if (batch is None) == (asked["digest"] is None):
         raise click.UsageError("give either --digest or --batch")
-    index, given = asked_index(index, engine), _given(asked)
+    index, given = index_or_engine(index, engine), _given(asked)
     if batch is not None:
         return _batch(index, given, batch)
     with _opened(index) as state:
@@ -79,7 +87,7 @@ def command(
 
 @contextmanager
 def _opened(index: Path) -> Iterator[Seen]:
-    """One state of crawls and index, as askers see it."""
+    """Yield one consistent state of crawls and index."""
     with ExitStack() as stack:
         store = open_store(index)
         if store is not None:
@@ -89,7 +97,7 @@ def _opened(index: Path) -> Iterator[Seen]:
 
 
 def _given(options: dict[str, Any]) -> Given:
-    """The options that were given, as `asking` takes parameters."""
+    """Return the options that were given, as `query_of` takes them."""
     return {
         name: str(value).lower().encode()
         if isinstance(value, bool | int)
@@ -100,18 +108,18 @@ def _given(options: dict[str, Any]) -> Given:
 
 
 def _batch(index: Path, given: Given, batch: BinaryIO) -> int:
-    """Answer JSON lines in order; what a line does not say, the options do.
+    """Answer JSON lines in order, with the options as defaults; returns the exit status.
 
-    Crawls and index are opened anew for each stretch: a batch may take hours, and captures that are
-    merged meanwhile must not go missing.
+    Crawls and index are reopened for each chunk: a batch may take hours, and captures that are
+    merged meanwhile must be found.
     """
     number = failed = 0
     numbered = enumerate(batch, 1)
-    stretch = [(0, b"")]  # nothing asked yet: an index that cannot be opened is an error even so
-    while stretch:
+    chunk = [(0, b"")]  # an index that cannot be opened is an error for an empty batch, too
+    while chunk:
         with _opened(index) as state:
-            state.view.prefetch(digests_of(map(_object, (line for _, line in stretch)), given))
-            for number, line in stretch:
+            state.view.prefetch(digests_of(map(_object, (line for _, line in chunk)), given))
+            for number, line in chunk:
                 if not line.strip():
                     continue
                 answer = _line(state, given, line)
@@ -119,7 +127,7 @@ def _batch(index: Path, given: Given, batch: BinaryIO) -> int:
                     failed += 1
                     answer["error"]["line"] = number
                 sys.stdout.buffer.write(orjson.dumps(answer) + b"\n")
-        stretch = list(islice(numbered, _STRETCH))
+        chunk = list(islice(numbered, _CHUNK))
     sys.stdout.buffer.flush()
     if failed:
         say(f"{failed:,} of {number:,} lines could not be answered; their answers say why")
@@ -127,7 +135,7 @@ def _batch(index: Path, given: Given, batch: BinaryIO) -> int:
 
 
 def _object(line: bytes) -> Any:
-    """What is on a line, None if that cannot be read."""
+    """Parse a line; returns None if it is not JSON."""
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -156,9 +164,9 @@ def _line(state: Seen, given: Given, line: bytes) -> dict[str, Any]:
         raise
 
 
-def _said_of_none(decision: decide.Decision) -> str:
+def _miss_line(decision: decide.Decision) -> str:
     if decision.reason:
-        return f"no duplicate: {decision.reason}, so it says of no payload which it is"
+        return f"no duplicate: {decision.reason}, so the digest identifies no payload"
     return f"no duplicate: policy {decision.policy}" if decision.policy else "no duplicate"
 
 
@@ -179,7 +187,7 @@ def _one(state: Seen, given: Given, as_json: bool) -> None:
         print_json(answer)
         return
     if found is None:
-        click.echo(_said_of_none(decision))
+        click.echo(_miss_line(decision))
     else:
         skipped = "; a policy says: write nothing" if found.skip else ""
         click.echo(f"duplicate, match {found.match.value}{skipped}")
@@ -195,4 +203,4 @@ def _one(state: Seen, given: Given, as_json: bool) -> None:
             f"{printable(original['url'])}  {entry['verdict']}"
         )
     if answer.get("more"):
-        click.echo("considered: and more than are shown")
+        click.echo("considered: more than are listed")

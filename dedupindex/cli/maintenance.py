@@ -1,4 +1,4 @@
-"""Looking after an index: ``bin/index --check``, ``--stats``, ``--compact`` and the others."""
+"""Maintenance actions of ``bin/index``: --check, --stats, --compact, --merge and --copy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from dedupindex.cli.common import check_no_address, print_json, say
-from dedupindex.cli.index_location import home_of, shown_index
+from dedupindex.cli.index_location import home_of, index_name
 from dedupindex.crawls import merge_crawls as crawls
 from dedupindex.crawls.stores import open_store
 from dedupindex.errors import Damaged, DedupError, IndexExists
@@ -34,13 +34,13 @@ from dedupindex.runtime.workers import workers
 from dedupindex.urlkey import host_of
 
 _HOSTS_SHOWN = 20
-BEGUN = ".unfinished-copy"  # in the directory of a copy, until it is whole
+UNFINISHED = ".unfinished-copy"  # in the directory of a copy until it is complete
 
 
 def check(index: Path, as_json: bool) -> int:
-    """Read everything back; the exit status is that of damage if anything is wrong.
+    """Read and verify the whole index; returns the exit status.
 
-    A page that is damaged may kill who reads it: a process of its own reads.
+    Another process reads, because a damaged page may kill the reader.
     """
     try:
         with workers(1) as pool:
@@ -48,7 +48,7 @@ def check(index: Path, as_json: bool) -> int:
     except DedupError as error:
         if not isinstance(error.__cause__, BrokenExecutor):
             raise
-        wrong, counts = ["a page is damaged: the process that read it was killed by that"], None
+        wrong, counts = ["a page is damaged: reading it killed the process"], None
     if as_json:
         counted = dict.fromkeys(IndexCounts._fields) if counts is None else counts._asdict()
         print_json({"ok": not wrong, "problems": wrong, **counted})
@@ -57,12 +57,12 @@ def check(index: Path, as_json: bool) -> int:
             click.echo(printable(problem))
         said = f"{len(wrong)} problems" if wrong else "no problem found"
         checked = "" if counts is None else f"{counts.captures:,} captures checked, "
-        click.echo(f"{printable(shown_index(index))}: {checked}{said}")
+        click.echo(f"{printable(index_name(index))}: {checked}{said}")
     return Damaged.exit_status if wrong else 0
 
 
 def read_back(index: Path) -> tuple[list[str], IndexCounts | None]:
-    """What is wrong with an index and its crawls, and how much there is, if that can be read."""
+    """Return the problems of an index and its crawls, and its counts if they can be read."""
     counts = None
     with closing(open_index(index)) as engine:
         wrong = engine.check()
@@ -78,7 +78,7 @@ def read_back(index: Path) -> tuple[list[str], IndexCounts | None]:
 
 
 def stats(index: Path, as_json: bool) -> int:
-    """Say what the index holds; reads all of it once, for the hosts."""
+    """Print what the index holds; reads all of it once, for the hosts."""
     with closing(open_index(index)) as engine:
         content = _stats(engine, index)
     if as_json:
@@ -141,14 +141,14 @@ def _stats(engine: Engine, index: Path) -> dict[str, Any]:
 
 
 def _each(size: int | None, captures: int) -> float | None:
-    """Bytes of one capture; a cluster does not say what it needs."""
+    """Return bytes per capture, None for a cluster."""
     if size is None:
         return None
     return round(size / captures, 1) if captures else 0
 
 
 def _crawls(view: View) -> list[dict[str, Any]]:
-    """The crawls of ``--crawl`` with what they brought; one without a name is that of the rest."""
+    """Return files and records by crawl; "" stands for files indexed without --crawl."""
     sums: dict[str, list[int]] = {}
     for container in view.containers():
         of_crawl = sums.setdefault(container.crawl, [0, 0])
@@ -161,8 +161,8 @@ def _crawls(view: View) -> list[dict[str, Any]]:
 
 
 def compact(index: Path, as_json: bool) -> int:
-    """Write the index anew with full pages; servers go on and take the new file by themselves."""
-    read_identity(index)  # where there is no index, no lock file is to be made
+    """Rewrite the index with full pages; running servers switch to the new file."""
+    read_identity(index)  # raises before a lock file is made where there is no index
     with (
         exclusive(index / "lock", f"the index at {index}"),
         closing(open_index(index, write=True)) as engine,
@@ -178,7 +178,7 @@ def compact(index: Path, as_json: bool) -> int:
 
 
 def merge(index: Path, as_json: bool) -> int:
-    """Take the captures of committed crawls into the index."""
+    """Load the captures of committed crawls into the index."""
     read_identity(index)
     store, outcome = open_store(index), None
     if store is not None:
@@ -194,9 +194,9 @@ def merge(index: Path, as_json: bool) -> int:
 
 
 def copy(index: Path, to: str, engine: str, *, as_json: bool) -> int:
-    """Copy one consistent state to a new directory, while the index is read and written.
+    """Copy one consistent state, while the index is read and written.
 
-    To an address, from one, or where `engine` names another, capture by capture.
+    Files are copied to a directory; between engines captures are copied one by one.
     """
     if not is_cluster(to):
         check_no_address(Path(to))
@@ -214,12 +214,14 @@ def copy(index: Path, to: str, engine: str, *, as_json: bool) -> int:
 
 
 def _copy_files(index: Path, target: Path) -> None:
-    """Copy one consistent state, as the files that it has."""
+    """Copy one consistent state as files."""
     with closing(open_index(index)) as source, source.view() as view:
         asked = spot_check.of_index(view)
     before = spot_check.check_source(index, asked)
     store = open_store(index)
-    if store is not None:  # first: what is merged meanwhile is then in both, and not in neither
+    if (
+        store is not None
+    ):  # first, so that what is merged meanwhile is in both rather than in neither
         with closing(store):
             store.copy(target)
     tokens.copy(index, target)
@@ -232,9 +234,9 @@ def _copy_files(index: Path, target: Path) -> None:
 
 
 def _copy_again(index: Path, to: str, engine: str = "") -> str:
-    """What repairs a copy."""
+    """Return the sentence and command that repair a copy."""
     chosen = ["--engine", engine] if engine and not is_cluster(to) else []
-    again = shlex.join(["bin/index", "--copy", to, *chosen, str(shown_index(index))])
+    again = shlex.join(["bin/index", "--copy", to, *chosen, str(index_name(index))])
     if is_cluster(to):
         return f"Copy it into another keyspace: {again}"
     return f"Remove it and copy again: rm -r {shlex.quote(to)} && {again}"
@@ -242,13 +244,13 @@ def _copy_again(index: Path, to: str, engine: str = "") -> str:
 
 @contextmanager
 def _new_copy(index: Path, target: Path) -> Iterator[bool]:
-    """Make a directory for a copy, which is new or empty, or has what a killed copy left.
+    """Make a new or empty directory for a copy; what a killed copy left is removed.
 
-    What it left is removed, so the copy always begins anew: yields False.
+    Yields False: such a copy never resumes.
     """
     if target.resolve().is_relative_to(index.resolve()):
         raise IndexExists(f"the copy cannot be inside the index; name a directory beside {index}")
-    begun = target / BEGUN
+    begun = target / UNFINISHED
     if target.exists() and (not target.is_dir() or (any(target.iterdir()) and not begun.exists())):
         raise IndexExists(f"{target} is not an empty directory; name a new one")
     target.mkdir(parents=True, exist_ok=True)
@@ -263,7 +265,7 @@ def _new_copy(index: Path, target: Path) -> Iterator[bool]:
 
 
 def _copy_to_engine(index: Path, to: str, engine: str, as_json: bool) -> int:
-    """Copy to an index on another engine; says what shows that the two are equal."""
+    """Copy to an index on another engine, and print the counts and the hash of both."""
     if is_cluster(to):
         target, engine = home_of(to), str(Address.parse(to))
         new = _new_on_cluster(target, engine)
@@ -285,14 +287,14 @@ def _copy_to_engine(index: Path, to: str, engine: str, as_json: bool) -> int:
         )
         click.echo(f"content hash of both: {copied.content}")
         if taken:
-            click.echo(f"then {taken:,} captures of committed crawls were taken in")
+            click.echo(f"then {taken:,} captures of committed crawls were added")
     return 0
 
 
 @contextmanager
 def _new_on_cluster(home: Path, engine: str) -> Iterator[bool]:
-    """Make sure that a copy to a cluster has begun here, or may; whether it has."""
-    begun = home / BEGUN
+    """Yield whether a copy to this cluster was begun before; raises `IndexExists`."""
+    begun = home / UNFINISHED
     again = begun.exists()
     if not again and (home / FILE).exists() and read_identity(home).generation:
         raise IndexExists(f"there is an index at {engine}; name another keyspace")
@@ -304,15 +306,15 @@ def _new_on_cluster(home: Path, engine: str) -> Iterator[bool]:
 def _copied_to_engine(
     index: Path, target: Path, engine: str, repair: str, *, again: bool
 ) -> tuple[Copied, int]:
-    """What was copied, and how many captures of crawls were taken in."""
+    """Copy entries and committed crawls; returns the counts of both."""
     drawn: list[spot_check.Drawn] = []
-    writable = os.access(index, os.W_OK)  # else nothing is merged into it anyway
-    # What crawls commit is in the index or with them: nothing may go from here to there meanwhile.
+    writable = os.access(index, os.W_OK)  # otherwise nothing can be merged into it
+    # No crawl may be merged meanwhile: its captures could be missed in both places.
     with exclusive(index / "lock", f"the index at {index}") if writable else nullcontext():
         with closing(open_index(index)) as source:
             with source.view() as view:
                 if view.ledger():
-                    say("what bin/purge and bin/impact need stays behind")
+                    say("the ledger, for bin/purge and bin/impact, is not copied")
             keys = source.identity.settings.keys()
 
             def draw(load: Load) -> None:
@@ -329,30 +331,27 @@ def _copied_to_engine(
 
 
 def note_compared(target: Path, copied: Copied) -> None:
-    """Note in the file that stands while a copy is not whole that nothing but crawls is left."""
-    (target / BEGUN).write_text(sealed_text(b"", json.dumps(copied)))
+    """Record in the marker of an unfinished copy that only crawls are missing."""
+    (target / UNFINISHED).write_text(sealed_text(b"", json.dumps(copied)))
 
 
 def compared_before(target: Path) -> Copied | None:
-    """What a copy had copied that was killed while it took in what crawls have; None: not all.
-
-    It may also have been killed while it wrote that down: then it is compared once more.
-    """
+    """Return what a killed copy had completed, None if the copy must be compared again."""
     with suppress(ValueError, Damaged):
-        counts, content = json.loads(unsealed_text(b"", (target / BEGUN).read_text()))
+        counts, content = json.loads(unsealed_text(b"", (target / UNFINISHED).read_text()))
         return Copied(IndexCounts(*counts), content)
     return None
 
 
 def _crawls_too(index: Path, target: Path, repair: str) -> int:
-    """Take what committed crawls have into a copy; how many captures it had not."""
+    """Load committed crawls into a copy; returns the number of captures added."""
     store = open_store(index)
     if store is None:
         return 0
     with closing(store):
         with store.reading() as reading:
             if any(not crawl.swept and not crawl.merged for crawl in reading.crawls()):
-                say("its crawls stay behind; what the committed ones reported is taken in")
+                say("crawls are not copied, but the captures of committed crawls are")
         outcome = crawls.take_over(store, target, repair)
     return 0 if outcome is None else outcome.added
 

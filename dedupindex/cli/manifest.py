@@ -1,10 +1,10 @@
-"""``bin/manifest``: a line for every response of WARC and ARC files."""
+"""``bin/manifest``: list every response of WARC and ARC files."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import click
 
@@ -23,11 +23,8 @@ from dedupindex.runtime.tables import amount, printable, singular
 from dedupindex.sources.warc_files import NOTHING, find
 from dedupindex.warc.record import REMARKS
 
-if TYPE_CHECKING:
-    from dedupindex.post_crawl.plan.warccollres_format import Checking
-
 EXAMPLES = """
-bin/manifest ~/warcs -o warcs.manifest             list them; run again, what is new or has changed
+bin/manifest ~/warcs -o warcs.manifest             list them; later runs read new and changed files
 bin/manifest ~/warcs -o warcs.manifest --json | jq .records
 bin/manifest ~/warcs -o warcs.manifest --text -    as warcsum writes it, to stdout
 bin/manifest ~/warcs -o warcs.manifest --check warcsum.txt
@@ -40,26 +37,26 @@ _SHOWN = 1000  # differences that are named
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="MANIFEST",
-    help="Directory to make, or to go on with.",
+    help="Directory to make or to update.",
 )  # fmt: skip
 @click.option(
     "-H", "--hash", "algorithm", type=click.Choice(_ALGORITHMS), default="sha1", show_default=True,
-    help="Digest to take of every payload.",
+    help="Digest to compute of every payload.",
 )  # fmt: skip
 @click.option(
     "-f", "--force", is_flag=True,
-    help="Take it of the body as stored, even where the record's own digest is of the entity.",
+    help="Digest the body as stored, even if the record's digest covers the entity.",
 )  # fmt: skip
-@click.option("-s", "--skip-empty", is_flag=True, help="Leave responses with an empty body out.")
+@click.option("-s", "--skip-empty", is_flag=True, help="Leave out responses with an empty body.")
 @click.option(
     "--text", type=click.Path(path_type=Path, allow_dash=True), metavar="FILE",
-    help="Write the lines as warcsum does, too; - is stdout.",
+    help="Write the lines in the format of warcsum, too; - is stdout.",
 )  # fmt: skip
 @click.option(
     "--check", type=click.Path(path_type=Path, allow_dash=True), metavar="FILE",
-    help="Say whether what lines of warcsum or warccollres name is there; - is stdin.",
+    help="Compare lines of warcsum or warccollres with the files; - is stdin.",
 )  # fmt: skip
-@jobs_option("Processes that read files side by side.")
+@jobs_option("Processes that read files.")
 @spark_option
 @verbose_option
 @json_option
@@ -79,8 +76,8 @@ def command(
     """List every response of SOURCEs in the directory MANIFEST.
 
     A SOURCE is a WARC or ARC file, a directory of them, or a glob, here or at an address such as
-    s3://… (docs/batch.md). Run again, it reads what is new or has changed, and takes out what is
-    gone; a run that was killed goes on where it was. Nothing is written to the sources.
+    s3://… (docs/batch.md). A later run reads new and changed files and removes the lines of files
+    that are gone; an interrupted run is resumed. The sources are not changed.
     """
     if as_json and text == Path("-"):
         raise click.UsageError("--json and --text - both write to stdout")
@@ -101,7 +98,7 @@ def command(
             with atomic_file(text) as stream:
                 _write_text(manifest, stream)
     checked = _checked(open_manifest(output), check) if check is not None else None
-    status = _tell(made, output, checked, as_json=as_json, quiet=text == Path("-"))
+    status = _print_report(made, output, checked, as_json=as_json, quiet=text == Path("-"))
     return status or (UNSOUND if checked and not checked.fine else 0)
 
 
@@ -113,7 +110,7 @@ def _write_text(manifest: Manifest, stream: IO[bytes]) -> None:
 
 
 def _checked(manifest: Manifest, lines: Path) -> Checking:
-    """Name what lines of text say that is not so, and count what came of all."""
+    """Print the lines that differ from the files, and count all by verdict."""
     checking = Checking(manifest)
     try:
         opened = click.open_file(str(lines), "rb")
@@ -122,13 +119,13 @@ def _checked(manifest: Manifest, lines: Path) -> Checking:
     with opened as stream:
         for count, (verdict, file, offset) in enumerate(checking.run(stream)):
             if count < _SHOWN:
-                say(f"not as {lines} has it: {file} at {offset}: {VERDICTS[verdict]}")
+                say(f"{lines} differs: {file} at {offset}: {VERDICTS[verdict]}")
             elif count == _SHOWN:
-                say("and more of them")
+                say("more differences are not listed")
     return checking
 
 
-def _tell(
+def _print_report(
     made: ManifestReport, output: Path, checked: Checking | None, *, as_json: bool, quiet: bool
 ) -> int:
     """Print what a run did; returns the exit status."""
@@ -150,12 +147,10 @@ def _tell(
         for remark, count in sorted(made.remarks.items()):
             click.echo(f"  remark: {remark:<20}{count:>12,}  read; {REMARKS[remark]}")
         if made.skipped:
-            click.echo(f"  files passed over, neither WARC nor ARC: {made.skipped:,}")
+            click.echo(f"  files skipped, neither WARC nor ARC: {made.skipped:,}")
         for verdict, count in sorted(checked.counted.items()) if checked is not None else ():
             click.echo(f"  checked: {verdict:<19}{count:>12,}")
     if not made.problems:
         return 0
-    say(
-        "status 7: what is damaged or was being written is named above; all else is in the manifest"
-    )
+    say("status 7: damaged files and files being written are named above; all others are listed")
     return Damaged.exit_status

@@ -1,4 +1,4 @@
-"""``bin/plan``: machines, hours and dollars, from rates that were measured."""
+"""``bin/plan``: estimate machines, hours and dollars from measured rates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dedupindex.cli.options import cores, json_option
 from dedupindex.runtime.files import write_file
 
 EXAMPLES = """
-bin/plan --documents                                   a petabyte: the seed's table, and ours
+bin/plan --documents                                   a petabyte: record_linker's table, and ours
 bin/plan --documents --measure --save rates.toml       from the rates of this machine
 bin/plan --documents --rates rates.toml --svg plan.svg
 bin/plan --captures 1e9,1e10,1e11                      an index on Cassandra
@@ -37,27 +37,27 @@ def _counts(ctx: click.Context, param: click.Parameter, value: str) -> list[floa
 @click.option("--documents", is_flag=True, help="Plan exact deduplication of documents.")
 @click.option(
     "--captures", callback=_counts, default="", metavar="N,N…",
-    help="Plan indexes of so many captures.",
+    help="Plan indexes of these numbers of captures.",
 )  # fmt: skip
 @click.option(
     "--rates", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-    help="TOML that says otherwise than dedupindex/capacity/inputs.toml.",
+    help="TOML with values in place of those in dedupindex/capacity/inputs.toml.",
 )  # fmt: skip
 @click.option(
     "--measure", is_flag=True,
-    help="Measure rates for documents here and now: takes 1.2 GB of disk and a minute.",
+    help="Measure rates for documents on this machine; takes 1.2 GB of disk and a minute.",
 )  # fmt: skip
 @click.option(
     "--work", type=click.Path(path_type=Path, file_okay=False, exists=True), default=".",
-    metavar="DIR", show_default="this directory", help="Where --measure makes its samples.",
+    metavar="DIR", show_default="this directory", help="Directory for the samples of --measure.",
 )  # fmt: skip
 @click.option(
     "--save", type=click.Path(path_type=Path), metavar="FILE",
-    help="Write what --measure has measured, for --rates.",
+    help="Write the rates of --measure to a file for --rates.",
 )  # fmt: skip
 @click.option(
     "--svg", type=click.Path(path_type=Path), metavar="FILE",
-    help="Draw runtime and cost of --documents.",
+    help="Draw runtime and cost for --documents.",
 )  # fmt: skip
 @json_option
 def command(
@@ -70,17 +70,17 @@ def command(
     svg: Path | None,
     as_json: bool,
 ) -> int:
-    """Say how many machines, hours and dollars deduplication takes, as Markdown.
+    """Estimate machines, hours and dollars of deduplication, as Markdown.
 
-    What was measured, extrapolated and assumed is said with the tables, and stands in
+    The tables state what was measured, extrapolated and assumed; the values are in
     dedupindex/capacity/inputs.toml.
     """
     if not documents and not captures:
         raise click.UsageError("name --documents, --captures or both")
     if not documents and (measure or svg):
-        raise click.UsageError("--measure and --svg are of --documents")
+        raise click.UsageError("--measure and --svg need --documents")
     if save and not measure:
-        raise click.UsageError("--save keeps what --measure measures")
+        raise click.UsageError("--save needs --measure")
     inputs = load(rates)
     if measure:
         _measure(inputs, work, save)

@@ -1,4 +1,4 @@
-"""How far a build is: a bar with rate on a terminal, a plain line now and then elsewhere."""
+"""Progress on stderr: a bar on a terminal, otherwise a line from time to time."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dedupindex.counts import ProgressUpdate
 from dedupindex.runtime.tables import amount
 
 PLAIN_EVERY = 10.0  # seconds
-_TOLD = 0.02  # of a phase, before which nobody guesses what the rest will take
+_MINIMUM_SHARE = 0.02  # of a phase; before that the remaining time is not estimated
 
 
 @contextmanager
 def show_progress(*, verbose: bool) -> Iterator[Callable[[ProgressUpdate], None]]:
-    """Shows progress on stderr while the block runs; `verbose` adds plain lines every second."""
+    """Show progress while the block runs: a bar, or lines, with `verbose` one each second."""
     if sys.stderr.isatty():
         with _bar() as update:
             yield update
@@ -39,19 +39,19 @@ def _bar() -> Iterator[Callable[[ProgressUpdate], None]]:
         transient=True,
     ) as progress:
         task = progress.add_task("reading", total=None, rate="")
-        begun, phase = time.monotonic(), ""
+        started, phase = time.monotonic(), ""
 
         def update(seen: ProgressUpdate) -> None:
-            nonlocal begun, phase, task
-            if seen.phase != phase:  # what is left is guessed of the speed of this one
-                begun, phase = time.monotonic(), seen.phase
+            nonlocal started, phase, task
+            if seen.phase != phase:  # each phase has its own rate
+                started, phase = time.monotonic(), seen.phase
                 progress.remove_task(task)
                 task = progress.add_task(phase, total=None, rate="")
-            rate = seen.records / max(time.monotonic() - begun, 0.001)
+            rate = seen.records / max(time.monotonic() - started, 0.001)
             progress.update(
                 task,
                 completed=seen.share or 0,
-                total=1 if (seen.share or 0) > _TOLD else None,
+                total=1 if (seen.share or 0) > _MINIMUM_SHARE else None,
                 rate=f"{rate:,.0f} records/s" if seen.records else "",
             )
 
@@ -59,33 +59,33 @@ def _bar() -> Iterator[Callable[[ProgressUpdate], None]]:
 
 
 def plain(every: float) -> Callable[[ProgressUpdate], None]:
-    """Says a line on stderr now and then. A bar would take stdout too, where answers go."""
-    last = begun = time.monotonic()
+    """Return a callback that prints a line at most every `every` seconds."""
+    last = started = time.monotonic()
     phase = ""
 
     def update(seen: ProgressUpdate) -> None:
-        nonlocal last, begun, phase
+        nonlocal last, started, phase
         now = time.monotonic()
         if seen.phase != phase:
-            phase, begun = seen.phase, now
+            phase, started = seen.phase, now
         if now - last >= every:
             last = now
             done = f" of {amount(seen.of)}" if seen.of else ""
-            rate = seen.records / max(now - begun, 0.001)
+            rate = seen.records / max(now - started, 0.001)
             parts = (
                 f"{seen.records:,} records" if seen.records else "",
                 f"{amount(seen.bytes)}{done}" if seen.bytes or seen.of else "",
                 f"{rate:,.0f}/s" if seen.records else "",
-                _left(seen.share, now - begun),
+                _remaining(seen.share, now - started),
             )
             say(f"{seen.phase}: {', '.join(filter(None, parts))}")
 
     return update
 
 
-def _left(share: float | None, seconds: float) -> str:
-    """How far a phase is that has taken so long, and what that lets expect."""
+def _remaining(share: float | None, seconds: float) -> str:
+    """Return the share done and the estimated seconds left, for a line."""
     if share is None:
         return ""
-    left = seconds / share * (1 - share) if share > _TOLD else 0
+    left = seconds / share * (1 - share) if share > _MINIMUM_SHARE else 0
     return f"{share:.0%}" + (f", about {left:,.0f} s left" if left >= 1 else "")

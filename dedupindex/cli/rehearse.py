@@ -1,4 +1,4 @@
-"""``bin/rehearse``: the whole conversion on copies, step by step, before anything is done."""
+"""``bin/rehearse``: try bin/dedup on copies, step by step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dedupindex.post_crawl.rehearsal.rehearse_all import RehearseOptions, rehear
 from dedupindex.runtime.tables import amount, printable
 
 EXAMPLES = """
-bin/rehearse ~/warcs --work /data/rehearsal               seven steps; nothing is done to ~/warcs
+bin/rehearse ~/warcs --work /data/rehearsal               seven steps; ~/warcs is not changed
 bin/rehearse ~/warcs --work /data/rehearsal --sample 1000 --seed 7
 """
 
@@ -23,7 +23,7 @@ bin/rehearse ~/warcs --work /data/rehearsal --sample 1000 --seed 7
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.option(
     "--work", required=True, type=click.Path(path_type=Path), metavar="DIR",
-    help="Where all is tried; takes four times the room of SOURCEs.",
+    help="Directory for the copies; needs four times the space of SOURCEs.",
 )  # fmt: skip
 @click.option(
     "--sample", type=click.IntRange(0), default=100, show_default=True, help="Revisits to rebuild."
@@ -43,10 +43,10 @@ def command(
     verbose: bool,
     as_json: bool,
 ) -> int:
-    """Try on copies of SOURCEs what bin/dedup would do to them, and check every step.
+    """Run bin/dedup on copies of SOURCEs, and check every step.
 
     The steps: test, manifest, convert, validate, dedup, compare, commit. The exit status is 8 if
-    one of them found what should not be.
+    one of them failed.
     """
     interrupt_on_sigterm()
     options = RehearseOptions(work, sample, seed, jobs, memory)
@@ -57,11 +57,11 @@ def command(
             if as_json:
                 print_json(step.as_json())
             else:
-                _tell(step)
+                _print_step(step)
     return 0 if sound else UNSOUND
 
 
-def _tell(step: Step) -> None:
+def _print_step(step: Step) -> None:
     verdict = "as it should be"
     if not step.sound:
         many = (

@@ -1,4 +1,4 @@
-"""``bin/report``: what a crawl saved, or would have, for people, programs and spreadsheets."""
+"""``bin/report``: what a crawl saved, or would have saved."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from click.core import ParameterSource
 
 from dedupindex.capture import Item
 from dedupindex.cli.common import Command, say, warn
-from dedupindex.cli.index_location import ENGINE_HELP, any_engine, any_index, asked_index
+from dedupindex.cli.index_location import ENGINE_HELP, any_engine, any_index, index_or_engine
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.crawls import crawl_report
@@ -35,8 +35,6 @@ from dedupindex.sources.line_source import TextSource
 from dedupindex.sources.source import annotation
 from dedupindex.urlkey import urlkey
 
-# How ``bin/report`` shows what a crawl would have saved.
-
 _READABLE = (
     *("handled", "handled_bytes", "duplicates", "duplicates_percent", "duplicate_bytes"),
     *("duplicate_bytes_percent", "exact_url", "canonical_url", "digest", "new"),
@@ -49,7 +47,7 @@ _LABELS = {
 
 
 def _print_json(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> None:
-    """One JSON object on one line, its groups one by one: all of them may not fit in memory."""
+    """Print one JSON object on one line, group by group: they may not fit in memory."""
     write = sys.stdout.buffer.write
     write(orjson.dumps(head)[:-1] + b',"groups":[')
     for number, group in enumerate(groups):
@@ -59,13 +57,13 @@ def _print_json(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> None:
 
 
 def _print_csv(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> None:
-    """The groups of a report, one a line under a header."""
+    """Print the groups of a report as CSV."""
     for line in csv_lines(_names(head), groups):
         click.echo(line, nl=False)
 
 
 def _print_html(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> None:
-    """A page with the figures of a report and its groups."""
+    """Print a page with the figures of a report and its groups."""
     facts = {name: value for name, value in head.items() if isinstance(value, int | float | str)}
     names = [head["by"], *_READABLE]
     for line in html_lines("What the crawl would have saved", facts, names, groups):
@@ -77,7 +75,7 @@ def _names(head: dict[str, Any]) -> list[str]:
 
 
 def _print_text(content: dict[str, Any], groups: Iterable[dict[str, Any]]) -> None:
-    """A report for people, with every field of the DeDuplicator's."""
+    """Print a report as text, with every field that the DeDuplicator reports."""
     for line in (*_totals(content), *_strategies(content), ""):
         click.echo(line)
     for line in _groups(content["by"], groups):
@@ -115,7 +113,7 @@ def _totals(content: dict[str, Any]) -> list[str]:
 def _strategies(content: dict[str, Any]) -> list[str]:
     lines = [
         "",
-        "What each strategy would have saved (each finds what the one above it does, and more):",
+        "What each strategy would have saved (each includes the one above it):",
     ]
     for row in content["filters"]:
         left_out = f"without {row['mime']}" if row["mime"] else "all media types"
@@ -129,7 +127,7 @@ def _strategies(content: dict[str, Any]) -> list[str]:
 
 
 def _unsized(count: int) -> str:
-    return f", and {count:,} captures whose sizes the sources do not tell" if count else ""
+    return f", and {count:,} captures of unknown size" if count else ""
 
 
 def _groups(by: str, groups: Iterable[dict[str, Any]]) -> Iterator[str]:
@@ -171,7 +169,7 @@ bin/report my-index --against new-crawl/ --mime '' --mime '^text/.*' --min-size 
 """
 _ROWS = 20  # of text
 _BY = list(dict.fromkeys((*GROUPS, *BY)))
-_TOLD_EVERY = 2048  # records between two looks at the progress
+_PROGRESS_EVERY = 2048  # records
 
 
 @click.command(cls=Command, examples=EXAMPLES)
@@ -182,22 +180,24 @@ _TOLD_EVERY = 2048  # records between two looks at the progress
 @click.option(
     "-i", "--iterator", default=None, metavar="KIND", help=f"Kind of source: {', '.join(KINDS)}."
 )
-@click.option("--crawl", default="", metavar="NAME", help="What a crawl asked and reported live.")
+@click.option(
+    "--crawl", default="", metavar="NAME", help="A crawl that looked up and reported while it ran."
+)
 @click.option(
     "--by", type=click.Choice(_BY), default=None,
     help="Group by. Default: host; with --crawl no groups. strategy and hour: only with --crawl.",
 )  # fmt: skip
 @click.option(
     "--order", type=click.Choice(list(ORDERS)), default="lookups", show_default=True,
-    help="With --crawl: what the largest groups have most of.",
+    help="With --crawl: the column that groups are ranked by.",
 )  # fmt: skip
 @click.option(
     "-m", "--mime", multiple=True, default=("",),
-    help="Leave these media types out; several are tried side by side. Default: none left out.",
+    help="Leave out these media types; several are compared. Default: none left out.",
 )  # fmt: skip
 @click.option(
     "--min-size", multiple=True, type=click.IntRange(0), default=(0,),
-    help="Smallest payload, in bytes; several are tried side by side. Default: 0.",
+    help="Smallest payload, in bytes; several are compared. Default: 0.",
 )  # fmt: skip
 @click.option("--status", default="200", show_default=True, help="HTTP codes: 200,203 or 2xx.")
 @click.option(
@@ -210,7 +210,7 @@ _TOLD_EVERY = 2048  # records between two looks at the progress
 )  # fmt: skip
 @click.option(
     "--format", type=click.Choice(list(FORMATS)), default="text", show_default=True,
-    help="csv gives the groups, one a line; html a page of its own.",
+    help="csv has the groups only; html is a page.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
 @click.pass_context
@@ -223,7 +223,7 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """What a crawl of INDEX asked and saved, or what the crawl in SOURCE would have, had it asked.
+    """Report what a crawl of INDEX saved, or what the crawl in SOURCE would have saved.
 
     By strategy, and by group.
     """
@@ -240,16 +240,16 @@ def command(
     if options["limit"] is None:
         few = options["format"] == "text" and by not in ("hour", "day", "year")
         options["limit"] = _ROWS if few else 0
-    index = asked_index(index, engine)
+    index = index_or_engine(index, engine)
     return _of_crawl(index, **options) if options["crawl"] else _against(index, sources, **options)
 
 
 def _of_crawl(index: Path, *, crawl: str, format: str, **options: Any) -> int:
-    """What a crawl asked and reported until a second ago."""
+    """Print what a crawl looked up and reported until a second ago."""
     store = open_store(index)
     if store is None:
         open_index(index).close()
-        raise UnknownCrawl(f"no crawl has asked or reported to {index} while it ran")
+        raise UnknownCrawl(f"no crawl has looked up or reported in {index} while it ran")
     asked = ReportRequest(options["by"] or "", options["limit"], options["order"])
     with closing(store), store.reading() as reading:
         found = crawl_report.report(reading, reading.crawl_or_suggest(crawl), asked)
@@ -259,7 +259,7 @@ def _of_crawl(index: Path, *, crawl: str, format: str, **options: Any) -> int:
 
 
 def _against(index: Path, sources: list[str], **options: Any) -> int:
-    """What a crawl would have saved; its status."""
+    """Print what a crawl would have saved; returns the exit status."""
     kind = options["iterator"]
     filters = [ReportFilter(mime, size) for mime in options["mime"] for size in options["min_size"]]
     status = statuses(options["status"])
@@ -270,7 +270,7 @@ def _against(index: Path, sources: list[str], **options: Any) -> int:
         kinds = _read(report, expand(sources, kind), kind, reading, view, settings)
         head = report.head(settings, view.counts().captures)
     warn(report.problems)
-    _doubts(report, kinds)
+    _warn_of_overlaps(report, kinds)
     PRINT[options["format"]](head, report.groups(options["limit"]))
     return Damaged.exit_status if report.problems else 0
 
@@ -283,8 +283,8 @@ def _read(
     view: View,
     settings: Settings,
 ) -> set[str]:
-    """Look up what the sources hold, with progress; gives what they were: rows, records or both."""
-    urlkey(b"http://[::1]:1/")  # what it imports for unusual URLs is no part of lookup times
+    """Look up all captures of the sources; returns whether these were "rows", "records" or both."""
+    urlkey(b"http://[::1]:1/")  # keeps its imports for unusual URLs out of the lookup times
     report.problems += found.problems
     unsized = any(map(passing, found.paths))
     sizes = {path: facts.size for path, facts in found.elsewhere.items()}
@@ -295,34 +295,34 @@ def _read(
         for path in found.paths:
             with open_source(path, kind, reading) as source:
                 kinds.add("rows" if isinstance(source, TextSource) else "records")
-                tell = partial(_tell, progress, source, before, of, report)
-                report.take(_watched(source.items(), tell), view, settings)
+                notify = partial(_notify, progress, source, before, of, report)
+                report.take(_watched(source.items(), notify), view, settings)
                 before += max(source.size, 0)
     return kinds
 
 
-def _tell(
+def _notify(
     progress: OnProgress, source: Source, before: int, of: int, report: DuplicationReport
 ) -> None:
     progress(ProgressUpdate("reading", before + source.position, of, report.records))
 
 
-def _watched(items: Iterable[Item], tell: Callable[[], None]) -> Iterator[Item]:
+def _watched(items: Iterable[Item], notify: Callable[[], None]) -> Iterator[Item]:
     for number, item in enumerate(items, 1):
-        if not number % _TOLD_EVERY:
-            tell()
+        if not number % _PROGRESS_EVERY:
+            notify()
         yield item
 
 
-def _doubts(report: DuplicationReport, kinds: set[str]) -> None:
-    """Say what makes the figures other than they look."""
+def _warn_of_overlaps(report: DuplicationReport, kinds: set[str]) -> None:
+    """Warn if the figures are misleading."""
     if len(kinds) > 1:
         say(
-            "warning: both WARCs and CDX files or logs were read: a capture that is in both was "
-            "counted twice; name only one of them"
+            "warning: WARCs were read as well as CDX files or logs: a capture in both is counted "
+            "twice; name only one of them"
         )
     if report.themselves:
         say(
-            "warning: the index holds captures of this crawl itself, which are not counted as "
-            "their own duplicates; make the report before bin/index --add"
+            "warning: the index already has captures of this crawl, not counted as their own "
+            "duplicates; make the report before bin/index --add"
         )

@@ -1,4 +1,4 @@
-"""``bin/resolve``: which records are to become revisits, and of what."""
+"""``bin/resolve``: plan which records become revisits, and of which originals."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _PARTITION = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 )  # fmt: skip
 @click.option(
     "--index", type=any_index, metavar="INDEX",
-    help="Take originals of other files, too, that INDEX names and that are there now; what it "
-    "names in the set stays.",
+    help="Use originals in other files of INDEX, too, if these exist now; captures of the set that "
+    "are in INDEX are kept.",
 )  # fmt: skip
 @click.option(
     "--compare", default="strong-digest", show_default=True, metavar="HOW",
@@ -52,18 +52,16 @@ _PARTITION = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
     help="Where containers are that are not here, for --compare: below it they have the paths "
     "that they have below the sources. Several are tried in turn.",
 )  # fmt: skip
-@click.option(
-    "--later", is_flag=True, help="Let originals be later than their copies where none is earlier."
-)
+@click.option("--later", is_flag=True, help="Accept later originals where none is earlier.")
 @match_options
 @click.option(
     "--partition", default="1/1", show_default=True, metavar="K/N",
-    help="Make only part K of N: each on a host of its own, put together in one PLAN.",
+    help="Make only part K of N, to share the work between hosts; put all parts into one PLAN.",
 )  # fmt: skip
-@memory_option("What DuckDB may take; the rest goes to disk, beside PLAN.")
+@memory_option("Memory for DuckDB; the rest goes to disk, beside PLAN.")
 @click.option(
     "--threads", type=click.IntRange(0), default=0, show_default="number of cores",
-    help="That DuckDB uses.",
+    help="Threads of DuckDB.",
 )  # fmt: skip
 @spark_option
 @click.option(
@@ -75,10 +73,10 @@ _PARTITION = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 def command(
     manifests: tuple[Path, ...], output: Path, text: Path | None, as_json: bool, **options: Any
 ) -> int:
-    """Find equal payloads in MANIFESTs and write which records are to become revisits of which.
+    """Find equal payloads in MANIFESTs and plan which records become revisits of which.
 
-    Reads no archive but for --compare, and changes none. Of equal payloads the earliest capture
-    is the original; the plan has all others that may become revisits of it.
+    Archives are read for --compare and --index only, and never changed. Of equal payloads the
+    earliest capture is the original; the plan lists the others that may become revisits of it.
     """
     if as_json and text == Path("-"):
         raise click.UsageError("--json and --text - both write to stdout")
@@ -102,7 +100,7 @@ def command(
     if as_json:
         print_json(found.as_json())
     elif text != Path("-"):
-        _tell(found)
+        _print_report(found)
     return 0
 
 
@@ -126,7 +124,7 @@ def _partition(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def _tell(found: Resolved) -> None:
+def _print_report(found: Resolved) -> None:
     totals = found.totals
     click.echo(
         singular(

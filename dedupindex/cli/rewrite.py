@@ -24,26 +24,28 @@ from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.tables import amount, printable, singular
 from dedupindex.runtime.workers import side_by_side
 
-Found = tuple[list[Undo], list[Restored]]  # what can be restored, and what is known not to be
-COMMITTED = "what was dropped was let go of: bin/undedup DIR --out OTHER makes it of the originals"
+Undoable = tuple[list[Undo], list[Restored]]  # files to restore, and files that cannot be
+COMMITTED = "its removed records were discarded: bin/undedup DIR --out OTHER rebuilds them"
 EXAMPLES = """
 bin/rewrite my-plan --out /data/rewritten --dry-run    the numbers, and nothing written
 bin/rewrite my-plan --out /data/rewritten --offsets moved.tsv
-bin/rewrite my-plan --in-place                         keeps what it drops, to undo it
+bin/rewrite my-plan --in-place                         keeps the removed records, to undo it
 bin/rewrite my-plan --undo
-bin/rewrite my-plan --commit                           lets go of it, for ever
+bin/rewrite my-plan --commit                           discards it for good
 """
 
 
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("plan", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), help="Write all files anew, below this.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Write the files below this directory."
+)
 @click.option("--in-place", is_flag=True, help="Replace the files, with a journal to undo it.")
-@click.option("--undo", is_flag=True, help="Bring back, bit for bit, what --in-place replaced.")
-@click.option("--commit", "letting_go", is_flag=True, help="Drop what --undo needs.")
+@click.option("--undo", is_flag=True, help="Restore bit for bit what --in-place replaced.")
+@click.option("--commit", "discard", is_flag=True, help="Discard what --undo needs.")
 @click.option("--dry-run", is_flag=True, help="With --out or --in-place: do all but write.")
-@click.option("--min-size", type=click.IntRange(0), default=0, help="Bytes of body; less stays.")
-@click.option("--min-gain", type=click.IntRange(1), default=1, help="Bytes gained; less stays.")
+@click.option("--min-size", type=click.IntRange(0), default=0, help="Bytes of the smallest body.")
+@click.option("--min-gain", type=click.IntRange(1), default=1, help="Bytes of the smallest gain.")
 @click.option(
     "--offsets", type=click.Path(path_type=Path), help="Write a map of old to new offsets here."
 )
@@ -59,7 +61,7 @@ def command(
     out: Path | None,
     in_place: bool,
     undo: bool,
-    letting_go: bool,
+    discard: bool,
     dry_run: bool,
     min_size: int,
     min_gain: int,
@@ -69,27 +71,26 @@ def command(
     jobs: int,
     as_json: bool,
 ) -> int:
-    """Turn the copies that PLAN names into revisits; all else is copied as the bytes it is.
+    """Turn the copies in PLAN into revisits; everything else is copied byte for byte.
 
-    Each copy and its original are read anew and compared. What is damaged, was changed since it
-    was scanned or is still being written is left alone and named; the exit status is then 7.
+    Each copy is read again and compared with its original. Files that are damaged, changed since
+    the scan or still being written are left alone and named; the exit status is then 7.
     """
-    if [out is not None, in_place, undo, letting_go].count(True) != 1:
+    if [out is not None, in_place, undo, discard].count(True) != 1:
         raise click.UsageError("give one of --out, --in-place, --undo and --commit")
-    if dry_run and (undo or letting_go):  # never take a trial for the real thing
+    if dry_run and (undo or discard):
         raise click.UsageError("--dry-run goes with --out and --in-place only")
     if (cdxj is None) != (not manifests):
         raise click.UsageError("--cdxj and --manifest go together")
     interrupt_on_sigterm()
     opened = open_plan(plan)
-    processes = jobs
     roots = sorted({Path(one.root) for one in opened.containers().values()})
     if undo:
-        return undone(roots, lambda: _rewritten(opened), processes, as_json=as_json)
-    if letting_go:
+        return undo_all(roots, lambda: _rewritten(opened), jobs, as_json=as_json)
+    if discard:
         return _commit(roots, opened, as_json=as_json)
     job = RewriteJob(opened, out, min_size, min_gain, dry_run)
-    status = _rewrite(job, opened, processes, as_json=as_json)
+    status = _rewrite(job, opened, jobs, as_json=as_json)
     if offsets is not None and not dry_run:
         with atomic_file(offsets) as stream:
             stream.writelines(lines([out] if out else roots))
@@ -128,8 +129,10 @@ def _rewrite(job: RewriteJob, plan: Plan, processes: int, *, as_json: bool) -> i
     return Damaged.exit_status if left else 0
 
 
-def undone(roots: list[Path], find: Callable[[], Found], processes: int, *, as_json: bool) -> int:
-    """Bring back what was replaced in place below `roots`, of that what `find` finds then."""
+def undo_all(
+    roots: list[Path], find: Callable[[], Undoable], processes: int, *, as_json: bool
+) -> int:
+    """Undo the rewriting in place below `roots` of the files that `find` returns."""
     with _cleaned(roots):
         tasks, gone = find()
         if not tasks and not gone:
@@ -139,12 +142,12 @@ def undone(roots: list[Path], find: Callable[[], Found], processes: int, *, as_j
                 "by bin/undedup DIR --out OTHER)"
             )
         check_room_of(tasks, processes)
-        results = side_by_side(restored, None, tasks, processes)
-        return tell(chain(gone, results), as_json=as_json)
+        results = side_by_side(restore_file, None, tasks, processes)
+        return print_restored(chain(gone, results), as_json=as_json)
 
 
-def _rewritten(plan: Plan) -> Found:
-    """What this plan has rewritten in place; other plans may have been at work beside it."""
+def _rewritten(plan: Plan) -> Undoable:
+    """Return the files that this plan has rewritten in place, and those committed since."""
     tasks, gone = [], []
     for one in plan.containers().values():
         journal = Journal(Path(one.root), one.name)
@@ -164,26 +167,26 @@ def _size(path: Path) -> int:
 
 @contextmanager
 def _cleaned(roots: list[Path]) -> Iterator[None]:
-    """Hold the locks of directories that have journals, and remove what killed runs left there."""
+    """Lock directories with journals, and remove what killed runs left there."""
     with locked([root for root in roots if (root / DIRECTORY).is_dir()]):
         for root in roots:
             clean(root)
         yield
 
 
-def restored(_: None, task: Undo) -> Restored:
-    """Restore one container; raises `DedupError` for what the disk refuses."""
+def restore_file(_: None, task: Undo) -> Restored:
+    """Restore one file; raises `DedupError` if that fails, the file then unchanged."""
     try:
         return restore(task)
     except OSError as error:
         place = task.directory / task.name
         raise DedupError(
-            f"{place}: {error.strerror or error}; this file is as it was: run the same again to "
-            "go on"
+            f"{place}: {error.strerror or error}; this file is unchanged: run the same "
+            "command again to resume"
         ) from error
 
 
-def tell(results: Iterator[Restored], *, as_json: bool) -> int:
+def print_restored(results: Iterator[Restored], *, as_json: bool) -> int:
     """Print what was restored; returns the exit status."""
     counts = dict.fromkeys(("files", "exact", "records", "copied", "there", "left", "damaged"), 0)
     brought = 0
@@ -216,7 +219,7 @@ def _commit(roots: list[Path], plan: Plan, *, as_json: bool) -> int:
             files += 1
             if result.state == "left":
                 left += 1
-                say(f"warning: {result.name} can still be undone only: {result.problem}")
+                say(f"warning: {result.name} can still be undone: {result.problem}")
             else:
                 freed += result.bytes_after
     if as_json:

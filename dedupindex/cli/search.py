@@ -1,4 +1,4 @@
-"""``bin/search``: search a Whoosh index as a person would."""
+"""``bin/search``: search a Whoosh index."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def command(index: Path, query: tuple[str, ...], limit: int, as_json: bool) -> i
 
 
 def line_of(capture: Capture) -> str:
-    """A capture for people: date, status, mime, size, digest, URL, container."""
+    """Return a capture as a line: date, status, mime, size, digest, URL, container."""
     size = amount(capture.size) if capture.size >= 0 and not capture.size_of_record else "-"
     texts = (
         f"{capture.date.decode():<20}",

@@ -13,8 +13,8 @@ from dedupindex.cli.index_location import (
     ENGINE_HELP,
     any_engine,
     any_index,
-    asked_index,
-    shown_index,
+    index_name,
+    index_or_engine,
 )
 from dedupindex.errors import BadInput
 from dedupindex.index.tokens import read_tokens
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """
 bin/serve my-index
-bin/serve my-index --port 0 --json             a free port, said on stdout
+bin/serve my-index --port 0 --json             a free port, printed on stdout
 curl 'http://127.0.0.1:8484/lookup?digest=sha1:FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN'
 """
 
@@ -39,42 +39,42 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--host-name", "host_names", multiple=True, default=(), metavar="NAME",
-    help="A name under which clients ask this server (Host); repeatable. Addresses need none.",
+    help="A host name that clients use for this server; repeatable. IP addresses need none.",
 )  # fmt: skip
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8484, show_default=True,
-    help="Port to listen on; 0 takes a free one.",
+    help="Port to listen on; 0 for a free one.",
 )  # fmt: skip
 @click.option(
     "--workers", type=click.IntRange(0, 64), default=0,
-    help="Processes that answer; 0 is one for each core, at most 4.",
+    help="Worker processes; 0 for one a core, at most 4.",
 )  # fmt: skip
 @click.option("--private", is_flag=True, help="Lookups need a token, too.")
 @click.option("--open", "for_all", is_flag=True, help="Listen beyond loopback without any token.")
 @click.option(
     "--tls-cert", type=click.Path(path_type=Path),
-    help="Certificate and its chain, PEM: answer HTTPS; read again on SIGHUP.",
+    help="Certificate chain for HTTPS, PEM; read again on SIGHUP.",
 )  # fmt: skip
 @click.option(
     "--tls-key", type=click.Path(path_type=Path), help="Its key, PEM, PKCS#8, not encrypted."
 )
 @click.option(
     "--policy", type=click.Path(dir_okay=False, path_type=Path),
-    help="Rules of what may become a revisit, for all lookups: TOML or JSON.",
+    help="Rules for what may become a revisit, for all lookups: TOML or JSON.",
 )  # fmt: skip
 @click.option("--access-log", is_flag=True, help="Log every request on stderr.")
 @click.option(
     "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True,
-    help="Lines of the log: text, or one JSON object each.",
+    help="Log lines as text or as JSON objects.",
 )  # fmt: skip
 @click.option(
     "--rate-limit", type=click.IntRange(0), default=0,
-    help="Requests a second of one client to one worker; 0 for any number.",
+    help="Requests a second of a client to a worker; 0 for no limit.",
 )  # fmt: skip
 @click.option(
     "--max-body", type=click.IntRange(1), default=16 << 20, show_default=True,
-    help="Largest JSON batch, in bytes; JSON lines of captures may have 64 times as many, of "
-    "lookups any number.",
+    help="Largest JSON body, in bytes; 64 times as much for JSON lines of captures, no limit for "
+    "those of lookups.",
 )  # fmt: skip
 @click.option(
     "--max-batch", type=click.IntRange(1), default=100_000, show_default=True,
@@ -82,11 +82,11 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 )  # fmt: skip
 @click.option(
     "--max-line", type=click.IntRange(1), default=1 << 20, show_default=True,
-    help="Longest of the JSON lines, in bytes.",
+    help="Longest JSON line, in bytes.",
 )  # fmt: skip
 @click.option(
     "--body-timeout", type=click.IntRange(1, 3600), default=60, show_default=True,
-    help="Seconds in which each 64 KiB of a body, or its rest, must come.",
+    help="Seconds in which each 64 KiB of a body, or the rest, must arrive.",
 )  # fmt: skip
 @click.option(
     "--max-connections", type=click.IntRange(1), default=4096, show_default=True,
@@ -94,18 +94,18 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 )  # fmt: skip
 @click.option(
     "--stop-timeout", type=click.IntRange(1), default=30, show_default=True,
-    help="Seconds to finish requests in when stopping.",
+    help="Seconds to finish requests when stopping.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout when ready.")
 def command(index: Path | None, engine: str, as_json: bool, **chosen: Any) -> int:
     """Answer lookups from INDEX over HTTP until told to stop (SIGTERM, Ctrl-C)."""
-    where = asked_index(index, engine)
-    name = shown_index(where)
+    where = index_or_engine(index, engine)
+    name = index_name(where)
     from server.config import Config, default_workers
     from server.logs import LOGGER, configure
     from server.run import Started, serve  # slow: Flask and Granian; the library must not need them
 
-    tell = LOGGER.info if chosen["log_format"] == "json" else say
+    log = LOGGER.info if chosen["log_format"] == "json" else say
 
     def ready(started: Started) -> None:
         if as_json:
@@ -117,7 +117,7 @@ def command(index: Path | None, engine: str, as_json: bool, **chosen: Any) -> in
                     "workers": started.workers,
                 }
             )
-        tell(
+        log(
             f"serving {name} ({started.counts.captures:,} captures) at {started.url}, "
             f"{started.workers} workers"
         )
@@ -127,16 +127,16 @@ def command(index: Path | None, engine: str, as_json: bool, **chosen: Any) -> in
     chosen["host_names"] = _host_names(chosen["host_names"])
     chosen["tls"] = _tls(chosen)
     configure(chosen["log_format"])
-    _check_door(where, chosen["host"], for_all, tell, chosen)
+    _check_exposure(where, chosen["host"], for_all, log, chosen)
     chosen["workers"] = chosen["workers"] or default_workers()
     chosen["policy"] = read_policy(chosen["policy"]) if chosen["policy"] else NO_POLICY
     serve(Config(where, **chosen), ready)
-    tell("stopped")
+    log("stopped")
     return 0
 
 
 def _host_names(given: tuple[str, ...]) -> tuple[str, ...]:
-    """The names of this server; raises `BadInput` for what is none."""
+    """Normalize the names of this server; raises `BadInput`."""
     from server.request_checks import host_name  # as above
 
     try:
@@ -146,23 +146,23 @@ def _host_names(given: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _tls(chosen: dict[str, Any]) -> Tls | None:
-    """The certificate to answer HTTPS with, if any; raises `BadInput`."""
+    """Return the certificate for HTTPS, if any; raises `BadInput`."""
     from server.listeners import Tls  # as above
 
     cert, key = chosen.pop("tls_cert"), chosen.pop("tls_key")
     if cert is None and key is None:
         return None
     if cert is None or key is None:
-        raise BadInput("--tls-cert and --tls-key are needed both")
+        raise BadInput("--tls-cert and --tls-key go together")
     tls = Tls(cert, key)
     tls.check()
     return tls
 
 
-def _check_door(
-    index: Path, host: str, for_all: bool, tell: Callable[[str], None], chosen: dict[str, Any]
+def _check_exposure(
+    index: Path, host: str, for_all: bool, log: Callable[[str], None], chosen: dict[str, Any]
 ) -> None:
-    """Refuse what would let strangers in unasked; raises `BadInput`."""
+    """Raise `BadInput` if anyone could write to the index without --open."""
     private, tokens = chosen["private"], read_tokens(index)
     if private and not tokens:
         raise BadInput(f"--private needs a token: bin/token {index} --add NAME --role read")
@@ -170,13 +170,13 @@ def _check_door(
         return
     if not tokens and not for_all:
         raise BadInput(
-            f"{host} is not loopback, and whoever reaches it could write to the index: make a "
+            f"{host} is not loopback, and anyone who reaches it could write to the index: make a "
             f"token with bin/token {index} --add NAME, or say --open"
         )
     if not private:
-        tell(f"{host} is not loopback: whoever reaches this address may ask the index")
+        log(f"{host} is not loopback: anyone who reaches this address may look up captures")
     if chosen["tls"] is None:
-        tell(
-            f"{host} is not loopback, and there is no TLS: tokens and URLs can be read on the way; "
+        log(
+            f"{host} is not loopback, and there is no TLS: tokens and URLs travel unencrypted; "
             "give --tls-cert and --tls-key, or let a proxy do it"
         )

@@ -15,7 +15,7 @@ from dedupindex.index.tokens import Role
 
 EXAMPLES = """
 bin/token my-index --add heritrix              prints the token, once
-bin/token my-index --add nla --crawls 'nla-*'  it may write to crawls of these names only
+bin/token my-index --add nla --crawls 'nla-*'  for crawls of these names only
 bin/token my-index                             names and roles
 bin/token my-index --remove heritrix
 """
@@ -26,15 +26,17 @@ _ROLES = [role.name.lower() for role in Role]
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("index", type=any_index)
 @click.option("--add", metavar="NAME", help="Make a token and print it.")
-@click.option("--remove", metavar="NAME", help="Take a token away; servers notice in a second.")
+@click.option("--remove", metavar="NAME", help="Remove a token; servers notice within a second.")
 @click.option(
     "--role", type=click.Choice(_ROLES), default="write", show_default=True,
     help="read: look up; write: report to its crawls as well; admin: to all.",
 )  # fmt: skip
-@click.option("--crawls", default="*", show_default=True, help="Crawls it may write to, a pattern.")
+@click.option(
+    "--crawls", default="*", show_default=True, help="Pattern of the crawls that it may write to."
+)
 @click.option(
     "--namespaces", default="*", show_default=True,
-    help="Namespaces that it may write to and, with bin/serve --private, read; a pattern.",
+    help="Pattern of the namespaces that it may write to and, with bin/serve --private, read.",
 )  # fmt: skip
 @json_option
 def command(
@@ -48,15 +50,13 @@ def command(
 ) -> int:
     """Make, list or remove the bearer tokens of INDEX.
 
-    Without tokens a server answers everybody who reaches it, and it only listens on loopback.
+    Without tokens a server answers anyone who reaches it, and listens on loopback only.
     """
     read_identity(index)
     if add and remove:
         raise click.UsageError("give either --add or --remove")
     if add and role == "admin" and (crawls, namespaces) != ("*", "*"):
-        raise click.UsageError(
-            "an admin is not confined: --crawls and --namespaces are for the other roles"
-        )
+        raise click.UsageError("--crawls and --namespaces do not limit an admin: give another role")
     if add:
         secret = tokens.add(index, add, Role[role.upper()], crawls, namespaces)
         if as_json:
@@ -91,4 +91,4 @@ def _list(index: Path, as_json: bool) -> None:
         role = token.role.name.lower()
         click.echo(f"{token.name:<24}{role:<8}{token.crawls:<24}{token.namespaces}".rstrip())
     if not found:
-        say("no tokens: whoever reaches the server may read and write")
+        say("no tokens: anyone who reaches the server may read and write")

@@ -1,4 +1,4 @@
-"""``bin/undedup``: turn revisits back into the records that they stand for."""
+"""``bin/undedup``: restore the records that revisits replaced."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 
 from dedupindex.cli.common import Command
 from dedupindex.cli.options import jobs_option, json_option
-from dedupindex.cli.rewrite import COMMITTED, Found, restored, tell, undone
+from dedupindex.cli.rewrite import COMMITTED, Undoable, print_restored, restore_file, undo_all
 from dedupindex.errors import BadInput
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY
 from dedupindex.post_crawl.rewrite.part_files import PART
@@ -31,17 +31,19 @@ bin/undedup /data/rewritten --out /data/again   every record as it was
 
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("directories", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), help="Write all files anew, below this.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Write the files below this directory."
+)
 @click.option("--in-place", is_flag=True, help="Replace the files that were rewritten in place.")
 @jobs_option()
 @json_option
 def command(
     directories: tuple[Path, ...], out: Path | None, in_place: bool, jobs: int, as_json: bool
 ) -> int:
-    """Turn the revisits that bin/rewrite made below DIRECTORIES back into what they stand for.
+    """Restore the records that bin/rewrite replaced by revisits below DIRECTORIES.
 
-    While the dropped records are kept, files come back bit for bit; else each record does, made
-    of its revisit and its original, but not its gzip member. What is damaged is named; the exit
+    As long as the removed records are kept, files are restored bit for bit. Otherwise each record
+    is rebuilt from its revisit and its original, in a new gzip member. Damage is named; the exit
     status is then 7.
     """
     if (out is None) != in_place:
@@ -51,33 +53,33 @@ def command(
     processes = jobs
     if out is None:
         find = partial(_in_place, directories)
-        return undone(list(directories), find, processes, as_json=as_json)
+        return undo_all(list(directories), find, processes, as_json=as_json)
     tasks = [Undo(one, name, out) for one in directories for name in _files(one)]
     _check_names(tasks)
     check_room_of(tasks, processes)
     out.mkdir(parents=True, exist_ok=True)
     results = side_by_side(_checked, None, tasks, processes)
-    status = tell(chain(_without_file(directories), results), as_json=as_json)
+    status = print_restored(chain(_without_file(directories), results), as_json=as_json)
     if not as_json:
         again = printable(str(out))
-        click.echo(f"beside the files before: bin/verify --against BEFORE {again} --records")
+        click.echo(f"to compare them: bin/verify --against BEFORE {again} --records")
     return status
 
 
 def _check(directory: Path, out: Path | None) -> None:
-    """Raise `BadInput` if nothing is known of a directory, or `out` is in it."""
+    """Raise `BadInput` if a directory has no journal, or `out` is in it."""
     if not directory.exists():
         raise BadInput(f"{directory} does not exist")
     if not (directory / DIRECTORY).is_dir():
         above = (one for one in directory.absolute().parents if (one / DIRECTORY).is_dir())
         meant = "".join(f"; {one} is meant" for one in islice(above, 1))
-        raise BadInput(f"{directory} has no journal ({DIRECTORY}): nothing is known of it{meant}")
+        raise BadInput(f"{directory} has no journal ({DIRECTORY}){meant}")
     if out is not None and directory.resolve() in (out.resolve(), *out.resolve().parents):
         raise BadInput(f"--out {out} is in {directory}, whose own files it would stand among")
 
 
 def _files(directory: Path) -> list[str]:
-    """All that is to be restored: every file, links followed as by the scan before."""
+    """Return the relative names of all files, following links as the scan did."""
     found, visited = [], set[tuple[int, int]]()
     for folder, below, names in os.walk(directory, followlinks=True):
         known = os.stat(folder)
@@ -85,14 +87,14 @@ def _files(directory: Path) -> list[str]:
             below.clear()
             continue
         visited.add((known.st_dev, known.st_ino))
-        below.sort(key=lambda name: (name.startswith("."), name))  # what a scan meets comes first
+        below.sort(key=lambda name: (name.startswith("."), name))  # in the order of a scan
         paths = (Path(folder, name) for name in names if not PART.fullmatch(name))
         found += [str(path.relative_to(directory)) for path in paths if path.is_file()]
     return sorted(found)
 
 
 def _check_names(tasks: list[Undo]) -> None:
-    """Every file must have a name of its own below the folder for all; raises `BadInput`."""
+    """Raise `BadInput` if two files would get the same name below `out`."""
     directories: dict[str, Path] = {}
     for task in tasks:
         if (other := directories.setdefault(task.name, task.directory)) != task.directory:
@@ -103,8 +105,8 @@ def _check_names(tasks: list[Undo]) -> None:
 
 
 def _checked(_: None, task: Undo) -> Restored:
-    """Restore one container, and read what was copied: no hash of that is known."""
-    result = restored(None, task)
+    """Restore one file; one that was copied is verified, as its hash is not known."""
+    result = restore_file(None, task)
     assert task.out is not None
     target = task.out / task.name
     if result.state in ("copied", "records") and is_named(target):
@@ -118,18 +120,18 @@ def _checked(_: None, task: Undo) -> Restored:
 
 
 def _without_file(directories: tuple[Path, ...]) -> Iterator[Restored]:
-    """What was rewritten there and is not there by its name, so that it stays as it is."""
+    """Yield the files in journals that cannot be restored: unreadable or not found."""
     for directory in directories:
         names, problems = told_of(directory)
         for path, why in problems.items():
             yield Restored(str(path), "left", 0, why)
         for name in sorted(names):
             if not (directory / name).exists():
-                yield Restored(name, "left", 0, "it is not there; if renamed, its revisits stay")
+                yield Restored(name, "left", 0, "not found; if renamed, its revisits are kept")
 
 
-def _in_place(directories: tuple[Path, ...]) -> Found:
-    """All that was rewritten in place below directories, and what of that cannot come back."""
+def _in_place(directories: tuple[Path, ...]) -> Undoable:
+    """Return the files that were rewritten in place, and those that cannot be restored."""
     tasks, gone = [], []
     for directory in directories:
         names, problems = told_of(directory)

@@ -1,4 +1,4 @@
-"""``bin/verify``: is everything there, and will it replay?"""
+"""``bin/verify``: find what is damaged or lost in archives, or will not replay."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from dedupindex.verify.compare_files import Against
 from dedupindex.verify.issues import BROKEN, DAMAGE, LEVELS, LOSS, REASONS, REMARK, Finding
 
 EXAMPLES = """
-bin/verify my-warcs                                what is damaged, lost or will not replay?
-bin/verify new-crawl --originals my-warcs          revisits of captures that are elsewhere
-bin/verify --against my-warcs rewritten            is every record there, or rebuilt bit for bit?
-bin/verify --against my-warcs again --records      after bin/undedup: the same records?
-bin/verify --remarks my-warcs                      list what is unusual but replays, too
+bin/verify my-warcs                                damaged, lost, or will not replay
+bin/verify new-crawl --originals my-warcs          with originals elsewhere
+bin/verify --against my-warcs rewritten            every record is there or can be rebuilt
+bin/verify --against my-warcs again --records      after bin/undedup: the same records
+bin/verify --remarks my-warcs                      also list what is unusual but replays
 """
 RECOMPRESSED = "recompressed"
 _ABSENT = {"dangling", "original-missing"}
 
 
 class _Here(click.Path):
-    """A file or folder here."""
+    """A local file or directory."""
 
     def convert(self, value: Any, *more: Any) -> Any:
         check_here(str(value))
@@ -42,18 +42,17 @@ PLACE = _Here(path_type=Path)
 
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("places", metavar="PLACE...", nargs=-1, required=True, type=PLACE)
-@click.option("--against", type=PLACE, help="What PLACE was made from: a folder, or one file.")
+@click.option("--against", type=PLACE, help="What PLACE was made from: a directory, or one file.")
 @click.option(
     "--originals", multiple=True, type=PLACE, help="Where originals may be that are not in PLACE."
 )
 @click.option(
     "--records", is_flag=True,
-    help="With --against: records must be the same, their gzip members need not be, as after "
-    "bin/undedup --out.",
+    help="With --against: compare records, not gzip members, as after bin/undedup --out.",
 )  # fmt: skip
 @click.option(
     "--remarks", "list_remarks", is_flag=True,
-    help="List remarks, too: what is unusual but replays. Without this they are only counted.",
+    help="List remarks, too: what is unusual but replays. By default they are counted.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="JSON on stdout, a line for each finding.")
 def command(
@@ -64,24 +63,24 @@ def command(
     list_remarks: bool,
     as_json: bool,
 ) -> int:
-    """Read WARC and ARC files afresh and say what is wrong with them.
+    """Read WARC and ARC files with an independent reader, and report their defects.
 
     Each finding is a line: level, reason, file, offset, record id, explanation. Remarks are counted
     by reason. docs/post-crawl.md explains the reasons. Changes nothing.
     """
     if records and against is None:
         raise click.UsageError("--records goes with --against")
-    told = plain(PLAIN_EVERY)
+    progress = plain(PLAIN_EVERY)
     collection = (
-        Against(against, places, originals, told)
+        Against(against, places, originals, progress)
         if against
-        else Collection(places, originals, told)
+        else Collection(places, originals, progress)
     )
     reasons: Counter[str] = Counter()
-    again = 0
+    recompressed = 0
     for finding in collection.findings():
         if records and finding.reason == RECOMPRESSED:
-            again += 1
+            recompressed += 1
             continue
         reasons[finding.reason] += 1
         if list_remarks or finding.level != REMARK:
@@ -89,15 +88,15 @@ def command(
     if not collection.files and not reasons.keys() - {"file-extra"}:
         raise BadInput(NOTHING)
     if as_json:
-        said = {**collection.totals(), **({RECOMPRESSED: again} if records else {})}
+        said = {**collection.totals(), **({RECOMPRESSED: recompressed} if records else {})}
         print_json({**said, "findings": dict(sorted(reasons.items()))})
     else:
         totals = ", ".join(f"{count:,} {what}" for what, count in collection.totals().items())
-        if again:
-            totals += f", {again:,} records the same in other gzip members"
+        if recompressed:
+            totals += f", {recompressed:,} records unchanged in other gzip members"
         _say_counts(totals, reasons, list_remarks=list_remarks)
     if reasons.keys() & _ABSENT:
-        say("originals that are elsewhere are found with --originals")
+        say("name originals that are elsewhere with --originals")
     levels = {REASONS[reason] for reason in reasons}
     if DAMAGE in levels:
         return Damaged.exit_status
@@ -105,7 +104,7 @@ def command(
 
 
 def _say_counts(totals: str, reasons: Counter[str], *, list_remarks: bool) -> None:
-    """Print what was read, then how many findings there are by level and by reason."""
+    """Print what was read, and the number of findings by level and reason."""
     levels: Counter[str] = Counter()
     for reason, count in reasons.items():
         levels[REASONS[reason]] += count

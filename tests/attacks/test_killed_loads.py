@@ -21,7 +21,7 @@ from random import Random
 import pytest
 
 from dedupindex.cli.index_location import home_of
-from dedupindex.cli.maintenance import BEGUN
+from dedupindex.cli.maintenance import UNFINISHED
 from dedupindex.crawls import lifecycle
 from dedupindex.crawls.crawl_captures import add
 from dedupindex.crawls.store import Writing
@@ -114,7 +114,9 @@ def finished(words: list[str]) -> bool:
     """
     if words[0] != "--copy" or not (home(words[1]) / FILE).exists():
         return False
-    return read_identity(home(words[1])).generation > 0 and not (home(words[1]) / BEGUN).exists()
+    return (
+        read_identity(home(words[1])).generation > 0 and not (home(words[1]) / UNFINISHED).exists()
+    )
 
 
 def home(where: str) -> Path:

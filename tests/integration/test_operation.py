@@ -140,7 +140,7 @@ def test_a_new_certificate_is_taken_up_without_an_end(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["--tls-cert", "one.pem"], "--tls-cert and --tls-key are needed both"),
+        (["--tls-cert", "one.pem"], "--tls-cert and --tls-key go together"),
         (["--tls-cert", "none.pem", "--tls-key", "one.key"], "none.pem cannot be read"),
         (["--tls-cert", "one.pem", "--tls-key", "other.key"], "do not serve"),
         (["--tls-cert", "one.pem", "--tls-key", "one.pem"], "is no PKCS#8 key"),

@@ -87,7 +87,7 @@ def test_a_purged_file_stays_away_until_it_is_asked_for(files: list[Path], engin
     if engine == "lmdb":  # of which the command takes the settings from the index
         said, _ = typed("index", "--add", *files, index)
         assert "known before: 3;" in said
-        assert "purged: 1 of those known; --replace reads them again" in said
+        assert "of these purged: 1; --replace reads them again" in said
     run(files, index, engine=engine, crawl="weekly", replace=True)
     assert answering(index) == ["first.warc.gz"]
     assert survey(index, target(files[0])).impact.dependents.captures == 1

@@ -327,18 +327,18 @@ def test_the_command(tmp_path: Path) -> None:
                          PYTHONPATH=str(tmp_path))  # fmt: skip
     assert "'wrong:f' cannot be loaded: SyntaxError" in talk
     out, _ = typed("corpus", cdx, "-o", tmp_path / "o.warc.gz")
-    assert out.startswith("5 captures of 5 that their metadata left; 5 records read, ")
+    assert out.startswith("5 captures matched the filter, 5 written; 5 records read, ")
     out, talk = typed("corpus", cdx, "--where", "status == 1")
-    assert (out, talk.strip()) == ("", "there is no such capture")
+    assert (out, talk.strip()) == ("", "no capture matched the filter")
     with cdx.open("a") as stream:
         stream.write("this is no capture\n")
     out, talk = typed("corpus", cdx, "--where", "status == 404", status=7)
     assert len(out.splitlines()) == 1
-    assert talk == "lines of the metadata that are no captures: 1\n"
+    assert talk == "CDX lines skipped, not captures: 1\n"
     (tmp_path / "c.warc").unlink()
     out, talk = typed("corpus", cdx, "--enrich", "mime", status=7)
     assert len(out.splitlines()) == 5
-    assert "response failed for 2, which have an error in its place" in talk
+    assert "response failed for 2 captures; each has an error in its place" in talk
 
 
 @pytest.mark.parametrize(
@@ -353,7 +353,7 @@ def test_the_command(tmp_path: Path) -> None:
         (["-o", "/nowhere/o.jsonl"], 4, "there is no directory /nowhere"),
         (["--enrich", "mime", "-o", "new.warc.gz"], 4, "has no place in it"),
         (["--map", "payload", "x", "os:fspath", "-o", "new.cdxj"], 4, "has no place in it"),
-        (["--json"], 2, "name that with -o"),
+        (["--json"], 2, "--json needs -o"),
         (["--originals", "nowhere"], 6, "nowhere"),
         (["--containers", "nowhere"], 4, "is not there"),
     ],

@@ -60,8 +60,8 @@ def test_what_it_writes_and_says(tmp_path: Path, capsys: pytest.CaptureFixture[s
     )  # fmt: skip
     assert status == 0
     said = capsys.readouterr().out
-    assert "stay: 3 of 5; covered: 2 (40.0%), 300 B of 1.1 kB (28.6%)" in said
-    assert "that is least: no cover costs less" in said
+    assert "kept: 3 of 5; covered: 2 (40.0%), 300 B of 1.1 kB (28.6%)" in said
+    assert "this is optimal: no cover costs less" in said
     assert re.search(r"^0.95 +\d+ +\d+ +\d+ +", said, re.MULTILINE)
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [row["id"] for row in rows] == [one["id"] for one in VERSIONS]
@@ -123,7 +123,7 @@ def test_an_archive_and_what_a_revisit_needs(
     assert first["container"] == str(source)
     assert listed.read_text().count("\n") == 1
     assert cover(*words, "--where", "timestamp > '2017-03-06T04:02'") == 0
-    assert "stay: 1 of 1; covered: 0" in capsys.readouterr().out
+    assert "kept: 1 of 1; covered: 0" in capsys.readouterr().out
     other = tmp_path / "other.jsonl"
     assert cover(out, "--relation", EXAMPLE, "-o", other, "--where", "status == 200") == 4
     assert "are of archives" in capsys.readouterr().err
@@ -210,7 +210,7 @@ def test_lines_of_a_cdx_that_are_no_captures(
         stream.write("this is no capture\n")
     capsys.readouterr()
     assert main(words) == 7
-    assert capsys.readouterr().err == "lines of the metadata that are no captures: 1\n"
+    assert capsys.readouterr().err == "CDX lines skipped, not captures: 1\n"
 
 
 def test_nothing_is_written_into_an_index(
@@ -420,7 +420,7 @@ def test_a_relation_that_is_wrong_is_told_where(
     assert cover(*words) == 4
     assert "--memory -5GB: less than nothing" in capsys.readouterr().err
     assert main(["corpus", "-"]) == 4
-    assert "a corpus takes no stdin" in capsys.readouterr().err
+    assert "a corpus cannot be read from stdin" in capsys.readouterr().err
 
 
 def test_the_bound_is_not_of_what_stays_for_hosts(
@@ -430,6 +430,6 @@ def test_the_bound_is_not_of_what_stays_for_hosts(
     words = [source, "--relation", JOURNALIST, "-o", tmp_path / "out", "--cost", "size"]
     assert cover(*words, "--min-per-host", "9") == 0
     said = capsys.readouterr().out
-    assert re.search("no cover costs less than .*; with --min-per-host the least may cost", said)
+    assert re.search("no cover costs less than .*; with --min-per-host the optimum may cost", said)
     assert cover(*words) == 0
     assert "--min-per-host" not in capsys.readouterr().out

@@ -16,7 +16,7 @@ import pytest
 
 from dedupindex.capture import Capture, Evidence
 from dedupindex.cli import main
-from dedupindex.cli.maintenance import BEGUN, compared_before, note_compared
+from dedupindex.cli.maintenance import UNFINISHED, compared_before, note_compared
 from dedupindex.crawls import lifecycle
 from dedupindex.crawls.crawl_captures import add
 from dedupindex.crawls.store import Writing
@@ -355,7 +355,7 @@ def test_a_copy_killed_while_it_notes_what_it_has_copied_copies_again(tmp_path: 
     copied = Copied(IndexCounts(400, 300, 2), "a0" * 32)
     note_compared(tmp_path, copied)
     assert compared_before(tmp_path) == copied
-    noted = (tmp_path / BEGUN).read_bytes()
+    noted = (tmp_path / UNFINISHED).read_bytes()
     for length in range(len(noted)):
-        (tmp_path / BEGUN).write_bytes(noted[:length])
+        (tmp_path / UNFINISHED).write_bytes(noted[:length])
         assert compared_before(tmp_path) is None

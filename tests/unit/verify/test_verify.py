@@ -591,7 +591,9 @@ def test_the_command_says_levels_and_statuses(tmp_path: Path) -> None:
     finding, totals = map(json.loads, lines.splitlines())
     assert (finding["level"], finding["reason"], finding["offset"]) == (LOSS, "dangling", 0)
     assert totals == {"files": 1, "records": 1, "revisits": 1, "findings": {"dangling": 1}}
-    assert "found with --originals" in typed("verify", lost, status=8)[1]
+    assert (
+        "name originals that are elsewhere with --originals" in typed("verify", lost, status=8)[1]
+    )
     typed("verify", lost, "--originals", sound)
     (tmp_path / "cut.warc.gz").write_bytes(gz(page(1))[:-3])
     typed("verify", tmp_path, status=7)

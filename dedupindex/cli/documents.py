@@ -1,0 +1,279 @@
+"""The commands for documents: hash, deduplicate, both in a pipeline, and generate a corpus."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+
+from dedupindex.cli.common import Command, interrupt_on_sigterm, print_json, say, warn
+from dedupindex.cli.options import (
+    jobs_option,
+    json_option,
+    memory_option,
+    spark_option,
+    verbose_option,
+)
+from dedupindex.cli.progress_bar import show_progress
+from dedupindex.documents.both_stages import run_pipeline
+from dedupindex.documents.dedup_shards import HashDedupReport, dedup_hashes, dedup_on
+from dedupindex.documents.generate import GeneratorOptions, generate
+from dedupindex.documents.hash_objects import HashOptions, HashReport, hash_documents
+from dedupindex.documents.shards import CHARACTERS, FORMATS, ShardLayout
+from dedupindex.errors import Damaged
+from dedupindex.runtime.spark import spark_session
+from dedupindex.runtime.tables import amount, printable
+
+HASH_EXAMPLES = """
+bin/hash_documents '/data/docs/**/*.pdf' hashes        later runs hash new and changed objects
+bin/hash_documents /data/docs hashes --json               everything below a directory
+bin/hash_documents '/data/[a-m]*' hashes --characters 2 --format csv
+"""
+DEDUP_EXAMPLES = """
+bin/dedup_hashes hashes unique.parquet                 all shards of a directory
+bin/dedup_hashes 'hashes/a_*' a.csv --json             one shard, here or on a host of its own
+"""
+PIPELINE_EXAMPLES = """
+bin/run_pipeline '/data/[0-7]*,/data/[89a-f]*' out     out/unique has a file for each shard
+bin/run_pipeline '/data/**' out --debug                one process at a time, with its output
+"""
+GENERATE_EXAMPLES = """
+bin/generate_corpus /data/corpus                       2 GiB, one file in twenty a copy
+bin/generate_corpus corpus --size 100MiB --duplicates 0.3 --seed 7 --json
+"""
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)i?B?", re.IGNORECASE)
+_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+_characters_option = click.option(
+    "--characters", type=click.IntRange(1, CHARACTERS), default=1, show_default=True,
+    help="Digits of the hash that name the shard: 16 shards with one, 65,536 with four.",
+)  # fmt: skip
+_format_option = click.option(
+    "--format", "form", type=click.Choice(FORMATS), default="parquet", show_default=True,
+    help="Format of the shards; csv has no sizes.",
+)  # fmt: skip
+
+
+@click.command(cls=Command, examples=HASH_EXAMPLES)
+@click.argument("input_glob", metavar="INPUT_GLOB")
+@click.argument("output_dir", metavar="OUTPUT_DIR", type=click.Path(path_type=Path))
+@_characters_option
+@_format_option
+@click.option(
+    "--deterministic", is_flag=True,
+    help="Derive the run id from INPUT_GLOB, so that the same input gives the same files.",
+)  # fmt: skip
+@jobs_option("Processes; large objects are hashed by as many threads.")
+@memory_option("Memory for DuckDB; the rest goes to disk, in OUTPUT_DIR.")
+@verbose_option
+@json_option
+def hash_command(
+    input_glob: str,
+    output_dir: Path,
+    characters: int,
+    form: str,
+    deterministic: bool,
+    jobs: int,
+    memory: str,
+    verbose: bool,
+    as_json: bool,
+) -> int:
+    """Hash every object that INPUT_GLOB matches; write hashes and paths to shards in OUTPUT_DIR.
+
+    Shards are named after the first digits of their hashes and the run. An interrupted run is
+    resumed. Objects that cannot be read or change meanwhile are named and left out; the exit
+    status is then 7.
+    """
+    interrupt_on_sigterm()
+    options = HashOptions(ShardLayout(characters, form), jobs, deterministic, memory)
+    with show_progress(verbose=verbose) as progress:
+        report = hash_documents(
+            input_glob, output_dir, options, lambda problem: warn([problem]), progress
+        )
+    if as_json:
+        print_json(report.as_json())
+    else:
+        _print_hash_report(report, output_dir)
+    if not report.problems:
+        return 0
+    say(f"status 7: {report.problems:,} objects, named above, are in no shard")
+    return Damaged.exit_status
+
+
+def _print_hash_report(report: HashReport, output_dir: Path) -> None:
+    click.echo(
+        f"{report.num_files_processed:,} files hashed, {amount(report.bytes)} in "
+        f"{report.elapsed_time_secs:.1f} s ({report.rate_mb_per_sec:,.0f} MB/s); known before: "
+        f"{report.known:,}, gone: {report.gone:,}"
+    )
+    click.echo(
+        f"{printable(str(output_dir))}: {report.rows:,} rows in {report.shards:,} shards of run "
+        f"{report.run}"
+    )
+
+
+@click.command(cls=Command, examples=DEDUP_EXAMPLES)
+@click.argument("input_glob", metavar="INPUT_GLOB")
+@click.argument("output_file", metavar="OUTPUT_FILE", type=click.Path(path_type=Path))
+@memory_option("Memory for DuckDB; the rest goes to disk, beside OUTPUT_FILE.")
+@click.option(
+    "--threads", type=click.IntRange(0), default=0, show_default="number of cores",
+    help="Threads of DuckDB.",
+)  # fmt: skip
+@spark_option
+@click.option("-v", "--verbose", is_flag=True, help="Print which shards are read.")
+@json_option
+def dedup_command(
+    input_glob: str,
+    output_file: Path,
+    memory: str,
+    threads: int,
+    spark: str,
+    verbose: bool,
+    as_json: bool,
+) -> int:
+    """Write each hash in the shards of INPUT_GLOB once, with its first path by name.
+
+    Shards are Parquet or CSV, as bin/hash_documents writes them. OUTPUT_FILE is CSV if its name
+    ends in .csv, otherwise Parquet, with the size and the number of equal files.
+    """
+    interrupt_on_sigterm()
+    say_shards = say if verbose else lambda text: None
+    if spark:
+        with spark_session(spark) as cluster:
+            report = dedup_on(
+                cluster, input_glob, output_file, memory=memory, threads=threads, say=say_shards
+            )
+    else:
+        report = dedup_hashes(
+            input_glob, output_file, memory=memory, threads=threads, say=say_shards
+        )
+    if as_json:
+        print_json(report.as_json())
+    else:
+        _print_dedup_report(report, output_file)
+    return 0
+
+
+def _print_dedup_report(report: HashDedupReport, output: Path) -> None:
+    click.echo(
+        f"{printable(str(output))}: {report.unique_files:,} unique of {report.total_files:,} files "
+        f"in {report.elapsed_time_secs:.1f} s ({report.rate_rps:,.0f} rows/s)"
+    )
+    saved = f"; {amount(report.bytes_saved)} of {amount(report.total_bytes)} saved"
+    sizes = saved if report.unsized < report.total_files else ""
+    click.echo(f"  {report.duplicate_files:,} duplicates{sizes}")
+    if report.repeated:
+        click.echo(f"  {report.repeated:,} rows repeat a path: globs overlap")
+    if report.unsized:
+        click.echo(f"  {report.unsized:,} rows have no size and are not counted as saved")
+
+
+@click.command(cls=Command, examples=PIPELINE_EXAMPLES)
+@click.argument("globs", metavar="GLOBS")
+@click.argument("output_dir", metavar="OUTPUT_DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--debug", is_flag=True, help="Run the processes one by one, and print what each did."
+)
+@_characters_option
+@_format_option
+@jobs_option("Processes for all globs together.")
+@memory_option("Memory for DuckDB, in each process.")
+@json_option
+def pipeline_command(
+    globs: str,
+    output_dir: Path,
+    debug: bool,
+    characters: int,
+    form: str,
+    jobs: int,
+    memory: str,
+    as_json: bool,
+) -> int:
+    """Hash what GLOBS (separated by commas) match, a process for each, and keep one path a hash.
+
+    OUTPUT_DIR/hashes has the shards of bin/hash_documents, OUTPUT_DIR/unique the output of
+    bin/dedup_hashes for each. Later runs hash only new and changed objects.
+    """
+    interrupt_on_sigterm()
+    named = [part.strip() for part in globs.split(",") if part.strip()]
+    if not named:
+        raise click.UsageError("GLOBS is empty")
+    options = HashOptions(ShardLayout(characters, form), jobs, memory=memory)
+    report = run_pipeline(
+        named, output_dir, options, one_by_one=debug, say=say if debug else lambda text: None
+    )
+    failed = 0
+    for done in report.hashing:
+        warn(done.problems)
+        failed += done.report.as_json()["problems"]
+    said = report.as_json()
+    if as_json:
+        print_json(said)
+    else:
+        click.echo(
+            f"{printable(str(output_dir))}: {said['unique_files']:,} unique of "
+            f"{said['total_files']:,} files in {said['elapsed_time_secs']:.1f} s; "
+            f"{said['duplicate_files']:,} duplicates"
+            + (f", {amount(said['bytes_saved'])} saved" if said["bytes_saved"] else "")
+        )
+    if not failed:
+        return 0
+    say(f"status 7: {failed:,} objects could not be read, and are left out")
+    return Damaged.exit_status
+
+
+def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
+    """Parse a number of bytes with KiB, MiB, GiB or TiB."""
+    match = _SIZE.fullmatch(value)
+    if match is None:
+        raise click.BadParameter(f"{value} is no size: write a number with KiB, MiB or GiB")
+    return round(float(match[1]) * int(1024 ** _UNITS[match[2].upper()]))
+
+
+@click.command(cls=Command, examples=GENERATE_EXAMPLES)
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--size", callback=_size, default="2GiB", show_default=True, help="Size of all files."
+)
+@click.option(
+    "--duplicates", type=click.FloatRange(0, 1), default=0.05, show_default=True,
+    help="Share of files that are copies of the one before.",
+)  # fmt: skip
+@click.option(
+    "--mean", callback=_size, default="500KiB", show_default=True, help="Mean size of a file."
+)
+@click.option(
+    "--deviation", callback=_size, default="5KiB", show_default=True,
+    help="Standard deviation; no file is smaller than 1 KiB.",
+)  # fmt: skip
+@click.option("--seed", default=0, show_default=True, help="The same seed gives the same files.")
+@verbose_option
+@json_option
+def generate_command(
+    directory: Path,
+    size: int,
+    duplicates: float,
+    mean: int,
+    deviation: int,
+    seed: int,
+    verbose: bool,
+    as_json: bool,
+) -> int:
+    """Make DIR with random files, some of them copies of others.
+
+    Names have 32 hexadecimal digits; sizes are normally distributed.
+    """
+    interrupt_on_sigterm()
+    with show_progress(verbose=verbose) as progress:
+        corpus = generate(
+            directory, GeneratorOptions(size, duplicates, mean, deviation, seed), progress
+        )
+    if as_json:
+        print_json(corpus.as_json())
+    else:
+        click.echo(
+            f"{printable(str(directory))}: {corpus.files:,} files, {amount(corpus.bytes)}; "
+            f"{corpus.duplicates:,} copies, {amount(corpus.duplicate_bytes)}"
+        )
+    return 0
